@@ -1,6 +1,6 @@
 //! A cluster on this machine: a coordinator and its servers, each a process.
 //!
-//! The processes are children of this process and die with it. [`Cluster::tend`] starts a process
+//! The processes are children of this process and die with it. [`Cluster::restart`] starts a process
 //! again that has ended, and the others go on: a server comes back without its objects, and the
 //! coordinator with its state, since that is in a file or in memory of this process.
 
@@ -52,7 +52,7 @@ pub struct Plan<'p> {
     /// Further locators of the first server. The others take those of [`Locator::worker`].
     pub besides: Vec<Locator>,
     /// Servers record tracepoints of requests.
-    pub marks: bool,
+    pub tracepoints: bool,
 }
 
 impl Plan<'_> {
@@ -106,8 +106,8 @@ impl Cluster {
         // A client takes the first locator by default. RDMA uses TCP, so it needs a port of its
         // own.
         let mut locators = format!(
-            "fast+shm:name={name}.{index};fast+udp:host={host},port={port};tcp:host={host},port={port};\
-             rdma:host={host},port={}",
+            "fast+shm:name={name}.{index};fast+udp:host={host},port={port};\
+             tcp:host={host},port={port};rdma:host={host},port={}",
             port + plan.servers
         );
         for first in &plan.besides {
@@ -118,7 +118,7 @@ impl Cluster {
         let mut args =
             vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
         args.extend(plan.host.map(|_| INSECURE));
-        args.extend(plan.marks.then_some("--tracepoints"));
+        args.extend(plan.tracepoints.then_some("--tracepoints"));
         let args = args.into_iter().map(str::to_owned).collect();
         self.servers.push(Member::start(format!("server {index}"), plan.core, args)?);
         Ok(())
@@ -178,8 +178,8 @@ impl Cluster {
     }
 
     /// Starts the processes again that have ended, and returns a message for each. It never waits.
-    pub fn tend(&mut self, now: Instant) -> Vec<String> {
-        self.members().filter_map(|member| member.tend(now)).collect()
+    pub fn restart(&mut self, now: Instant) -> Vec<String> {
+        self.members().filter_map(|member| member.restart(now)).collect()
     }
 
     /// Returns all processes, the coordinator first.
@@ -190,7 +190,7 @@ impl Cluster {
     /// Ends all processes. The servers end first, so that each can tell the coordinator.
     pub fn end(&mut self) {
         for server in &mut self.servers {
-            server.process.ask_to_end();
+            server.process.terminate();
         }
         for server in &mut self.servers {
             server.process.end();

@@ -68,7 +68,7 @@ impl Fail {
     }
 
     /// True if the user should see the message.
-    pub const fn is_worth_saying(&self) -> bool {
+    pub const fn has_a_reader(&self) -> bool {
         self.code != UNREAD
     }
 }

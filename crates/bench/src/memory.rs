@@ -51,8 +51,8 @@ fn judge(each: u64, servers: u16, limit: &Limit) -> Result<Option<String>, Fail>
     let all = each.saturating_mul(servers.into());
     Ok((all > limit.bytes).then(|| {
         format!(
-            "warning: {servers} servers with {} each use up to {} as they fill, and {by} has {there}: \
-             the kernel ends a process when that is used up; --memory gives them less",
+            "warning: {servers} servers with {} each use up to {} as they fill, and {by} has \
+             {there}: the kernel ends a process when that is used up; --memory gives them less",
             binary(each),
             binary(all)
         )

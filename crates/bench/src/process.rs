@@ -27,17 +27,17 @@ const GRACE: Duration = Duration::from_secs(3);
 /// Time that a child may take to serve.
 pub const START: Duration = Duration::from_secs(20);
 /// Time of one wait for a child's output.
-const LISTEN: Duration = Duration::from_millis(100);
+const ONE_WAIT: Duration = Duration::from_millis(100);
 /// Longest first line of a child's output: all of its locators.
 const LONGEST_LINE: usize = 64 << 10;
 /// Time between two checks of a condition that wakes no sleeper.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK_EVERY: Duration = Duration::from_millis(2);
 
 /// Beginning of the line that a process prints when it serves. Its locators follow.
 const READY: &str = "listening at ";
 
 /// Prints the locators of this process, for people and for the parent ([`Process::ready`]).
-pub fn say_ready(locators: &str) -> Result<(), Fail> {
+pub fn print_ready(locators: &str) -> Result<(), Fail> {
     // A closed standard output is an error: the caller ends, and so does what it started.
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{READY}{locators}\n").as_bytes())
@@ -156,7 +156,7 @@ pub struct Process {
     ended: Option<ExitStatus>,
     asked: bool,
     /// The child's output, up to the end of the first line.
-    said: Vec<u8>,
+    output: Vec<u8>,
 }
 
 impl Process {
@@ -168,7 +168,7 @@ impl Process {
     ) -> Result<Self, Fail> {
         let name = name.into();
         let program = std::env::current_exe().named("cannot find this program's own file")?;
-        let mut command = Command::new(still_there(program));
+        let mut command = Command::new(program_path(program));
         command.arg("--parent").arg(std::process::id().to_string());
         if let Some(core) = core {
             command.arg("--core").arg(core.to_string());
@@ -178,7 +178,7 @@ impl Process {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.spawn().named(format_args!("cannot start {name}"))?;
-        Ok(Self { name, child, ended: None, asked: false, said: Vec::new() })
+        Ok(Self { name, child, ended: None, asked: false, output: Vec::new() })
     }
 
     /// Waits until the child serves, and returns its locators. A child that ends instead has
@@ -186,7 +186,7 @@ impl Process {
     pub fn ready(&mut self) -> Result<String, Fail> {
         let begin = Instant::now();
         loop {
-            if let Some(locators) = self.hear(LISTEN)? {
+            if let Some(locators) = self.ready_within(ONE_WAIT)? {
                 return Ok(locators);
             }
             if begin.elapsed() > START {
@@ -196,13 +196,13 @@ impl Process {
     }
 
     /// Returns the child's locators, if it prints them within `wait`.
-    pub fn hear(&mut self, wait: Duration) -> Result<Option<String>, Fail> {
+    pub fn ready_within(&mut self, wait: Duration) -> Result<Option<String>, Fail> {
         let Some(mut output) = self.child.stdout.take() else {
             return Err(Fail::new(format!("{} has no output", self.name)));
         };
         let left = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         let mut byte = [0];
-        while !self.said.ends_with(b"\n") && self.said.len() < LONGEST_LINE {
+        while !self.output.ends_with(b"\n") && self.output.len() < LONGEST_LINE {
             if poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left)).unwrap_or(0) == 0 {
                 self.child.stdout = Some(output);
                 return Ok(None);
@@ -215,11 +215,11 @@ impl Process {
                 let fail = Fail::new(format!("{} {how} before it served", self.name));
                 return Err(fail.next("the message before this one says why"));
             }
-            self.said.push(byte[0]);
+            self.output.push(byte[0]);
         }
         // The pipe stays open, so that later output of the child does not fail.
         self.child.stdout = Some(output);
-        let line = String::from_utf8_lossy(&self.said);
+        let line = String::from_utf8_lossy(&self.output);
         Ok(Some(line.trim_end().strip_prefix(READY).unwrap_or_default().to_owned()))
     }
 
@@ -247,7 +247,7 @@ impl Process {
     }
 
     /// Sends SIGTERM once, since a second signal would kill the child. It does not wait.
-    pub fn ask_to_end(&mut self) {
+    pub fn terminate(&mut self) {
         if !self.asked {
             self.asked = true;
             self.signal(Signal::TERM);
@@ -262,7 +262,7 @@ impl Process {
 
     /// Sends SIGTERM and waits for the end. Kills the child if that takes longer than [`GRACE`].
     pub fn end(&mut self) {
-        self.ask_to_end();
+        self.terminate();
         if !wait_until(GRACE, || self.ended().is_some()) {
             self.kill();
         }
@@ -286,7 +286,7 @@ impl Drop for Process {
 
 /// Returns a path of this program that works after its file was removed or replaced, as by an
 /// upgrade.
-fn still_there(program: PathBuf) -> PathBuf {
+fn program_path(program: PathBuf) -> PathBuf {
     if program.exists() { program } else { "/proc/self/exe".into() }
 }
 
@@ -318,7 +318,7 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
         if begin.elapsed() > limit {
             return false;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_EVERY);
     }
 }
 
@@ -331,8 +331,8 @@ mod tests {
     #[test]
     fn a_program_whose_file_is_gone_is_started_all_the_same() {
         let here = std::env::current_exe().expect("a program");
-        assert_eq!(still_there(here.clone()), here);
-        let gone = still_there("/nonexistent/sprat (deleted)".into());
+        assert_eq!(program_path(here.clone()), here);
+        let gone = program_path("/nonexistent/sprat (deleted)".into());
         let same = |a: &std::path::Path, b: &std::path::Path| {
             use std::os::unix::fs::MetadataExt as _;
             let [a, b] = [a, b].map(|path| path.metadata().expect("a file"));

@@ -202,25 +202,39 @@ impl Store {
             }
             Error::TableDoesntExist => Fail::new(format!("{what}: there is no such table"))
                 .next("sprat table list shows those that exist; sprat table create NAME makes one"),
-            Error::Deadline { waited_for: WaitedFor::Coordinator, why: None, .. } if self.answers => {
-                Fail::new(about).next("see which servers live (sprat stats), then repeat the command")
+            Error::Deadline { waited_for: WaitedFor::Coordinator, why: None, .. }
+                if self.answers =>
+            {
+                Fail::new(about).next(
+                    "see which servers live (sprat stats), then repeat the \
+                                       command",
+                )
             }
-            Error::Deadline { waited_for: WaitedFor::Coordinator | WaitedFor::Lease, why, .. } => {
+            Error::Deadline {
+                waited_for: WaitedFor::Coordinator | WaitedFor::Lease, why, ..
+            } => {
                 let what = match why {
                     None => format!("no coordinator answers at {}", self.coordinator),
                     Some(why) => format!("the coordinator cannot be used: {why}"),
                 };
-                Fail::new(what)
-                    .next("start a cluster with `sprat up`, or name yours with -C or SPRAT_COORDINATOR")
+                Fail::new(what).next(
+                    "start a cluster with `sprat up`, or name yours with -C or \
+                           SPRAT_COORDINATOR",
+                )
             }
             Error::Deadline { .. } => Fail::new(about).next("see which servers live: sprat stats"),
             Error::TabletLost => {
                 Fail::new(about).next("sprat table drop NAME, then create and import it anew")
             }
-            Error::NotDurable { .. } => Fail::new(about)
-                .next("mend that and repeat the command: nothing has to be started anew after a full disk"),
+            Error::NotDurable { .. } => Fail::new(about).next(
+                "mend that and repeat the command: nothing has to be started anew after a \
+                       full disk",
+            ),
             Error::TooFewServers => Fail::new(about).next("start one: sprat server -L LOCATOR"),
-            Error::NoSpace => Fail::new(about).next("remove objects, or start servers with more --memory"),
+            Error::NoSpace => Fail::new(about).next(
+                "remove objects, or start servers with more \
+                                                     --memory",
+            ),
             Error::NotANumber(_) => Fail::new(about)
                 .next("get shows what it is; put gives it a number, like 42 (or 0.5, for --float)"),
             Error::Overflow(_) => Fail::new(about).next("put gives it another number"),

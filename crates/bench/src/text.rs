@@ -36,7 +36,8 @@ fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
 /// bidirectional text.
 fn obeyed(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2066}'..='\u{2069}')
 }
 
 /// Returns a key or a name for a message: its beginning, and its length if that is not all.

@@ -2,10 +2,10 @@
 //! or a regular file that is replaced as a whole.
 //!
 //! ```text
-//!   PATH ─ links ─► regular file, or nothing yet    a temporary file beside it, renamed when it is complete
-//!                   device, FIFO, /dev/fd/N         opened and written in place
-//!                   /dev/stdout                     standard output itself
-//!                   directory, socket               an error
+//!   FILE ─ links ─► regular file, or none     a temporary file beside it, renamed at the end
+//!                   device, FIFO, /dev/fd/N   opened and written in place
+//!                   /dev/stdout               standard output
+//!                   directory, socket         an error
 //! ```
 //!
 //! *Invariant:* until [`Destination::finish`] has renamed the temporary file, a regular file keeps
@@ -125,7 +125,7 @@ impl Whole {
                 // The crate appends the random path, which would confuse a reader.
                 let why = error.to_string();
                 let why = why.split(" at path ").next().unwrap_or_default();
-                let next = "choose a folder that you may write to, or write: sprat export - > FILE";
+                let next = "choose a folder that you may write to, or: sprat export TABLE - > FILE";
                 Fail::new(format!("{failed}: {why}")).next(next)
             })?;
         let name = temporary.path().to_path_buf();

@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     match start() {
         Ok(code) => code,
         Err(fail) => {
-            if fail.is_worth_saying() {
+            if fail.has_a_reader() {
                 out::note(&fail);
             }
             fail.code()

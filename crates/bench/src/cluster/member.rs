@@ -1,11 +1,11 @@
 //! A process of a cluster, which starts again whenever it ends.
 //!
 //! ```text
-//! Serving ─ it ended ─► Waiting ─ the pause is over ─► Starting ─ it says where it listens ─► Serving
-//!                          ▲                              │ it ended, or says nothing for too long
-//!                          └──────────────────────────────┘
+//! Serving ── end ──► Waiting ── pause over ──► Starting ── prints its locators ──► Serving
+//!                       ▲                          │ end, or no locators in time
+//!                       └──────────────────────────┘
 //! ```
-//! The pause doubles with each end, up to [`LONGEST`]. A process that has served for [`CALM`]
+//! The pause doubles with each end, up to [`LONGEST`]. A process that has served for [`HEALTHY`]
 //! begins with the shortest pause again. So a process that cannot serve ends at most six times a
 //! minute.
 
@@ -24,7 +24,7 @@ const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
 /// Time of service after which a process counts as healthy: its end has no cause that was there
 /// from its start.
-const CALM: Duration = Duration::from_secs(60);
+const HEALTHY: Duration = Duration::from_secs(60);
 
 /// A process, and the arguments to start it again.
 pub(super) struct Member {
@@ -66,17 +66,17 @@ impl Member {
 
     /// Starts the process again if it has ended, and returns a message when the pause begins. It
     /// never waits.
-    pub(super) fn tend(&mut self, now: Instant) -> Option<String> {
+    pub(super) fn restart(&mut self, now: Instant) -> Option<String> {
         match self.state {
             State::Serving { since } => {
                 let died = self.died()?;
-                if now.duration_since(since) > CALM {
+                if now.duration_since(since) > HEALTHY {
                     self.pause = FIRST;
                 }
                 Some(self.wait(now, &died))
             }
             State::Starting { since } => {
-                match self.process.hear(Duration::ZERO) {
+                match self.process.ready_within(Duration::ZERO) {
                     Ok(Some(locators)) => {
                         self.locators = locators;
                         self.state = State::Serving { since: now };

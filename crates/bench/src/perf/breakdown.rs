@@ -115,7 +115,8 @@ impl Breakdown {
         let marks = self.marks * self.mark_us;
         let mut text = format!("{}{}", self.title(), table.text());
         text += &format!(
-            "  parts {}, round trip {} ({:.1} %); median of all by the caller's clock {}\n  of this the marks took {}: {:.0} of {} each\n",
+            "  parts {}, round trip {} ({:.1} %); median of all by the caller's clock {}\n  of \
+             this the tracepoints took {}: {:.0} of {} each\n",
             out::micros(sum),
             out::micros(self.whole_us),
             100.0 * sum / self.whole_us.max(f64::MIN_POSITIVE),
@@ -127,7 +128,8 @@ impl Breakdown {
         text += match self.joined {
             Joined::OneClock => "",
             Joined::TwoClocks => {
-                "  client and server have clocks of their own: what is neither's is the wire, half for each way\n"
+                "  client and server have clocks of their own: what is neither's is the wire, \
+                 half for each way\n"
             }
             Joined::NearOnly => {
                 "  the far end records no tracepoints (a server of Sprat does with --tracepoints)\n"
@@ -188,7 +190,7 @@ fn bar(begin: f64, share: f64) -> String {
 
 /// Runs the test.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
-    bench.local.keep_marks(true);
+    bench.local.record_tracepoints(true);
     let mut all = Vec::new();
     for size in bench.sizes(&[100]) {
         let count = bench.objects(size);
@@ -197,15 +199,15 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
             let mut side = Side::open(bench, &set, &transport, size)?;
             for operation in ["read", "write"] {
                 let breakdown = side.measure(operation, bench.time)?;
-                bench.report.say(&format!("\n{}", breakdown.text()))?;
+                bench.report.print(&format!("\n{}", breakdown.text()))?;
                 breakdown.rows(&mut bench.report)?;
                 all.push(breakdown);
             }
         }
         set.end()?;
     }
-    bench.local.keep_marks(false);
-    bench.report.say(&beside_one_another(&all))?;
+    bench.local.record_tracepoints(false);
+    bench.report.print(&beside_one_another(&all))?;
     match &bench.svg {
         Some(path) => write_svg(path, &all),
         None => Ok(()),
@@ -354,7 +356,8 @@ fn svg(all: &[Breakdown]) -> String {
     for (i, (name, colour)) in COLOURS.iter().enumerate() {
         let x = 10 + 160 * i;
         text += &format!(
-            "<rect x=\"{x}\" y=\"12\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{}\" y=\"22\">{name}</text>\n",
+            "<rect x=\"{x}\" y=\"12\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text \
+             x=\"{}\" y=\"22\">{name}</text>\n",
             x + 17
         );
     }
@@ -369,7 +372,8 @@ fn svg(all: &[Breakdown]) -> String {
             if us > 0.0 {
                 let (fill, time) = (colour(layer), out::micros(us));
                 text += &format!(
-                    "<rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"22\" fill=\"{fill}\" stroke=\"white\" \
+                    "<rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"22\" \
+                     fill=\"{fill}\" stroke=\"white\" \
                      stroke-width=\"0.5\"><title>{side} {layer}: {time}</title></rect>\n"
                 );
             }
@@ -421,7 +425,7 @@ mod tests {
             text.contains("(100.0 %)") && text.contains("service") && !text.contains("far end"),
             "{text}"
         );
-        assert!(text.contains("the marks took") && text.contains("20 of"), "{text}");
+        assert!(text.contains("the tracepoints took") && text.contains("20 of"), "{text}");
         let none =
             Breakdown::of(("read", "x", 1), (Joined::OneClock, Vec::new()), &[1.0], &Marks::new());
         assert!(none.is_none());

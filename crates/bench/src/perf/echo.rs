@@ -36,9 +36,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin(format!("echo with {outstanding} in progress"));
     for transport in bench.transports.clone() {
         for size in bench.sizes(&[100]) {
-            let mut line =
-                Line::open(&bench.echo_at(&transport)?, bench.local.own()?, size, outstanding)?;
-            let mut lanes: [Lane<'_>; 1] = [Box::new(|time| line.many(outstanding, time))];
+            let mut echo = EchoClient::open(
+                &bench.echo_at(&transport)?,
+                bench.local.own()?,
+                size,
+                outstanding,
+            )?;
+            let mut lanes: [Lane<'_>; 1] = [Box::new(|time| echo.many(outstanding, time))];
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
             bench.report.row(Row::new("echo.throughput", &transport, Some(size), &figures[0]))?;
         }
@@ -48,21 +52,21 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
 
 /// Measures one size over one transport.
 pub(crate) fn round_trips(bench: &mut Bench, transport: &str, size: usize) -> Result<(), Fail> {
-    let mut line = Line::open(&bench.echo_at(transport)?, bench.local.own()?, size, 1)?;
-    let product: Lane<'_> = Box::new(|time| line.one_by_one(time));
+    let mut echo = EchoClient::open(&bench.echo_at(transport)?, bench.local.own()?, size, 1)?;
+    let product: Lane<'_> = Box::new(|time| echo.one_by_one(time));
     let compared = bench.compare(transport, Exchange::both(size), product)?;
     bench.report.row(compared.row("echo", transport, size))
 }
 
 /// A client of one echo server, with as many sessions as its requests in progress need.
-pub(crate) struct Line {
+pub(crate) struct EchoClient {
     client: Client,
     sessions: Vec<Session>,
     request: Vec<u8>,
     clock: Clock,
 }
 
-impl Line {
+impl EchoClient {
     /// Connects with `local` as our ends of packet devices, and checks that each session answers.
     pub(crate) fn open(
         (locator, framed): &(String, bool),
@@ -79,15 +83,15 @@ impl Line {
         let sessions = sessions.map_err(failed)?;
         let payload: Vec<u8> = (0..size).map(|i| i as u8).collect();
         let request = if *framed { Echo(&payload).emit() } else { payload };
-        let mut line = Self { client, sessions, request, clock: Clock::new() };
-        for index in 0..line.sessions.len() {
-            let session = line.sessions[index];
-            let reply = line.client.call(session, &line.request, TIMEOUT).map_err(failure)?;
-            if !line.answers(&reply) {
+        let mut echo = Self { client, sessions, request, clock: Clock::new() };
+        for index in 0..echo.sessions.len() {
+            let session = echo.sessions[index];
+            let reply = echo.client.call(session, &echo.request, TIMEOUT).map_err(failure)?;
+            if !echo.answers(&reply) {
                 return Err(Fail::new("the echo differs from the request"));
             }
         }
-        Ok(line)
+        Ok(echo)
     }
 
     /// True if `reply` is the echo of the request, apart from the header: a store's reply has one

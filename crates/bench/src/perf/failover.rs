@@ -3,9 +3,9 @@
 //! answer.
 //!
 //! ```text
-//! time    calm · first pulled · both · second pulled · both      a fifth of a round each
-//! clients four, each a flow of its own: whichever device a flow goes by, that one is pulled
-//! server  answers with how many requests it has executed: so each number comes back once, and the last is how many there were
+//! time    calm · first down · both · second down · both      a fifth of a round each
+//! clients four, each a flow of its own, so that flows use both devices
+//! server  answers with the number of requests executed: each number returns once
 //! ```
 
 use std::time::Duration;
@@ -30,10 +30,10 @@ const PHASE: Duration = Duration::from_millis(100);
 const SIZE: usize = 100;
 
 /// A client, and its requests in progress.
-struct Asker {
+struct Caller {
     client: Client,
     session: Session,
-    under_way: usize,
+    in_progress: usize,
     /// Time of the last answer, and the longest time between two answers of this phase.
     answered: Instant,
     gap_ns: u64,
@@ -50,42 +50,42 @@ struct Outcome {
 /// Runs the test.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin(
-        "failover: four clients of one server over a bond of two devices, each pulled once a round",
+        "failover: four clients of one server over a bond, each of whose devices is set down in turn",
     );
     let each = (bench.outstanding / CLIENTS).max(1);
     let phase = (bench.time / u32::from(bench.rounds) / 5).max(PHASE);
     let at = bench.local.tally()?;
     let clock = Clock::new();
-    let mut askers =
-        (0..CLIENTS).map(|_| Asker::new(&at, &clock)).collect::<Result<Vec<_>, _>>()?;
-    let (mut outcome, mut calm, mut pulled) = (Outcome::default(), Vec::new(), Vec::new());
+    let mut callers =
+        (0..CLIENTS).map(|_| Caller::new(&at, &clock)).collect::<Result<Vec<_>, _>>()?;
+    let (mut outcome, mut calm, mut down) = (Outcome::default(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        calm.push(ask(&mut askers, &clock, phase, each, &mut outcome));
+        calm.push(ask(&mut callers, &clock, phase, each, &mut outcome));
         let mut worst = 0;
         for dev in net::cables(net::BOND) {
             // Setting a device down takes the kernel some milliseconds, in which requests go on.
             let gap_ns = std::thread::scope(|scope| {
                 let hand = scope.spawn(|| link::switch(dev, false));
-                let gap_ns = ask(&mut askers, &clock, phase, each, &mut outcome);
+                let gap_ns = ask(&mut callers, &clock, phase, each, &mut outcome);
                 hand.join()
                     .expect("it panics nowhere")
-                    .named("cannot pull a device")
+                    .named("cannot set a device down")
                     .map(|()| gap_ns)
             })?;
             worst = worst.max(gap_ns);
-            link::switch(dev, true).named("cannot plug a device in")?;
-            ask(&mut askers, &clock, phase, each, &mut outcome);
+            link::switch(dev, true).named("cannot set a device up")?;
+            ask(&mut callers, &clock, phase, each, &mut outcome);
         }
-        pulled.push(worst);
+        down.push(worst);
     }
     // The test waits for the answers in progress, and sends no new request.
-    while askers.iter().any(|asker| asker.under_way > 0) {
-        for asker in &mut askers {
-            asker.turn(&clock, 0, &mut outcome);
+    while callers.iter().any(|caller| caller.in_progress > 0) {
+        for caller in &mut callers {
+            caller.turn(&clock, 0, &mut outcome);
         }
     }
     bench.local.end_tally();
-    rows(bench, outcome, calm, pulled)?;
+    rows(bench, outcome, calm, down)?;
     bench.report.end()
 }
 
@@ -93,13 +93,13 @@ fn rows(
     bench: &mut Bench,
     mut outcome: Outcome,
     calm: Vec<u64>,
-    pulled: Vec<u64>,
+    down: Vec<u64>,
 ) -> Result<(), Fail> {
     let median = |mut ns: Vec<u64>| {
         ns.sort_unstable();
         ns.get(ns.len() / 2).copied().unwrap_or(0) as f64 / 1e6
     };
-    let most = pulled.iter().copied().max().unwrap_or(0) as f64 / 1e6;
+    let most = down.iter().copied().max().unwrap_or(0) as f64 / 1e6;
     let answered = outcome.numbers.len() as u64;
     outcome.numbers.sort_unstable();
     // A request that was executed and not answered is lost. Other executions beyond the number of
@@ -111,7 +111,7 @@ fn rows(
         ("lost", outcome.lost as f64, "requests"),
         ("twice", twice as f64, "requests"),
         ("calm", median(calm), "ms"),
-        ("gap", median(pulled), "ms"),
+        ("gap", median(down), "ms"),
         ("gap.most", most, "ms"),
     ] {
         bench.report.row(Row::value(format!("failover.{name}"), net::BOND, value, unit))?;
@@ -120,54 +120,56 @@ fn rows(
     if outcome.lost > 0 || twice > 0 || outcome.numbers.len() as u64 != answered {
         return Err(Fail::new("requests were lost, or executed twice"));
     }
-    bench.report.say(
-        "lost and twice are counted by the server. calm is the longest wait for an answer while both devices carry,\n\
-         gap the longest while one is pulled: medians over the rounds, and gap.most the longest of all.\n",
+    bench.report.print(
+        "lost and twice are counted by the server. calm is the longest wait for an answer while \
+         both devices carry,\n\
+         gap the longest while one is down: medians over the rounds, and gap.most the longest \
+         of all.\n",
     )
 }
 
 /// Sends requests for `phase`. Returns the longest time in which one client had no answer.
 fn ask(
-    askers: &mut [Asker],
+    callers: &mut [Caller],
     clock: &Clock,
     phase: Duration,
     each: usize,
     outcome: &mut Outcome,
 ) -> u64 {
     let begin = clock.now();
-    for asker in askers.iter_mut() {
-        (asker.answered, asker.gap_ns) = (begin, 0);
+    for caller in callers.iter_mut() {
+        (caller.answered, caller.gap_ns) = (begin, 0);
     }
     let end = begin.after(phase.as_nanos() as u64);
     while clock.now() < end {
-        for asker in askers.iter_mut() {
-            asker.turn(clock, each, outcome);
+        for caller in callers.iter_mut() {
+            caller.turn(clock, each, outcome);
         }
     }
     // The time since the last answer counts, too.
     let now = clock.now();
-    askers.iter().map(|a| a.gap_ns.max(now.since(a.answered))).max().unwrap_or(0)
+    callers.iter().map(|a| a.gap_ns.max(now.since(a.answered))).max().unwrap_or(0)
 }
 
-impl Asker {
+impl Caller {
     fn new(at: &str, clock: &Clock) -> Result<Self, Fail> {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {at}: {error}"));
         let options =
             Options { insecure_network: true, local: crate::store::local()?, ..Options::default() };
         let mut client = Client::with(options).map_err(failed)?;
         let session = client.connect(at).map_err(failed)?;
-        Ok(Self { client, session, under_way: 0, answered: clock.now(), gap_ns: 0 })
+        Ok(Self { client, session, in_progress: 0, answered: clock.now(), gap_ns: 0 })
     }
 
     /// Runs one turn of the client with `each` requests in progress.
     fn turn(&mut self, clock: &Clock, each: usize, outcome: &mut Outcome) {
-        while self.under_way < each {
+        while self.in_progress < each {
             self.client.start(self.session, &[0; SIZE][..], LOST);
-            self.under_way += 1;
+            self.in_progress += 1;
         }
         self.client.turn();
         while let Some((_, answer)) = self.client.completed() {
-            self.under_way -= 1;
+            self.in_progress -= 1;
             let now = clock.now();
             self.gap_ns = self.gap_ns.max(now.since(self.answered));
             self.answered = now;

@@ -42,7 +42,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         core: None,
         host: None,
         besides: Vec::new(),
-        marks: false,
+        tracepoints: false,
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

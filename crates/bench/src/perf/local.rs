@@ -26,7 +26,7 @@ pub(crate) struct Local {
     cluster: Option<Cluster>,
     folder: Option<Folder>,
     net: Option<Net>,
-    marks: bool,
+    tracepoints: bool,
 }
 
 /// Beginning of the name of a run's folder. The process id follows.
@@ -79,14 +79,14 @@ impl Local {
             .transpose()?;
         let folder = transports.iter().any(|t| t == "fast+memif").then(Folder::new).transpose()?;
         let (cores, transports) = (process::cores(), transports.to_vec());
-        Ok(Self { cores, transports, echo: None, cluster: None, folder, net, marks: false })
+        Ok(Self { cores, transports, echo: None, cluster: None, folder, net, tracepoints: false })
     }
 
     /// Sets whether servers record tracepoints from now on. Ends running servers that do otherwise.
-    pub(crate) fn keep_marks(&mut self, marks: bool) {
-        if self.marks != marks {
+    pub(crate) fn record_tracepoints(&mut self, tracepoints: bool) {
+        if self.tracepoints != tracepoints {
             (self.echo, self.cluster) = (None, None);
-            self.marks = marks;
+            self.tracepoints = tracepoints;
         }
     }
 
@@ -175,7 +175,7 @@ impl Local {
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),
                 besides,
-                marks: self.marks,
+                tracepoints: self.tracepoints,
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }
@@ -214,7 +214,7 @@ impl Local {
     fn start_echo_at(&self, locators: &str, more: Option<&str>) -> Result<Echo, Fail> {
         let mut args = vec!["echo", "-L", locators];
         args.extend(self.net.as_ref().map(|_| INSECURE));
-        args.extend(self.marks.then_some("--tracepoints"));
+        args.extend(self.tracepoints.then_some("--tracepoints"));
         args.extend(more);
         let mut process = Process::start("the echo server", self.server_core(), args)?;
         let locators = process.ready()?;

@@ -100,8 +100,10 @@ pub fn demo() -> Result<(), Fail> {
         process::pin(core)?;
     }
     bench.report.begin(
-        "Each row was measured in turns with its floor and with kernel TCP. The floor moves the same bytes between two\n\
-         processes with no software of ours: a raw ring in shared memory, raw UDP, raw TCP. Kernel TCP is what a program\n\
+        "Each row was measured in turns with its floor and with kernel TCP. The floor moves the \
+         same bytes between two\n\
+         processes with no software of ours: a raw ring in shared memory, raw UDP, raw TCP. \
+         Kernel TCP is what a program\n\
          has without us; times as fast = kernel TCP / median time.\n",
     );
     for transport in bench.transports.clone() {

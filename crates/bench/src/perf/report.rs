@@ -167,7 +167,8 @@ impl Context {
         );
         if self.build == "debug" {
             text.push_str(
-                "This is a debug build: its times say nothing. Measure with `cargo build --release`.\n",
+                "This is a debug build: its times say nothing. Measure with `cargo build \
+                 --release`.\n",
             );
         }
         text
@@ -202,13 +203,13 @@ impl Report {
     /// Makes a report to standard output, and to `json` if it is named. With `-`, standard output
     /// has only JSON.
     pub fn new(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
-        let report = Self::tacit(json, context)?;
-        report.say(&context.text())?;
+        let report = Self::without_context(json, context)?;
+        report.print(&context.text())?;
         Ok(report)
     }
 
     /// Makes a report that prints nothing about the machine.
-    pub fn tacit(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
+    pub fn without_context(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let quiet = json.is_some_and(|path| path.as_os_str() == "-");
         let json = match json {
             None => None,
@@ -261,11 +262,11 @@ impl Report {
     /// Ends the table and prints it.
     pub fn end(&self) -> Result<(), Fail> {
         let table = if self.brief { brief_table(&self.last) } else { table(&self.last) };
-        self.say(&format!("\n{}\n{table}", self.title))
+        self.print(&format!("\n{}\n{table}", self.title))
     }
 
     /// Prints text for people, unless standard output has the JSON.
-    pub fn say(&self, text: &str) -> Result<(), Fail> {
+    pub fn print(&self, text: &str) -> Result<(), Fail> {
         if self.quiet { Ok(()) } else { out::print(text) }
     }
 
@@ -415,8 +416,9 @@ mod tests {
         );
         assert_eq!(
             brief_table(std::slice::from_ref(&row)),
-            "  operation                over      median time   floor  × floor  kernel TCP  times as fast\n  \
-               echo a message of 100 B  fast+shm      1.00 µs  500 ns     2.00     7.00 µs           7.00\n"
+            "  operation                over      median time   floor  × floor  kernel TCP  \
+             times as fast\n  echo a message of 100 B  fast+shm      1.00 µs  500 ns     2.00     \
+             7.00 µs           7.00\n"
         );
         assert_eq!(
             table(&[row]),

@@ -20,7 +20,7 @@ pub(super) fn next(listener: &Listener, limit: Option<Duration>) -> Option<Conne
         let left = limit.map(|limit| limit.saturating_sub(begin.elapsed()));
         let request = listener.next(Some(left.map_or(REPORT, |left| left.min(REPORT))));
         while let Some((peer, why)) = listener.failed() {
-            pass_over(peer, Fail::new(format!("the start-up failed: {why}")));
+            skip(peer, Fail::new(format!("the start-up failed: {why}")));
         }
         if request.is_some() || left == Some(Duration::ZERO) {
             return request;
@@ -29,8 +29,8 @@ pub(super) fn next(listener: &Listener, limit: Option<Duration>) -> Option<Conne
 }
 
 /// Reports the connection of `peer`, which the server skips.
-pub(super) fn pass_over(peer: SocketAddr, why: Fail) {
-    out::note(why.at(format_args!("passed over {peer}")));
+pub(super) fn skip(peer: SocketAddr, why: Fail) {
+    out::note(why.at(format_args!("skipped {peer}")));
 }
 
 /// Makes connections to `at` that are no client's: one that sends nothing, and one that speaks

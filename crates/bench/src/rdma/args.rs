@@ -109,7 +109,13 @@ pub struct Ping {
     #[arg(short = 'C', long, value_name = "N", default_value_t = 0)]
     pub count: u64,
     /// Bytes of the ping; for the server, the largest that it accepts.
-    #[arg(short = 'S', long, value_name = "OCTETS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(23..=65_535))]
+    #[arg(
+        short = 'S',
+        long,
+        value_name = "OCTETS",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(23..=65_535),
+    )]
     pub size: u32,
     /// Print the data.
     #[arg(short, long)]
@@ -121,14 +127,24 @@ pub struct Ping {
     #[command(flatten)]
     pub wire: Wire,
     /// The client's MPA revision.
-    #[arg(long, value_name = "1|2", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    #[arg(
+        long,
+        value_name = "1|2",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(1..=2),
+    )]
     pub revision: u8,
     /// Start peer to peer, with this frame first.
     #[arg(long, value_enum, value_name = "FRAME", conflicts_with = "server")]
     pub rtr: Option<Rtr>,
     /// Milliseconds that the client waits between the server's reply and its own first message.
     /// Linux's siw misses a message that arrives at once.
-    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u64).range(0..=10_000),
+    )]
     pub hold_ms: u64,
 }
 
@@ -234,16 +250,32 @@ pub struct Measured {
     #[command(flatten)]
     pub model: Model,
     /// Bytes of a message (decimal KB and MB allowed).
-    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = octets, default_value = "4,64,1KB,10KB,64KB,100KB,500KB,1MB")]
+    #[arg(
+        long,
+        value_name = "SIZE,SIZE…",
+        value_delimiter = ',',
+        value_parser = octets,
+        default_value = "4,64,1KB,10KB,64KB,100KB,500KB,1MB",
+    )]
     pub size: Vec<usize>,
     /// Most messages of each figure, over all rounds.
-    #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10_000_000,
+        value_parser = clap::value_parser!(u64).range(1..),
+    )]
     pub iterations: u64,
     /// Time of each figure in seconds, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::units::seconds)]
     pub seconds: f64,
     /// Rounds in which raw TCP and RDMA take turns.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
     pub rounds: u16,
     /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
     /// table.
@@ -278,7 +310,12 @@ pub struct Bw {
     #[command(flatten)]
     pub what: Measured,
     /// Messages in progress.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+    )]
     pub outstanding: u16,
 }
 
@@ -292,7 +329,13 @@ pub struct Bw {
   sprat rdma table --size 64,64KB --seconds 1 --json table.jsonl")]
 pub struct Table {
     /// Bytes of a message (decimal KB and MB allowed).
-    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = octets, default_value = "4,64,1KB,10KB,64KB,100KB,500KB")]
+    #[arg(
+        long,
+        value_name = "SIZE,SIZE…",
+        value_delimiter = ',',
+        value_parser = octets,
+        default_value = "4,64,1KB,10KB,64KB,100KB,500KB",
+    )]
     pub size: Vec<usize>,
     /// Time of each figure in seconds; its floor takes as long.
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = crate::units::seconds)]
@@ -311,7 +354,12 @@ pub struct Table {
   sprat rdma connections --connections 10000")]
 pub struct Connections {
     /// Number of connections; each is an open file on both sides.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=25_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..=25_000),
+    )]
     pub connections: u32,
     /// Setup of both sides.
     #[command(flatten)]
@@ -333,7 +381,13 @@ pub struct Perftest {
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     pub port: u16,
     /// The largest message that a client may choose (decimal KB and MB allowed).
-    #[arg(short, long, value_name = "SIZE", default_value = "8388608", value_parser = crate::units::size)]
+    #[arg(
+        short,
+        long,
+        value_name = "SIZE",
+        default_value = "8388608",
+        value_parser = crate::units::size,
+    )]
     pub size: usize,
     /// Options of a device on the wire.
     #[command(flatten)]

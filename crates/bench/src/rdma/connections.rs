@@ -72,8 +72,10 @@ pub fn run(args: &Connections) -> Result<(), Fail> {
     let each =
         |after: u64, before: u64| out::bytes((after.saturating_sub(before) as f64 / n) as u64);
     out::print(format!(
-        "{} connections at once on one server: {} each to open, a ping on every one of them at {}.\n\
-         Resident memory of an idle connection with its queue pair: {} at the server, {} at the client.\n",
+        "{} connections at once on one server: {} each to open, a ping on every one of them at \
+         {}.\n\
+         Resident memory of an idle connection with its queue pair: {} at the server, {} at the \
+         client.\n",
         pairs.len(),
         out::micros(connected_ns as f64 / n / 1e3),
         out::rate(n * 1e9 / pinged_ns as f64, "ping"),
@@ -96,7 +98,7 @@ pub fn host(model: &Model) -> Result<(), Fail> {
     let memory = domain.register(2 * PING, Access::LOCAL).named(failed)?;
     let listener =
         device.listen("127.0.0.1:0".parse().named("loopback")?).named("cannot listen")?;
-    process::say_ready(&listener.local_addr().to_string())?;
+    process::print_ready(&listener.local_addr().to_string())?;
     let small = PairOptions { send_depth: 2, recv_depth: 2, ..PairOptions::new(&queue) };
     let into = || RecvRequest::new(0, memory.sge(PING..2 * PING));
     let mut pairs: HashMap<Qp, QueuePair> = HashMap::new();

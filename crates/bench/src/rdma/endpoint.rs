@@ -260,13 +260,13 @@ pub fn peer(model: &Model) -> Result<(), Fail> {
     let device = Device::open(model.options()).named("cannot open a device")?;
     let at = "127.0.0.1:0".parse().named("the address of loopback")?;
     let listener = device.listen(at).named("cannot listen")?;
-    process::say_ready(&listener.local_addr().to_string())?;
+    process::print_ready(&listener.local_addr().to_string())?;
     loop {
         let Some(request) = accept::next(&listener, None) else { continue };
         let client = request.peer();
         match End::answer(&device, request, model.events) {
             Ok(end) => end.serve()?,
-            Err(fail) => accept::pass_over(client, fail),
+            Err(fail) => accept::skip(client, fail),
         }
     }
 }

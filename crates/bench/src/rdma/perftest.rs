@@ -4,11 +4,11 @@
 //! ```text
 //!   client                              server
 //!     control connection ────────────────►
-//!     notes: version, sizes, a record ───►   each answered by a note of the same length
+//!     messages: version, sizes, a record ───►   each answered by a message of the same length
 //!     data connection ───────────────────►
-//!     notes: records ────────────────────►   … that say where the memory is
-//!     the test, on the data connection ◄─►   Sends are sent back, Writes and Reads ask nobody
-//!     notes: figures, a record ──────────►
+//!     messages: records ────────────────────►   … that say where the memory is
+//!     the test, on the data connection ◄─►   Sends return, Writes and Reads need no answer
+//!     messages: figures, a record ──────────►
 //!     the end of both connections
 //! ```
 //!
@@ -51,7 +51,7 @@ const RECORD: usize = 56;
 /// Least memory of a client, also for small messages.
 const CYCLE: usize = 4096;
 /// The version of perftest's exchange. Clients require 5.70 or higher.
-const OURS: &[u8; VERSION] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
+const OUR_VERSION: &[u8; VERSION] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Figures at the end of a throughput test: bytes, messages, best, average, messages a second.
 const FIGURES: usize = 5;
 
@@ -60,7 +60,7 @@ pub fn run(args: &Perftest) -> Result<(), Fail> {
     let at = SocketAddr::new(args.address, args.port);
     let device = device_for(&args.wire, at)?;
     let listener = device.listen(at).named(format_args!("cannot listen at {at}"))?;
-    process::say_ready(&listener.local_addr().to_string())?;
+    process::print_ready(&listener.local_addr().to_string())?;
     let served = serve(&device, &listener, args.size)?;
     out::print(format!("{served}\n"))
 }
@@ -74,7 +74,7 @@ fn serve(device: &Device, listener: &Listener, largest: usize) -> Result<Served,
         let mut client = Client::new(device, peer, listener.local_addr().ip(), largest)?;
         match client.start(listener, request) {
             Ok(()) => return client.serve().map_err(|fail| fail.at(peer)),
-            Err(fail) => accept::pass_over(peer, fail),
+            Err(fail) => accept::skip(peer, fail),
         }
     }
 }
@@ -91,25 +91,26 @@ struct Served {
 
 impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} has left; Sends answered: {}", self.peer, self.sends)?;
+        write!(f, "{} has disconnected; Sends answered: {}", self.peer, self.sends)?;
         let [octets, messages, best, average, _] = self.figures[..] else { return Ok(()) };
         let [best, average] = [best, average].map(f64::from_bits);
         write!(
             f,
-            "; its figures: {messages} messages of {octets} octets, {average:.2} MB/s, {best:.2} at best"
+            "; its figures: {messages} messages of {octets} octets, {average:.2} MB/s, {best:.2} \
+             at best"
         )
     }
 }
 
 /// An event of the client's connections.
 #[derive(Debug)]
-enum Heard {
+enum Event {
     /// A message on the control connection.
-    Note(Vec<u8>),
+    Control(Vec<u8>),
     /// A Send on the data connection, with its length.
     Send(usize),
     /// The end of a connection.
-    Left,
+    Disconnected,
 }
 
 /// A client, and its objects.
@@ -123,7 +124,7 @@ struct Client {
     control: QueuePair,
     data: Option<QueuePair>,
     /// Memory of the received control message.
-    note: MemoryRegion,
+    message: MemoryRegion,
     /// Memory of the test.
     memory: MemoryRegion,
     record: [u8; RECORD],
@@ -135,23 +136,23 @@ impl Client {
         let domain = device.protection_domain().named(failed)?;
         let queue = device.completion_queue(256).named(failed)?;
         let control = domain.queue_pair(&PairOptions::new(&queue)).named(failed)?;
-        let note = domain.register(RECORD, Access::LOCAL).named(failed)?;
+        let message = domain.register(RECORD, Access::LOCAL).named(failed)?;
         let memory = domain.register(largest.max(CYCLE), Access::ALL).named(failed)?;
         let record = record(0, 0, memory.remote(0), here);
         let served = Served { peer, sends: 0, figures: Vec::new() };
-        Ok(Self { served, here, domain, queue, control, data: None, note, memory, record })
+        Ok(Self { served, here, domain, queue, control, data: None, message, memory, record })
     }
 
     /// Accepts the control connection, and answers its messages until there is a data connection.
     fn start(&mut self, listener: &Listener, request: ConnectRequest) -> Result<(), Fail> {
-        receive(&self.control, &self.note)?;
+        receive(&self.control, &self.message)?;
         connect(request, &self.control)?;
         while self.data.is_none() {
-            let Heard::Note(note) = self.hear(PATIENCE)? else {
-                return Err(Fail::new("the client has left before its test"));
+            let Event::Control(message) = self.hear(PATIENCE)? else {
+                return Err(Fail::new("the client has disconnected before its test"));
             };
-            let record = note.len() == RECORD;
-            self.answer(note)?;
+            let record = message.len() == RECORD;
+            self.answer(message)?;
             if record {
                 self.data = Some(self.accept_data(listener)?);
             }
@@ -163,17 +164,17 @@ impl Client {
     fn serve(mut self) -> Result<Served, Fail> {
         loop {
             match (self.hear(UNLIMITED)?, &self.data) {
-                (Heard::Note(note), _) => {
-                    keep(&mut self.served.figures, &note);
-                    self.answer(note)?;
+                (Event::Control(message), _) => {
+                    keep(&mut self.served.figures, &message);
+                    self.answer(message)?;
                 }
-                (Heard::Send(octets), Some(data)) => {
+                (Event::Send(octets), Some(data)) => {
                     receive(data, &self.memory)?;
                     let back = SendRequest::new(0, SendOp::Send, self.memory.sge(0..octets));
                     data.post_send(back.unsignaled()).named("cannot send back")?;
                     self.served.sends += 1;
                 }
-                (Heard::Left | Heard::Send(_), data) => {
+                (Event::Disconnected | Event::Send(_), data) => {
                     // The client closes the data connection first. An error of the control
                     // connection after that does not matter.
                     let gone = data.as_ref().is_none_or(|data| data.disconnected(PATIENCE));
@@ -185,7 +186,7 @@ impl Client {
     }
 
     /// Waits for the next event.
-    fn hear(&self, patience: Option<Duration>) -> Result<Heard, Fail> {
+    fn hear(&self, patience: Option<Duration>) -> Result<Event, Fail> {
         let Some(completion) = self.queue.wait(patience) else {
             let fail = Fail::new("the client says nothing");
             return Err(fail.next(
@@ -195,12 +196,12 @@ impl Client {
         let control = completion.qp == self.control.number();
         match completion.result() {
             Ok(completion) if control => {
-                let mut note = vec![0; completion.len as usize];
-                self.note.read(0, &mut note).named("cannot read a note")?;
-                receive(&self.control, &self.note)?;
-                Ok(Heard::Note(note))
+                let mut message = vec![0; completion.len as usize];
+                self.message.read(0, &mut message).named("cannot read a message")?;
+                receive(&self.control, &self.message)?;
+                Ok(Event::Control(message))
             }
-            Ok(completion) => Ok(Heard::Send(completion.len as usize)),
+            Ok(completion) => Ok(Event::Send(completion.len as usize)),
             Err(status) => {
                 let pair = if control { Some(&self.control) } else { self.data.as_ref() };
                 match pair.map(QueuePair::connection) {
@@ -211,20 +212,20 @@ impl Client {
                         let whom = if ours { "we" } else { "the client" };
                         Err(Fail::new(format!("{status}; {whom} ended the connection: {cause}")))
                     }
-                    _ => Ok(Heard::Left),
+                    _ => Ok(Event::Disconnected),
                 }
             }
         }
     }
 
     /// Answers a control message by one of the same length.
-    fn answer(&self, mut note: Vec<u8>) -> Result<(), Fail> {
-        match note.len() {
-            VERSION => note.copy_from_slice(OURS),
-            RECORD => note.copy_from_slice(&self.record),
+    fn answer(&self, mut message: Vec<u8>) -> Result<(), Fail> {
+        match message.len() {
+            VERSION => message.copy_from_slice(OUR_VERSION),
+            RECORD => message.copy_from_slice(&self.record),
             _ => {}
         }
-        let answer = SendRequest::new(0, SendOp::Send, Data::Inline(note)).unsignaled();
+        let answer = SendRequest::new(0, SendOp::Send, Data::Inline(message)).unsignaled();
         self.control.post_send(answer).named("cannot answer")
     }
 
@@ -236,7 +237,7 @@ impl Client {
                 request.ok_or_else(|| Fail::new("the client makes no data connection"))?;
             let peer = request.peer();
             if peer.ip() != self.served.peer.ip() {
-                accept::pass_over(peer, Fail::new("another client is being served"));
+                accept::skip(peer, Fail::new("another client is being served"));
                 continue;
             }
             let data = self
@@ -252,7 +253,7 @@ impl Client {
                     self.record = record(reads, data.number().0, self.memory.remote(0), self.here);
                     return Ok(data);
                 }
-                Err(fail) => accept::pass_over(peer, fail),
+                Err(fail) => accept::skip(peer, fail),
             }
         }
     }
@@ -273,8 +274,8 @@ fn receive(pair: &QueuePair, into: &MemoryRegion) -> Result<(), Fail> {
 }
 
 /// Keeps the figures of the last result.
-fn keep(figures: &mut Vec<u64>, note: &[u8]) {
-    if let Ok(figure) = <[u8; FIGURE]>::try_from(note) {
+fn keep(figures: &mut Vec<u64>, message: &[u8]) {
+    if let Ok(figure) = <[u8; FIGURE]>::try_from(message) {
         if figures.len() == FIGURES {
             figures.clear();
         }

@@ -31,9 +31,9 @@ use crate::process;
 /// Time that the peer may take for one step.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 /// Bytes of every Send: an address, a tag, a size.
-const NOTE: usize = 16;
+const MESSAGE: usize = 16;
 /// Offset of the received message in a side's region. The message to send is in front of it.
-const RECEIVED: usize = NOTE;
+const RECEIVED: usize = MESSAGE;
 
 /// Runs the command.
 pub fn run(args: &Ping) -> Result<(), Fail> {
@@ -47,7 +47,7 @@ struct Side {
     queue: CompletionQueue,
     pair: QueuePair,
     /// Memory of the message to send and of the received one.
-    notes: MemoryRegion,
+    messages: MemoryRegion,
     /// A receive that completed before the completion that the side waited for.
     early: Option<Completion>,
 }
@@ -58,15 +58,15 @@ impl Side {
         let domain = device.protection_domain().named(failed)?;
         let queue = device.completion_queue(64).named(failed)?;
         let pair = domain.queue_pair(&PairOptions::new(&queue)).named(failed)?;
-        let notes = domain.register(2 * NOTE, Access::LOCAL).named(failed)?;
-        let side = Self { queue, pair, notes, early: None };
-        side.expect_note()?;
+        let messages = domain.register(2 * MESSAGE, Access::LOCAL).named(failed)?;
+        let side = Self { queue, pair, messages, early: None };
+        side.post_receive()?;
         Ok((side, domain))
     }
 
     /// Posts the receive.
-    fn expect_note(&self) -> Result<(), Fail> {
-        let into = self.notes.sge(RECEIVED..RECEIVED + NOTE);
+    fn post_receive(&self) -> Result<(), Fail> {
+        let into = self.messages.sge(RECEIVED..RECEIVED + MESSAGE);
         self.pair.post_recv(RecvRequest::new(0, into)).named("cannot post a receive")
     }
 
@@ -107,43 +107,43 @@ impl Side {
     }
 
     /// Sends a message.
-    fn say(&mut self, note: &[u8; NOTE]) -> Result<(), Fail> {
-        self.notes.write(0, note).named("cannot write a note")?;
-        let send = SendRequest::new(1, SendOp::Send, self.notes.sge(0..NOTE));
+    fn send(&mut self, message: &[u8; MESSAGE]) -> Result<(), Fail> {
+        self.messages.write(0, message).named("cannot write a message")?;
+        let send = SendRequest::new(1, SendOp::Send, self.messages.sge(0..MESSAGE));
         self.pair.post_send(send).map_err(|e| self.why(&format!("cannot send: {e}")))?;
         self.done(Completed::Send)
     }
 
     /// Waits for a message, and posts the next receive.
-    fn hear(&mut self) -> Result<[u8; NOTE], Fail> {
+    fn receive(&mut self) -> Result<[u8; MESSAGE], Fail> {
         let completion = match self.early.take() {
             Some(completion) => completion,
             None => self.completion()?,
         };
-        if completion.completed != Completed::Recv || completion.len as usize != NOTE {
+        if completion.completed != Completed::Recv || completion.len as usize != MESSAGE {
             return Err(Fail::new(format!(
-                "the peer sent {} octets where {NOTE} are due",
+                "the peer sent {} octets where {MESSAGE} are due",
                 completion.len
             )));
         }
-        let mut note = [0; NOTE];
-        self.notes.read(RECEIVED, &mut note).named("cannot read a note")?;
-        self.expect_note()?;
-        Ok(note)
+        let mut message = [0; MESSAGE];
+        self.messages.read(RECEIVED, &mut message).named("cannot read a message")?;
+        self.post_receive()?;
+        Ok(message)
     }
 }
 
-fn write_note(at: Remote, size: u32) -> [u8; NOTE] {
-    let mut note = [0; NOTE];
-    note[..8].copy_from_slice(&at.addr.to_be_bytes());
-    note[8..12].copy_from_slice(&at.stag.0.to_be_bytes());
-    note[12..].copy_from_slice(&size.to_be_bytes());
-    note
+fn write_message(at: Remote, size: u32) -> [u8; MESSAGE] {
+    let mut message = [0; MESSAGE];
+    message[..8].copy_from_slice(&at.addr.to_be_bytes());
+    message[8..12].copy_from_slice(&at.stag.0.to_be_bytes());
+    message[12..].copy_from_slice(&size.to_be_bytes());
+    message
 }
 
-fn read_note(note: &[u8; NOTE]) -> (Remote, u32) {
+fn read_message(message: &[u8; MESSAGE]) -> (Remote, u32) {
     let [addr, rest] =
-        [0, 8].map(|at| u64::from_be_bytes(note[at..at + 8].try_into().unwrap_or_default()));
+        [0, 8].map(|at| u64::from_be_bytes(message[at..at + 8].try_into().unwrap_or_default()));
     (Remote { addr, stag: Stag((rest >> 32) as u32) }, rest as u32)
 }
 
@@ -202,15 +202,15 @@ fn client(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
 /// Makes one exchange, as the client.
 fn round(side: &mut Side, source: Remote, sink: Remote, size: u32) -> Result<(), Fail> {
     for memory in [source, sink] {
-        side.say(&write_note(memory, size))?;
-        side.hear()?;
+        side.send(&write_message(memory, size))?;
+        side.receive()?;
     }
     Ok(())
 }
 
 fn serve(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
     let listener = device.listen(at).named(format_args!("cannot listen at {at}"))?;
-    process::say_ready(&listener.local_addr().to_string())?;
+    process::print_ready(&listener.local_addr().to_string())?;
     loop {
         let (peer, rounds) = serve_next(args, device, &listener)?;
         out::print(format!("{rounds} rounds with {peer}\n"))?;
@@ -237,9 +237,9 @@ fn serve_next(
         match serve_one(args, request, &mut side, &buffer, &mut rounds) {
             Ok(()) if rounds > 0 => return Ok((peer, rounds)),
             Ok(()) => {
-                accept::pass_over(peer, Fail::new("the client has left before its first round"))
+                accept::skip(peer, Fail::new("the client disconnected before its first round"))
             }
-            Err(fail) if rounds == 0 || args.persistent => accept::pass_over(peer, fail),
+            Err(fail) if rounds == 0 || args.persistent => accept::skip(peer, fail),
             Err(fail) => return Err(fail.at(peer)),
         }
     }
@@ -257,8 +257,8 @@ fn serve_one(
     request.accept(&side.pair, accept).named("cannot accept")?;
     side.pair.connected(PATIENCE).named("the client did not start up")?;
     loop {
-        let Some(note) = next_note(side)? else { return Ok(()) };
-        let (source, size) = read_note(&note);
+        let Some(message) = next_message(side)? else { return Ok(()) };
+        let (source, size) = read_message(&message);
         if size == 0 || size as usize > buffer.len() {
             let _ = side.pair.disconnect();
             return Err(Fail::new(format!(
@@ -272,20 +272,20 @@ fn serve_one(
         let mut ping = vec![0; size as usize];
         buffer.read(0, &mut ping).named("cannot read the ping")?;
         show(args.verbose, "ping", &ping)?;
-        side.say(&[0; NOTE])?;
-        let (sink, _) = read_note(&side.hear()?);
+        side.send(&[0; MESSAGE])?;
+        let (sink, _) = read_message(&side.receive()?);
         let len = ping.iter().position(|octet| *octet == 0).map_or(ping.len(), |zero| zero + 1);
         post(side, SendOp::Write(sink), buffer, len)?;
         side.done(Completed::Write)?;
-        side.say(&[0; NOTE])?;
+        side.send(&[0; MESSAGE])?;
         *rounds += 1;
     }
 }
 
 /// Waits for the client's next message. `None` if it has disconnected instead.
-fn next_note(side: &mut Side) -> Result<Option<[u8; NOTE]>, Fail> {
-    match side.hear() {
-        Ok(note) => Ok(Some(note)),
+fn next_message(side: &mut Side) -> Result<Option<[u8; MESSAGE]>, Fail> {
+    match side.receive() {
+        Ok(message) => Ok(Some(message)),
         Err(fail) => match side.pair.connection() {
             Connection::Not(ConnectError::Disconnected { cause: None, .. }) => Ok(None),
             _ => Err(fail),
@@ -313,7 +313,7 @@ mod tests {
 
     /// Connections ended the server: one that only probed the port, and one that spoke HTTP.
     #[test]
-    fn a_server_of_one_client_passes_over_who_is_none() {
+    fn a_server_of_one_client_skips_connections_that_are_no_client() {
         let args = |client: bool| Ping {
             server: !client,
             client,
@@ -352,13 +352,13 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_an_address_a_tag_and_a_size() {
+    fn a_message_is_an_address_a_tag_and_a_size() {
         let at = Remote { stag: Stag(0xd0ee_8500), addr: 0x561f_2f67_d370 };
-        let note = write_note(at, 64);
+        let message = write_message(at, 64);
         assert_eq!(
-            note,
+            message,
             [0, 0, 0x56, 0x1f, 0x2f, 0x67, 0xd3, 0x70, 0xd0, 0xee, 0x85, 0, 0, 0, 0, 64]
         );
-        assert_eq!(read_note(&note), (at, 64));
+        assert_eq!(read_message(&message), (at, 64));
     }
 }

@@ -52,14 +52,15 @@ pub fn run(args: &Table) -> Result<(), Fail> {
             line(&mut text, &model, size, &time, &rate);
         }
     }
-    report.say(&text)
+    report.print(&text)
 }
 
 const HEAD: &str = "
-Writes: half of a round trip, and one way with 64 in progress. Times the floor: raw polling TCP with the same octets, in turns; the
-median of the rounds' quotients. Octets a second in percent of raw TCP. CPU: client + server, in percent of one processor.
+Writes: half of a round trip, and one way with 64 in progress. The floor is raw polling TCP with the
+same bytes, in turns; × floor is the median of the rounds' quotients. Bytes a second in percent of
+raw TCP. CPU: client + server, in percent of one processor.
 
-| CRC | markers | threading | copies | waiting | size | time | × floor | CPU | octets/s | % of floor | CPU |
+| CRC | markers | threads | copies | waiting | size | time | × floor | CPU | B/s | % floor | CPU |
 | --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 ";
 

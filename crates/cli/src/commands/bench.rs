@@ -84,13 +84,24 @@ pub(crate) enum Bench {
 #[derive(Args, Debug)]
 pub(crate) struct Plain {
     /// Transports to measure.
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = transports())]
+    #[arg(
+        long,
+        value_name = "T,T…",
+        value_delimiter = ',',
+        default_value = "fast+shm,fast+udp,tcp",
+        value_parser = transports(),
+    )]
     transport: Vec<String>,
     /// Time of each figure in seconds, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
     /// Rounds in which floor, kernel TCP and product take turns.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
     rounds: u16,
     /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
     /// table.
@@ -102,7 +113,13 @@ pub(crate) struct Plain {
 #[derive(Args, Debug)]
 struct Target {
     /// Measure the running cluster with this coordinator, instead of processes of the test.
-    #[arg(short = 'C', long = "coordinator", value_name = "LOCATOR", env = COORDINATOR, hide_env_values = true)]
+    #[arg(
+        short = 'C',
+        long = "coordinator",
+        value_name = "LOCATOR",
+        env = COORDINATOR,
+        hide_env_values = true,
+    )]
     coordinator: Option<String>,
     /// Measure processes of the test even where SPRAT_COORDINATOR names a cluster.
     #[arg(long)]
@@ -121,7 +138,12 @@ struct Sizes {
 #[derive(Args, Debug)]
 struct Objects {
     /// Objects of each size.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
+    )]
     objects: u64,
     /// As many objects as ClusterPerf has: 2e8 / (size + 50).
     #[arg(long, conflicts_with = "objects")]
@@ -132,7 +154,12 @@ struct Objects {
 #[derive(Args, Debug)]
 struct Outstanding {
     /// Requests in progress.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=4096),
+    )]
     outstanding: u16,
 }
 
@@ -162,7 +189,12 @@ pub(crate) struct Loaded {
 #[derive(Args, Debug)]
 pub(crate) struct Sessions {
     /// Sessions to open.
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u32).range(1000..=1_000_000),
+    )]
     sessions: u32,
     #[command(flatten)]
     outstanding: Outstanding,

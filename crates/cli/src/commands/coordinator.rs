@@ -20,7 +20,14 @@ use crate::options::{COORDINATOR, DEFAULT_COORDINATOR};
   sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state lab.state")]
 pub(crate) struct Coordinator {
     /// Locator to listen at; several with `;`.
-    #[arg(short = 'C', long = "coordinator", value_name = "LOCATOR", env = COORDINATOR, hide_env_values = true, default_value = DEFAULT_COORDINATOR)]
+    #[arg(
+        short = 'C',
+        long = "coordinator",
+        value_name = "LOCATOR",
+        env = COORDINATOR,
+        hide_env_values = true,
+        default_value = DEFAULT_COORDINATOR,
+    )]
     locators: String,
     /// Keep the state in this file, so that it survives a restart. Without it the state is in
     /// memory only. The coordinator refuses a change that it cannot write there.
@@ -63,7 +70,8 @@ fn unusable(error: &std::io::Error) -> Fail {
             fail.next("end the process that has it open, or name another file with --state")
         }
         std::io::ErrorKind::InvalidData => fail.next(
-            "the file is left as it is; name another one with --state to begin a new cluster, whose servers \
+            "the file is left as it is; name another one with --state to begin a new cluster, \
+             whose servers \
              start anew and empty",
         ),
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
@@ -73,9 +81,10 @@ fn unusable(error: &std::io::Error) -> Fail {
         | std::io::ErrorKind::PermissionDenied
         | std::io::ErrorKind::InvalidInput
         | std::io::ErrorKind::NotADirectory
-        | std::io::ErrorKind::IsADirectory => {
-            fail.next("name a regular file with --state that you may write, or one that does not exist yet")
-        }
+        | std::io::ErrorKind::IsADirectory => fail.next(
+            "name a regular file with --state that you may write, or one that does not \
+                       exist yet",
+        ),
         _ => fail.next("mend that, then start it anew with this --state, or name another file"),
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         core: None,
         host: None,
         besides,
-        marks: false,
+        tracepoints: false,
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;
@@ -221,9 +221,12 @@ fn killed_client(store: &mut Store, coordinator: &str, folder: &Path) -> Result<
     let value = store.increment(table, b"visits", 0, Condition::always())?.value;
     let account = Account::of(&all, value)?;
     out::print(format!(
-        "  {KILLS} clients killed with SIGKILL, each with an increment in flight or between two of them\n  \
-           {} increments were acknowledged, and the object says {value}: none lost, none doubled\n  \
-           ({} of the {KILLS} in flight took effect before the kill; without an answer either outcome is right)\n",
+        "  {KILLS} clients killed with SIGKILL, each with an increment in flight or between two \
+         of them\n  \
+           {} increments were acknowledged, and the object says {value}: none lost, none \
+           doubled\n  \
+           ({} of the {KILLS} in flight took effect before the kill; without an answer either \
+           outcome is right)\n",
         account.acknowledged, account.in_flight
     ))
 }
@@ -299,7 +302,8 @@ mod tests {
 
     #[test]
     fn stanzas_are_found_by_their_package() {
-        let text = b"Package: a\nVersion: 1\n\nPackage: b\nDescription: x\n .\n y\n\n\nOther: c\n\nPackage: a\nVersion: 2\n";
+        let text = b"Package: a\nVersion: 1\n\nPackage: b\nDescription: x\n .\n y\n\n\nOther: \
+                     c\n\nPackage: a\nVersion: 2\n";
         let found = stanzas(text);
         assert_eq!(found.len(), 2);
         assert_eq!(found[b"a".as_slice()], b"Package: a\nVersion: 2\n");

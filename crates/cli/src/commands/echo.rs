@@ -46,7 +46,7 @@ fn serve(args: &Echo, service: impl FnMut(Call<'_>) -> Option<Vec<u8>>) -> Resul
     let options = Options { insecure_network: args.insecure_network, marks, ..Options::default() };
     let server = Server::listen_with(options, &[&args.locators], service);
     let mut server = server.map_err(|error| listening(&error))?;
-    process::say_ready(&server.locators())?;
+    process::print_ready(&server.locators())?;
     let stop = server.stop();
     signals.then(move || stop.stop())?;
     server.run();

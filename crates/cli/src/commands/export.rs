@@ -22,6 +22,7 @@ const BUFFER: usize = 1 << 16;
 
 /// Write all objects of a table to a file, in no particular order.
 #[derive(Args, Debug)]
+#[command(override_usage = "sprat export [OPTIONS] <TABLE> <FILE>")]
 #[command(after_help = "Examples:
   sprat export books books.jsonl
   sprat export books - --format csv | head

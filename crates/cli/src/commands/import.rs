@@ -22,10 +22,10 @@ use sprat_bench::store::Store;
 
 /// Write the records of a file into a table, each under its key.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "JSON Lines: {\"key\":\"dune\",\"value\":\"Frank Herbert\"}; \"key64\" and \"value64\" hold base64 where
-bytes are no text. CSV: a header that names the columns key or key64, value or value64; others are
-ignored.
+#[command(override_usage = "sprat import [OPTIONS] <TABLE> <FILE>")]
+#[command(after_help = "JSON Lines: {\"key\":\"dune\",\"value\":\"Frank Herbert\"};
+\"key64\" and \"value64\" have base64 where bytes are no text.
+CSV: a header that names the columns key or key64, value or value64; others are ignored.
 
 Examples:
   sprat import books books.jsonl
@@ -33,8 +33,7 @@ Examples:
   zcat big.jsonl.gz | sprat import big - --format jsonl --skip-bad
 
 The message about a malformed line has its number. The import ends there: the lines before it are
-written, the lines behind it are not."
-)]
+written, the lines behind it are not.")]
 pub(crate) struct Import {
     #[command(flatten)]
     at: Cluster,
@@ -44,7 +43,13 @@ pub(crate) struct Import {
     #[arg(long)]
     create: bool,
     /// With --create: number of servers that share its keys, 1 to 256.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "create", value_parser = clap::value_parser!(u32).range(SPANS))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        requires = "create",
+        value_parser = clap::value_parser!(u32).range(SPANS),
+    )]
     span: u32,
     /// Skip malformed lines: report and count them, and go on.
     #[arg(long)]
@@ -138,7 +143,8 @@ pub(crate) fn load(
             Ok(Next::Bad(malformed)) if bad(&malformed) => skipped += 1,
             Ok(Next::Bad(malformed)) => {
                 break Err(Fail::new(malformed.to_string()).next(
-                    "correct the line, or skip malformed lines with --skip-bad; importing again does no harm",
+                    "correct the line, or skip malformed lines with --skip-bad; importing again \
+                     does no harm",
                 ));
             }
             Ok(Next::End) => break Ok(()),

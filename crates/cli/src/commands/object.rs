@@ -20,7 +20,7 @@ use sprat_bench::out;
 #[command(after_help = "Examples:
   sprat get books dune
   sprat get books cover > cover.png
-  sprat get books dune --json             {\"key\":\"dune\",\"value\":\"Frank Herbert\",\"version\":1}
+  sprat get books dune --json             {\"key\":\"dune\",\"value\":\"…\",\"version\":1}
 
 Exit code 3 means that there is no such object.")]
 pub(crate) struct Get {
@@ -108,7 +108,13 @@ pub(crate) struct Incr {
     #[arg(value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     by: i64,
     /// Take the object as a double, and add this.
-    #[arg(long, value_name = "X", allow_hyphen_values = true, conflicts_with = "by", value_parser = finite)]
+    #[arg(
+        long,
+        value_name = "X",
+        allow_hyphen_values = true,
+        conflicts_with = "by",
+        value_parser = finite,
+    )]
     float: Option<f64>,
     #[command(flatten)]
     only: Only,

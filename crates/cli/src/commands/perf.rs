@@ -57,28 +57,54 @@ pub(crate) struct Perf {
     #[arg(long)]
     local: bool,
     /// Transports to measure.
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = transports())]
+    #[arg(
+        long,
+        value_name = "T,T…",
+        value_delimiter = ',',
+        default_value = "fast+shm,fast+udp,tcp",
+        value_parser = transports(),
+    )]
     transport: Vec<String>,
     /// Time of each figure in seconds, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
     /// Rounds in which floor, kernel TCP and product take turns.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
     rounds: u16,
     /// Sizes in bytes (decimal KB and MB allowed).
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
     size: Vec<usize>,
     /// Objects of each size.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
+    )]
     objects: u64,
     /// As many objects as ClusterPerf has: 2e8 / (size + 50).
     #[arg(long, conflicts_with = "objects")]
     full: bool,
     /// Sessions to open.
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u32).range(1000..=1_000_000),
+    )]
     sessions: u32,
     /// Requests in progress.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=4096),
+    )]
     outstanding: u16,
     /// Also write the results to this file as JSON Lines; `-` is standard output.
     #[arg(long, value_name = "FILE")]

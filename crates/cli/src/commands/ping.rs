@@ -50,13 +50,31 @@ pub(crate) struct Ping {
     #[arg(value_name = "LOCATOR")]
     locator: String,
     /// Number of requests.
-    #[arg(long, short = 'c', value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        short = 'c',
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     count: u32,
     /// Bytes in each request, 8 to 65507.
-    #[arg(long, short = 's', value_name = "BYTES", default_value_t = 56, value_parser = clap::value_parser!(u16).range(8..=65_507))]
+    #[arg(
+        long,
+        short = 's',
+        value_name = "BYTES",
+        default_value_t = 56,
+        value_parser = clap::value_parser!(u16).range(8..=65_507),
+    )]
     size: u16,
     /// Milliseconds between two requests, at most an hour.
-    #[arg(long = "interval", short = 'i', value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    #[arg(
+        long = "interval",
+        short = 'i',
+        value_name = "MS",
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(..=3_600_000),
+    )]
     interval_ms: u64,
     /// Also write the time of each layer to this file as JSON Lines, as `sprat bench breakdown`
     /// does; `-` is standard output, which then has nothing else.
@@ -85,7 +103,7 @@ struct Times {
 
 impl Times {
     fn new(args: &Ping) -> Result<Self, Fail> {
-        let report = Report::tacit(args.json.as_deref(), &Context::now(1, 0.0))?;
+        let report = Report::without_context(args.json.as_deref(), &Context::now(1, 0.0))?;
         Ok(Self { ns: Vec::new(), sent: 0, report })
     }
 
@@ -96,10 +114,12 @@ impl Times {
         match answer {
             Some((len, ns)) => {
                 self.ns.push(ns);
-                self.report
-                    .say(&format!("{len} octets from {from}: number {number}, {} µs\n", micros(ns)))
+                self.report.print(&format!(
+                    "{len} octets from {from}: number {number}, {} µs\n",
+                    micros(ns)
+                ))
             }
-            None => self.report.say(&format!("no answer from {from}: number {number}\n")),
+            None => self.report.print(&format!("no answer from {from}: number {number}\n")),
         }
     }
 
@@ -116,7 +136,7 @@ impl Times {
         let (Some(first), Some(last)) = (times.first(), times.last()) else { return Ok(()) };
         let (sent, answered, median) = (self.sent, times.len(), times[times.len() / 2]);
         let [first, median, last] = [*first, median, *last].map(micros);
-        self.report.say(&format!(
+        self.report.print(&format!(
             "{sent} sent, {answered} answered; least {first}, median {median}, most {last} µs\n"
         ))?;
         let mut all = calls(&marks.since(0));
@@ -129,9 +149,9 @@ impl Times {
         else {
             return self
                 .report
-                .say("where the time went is not known: no round trip could be put together\n");
+                .print("the time of each layer is unknown: no round trip could be joined\n");
         };
-        self.report.say(&format!("\n{}", breakdown.text()))?;
+        self.report.print(&format!("\n{}", breakdown.text()))?;
         breakdown.rows(&mut self.report)?;
         args.svg.as_deref().map_or(Ok(()), |path| write_svg(path, std::slice::from_ref(&breakdown)))
     }
@@ -212,7 +232,8 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
     }
     if times.ns.is_empty() {
         return Err(Fail::new(format!("{host} has not answered")).next(
-            "SPRAT_LOCAL=LOCATOR names an address of ours that it can answer to, on the same network",
+            "SPRAT_LOCAL=LOCATOR names an address of ours that it can answer to, on the same \
+             network",
         ));
     }
     times.end(args, &marks, to.protocol(), None)

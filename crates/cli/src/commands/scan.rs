@@ -18,7 +18,7 @@ use crate::records::json_member;
   sprat scan books
   sprat scan books --prefix du --limit 10
   sprat scan books --keys | wc -l
-  sprat scan books --json                 {\"key\":\"dune\",\"value\":\"Frank Herbert\",\"version\":1}")]
+  sprat scan books --json                 {\"key\":\"dune\",\"value\":\"…\",\"version\":1}")]
 pub(crate) struct Scan {
     #[command(flatten)]
     at: Cluster,

@@ -18,7 +18,7 @@ pub(super) fn run<M: Machine>(
     next: &str,
 ) -> Result<(), Fail> {
     process::allow_files();
-    process::say_ready(&worker.transports().locators().join(";"))?;
+    process::print_ready(&worker.transports().locators().join(";"))?;
     let stop = worker.stop();
     signals.then(move || stop.stop())?;
     worker.run().map_err(|reason| Fail::new(reason).next(next))

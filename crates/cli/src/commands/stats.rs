@@ -42,8 +42,8 @@ pub(crate) fn run(args: &Stats) -> Result<(), Fail> {
     if args.json {
         let line = |(server, counters): (&ServerInfo, &Option<Map<String, Value>>)| {
             let about = json!({
-                "server": server.server.to_string(), "tablets": server.tablets, "control": server.control,
-                "locators": server.data, "counters": counters,
+                "server": server.server.to_string(), "tablets": server.tablets,
+                "control": server.control, "locators": server.data, "counters": counters,
             });
             format!("{about}\n")
         };

@@ -25,7 +25,12 @@ pub(crate) enum Table {
         #[arg(value_name = "TABLE")]
         name: String,
         /// Number of servers that share its keys, 1 to 256.
-        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(SPANS))]
+        #[arg(
+            long,
+            value_name = "N",
+            default_value_t = 1,
+            value_parser = clap::value_parser!(u32).range(SPANS),
+        )]
         span: u32,
     },
     /// Drop a table with all its objects.
@@ -75,7 +80,10 @@ fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
         let line = |t: &sprat::kv::TableInfo| {
             format!(
                 "{}\n",
-                json!({ "name": t.name, "id": t.table.0, "tablets": t.tablets, "lost": t.lost, "unheard": t.unheard })
+                json!({
+                    "name": t.name, "id": t.table.0, "tablets": t.tablets,
+                    "lost": t.lost, "unheard": t.unheard,
+                })
             )
         };
         return out::raw(tables.iter().map(line).collect::<String>());

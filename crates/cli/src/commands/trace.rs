@@ -62,7 +62,8 @@ pub(crate) fn run(args: &Trace, ours: &clap::Command) -> Result<(), Fail> {
     }
     if files.is_empty() {
         out::note(
-            "nothing was captured: the command opened no packet device. Shared memory has no frames; \
+            "nothing was captured: the command opened no packet device. Shared memory has no \
+             frames; \
              tcpdump(8) captures those of kernel UDP and TCP",
         );
     }

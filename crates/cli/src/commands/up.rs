@@ -18,7 +18,7 @@ use crate::options::{
 };
 
 /// The time between two checks of the children.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// Start a cluster on this machine: a coordinator and its servers, each a process.
 ///
@@ -39,14 +39,25 @@ const LOOK: Duration = Duration::from_millis(200);
                                           servers at ports 7000, 7001, … of that address too")]
 pub(crate) struct Up {
     /// Number of servers.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..=64),
+    )]
     servers: u16,
     /// Name of the cluster, from which the shared-memory names derive.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, value_parser = cluster_name)]
     name: String,
     /// Port of the coordinator. Server I takes this port + I on TCP and on UDP, and for RDMA the
     /// port that is the number of servers higher.
-    #[arg(long, short = 'p', value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    #[arg(
+        long,
+        short = 'p',
+        value_name = "PORT",
+        default_value_t = DEFAULT_PORT,
+        value_parser = clap::value_parser!(u16).range(1..=65000),
+    )]
     port: u16,
     /// Memory of each server for objects, in bytes (K, M and G are powers of 1024), at least 48M.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
@@ -106,7 +117,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         core: None,
         host: None,
         besides,
-        marks: args.tracepoints,
+        tracepoints: args.tracepoints,
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster))?;
@@ -134,9 +145,9 @@ fn on_loopback(besides: &Locator) -> Result<(), Fail> {
 
 /// Waits for Ctrl-C. Reports each process that ends, and starts it again.
 fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) {
-    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(CHECK_EVERY) {
         let now = Instant::now();
-        cluster.tend(now).iter().for_each(out::note);
+        cluster.restart(now).iter().for_each(out::note);
     }
 }
 
@@ -149,6 +160,7 @@ fn introduction(cluster: &Cluster) -> String {
     };
     let table = cluster.table();
     format!(
-        "{table}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its objects; so does: sprat down\n"
+        "{table}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its \
+         objects; so does: sprat down\n"
     )
 }

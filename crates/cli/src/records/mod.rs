@@ -48,7 +48,12 @@ pub(crate) struct File {
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<Format>,
     /// Number of operations in progress.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=4096),
+    )]
     pub(crate) outstanding: u16,
 }
 

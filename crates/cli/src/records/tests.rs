@@ -73,7 +73,8 @@ fn json_lines_look_as_documented() {
     let text = String::from_utf8(text).expect("is text");
     assert_eq!(
         text,
-        "{\"key\":\"dune\",\"value\":\"Frank Herbert\"}\n{\"key64\":\"/w==\",\"value64\":\"AP8=\"}\n"
+        "{\"key\":\"dune\",\"value\":\"Frank \
+         Herbert\"}\n{\"key64\":\"/w==\",\"value64\":\"AP8=\"}\n"
     );
 }
 
@@ -86,7 +87,8 @@ fn csv_looks_as_documented() {
 
 #[test]
 fn lines_keep_their_numbers() {
-    let text = "\n{\"key\":\"a\",\"value\":\"1\"}\n\n  \nnonsense\n{\"value\":\"2\",\"more\":[1,{}],\"key\":\"b\"}";
+    let text = "\n{\"key\":\"a\",\"value\":\"1\"}\n\n  \
+                \nnonsense\n{\"value\":\"2\",\"more\":[1,{}],\"key\":\"b\"}";
     let all = read_all(Format::Jsonl, text.as_bytes());
     assert_eq!(all[0], Ok((2, record(b"a", b"1"))));
     assert_eq!(all[1].as_ref().map_err(|b| b.line), Err(5));
@@ -102,8 +104,10 @@ fn lines_keep_their_numbers() {
 
 #[test]
 fn malformed_json_says_why() {
-    let text = "{\"key\":\"a\"}\n{\"value\":\"a\"}\n{\"key\":1,\"value\":\"\"}\n[]\n{\"key\":\"a\",\"key64\":\"YQ==\",\"value\":\"\"}\n\
-                {\"key64\":\"?\",\"value\":\"\"}\n{\"key\":\"a\",\"key\":\"b\",\"value\":\"\"}\n{\"key\":\"a\",\"value\":\"\"} x\n{\"key\":\"a\",\"val";
+    let text = "{\"key\":\"a\"}\n{\"value\":\"a\"}\n{\"key\":1,\"value\":\"\"}\n[]\n\
+                {\"key\":\"a\",\"key64\":\"YQ==\",\"value\":\"\"}\n\
+                {\"key64\":\"?\",\"value\":\"\"}\n{\"key\":\"a\",\"key\":\"b\",\"value\":\"\"}\n\
+                {\"key\":\"a\",\"value\":\"\"} x\n{\"key\":\"a\",\"val";
     let bad = bad(Format::Jsonl, text);
     let expected = [
         "neither value nor value64",

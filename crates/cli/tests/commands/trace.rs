@@ -45,9 +45,13 @@ fn a_ping_says_where_its_time_went() {
     for locator in &locators {
         let shown = ping(locator);
         assert!(shown.contains("3 sent, 3 answered"), "{shown}");
-        for part in
-            ["client  caller", "client  driver", "server  service", "(100.0 %)", "the marks took"]
-        {
+        for part in [
+            "client  caller",
+            "client  driver",
+            "server  service",
+            "(100.0 %)",
+            "the tracepoints took",
+        ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         assert!(!shown.contains("far end"), "{shown}");

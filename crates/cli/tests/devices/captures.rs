@@ -1,5 +1,4 @@
-//! tshark reads the captures of a load over every device, at both ends, and finds every frame
-//! whole.
+//! The captures of a load over every device, at both ends: tshark finds every frame whole.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -11,7 +11,8 @@ use super::*;
 fn a_record_is_laid_out_as_perftest_lays_it_out() {
     // A message of ib_read_bw over siw: the bytes at 12 are a packet number, those at 32 a GID
     // without an address.
-    let theirs = "00000000 00000080 00000002 00bebf3a 38f7c800 00000000 00007f44902b7000 5254007700010000 0000000000000000 00000000 00000000";
+    let theirs = "00000000 00000080 00000002 00bebf3a 38f7c800 00000000 00007f44902b7000 \
+                  5254007700010000 0000000000000000 00000000 00000000";
     let theirs: Vec<u8> = octets(theirs);
     let memory = Remote { stag: Stag(0x38f7_c800), addr: 0x7f44_902b_7000 };
     let ours = record(128, 2, memory, Ipv4Addr::new(10, 77, 0, 1).into());
@@ -78,7 +79,7 @@ impl End {
     }
 
     /// Returns the answer to a Send.
-    fn say(&self, octets: &[u8]) -> Vec<u8> {
+    fn exchange(&self, octets: &[u8]) -> Vec<u8> {
         self.run(SendOp::Send, octets, Completed::Recv)
     }
 
@@ -102,13 +103,13 @@ fn served(client: impl FnOnce(&Device, SocketAddr)) -> Result<Served, Fail> {
 fn start(device: &Device, at: SocketAddr) -> (End, End, Remote) {
     let control = End::call(device, at, 0);
     let version = b"6.20\0\0\0\0\0\0\0\0\0\0\0\0";
-    assert_eq!(control.say(version), OURS);
-    assert_eq!(control.say(&4096_u32.to_be_bytes()), [0, 0, 16, 0]);
-    assert_eq!(control.say(b"3\0"), b"3\0");
-    let before = control.say(&[0; RECORD]);
+    assert_eq!(control.exchange(version), OUR_VERSION);
+    assert_eq!(control.exchange(&4096_u32.to_be_bytes()), [0, 0, 16, 0]);
+    assert_eq!(control.exchange(b"3\0"), b"3\0");
+    let before = control.exchange(&[0; RECORD]);
     assert_eq!((before.len(), &before[4..12]), (RECORD, &[0; 8][..]), "no data connection yet");
     let data = End::call(device, at, 16);
-    let record = control.say(&[0; RECORD]);
+    let record = control.exchange(&[0; RECORD]);
     assert_eq!(record[4..8], [0, 0, 0, 16], "reads are served as deep as was asked for");
     let word = |at: usize| u32::from_be_bytes(record[at..at + 4].try_into().unwrap());
     (control, data, Remote { stag: Stag(word(16)), addr: u64::from(word(28)) })
@@ -119,8 +120,8 @@ fn sends_come_back_as_they_are() {
     let served = served(|device, at| {
         let (control, data, _) = start(device, at);
         for octets in [&b"twelve octets"[..], &[7; 65_536], &[]] {
-            assert!(data.say(octets) == octets);
-            assert_eq!(control.say(&[0; RECORD]).len(), RECORD, "before the next size");
+            assert!(data.exchange(octets) == octets);
+            assert_eq!(control.exchange(&[0; RECORD]).len(), RECORD, "before the next size");
         }
         data.leave();
         control.leave();
@@ -135,11 +136,11 @@ fn writes_are_there_and_reads_get_them_and_the_figures_are_told() {
         let (control, data, memory) = start(device, at);
         data.run(SendOp::Write(memory), b"what is written", Completed::Write);
         assert_eq!(data.run(SendOp::Read(memory), &[0; 15], Completed::Read), b"what is written");
-        control.say(&[0; RECORD]);
+        control.exchange(&[0; RECORD]);
         for figure in [65_536, 5000, 2.5_f64.to_bits(), 1.25_f64.to_bits(), 0] {
-            assert_eq!(control.say(&figure.to_be_bytes()), figure.to_be_bytes());
+            assert_eq!(control.exchange(&figure.to_be_bytes()), figure.to_be_bytes());
         }
-        control.say(&[0; RECORD]);
+        control.exchange(&[0; RECORD]);
         data.leave();
         control.leave();
     });
@@ -176,13 +177,13 @@ fn who_is_no_client_is_passed_over() {
         let long = End::call(device, at, 0);
         let send = SendRequest::new(0, SendOp::Send, long.memory.sge(0..RECORD + 1));
         long.pair.post_send(send).unwrap();
-        assert!(long.pair.disconnected(PATIENCE), "its note is too long");
+        assert!(long.pair.disconnected(PATIENCE), "its message is too long");
         let control = End::call(device, at, 0);
         // This connection ends before the data connection.
         accept::connect_others(at);
-        control.say(&[0; RECORD]);
+        control.exchange(&[0; RECORD]);
         let data = End::call(device, at, 16);
-        assert_eq!(data.say(b"a message"), b"a message");
+        assert_eq!(data.exchange(b"a message"), b"a message");
         data.leave();
         control.leave();
     });

@@ -31,7 +31,8 @@ pub(crate) fn run(args: &Devices) -> Result<(), Fail> {
 
 fn line(i: &Interface) -> String {
     let line = json!({
-        "device": i.device(), "interface": i.name, "state": state(i), "mtu": i.mtu, "guid": guid(i), "gids": gids(i),
+        "device": i.device(), "interface": i.name, "state": state(i), "mtu": i.mtu,
+        "guid": guid(i), "gids": gids(i),
     });
     format!("{line}\n")
 }
