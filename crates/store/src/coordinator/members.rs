@@ -7,7 +7,8 @@ use sprat_proto::rpc::Message;
 
 use super::durable::{Batch, Key, Place, Stage};
 use super::servers::Slot;
-use super::{Coordinator, Otherwise};
+use super::state::{Coordinator, Otherwise};
+use super::table::Tablet;
 use crate::message::Status;
 use crate::message::control::{
     self, CheckLease, Enlist, Enlisted, GetTable, GetTablets, Hint, HintCrashed, LeaseTimes,
@@ -284,7 +285,7 @@ impl Coordinator {
             let slot = self.servers.up(tablet.server);
             let state = if slot.is_some() { TabletState::Normal } else { TabletState::Lost };
             let data = slot.map_or("", |slot| slot.data.as_str());
-            let &super::tables::Tablet { first, last, server, .. } = tablet;
+            let &Tablet { first, last, server, .. } = tablet;
             control::Tablet { first, last, server, state, data }
         });
         let reply = Tablets {

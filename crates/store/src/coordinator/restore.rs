@@ -1,81 +1,84 @@
-//! The way back to what is durable: after a restart of the process, and after changes that the disk did not take.
+//! The return to the durable state: after a restart of the process, and after changes that the disk
+//! did not take.
 //!
-//! What always holds: after [`Coordinator::roll_back`] memory says what the disk says, and nothing that was not durable.
-//! What no disk knows stays: when servers and clients were heard of, who waits for a table, which calls are under way.
+//! Invariants: after [`Coordinator::roll_back`] the memory agrees with the disk. The times of renewals,
+//! the requests that wait for a table, and the calls in progress are in memory alone and stay.
 
+use alloc::collections::VecDeque;
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::time::{MS, US};
 use sprat_proto::{Instant, Rng};
 
-use super::durable::{self, FORMAT, Key, Place, RestoreError};
+use super::durable::{Batch, Key, Place, RestoreError};
 use super::leases::Leases;
+use super::restored::{Restored, new_cluster};
 use super::servers::{Servers, Slot};
-use super::tables::{Table, Tables};
-use super::{Coordinator, Effect, Otherwise};
+use super::state::{Config, Coordinator, Effect, Journal, Otherwise, Refusal};
+use super::table::Tables;
 use crate::message::Status;
 use crate::message::control;
-use sprat_proto::node::machine::{Link, Output};
 
-/// The most places of a server list that is believed.
-const MAX_PLACES: u32 = 1 << 16;
-/// How long changes are refused without asking the disk, at least: shorter than a command takes to start, so that the first
-/// one after there is room again succeeds.
+/// The shortest time for which changes are refused without trying the disk. A command takes longer
+/// to start, so that the first command after the disk has room again succeeds.
 const REFUSE_NS: u64 = 20 * MS;
-/// How much longer for each pair of the state, all of which every refusal of the disk costs a look at.
+/// The additional time for each pair of the state, all of which every rollback reads.
 const REFUSE_PAIR_NS: u64 = 2 * US;
 
-/// The disk takes no changes.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    /// Where, and why.
-    reason: String,
-    /// When the next change is tried.
-    pub(super) until: Instant,
-}
-
-/// What a disk says.
-#[derive(Debug)]
-pub(super) struct Restored {
-    pub(super) cluster: Option<durable::Cluster>,
-    pub(super) servers: Servers,
-    pub(super) tables: Tables,
-    pub(super) leases: Leases,
-}
-
-impl Restored {
-    /// Everything that was ever persisted, in any order.
-    pub(super) fn from(
+impl Coordinator {
+    /// A coordinator that goes on from the durable state `pairs`: everything that was ever persisted, in any order; a
+    /// new cluster if there is nothing.
+    ///
+    /// # Errors
+    /// [`RestoreError`] if the state makes no sense.
+    pub fn restore(
+        now: Instant,
+        config: Config,
+        mut rng: Rng,
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, RestoreError> {
-        let (servers, tables, leases) = (Servers::default(), Tables::default(), Leases::default());
-        let mut this = Self { cluster: None, servers, tables, leases };
-        for (key, value) in pairs {
-            match Key::parse(&key)? {
-                Key::Cluster => this.cluster = Some(restored_cluster(&value)?),
-                Key::Server(index) => restore_server(&mut this.servers, index, &value)?,
-                Key::Table(id) => {
-                    let record =
-                        durable::decode(&value).map_err(|_| RestoreError::Damaged("table"))?;
-                    if !this.tables.insert(id, Table::restored(&record)) {
-                        return Err(RestoreError::Damaged("table"));
-                    }
-                }
-                Key::Lease(id) => this.leases.set(id, Instant::ZERO),
-            }
+        let Restored { cluster, mut servers, tables, mut leases } = Restored::from(pairs)?;
+        let fresh = servers.slots.is_empty() && tables.by_id.is_empty() && leases.len() == 0;
+        let mut cluster = match cluster {
+            Some(cluster) => cluster,
+            None if fresh => new_cluster(&mut rng),
+            None => return Err(RestoreError::NoCluster),
+        };
+        // Whoever holds a lease has it from an earlier life, perhaps not the last one and perhaps with a longer term.
+        cluster.server_term_ns = cluster.server_term_ns.max(config.server_term_ns);
+        cluster.client_term_ns = cluster.client_term_ns.max(config.client_term_ns);
+        servers.floor = now.after(cluster.server_term_ns).after(config.server_margin_ns);
+        leases.floor = now.after(cluster.client_term_ns);
+        cluster.incarnation += 1;
+
+        let mut this = Self {
+            config,
+            rng,
+            cluster,
+            servers,
+            tables,
+            leases,
+            journal: Journal::default(),
+            out: VecDeque::new(),
+            refusal: None,
+            refusals: 0,
+            seen: now,
+            next_check: now,
+        };
+        let mut batch = Batch::default();
+        batch.put(Key::Cluster, &this.cluster);
+        let seq = this.persist(batch);
+        for id in this.unsettled_tables() {
+            this.journal.after(seq, Effect::Begin(id));
         }
-        if let Some(cluster) = &this.cluster {
-            check_restored(cluster, &this.tables, &this.leases)?;
+        for id in this.unsettled_tables() {
+            this.without_server(id);
         }
-        let tablets = this.tables.by_id.values().flat_map(|table| &table.tablets);
-        tablets.for_each(|tablet| this.servers.count(tablet.server, 1));
         Ok(this)
     }
-}
 
-impl Coordinator {
     /// Changes were not written: memory goes back to `durable`.
     pub(super) fn roll_back(
         &mut self,
@@ -189,70 +192,5 @@ impl Coordinator {
             self.begin(id);
             self.without_server(id);
         }
-    }
-}
-
-fn restored_cluster(value: &[u8]) -> Result<durable::Cluster, RestoreError> {
-    match *value {
-        // The format stands first, so that another one can be named whatever follows.
-        [a, b, ..] if u16::from_be_bytes([a, b]) != FORMAT => {
-            Err(RestoreError::Format(u16::from_be_bytes([a, b])))
-        }
-        _ => durable::decode(value).map_err(|_| RestoreError::Damaged("cluster record")),
-    }
-}
-
-/// What the rest of the code relies on.
-fn check_restored(
-    cluster: &durable::Cluster,
-    tables: &Tables,
-    leases: &Leases,
-) -> Result<(), RestoreError> {
-    let counters = [cluster.incarnation, cluster.next_table, cluster.next_lease];
-    if cluster.id == 0 || counters.iter().any(|&counter| counter >= 1 << 63) {
-        return Err(RestoreError::Damaged("cluster record"));
-    }
-    if tables.by_id.last_key_value().is_some_and(|(&id, _)| id >= cluster.next_table)
-        || !tables.by_id.values().all(Table::makes_sense)
-    {
-        return Err(RestoreError::Damaged("table"));
-    }
-    if leases.last().is_some_and(|id| id >= cluster.next_lease) {
-        return Err(RestoreError::Damaged("lease"));
-    }
-    Ok(())
-}
-
-fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(), RestoreError> {
-    let damaged = RestoreError::Damaged("server record");
-    // No coordinator ever had so many; the list is indexed by this number.
-    if index >= MAX_PLACES {
-        return Err(damaged);
-    }
-    let record = durable::decode(value).map_err(|_| damaged)?;
-    while servers.slots.len() <= index as usize {
-        servers.slots.push(Slot::restored(&durable::Server {
-            generation: 0,
-            place: Place::Free,
-            nonce: 0,
-            capacity_bytes: 0,
-            control: "",
-            data: "",
-        }));
-    }
-    servers.slots[index as usize] = Slot::restored(&record);
-    Ok(())
-}
-
-/// The record of a cluster that begins.
-pub(super) fn new_cluster(rng: &mut Rng) -> durable::Cluster {
-    durable::Cluster {
-        format: FORMAT,
-        id: rng.u64().max(1),
-        incarnation: 0,
-        next_table: 1,
-        next_lease: 1,
-        server_term_ns: 0,
-        client_term_ns: 0,
     }
 }

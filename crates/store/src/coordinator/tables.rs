@@ -8,160 +8,19 @@
 //! then on the tablet belongs to that one life of that one server, and is lost with it. The reply to a drop waits until
 //! no server can answer for the table any more.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 use sprat_proto::rpc::{Message, Payload, RpcError};
 
 use super::durable::{self, Batch, Key, Place, Stage};
-use super::{Coordinator, Effect, Otherwise};
+use super::state::{Coordinator, Effect, Otherwise};
+use super::table::{Call, Table, Tablet, Work};
 use crate::message::Status;
-use crate::message::control::{self, CreateTable, DropTable, DropTablet, TableKey, TakeTablet};
+use crate::message::control::{self, CreateTable, DropTable, DropTablet, TakeTablet};
 use crate::types::{HashKey, ServerId, TableId};
 use sprat_proto::node::machine::{Caller, Link, Output};
-
-/// What is being done about a tablet's server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
-    /// Nothing: it has not begun.
-    Idle,
-    /// It waits in [`Tables::ready`].
-    Queued,
-    /// A call is under way.
-    Calling,
-    /// A call failed; the next one comes later ([`Tables::later`]).
-    Waiting,
-    /// Nothing more: the server did what the table's stage asks for, or is gone.
-    Settled,
-}
-
-#[derive(Debug)]
-pub(super) struct Tablet {
-    pub(super) first: u64,
-    pub(super) last: u64,
-    pub(super) server: ServerId,
-    pub(super) work: Work,
-    /// Calls that failed in a row.
-    pub(super) failures: u32,
-}
-
-#[derive(Debug)]
-pub(super) struct Table {
-    pub(super) name: String,
-    pub(super) hash_key: HashKey,
-    pub(super) stage: Stage,
-    pub(super) tablets: Vec<Tablet>,
-    /// Who waits for the stage to be over.
-    pub(super) waiters: Vec<Caller>,
-    /// The last change of it; no server is called before it is durable.
-    pub(super) changed: u64,
-}
-
-impl Table {
-    pub(super) fn record(&self) -> durable::Table<'_> {
-        let tablets = self.tablets.iter();
-        durable::Table {
-            stage: self.stage,
-            name: &self.name,
-            hash_key: self.hash_key,
-            tablets: tablets
-                .map(|t| durable::Tablet { first: t.first, last: t.last, server: t.server })
-                .collect(),
-        }
-    }
-
-    pub(super) fn restored(record: &durable::Table<'_>) -> Self {
-        let work = if record.stage == Stage::Ready { Work::Settled } else { Work::Idle };
-        let tablets = record.tablets.iter();
-        Self {
-            name: record.name.into(),
-            hash_key: record.hash_key,
-            stage: record.stage,
-            tablets: tablets
-                .map(|t| Tablet {
-                    first: t.first,
-                    last: t.last,
-                    server: t.server,
-                    work,
-                    failures: 0,
-                })
-                .collect(),
-            waiters: Vec::new(),
-            changed: 0,
-        }
-    }
-
-    /// Whether it has a name, and its tablets cover all hashes, each once.
-    pub(super) fn makes_sense(&self) -> bool {
-        let mut next = Some(0);
-        let mut whole = (1..=control::MAX_SPAN as usize).contains(&self.tablets.len());
-        for tablet in &self.tablets {
-            whole &= next == Some(tablet.first) && tablet.first <= tablet.last;
-            next = tablet.last.checked_add(1);
-        }
-        whole && next.is_none() && (1..=control::MAX_NAME).contains(&self.name.len())
-    }
-
-    pub(super) fn key(&self, cluster: u64, id: u64) -> TableKey {
-        TableKey { cluster, table: TableId(id), hash_key: self.hash_key }
-    }
-}
-
-/// A call to a master that is under way.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    table: u64,
-    tablet: usize,
-    server: ServerId,
-    stage: Stage,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Tables {
-    pub(super) by_id: BTreeMap<u64, Table>,
-    /// Tables that are not being dropped.
-    pub(super) by_name: BTreeMap<String, u64>,
-    /// Tablets of all tables.
-    pub(super) tablets: usize,
-    /// Callers in all `waiters`.
-    pub(super) waiting: usize,
-    ready: VecDeque<(u64, usize)>,
-    later: BTreeSet<(Instant, u64, usize)>,
-    calls: BTreeMap<u64, Call>,
-    next_tag: u64,
-}
-
-impl Tables {
-    /// When the next failed call is to be repeated.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.later.first().map(|&(at, ..)| at)
-    }
-
-    /// Takes over the calls that are under way.
-    pub(super) fn take_calls(&mut self, old: Self) {
-        (self.calls, self.next_tag) = (old.calls, old.next_tag);
-        for call in self.calls.values() {
-            let table = self.by_id.get_mut(&call.table).filter(|table| table.stage != Stage::Ready);
-            let tablet = table.and_then(|table| table.tablets.get_mut(call.tablet));
-            if let Some(tablet) = tablet.filter(|tablet| tablet.server == call.server) {
-                tablet.work = Work::Calling;
-            }
-        }
-    }
-
-    /// False if there is one of that name.
-    pub(super) fn insert(&mut self, id: u64, table: Table) -> bool {
-        if table.stage != Stage::Dropping && self.by_name.insert(table.name.clone(), id).is_some() {
-            return false;
-        }
-        self.tablets += table.tablets.len();
-        self.by_id.insert(id, table);
-        true
-    }
-}
 
 impl Coordinator {
     pub(super) fn create_table(

@@ -1,0 +1,135 @@
+//! The coordinator as a machine: requests and responses come in, outputs go out.
+
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::node::machine::{Caller, Machine, Output};
+use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
+
+use super::state::{Coordinator, Effect};
+use crate::message::control::{
+    self, CheckLease, CreateTable, DropTable, Enlist, GetTable, GetTablets, HintCrashed,
+    ListServers, ListTables, RenewClient, RenewServer,
+};
+use crate::message::{Opcode, Status};
+
+impl Coordinator {
+    fn dispatch(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        payload: &[u8],
+    ) -> Result<Option<Message>, Status> {
+        Ok(match control::opcode(payload)? {
+            Opcode::Echo => Some(ok(&payload[4..])),
+            Opcode::Stats => Some(ok(self.stats().as_bytes())),
+            Opcode::Enlist => self.enlist(now, caller, &Enlist::parse(payload)?),
+            Opcode::RenewServer => self.renew_server(now, caller, RenewServer::parse(payload)?),
+            Opcode::RenewClient => self.renew_client(now, caller, &RenewClient::parse(payload)?),
+            Opcode::CheckLease => self.check_lease(now, caller, &CheckLease::parse(payload)?),
+            Opcode::CreateTable => self.create_table(caller, &CreateTable::parse(payload)?),
+            Opcode::DropTable => self.drop_table(caller, &DropTable::parse(payload)?),
+            Opcode::GetTable => self.get_table(caller, &GetTable::parse(payload)?),
+            Opcode::ListTables => self.list_tables(caller, &ListTables::parse(payload)?),
+            Opcode::GetTablets => self.tablets(caller, &GetTablets::parse(payload)?),
+            Opcode::ListServers => self.list_servers(caller, &ListServers::parse(payload)?),
+            Opcode::HintCrashed => self.hint_crashed(caller, &HintCrashed::parse(payload)?),
+            _ => return Err(Status::UnknownOpcode),
+        })
+    }
+}
+
+impl Slices for Coordinator {
+    fn bytes(&self, _: Slice) -> &[u8] {
+        &[]
+    }
+}
+
+impl Machine for Coordinator {
+    fn request(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        payload: Payload<'_>,
+        _deadline: Instant,
+    ) -> Option<Message> {
+        self.notice(now);
+        match self.dispatch(now, caller, &payload) {
+            Ok(reply) => reply,
+            Err(status) => {
+                Some(control::failure(status, "the coordinator cannot read this request").into())
+            }
+        }
+    }
+
+    fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+        self.notice(now);
+        self.called(now, tag, result);
+    }
+
+    fn output(&mut self, now: Instant) -> Option<Output> {
+        if let Some(output) = self.out.pop_front() {
+            return Some(output);
+        }
+        let call = self.next_call(now);
+        // The search for the next call may have moved a tablet, which must become durable.
+        call.or_else(|| self.out.pop_front())
+    }
+
+    fn persisted(&mut self, now: Instant, seq: u64) {
+        self.notice(now);
+        if self.refusal.take().is_some() {
+            self.resume();
+        }
+        self.journal.safe = self.journal.safe.max(seq);
+        while let Some((wanted, _)) = self.journal.effects.front()
+            && *wanted <= self.journal.safe
+            && let Some((_, effect)) = self.journal.effects.pop_front()
+        {
+            match effect {
+                Effect::Reply { caller, reply, .. } => {
+                    self.out.push_back(Output::Reply { caller, message: reply.into() });
+                }
+                Effect::Begin(id) => self.begin(id),
+            }
+        }
+    }
+
+    fn rollback(&mut self, now: Instant, reason: &str, durable: Vec<(Vec<u8>, Vec<u8>)>) {
+        self.notice(now);
+        self.roll_back(now, reason, durable);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let idle = self.leases.len() == 0 && self.servers.all_up().next().is_none();
+        let check = (!idle).then_some(self.next_check);
+        let again = self.refusal.as_ref().map(|refusal| refusal.until);
+        check.into_iter().chain(again).chain(self.tables.deadline()).min()
+    }
+
+    fn tick(&mut self, now: Instant) -> bool {
+        self.notice(now);
+        self.repeat_calls(now);
+        if self.refusal.as_ref().is_some_and(|refusal| refusal.until <= now) {
+            self.refusal = None;
+            self.resume();
+        }
+        // While the disk takes no changes, leases do not expire.
+        if now < self.next_check || self.refusal.is_some() {
+            return false;
+        }
+        self.expire_servers(now);
+        if self.expire_leases(now) {
+            return true;
+        }
+        self.next_check = now.after(self.check_ns());
+        false
+    }
+}
+
+/// Returns a reply with status OK, followed by `bytes`.
+fn ok(bytes: &[u8]) -> Message {
+    let mut reply = control::done();
+    reply.extend_from_slice(bytes);
+    reply.into()
+}

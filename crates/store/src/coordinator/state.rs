@@ -1,0 +1,220 @@
+//! The state of the coordinator, and the ways in which replies wait for the disk.
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use sprat_proto::node::machine::{Caller, Output};
+use sprat_proto::rpc::Message;
+use sprat_proto::time::{MS, SECOND};
+use sprat_proto::{Instant, Rng};
+
+use super::durable::{self, Batch, Place};
+use super::leases::Leases;
+use super::servers::Servers;
+use super::table::Tables;
+use crate::message::Status;
+use crate::message::control;
+
+/// The options of a coordinator.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The term of a server's lease, in nanoseconds.
+    pub server_term_ns: u64,
+    /// The time after the end of a server's lease at which the coordinator declares it crashed, in
+    /// nanoseconds. It allows for clocks that differ in rate and for servers that renew late.
+    pub server_margin_ns: u64,
+    /// The term of a client's lease, in nanoseconds.
+    pub client_term_ns: u64,
+    /// The time that a master has to answer a call, in nanoseconds.
+    pub call_timeout_ns: u64,
+    /// The pause before a failed call to a master is repeated for the first time, in nanoseconds.
+    pub call_retry_ns: u64,
+    /// The most calls to masters at the same time.
+    pub max_calls: usize,
+    /// The most servers in the list.
+    pub max_servers: u32,
+    /// The most tables.
+    pub max_tables: usize,
+    /// The most tablets of all tables together.
+    pub max_tablets: usize,
+    /// The most clients with a lease.
+    pub max_leases: usize,
+    /// The most requests that wait for their reply.
+    pub max_waiting: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            server_term_ns: 2 * SECOND,
+            server_margin_ns: 2 * SECOND,
+            client_term_ns: 60 * SECOND,
+            call_timeout_ns: SECOND,
+            call_retry_ns: 20 * MS,
+            max_calls: 64,
+            max_servers: 4096,
+            max_tables: 65_536,
+            max_tablets: 1 << 20,
+            max_leases: 1 << 20,
+            max_waiting: 65_536,
+        }
+    }
+}
+
+/// An effect that waits for a change to be durable.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// A reply.
+    Reply {
+        /// The sender of the request.
+        caller: Caller,
+        /// Its bytes.
+        reply: Vec<u8>,
+        /// The reply if the change is not written.
+        otherwise: Otherwise,
+    },
+    /// The coordinator may call the servers of this table.
+    Begin(u64),
+}
+
+/// The reply to send if the change that it waits for is not written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Otherwise {
+    /// The request asked for no change: it can be repeated at once.
+    Retry,
+    /// The request asked for the change, and there is none.
+    Refused,
+    /// The first part of the requested change is durable. The rest follows when the disk has room.
+    Unfinished,
+}
+
+/// Changes that are being written, and the effects that wait for them.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    /// The last change that was sent to the disk.
+    pub(super) issued: u64,
+    /// The last change that is durable.
+    pub(super) safe: u64,
+    /// The effects, in the order of the changes that they wait for.
+    pub(super) effects: VecDeque<(u64, Effect)>,
+}
+
+impl Journal {
+    pub(super) fn after(&mut self, seq: u64, effect: Effect) {
+        debug_assert!(self.effects.back().is_none_or(|(last, _)| *last <= seq));
+        self.effects.push_back((seq, effect));
+    }
+}
+
+/// The time during which the disk takes no changes.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// The file and the cause.
+    pub(super) reason: String,
+    /// The time at which the next change is tried.
+    pub(super) until: Instant,
+}
+
+/// The coordinator of one cluster.
+///
+/// The [module](crate::coordinator) describes its invariants.
+#[derive(Debug)]
+pub struct Coordinator {
+    pub(super) config: Config,
+    pub(super) rng: Rng,
+    pub(super) cluster: durable::Cluster,
+    pub(super) servers: Servers,
+    pub(super) tables: Tables,
+    pub(super) leases: Leases,
+    pub(super) journal: Journal,
+    pub(super) out: VecDeque<Output>,
+    /// Set while the disk takes no changes.
+    pub(super) refusal: Option<Refusal>,
+    /// The number of times that the disk took no changes.
+    pub(super) refusals: u64,
+    /// The time of the last call of any verb.
+    pub(super) seen: Instant,
+    /// The time of the next check of servers and leases.
+    pub(super) next_check: Instant,
+}
+
+impl Coordinator {
+    /// Returns the cluster's random id, which is never 0.
+    #[must_use]
+    pub fn cluster(&self) -> u64 {
+        self.cluster.id
+    }
+
+    /// Returns the number of times that the coordinator of this cluster has started.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.cluster.incarnation
+    }
+
+    /// Sends a change to the disk and returns its number.
+    pub(super) fn persist(&mut self, batch: Batch) -> u64 {
+        self.journal.issued += 1;
+        let seq = self.journal.issued;
+        self.out.push_back(Output::Persist { seq, puts: batch.puts, deletes: batch.deletes });
+        seq
+    }
+
+    /// Replies to a query: at once if the state is durable, else as soon as it is.
+    pub(super) fn answer(&mut self, caller: Caller, reply: Vec<u8>) -> Option<Message> {
+        self.answer_or(caller, reply, Otherwise::Retry)
+    }
+
+    /// Replies to a request for a change, as soon as the change is durable.
+    pub(super) fn answer_or(
+        &mut self,
+        caller: Caller,
+        reply: Vec<u8>,
+        otherwise: Otherwise,
+    ) -> Option<Message> {
+        if self.journal.issued == self.journal.safe {
+            return Some(reply.into());
+        }
+        if self.journal.effects.len() >= self.config.max_waiting {
+            return Some(control::failure(Status::Retry, "too many requests wait").into());
+        }
+        self.journal.after(self.journal.issued, Effect::Reply { caller, reply, otherwise });
+        None
+    }
+
+    pub(super) fn fail(&mut self, caller: Caller, status: Status, text: &str) -> Option<Message> {
+        self.answer(caller, control::failure(status, text))
+    }
+
+    /// Takes the time of an event. If this process did not run for a while, renewals may still wait
+    /// in its sockets, so that servers and clients get another full term to renew.
+    pub(super) fn notice(&mut self, now: Instant) {
+        if now.since(self.seen) > 2 * self.check_ns() {
+            self.servers.floor = self.servers.floor.max(now.after(self.config.server_term_ns));
+            self.leases.floor = self.leases.floor.max(now.after(self.config.client_term_ns));
+        }
+        self.seen = self.seen.max(now);
+    }
+
+    pub(super) fn check_ns(&self) -> u64 {
+        self.config.server_term_ns.min(self.config.client_term_ns) / 8
+    }
+
+    /// Returns the counters as a JSON object.
+    pub(super) fn stats(&self) -> String {
+        let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
+        format!(
+            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"tables\":{},\"tablets\":{},\
+             \"client_leases\":{},\"changes\":{},\"refusals\":{}}}",
+            self.cluster.incarnation,
+            place(Place::Up),
+            place(Place::Crashed),
+            self.tables.by_id.len(),
+            self.tables.tablets,
+            self.leases.len(),
+            self.journal.issued,
+            self.refusals,
+        )
+    }
+}

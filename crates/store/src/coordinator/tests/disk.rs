@@ -1,0 +1,200 @@
+//! A disk that is full or fails, after any change.
+
+use super::*;
+
+/// A life of a cluster in which every acknowledged step is held against what the cluster says afterwards; requests that
+/// got no answer are repeated.
+struct Story {
+    w: World,
+    /// What was acknowledged.
+    tables: BTreeMap<String, TableKey>,
+    ids: BTreeSet<TableId>,
+    leases: BTreeSet<u64>,
+    servers: BTreeSet<ServerId>,
+}
+
+impl Story {
+    /// Asks until there is an answer that says more than that changes are not written, however often the coordinator must
+    /// be started again for that.
+    fn insist(&mut self, request: Vec<u8>) -> Vec<u8> {
+        for _ in 0..10 {
+            let asked = self.w.ask(request.clone());
+            if let Some(reply) = self.w.replies.remove(&asked) {
+                if !matches!(outcome(&reply).unwrap().0, Status::NotDurable | Status::Unfinished) {
+                    return reply;
+                }
+                assert_eq!(failure_text(&reply), "no room");
+                assert!(self.w.disk_full, "the disk has room");
+                self.check();
+                self.w.disk_full = false;
+                // The servers are not heard of in this time, but it is short.
+                self.w.pass(300 * MS, &[]);
+                continue;
+            }
+            assert_eq!(self.w.persists_left, 0, "no answer, though the disk works");
+            self.w.restart();
+            self.check();
+        }
+        panic!("never answered");
+    }
+
+    fn check(&mut self) {
+        for (name, key) in self.tables.clone() {
+            assert_eq!(self.w.table(&name).as_ref(), Ok(&key), "{name}");
+            let owners = self.w.tablets(key.table).unwrap();
+            for ((server, state), i) in owners.into_iter().zip(0..) {
+                assert_eq!(state, NORMAL);
+                let master = self.w.masters.values().find(|master| master.id == server).unwrap();
+                assert!(
+                    master.owns.iter().any(|owned| owned.0 == key.table),
+                    "tablet {i} of {name}"
+                );
+            }
+        }
+        for lease in self.leases.clone() {
+            assert!(self.w.check(&[LeaseId(lease)])[0] > 0);
+        }
+    }
+
+    fn live(&mut self) {
+        for (nonce, locator) in [(11, "x"), (12, "y")] {
+            let enlist = Enlist { nonce, capacity_bytes: 7, control: locator, data: "d" };
+            let id = Enlisted::parse(&self.insist(enlist.emit())).unwrap().server;
+            assert!(self.servers.insert(id), "two servers have one id");
+            self.w.masters.insert(locator.into(), Master { alive: true, id, ..Master::default() });
+        }
+        for name in ["a", "b", "a"] {
+            let reply = self.insist(CreateTable { span: 2, name }.emit());
+            let key = TableKey::parse(&reply).unwrap();
+            assert!(self.ids.insert(key.table) || self.tables.get(name) == Some(&key));
+            self.tables.insert(name.into(), key);
+            self.check();
+        }
+        let lease = Leased::parse(
+            &self.insist(RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit()),
+        );
+        assert!(self.leases.insert(lease.unwrap().lease.0));
+        let key = self.tables.remove("a").unwrap();
+        assert_eq!(self.insist(DropTable { table: key.table, name: "a" }.emit()), done());
+        assert_eq!(self.w.table("a"), Err(Status::TableDoesntExist));
+        let key = TableKey::parse(&self.insist(CreateTable { span: 1, name: "a" }.emit())).unwrap();
+        assert!(self.ids.insert(key.table), "an id was used twice");
+        self.tables.insert("a".into(), key);
+        self.check();
+        let owned: usize = self.w.masters.values().map(|master| master.owns.len()).sum();
+        assert_eq!(owned, 3, "a server owns what belongs to no table");
+    }
+}
+
+/// While the disk is full changes are refused with its words, everything else goes on, and nothing of the refused changes is
+/// left; with room again they can be made.
+#[test]
+fn a_full_disk_refuses_changes_and_nothing_else() {
+    let mut w = World::new(config());
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let a = w.create("a", 2).unwrap();
+    let lease = w.lease(LeaseId(0)).unwrap().lease;
+    w.disk_full = true;
+    let refused = |w: &mut World, request: Vec<u8>| {
+        let reply = w.answer(request);
+        assert_eq!(
+            (outcome(&reply).unwrap().0, failure_text(&reply)),
+            (Status::NotDurable, "no room")
+        );
+    };
+    let drop_a = DropTable { table: TableId(0), name: "a" }.emit();
+    let lease_request = RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit();
+    for _ in 0..3 {
+        refused(&mut w, CreateTable { span: 1, name: "b" }.emit());
+        refused(&mut w, drop_a.clone());
+        refused(&mut w, lease_request.clone());
+        refused(&mut w, Enlist { nonce: 5, capacity_bytes: 7, control: "z", data: "d" }.emit());
+        assert_eq!(w.table("b"), Err(Status::TableDoesntExist));
+        assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
+        assert!(w.lease(lease).is_ok() && w.renew("x").is_ok());
+        assert_eq!(w.create("a", 2), Ok(a), "it exists");
+        w.pass(SECOND, &["x", "y"]);
+    }
+    assert!(w.coordinator.refusals <= 4, "the disk is asked again now and then");
+    // A server that dies meanwhile is declared crashed as soon as that can be written.
+    w.pass(10 * SECOND, &["x"]);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
+    w.disk_full = false;
+    w.pass(SECOND, &["x"]);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+    assert_eq!(w.answer(drop_a), done());
+    assert!(w.create("b", 1).is_ok() && w.lease(LeaseId(0)).unwrap().lease > lease);
+    assert_eq!(w.masters["x"].owns.len(), 1);
+}
+
+/// A write that the disk has not been handed when it refuses the one before may rest on that one.
+#[test]
+fn what_the_disk_has_not_been_handed_is_given_up_too() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    let before = w.disk.clone();
+    let lease = RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit();
+    w.disk_stalls = true;
+    let first = w.ask(lease.clone());
+    let second = Caller { transport: 0, rpc: ServerRpc(first + 1) };
+    let reply = w.coordinator.request(w.now, second, Payload::Owned(lease), Instant::NEVER);
+    assert!(reply.is_none(), "it waits for the disk");
+    w.disk_full = true;
+    w.persist_one();
+    (w.disk_full, w.disk_stalls) = (false, false);
+    w.run();
+    assert!(w.disk == before, "nothing of what was refused is on the disk");
+    for asked in [first, first + 1] {
+        assert_eq!(outcome(&w.replies[&asked]).unwrap().0, Status::NotDurable);
+    }
+}
+
+/// A table whose first record is durable and whose second one is not comes to be when there is room; its creator is told.
+#[test]
+fn a_table_that_is_half_created_is_finished_later() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    w.disk_stalls = true;
+    let create = w.ask(CreateTable { span: 1, name: "a" }.emit());
+    w.persist_one();
+    w.run();
+    assert_eq!(w.masters["x"].took, 1);
+    (w.disk_full, w.disk_stalls) = (true, false);
+    w.run();
+    assert_eq!(outcome(&w.replies[&create]).unwrap().0, Status::Unfinished);
+    let again = w.answer(CreateTable { span: 1, name: "a" }.emit());
+    assert_eq!(outcome(&again).unwrap().0, Status::Unfinished);
+    assert_eq!(w.table("a"), Err(Status::Retry));
+    w.disk_full = false;
+    w.pass(300 * MS, &["x"]);
+    assert!(w.table("a").is_ok());
+}
+
+/// Each change in turn finds the disk full: it is refused or left unfinished, what was acknowledged holds, and with room
+/// again it can be asked for again.
+#[test]
+fn every_change_may_find_the_disk_full() {
+    for before in 1..40 {
+        let w = World { persists_left: before, fills: true, ..World::new(config()) };
+        let (tables, ids) = (BTreeMap::new(), BTreeSet::new());
+        let mut story = Story { w, tables, ids, leases: BTreeSet::new(), servers: BTreeSet::new() };
+        story.live();
+        if before == 39 {
+            assert!(story.w.fills, "the story is longer");
+        }
+    }
+}
+
+/// The disk fails after each change in turn; what was acknowledged holds, and what was not can be asked for again.
+#[test]
+fn every_acknowledged_change_survives_a_crash_at_any_change() {
+    for persists in 0..40 {
+        let w = World { persists_left: persists, ..World::new(config()) };
+        let (tables, ids) = (BTreeMap::new(), BTreeSet::new());
+        let mut story = Story { w, tables, ids, leases: BTreeSet::new(), servers: BTreeSet::new() };
+        story.live();
+        if persists == 39 {
+            assert!(story.w.persists_left > 0 && story.w.persists_left < 39, "the story is longer");
+        }
+    }
+}

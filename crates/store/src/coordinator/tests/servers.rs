@@ -1,0 +1,150 @@
+//! Servers that join, renew, crash and leave.
+
+use super::*;
+
+#[test]
+fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
+    let mut w = World::new(config());
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let a = w.create("a", 2).unwrap();
+    w.pass(10 * SECOND, &["x", "y"]);
+    let last_heard = w.now;
+    w.masters.get_mut("y").unwrap().alive = false;
+    let patience = w.config.server_term_ns + w.config.server_margin_ns;
+    w.pass(patience - 100 * MS, &["x"]);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
+    w.pass(600 * MS, &["x"]);
+    assert!(w.now.since(last_heard) > patience);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+    assert_eq!(w.renew("y"), Err(Status::NotInCluster));
+    assert_eq!(w.servers(), [(x, ServerState::Up, 1), (y, ServerState::Crashed, 1)]);
+
+    // Its next life is somebody else, who is never asked to serve what is lost.
+    let next = w.enlist("y");
+    assert_eq!(next, ServerId { index: 2, generation: 1 });
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+    assert!(w.masters["y"].owns.is_empty());
+    w.restart();
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+    let reply = w.answer(ListTables { after: TableId(0) }.emit());
+    let page = TablePage::parse(&reply).unwrap();
+    assert_eq!(page.tables, [Listed { table: a, tablets: 2, lost: 1, unheard: 1, name: "a" }]);
+
+    // A table with lost tablets can be dropped; the place is free then, for another generation.
+    assert_eq!(w.drop_table("a"), Status::Ok);
+    assert!(w.masters["x"].owns.is_empty());
+    assert_eq!(w.servers(), [(x, ServerState::Up, 0), (next, ServerState::Up, 0)]);
+    assert_eq!(w.enlist("z"), ServerId { index: 1, generation: 2 });
+}
+
+#[test]
+fn enlisting_again_because_the_answer_was_lost_gives_the_same_id() {
+    let mut w = World::new(config());
+    let enlist = Enlist { nonce: 5, capacity_bytes: 7, control: "x", data: "d" }.emit();
+    let first = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
+    w.restart();
+    assert_eq!(Enlisted::parse(&w.answer(enlist.clone())).unwrap(), first);
+    // But not when that life is over.
+    let hint = |hint| HintCrashed { cluster: first.cluster, server: first.server, hint }.emit();
+    w.answer(hint(Hint::Silent));
+    assert_eq!(w.servers().len(), 1);
+    w.answer(hint(Hint::Leaving));
+    assert_eq!(w.servers(), []);
+    assert_eq!(
+        Enlisted::parse(&w.answer(enlist)).unwrap().server,
+        ServerId { index: 0, generation: 2 }
+    );
+    let other = HintCrashed { cluster: 1, server: first.server, hint: Hint::Leaving };
+    w.answer(other.emit());
+    assert_eq!(w.servers().len(), 1);
+}
+
+#[test]
+fn a_server_that_leaves_in_good_order_is_gone_at_once() {
+    let mut w = World::new(config());
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let a = w.create("a", 2).unwrap();
+    let cluster = w.coordinator.cluster();
+    w.answer(HintCrashed { cluster, server: x, hint: Hint::Leaving }.emit());
+    assert_eq!(w.tablets(a).unwrap(), [(x, LOST), (y, NORMAL)]);
+}
+
+/// A server that was killed and started again, and a cluster that was ended and started again with its state: the life
+/// before had fewer tablets, and a table on it was not created before its lease ended, four seconds later.
+#[test]
+fn a_table_is_not_put_on_a_life_of_a_server_that_is_over() {
+    let mut w = World::new(config());
+    let (old, y) = (w.enlist("x"), w.enlist("y"));
+    let x = w.enlist("x");
+    assert_ne!(x, old);
+    let a = w.create("a", 2).unwrap();
+    assert_eq!(w.tablets(a).unwrap(), [(y, NORMAL), (x, NORMAL)]);
+    w.restart();
+    let (new, y) = (w.enlist("x"), w.enlist("y"));
+    let b = w.create("b", 2).unwrap();
+    assert_eq!(w.tablets(b).unwrap(), [(new, NORMAL), (y, NORMAL)]);
+}
+
+#[test]
+fn after_a_restart_servers_have_a_full_term_to_be_heard_of() {
+    let mut w = World::new(config());
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let a = w.create("a", 2).unwrap();
+    let incarnation = w.coordinator.incarnation();
+    // Nobody could renew while the coordinator was down.
+    w.now = w.now.after(100 * SECOND);
+    // The next coordinator is set to shorter terms, but what was granted counts.
+    w.config.server_term_ns = SECOND / 2;
+    w.config.server_margin_ns = SECOND / 2;
+    // Nor does it help that the one after it learns of shorter terms only.
+    w.restart();
+    w.restart();
+    assert_eq!(w.coordinator.incarnation(), incarnation + 2);
+    w.pass(2 * SECOND + 400 * MS, &["x"]);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
+    assert!(w.create("b", 1).is_ok());
+    w.pass(SECOND, &["x"]);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+}
+
+/// After a restart of everything, tables were "complete" for four seconds whose servers had all died, and to create one of
+/// them again succeeded without a word.
+#[test]
+fn after_a_restart_a_table_is_unknown_until_its_servers_are_heard_of() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    w.enlist("y");
+    let a = w.create("a", 2).unwrap();
+    let unheard = |w: &mut World| {
+        let reply = w.answer(ListTables { after: TableId(0) }.emit());
+        let table = &TablePage::parse(&reply).unwrap().tables[0];
+        (table.lost, table.unheard)
+    };
+    assert_eq!(unheard(&mut w), (0, 0));
+    w.restart();
+    assert_eq!(unheard(&mut w), (0, 2));
+    assert!(w.renew("x").is_ok());
+    assert_eq!(unheard(&mut w), (0, 1));
+    assert_eq!(w.create("a", 2), Ok(a));
+    w.pass(5 * SECOND, &["x"]);
+    assert_eq!(unheard(&mut w), (1, 0));
+    assert_eq!(w.create("a", 2), Err(Status::TabletLost));
+}
+
+/// A coordinator that was stopped (a laptop asleep, a process under SIGSTOP) finds renewals waiting at its door and must
+/// not take servers for dead because it was away.
+#[test]
+fn a_coordinator_that_was_away_declares_nobody_dead() {
+    let mut w = World::new(config());
+    let x = w.enlist("x");
+    let a = w.create("a", 1).unwrap();
+    let lease = w.lease(LeaseId(0)).unwrap().lease;
+    w.now = w.now.after(1000 * SECOND);
+    while w.coordinator.tick(w.now) {}
+    w.run();
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL)]);
+    assert!(w.renew("x").is_ok());
+    assert!(w.lease(lease).is_ok());
+    w.pass(10 * SECOND, &[]);
+    assert_eq!(w.tablets(a).unwrap(), [(x, LOST)]);
+}
