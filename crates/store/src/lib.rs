@@ -1,7 +1,8 @@
-//! Sprat's store as pure state machines: a coordinator, masters with log-structured memory, and the client's side.
+//! Sprat's store as pure state machines: a coordinator, masters with log-structured memory, and
+//! clients.
 //!
-//! The store knows messages and nothing of how they travel; time, randomness and the disk are handed in. Production and
-//! the simulator drive it by the trait [`sprat_proto::node::machine::Machine`].
+//! The store handles messages and no transports. The caller passes time, randomness and the disk.
+//! Production and the simulator drive it by the trait [`sprat_proto::node::machine::Machine`].
 
 #![no_std]
 #![forbid(unsafe_code)]

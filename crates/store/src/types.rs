@@ -1,4 +1,4 @@
-//! Names for the things that the store counts.
+//! Identifiers of tables, servers, leases, versions and key hashes.
 
 use core::fmt;
 
@@ -11,12 +11,13 @@ pub const MAX_VALUE: usize = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct TableId(pub u64);
 
-/// One life of one server: a restarted server gets a new generation, so that nobody mistakes it for the old one.
+/// One life of one server. A restarted server gets a new generation, so that it cannot be taken for
+/// the old one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ServerId {
-    /// Its place in the server list, used again after the server is gone.
+    /// The index in the server list. It is reused after the server is gone.
     pub index: u32,
-    /// Which life; 0 names none.
+    /// The number of the life. 0 names none.
     pub generation: u32,
 }
 
@@ -32,7 +33,8 @@ impl fmt::Debug for ServerId {
     }
 }
 
-/// The version of an object: 0 means that it does not exist; versions of a key only grow, also across its removal.
+/// The version of an object. 0 means that the object does not exist. The versions of a key only
+/// grow, even across its removal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Version(pub u64);
 
@@ -40,10 +42,10 @@ pub struct Version(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct KeyHash(pub u64);
 
-/// The secret under which a table's keys are hashed, from the coordinator, fixed for the table's life.
+/// The secret under which a table's keys are hashed. The coordinator draws it once for each table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HashKey(pub [u8; 16]);
 
-/// A client's lease at the coordinator, under which its mutations are remembered. 0 names none.
+/// A client's lease at the coordinator. Masters remember mutations by it. 0 names none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct LeaseId(pub u64);

@@ -1,15 +1,15 @@
-//! Formats that follow from declarations: a record is its fields in order, and one declaration gives the struct, how it
-//! is written and how it is read, so that the two cannot disagree. Used by the control messages and by the coordinator's
-//! durable state.
+//! Formats from declarations: a record is its fields in order. One declaration gives the struct,
+//! its writer and its reader, so that they cannot disagree. Control messages and the coordinator's
+//! durable state use it.
 //!
-//! What always holds: reading never panics, takes each byte once, and allocates by the bytes that are there.
+//! Invariants: reading never panics, takes each byte once, and allocates by the bytes present.
 
 use alloc::vec::Vec;
 
 use super::Status;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
-/// What is left to parse.
+/// The bytes that are still to be parsed.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -25,19 +25,19 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    /// Nothing may be left.
+    /// Checks that no byte is left.
     pub(crate) fn end(&self) -> Result<(), Status> {
         if self.0.is_empty() { Ok(()) } else { Err(Status::BadFormat) }
     }
 }
 
-/// Something that stands in a message.
+/// A field of a message.
 pub(crate) trait Field<'a>: Sized {
-    /// The fewest bytes that it takes.
+    /// The fewest bytes that the field takes.
     const MIN: usize;
-    /// Appends it.
+    /// Appends the field to `out`.
     fn put(&self, out: &mut Vec<u8>);
-    /// Takes it off the front.
+    /// Takes the field from the front of `from`.
     fn take(from: &mut Reader<'a>) -> Result<Self, Status>;
 }
 
@@ -82,8 +82,8 @@ impl Field<'_> for HashKey {
 
 impl<'a> Field<'a> for &'a str {
     const MIN: usize = 2;
-    /// Callers keep texts within their limits; a longer one than the length field can say is cut to nothing rather than
-    /// sent with a wrong length.
+    /// Callers keep texts within their limits. A text that is too long for the length field becomes
+    /// empty, so that no wrong length is sent.
     fn put(&self, out: &mut Vec<u8>) {
         let text = if self.len() > usize::from(u16::MAX) { "" } else { self };
         (text.len() as u16).put(out);
@@ -112,7 +112,7 @@ impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
     }
 }
 
-/// A struct (or one that names an id) as its fields in order.
+/// Implements [`Field`] for a struct as its fields in order.
 macro_rules! fields {
     ($name:ident $(<$l:lifetime>)? { $($field:tt: $type:ty),* }) => {
         impl<'a> $crate::message::codec::Field<'a> for $name $(<$l>)? {
@@ -132,7 +132,7 @@ fields!(TableId { 0: u64 });
 fields!(LeaseId { 0: u64 });
 fields!(ServerId { index: u32, generation: u32 });
 
-/// Declares structs together with their format.
+/// Declares structs with their format.
 macro_rules! records {
     ($vis:vis, $($(#[$meta:meta])* $name:ident $(<$l:lifetime>)?
         { $($(#[$doc:meta])* $field:ident: $type:ty,)* })*) => { $(

@@ -1,7 +1,9 @@
-//! What clients, masters and the coordinator say to each other, byte by byte (normative: `docs/formats.md`).
+//! Messages between clients, masters and the coordinator, byte by byte (normative:
+//! `docs/formats.md`).
 //!
-//! A request begins with [`Head`], a reply with [`ReplyHead`]; all integers are big-endian. Parsing never panics: a
-//! message that is too short, too long or names an unknown version or opcode is answered with a [`Status`].
+//! A request starts with [`Head`], a reply with [`ReplyHead`]. All integers are big-endian. Parsing
+//! never panics: a message that is too short, too long or names an unknown version or opcode gives
+//! a [`Status`].
 
 use core::fmt;
 
@@ -11,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The version of all store messages.
 pub const VERSION: u8 = 1;
 
-/// How every request begins: 4 bytes.
+/// The first 4 bytes of every request.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Head {
@@ -23,8 +25,8 @@ pub struct Head {
     pub reserved: U16,
 }
 
-/// How every reply begins: 4 bytes. A `status` other than OK may be followed by a text for people, unless its operation
-/// says otherwise.
+/// The first 4 bytes of every reply. After a `status` other than OK, a text for people may follow,
+/// unless the operation defines something else.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ReplyHead {
@@ -45,7 +47,7 @@ macro_rules! codes {
         pub enum $name { $($(#[$doc])* $variant = $code,)* }
 
         impl $name {
-            /// The value for a code on the wire.
+            /// Returns the value for a code on the wire.
             #[must_use]
             pub fn from_code(code: u8) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)* _ => None }
@@ -55,10 +57,10 @@ macro_rules! codes {
 }
 
 codes! {
-    /// What a request asks for. Below 64: of a master; from 64: of the coordinator; from 128: of a master by the
-    /// coordinator.
+    /// The operation of a request. Clients send those below 64 to masters, and those from 64 to the
+    /// coordinator. The coordinator sends those from 128 to masters.
     Opcode {
-        /// Do nothing, answer with the same bytes.
+        /// Reply with the same bytes.
         Echo = 1,
         /// Read an object.
         Read = 2,
@@ -70,17 +72,17 @@ codes! {
         IncrementInteger = 5,
         /// Add to an object that is a double.
         IncrementDouble = 6,
-        /// Walk the objects of a tablet, some at a time.
+        /// List some objects of a tablet.
         Enumerate = 7,
-        /// What the server has counted.
+        /// Read the counters of the server.
         Stats = 8,
-        /// A server asks to join the cluster.
+        /// Join the cluster as a server.
         Enlist = 64,
-        /// A server asks for its lease to be prolonged.
+        /// Renew the lease of a server.
         RenewServer = 65,
-        /// A client asks for a lease or for its lease to be prolonged.
+        /// Grant or renew the lease of a client.
         RenewClient = 66,
-        /// Which of these client leases are still valid (asked by masters).
+        /// Ask which client leases are still valid (sent by masters).
         CheckLease = 67,
         /// Create a table.
         CreateTable = 68,
@@ -88,39 +90,39 @@ codes! {
         DropTable = 69,
         /// Look a table up by name.
         GetTable = 70,
-        /// All tables.
+        /// List all tables.
         ListTables = 71,
-        /// A table's tablets and where they are.
+        /// Look up the tablets of a table and their servers.
         GetTablets = 72,
-        /// The server list.
+        /// List all servers.
         ListServers = 73,
-        /// A server leaves in good order, or a client hints that one does not answer.
+        /// Report that a server stops serving, or that it does not answer.
         HintCrashed = 74,
-        /// Own this tablet from now on.
+        /// Take a tablet.
         TakeTablet = 128,
-        /// Own this tablet no more, and forget its objects.
+        /// Drop a tablet and its objects.
         DropTablet = 129,
     }
 }
 
 codes! {
-    /// How a request ended.
+    /// The outcome of a request.
     Status {
         /// Done.
         Ok = 0,
-        /// The server does not own the tablet: ask the coordinator anew.
+        /// The server does not own the tablet. Ask the coordinator for its owner.
         UnknownTablet = 1,
-        /// There is no such table.
+        /// The table does not exist.
         TableDoesntExist = 2,
-        /// There is no such object, and the reject rules or the operation demand one.
+        /// The object does not exist, and the reject rules or the operation demand it.
         ObjectDoesntExist = 3,
-        /// There is such an object, and the reject rules demand none.
+        /// The object exists, and the reject rules refuse that.
         ObjectExists = 4,
-        /// The object's version is not what the reject rules demand.
+        /// The reject rules refuse the object's version.
         WrongVersion = 5,
         /// No memory left for new objects.
         NoSpace = 6,
-        /// Not now; try again after a while.
+        /// The server cannot execute the request now. Try again later.
         Retry = 7,
         /// The key exceeds `MAX_KEY`.
         KeyTooLong = 8,
@@ -130,33 +132,34 @@ codes! {
         NotANumber = 10,
         /// The request is malformed.
         BadFormat = 11,
-        /// The request's version is not spoken here.
+        /// The server does not know the version of the request.
         BadVersion = 12,
-        /// The request's opcode is not known here.
+        /// The server does not know the opcode of the request.
         UnknownOpcode = 13,
-        /// The tablet's server crashed and nobody has its data.
+        /// The tablet's server crashed, and no other server has its data.
         TabletLost = 14,
-        /// The client's lease has expired: what it sent may not be executed any more.
+        /// The client's lease has expired. Its mutations must not be executed any more.
         ExpiredLease = 15,
-        /// The operation's result was acknowledged before: its client must have known the answer.
+        /// The client has acknowledged the operation's result before.
         StaleRpc = 16,
-        /// The server has lost its own lease and serves no more.
+        /// The server has lost its lease and does not serve.
         NotServing = 17,
-        /// The server is not (or no more) a member of the cluster.
+        /// The server is not a member of the cluster.
         NotInCluster = 18,
-        /// No server is up for the table, which may still come to be when one joins.
+        /// No server is up for the table. A creation continues when a server joins.
         TooFewServers = 19,
         /// The table's name is empty, too long or not UTF-8.
         BadName = 20,
-        /// The coordinator is starting and does not know everything yet.
+        /// The coordinator is starting and does not know all servers yet.
         Starting = 21,
-        /// The sum is beyond 64 bits, or beyond what a double can be.
+        /// The sum does not fit into 64 bits, or is too large for a double.
         Overflow = 22,
         /// The amount to add is infinite or not a number.
         NotFinite = 23,
-        /// The coordinator cannot write the change to its state, and has not made it.
+        /// The coordinator cannot write its state and has not made the change.
         NotDurable = 24,
-        /// The coordinator has written a first part of the change; the rest follows as soon as it can be written.
+        /// The coordinator has written the first part of the change. The rest follows as soon as
+        /// the disk allows.
         Unfinished = 25,
     }
 }

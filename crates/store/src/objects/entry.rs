@@ -11,15 +11,17 @@
 //! 5 group     8 entries, which stand or fall together: an object or tombstone, then the completion
 //! ```
 //!
-//! Integers are big-endian. A segment is a header followed by entries without gaps. The checksum covers the kind, the
-//! length and the body; inside a group it is zero, since the group's own covers all of it: half a group is no group.
-//! The highest bit of a kind is not part of the entry: a master marks there what is dead in its own memory, so that the
-//! cleaner need not ask the tables. Checksums are made as if it were 0, and whoever replays a log ignores it.
-//! Whoever replays a log keeps for each key the object of the highest version, unless a tombstone has at least that
-//! version; and lets no version fall below a header's safe version or a version that it saw.
+//! Integers are big-endian. A segment is a header and entries without gaps. The checksum covers the
+//! kind, the length and the body; inside a group it is zero, since the checksum of the group covers
+//! all of it: half a group is no group. The highest bit of a kind is not part of the entry: a
+//! master marks entries there that are dead in its own memory, so that the cleaner skips them
+//! without a look-up. Checksums take it as 0, and a replay ignores it. A replay keeps for each key
+//! the object of the highest version, unless a tombstone has at least that version. It lets no
+//! version fall below a header's safe version or below a version that it has seen.
 //!
-//! `older` names the segments that may hold older versions of the key: its tombstone must stay as long as one of them
-//! does, or a replay would bring an old version back. What always holds: parsing never panics, whatever the bytes.
+//! `older` is a span of the segments that may hold older versions of the key. Its tombstone must
+//! stay while one of them does, or a replay would bring an old version back. Invariant: parsing
+//! never panics, for any bytes.
 
 use sprat_proto::wire::checksum::Crc32c;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
@@ -30,18 +32,18 @@ use crate::message::data::Once;
 use crate::objects::segment::{SegmentId, Span};
 use crate::types::{KeyHash, LeaseId, ServerId, TableId, Version};
 
-/// Bytes before the body of an entry.
+/// The bytes before the body of an entry.
 pub const HEAD: usize = 8;
-/// Bytes of an object's entry without key and value.
+/// The bytes of an object's entry without key and value.
 pub const OBJECT: usize = size_of::<ObjectWire>();
-/// Bytes of a tombstone's entry without the key.
+/// The bytes of a tombstone's entry without the key.
 pub const TOMBSTONE: usize = size_of::<TombstoneWire>();
-/// Bytes of a completion's entry.
+/// The bytes of a completion record's entry.
 pub const COMPLETION: usize = size_of::<CompletionWire>();
-/// Bytes of a segment's header.
+/// The bytes of a segment's header.
 pub const HEADER: usize = size_of::<HeaderWire>();
 
-/// The mark of an entry that is dead in this memory.
+/// The bit that marks an entry as dead in this memory.
 const DEAD: u8 = 0x80;
 const KIND_HEADER: u8 = 1;
 const KIND_OBJECT: u8 = 2;
@@ -49,38 +51,38 @@ const KIND_TOMBSTONE: u8 = 3;
 const KIND_COMPLETION: u8 = 4;
 const KIND_GROUP: u8 = 5;
 
-/// How a segment begins.
+/// The first entry of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Whose log this is.
+    /// The owner of the log.
     pub server: ServerId,
-    /// Which segment.
+    /// The number of the segment.
     pub segment: SegmentId,
-    /// Its size in bytes.
+    /// The size of the segment in bytes.
     pub capacity: u32,
-    /// A new object gets at least this version.
+    /// The lowest version for a new object.
     pub safe_version: Version,
 }
 
 /// An object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Object<'a> {
-    /// Its table.
+    /// The table.
     pub table: TableId,
-    /// Its version.
+    /// The version.
     pub version: Version,
     /// The number of segments that the log had opened when it was written: for its age only.
     pub stamp: u32,
-    /// Where older versions of it may be.
+    /// A span of the segments that may hold older versions.
     pub older: Span,
-    /// Its key.
+    /// The key.
     pub key: &'a [u8],
-    /// Its value.
+    /// The value.
     pub value: &'a [u8],
 }
 
 impl Object<'_> {
-    /// How long its entry is.
+    /// Returns the length of its entry.
     #[must_use]
     #[inline]
     pub fn entry_len(&self) -> usize {
@@ -88,64 +90,64 @@ impl Object<'_> {
     }
 }
 
-/// The end of an object: of all its versions up to `version`.
+/// The removal of all versions of an object up to `version`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tombstone<'a> {
-    /// The object's table.
+    /// The table of the object.
     pub table: TableId,
     /// The version that was removed.
     pub version: Version,
     /// The number of segments that the log had opened when it was written.
     pub stamp: u32,
-    /// Where versions of it may be.
+    /// A span of the segments that may hold versions of the object.
     pub older: Span,
-    /// Its key.
+    /// The key.
     pub key: &'a [u8],
 }
 
-/// What came of a mutation.
+/// The outcome of a mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// OK or a verdict.
+    /// The status: OK or a verdict.
     pub status: Status,
-    /// The version to tell the client.
+    /// The version for the reply.
     pub version: Version,
-    /// The sum to tell the client, if it was an increment that succeeded.
+    /// The sum for the reply, if the mutation was an increment that succeeded.
     pub sum: Option<[u8; 8]>,
 }
 
-/// A mutation that was executed (RIFL's completion record).
+/// The record of an executed mutation (RIFL's completion record).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// Which one.
+    /// The identity of the mutation.
     pub once: Once,
-    /// The table of its object: the record follows the object wherever that goes.
+    /// The table of its object. The record belongs to the same tablet as the object.
     pub table: TableId,
-    /// The hash of its object's key.
+    /// The hash of the object's key.
     pub hash: KeyHash,
     /// What came of it.
     pub outcome: Outcome,
 }
 
-/// An entry.
+/// An entry of any kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry<'a> {
-    /// The segment's own.
+    /// The header of the segment.
     Header(Header),
     /// An object.
     Object(Object<'a>),
-    /// The end of an object.
+    /// The removal of an object.
     Tombstone(Tombstone<'a>),
-    /// A mutation that was executed.
+    /// The record of an executed mutation.
     Completion(Completion),
-    /// Several that belong together: their bytes.
+    /// The bytes of several entries that belong together.
     Group(&'a [u8]),
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct HeadWire {
-    /// Kind in the highest byte, length of the body in the others.
+    /// The kind in the highest byte, and the length of the body in the others.
     kind_len: U32,
     crc: U32,
 }
@@ -278,8 +280,8 @@ pub fn put_completion(out: &mut [u8], completion: &Completion) {
     out.copy_from_slice(wire.as_bytes());
 }
 
-/// Rewrites the span of older versions in the object or tombstone at the start of `entry`, and unfills its checksum: for
-/// the copy that the cleaner makes.
+/// Rewrites the span of older versions in the object or tombstone at the start of `entry`, and
+/// clears its checksum. The cleaner does that to its copies.
 pub fn set_older(entry: &mut [u8], older: Span) {
     if let Ok((wire, _)) = TombstoneWire::mut_from_prefix(entry) {
         wire.head.crc = U32::ZERO;
@@ -288,10 +290,11 @@ pub fn set_older(entry: &mut [u8], older: Span) {
     }
 }
 
-/// The object at the start of `entry`, which is one: the fast path, for bytes of this process's own log.
+/// Returns the object at the start of `entry`. This is the fast path for bytes of this process's
+/// own log.
 ///
 /// # Panics
-/// If it is none.
+/// If `entry` does not start with an object.
 #[inline]
 #[must_use]
 pub fn object(entry: &[u8]) -> Object<'_> {
@@ -315,8 +318,8 @@ fn span(wire: &TombstoneWire) -> Span {
     Span { first: SegmentId(wire.first.get()), last: SegmentId(wire.last.get()) }
 }
 
-/// Reads the entry at the start of `bytes`: what it is and how long it is, checksum not looked at. `None` if there is
-/// none or it makes no sense.
+/// Parses the entry at the start of `bytes`, without its checksum, and returns it with its length.
+/// `None` means that there is no entry or that it is malformed.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
     let (head, rest) = HeadWire::ref_from_prefix(bytes).ok()?;
@@ -387,7 +390,7 @@ pub fn mark_dead(entry: &mut [u8]) {
     }
 }
 
-/// The length of the entry at the start of `entry` if it is marked as dead.
+/// Returns the length of the entry at the start of `entry` if it is marked as dead.
 #[must_use]
 #[inline]
 pub fn dead(entry: &[u8]) -> Option<usize> {
@@ -395,7 +398,7 @@ pub fn dead(entry: &[u8]) -> Option<usize> {
     (kind & DEAD != 0).then_some(HEAD + u32::from_be_bytes([0, a, b, c]) as usize)
 }
 
-/// The checksum of the entry that is `entry`.
+/// Returns the checksum of the entry that fills `entry`.
 #[must_use]
 pub fn checksum(crc32c: Crc32c, entry: &[u8]) -> u32 {
     let mut crc = crc32c(crc32c(0, &[entry[0] & !DEAD]), &entry[1..4]);
@@ -409,7 +412,8 @@ pub fn checksum(crc32c: Crc32c, entry: &[u8]) -> u32 {
     crc32c(crc, rest)
 }
 
-/// Fills in the checksum of the entry at the start of `bytes`; its length, or `None` if there is none.
+/// Fills in the checksum of the entry at the start of `bytes`. Returns its length, or `None` if
+/// there is no entry.
 pub fn seal(crc32c: Crc32c, bytes: &mut [u8]) -> Option<usize> {
     let (_, len) = parse(bytes)?;
     let crc = checksum(crc32c, &bytes[..len]);
@@ -417,14 +421,14 @@ pub fn seal(crc32c: Crc32c, bytes: &mut [u8]) -> Option<usize> {
     Some(len)
 }
 
-/// The entries of a sealed segment, groups taken apart, up to the end or to the first that makes no sense or whose
-/// checksum is wrong: what a replay may rely on.
+/// Iterates over the entries of a sealed segment, with groups taken apart, up to the end or to the
+/// first entry that is malformed or has a wrong checksum.
 #[must_use]
 pub fn replay(crc32c: Crc32c, segment: &[u8]) -> Replay<'_> {
     Replay { crc32c, rest: segment, group: &[] }
 }
 
-/// See [`replay`].
+/// The iterator that [`replay`] returns.
 #[derive(Debug)]
 pub struct Replay<'a> {
     crc32c: Crc32c,

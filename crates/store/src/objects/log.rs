@@ -1,21 +1,21 @@
-//! Log-structured memory: all objects, tombstones and completions of a master, in segments.
+//! Log-structured memory: all objects, tombstones and completion records of a master, in segments.
 //!
 //! ```text
 //!  segments:  closed … closed │ head ← mutations are appended here     survivor ← the cleaner copies here     free …
 //!  free ones: kept back for the cleaner (SURVIVORS), then for removals (REMOVALS); writes may have the rest
 //! ```
 //!
-//! What always holds: an append is one piece of memory in one segment, so a group of entries is
-//! there whole or not at all; [`Position`]s only grow; a segment leaves the log only when nothing
-//! in it is live, and its memory is used again only when no reply points into it. Until then that
-//! memory counts against nothing here: readers cannot take room from writers (`loans`).
-//! Durability has its door here: [`Log::durable`] is how far the log is safe. With no replicas that
-//! is its end; a replica step moves it by [`Log::set_durable`].
+//! Invariants: an append is one block of memory in one segment, so that a group of entries exists
+//! whole or not at all. [`Position`]s only grow. A segment leaves the log only when nothing in it
+//! is live, and its memory is reused only when no reply refers to it. Until then that memory counts
+//! against no limit of the log: readers take no room from writers (`loans`). [`Log::durable`] is
+//! the end of the durable part of the log. Without replicas it is the end of the log; replication
+//! will move it by [`Log::set_durable`].
 //!
-//! Checksums are filled in late, by [`Log::seal`], when bytes are about to leave this memory (to a replica, or to be
-//! replayed): nothing reads them before, most entries are dead before the cleaner has moved them, and a checksum over a
-//! 1 MiB value costs more than a turn's work may take. What is deliberately not here: which entries are live (the
-//! [`crate::objects::cleaner`] asks the tables), and replication.
+//! [`Log::seal`] fills in checksums late, before bytes leave this memory (to a replica or a
+//! replay). Nothing reads them before, most entries die before the cleaner moves them, and a
+//! checksum over a value of 1 MiB costs more than a turn may take. The [`crate::objects::cleaner`]
+//! finds out which entries are live.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -31,18 +31,18 @@ use crate::types::{ServerId, Version};
 
 mod lending;
 
-/// Free segments that only the cleaner may use, so that it can always go on.
+/// Free segments for the cleaner alone, so that it can always work.
 pub const SURVIVORS: u32 = 2;
-/// Further ones that only removals (and the cleaner) may use, so that memory that is full can be emptied.
+/// Further free segments for removals and the cleaner alone, so that full memory can be emptied.
 pub const REMOVALS: u32 = 1;
 /// The fewest segments that a log can work with.
 pub const MIN_SEGMENTS: u32 = SURVIVORS + REMOVALS + 3;
 
-/// The cleaner takes no segment that would give less than one part in so many of it, or it would
+/// The cleaner takes no segment that would yield less than its size over this number, or it would
 /// copy without end.
 pub const LEAST_GAIN: u32 = 64;
 
-/// What an append is for: how much of the reserve it may use.
+/// The purpose of an append, which decides how much of the reserve it may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A new value.
@@ -53,32 +53,32 @@ pub enum Purpose {
     Survive,
 }
 
-/// Why an append is not possible.
+/// The reason why an append is not possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Full {
     /// The entry is longer than a segment.
     #[error("the entry is longer than a segment")]
     TooLong,
-    /// There is no free segment for this purpose; the cleaner may find one.
+    /// No segment is free for this purpose. The cleaner may free one.
     #[error("no free segment")]
     NoSegment,
 }
 
-/// The log. See the module.
+/// The segments of one master, and their accounts.
 #[derive(Debug)]
 pub struct Log {
     slots: Vec<Segment>,
-    /// Slots that are free and have memory.
+    /// Free slots with memory.
     free: Vec<u32>,
     /// Slots without memory.
     bare: Vec<u32>,
-    /// The segments of the log in their order, with their slots.
+    /// The segments in the log, in their order, with their slots.
     order: BTreeMap<SegmentId, u32>,
     segment_bytes: u32,
     limit: u32,
     last_id: SegmentId,
     head: Option<u32>,
-    /// The end of the last head, when there is none.
+    /// The end of the last head while there is no head.
     closed: Position,
     survivor: Option<u32>,
     live: u64,
@@ -88,7 +88,7 @@ pub struct Log {
     died: u64,
     appended: u64,
     survived: u64,
-    /// Heads that were closed.
+    /// The number of closed heads.
     closings: u64,
     loans: Loans,
     safe_version: Version,
@@ -99,9 +99,10 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty log of at most `bytes` bytes, in segments of `segment_bytes`; it takes memory as it grows. Both are
-    /// brought into the limits: at least [`MIN_SEGMENTS`] segments of at most [`SEGMENT_BYTES`]. If `replicated`, what
-    /// is appended is durable only when [`Log::set_durable`] says so.
+    /// Returns an empty log of at most `bytes` bytes, in segments of `segment_bytes`. It takes
+    /// memory as it grows. Both sizes are clamped: at least [`MIN_SEGMENTS`] segments of at most
+    /// [`SEGMENT_BYTES`]. If `replicated`, appended entries are durable only after
+    /// [`Log::set_durable`].
     #[must_use]
     pub fn new(bytes: u64, segment_bytes: u32, crc32c: Crc32c, replicated: bool) -> Self {
         let segment_bytes = segment_bytes.clamp(1 << 10, SEGMENT_BYTES);
@@ -134,14 +135,14 @@ impl Log {
         }
     }
 
-    /// Whose log it is, for the headers of later segments.
+    /// Sets the owner of the log, for the headers of later segments.
     pub fn set_server(&mut self, server: ServerId) {
         self.server = server;
     }
 
     // Appending.
 
-    /// Takes `len` bytes at the log's end for one entry, to be filled at once.
+    /// Takes `len` bytes at the end of the log for one entry. The caller must fill them at once.
     ///
     /// # Errors
     /// [`Full`], and nothing changed.
@@ -174,7 +175,7 @@ impl Log {
             if purpose != Purpose::Survive
                 && let Some(head) = self.head.take()
             {
-                // What is dead in it may be all that the cleaner can still free.
+                // Its dead entries may be all that the cleaner can still free.
                 let segment = &mut self.slots[head as usize];
                 (segment.state, segment.closed_early) = (State::Closed, true);
                 self.closings += 1;
@@ -207,7 +208,7 @@ impl Log {
         Ok(slot)
     }
 
-    /// A slot with memory for the next segment.
+    /// Returns a slot with memory for the next segment.
     fn take_slot(&mut self) -> u32 {
         if let Some(slot) = self.free.pop() {
             return slot;
@@ -221,8 +222,8 @@ impl Log {
         self.slots.len() as u32 - 1
     }
 
-    /// Nothing points into the segment in `slot` any more: its memory is for the next one, unless
-    /// the log has all that it may have.
+    /// Frees the slot of a segment that nothing refers to. Keeps its memory for the next segment,
+    /// unless the log has all the memory that it may have.
     fn put_slot(&mut self, slot: u32) {
         if self.available() > self.free.len() as u32 {
             self.slots[slot as usize].state = State::Free;
@@ -233,13 +234,13 @@ impl Log {
         }
     }
 
-    /// The longest entry that fits into a segment, in bytes.
+    /// Returns the length of the longest entry that fits into a segment, in bytes.
     #[must_use]
     pub fn longest_entry(&self) -> usize {
         self.segment_bytes as usize - entry::HEADER
     }
 
-    /// Copies the entry of `len` bytes at `from`, which is live, to the survivor segment, where it is live from now on.
+    /// Moves the live entry of `len` bytes at `from` to the survivor segment.
     ///
     /// # Errors
     /// [`Full`], and nothing changed.
@@ -254,7 +255,7 @@ impl Log {
         Ok((to, copy))
     }
 
-    /// As [`Log::relocate`], for a tombstone that is needed for what is left of `buried`.
+    /// Moves a live tombstone to the survivor segment. It is needed for the rest of `buried`.
     ///
     /// # Errors
     /// [`Full`], and nothing changed.
@@ -275,14 +276,15 @@ impl Log {
 
     // What is live.
 
-    /// The entry of `len` bytes at `at` is needed.
+    /// Counts the entry of `len` bytes at `at` as live.
     #[inline]
     pub fn live(&mut self, at: Location, len: usize) {
         self.slots[at.slot()].live += len as u32;
         self.live += len as u64;
     }
 
-    /// The tombstone of `len` bytes at `at` is needed as long as a segment of `buried` is in the log.
+    /// Counts the tombstone of `len` bytes at `at` as live. It is needed while a segment of
+    /// `buried` is in the log.
     pub fn live_tombstone(&mut self, at: Location, len: usize, buried: Span) {
         self.live(at, len);
         let segment = &mut self.slots[at.slot()];
@@ -291,7 +293,7 @@ impl Log {
         self.tombstones += len as u64;
     }
 
-    /// The entry of `len` bytes at `at` is needed no more; it is marked, so that the cleaner passes by.
+    /// Counts the entry of `len` bytes at `at` as dead, and marks it, so that the cleaner skips it.
     #[inline]
     pub fn dead(&mut self, at: Location, len: usize) {
         let segment = &mut self.slots[at.slot()];
@@ -301,32 +303,32 @@ impl Log {
         self.died += len as u64;
     }
 
-    /// As [`Log::dead`], for a tombstone.
+    /// Counts the tombstone of `len` bytes at `at` as dead, and marks it.
     pub fn dead_tombstone(&mut self, at: Location, len: usize) {
         self.dead(at, len);
         self.slots[at.slot()].tombstones -= len as u32;
         self.tombstones -= len as u64;
     }
 
-    /// Bytes of entries that are needed.
+    /// Returns the bytes of live entries.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.live
     }
 
-    /// Those of them that are tombstones.
+    /// Returns the bytes of live tombstones.
     #[must_use]
     pub fn tombstone_bytes(&self) -> u64 {
         self.tombstones
     }
 
-    /// Bytes that have died since the start: a clock for who waits for something to clean.
+    /// Returns the bytes that have died since the start. The cleaner uses it as a clock.
     #[must_use]
     pub fn died_bytes(&self) -> u64 {
         self.died
     }
 
-    /// Bytes appended since the start, survivors included.
+    /// Returns the bytes appended since the start, those of the cleaner included.
     #[must_use]
     pub fn appended_bytes(&self) -> u64 {
         self.appended
@@ -347,16 +349,16 @@ impl Log {
         self.last_id.0
     }
 
-    /// The limit of live data, in bytes.
+    /// Returns the limit of live bytes.
     #[must_use]
     pub fn live_limit(&self) -> u64 {
         self.live_limit_with(0)
     }
 
-    /// The same with an append of `len` bytes. New data is refused beyond 95 % of what the reserve
-    /// leaves, so that cleaning stays cheap, and beyond what the cleaner can surely keep in all
-    /// segments but the reserve and the next head: it leaves a 64th of a segment alone, and at the
-    /// end of each may be less room than the longest entry needs.
+    /// Returns the limit of live bytes for an append of `len` bytes. New data may fill 95 % of the
+    /// log without the reserve, so that cleaning stays cheap. It must also fit into all segments
+    /// without the reserve and the next head, after cleaning: the cleaner leaves 1/64 of a segment
+    /// alone, and the end of each segment may have less room than the longest entry needs.
     #[must_use]
     pub fn live_limit_with(&self, len: usize) -> u64 {
         let segment = u64::from(self.segment_bytes);
@@ -366,7 +368,7 @@ impl Log {
         surely.min((closed + 1) * segment / 100 * 95)
     }
 
-    /// All of the memory, in bytes.
+    /// Returns the size of the log in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         u64::from(self.limit) * u64::from(self.segment_bytes)
@@ -374,61 +376,62 @@ impl Log {
 
     // Segments.
 
-    /// Segments that may yet be opened. One that was freed counts although replies still point into
-    /// its memory: the next takes other memory.
+    /// Returns the number of segments that may yet be opened. A freed segment counts even if
+    /// replies still refer to its memory, for the next segment takes other memory.
     #[must_use]
     pub fn available(&self) -> u32 {
         self.limit - self.order.len() as u32
     }
 
-    /// Segments that have memory and into which no reply points that is in the log no more.
+    /// Returns the number of segments with memory, without those that replies alone still refer to.
     #[must_use]
     pub fn taken(&self) -> u32 {
         (self.order.len() + self.free.len()) as u32
     }
 
-    /// How often a head was closed: for who waits for something to clean.
+    /// Returns the number of closed heads. The cleaner uses it as a clock.
     #[must_use]
     pub fn closings(&self) -> u64 {
         self.closings
     }
 
-    /// Free segments whose memory was used before.
+    /// Returns the number of free segments with memory.
     #[must_use]
     pub fn spare(&self) -> u32 {
         self.free.len() as u32
     }
 
-    /// The length of a segment, in bytes.
+    /// Returns the size of a segment in bytes.
     #[must_use]
     pub fn segment_bytes(&self) -> u32 {
         self.segment_bytes
     }
 
-    /// The most segments that the log may have.
+    /// Returns the limit of segments.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// All blocks of memory that were ever used, by slot.
+    /// Returns all blocks of memory that were ever used, by slot.
     #[must_use]
     pub fn slots(&self) -> &[Segment] {
         &self.slots
     }
 
-    /// The segments in the log, in their order.
+    /// Iterates over the segments in the log, in their order.
     pub fn segments(&self) -> impl Iterator<Item = (SegmentId, &Segment)> {
         self.order.iter().map(|(&id, &slot)| (id, &self.slots[slot as usize]))
     }
 
-    /// Where the segment `id` is, if it is in the log.
+    /// Returns the slot of the segment `id`, if it is in the log.
     #[must_use]
     pub fn slot(&self, id: SegmentId) -> Option<u32> {
         self.order.get(&id).copied()
     }
 
-    /// The part of `span` from its first segment that is still in the log, not counting `without`; empty if none is.
+    /// Returns the part of `span` between its first and last segments that are still in the log,
+    /// `without` apart. It is empty if there is none.
     #[must_use]
     pub fn narrow(&self, span: Span, without: SegmentId) -> Span {
         if span.is_empty() || span.first > span.last {
@@ -442,7 +445,7 @@ impl Log {
         }
     }
 
-    /// Takes the segment in `slot`, in which nothing is live, out of the log.
+    /// Removes the segment in `slot`, in which nothing is live, from the log.
     pub fn free(&mut self, slot: u32) {
         let segment = &mut self.slots[slot as usize];
         debug_assert_eq!((segment.live, segment.tombstones), (0, 0), "{:?}", segment.id);
@@ -461,14 +464,14 @@ impl Log {
 
     // Reading.
 
-    /// The memory from `at` to the end of its segment.
+    /// Returns the memory from `at` to the end of its segment.
     #[must_use]
     #[inline]
     pub fn bytes(&self, at: Location) -> &[u8] {
         &self.slots[at.slot()].bytes[at.offset()..]
     }
 
-    /// The object at `at`.
+    /// Returns the object at `at`.
     #[must_use]
     #[inline]
     pub fn object(&self, at: Location) -> entry::Object<'_> {
@@ -477,7 +480,7 @@ impl Log {
 
     // Order, durability, versions.
 
-    /// The end of what mutations appended.
+    /// Returns the end of the entries that mutations appended.
     #[must_use]
     #[inline]
     pub fn tail(&self) -> Position {
@@ -486,26 +489,26 @@ impl Log {
         Position { segment: segment.id, offset: segment.written }
     }
 
-    /// Up to where the log is safe.
+    /// Returns the end of the durable part of the log.
     #[must_use]
     #[inline]
     pub fn durable(&self) -> Position {
         if self.replicated { self.durable } else { self.tail() }
     }
 
-    /// True if all of the log is safe.
+    /// Returns true if all of the log is durable.
     #[must_use]
     #[inline]
     pub fn is_all_durable(&self) -> bool {
         !self.replicated || self.durable >= self.tail()
     }
 
-    /// The log is safe up to `position`.
+    /// Records that the log is durable up to `position`.
     pub fn set_durable(&mut self, position: Position) {
         self.durable = self.durable.max(position);
     }
 
-    /// Whether the entry at `at` is safe. What the cleaner moved was safe before.
+    /// Returns true if the entry at `at` is durable. The cleaner moves durable entries only.
     #[must_use]
     #[inline]
     pub fn is_durable(&self, at: Location) -> bool {
@@ -517,23 +520,23 @@ impl Log {
             || Position { segment: segment.id, offset: at.offset() as u32 } < self.durable
     }
 
-    /// The version for a new object: greater than that of any object that was ever removed.
+    /// Returns the version for a new object. It is greater than that of any removed object.
     #[must_use]
     pub fn safe_version(&self) -> Version {
         self.safe_version
     }
 
-    /// A new object has got [`Log::safe_version`].
+    /// Records that a new object has the version [`Log::safe_version`].
     pub fn use_version(&mut self) {
         self.safe_version.0 += 1;
     }
 
-    /// An object of `version` was removed.
+    /// Records that an object of `version` was removed.
     pub fn bury(&mut self, version: Version) {
         self.safe_version = self.safe_version.max(Version(version.0 + 1));
     }
 
-    /// Fills in the checksums of all entries in `slot` that have none yet.
+    /// Fills in the missing checksums of all entries in `slot`.
     pub fn seal(&mut self, slot: u32) {
         let segment = &mut self.slots[slot as usize];
         let mut at = segment.sealed as usize;

@@ -1,13 +1,13 @@
-//! All that a master holds in memory, and the operations on it: the log, and the tables that point into it.
+//! The memory of a master, and the operations on it: the log, and the tables that point into it.
 //!
 //! ```text
 //!  tablets: table, key → hash   table: hash → place in the log   results: lease, number → outcome   log: the bytes
 //! ```
 //!
-//! What always holds: every object in the hash table is live in the log, and is the only live one of its key; a
-//! mutation is one append, of the object or tombstone together with its completion, and changes nothing if that
-//! append is impossible; versions of a key only grow. What is deliberately not here: whether the request may be served
-//! (leases, membership), when the answer may go out (durability), and cleaning.
+//! Invariants: every object in the hash table is live in the log, and is the only live one of its
+//! key. A mutation is one append of the object or tombstone together with its completion record,
+//! and changes nothing if that append is impossible. Versions of a key only grow. The master checks
+//! leases and holds replies back until they are durable; the cleaner is in a file of its own.
 
 use alloc::vec::Vec;
 
@@ -25,34 +25,34 @@ use crate::objects::table::{HashTable, Place, spread};
 use crate::objects::tablet::{Tablet, Tablets};
 use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, Version};
 
-/// Lines of the hash table that one enumeration looks at.
+/// The lines of the hash table that one enumeration reads.
 const ENUMERATE_LINES: usize = 32;
-/// Values of at least this size are not copied into an enumeration's reply.
+/// The size from which a value is not copied into the reply to an enumeration.
 pub const LARGE_VALUE: usize = 4 << 10;
 
-/// What a mutation does to an object.
+/// The change that a mutation makes to an object.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Change<'a> {
-    /// Gives it this value.
+    /// Write this value.
     Write(&'a [u8]),
-    /// Removes it.
+    /// Remove the object.
     Remove,
-    /// Adds to it.
+    /// Add to the object.
     Add(Amount),
 }
 
-/// A mutation.
+/// A mutation to execute.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mutation<'a> {
-    /// Where and under which conditions.
+    /// The table and the conditions.
     pub target: Target,
-    /// Who asks.
+    /// The identity of the mutation.
     pub once: Once,
     /// The key.
     pub key: &'a [u8],
-    /// The key's hash.
+    /// The hash of the key.
     pub hash: KeyHash,
-    /// What is to be done.
+    /// The change.
     pub change: Change<'a>,
 }
 
@@ -62,40 +62,40 @@ struct Before {
     at: Location,
     len: usize,
     version: Version,
-    /// Where it and older versions of it are.
+    /// A span of the segments that hold it and older versions of it.
     older: Span,
 }
 
-/// Some objects of a tablet: see [`Memory::enumerate`].
+/// Some objects of a tablet, as [`Memory::enumerate`] returns them.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Objects as they stand in the reply.
+    /// The objects in the format of the reply.
     pub bytes: Vec<u8>,
-    /// The last one's value if it is large: not in `bytes`.
+    /// The location and length of the last value if it is large. It is not in `bytes`.
     pub large: Option<(Location, usize)>,
-    /// How many.
+    /// The number of objects.
     pub count: u32,
-    /// Where to go on; 0 after the last.
+    /// The position of the next object, 0 at the end.
     pub next: u64,
 }
 
-/// See the module.
+/// The memory of a master.
 #[derive(Debug)]
 pub struct Memory {
-    /// The bytes.
+    /// The log with all entries.
     pub log: Log,
-    /// Where the objects are.
+    /// The locations of the objects.
     pub table: HashTable,
-    /// What is owned.
+    /// The owned tablets.
     pub tablets: Tablets,
-    /// What was done.
+    /// The outcomes of mutations.
     pub results: Results,
-    /// Where the sweep for dropped tablets is, and how many of them it is for.
+    /// The position of the sweep for dropped tablets, and the number of tablets that it covers.
     sweep: Option<(u64, usize)>,
 }
 
 impl Memory {
-    /// Nothing, yet, with this log.
+    /// Returns an empty memory with this log.
     #[must_use]
     pub fn new(log: Log) -> Self {
         // A line of the table for every 8 KiB of log; more when there are many small objects.
@@ -105,7 +105,7 @@ impl Memory {
 
     // Objects.
 
-    /// The object of `target` under `key`.
+    /// Returns the object of `target` under `key`.
     #[inline]
     pub fn find(
         &self,
@@ -128,7 +128,8 @@ impl Memory {
     /// Executes a mutation that is new.
     ///
     /// # Errors
-    /// The status to answer with; nothing changed, and the mutation is still new. [`Status::Retry`]: no segment is free.
+    /// The status to reply with. Nothing changed, and the mutation is still new. [`Status::Retry`]
+    /// means that no segment is free.
     pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
         let Mutation { target, key, hash, .. } = mutation;
         let mut sum = None;
@@ -249,8 +250,9 @@ impl Memory {
         self.results.done(once, outcome, at, self.log.tail());
     }
 
-    /// Objects of a tablet in the order of the table from `cursor` on, about `limit` bytes of them, and not
-    /// more than a bounded search finds. Copies no large value: it ends after one.
+    /// Lists objects of a tablet in the order of the hash table from `cursor` on, about `limit`
+    /// bytes of them, as far as a bounded search finds them. It copies no large value: it ends
+    /// after one.
     #[must_use]
     pub fn enumerate(&self, tablet: Tablet, cursor: u64, limit: usize) -> Listing {
         let mut listing = Listing { next: cursor, ..Listing::default() };
@@ -269,7 +271,7 @@ impl Memory {
             sorted.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
             for (index, &(position, at)) in sorted.iter().enumerate() {
                 self.list(at, &mut listing);
-                // Two keys of one hash go together: the cursor cannot tell them apart.
+                // Two keys of one hash stay together, for the cursor cannot tell them apart.
                 let same = sorted.get(index + 1).is_some_and(|&(next, _)| next == position);
                 if !same && (listing.bytes.len() >= limit || listing.large.is_some()) {
                     listing.next = position.wrapping_add(1);
@@ -285,7 +287,7 @@ impl Memory {
     }
 
     fn list(&self, at: Location, listing: &mut Listing) {
-        // A large value that was put off stands before this object after all (keys of one hash).
+        // A large value that was left out precedes this object (keys of one hash).
         if let Some((at, len)) = listing.large.take() {
             listing.bytes.extend_from_slice(&self.log.bytes(at)[..len]);
         }
@@ -306,13 +308,14 @@ impl Memory {
 
     // In the background.
 
-    /// Moves up to `lines` lines of the hash table if it grows; true if there are more.
+    /// Moves up to `lines` lines of the hash table while it grows. Returns true if there are more.
     pub fn grow(&mut self, lines: usize) -> bool {
         let (log, tablets) = (&self.log, &self.tablets);
         self.table.grow(lines, |at| hash_at(log, tablets, at))
     }
 
-    /// Removes objects of dropped tablets in up to `lines` lines of the hash table; true if there is more to do.
+    /// Removes objects of dropped tablets in up to `lines` lines of the hash table. Returns true if
+    /// there is more to do.
     pub fn sweep(&mut self, lines: usize) -> bool {
         let mut line = Vec::new();
         for _ in 0..lines {
@@ -343,10 +346,10 @@ impl Memory {
     }
 }
 
-/// Checks the limits of the store.
+/// Checks the limits of keys and values.
 ///
 /// # Errors
-/// The status to answer with.
+/// The status to reply with.
 pub fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Status> {
     if key.len() > MAX_KEY {
         return Err(Status::KeyTooLong);
@@ -354,7 +357,7 @@ pub fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Status> {
     if value.len() > MAX_VALUE { Err(Status::ValueTooLong) } else { Ok(()) }
 }
 
-/// The hash of the object at `at`, for the hash table.
+/// Returns the hash of the object at `at`, for the hash table.
 fn hash_at(log: &Log, tablets: &Tablets, at: Location) -> u64 {
     let object = log.object(at);
     let hash = tablets.hash(object.table, object.key);

@@ -1,29 +1,30 @@
-//! Numbers as objects have them: decimal text, so that a counter can be read as what it is and any
-//! text of that form counted on (Redis's way).
+//! Numbers in objects: decimal text, as in Redis, so that a counter can be read as text and any
+//! such text can be incremented.
 //!
 //! ```text
 //! integer   0 | [-] 1..9 digits                                      within 64 bits, two's complement
 //! double    [+-] digits [. digits] [e [+-] digits]                   at most LONGEST bytes, and finite
 //! ```
 //!
-//! What always holds: an integer has one text only, and text of another form is no number. A double
-//! takes any decimal text, and becomes the shortest that reads as it, with an exponent where there
-//! would be many zeros. An infinity or NaN is never the value of an object.
+//! Invariants: an integer has one text, and text of another form is no number. A double accepts any
+//! decimal text and becomes the shortest text that reads as it, with an exponent in place of many
+//! zeros. An infinity or NaN is never the value of an object.
 
 use alloc::string::{String, ToString as _};
 
 use crate::message::Status;
 use crate::message::data::Amount;
 
-/// The longest text that is taken for a double, in bytes: one longer than what any program prints.
+/// The longest text that is accepted as a double, in bytes. It is longer than the output of any
+/// program.
 const LONGEST: usize = 400;
 /// Doubles from here on are written with an exponent.
 const LARGE: f64 = 1e16;
 /// Doubles below this too.
 const SMALL: f64 = 1e-5;
 
-/// What becomes of an object of `value` (none: it counts as zero) by adding `amount`: its text, and
-/// the sum's 64 bits.
+/// Adds `amount` to an object of `value` (a missing one counts as zero). Returns the text of the
+/// sum and its 64 bits.
 ///
 /// # Errors
 /// The verdict: [`Status::NotANumber`] or [`Status::Overflow`].
@@ -48,14 +49,14 @@ pub fn add(value: Option<&[u8]>, amount: Amount) -> Result<(String, [u8; 8]), St
     }
 }
 
-/// The integer that `text` is.
+/// Returns the integer that `text` denotes.
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
     let is_plain = matches!(text, [b'0'] | [b'1'..=b'9', ..] | [b'-', b'1'..=b'9', ..]);
     core::str::from_utf8(text).ok().filter(|_| is_plain)?.parse().ok()
 }
 
-/// The double that `text` is.
+/// Returns the double that `text` denotes.
 #[must_use]
 pub fn double(text: &[u8]) -> Option<f64> {
     let is_decimal = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
@@ -65,7 +66,7 @@ pub fn double(text: &[u8]) -> Option<f64> {
     core::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The shortest text that reads as `number`, which is finite.
+/// Returns the shortest text that reads as `number`, which is finite.
 #[must_use]
 pub fn double_text(number: f64) -> String {
     // There is one zero.

@@ -1,16 +1,18 @@
-//! Exactly once (RIFL): what a master remembers of the mutations that clients asked it for.
+//! Exactly once (RIFL): the outcomes of mutations, as a master remembers them.
 //!
-//! A client numbers its mutations and repeats one under the same number until it has the answer. The master keeps the
-//! outcome of each until the client acknowledges it or the client's lease ends; a repetition gets the same outcome.
+//! A client numbers its mutations and repeats one under the same number until it has the reply. The
+//! master keeps the outcome of each until the client acknowledges it or the client's lease ends. A
+//! repetition gets the same outcome.
 //!
 //! ```text
 //!  numbers:   … acknowledged: Stale │ ack │ executed: the outcome · others: new … ack + WINDOW │ too far ahead
 //! ```
 //!
-//! What always holds: a number that was executed is never new again while the client's lease may be valid; a client
-//! takes memory only for outcomes that it has not acknowledged, at most [`WINDOW`]; a client is known here only after
-//! the coordinator vouched for its lease. What is deliberately not here: asking the coordinator, and the log, whose
-//! completion records say the same as this table ([`crate::objects::entry::Completion`]).
+//! Invariants: an executed number is never new again while the client's lease may be valid. A
+//! client takes memory only for outcomes that it has not acknowledged, at most [`WINDOW`]. A client
+//! is known here only after the coordinator has confirmed its lease. The master asks the
+//! coordinator; the log has the same outcomes as completion records
+//! ([`crate::objects::entry::Completion`]).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -24,21 +26,21 @@ use crate::objects::entry::Outcome;
 use crate::objects::segment::{Location, Position};
 use crate::types::LeaseId;
 
-/// How far ahead of its acknowledgement a client's mutations may be.
+/// The most numbers by which a mutation may be ahead of its client's acknowledgement.
 pub const WINDOW: u64 = 512;
 
-/// What is to be done with a mutation.
+/// The treatment of a mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Execute it.
+    /// It is new: execute it.
     New,
-    /// It was executed: answer this, when the log is safe up to the position.
+    /// It was executed: reply with this outcome once the log is durable up to the position.
     Done(Outcome, Position),
-    /// It was acknowledged before: nobody waits for the answer.
+    /// It was acknowledged before, so that its client does not wait for a reply.
     Stale,
     /// Its number is too far ahead of the acknowledgement.
     TooFar,
-    /// Whether the client's lease is valid must be asked.
+    /// The coordinator must say whether the client's lease is valid.
     Unknown,
 }
 
@@ -46,22 +48,23 @@ pub enum Verdict {
 struct Record {
     rpc: u64,
     outcome: Outcome,
-    /// Where its completion is, for the accounts of the log.
+    /// The location of its completion record.
     at: Location,
-    /// Where the log ended after it.
+    /// The end of the log after it.
     end: Position,
 }
 
 #[derive(Debug, Default)]
 struct Client {
-    /// Until when its lease is surely valid.
+    /// The time until which its lease is surely valid.
     valid_until: Instant,
     ack: u64,
-    /// By number.
+    /// The outcomes, sorted by number.
     records: VecDeque<Record>,
 }
 
-/// Lease numbers come from the coordinator and are vouched for before they are put in, so any mixing will do.
+/// A hash function for lease numbers. The coordinator chooses and confirms them, so that no client
+/// can choose colliding ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mix(u64);
 
@@ -80,18 +83,18 @@ impl Hasher for Mix {
     }
 }
 
-/// What is remembered of all clients.
+/// The outcomes of all clients.
 #[derive(Debug, Default)]
 pub struct Results {
     clients: HashMap<LeaseId, Client, BuildHasherDefault<Mix>>,
-    /// Each client once, about in the order in which their leases' known terms end.
+    /// Each client once, approximately in the order in which their leases end.
     terms: VecDeque<(Instant, LeaseId)>,
     records: u64,
 }
 
 impl Results {
-    /// What is to be done with the mutation `once`. `forget` hears where the completions are that its acknowledgement
-    /// frees.
+    /// Returns the treatment of the mutation `once`. Calls `forget` with the location of each
+    /// completion record that its acknowledgement frees.
     #[inline]
     pub fn check(&mut self, now: Instant, once: Once, mut forget: impl FnMut(Location)) -> Verdict {
         let Some(client) =
@@ -118,7 +121,8 @@ impl Results {
         if once.rpc - client.ack > WINDOW { Verdict::TooFar } else { Verdict::New }
     }
 
-    /// The mutation `once`, which was new, has been executed; its completion is at `at`, and the log ended at `end`.
+    /// Records the outcome of the new mutation `once`. Its completion record is at `at`, and the
+    /// log ends at `end`.
     pub fn done(&mut self, once: Once, outcome: Outcome, at: Location, end: Position) {
         if let Some(client) = self.clients.get_mut(&once.lease) {
             let index = client.records.partition_point(|record| record.rpc < once.rpc);
@@ -127,7 +131,7 @@ impl Results {
         }
     }
 
-    /// Where the completion of `once` is, if it is remembered.
+    /// Returns the location of the completion record of `once`, if it is remembered.
     #[must_use]
     pub fn location(&self, once: Once) -> Option<Location> {
         let records = &self.clients.get(&once.lease)?.records;
@@ -135,7 +139,7 @@ impl Results {
         Some(records[found].at)
     }
 
-    /// The completion of `once` is at `to` now.
+    /// Records that the completion record of `once` was moved to `to`.
     pub fn moved(&mut self, once: Once, to: Location) {
         if let Some(client) = self.clients.get_mut(&once.lease)
             && let Ok(found) = client.records.binary_search_by_key(&once.rpc, |record| record.rpc)
@@ -146,7 +150,7 @@ impl Results {
 
     // Leases.
 
-    /// The coordinator says that `lease` is valid until `until` at least.
+    /// Extends a lease: the coordinator has confirmed it until `until`.
     pub fn extend(&mut self, lease: LeaseId, until: Instant) {
         let client = self.clients.entry(lease).or_insert_with(|| {
             self.terms.push_back((until, lease));
@@ -155,7 +159,7 @@ impl Results {
         client.valid_until = client.valid_until.max(until);
     }
 
-    /// The coordinator says that `lease` has expired: everything of it is forgotten.
+    /// Forgets a lease that has expired according to the coordinator, with its outcomes.
     pub fn expire(&mut self, lease: LeaseId, forget: impl FnMut(Location)) {
         if let Some(client) = self.clients.remove(&lease) {
             self.records -= client.records.len() as u64;
@@ -163,8 +167,9 @@ impl Results {
         }
     }
 
-    /// Clients whose leases are not surely valid at `now` any more, to be asked about; each comes up again after
-    /// `again_ns` if it stays so. Looks at `limit` clients at most.
+    /// Returns clients whose leases may have ended, for a question to the coordinator. Each is
+    /// returned again after `again_ns` unless its lease is extended. Examines at most `limit`
+    /// clients.
     pub fn lapsed(&mut self, now: Instant, again_ns: u64, limit: usize) -> Vec<LeaseId> {
         let mut lapsed = Vec::new();
         for _ in 0..limit {

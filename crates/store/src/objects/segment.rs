@@ -1,15 +1,14 @@
-//! A segment: a fixed stretch of log memory, its bytes and what is known of them.
+//! A segment: a fixed block of log memory, its bytes and its accounts.
 //!
 //! ```text
 //! Location, 47 bits:  slot (24 bits), which block of memory | offset (23 bits), where in it
 //! Position:           segment id, which grows with every segment opened, and offset: the order of the log
 //! ```
 //!
-//! What always holds: bytes below `written` never change while the segment is in the log, but for
-//! checksums, which are filled in later (see [`crate::objects::log`]), and marks of what is dead (see
-//! [`crate::objects::entry`]); the memory of a segment with pins is not used again, so that replies can
-//! point into it; `live` counts the bytes of entries that somebody still needs, and never those of
-//! group headers. Which entry means what is not known here: see [`crate::objects::entry`].
+//! Invariants: bytes below `written` never change while the segment is in the log, apart from
+//! checksums, which the log fills in later, and marks of dead entries ([`crate::objects::entry`]).
+//! The memory of a segment with pins is not reused, so that replies can refer to it. `live` counts
+//! the bytes of live entries without group headers. This file does not know the meaning of entries.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,21 +17,20 @@ use alloc::vec::Vec;
 pub const SEGMENT_BYTES: u32 = 8 << 20;
 /// The size of a segment in a small log.
 const SMALL_SEGMENT_BYTES: u32 = 4 << 20;
-/// The longest log that is small, in bytes: here what the ends of small segments waste behind the
-/// longest objects, a quarter of each, is as much as what large ones lose by the few that are kept
-/// in reserve.
+/// The longest log that is small, in bytes. At this length, the ends of small segments waste as
+/// much behind the longest objects (a quarter of each) as large segments lose by the reserve.
 const SMALL_LOG: u64 = 128 << 20;
 const OFFSET_BITS: u32 = 23;
 const SLOT_BITS: u32 = 24;
-/// How many segments a log can have.
+/// The most segments that a log can have.
 pub const MAX_SEGMENTS: u32 = 1 << SLOT_BITS;
 
-/// Which segment, in the order in which they were opened; from 1, never used again. 2³² segments of 8 MiB are 36 PB
-/// written in one life of a server; after that its log is full.
+/// The number of a segment, in the order of opening, from 1. It is never reused. 2³² segments of 8
+/// MiB are 36 PB written in one life of a server; after that its log is full.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SegmentId(pub u32);
 
-/// A point in the log: everything before it was appended earlier.
+/// A position in the log. Everything before it was appended earlier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position {
     /// The segment.
@@ -41,15 +39,15 @@ pub struct Position {
     pub offset: u32,
 }
 
-/// Where an entry lies in memory; changes when the cleaner moves it.
+/// The location of an entry in memory. It changes when the cleaner moves the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Location(u64);
 
 impl Location {
-    /// Bits that it takes.
+    /// The number of bits of a location.
     pub const BITS: u32 = OFFSET_BITS + SLOT_BITS;
 
-    /// `offset` in `slot`.
+    /// Returns the location of `offset` in `slot`.
     #[must_use]
     #[inline]
     pub fn new(slot: u32, offset: u32) -> Self {
@@ -57,35 +55,36 @@ impl Location {
         Self(u64::from(slot) << OFFSET_BITS | u64::from(offset))
     }
 
-    /// From [`Location::bits`].
+    /// Returns the location with these [`Location::bits`].
     #[must_use]
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits & ((1 << Self::BITS) - 1))
     }
 
-    /// As a number of [`Location::BITS`] bits. No entry that can be looked up has 0: there stands a segment's header.
+    /// Returns the location as a number of [`Location::BITS`] bits. No entry that can be looked up
+    /// has 0, for a segment's header lies there.
     #[must_use]
     #[inline]
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// `bytes` further on in the same segment.
+    /// Returns the location `bytes` further on in the same segment.
     #[must_use]
     #[inline]
     pub fn plus(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)
     }
 
-    /// Which block of memory.
+    /// Returns the number of the block of memory.
     #[must_use]
     #[inline]
     pub fn slot(self) -> usize {
         (self.0 >> OFFSET_BITS) as usize
     }
 
-    /// Where in it.
+    /// Returns the offset in the block.
     #[must_use]
     #[inline]
     pub fn offset(self) -> usize {
@@ -93,13 +92,13 @@ impl Location {
     }
 }
 
-/// The size of the segments for a log of `log_bytes` bytes.
+/// Returns the size of the segments for a log of `log_bytes` bytes.
 #[must_use]
 pub fn segment_bytes(log_bytes: u64) -> u32 {
     if log_bytes > SMALL_LOG { SEGMENT_BYTES } else { SMALL_SEGMENT_BYTES }
 }
 
-/// A range of segment ids, both ends included; empty when `last` is 0.
+/// A range of segment numbers, both ends included. It is empty if `last` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Span {
     /// The first.
@@ -109,14 +108,14 @@ pub struct Span {
 }
 
 impl Span {
-    /// True if it holds no segment.
+    /// Returns true if it holds no segment.
     #[must_use]
     #[inline]
     pub fn is_empty(self) -> bool {
         self.last == SegmentId(0)
     }
 
-    /// The smallest span that holds this one and `segment`.
+    /// Returns the smallest span that holds this one and `segment`.
     #[must_use]
     #[inline]
     pub fn with(self, segment: SegmentId) -> Self {
@@ -126,58 +125,59 @@ impl Span {
         Self { first: self.first.min(segment), last: self.last.max(segment) }
     }
 
-    /// The smallest span that holds both.
+    /// Returns the smallest span that holds both.
     #[must_use]
     pub fn hull(self, other: Self) -> Self {
         if other.is_empty() { self } else { self.with(other.first).with(other.last) }
     }
 }
 
-/// What a block of memory is used for.
+/// The use of a block of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// For nothing.
+    /// It is free.
     Free,
-    /// Entries are being appended.
+    /// The log appends entries to it.
     Open,
-    /// In the log, complete.
+    /// It is in the log, and complete.
     Closed,
-    /// No longer in the log, but replies still point into it.
+    /// It is no longer in the log, but replies still refer to it.
     Draining,
 }
 
 /// A block of log memory.
 #[derive(Debug)]
 pub struct Segment {
-    /// Its memory, all of it.
+    /// The whole memory of the block.
     pub bytes: Vec<u8>,
-    /// Which segment it is now.
+    /// The number of the segment.
     pub id: SegmentId,
-    /// What it is used for.
+    /// The use of the block.
     pub state: State,
-    /// True if the cleaner fills it: everything in it was durable elsewhere before.
+    /// True if the cleaner fills it. Its entries were durable elsewhere before.
     pub survivor: bool,
-    /// True if it was closed though there was room, for the cleaner's sake: the room is worth cleaning it.
+    /// True if it was closed with room left, so that the cleaner can take it. Cleaning it yields
+    /// that room too.
     pub closed_early: bool,
-    /// How much of the memory has entries.
+    /// The bytes that have entries.
     pub written: u32,
-    /// The longest append, or the room that was left when it was closed for want of it: so much may
-    /// be lost at the end of a segment.
+    /// The longest append, or the room that was left when the segment was closed because an append
+    /// did not fit. This many bytes may be lost at the end of a segment.
     pub waste: u32,
-    /// Up to where the checksums are filled in.
+    /// The offset up to which the checksums are filled in.
     pub sealed: u32,
-    /// Bytes of entries that are needed, tombstones included.
+    /// The bytes of live entries, tombstones included.
     pub live: u32,
-    /// Bytes of tombstones that were needed when they were written.
+    /// The bytes of tombstones that were needed when they were written.
     pub tombstones: u32,
-    /// The segments for whose sake they were needed, and perhaps others between.
+    /// A span of the segments that made those tombstones necessary.
     pub buried: Span,
-    /// Slices of replies that point here.
+    /// The slices of replies that refer to the segment.
     pub pins: u32,
 }
 
 impl Segment {
-    /// A block of `bytes` bytes, zeroed, free.
+    /// Returns a free block of `bytes` zero bytes.
     #[must_use]
     pub fn new(bytes: u32) -> Self {
         Self {
@@ -196,13 +196,13 @@ impl Segment {
         }
     }
 
-    /// Begins a new life as an empty segment of the log.
+    /// Makes the block an empty segment of the log.
     pub fn open(&mut self, id: SegmentId, survivor: bool) {
         let bytes = core::mem::take(&mut self.bytes);
         *self = Self { bytes, id, state: State::Open, survivor, ..Self::new(0) };
     }
 
-    /// Bytes that fit in yet.
+    /// Returns the bytes that still fit.
     #[must_use]
     #[inline]
     pub fn room(&self) -> usize {

@@ -1,4 +1,4 @@
-//! The hash table from keys to places in the log.
+//! The hash table from keys to locations in the log.
 //!
 //! ```text
 //!  line, 64 bytes: 8 entries of 64 bits
@@ -7,13 +7,14 @@
 //!  a line that overflows has a chain entry in its last place: the number of a further line
 //! ```
 //!
-//! A look-up costs one line here and, when a tag fits, one look into the log, which the caller does: the table knows
-//! hashes and places only. It grows by doubling, some lines at a time: line `n` of the old half becomes lines `2n` and
-//! `2n + 1`, so that lines are always in the order of the hashes, before, during and after growth, and a walk in that
-//! order ([`HashTable::walk`]) sees every entry once however the table grows meanwhile.
+//! A look-up costs one line here. If a tag fits, the caller compares the key in the log: the table
+//! knows hashes and locations only. The table grows by doubling, some lines at a time. Line `n` of
+//! the old lines becomes lines `2n` and `2n + 1`, so that lines are in the order of the hashes
+//! before, during and after growth. A walk in that order ([`HashTable::walk`]) sees every entry
+//! once, even if the table grows meanwhile.
 //!
-//! What always holds: looking up allocates nothing; an insertion moves at most [`GROW_LINES`] lines, each of them
-//! started only when the mean line holds [`FULL`] entries. What is deliberately not here: keys, tables, and equality.
+//! Invariants: a look-up allocates nothing. An insertion moves at most [`GROW_LINES`] lines. Growth
+//! starts only when the mean line holds [`FULL`] entries.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,26 +22,27 @@ use alloc::vec::Vec;
 use crate::objects::segment::Location;
 use crate::types::{KeyHash, TableId};
 
-/// Entries to a line at which the table begins to grow, on average.
+/// The mean number of entries in a line at which the table starts to grow.
 const FULL: u64 = 4;
-/// Lines that each insertion moves while the table grows: growth is finished long before the next one is due.
+/// The lines that each insertion moves while the table grows. Growth ends long before the next
+/// growth starts.
 pub const GROW_LINES: usize = 1;
 const WIDTH: usize = 8;
 const CHAIN: u64 = 1 << Location::BITS;
 
-/// The hash of an object in the table of a master, which has objects of many tables and hash ranges: one value for each
-/// key hash of a table, spread evenly whatever ranges the master owns.
+/// Returns the hash of an object in the hash table of a master. It is unique for a key hash of a
+/// table, and evenly spread for any ranges that the master owns.
 #[must_use]
 #[inline]
 pub fn spread(table: TableId, hash: KeyHash) -> u64 {
     (hash.0 ^ table.0.wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Lines in one piece of memory, each on a cache line of its own.
+/// Lines in one block of memory. Each lies on one cache line.
 #[derive(Debug, Default)]
 struct Lines {
     words: Vec<u64>,
-    /// Words before the first that begins a cache line.
+    /// The number of words before the first one that starts a cache line.
     skip: usize,
     bits: u32,
 }
@@ -68,7 +70,7 @@ impl Lines {
     }
 }
 
-/// Where an entry stands; valid until the table changes in any other way than through it.
+/// The place of an entry. It is valid until the table changes by other means than this place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     line: Line,
@@ -78,19 +80,19 @@ pub struct Place {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Line {
-    /// Of the present lines.
+    /// A line of the current lines.
     New(usize),
-    /// Of those that have not been doubled yet.
+    /// A line of those that have not been doubled yet.
     Old(usize),
-    /// Of the overflow.
+    /// A line of the overflow.
     Spill(usize),
 }
 
-/// The table. See the module.
+/// A hash table from hashes to locations in the log.
 #[derive(Debug)]
 pub struct HashTable {
     new: Lines,
-    /// While the table grows, the lines from before; those below `moved` have been moved.
+    /// The old lines while the table grows. Those below `moved` have been moved.
     old: Option<Lines>,
     moved: usize,
     spill: Vec<[u64; WIDTH]>,
@@ -99,7 +101,7 @@ pub struct HashTable {
 }
 
 impl HashTable {
-    /// An empty table that holds about `expected` entries before it grows for the first time.
+    /// Returns an empty table that holds about `expected` entries before it grows.
     #[must_use]
     pub fn new(expected: u64) -> Self {
         let lines = (expected / FULL).clamp(16, 1 << 40).next_power_of_two();
@@ -113,19 +115,19 @@ impl HashTable {
         }
     }
 
-    /// How many entries it has.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// True if it has no entries.
+    /// Returns true if there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the memory that the table takes, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let old = self.old.as_ref().map_or(0, |lines| lines.words.len());
@@ -134,7 +136,7 @@ impl HashTable {
 
     // Entries.
 
-    /// The entry under `hash` for which `is` says true.
+    /// Returns the place of the first entry under `hash` for which `is` returns true.
     #[inline]
     pub fn find(&self, hash: u64, mut is: impl FnMut(Location) -> bool) -> Option<Place> {
         let home = self.home(hash);
@@ -143,7 +145,8 @@ impl HashTable {
         loop {
             let line = self.line(at);
             for (index, &entry) in line.iter().enumerate() {
-                // A tag of zero also fits empty entries and, in the last place, chains: they are told apart here.
+                // A tag of zero also fits empty entries and chain entries. This condition excludes
+                // both.
                 if entry & !(CHAIN - 1) == tag
                     && entry & (CHAIN - 1) != 0
                     && is(Location::from_bits(entry))
@@ -158,21 +161,21 @@ impl HashTable {
         }
     }
 
-    /// Where the entry at `place` points.
+    /// Returns the location in the entry at `place`.
     #[must_use]
     #[inline]
     pub fn location(&self, place: Place) -> Location {
         Location::from_bits(self.line(place.line)[place.index])
     }
 
-    /// Lets the entry at `place` point to `to`.
+    /// Sets the location in the entry at `place`.
     #[inline]
     pub fn set(&mut self, place: Place, to: Location) {
         let entry = &mut self.line_mut(place.line)[place.index];
         *entry = *entry & !((1 << Location::BITS) - 1) | to.bits();
     }
 
-    /// Takes the entry at `place` out.
+    /// Removes the entry at `place`.
     pub fn remove(&mut self, place: Place) {
         self.line_mut(place.line)[place.index] = 0;
         self.len -= 1;
@@ -189,8 +192,8 @@ impl HashTable {
         self.line(self.home(hash))[0]
     }
 
-    /// Returns the first location in the line of `hash` whose tag fits, which is probably that of the
-    /// hash.
+    /// Returns the first location in the line of `hash` whose tag fits, which is probably that of
+    /// the hash.
     #[must_use]
     #[inline]
     pub fn first(&self, hash: u64) -> Option<Location> {
@@ -200,7 +203,7 @@ impl HashTable {
         Some(Location::from_bits(*entry))
     }
 
-    /// Puts an entry in. `hash_of` tells the hash of any entry, for those that growth moves.
+    /// Inserts an entry. `hash_of` returns the hash of any entry, for those that growth moves.
     pub fn insert(&mut self, hash: u64, to: Location, hash_of: impl Fn(Location) -> u64) {
         self.put(self.home(hash), hash << 48 | to.bits());
         self.len += 1;
@@ -209,7 +212,8 @@ impl HashTable {
         }
     }
 
-    /// Moves up to `lines` lines if the table grows, or begins to grow if it is full; true if there are more to move.
+    /// Moves up to `lines` lines while the table grows, or starts growth if the table is full.
+    /// Returns true if there are more lines to move.
     pub fn grow(&mut self, lines: usize, hash_of: impl Fn(Location) -> u64) -> bool {
         if self.old.is_none() && self.len > FULL << self.new.bits && self.new.bits < 40 {
             let larger = Lines::new(self.new.bits + 1);
@@ -239,10 +243,11 @@ impl HashTable {
         self.old.is_some()
     }
 
-    /// The entries of the line that holds `hash`, appended to `found`; and the first hash of the next line, `None` after
-    /// the last. Called with that hash again, and so on from 0, it walks the table in the order of hashes: what is in
-    /// the table from beginning to end is seen once, if what was seen before is not taken (a line seen may come again
-    /// in part, when the walk begins within it, or when growth has divided it).
+    /// Appends the entries of the line that holds `hash` to `found`. Returns the first hash of the
+    /// next line, or `None` after the last. Repeated with the returned hash, from 0 on, it walks
+    /// the table in the order of hashes. An entry that is in the table during the whole walk is
+    /// seen once, if the caller ignores entries whose hash is below the given one (a line may come
+    /// again in part when the walk starts within it or when growth has divided it).
     pub fn walk(&self, hash: u64, found: &mut Vec<Location>) -> Option<u64> {
         let home = self.home(hash);
         let mut at = home;
@@ -308,7 +313,7 @@ impl HashTable {
         }
     }
 
-    /// Gives the full line `at` a further one, which takes over its last entry.
+    /// Extends the full line `at` by an overflow line, which takes over its last entry.
     fn extend(&mut self, at: Line) -> usize {
         let next = match self.spill_free.pop() {
             Some(next) => next as usize,
@@ -322,7 +327,7 @@ impl HashTable {
         next
     }
 
-    /// Takes the last line of the chain that begins at `home` off if it is empty.
+    /// Removes the last overflow line of the chain that starts at `home` if it is empty.
     fn trim(&mut self, home: Line) {
         let mut before = home;
         let Some(mut last) = chain(self.line(home)) else { return };
@@ -337,7 +342,7 @@ impl HashTable {
     }
 }
 
-/// The number of the line that continues `line`.
+/// Returns the number of the overflow line that continues `line`.
 #[inline]
 fn chain(line: &[u64; WIDTH]) -> Option<usize> {
     let last = line[WIDTH - 1];

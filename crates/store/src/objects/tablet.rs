@@ -1,8 +1,9 @@
-//! Which tablets a master owns: ranges of key hashes of tables, with the keys under which those are hashed.
+//! The tablets that a master owns: ranges of key hashes of tables, with the hash keys of the
+//! tables.
 //!
-//! What always holds: the ranges of a table never overlap; a dropped tablet is remembered, hash key included, until its
-//! objects are gone from memory, so that it cannot be taken back with old objects in it. What is deliberately not here:
-//! the objects, and the sweep that removes them (see [`crate::master`]).
+//! Invariants: the ranges of a table are sorted and never overlap. A dropped tablet is remembered
+//! with its hash key until its objects are gone from memory, so that the master cannot take it back
+//! with old objects in it. [`Memory::sweep`](super::memory::Memory::sweep) removes the objects.
 
 use alloc::vec::Vec;
 
@@ -21,7 +22,7 @@ pub struct Tablet {
 }
 
 impl Tablet {
-    /// Whether the object of `table` under `hash` belongs to it.
+    /// Returns true if the object of `table` under `hash` belongs to the tablet.
     #[must_use]
     pub fn contains(&self, table: TableId, hash: KeyHash) -> bool {
         self.table == table && (self.first..=self.last).contains(&hash.0)
@@ -32,13 +33,13 @@ impl Tablet {
     }
 }
 
-/// Why a tablet cannot be taken.
+/// The reason why a tablet cannot be taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TakeError {
-    /// It overlaps one that is owned already without being that one, or names another hash key.
+    /// It overlaps a tablet that is owned already and differs from it, or it has another hash key.
     #[error("it overlaps another tablet")]
     Overlap,
-    /// It was owned before and its old objects are not gone yet.
+    /// It was owned before, and its old objects are still in memory.
     #[error("its old objects are being removed")]
     Sweeping,
 }
@@ -48,22 +49,22 @@ struct Owned {
     table: TableId,
     hash_key: HashKey,
     hasher: KeyHasher,
-    /// Empty if all tablets were dropped but objects are left.
+    /// Empty if all tablets were dropped but objects are left. Sorted.
     ranges: Vec<(u64, u64)>,
 }
 
 /// The tablets of one master.
 #[derive(Debug, Default)]
 pub struct Tablets {
-    /// By table id.
+    /// The tables, sorted by id.
     tables: Vec<Owned>,
-    /// Where the last look-up found its table.
+    /// The index at which the last look-up found its table.
     recent: usize,
     dropped: Vec<Tablet>,
 }
 
 impl Tablets {
-    /// The hash of `key` in `table`; `None` if its tablet is not owned.
+    /// Returns the hash of `key` in `table`, or `None` if its tablet is not owned.
     #[inline]
     pub fn locate(&mut self, table: TableId, key: &[u8]) -> Option<KeyHash> {
         if self.tables.get(self.recent).is_none_or(|owned| owned.table != table) {
@@ -76,14 +77,14 @@ impl Tablets {
         (hash.0 <= last).then_some(hash)
     }
 
-    /// The hash of `key` in `table`, also if its tablet was dropped and not swept yet; `None` if nothing is known of the
-    /// table, so that there can be no object.
+    /// Returns the hash of `key` in `table`, even if its tablet was dropped and not swept yet.
+    /// `None` means that the table is unknown, so that no object of it exists.
     #[must_use]
     pub fn hash(&self, table: TableId, key: &[u8]) -> Option<KeyHash> {
         self.index(table).ok().map(|index| self.tables[index].hasher.hash(key))
     }
 
-    /// True if all of `tablet` is owned.
+    /// Returns true if all of `tablet` is owned.
     #[must_use]
     pub fn owns(&self, tablet: Tablet) -> bool {
         let Ok(index) = self.index(tablet.table) else { return false };
@@ -99,14 +100,14 @@ impl Tablets {
         false
     }
 
-    /// All that is owned.
+    /// Iterates over all owned tablets.
     pub fn iter(&self) -> impl Iterator<Item = Tablet> {
         self.tables.iter().flat_map(|owned| {
             owned.ranges.iter().map(|&(first, last)| Tablet { table: owned.table, first, last })
         })
     }
 
-    /// Owns `tablet` from now on. OK also if it is owned already.
+    /// Takes a tablet. Succeeds if it is owned already.
     ///
     /// # Errors
     /// [`TakeError`], and nothing changed.
@@ -144,7 +145,8 @@ impl Tablets {
         Ok(())
     }
 
-    /// Owns nothing of `tablet` any more; what it overlaps is cut. True if there may be objects to sweep.
+    /// Drops a tablet and cuts the tablets that overlap it. Returns true if there may be objects to
+    /// sweep.
     pub fn drop_tablet(&mut self, tablet: Tablet) -> bool {
         let Ok(index) = self.index(tablet.table) else { return false };
         let mut left = Vec::new();
@@ -169,19 +171,19 @@ impl Tablets {
         cut
     }
 
-    /// True if the object of `table` under `hash` belongs to a dropped tablet.
+    /// Returns true if the object of `table` under `hash` belongs to a dropped tablet.
     #[must_use]
     pub fn is_dropped(&self, table: TableId, hash: KeyHash) -> bool {
         self.dropped.iter().any(|tablet| tablet.contains(table, hash))
     }
 
-    /// How many dropped tablets wait for their objects' removal.
+    /// Returns the number of dropped tablets whose objects are not yet removed.
     #[must_use]
     pub fn dropped(&self) -> usize {
         self.dropped.len()
     }
 
-    /// The objects of the first `count` dropped tablets are gone.
+    /// Forgets the first `count` dropped tablets, whose objects are gone.
     pub fn swept(&mut self, count: usize) {
         self.dropped.drain(..count.min(self.dropped.len()));
         let dropped = &self.dropped;

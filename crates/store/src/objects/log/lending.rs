@@ -1,4 +1,4 @@
-//! Lending bytes of the log to replies: where pins and copies meet the segments.
+//! Lending bytes of the log to replies, by pins or copies.
 
 use sprat_proto::rpc::Slice;
 
@@ -7,8 +7,8 @@ use crate::objects::loans::COPY;
 use crate::objects::segment::{Location, State};
 
 impl Log {
-    /// Lends the `len` bytes at `at`, which is at least one, until [`Log::give_back`]: in place
-    /// while few segments are pinned, else as a copy; `None` if too much is lent already.
+    /// Lends the `len` (at least one) bytes at `at` until [`Log::give_back`]: in place while few
+    /// segments are pinned, else as a copy. Returns `None` if too much is lent already.
     pub fn lend(&mut self, at: Location, len: usize) -> Option<Slice> {
         let segment = &mut self.slots[at.slot()];
         if segment.pins == 0 {
@@ -21,7 +21,7 @@ impl Log {
         Some(Slice { segment: at.slot() as u32, offset: at.offset() as u32, len: len as u32 })
     }
 
-    /// The bytes of a slice that is lent; none if it makes no sense.
+    /// Returns the bytes of a slice that is lent, or no bytes for a malformed slice.
     #[must_use]
     pub fn lent_bytes(&self, slice: Slice) -> &[u8] {
         let end = slice.offset as usize + slice.len as usize;
@@ -54,13 +54,13 @@ impl Log {
         drained
     }
 
-    /// Segments that replies point into.
+    /// Returns the number of segments that replies refer to.
     #[must_use]
     pub fn pinned(&self) -> u32 {
         self.loans.pinned
     }
 
-    /// Bytes that were copied for replies.
+    /// Returns the bytes that are copied for replies.
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
         self.loans.copied_bytes
