@@ -1,4 +1,4 @@
-//! What a failure means: another try, or the end of the operation.
+//! Failures: each leads to another try or ends the operation.
 
 use alloc::collections::VecDeque;
 
@@ -12,11 +12,11 @@ use crate::message::Status;
 use crate::message::data::Refusal;
 use sprat_proto::node::machine::Link;
 
-/// What an error says of a server that answers BUSY.
+/// The error text for a server that answers BUSY.
 const OVERLOADED: &str = "it answers that it has too much to do";
 
 impl Client {
-    /// The server that an operation was sent to has answered.
+    /// Takes note that the server of an operation has replied.
     #[cold]
     pub(super) fn reached(&mut self, index: u32) {
         if let Some(peer) = self.peer_of(index) {
@@ -25,7 +25,7 @@ impl Client {
         self.doubts = self.routes.peers.iter().any(|peer| peer.why.is_some());
     }
 
-    /// The server answered with another status than OK.
+    /// Takes a reply with another status than OK.
     #[cold]
     pub(super) fn refused(
         &mut self,
@@ -58,10 +58,10 @@ impl Client {
             }
             Status::BadName => Error::BadName,
             Status::TableDoesntExist if !slot.kind.is_object() => Error::TableDoesntExist,
-            // The master takes it for answered: whatever came of it, the answer is lost.
+            // The master has forgotten the outcome, for it counts as acknowledged.
             Status::StaleRpc => Error::Unknown,
             Status::ExpiredLease => {
-                // This try was not executed. Whether the lease has ended the coordinator knows.
+                // This try was not executed. The coordinator knows whether the lease has ended.
                 if slot.lease == self.rifl.lease {
                     self.rifl.doubt();
                 }
@@ -84,7 +84,7 @@ impl Client {
         Some(Done { op: self.end(index), outcome: Err(error) })
     }
 
-    /// There is no answer.
+    /// Takes the failure of a call that got no reply.
     #[cold]
     pub(super) fn failed(
         &mut self,
@@ -115,7 +115,8 @@ impl Client {
         None
     }
 
-    /// Perhaps the object is elsewhere by now: the coordinator is asked while the operation pauses.
+    /// Asks the coordinator for the tablets while the operation pauses, for the object may have
+    /// moved.
     fn try_again(&mut self, now: Instant, index: u32, at_least_ns: u64) {
         let slot = &self.slots[index as usize];
         if slot.kind.is_object() {
@@ -124,7 +125,7 @@ impl Client {
         self.pause(now, index, at_least_ns);
     }
 
-    /// The coordinator refused to answer one of the client's own questions.
+    /// Takes the coordinator's refusal of one of the client's own requests.
     fn question_refused(&mut self, now: Instant, index: u32, refusal: &Refusal<'_>) {
         let refused = |maybe_executed| match refusal.status {
             Status::NotDurable => Error::NotDurable { text: refusal.text.into(), maybe_executed },
@@ -159,7 +160,7 @@ impl Client {
         }
     }
 
-    /// One of the client's own questions was not answered: it is asked again as long as it matters.
+    /// Repeats one of the client's own requests that got no reply, while an operation needs it.
     fn question_failed(&mut self, now: Instant, index: u32) {
         let is_lease = self.slots[index as usize].kind == Kind::Lease;
         if self.somebody_waits(index) || is_lease && self.rifl.valid(now) {
@@ -171,7 +172,7 @@ impl Client {
         self.close_question(index);
     }
 
-    /// Whether an operation waits for the answer to this question.
+    /// Returns true if an operation waits for the reply to this request.
     fn somebody_waits(&self, index: u32) -> bool {
         let slot = &self.slots[index as usize];
         let (parked, what) = match slot.kind {
@@ -183,7 +184,7 @@ impl Client {
         parked.iter().any(|&op| self.parked(op, what).is_some())
     }
 
-    /// The question is over; returns who waited for the answer.
+    /// Ends one of the client's own requests and returns the operations that waited for its reply.
     pub(super) fn close_question(&mut self, index: u32) -> VecDeque<Op> {
         let slot = &self.slots[index as usize];
         let parked = if slot.kind == Kind::Tablets {

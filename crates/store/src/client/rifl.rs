@@ -1,7 +1,8 @@
-//! The client's side of RIFL: what makes a mutation happen exactly once however often it is sent.
+//! The client's side of RIFL, which makes a mutation happen exactly once, however often it is sent.
 //!
-//! What always holds: each mutation has its own number under one lease; a repetition has the same; a number is never used
-//! under another lease. A number counts as answered (`ack`) only when its operation has ended for the program.
+//! Invariants: each mutation has its own number under one lease. A repetition has the same number.
+//! A number is never used under another lease. A number is acknowledged (`ack`) only after its
+//! operation has ended for the program.
 
 use alloc::collections::VecDeque;
 
@@ -11,27 +12,27 @@ use super::op::Op;
 use crate::message::data::Once;
 use crate::types::LeaseId;
 
-/// The most mutations without an answer: masters remember as many results of each client.
+/// The most mutations without a reply. Masters remember this number of outcomes of each client.
 pub const WINDOW: u64 = 512;
 
 #[derive(Debug)]
 pub(super) struct Rifl {
-    /// 0 if there is none.
+    /// The lease, 0 if there is none.
     pub(super) lease: LeaseId,
-    /// Until then mutations may be sent; somewhat before the coordinator's end of it.
+    /// The time until which mutations may be sent. It is before the end of the lease.
     until: Instant,
     renew_at: Instant,
-    /// Whether a mutation went out since the last renewal: an idle client lets its lease end.
+    /// True if a mutation was sent since the last renewal. An idle client lets its lease end.
     used: bool,
     /// The slot of the request for a lease, if one is in progress.
     pub(super) asking: Option<u32>,
-    /// When that request went out.
+    /// The time at which that request was sent.
     pub(super) asked_at: Instant,
-    /// Operations that wait for a lease.
+    /// The operations that wait for a lease.
     pub(super) parked: VecDeque<Op>,
-    /// Operations that wait for the window.
+    /// The operations that wait for the window.
     pub(super) queued: VecDeque<Op>,
-    /// The lowest number without an answer, and whether it and those that follow have one.
+    /// The lowest number without a reply.
     base: u64,
     answered: VecDeque<bool>,
 }
@@ -52,13 +53,13 @@ impl Rifl {
         }
     }
 
-    /// Whether mutations may be sent.
+    /// Returns true if mutations may be sent.
     #[inline]
     pub(super) fn valid(&self, now: Instant) -> bool {
         now < self.until
     }
 
-    /// The next number, or `None` if the window is full.
+    /// Returns the next number, or `None` if the window is full.
     #[inline]
     pub(super) fn assign(&mut self) -> Option<u64> {
         let rpc = self.base + self.answered.len() as u64;
@@ -70,18 +71,18 @@ impl Rifl {
         Some(rpc)
     }
 
-    /// What a message says of mutation `rpc`.
+    /// Returns the identity of mutation `rpc`.
     #[inline]
     pub(super) fn once(&self, rpc: u64) -> Once {
         Once { lease: self.lease, rpc, ack: self.base - 1 }
     }
 
-    /// How many numbers are free.
+    /// Returns the number of free numbers.
     pub(super) fn room(&self) -> u64 {
         WINDOW - self.answered.len() as u64
     }
 
-    /// The operation has ended. Numbers of another lease mean nothing.
+    /// Records that an operation has ended. Numbers of another lease are ignored.
     #[inline]
     pub(super) fn answered(&mut self, lease: LeaseId, rpc: u64) {
         if rpc == 0 || lease != self.lease {
@@ -98,19 +99,20 @@ impl Rifl {
         }
     }
 
-    /// The lease is granted or prolonged, for `term_ns` from when the request went out.
+    /// Records a granted or renewed lease, for `term_ns` from the time of the request.
     pub(super) fn granted(&mut self, lease: LeaseId, term_ns: u64) {
         if lease != self.lease {
             self.lost();
             self.lease = lease;
         }
-        // An eighth less than granted, for clocks that run apart and messages on their way.
+        // The client uses an eighth less than granted, for differing clocks and the time of
+        // messages.
         self.until = self.asked_at.after(term_ns - term_ns / 8);
         self.renew_at = self.asked_at.after(term_ns / 2);
         self.used = false;
     }
 
-    /// The lease has ended: its numbers with it.
+    /// Records that the lease has ended, and its numbers with it.
     pub(super) fn lost(&mut self) {
         self.lease = LeaseId(0);
         self.until = Instant::ZERO;
@@ -119,17 +121,18 @@ impl Rifl {
         self.answered.clear();
     }
 
-    /// A master says that the lease has ended: the coordinator must be asked before anything else is sent.
+    /// Stops mutations until the coordinator has confirmed the lease, because a master has refused
+    /// it.
     pub(super) fn doubt(&mut self) {
         self.until = Instant::ZERO;
     }
 
-    /// Nobody renews the lease until a mutation needs it.
+    /// Stops renewals until a mutation needs the lease.
     pub(super) fn give_up(&mut self) {
         self.renew_at = Instant::NEVER;
     }
 
-    /// When the lease should be renewed, if it is worth it.
+    /// Returns the time of the next renewal, if the lease is in use.
     pub(super) fn renew_at(&self) -> Option<Instant> {
         let wanted = self.used || !self.answered.is_empty();
         (wanted && self.asking.is_none() && self.renew_at != Instant::NEVER)

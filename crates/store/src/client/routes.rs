@@ -1,7 +1,7 @@
-//! Where things are: tables, their tablets, and the servers' links.
+//! The locations of data: tables, their tablets, and the links to servers.
 //!
-//! What always holds: the tablets of a table are sorted and cover all hashes, so that a look-up always finds one. Peer 0 is
-//! the coordinator.
+//! Invariants: the tablets of a table are sorted and cover all hashes, so that a look-up always
+//! finds one. Peer 0 is the coordinator.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -18,16 +18,16 @@ use crate::message::Status;
 use crate::message::control::{self, TabletState};
 use crate::types::{HashKey, KeyHash, TableId};
 
-/// Who has a tablet.
+/// The owner of a tablet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     /// This server.
     Peer(u32),
-    /// Nobody has its data any more.
+    /// No server has its data any more.
     Lost,
     /// Its server has not taken it yet.
     Nobody,
-    /// A server that cannot be reached by the transports in use; the text says so.
+    /// A server that the transports in use cannot reach, with a text about that.
     Unreachable(Box<str>),
 }
 
@@ -44,14 +44,15 @@ pub(super) struct Table {
     pub(super) hasher: KeyHasher,
     /// Empty until they are known.
     pub(super) tablets: Vec<Tablet>,
-    /// The slot of the question for the tablets, if one is in progress.
+    /// The slot of the request for the tablets, if one is in progress.
     pub(super) asking: Option<u32>,
-    /// Operations that wait for the answer.
+    /// The operations that wait for the reply.
     pub(super) parked: VecDeque<Op>,
 }
 
 impl Table {
-    /// The tablet of a hash, which is asked for only if it matters; `None` if the tablets are not known.
+    /// Returns the tablet of a hash, or `None` if the tablets are not known. Calls `hash` only if
+    /// there are several tablets.
     #[inline]
     pub(super) fn tablet(&self, hash: impl FnOnce(&KeyHasher) -> KeyHash) -> Option<&Tablet> {
         match &self.tablets[..] {
@@ -67,11 +68,11 @@ impl Table {
 
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// Its locators, the best first.
+    /// The locators of the server, the best first.
     locators: String,
-    /// Whether the world has been told where it is.
+    /// True if the link to it is connected.
     pub(super) bound: bool,
-    /// Why it could last not be reached; nothing once it has answered.
+    /// The reason why it could not be reached, until it has replied again.
     pub(super) why: Option<Box<str>>,
 }
 
@@ -90,7 +91,7 @@ pub(super) struct Routes {
     transports: Vec<String>,
     pub(super) tables: Vec<Table>,
     by_id: HashMap<u64, u32>,
-    /// The table that was used last: most programs use one many times in a row.
+    /// The table that was used last. Most programs use one table many times in a row.
     last: u32,
     pub(super) peers: Vec<Peer>,
 }
@@ -106,7 +107,7 @@ impl Routes {
         }
     }
 
-    /// The index of a table in `tables`.
+    /// Returns the index of a table in `tables`.
     #[inline]
     pub(super) fn table(&mut self, id: TableId) -> u32 {
         match self.tables.get(self.last as usize) {
@@ -132,10 +133,10 @@ impl Routes {
         })
     }
 
-    /// Takes the coordinator's answer up.
+    /// Takes the tablets from the coordinator's reply.
     ///
     /// # Errors
-    /// [`Status::BadFormat`] if it does not cover all hashes.
+    /// [`Status::BadFormat`] if the tablets do not cover all hashes.
     pub(super) fn learn(
         &mut self,
         table: u32,
@@ -170,7 +171,7 @@ impl Routes {
         Ok(())
     }
 
-    /// The peer at those of `locators` that may be used.
+    /// Returns the peer at the usable ones of `locators`.
     ///
     /// # Errors
     /// [`Error::NoTransport`].
@@ -189,8 +190,8 @@ impl Routes {
     }
 }
 
-/// The locators to use, the best first: those of the first of `transports`, then those of the next; all, in the order of
-/// the server, if any transport will do.
+/// Returns the usable locators, the best first: those of the first of `transports`, then those of
+/// the next. If `transports` is empty, all are usable, in the server's order.
 fn choose(locators: &str, transports: &[String]) -> String {
     let usable: Vec<&str> = if transports.is_empty() {
         split(locators).collect()
@@ -205,7 +206,7 @@ fn protocol(locator: &str) -> &str {
     locator.split(':').next().unwrap_or("").trim()
 }
 
-/// The locators of a list with `;` between them, where a `;` after a backslash or within quotes belongs to a value.
+/// Splits a list of locators at each `;`, except after a backslash or within quotes.
 fn split(locators: &str) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     locators

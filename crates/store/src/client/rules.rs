@@ -1,23 +1,25 @@
-//! Reject rules by what a program wants of them.
+//! Reject rules for the conditions of a program.
 
 use crate::message::data::RejectRules;
 use crate::types::Version;
 
 impl RejectRules {
-    /// Only an object that exists: otherwise [`Error::ObjectDoesntExist`](super::Error::ObjectDoesntExist).
+    /// Accepts only an object that exists: otherwise
+    /// [`Error::ObjectDoesntExist`](super::Error::ObjectDoesntExist).
     #[must_use]
     pub fn if_exists() -> Self {
         Self { doesnt_exist: true, ..Self::default() }
     }
 
-    /// Only if there is no such object yet: otherwise [`Error::ObjectExists`](super::Error::ObjectExists).
+    /// Accepts only a missing object: otherwise
+    /// [`Error::ObjectExists`](super::Error::ObjectExists).
     #[must_use]
     pub fn if_absent() -> Self {
         Self { exists: true, ..Self::default() }
     }
 
-    /// Only the very version that was seen, which is what makes read, change and write safe. For version 0 (there was
-    /// no object): only if there still is none.
+    /// Accepts only this version, so that read, change and write are safe. Version 0 (there was no
+    /// object) accepts only a missing object.
     #[must_use]
     pub fn if_version(version: Version) -> Self {
         match version {
@@ -31,7 +33,8 @@ impl RejectRules {
         }
     }
 
-    /// Only an object newer than `version`, so that an older change cannot hide a newer one; a missing object will do.
+    /// Accepts only an object of a version up to `version`, or a missing one, so that an older
+    /// change cannot hide a newer one.
     #[must_use]
     pub fn if_newer_than(version: Version) -> Self {
         Self { given_version: version, version_le_given: true, ..Self::default() }

@@ -1,4 +1,4 @@
-//! The coordinator's durable state: what stands under which key (normative: `docs/formats.md`, "Coordinator state").
+//! The coordinator's durable state by key (normative: `docs/formats.md`, "Coordinator state").
 //!
 //! ```text
 //! key                    value
@@ -18,17 +18,17 @@ use crate::types::{HashKey, ServerId};
 /// The format of the whole state.
 pub(super) const FORMAT: u16 = 1;
 
-/// Why a state could not be taken up. It is not touched.
+/// The reason why a state was not accepted. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
     /// Another version of the program wrote it.
     #[error("the coordinator's state has format {0}, and this program knows format {FORMAT}")]
     Format(u16),
-    /// A key or value makes no sense.
+    /// A key or value is malformed.
     #[error("a {0} in the coordinator's state is damaged")]
     Damaged(&'static str),
-    /// There are tables, servers or leases, but no cluster that they belong to.
+    /// It has tables, servers or leases, but no cluster.
     #[error("the coordinator's state has no cluster record")]
     NoCluster,
 }
@@ -36,23 +36,23 @@ pub enum RestoreError {
 choices! {
     pub(super),
 
-    /// What a place of the server list holds.
+    /// The content of a place of the server list.
     Place {
-        /// Nobody: only the generation counts.
+        /// The place is free. Only the generation counts.
         Free = 0,
         /// A server with a lease.
         Up = 1,
-        /// A server that is gone but owned tablets, which are lost.
+        /// A server that is gone and owned tablets, which are lost.
         Crashed = 2,
     }
 
-    /// How far a table has come.
+    /// The stage of a table's life.
     Stage {
-        /// Its servers have not all taken its tablets: nobody has been told its id.
+        /// Its servers have not all taken its tablets. No client knows its id.
         Creating = 0,
         /// In use.
         Ready = 1,
-        /// Its name is free again, its servers have not all forgotten it.
+        /// Its name is free again. Its servers have not all dropped their tablets.
         Dropping = 2,
     }
 }
@@ -66,44 +66,44 @@ records! {
         format: u16,
         /// The cluster's random id, never 0.
         id: u64,
-        /// How often the coordinator has started.
+        /// The number of times that the coordinator has started.
         incarnation: u64,
         /// The id of the next table.
         next_table: u64,
         /// The id of the next lease.
         next_lease: u64,
-        /// The longest term that any server was ever granted, in nanoseconds: after a restart nobody can tell who still
-        /// holds one.
+        /// The longest term that any server was ever granted, in nanoseconds. After a restart, any
+        /// server may still hold a lease of that term.
         server_term_ns: u64,
-        /// The same of clients.
+        /// The longest term that any client was ever granted, in nanoseconds.
         client_term_ns: u64,
     }
 
     /// The value of 's'.
     Server<'a> {
-        /// The last generation given out for this place.
+        /// The last generation of this place.
         generation: u32,
-        /// What is there.
+        /// The content of the place.
         place: Place,
-        /// The server's own random number.
+        /// The random number of the server's life.
         nonce: u64,
-        /// Bytes of its log.
+        /// The size of its log in bytes.
         capacity_bytes: u64,
-        /// Where the coordinator reaches it.
+        /// The locators at which the coordinator reaches it.
         control: &'a str,
-        /// Where clients reach it.
+        /// The locators at which clients reach it.
         data: &'a str,
     }
 
     /// The value of 't'.
     Table<'a> {
-        /// How far it has come.
+        /// The stage of its life.
         stage: Stage,
-        /// Its name.
+        /// The name.
         name: &'a str,
         /// The secret under which its keys are hashed.
         hash_key: HashKey,
-        /// Its tablets by first hash.
+        /// The tablets by first hash.
         tablets: Vec<Tablet>,
     }
 
@@ -113,12 +113,12 @@ records! {
         first: u64,
         /// The last one.
         last: u64,
-        /// Who owns it; it is lost if that server is not up.
+        /// The owner. The tablet is lost if that server is not up.
         server: ServerId,
     }
 }
 
-/// One key of the state.
+/// A key of the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     Cluster,
@@ -161,14 +161,14 @@ impl Key {
     }
 }
 
-/// The bytes of a record.
+/// Returns the bytes of a record.
 pub(super) fn encode<'a>(record: &impl Field<'a>) -> Vec<u8> {
     let mut out = Vec::new();
     record.put(&mut out);
     out
 }
 
-/// A record from exactly these bytes.
+/// Parses a record from exactly these bytes.
 pub(super) fn decode<'a, T: Field<'a>>(bytes: &'a [u8]) -> Result<T, Status> {
     let mut rest = Reader(bytes);
     let record = T::take(&mut rest)?;

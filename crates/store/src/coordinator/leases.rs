@@ -1,8 +1,9 @@
-//! Clients' leases: which are valid, and until when.
+//! Leases of clients, and their ends.
 //!
-//! What always holds: a lease that was once said to be expired never becomes valid again. Grants and expiries are
-//! durable, prolongations are not: after a restart of the coordinator every lease that had not expired gets a full term
-//! ([`Leases::floor`]), which is never shorter than what its client was told.
+//! Invariants: a lease that a reply has called expired never becomes valid again. Grants and
+//! expiries are durable, renewals are not: after a restart of the coordinator every lease that had
+//! not expired gets a full term ([`Leases::floor`]), which is never shorter than the term in any
+//! reply.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -13,7 +14,7 @@ use sprat_proto::Instant;
 pub(super) struct Leases {
     until: BTreeMap<u64, Instant>,
     by_time: BTreeSet<(Instant, u64)>,
-    /// No lease expires before this.
+    /// No lease expires before this time.
     pub(super) floor: Instant,
 }
 
@@ -22,12 +23,12 @@ impl Leases {
         self.until.len()
     }
 
-    /// The greatest id.
+    /// Returns the greatest id.
     pub(super) fn last(&self) -> Option<u64> {
         self.until.last_key_value().map(|(&id, _)| id)
     }
 
-    /// Takes over when the leases in `old` that are here too were heard of.
+    /// Takes the ends of the leases that are also in `old` from there.
     pub(super) fn heard_as(&mut self, old: &Self) {
         self.floor = old.floor;
         let (here, heard) = (&self.until, &old.until);
@@ -44,19 +45,20 @@ impl Leases {
         self.by_time.insert((until, id));
     }
 
-    /// True if the lease was there.
+    /// Removes a lease. Returns true if it existed.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         let Some(until) = self.until.remove(&id) else { return false };
         self.by_time.remove(&(until, id));
         true
     }
 
-    /// How much longer the lease is valid: `None` if it is unknown, `Some(0)` if it must be removed now.
+    /// Returns the remaining time of a lease: `None` if it is unknown, `Some(0)` if it must be
+    /// removed now.
     pub(super) fn valid_ns(&self, now: Instant, id: u64) -> Option<u64> {
         self.until.get(&id).map(|&until| until.max(self.floor).since(now))
     }
 
-    /// A lease whose time is over.
+    /// Returns a lease that has ended.
     pub(super) fn expired(&self, now: Instant) -> Option<u64> {
         let &(until, id) = self.by_time.first()?;
         (until.max(self.floor) <= now).then_some(id)

@@ -1,4 +1,4 @@
-//! Servers that join, stay and go, clients' leases, and what anybody may ask about tables and servers.
+//! Servers that join, renew and stop, leases of clients, and queries about tables and servers.
 
 use alloc::vec::Vec;
 
@@ -36,7 +36,7 @@ impl Coordinator {
         }
         let until = now.after(self.config.server_term_ns).after(self.config.server_margin_ns);
         let server = if let Some(server) = self.servers.by_nonce(request.nonce) {
-            // It asks again because it did not get the answer.
+            // It repeats the request because it did not get the reply.
             if let Some(slot) = self.servers.up_mut(server) {
                 (slot.until, slot.heard) = (until, true);
             }
@@ -84,7 +84,8 @@ impl Coordinator {
         self.answer_or(caller, reply.emit(), Otherwise::Refused)
     }
 
-    /// Answered at once: the server has been told its id, so whatever the answer rests on is durable.
+    /// Renews a server's lease. Replies at once: the server knows its id, so that its enlistment is
+    /// durable.
     pub(super) fn renew_server(
         &mut self,
         now: Instant,
@@ -112,7 +113,8 @@ impl Coordinator {
         request: &HintCrashed,
     ) -> Option<Message> {
         let known = request.cluster == self.cluster.id && self.servers.up(request.server).is_some();
-        // That a server does not answer a client says nothing about its lease: it ends when it is not prolonged.
+        // A server that does not answer a client may still hold its lease, which ends unless it is
+        // renewed.
         if known && request.hint == Hint::Leaving {
             if let Some(reply) = self.unwritable(Otherwise::Refused) {
                 return Some(reply.into());
@@ -122,7 +124,7 @@ impl Coordinator {
         self.answer_or(caller, control::done(), Otherwise::Refused)
     }
 
-    /// Nobody serves this server's tablets from now on.
+    /// Marks a server as gone. No server serves its tablets from now on.
     fn server_gone(&mut self, server: ServerId) {
         let Some(slot) = self.servers.up_mut(server) else { return };
         slot.place = if slot.tablets == 0 { Place::Free } else { Place::Crashed };
@@ -223,7 +225,8 @@ impl Coordinator {
             valid_ns.push(valid.unwrap_or(0));
         }
         let reply = LeaseTimes { valid_ns }.emit();
-        // Only an end must be durable before it is told: nobody asks about a lease whose grant is not.
+        // Only an end must be durable before the reply: no request names a lease whose grant is not
+        // durable.
         if LeaseTimes::parse(&reply).is_ok_and(|times| times.valid_ns.iter().all(|&ns| ns > 0)) {
             return Some(reply.into());
         }
@@ -238,7 +241,7 @@ impl Coordinator {
         }
     }
 
-    /// Forgets leases whose time is over, a bounded number at once; true if there may be more.
+    /// Ends expired leases, a bounded number at a time. Returns true if there may be more.
     pub(super) fn expire_leases(&mut self, now: Instant) -> bool {
         let mut batch = Batch::default();
         while batch.deletes.len() < LEASES_A_TURN
@@ -343,5 +346,5 @@ impl Coordinator {
     }
 }
 
-/// Leases forgotten in one turn of the loop.
+/// The leases that end in one turn.
 const LEASES_A_TURN: usize = 256;

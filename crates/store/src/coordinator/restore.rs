@@ -1,8 +1,9 @@
 //! The return to the durable state: after a restart of the process, and after changes that the disk
 //! did not take.
 //!
-//! Invariants: after [`Coordinator::roll_back`] the memory agrees with the disk. The times of renewals,
-//! the requests that wait for a table, and the calls in progress are in memory alone and stay.
+//! Invariants: after [`Coordinator::roll_back`] the memory agrees with the disk. The times of
+//! renewals, the requests that wait for a table, and the calls in progress are in memory alone and
+//! stay.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -28,11 +29,11 @@ const REFUSE_NS: u64 = 20 * MS;
 const REFUSE_PAIR_NS: u64 = 2 * US;
 
 impl Coordinator {
-    /// A coordinator that goes on from the durable state `pairs`: everything that was ever persisted, in any order; a
-    /// new cluster if there is nothing.
+    /// Returns a coordinator that continues from the durable state `pairs`, in any order, or starts
+    /// a new cluster if there are none.
     ///
     /// # Errors
-    /// [`RestoreError`] if the state makes no sense.
+    /// [`RestoreError`] if the state is malformed.
     pub fn restore(
         now: Instant,
         config: Config,
@@ -46,7 +47,7 @@ impl Coordinator {
             None if fresh => new_cluster(&mut rng),
             None => return Err(RestoreError::NoCluster),
         };
-        // Whoever holds a lease has it from an earlier life, perhaps not the last one and perhaps with a longer term.
+        // A lease may be from an earlier life of the coordinator, with a longer term.
         cluster.server_term_ns = cluster.server_term_ns.max(config.server_term_ns);
         cluster.client_term_ns = cluster.client_term_ns.max(config.client_term_ns);
         servers.floor = now.after(cluster.server_term_ns).after(config.server_margin_ns);
@@ -79,7 +80,7 @@ impl Coordinator {
         Ok(this)
     }
 
-    /// Changes were not written: memory goes back to `durable`.
+    /// Returns the memory to the state `durable`, for changes were not written.
     pub(super) fn roll_back(
         &mut self,
         now: Instant,
@@ -104,13 +105,14 @@ impl Coordinator {
                 self.take_back_tables(tables);
                 self.refuse_waiting();
             }
-            // Without a durable start nothing could be said: the terms of leases, or the cluster's very id, are unknown.
+            // Before the first durable change, no reply has gone out, and the cluster's id is
+            // unknown. The process must stop.
             Ok(_) => self.out.push_back(Output::Stop { reason: reason.into() }),
             Err(e) => self.out.push_back(Output::Stop { reason: format!("{reason}; then {e}") }),
         }
     }
 
-    /// Servers as they are on the disk; those that live on were heard of when they were.
+    /// Takes the servers from the disk, and the times of their renewals from memory.
     fn take_back_servers(&mut self, restored: Servers) {
         let floor = self.servers.floor;
         let old = core::mem::replace(&mut self.servers, Servers { floor, ..restored });
@@ -118,7 +120,8 @@ impl Coordinator {
             let same = |slot: &&mut Slot| slot.generation == old.generation;
             match self.servers.slots.get_mut(index).filter(same) {
                 Some(slot) => {
-                    // One that was given up is so again as soon as that can be written: its time is over, or it left.
+                    // A server that was given up will be again once that can be written: its lease
+                    // has ended, or it has stopped.
                     if old.place == Place::Up {
                         slot.until = old.until;
                     }
@@ -132,14 +135,14 @@ impl Coordinator {
         }
     }
 
-    /// Leases as they are on the disk; those that had not ended were heard of when they were.
+    /// Takes the leases from the disk, and the times of their renewals from memory.
     fn take_back_leases(&mut self, restored: Leases) {
         let old = core::mem::replace(&mut self.leases, restored);
         self.leases.heard_as(&old);
     }
 
-    /// Tables as they are on the disk. A caller goes on waiting for a table that is as far as it was; a call that is under
-    /// way comes to its end.
+    /// Takes the tables from the disk. A request continues to wait for a table whose stage is the
+    /// same. A call in progress continues.
     fn take_back_tables(&mut self, restored: Tables) {
         let mut old = core::mem::replace(&mut self.tables, restored);
         let mut refused = Vec::new();
@@ -160,10 +163,10 @@ impl Coordinator {
         }
     }
 
-    /// Answers everyone that waits for a change.
+    /// Fails all requests that wait for a change.
     fn refuse_waiting(&mut self) {
         for (_, effect) in core::mem::take(&mut self.journal.effects) {
-            // Work on tables begins again by `resume`.
+            // `resume` starts the work on tables again.
             if let Effect::Reply { caller, otherwise, .. } = effect {
                 let message = self.refused(otherwise).into();
                 self.out.push_back(Output::Reply { caller, message });
@@ -171,7 +174,7 @@ impl Coordinator {
         }
     }
 
-    /// The answer to a request whose change is not written.
+    /// Returns the reply to a request whose change is not written.
     fn refused(&self, otherwise: Otherwise) -> Vec<u8> {
         let reason = self.refusal.as_ref().map_or("", |refusal| &refusal.reason);
         match otherwise {
@@ -181,12 +184,12 @@ impl Coordinator {
         }
     }
 
-    /// The answer to a request for a change, as long as the disk takes none.
+    /// Returns the reply to a request for a change while the disk takes none.
     pub(super) fn unwritable(&self, otherwise: Otherwise) -> Option<Vec<u8>> {
         self.refusal.as_ref().map(|_| self.refused(otherwise))
     }
 
-    /// Changes can be tried again: so work on tables goes on.
+    /// Continues the work on tables, for changes can be tried again.
     pub(super) fn resume(&mut self) {
         for id in self.unsettled_tables() {
             self.begin(id);

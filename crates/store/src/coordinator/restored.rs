@@ -12,7 +12,7 @@ use super::table::{Table, Tables};
 /// The most places of a server list that is accepted.
 const MAX_PLACES: u32 = 1 << 16;
 
-/// What a disk says.
+/// The durable state in memory.
 #[derive(Debug)]
 pub(super) struct Restored {
     pub(super) cluster: Option<durable::Cluster>,
@@ -22,7 +22,7 @@ pub(super) struct Restored {
 }
 
 impl Restored {
-    /// Everything that was ever persisted, in any order.
+    /// Reads all pairs of the durable state, in any order.
     pub(super) fn from(
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, RestoreError> {
@@ -53,7 +53,7 @@ impl Restored {
 
 fn restored_cluster(value: &[u8]) -> Result<durable::Cluster, RestoreError> {
     match *value {
-        // The format stands first, so that another one can be named whatever follows.
+        // The format stands first, so that an error can name any other format.
         [a, b, ..] if u16::from_be_bytes([a, b]) != FORMAT => {
             Err(RestoreError::Format(u16::from_be_bytes([a, b])))
         }
@@ -61,7 +61,7 @@ fn restored_cluster(value: &[u8]) -> Result<durable::Cluster, RestoreError> {
     }
 }
 
-/// What the rest of the code relies on.
+/// Checks the invariants that the other code relies on.
 fn check_restored(
     cluster: &durable::Cluster,
     tables: &Tables,
@@ -84,7 +84,7 @@ fn check_restored(
 
 fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(), RestoreError> {
     let damaged = RestoreError::Damaged("server record");
-    // No coordinator ever had so many; the list is indexed by this number.
+    // The list is indexed by this number. No coordinator ever had that many places.
     if index >= MAX_PLACES {
         return Err(damaged);
     }
@@ -103,7 +103,7 @@ fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// The record of a cluster that begins.
+/// Returns the record of a new cluster.
 pub(super) fn new_cluster(rng: &mut Rng) -> durable::Cluster {
     durable::Cluster {
         format: FORMAT,

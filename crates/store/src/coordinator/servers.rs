@@ -1,8 +1,8 @@
-//! The server list: places, each with a server that is up, one that crashed, or nobody.
+//! The server list: places, each free or with a server that is up or crashed.
 //!
-//! What always holds: a (place, generation) names one life of one server for ever. A server is taken for crashed only
-//! when the term that it was granted last, and a margin for clocks that run apart, has passed by this clock, or when it
-//! said itself that it serves no more.
+//! Invariants: a (place, generation) names one life of one server for ever. A server counts as
+//! crashed only when its last term and a margin for differing clocks have passed by this clock, or
+//! when it reported itself that it has stopped.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -21,13 +21,14 @@ pub(super) struct Slot {
     pub(super) control: String,
     pub(super) data: String,
     pub(super) usage: Usage,
-    /// When its lease and the margin are over, unless [`Servers::floor`] is later.
+    /// The end of its lease and the margin, unless [`Servers::floor`] is later.
     pub(super) until: Instant,
-    /// Whether it was heard of since this coordinator started, and since another server enlisted at its locators.
+    /// True if it has renewed its lease since this coordinator started and since another server
+    /// enlisted at its locators.
     pub(super) heard: bool,
-    /// How many tablets name this place with this generation.
+    /// The number of tablets that name this place with this generation.
     pub(super) tablets: u32,
-    /// Whether the world has been told where this server is.
+    /// True if the link to this server is connected.
     pub(super) linked: bool,
 }
 
@@ -62,12 +63,12 @@ impl Slot {
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     pub(super) slots: Vec<Slot>,
-    /// No server's lease is over before this.
+    /// No server's lease ends before this time.
     pub(super) floor: Instant,
 }
 
 impl Servers {
-    /// The server, if it is this life of it and it is up.
+    /// Returns the server if this life of it is up.
     pub(super) fn up(&self, id: ServerId) -> Option<&Slot> {
         self.slots
             .get(id.index as usize)
@@ -80,20 +81,21 @@ impl Servers {
             .filter(|slot| slot.generation == id.generation && slot.place == Place::Up)
     }
 
-    /// All that are up.
+    /// Iterates over all servers that are up.
     pub(super) fn all_up(&self) -> impl Iterator<Item = (ServerId, &Slot)> {
         self.slots.iter().enumerate().filter(|(_, slot)| slot.place == Place::Up).map(
             |(index, slot)| (ServerId { index: index as u32, generation: slot.generation }, slot),
         )
     }
 
-    /// The server that is up and has this nonce.
+    /// Returns the server that is up and has this nonce.
     pub(super) fn by_nonce(&self, nonce: u64) -> Option<ServerId> {
         self.all_up().find(|(_, slot)| slot.nonce == nonce).map(|(id, _)| id)
     }
 
-    /// A place for a new server: a free one, else a new one, else one whose server is gone (its tablets stay lost, for
-    /// they name the old generation). `None` if there are `max` servers up.
+    /// Returns a place for a new server: a free one, else a new one, else that of a crashed server
+    /// (its tablets stay lost, for they name the old generation). Returns `None` if `max` servers
+    /// are up.
     pub(super) fn vacancy(&self, max: u32) -> Option<usize> {
         let last_life = |slot: &Slot| slot.generation == u32::MAX;
         let find =
@@ -103,8 +105,9 @@ impl Servers {
             .or_else(|| find(Place::Crashed))
     }
 
-    /// Servers that are up by how few tablets they have, then by index; first those that were heard of. One that was not
-    /// is perhaps dead, and a table on it waits for the end of its lease.
+    /// Returns the servers that are up, ordered by their number of tablets, then by index. Servers
+    /// that have not renewed their leases come last: they may be dead, and a table on them would
+    /// wait for the end of their leases.
     pub(super) fn by_load(&self) -> Vec<ServerId> {
         let mut all: Vec<_> =
             self.all_up().map(|(id, slot)| (!slot.heard, slot.tablets, id)).collect();
@@ -112,13 +115,14 @@ impl Servers {
         all.into_iter().map(|(_, _, id)| id).collect()
     }
 
-    /// Another server enlists at these locators: those that were there are dead, most likely, until they renew.
+    /// Takes note that another server enlists at these locators. Earlier servers there are probably
+    /// dead, unless they renew.
     pub(super) fn superseded(&mut self, control: &str) {
         let up = self.slots.iter_mut().filter(|slot| slot.place == Place::Up);
         up.filter(|slot| slot.control == control).for_each(|slot| slot.heard = false);
     }
 
-    /// Counts a tablet that a server gets (or, with `-1`, loses).
+    /// Counts a tablet that a server gets, or loses if `change` is -1.
     pub(super) fn count(&mut self, id: ServerId, change: i32) {
         if let Some(slot) = self.slots.get_mut(id.index as usize)
             && slot.generation == id.generation
@@ -127,7 +131,7 @@ impl Servers {
         }
     }
 
-    /// Servers whose lease is over.
+    /// Returns the servers whose leases have ended.
     pub(super) fn expired(&self, now: Instant) -> Vec<ServerId> {
         self.all_up()
             .filter(|(_, slot)| slot.until.max(self.floor) <= now)

@@ -1,21 +1,25 @@
-//! The state file: a map of bytes to bytes as a checkpoint and a log (normative: `docs/formats.md`, "State file").
+//! The state file: a map of bytes to bytes as a checkpoint and a log (normative: `docs/formats.md`,
+//! "State file").
 //!
 //! ```text
 //! 0            4096         start                                   end
 //! superblock 0 │ superblock 1 │ … │ checkpoint records │ log records │ zeros, or a torn record
 //! ```
-//! A superblock says where the records of the current generation start, and up to where they are sealed: known to be on the
-//! disk. Each record carries the CRC32C of itself and of the record before it.
+//! A superblock tells where the records of the current generation start, and where their sealed
+//! part ends: those records are on the disk. Each record carries the CRC32C of itself and of the
+//! record before it.
 //!
 //! What always holds:
-//! - Sealed records are all there, in order and unchanged, or the file is refused. Only what follows the seal may be torn,
-//!   and at most the last record of it was not acknowledged.
-//! - A new generation is written beside the old one, and becomes current by one superblock.
-//! - Both superblocks seal each record, so that damage in two places, one of them a superblock, is noticed too. A sector is
-//!   written wholly or not at all.
-//! - Memory is taken for bytes that are there, never for a length that they claim; damage is a [`Damage`], never a panic.
+//! - Sealed records are complete, in order and unchanged, or the file is refused. Only records
+//!   behind the seal may be torn, and at most the last of them was not acknowledged.
+//! - A new generation is written beside the old one, and one superblock makes it current.
+//! - Both superblocks seal each record, so that damage in two places, one of them a superblock, is
+//!   detected too. A sector is written wholly or not at all.
+//! - Memory is taken for bytes that are present, never for a length in the file. Damage is a
+//!   [`Damage`], never a panic.
 //!
-//! Not here: the file. [`Piece`]s say which bytes go where; `crates/sprat/src/disk/file.rs` writes them.
+//! Elsewhere: the file. [`Piece`]s tell which bytes go where; the disk thread of `sprat` writes
+//! them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -32,30 +36,30 @@ const MAGIC: [u8; 8] = *b"SPRATST\n";
 const REDB: &[u8] = b"redb";
 /// The distance of the superblocks: no sector and no page holds both.
 const BLOCK: u64 = 4096;
-/// Where records may start: no file is shorter.
+/// The first offset at which records may start. No file is shorter.
 pub const AREA: u64 = 2 * BLOCK;
-/// The longest body of a record: no writer comes near it, and no reader believes more.
+/// The longest body of a record. Writers stay far below it, and readers refuse more.
 pub const MAX_BODY: usize = 16 << 20;
 /// Bytes after which a checkpoint begins a new record.
 const CHECKPOINT_BODY: usize = 256 << 10;
 
-/// What the file holds.
+/// The contents of the file.
 pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Why a file is not taken. It is not touched.
+/// The reason why a file is refused. The file is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// It has no bytes at all.
+    /// It has no bytes.
     #[error("the file is empty: it is no state file, or it was cut off")]
     Empty,
-    /// It begins like no state file.
+    /// It does not start like a state file.
     #[error("this is no state file of sprat")]
     Foreign,
     /// Another version of the program wrote it.
     #[error("the state file has format {0}, and this program knows format {FORMAT}")]
     Format(u16),
-    /// Neither superblock is whole.
+    /// Neither superblock is intact.
     #[error("the state file is damaged: neither of its two superblocks is whole")]
     Superblocks,
     /// It ends before its sealed records do.
@@ -63,12 +67,12 @@ pub enum Damage {
         "the state file is damaged: it has {len} bytes, and its records go on up to byte {end}"
     )]
     Truncated {
-        /// Its length.
+        /// The length of the file.
         len: u64,
-        /// Where the sealed records end.
+        /// The end of the sealed records.
         end: u64,
     },
-    /// A sealed record is not what was written.
+    /// A sealed record differs from what was written.
     #[error("the state file is damaged: the record at byte {0} is not what was written there")]
     Record(u64),
 }
@@ -82,14 +86,16 @@ struct Superblock {
     reserved: [u8; 6],
     /// The number of the checkpoint, from 1.
     generation: U64,
-    /// Where its first record is.
+    /// The offset of its first record.
     start: U64,
-    /// Where the sealed records end.
+    /// The end of the sealed records.
     end: U64,
-    /// The checksum of the last sealed record; of none, what the first record continues.
+    /// The checksum of the last sealed record, or the value that the first record continues if
+    /// there is none.
     chain: U32,
     reserved2: [u8; 4],
-    /// Counts superblocks: the higher one of two is the current one, and is superblock 0 if it is even.
+    /// The number of the superblock. The higher one of two is current. An even number is at
+    /// superblock 0.
     serial: U64,
     reserved3: [u8; 4],
     /// CRC32C of the 60 bytes before.
@@ -100,15 +106,15 @@ struct Superblock {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Head {
-    /// Bytes of the body; 0 is no record.
+    /// The length of the body. 0 means that there is no record.
     len: U32,
-    /// CRC32C of the checksum of the record before, of `len` and of the body.
+    /// The CRC32C of the checksum of the record before, of `len` and of the body.
     crc: U32,
 }
 
 const HEAD: usize = size_of::<Head>();
 
-/// Changes of one record, all or nothing, in their order.
+/// The changes of one record in their order. They are applied all or none.
 #[derive(Clone, Debug, Default)]
 pub struct Body(Vec<u8>);
 
@@ -116,7 +122,7 @@ const PUT: u8 = 1;
 const DELETE: u8 = 2;
 
 impl Body {
-    /// Sets a key. False if the pair is too long for the format; the body is as before then.
+    /// Sets a key. Returns false and changes nothing if the pair is too long for the format.
     #[must_use]
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
         let (Ok(key_len), Ok(value_len)) = (u16::try_from(key.len()), u32::try_from(value.len()))
@@ -131,7 +137,7 @@ impl Body {
         true
     }
 
-    /// Removes a key. False if it is too long for the format.
+    /// Removes a key. Returns false and changes nothing if it is too long for the format.
     #[must_use]
     pub fn delete(&mut self, key: &[u8]) -> bool {
         let Ok(len) = u16::try_from(key.len()) else { return false };
@@ -141,37 +147,37 @@ impl Body {
         true
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True if it changes nothing.
+    /// Returns true if it has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Bytes for one place of the file.
+/// Bytes to be written at one offset of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Where they go.
+    /// The offset.
     pub at: u64,
-    /// What goes there.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
 impl Piece {
-    /// The place behind it.
+    /// Returns the offset behind the bytes.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.at + self.bytes.len() as u64
     }
 }
 
-/// Where the log of a file is, and how it goes on.
+/// The position of a file's log, and the state that the next record continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Log {
     generation: u64,
@@ -184,16 +190,17 @@ pub struct Log {
 /// A file that was read.
 #[derive(Debug)]
 pub struct Opened {
-    /// What it holds.
+    /// The contents.
     pub pairs: Pairs,
-    /// Its log, ready to be continued.
+    /// The log, ready to be continued.
     pub log: Log,
-    /// Records behind the seal. They may be in the kernel's memory only: write them again before anything rests on them.
+    /// Records behind the seal. They may be in the kernel's memory alone: write them again before
+    /// anything depends on them.
     pub unsealed: Option<Piece>,
 }
 
 impl Log {
-    /// The log of a file that holds nothing: [`AREA`] zeros, and two seals.
+    /// Returns the log of an empty file: [`AREA`] zeros, and two seals.
     #[must_use]
     pub fn new() -> Self {
         Self::starting(1, AREA, 0)
@@ -204,25 +211,26 @@ impl Log {
         Self { generation, start, end: start, chain, serial }
     }
 
-    /// Where the next record goes.
+    /// Returns the offset of the next record.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Bytes of all records.
+    /// Returns the length of all records in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
 
-    /// True if there is no record.
+    /// Returns true if there is no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The record for these changes; `None` if they are empty or too long. It counts once [`Log::wrote`] is called.
+    /// Returns the record for these changes, or `None` if they are empty or too long. It counts
+    /// after [`Log::wrote`].
     #[must_use]
     pub fn record(&self, body: &Body) -> Option<Piece> {
         if body.is_empty() || body.len() > MAX_BODY {
@@ -236,7 +244,7 @@ impl Log {
         Some(Piece { at: self.end, bytes })
     }
 
-    /// The record that [`Log::record`] made last is on the disk.
+    /// Records that the last result of [`Log::record`] is on the disk.
     pub fn wrote(&mut self, record: &Piece) {
         debug_assert_eq!(record.at, self.end);
         if let Ok((head, _)) = Head::read_from_prefix(&record.bytes) {
@@ -245,7 +253,7 @@ impl Log {
         }
     }
 
-    /// The next superblock: what is written now is sealed by it.
+    /// Returns the next superblock, which seals all records that are written now.
     pub fn seal(&mut self) -> Piece {
         self.serial += 1;
         let mut block = Superblock {
@@ -265,9 +273,10 @@ impl Log {
         Piece { at: self.serial % 2 * BLOCK, bytes: block.as_bytes().to_vec() }
     }
 
-    /// A new generation that holds `pairs`: its log, and the bytes to write. They touch nothing that the current generation
-    /// needs. Once they are on the disk two seals make the generation current, the first of them on the disk before the
-    /// second is written; then the file may end behind it.
+    /// Returns a new generation that holds `pairs`: its log, and the bytes to write. They overwrite
+    /// nothing that the current generation needs. Once they are on the disk, two seals make the
+    /// generation current; the first must be on the disk before the second is written. Then the
+    /// file may end behind it.
     #[must_use]
     pub fn checkpoint(&self, pairs: &Pairs) -> (Self, Vec<Piece>) {
         let front = self.checkpoint_at(AREA, pairs);
@@ -291,7 +300,7 @@ impl Log {
             if body.len() + key.len() + value.len() > CHECKPOINT_BODY {
                 close(&mut body);
             }
-            // What was read from records fits into them.
+            // A pair that was read from a record fits into one.
             let _ = body.put(key, value);
         }
         close(&mut body);
@@ -305,17 +314,17 @@ impl Default for Log {
     }
 }
 
-/// Reads a whole file.
+/// Parses a whole file.
 ///
 /// # Errors
-/// [`Damage`], if it is not exactly what was written and sealed.
+/// [`Damage`] if it differs from what was written and sealed.
 pub fn read(file: &[u8]) -> Result<Opened, Damage> {
     let block = current(file)?;
     let (start, sealed, len) = (block.start.get(), block.end.get(), file.len() as u64);
     if sealed > len {
         return Err(Damage::Truncated { len, end: sealed });
     }
-    // No writer counts that far; the sums below cannot overflow.
+    // No writer counts this far. The sums below cannot overflow.
     let counted = block.serial.get().max(block.generation.get()) < 1 << 63;
     if start < AREA || start > sealed || !counted {
         return Err(Damage::Superblocks);
@@ -332,7 +341,7 @@ pub fn read(file: &[u8]) -> Result<Opened, Damage> {
     if log.chain != block.chain.get() {
         return Err(Damage::Record(start));
     }
-    // A body that its checksum covers and that makes no sense was never written.
+    // No writer makes a malformed body with a correct checksum.
     while let Some(body) = next(file, &mut log) {
         if !apply(&mut pairs, body) {
             return Err(Damage::Record(log.end));
@@ -343,7 +352,7 @@ pub fn read(file: &[u8]) -> Result<Opened, Damage> {
     Ok(Opened { pairs, log, unsealed })
 }
 
-/// The superblock that counts.
+/// Returns the current superblock.
 fn current(file: &[u8]) -> Result<Superblock, Damage> {
     if file.is_empty() {
         return Err(Damage::Empty);
@@ -369,7 +378,8 @@ fn current(file: &[u8]) -> Result<Superblock, Damage> {
     }
 }
 
-/// The body of the record at the log's end, if there is a whole one; the log is behind it then.
+/// Returns the body of the record at the log's end if it is complete, and moves the log's end
+/// behind it.
 fn next<'f>(file: &'f [u8], log: &mut Log) -> Option<&'f [u8]> {
     let rest = file.get(usize::try_from(log.end).ok()?..)?;
     let (head, rest) = Head::read_from_prefix(rest).ok()?;
@@ -383,7 +393,7 @@ fn next<'f>(file: &'f [u8], log: &mut Log) -> Option<&'f [u8]> {
     Some(body)
 }
 
-/// Makes the changes of a record; false if it is malformed.
+/// Applies the changes of a record. Returns false if it is malformed.
 fn apply(pairs: &mut Pairs, mut body: &[u8]) -> bool {
     while !body.is_empty() {
         if change(pairs, &mut body).is_none() {

@@ -11,18 +11,18 @@ use super::durable::{self, Stage};
 use crate::message::control::{self, TableKey};
 use crate::types::{HashKey, ServerId, TableId};
 
-/// What is being done about a tablet's server.
+/// The progress of the call to a tablet's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
-    /// Nothing: it has not begun.
+    /// The work has not started.
     Idle,
-    /// It waits in [`Tables::ready`].
+    /// The tablet is in [`Tables::ready`].
     Queued,
-    /// A call is under way.
+    /// A call is in progress.
     Calling,
-    /// A call failed; the next one comes later ([`Tables::later`]).
+    /// A call failed. The next one comes later ([`Tables::later`]).
     Waiting,
-    /// Nothing more: the server did what the table's stage asks for, or is gone.
+    /// The server has done its part of the table's stage, or is gone.
     Settled,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Tablet {
     pub(super) last: u64,
     pub(super) server: ServerId,
     pub(super) work: Work,
-    /// Calls that failed in a row.
+    /// The number of calls that failed in a row.
     pub(super) failures: u32,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Table {
     pub(super) hash_key: HashKey,
     pub(super) stage: Stage,
     pub(super) tablets: Vec<Tablet>,
-    /// Who waits for the stage to be over.
+    /// The requests that wait for the end of the stage.
     pub(super) waiters: Vec<Caller>,
-    /// The last change of it; no server is called before it is durable.
+    /// The last change of the table. No server is called before it is durable.
     pub(super) changed: u64,
 }
 
@@ -82,7 +82,7 @@ impl Table {
         }
     }
 
-    /// Whether it has a name, and its tablets cover all hashes, each once.
+    /// Returns true if it has a name and its tablets cover each hash once.
     pub(super) fn makes_sense(&self) -> bool {
         let mut next = Some(0);
         let mut whole = (1..=control::MAX_SPAN as usize).contains(&self.tablets.len());
@@ -98,7 +98,7 @@ impl Table {
     }
 }
 
-/// A call to a master that is under way.
+/// A call to a master that is in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) table: u64,
@@ -112,9 +112,9 @@ pub(super) struct Tables {
     pub(super) by_id: BTreeMap<u64, Table>,
     /// Tables that are not being dropped.
     pub(super) by_name: BTreeMap<String, u64>,
-    /// Tablets of all tables.
+    /// The number of tablets of all tables.
     pub(super) tablets: usize,
-    /// Callers in all `waiters`.
+    /// The number of requests in all `waiters`.
     pub(super) waiting: usize,
     pub(super) ready: VecDeque<(u64, usize)>,
     pub(super) later: BTreeSet<(Instant, u64, usize)>,
@@ -123,12 +123,12 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// When the next failed call is to be repeated.
+    /// Returns the time at which the next failed call is repeated.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.later.first().map(|&(at, ..)| at)
     }
 
-    /// Takes over the calls that are under way.
+    /// Takes over the calls in progress from `old`.
     pub(super) fn take_calls(&mut self, old: Self) {
         (self.calls, self.next_tag) = (old.calls, old.next_tag);
         for call in self.calls.values() {
@@ -140,7 +140,7 @@ impl Tables {
         }
     }
 
-    /// False if there is one of that name.
+    /// Inserts a table. Returns false if its name is in use.
     pub(super) fn insert(&mut self, id: u64, table: Table) -> bool {
         if table.stage != Stage::Dropping && self.by_name.insert(table.name.clone(), id).is_some() {
             return false;

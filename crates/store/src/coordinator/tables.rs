@@ -1,12 +1,12 @@
-//! Tables: their life from creation to the last server that forgets them, and the calls to masters that this takes.
+//! Creating and dropping tables, and the calls to masters for that.
 //!
 //! ```text
 //! CreateTable ─► Creating (durable) ─► TakeTablet to each owner ─► Ready (durable) ─► reply
 //! DropTable   ─► Dropping (durable) ─► DropTablet to each owner ─► gone  (durable) ─► reply
 //! ```
-//! What always holds: a tablet's owner changes only while its table is `Creating`, before anybody was told its id. From
-//! then on the tablet belongs to that one life of that one server, and is lost with it. The reply to a drop waits until
-//! no server can answer for the table any more.
+//! Invariants: a tablet's owner changes only while its table is `Creating`, before any reply has
+//! named its id. From then on the tablet belongs to one life of one server, and is lost with it.
+//! The reply to a drop waits until no server can answer for the table any more.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -114,7 +114,7 @@ impl Coordinator {
             self.begin_drop(id);
             return self.wait_for_table(caller, id);
         }
-        // Perhaps it is being dropped already: then the answer is the same, and comes at the same time.
+        // If the table is being dropped already, this request gets the same reply at the same time.
         let dropping =
             |(_, t): &(&u64, &Table)| t.stage == Stage::Dropping && t.name == request.name;
         let id = match request.table.0 {
@@ -127,13 +127,14 @@ impl Coordinator {
         }
     }
 
-    /// Frees the name; those who wait for the table's creation are told that it is gone.
+    /// Frees the name, and fails the requests that wait for the table's creation.
     fn begin_drop(&mut self, id: u64) {
         let Some(table) = self.tables.by_id.get_mut(&id) else { return };
         table.stage = Stage::Dropping;
         for tablet in &mut table.tablets {
             tablet.failures = 0;
-            // A call that is under way comes to its end first, so that a late TakeTablet cannot follow the DropTablet.
+            // A call in progress must end first, so that a late TakeTablet cannot follow the
+            // DropTablet.
             if tablet.work != Work::Calling {
                 tablet.work = Work::Idle;
             }
@@ -150,7 +151,7 @@ impl Coordinator {
         self.release(waiters, &gone, Otherwise::Retry);
     }
 
-    /// Answers those who waited for a table, as soon as what they are told is durable.
+    /// Replies to the requests that waited for a table, as soon as the reply is durable.
     fn release(&mut self, waiters: Vec<Caller>, reply: &[u8], otherwise: Otherwise) {
         self.tables.waiting -= waiters.len();
         for caller in waiters {
@@ -160,7 +161,7 @@ impl Coordinator {
         }
     }
 
-    /// The reply follows when the table's stage is over.
+    /// Lets a request wait for the end of the table's stage.
     fn wait_for_table(&mut self, caller: Caller, id: u64) -> Option<Message> {
         if let Some(reply) = self.unwritable(Otherwise::Unfinished) {
             return Some(reply.into());
@@ -188,7 +189,7 @@ impl Coordinator {
         }
     }
 
-    /// The next call to a master.
+    /// Returns the next call to a master.
     pub(super) fn next_call(&mut self, now: Instant) -> Option<Output> {
         while self.tables.calls.len() < self.config.max_calls {
             let (id, i) = self.tables.ready.pop_front()?;
@@ -227,7 +228,7 @@ impl Coordinator {
         None
     }
 
-    /// A call to a master ended.
+    /// Takes the result of a call to a master.
     pub(super) fn called(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         let Some(call) = self.tables.calls.remove(&tag) else { return };
         let Some(table) = self.tables.by_id.get_mut(&call.table) else { return };
@@ -252,8 +253,8 @@ impl Coordinator {
             tablet.work = Work::Queued;
             self.tables.ready.push_back((call.table, call.tablet));
         } else {
-            // No answer, or not the one that is wanted (a server that is starting, say): again, less and less often,
-            // until the server obeys or is known to be gone.
+            // There is no reply, or a refusal (for example of a server that is starting). Repeat
+            // the call at growing intervals until the server obeys or is gone.
             tablet.work = Work::Waiting;
             let wait_ns = (self.config.call_retry_ns << tablet.failures.min(6))
                 .min(self.config.call_timeout_ns);
@@ -262,7 +263,7 @@ impl Coordinator {
         }
     }
 
-    /// Calls that failed some time ago are due again.
+    /// Queues the failed calls that are due again.
     pub(super) fn repeat_calls(&mut self, now: Instant) {
         while let Some(&(at, id, i)) = self.tables.later.first()
             && at <= now
@@ -276,7 +277,7 @@ impl Coordinator {
         }
     }
 
-    /// Goes on with a table if all of its servers have done what its stage asks for.
+    /// Ends the stage of a table if all of its servers have done their part.
     fn settled(&mut self, id: u64) {
         let Some(table) = self.tables.by_id.get_mut(&id) else { return };
         if table.tablets.iter().any(|tablet| tablet.work != Work::Settled) {
@@ -308,7 +309,7 @@ impl Coordinator {
         self.release(waiters, &reply, Otherwise::Unfinished);
     }
 
-    /// A tablet is gone; a crashed server is remembered only as long as it has some.
+    /// Forgets a tablet. The place of a crashed server becomes free with its last tablet.
     fn forget_tablet(&mut self, server: ServerId, batch: &mut Batch) {
         self.servers.count(server, -1);
         if let Some(slot) = self.servers.slots.get_mut(server.index as usize)
@@ -321,8 +322,8 @@ impl Coordinator {
         }
     }
 
-    /// Some server of this table is gone, and the table is not `Ready`: its tablets there are given to others if the
-    /// table is being created, and need no more work if it is being dropped.
+    /// Handles the loss of a server of this table. If the table is being created, other servers get
+    /// its tablets. If it is being dropped, those tablets need no more work.
     pub(super) fn without_server(&mut self, id: u64) {
         let Some(mut table) = self.tables.by_id.remove(&id) else { return };
         let mut batch = Batch::default();
@@ -347,7 +348,8 @@ impl Coordinator {
             }
         }
         if stranded {
-            // It stays as it is; the same request, repeated, finds it when servers have joined.
+            // The table stays in its stage. A repeated request continues it when servers have
+            // joined.
             let text = format!("table {:?} waits for a server to join the cluster", table.name);
             let waiters = core::mem::take(&mut table.waiters);
             self.release(
@@ -365,14 +367,14 @@ impl Coordinator {
         self.settled(id);
     }
 
-    /// The tables that are not in use yet or no more.
+    /// Returns the tables that are being created or dropped.
     pub(super) fn unsettled_tables(&self) -> Vec<u64> {
         let tables = self.tables.by_id.iter();
         tables.filter(|(_, table)| table.stage != Stage::Ready).map(|(id, _)| *id).collect()
     }
 }
 
-/// The `i`th of `span` equal parts of all key hashes: first and last.
+/// Returns the first and the last key hash of the `i`th of `span` equal parts.
 fn share(i: u32, span: u32) -> (u64, u64) {
     let start = |i: u32| (u128::from(i) << 64) / u128::from(span);
     (start(i) as u64, (start(i + 1) - 1) as u64)

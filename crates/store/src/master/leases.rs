@@ -1,7 +1,7 @@
-//! What a master knows of clients' leases: only what the coordinator says when asked. Mutations wait meanwhile.
+//! Requests to the coordinator about clients' leases, and the mutations that wait for the replies.
 //!
-//! What always holds: one question is on its way at a time; what waits is limited in number and bytes, and waits no longer
-//! than the question's deadline.
+//! Invariants: one request is in progress at a time. The waiting mutations are limited in number
+//! and bytes, and wait no longer than the deadline of the request.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -20,12 +20,12 @@ use sprat_proto::node::machine::{Caller, Output};
 
 const MAX_SUSPENDED: usize = 4096;
 const MAX_SUSPENDED_BYTES: usize = 16 << 20;
-/// How often to ask about a client that is silent and whose lease may have ended.
+/// The interval of requests about a silent client whose lease may have ended.
 const SILENT_NS: u64 = 10 * SECOND;
-/// Clients looked at for that in one tick.
+/// The clients that one tick examines for that.
 const LOOK: usize = 64;
 
-/// A mutation that waits.
+/// A mutation that waits for its client's lease.
 #[derive(Debug)]
 pub(super) struct Suspended {
     lease: LeaseId,
@@ -36,7 +36,7 @@ pub(super) struct Suspended {
 
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    /// To be asked about.
+    /// The leases for the next request.
     ask: Vec<LeaseId>,
     asked: Option<Asked>,
     suspended: VecDeque<Suspended>,
@@ -51,7 +51,7 @@ struct Asked {
 }
 
 impl Leases {
-    /// Keeps a mutation until its client's lease has been asked about.
+    /// Keeps a mutation until the coordinator has replied about its client's lease.
     pub(crate) fn suspend(
         &mut self,
         lease: LeaseId,
@@ -75,7 +75,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Adds clients whose leases may have ended, so that what is remembered of them can be forgotten.
+    /// Adds clients whose leases may have ended, so that their outcomes can be forgotten.
     pub(super) fn look(&mut self, now: Instant, results: &mut Results) {
         let room = MAX_CHECKED_LEASES.saturating_sub(self.ask.len()).min(LOOK);
         for lease in results.lapsed(now, SILENT_NS, room) {
@@ -93,7 +93,7 @@ impl Leases {
         if self.asked.is_none() && !self.ask.is_empty() { Instant::ZERO } else { Instant::NEVER }
     }
 
-    /// Asks the coordinator.
+    /// Returns the call to the coordinator.
     pub(super) fn call(&mut self, now: Instant, tag: u64, cluster: u64) -> Option<Output> {
         let leases = core::mem::take(&mut self.ask);
         let request = CheckLease { cluster, leases };
@@ -106,8 +106,9 @@ impl Leases {
         self.asked.as_ref().is_some_and(|asked| asked.tag == tag)
     }
 
-    /// The coordinator's answer, or that there is none: `results` learns it. What waited for it, each with whether its
-    /// lease has expired, if that is known.
+    /// Takes the result of the call, and updates `results`. Returns the mutations that waited for
+    /// it, each with true if its lease has expired, false if it is valid, and `None` if that is
+    /// unknown.
     pub(super) fn checked(
         &mut self,
         result: Result<Payload<'_>, RpcError>,

@@ -1,8 +1,8 @@
-//! A master's place in the cluster: joining it, and the lease under which it serves.
+//! A master's membership in the cluster, and the lease under which it serves.
 //!
-//! What always holds: the lease is counted from when it was asked for, on this machine's own clock, and the last tenth of
-//! it is not used, so that this machine stops before the coordinator thinks that it has; an identity that the
-//! coordinator has given up is never used again.
+//! Invariants: the lease starts when the request was sent, by this machine's own clock, and its
+//! last tenth is not used, so that this machine stops before the coordinator declares it crashed.
+//! An identity that the coordinator has given up is never used again.
 
 use alloc::string::String;
 
@@ -19,7 +19,7 @@ use sprat_proto::node::machine::{Link, Output};
 pub const COORDINATOR: Link = Link(0);
 /// The time that a call to the coordinator may take.
 pub(super) const CALL_NS: u64 = 500 * MS;
-/// How long to wait before asking again.
+/// The pause before a failed request is repeated.
 const AGAIN_NS: u64 = 100 * MS;
 
 #[derive(Debug)]
@@ -28,11 +28,11 @@ pub(crate) struct Membership {
     control: String,
     data: String,
     state: State,
-    /// Serves until then.
+    /// The end of the lease.
     until: Instant,
-    /// When to ask next; never while asking.
+    /// The time of the next request; never while one is in progress.
     due: Instant,
-    /// What was asked, and when.
+    /// The tag and the time of the request in progress.
     asked: Option<(u64, Instant)>,
     lease_ns: u64,
 }
@@ -58,7 +58,7 @@ impl Membership {
         }
     }
 
-    /// Whether a request for `cluster` may be served.
+    /// Checks that a request for `cluster` may be served.
     #[inline]
     pub(crate) fn check(&self, now: Instant, cluster: u64) -> Result<(), Status> {
         match self.state {
@@ -68,10 +68,10 @@ impl Membership {
         }
     }
 
-    /// Whether the coordinator of `cluster` means this machine by `server`.
+    /// Checks that the coordinator of `cluster` means this machine by `server`.
     pub(crate) fn is_me(&self, cluster: u64, server: ServerId) -> Result<(), Status> {
         match self.state {
-            // The coordinator may be faster with its orders than with its answer.
+            // An order of the coordinator may overtake its reply.
             State::Joining => Err(Status::Retry),
             State::Member { cluster: mine, server: me } if (mine, me) == (cluster, server) => {
                 Ok(())
@@ -102,7 +102,7 @@ impl Membership {
         self.due <= now
     }
 
-    /// Asks the coordinator for what is due.
+    /// Returns the call to the coordinator that is due.
     pub(super) fn call(&mut self, now: Instant, tag: u64, usage: Usage) -> Option<Output> {
         let request = match self.state {
             State::Joining => Enlist {
@@ -122,7 +122,8 @@ impl Membership {
         Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(patience_ns) })
     }
 
-    /// The coordinator's answer, or that there is none; perhaps an order to stop.
+    /// Takes the result of a call to the coordinator. Returns an order to stop if the cluster has
+    /// given this server up.
     pub(super) fn response(
         &mut self,
         now: Instant,

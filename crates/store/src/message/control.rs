@@ -1,4 +1,4 @@
-//! What servers, clients and the coordinator say to each other about membership, tables and leases.
+//! Messages between servers, clients and the coordinator about membership, tables and leases.
 //!
 //! ```text
 //! request   version u8, opcode u8, 0 u16, then the fields of the message in the order of its declaration below
@@ -7,9 +7,9 @@
 //!           text: length u16, then UTF-8 · list: count u16, then the entries
 //! ```
 //!
-//! What always holds: `parse` takes exactly what `emit` makes, to the last byte, and answers anything else with a
-//! [`Status`]; it never panics, and allocates by the bytes that it was given, never by a count that they claim.
-//! Operations on objects are not here but in the messages of the data path.
+//! Invariants: `parse` accepts exactly the bytes that `emit` makes, and returns a [`Status`] for
+//! others. It never panics, and allocates by the bytes present, never by a count in the message.
+//! [`crate::ops`] has the operations on objects.
 
 use alloc::vec::Vec;
 
@@ -25,14 +25,14 @@ pub const MAX_LOCATORS: usize = 2048;
 pub const MAX_SPAN: u32 = 256;
 /// The most leases in one [`CheckLease`].
 pub const MAX_CHECKED_LEASES: usize = 512;
-/// The most entries of one reply that lists tables or servers; the rest is asked for by another request.
+/// The most entries of one reply that lists tables or servers. Another request asks for the rest.
 pub const MAX_PAGE: usize = 256;
 
-/// The opcode of a request, whoever it is for.
+/// Returns the opcode of a request to any machine.
 ///
 /// # Errors
-/// [`Status::BadFormat`] if it is shorter than a head, [`Status::BadVersion`], [`Status::UnknownOpcode`]: the status to
-/// answer with.
+/// The status to reply with: [`Status::BadFormat`] if it is shorter than a head,
+/// [`Status::BadVersion`], [`Status::UnknownOpcode`].
 #[inline]
 pub fn opcode(request: &[u8]) -> Result<Opcode, Status> {
     match *request {
@@ -42,10 +42,11 @@ pub fn opcode(request: &[u8]) -> Result<Opcode, Status> {
     }
 }
 
-/// How a request ended: its status and what follows it.
+/// Returns the status of a reply and the bytes behind the head.
 ///
 /// # Errors
-/// As [`opcode`]; an unknown status is [`Status::BadFormat`].
+/// [`Status::BadFormat`] if it is shorter than a head or the status is unknown,
+/// [`Status::BadVersion`].
 #[inline]
 pub fn outcome(reply: &[u8]) -> Result<(Status, &[u8]), Status> {
     match *reply {
@@ -57,7 +58,7 @@ pub fn outcome(reply: &[u8]) -> Result<(Status, &[u8]), Status> {
     }
 }
 
-/// A reply that says nothing but `status`, with a text for people (shortened to 1,000 bytes).
+/// Returns a reply with `status` and a text for people, cut to 1,000 bytes.
 #[must_use]
 pub fn failure(status: Status, text: &str) -> Vec<u8> {
     let mut end = text.len().min(1000);
@@ -70,13 +71,13 @@ pub fn failure(status: Status, text: &str) -> Vec<u8> {
     out
 }
 
-/// The text for people in a reply whose status is not OK; empty if there is none.
+/// Returns the text for people in a reply whose status is not OK. It is empty if there is none.
 #[must_use]
 pub fn failure_text(reply: &[u8]) -> &str {
     reply.get(4..).and_then(|text| core::str::from_utf8(text).ok()).unwrap_or("")
 }
 
-/// The reply of an operation that has nothing to tell but that it is done.
+/// Returns a reply with status OK and nothing else.
 #[must_use]
 pub fn done() -> Vec<u8> {
     failure(Status::Ok, "")
@@ -88,7 +89,7 @@ macro_rules! requests {
         records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
 
         impl<'a> $name $(<$l>)? {
-            /// The request's bytes.
+            /// Returns the request's bytes.
             #[must_use]
             pub fn emit(&self) -> Vec<u8> {
                 let mut out = Vec::with_capacity(128);
@@ -97,10 +98,10 @@ macro_rules! requests {
                 out
             }
 
-            /// Reads a request whose [`opcode`] is this one.
+            /// Parses a request whose [`opcode`] is this one.
             ///
             /// # Errors
-            /// The status to answer with.
+            /// The status to reply with.
             pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
                 if opcode(request)? != Opcode::$name || request[2..4] != [0, 0] {
                     return Err(Status::BadFormat);
@@ -120,7 +121,7 @@ macro_rules! replies {
         records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
 
         impl<'a> $name $(<$l>)? {
-            /// The reply's bytes, with [`Status::Ok`].
+            /// Returns the reply's bytes, with [`Status::Ok`].
             #[must_use]
             pub fn emit(&self) -> Vec<u8> {
                 let mut out = done();
@@ -128,11 +129,11 @@ macro_rules! replies {
                 out
             }
 
-            /// Reads the reply.
+            /// Parses the reply.
             ///
             /// # Errors
-            /// The status that the operation ended with if that is not OK; [`Status::BadFormat`] or
-            /// [`Status::BadVersion`] if the reply makes no sense.
+            /// The status in the reply if it is not OK, or [`Status::BadFormat`] or
+            /// [`Status::BadVersion`] if the reply is malformed.
             pub fn parse(reply: &'a [u8]) -> Result<Self, Status> {
                 let (status, rest) = outcome(reply)?;
                 if status != Status::Ok {
@@ -149,29 +150,29 @@ macro_rules! replies {
 
 choices! {
     pub,
-    /// What the coordinator thinks of a server.
+    /// The state of a server according to the coordinator.
     ServerState {
         /// It holds a lease.
         Up = 0,
-        /// Its lease ran out, or it left: its tablets are lost.
+        /// Its lease expired, or it stopped: its tablets are lost.
         Crashed = 1,
     }
 
-    /// Whether a tablet can be used.
+    /// The state of a tablet.
     TabletState {
         /// Its server serves it.
         Normal = 0,
-        /// Its server crashed and nobody has its data.
+        /// Its server crashed, and no other server has its data.
         Lost = 1,
-        /// Its server has been asked to take it and has not answered yet.
+        /// The coordinator has ordered its server to take it, and the server has not replied yet.
         Taking = 2,
     }
 
-    /// Why somebody speaks of a server's end.
+    /// The reason of a [`HintCrashed`].
     Hint {
-        /// A client got no answer from it.
+        /// A client got no reply from the server.
         Silent = 0,
-        /// The server itself: it has stopped serving for good.
+        /// The server itself reports that it has stopped serving for good.
         Leaving = 1,
     }
 }
@@ -184,90 +185,96 @@ records! {
         first: u64,
         /// The last one.
         last: u64,
-        /// Who owns it.
+        /// The owner.
         server: ServerId,
         /// Whether it can be used.
         state: TabletState,
-        /// Where clients reach its server: locators with `;` between them. Empty if it is lost.
+        /// The locators at which clients reach its server, with `;` between them. Empty if the
+        /// tablet is lost.
         data: &'a str,
     }
 
     /// A table in [`TablePage`].
     Table<'a> {
-        /// Its id.
+        /// The id.
         table: TableId,
-        /// How many tablets it has.
+        /// The number of tablets.
         tablets: u16,
-        /// How many of them are lost.
+        /// The number of lost tablets.
         lost: u16,
-        /// How many of the others have a server that was not heard of since the coordinator started: perhaps they are lost.
+        /// The number of tablets whose servers have not renewed their leases since the coordinator
+        /// started. They may be lost too.
         unheard: u16,
-        /// Its name.
+        /// The name.
         name: &'a str,
     }
 
-    /// What a server says of itself at each renewal.
+    /// The usage that a server reports at each renewal.
     Usage {
-        /// Bytes of its log that live objects take.
+        /// The bytes of its log that live entries take.
         used_bytes: u64,
-        /// Bytes of its log altogether.
+        /// The size of its log in bytes.
         capacity_bytes: u64,
-        /// Objects that it has.
+        /// The number of its objects.
         objects: u64,
     }
 
     /// A server in [`ServerPage`].
     Server<'a> {
-        /// Its id.
+        /// The id.
         server: ServerId,
-        /// Whether it lives.
+        /// The state.
         state: ServerState,
-        /// How many tablets it owns.
+        /// The number of tablets that it owns.
         tablets: u32,
-        /// What it said of itself last.
+        /// The usage that it reported last.
         usage: Usage,
-        /// Where the coordinator reaches it.
+        /// The locators at which the coordinator reaches it.
         control: &'a str,
-        /// Where clients reach it.
+        /// The locators at which clients reach it.
         data: &'a str,
     }
 }
 
 requests! {
-    /// A server asks to join the cluster. Answered by [`Enlisted`].
+    /// Asks to join the cluster as a server. The reply is [`Enlisted`].
     Enlist<'a> {
-        /// Drawn at random once in the server's life: asking again with the same one gives the same id.
+        /// A random number of this life of the server. A repetition with the same number gives the
+        /// same id.
         nonce: u64,
-        /// Bytes of its log.
+        /// The size of its log in bytes.
         capacity_bytes: u64,
-        /// Where the coordinator reaches it: locators with `;` between them, at most [`MAX_LOCATORS`] bytes.
+        /// The locators at which the coordinator reaches it, with `;` between them, at most
+        /// [`MAX_LOCATORS`] bytes.
         control: &'a str,
-        /// Where clients reach it, likewise.
+        /// The locators at which clients reach it, at most [`MAX_LOCATORS`] bytes.
         data: &'a str,
     }
 
-    /// A server asks for its lease to be prolonged. Answered by [`Renewed`], or [`Status::NotInCluster`]: it must stop.
+    /// Asks to renew a server's lease. The reply is [`Renewed`]. [`Status::NotInCluster`] means
+    /// that the server must stop.
     RenewServer {
-        /// The cluster that it joined.
+        /// The cluster that the server joined.
         cluster: u64,
-        /// Who it is.
+        /// The id of the server.
         server: ServerId,
-        /// What it says of itself.
+        /// The usage of the server.
         usage: Usage,
     }
 
-    /// A client asks for a lease (`lease` 0) or for its lease to be prolonged. Answered by [`Leased`], or
+    /// Asks to grant (`lease` 0) or renew a client's lease. The reply is [`Leased`], or
     /// [`Status::ExpiredLease`].
     RenewClient {
         /// The cluster that granted the lease; 0 with a new one.
         cluster: u64,
         /// The lease, or 0.
         lease: LeaseId,
-        /// True if the client has no use for it any more; the answer is then [`Status::Ok`] alone.
+        /// True if the client does not need the lease any more. The reply is then [`Status::Ok`]
+        /// alone.
         release: bool,
     }
 
-    /// How much longer are these leases valid? Asked by masters; answered by [`LeaseTimes`].
+    /// Asks how long leases of clients remain valid. Masters send it. The reply is [`LeaseTimes`].
     CheckLease {
         /// The cluster.
         cluster: u64,
@@ -275,47 +282,48 @@ requests! {
         leases: Vec<LeaseId>,
     }
 
-    /// Create a table, unless there is one of that name. Answered by [`TableKey`].
+    /// Asks to create a table unless the name is in use. The reply is [`TableKey`].
     CreateTable<'a> {
-        /// How many tablets, each on another server as far as there are so many: 1 to [`MAX_SPAN`].
+        /// The number of tablets, 1 to [`MAX_SPAN`]. They lie on different servers as far as
+        /// possible.
         span: u32,
-        /// Its name: 1 to [`MAX_NAME`] bytes.
+        /// The name, 1 to [`MAX_NAME`] bytes.
         name: &'a str,
     }
 
-    /// Drop a table. Answered by [`Status::Ok`] alone, also if it was dropped before.
+    /// Asks to drop a table. The reply is [`Status::Ok`] alone, even if it was dropped before.
     DropTable<'a> {
-        /// The table that is meant: another one of that name is left alone. 0 for any.
+        /// The id of the table, 0 for any. A table of that name with another id stays.
         table: TableId,
-        /// Its name.
+        /// The name.
         name: &'a str,
     }
 
-    /// Look a table up by name. Answered by [`TableKey`].
+    /// Looks a table up by name. The reply is [`TableKey`].
     GetTable<'a> {
-        /// Its name.
+        /// The name.
         name: &'a str,
     }
 
-    /// All tables, by id. Answered by [`TablePage`].
+    /// Lists the tables by id. The reply is [`TablePage`].
     ListTables {
         /// Only those with a greater id.
         after: TableId,
     }
 
-    /// A table's tablets and where they are. Answered by [`Tablets`].
+    /// Looks up the tablets of a table and their servers. The reply is [`Tablets`].
     GetTablets {
         /// The table.
         table: TableId,
     }
 
-    /// The server list, by index. Answered by [`ServerPage`].
+    /// Lists the servers by index. The reply is [`ServerPage`].
     ListServers {
         /// Only those with at least this index.
         from: u32,
     }
 
-    /// Something is known of a server's end. Answered by [`Status::Ok`] alone.
+    /// Reports that a server has stopped or does not answer. The reply is [`Status::Ok`] alone.
     HintCrashed {
         /// The cluster.
         cluster: u64,
@@ -325,12 +333,12 @@ requests! {
         hint: Hint,
     }
 
-    /// To a master: own this tablet from now on; it is empty. Answered by [`Status::Ok`] alone, also if it owns it
-    /// already; [`Status::NotInCluster`] if it is somebody else.
+    /// Orders a master to take an empty tablet. The reply is [`Status::Ok`] alone, even if it owns
+    /// the tablet already. [`Status::NotInCluster`] means that the master is another server.
     TakeTablet {
         /// The cluster.
         cluster: u64,
-        /// Whom the coordinator means.
+        /// The server that the coordinator means.
         server: ServerId,
         /// The table.
         table: TableId,
@@ -342,12 +350,13 @@ requests! {
         hash_key: HashKey,
     }
 
-    /// To a master: own this tablet no more, and forget its objects. Answered by [`Status::Ok`] alone, also if it does
-    /// not own it; [`Status::NotInCluster`] if it is somebody else.
+    /// Orders a master to drop a tablet and its objects. The reply is [`Status::Ok`] alone, even if
+    /// it does not own the tablet. [`Status::NotInCluster`] means that the master is another
+    /// server.
     DropTablet {
         /// The cluster.
         cluster: u64,
-        /// Whom the coordinator means.
+        /// The server that the coordinator means.
         server: ServerId,
         /// The table.
         table: TableId,
@@ -359,42 +368,46 @@ requests! {
 }
 
 replies! {
-    /// The answer to [`Enlist`].
+    /// The reply to [`Enlist`].
     Enlisted {
-        /// The cluster, to be named in every later message.
+        /// The cluster, which every later message must name.
         cluster: u64,
-        /// Who the server is from now on.
+        /// The id of the server.
         server: ServerId,
-        /// For how long it may serve, counted from when it sent the request, in nanoseconds.
+        /// The term of the lease, in nanoseconds from the time at which the server sent the
+        /// request.
         lease_ns: u64,
     }
 
-    /// The answer to [`RenewServer`].
+    /// The reply to [`RenewServer`].
     Renewed {
-        /// For how long the server may serve, counted from when it sent the request, in nanoseconds.
+        /// The term of the lease, in nanoseconds from the time at which the server sent the
+        /// request.
         lease_ns: u64,
     }
 
-    /// The answer to [`RenewClient`].
+    /// The reply to [`RenewClient`].
     Leased {
         /// The cluster.
         cluster: u64,
         /// The lease.
         lease: LeaseId,
-        /// For how long it is valid, counted from when the client sent the request, in nanoseconds.
+        /// The term of the lease, in nanoseconds from the time at which the client sent the
+        /// request.
         term_ns: u64,
     }
 
-    /// The answer to [`CheckLease`].
+    /// The reply to [`CheckLease`].
     LeaseTimes {
-        /// For each lease in the order of the question: it is valid at least so long, counted from when the question
-        /// was sent, in nanoseconds; 0 means that it has expired and never becomes valid again.
+        /// The shortest remaining time of each lease in the order of the request, in nanoseconds
+        /// from the time at which the request was sent. 0 means that the lease has expired and
+        /// never becomes valid again.
         valid_ns: Vec<u64>,
     }
 
-    /// The answer to [`CreateTable`] and [`GetTable`].
+    /// The reply to [`CreateTable`] and [`GetTable`].
     TableKey {
-        /// The cluster, to be named in every operation on the table's objects.
+        /// The cluster, which every operation on the table's objects must name.
         cluster: u64,
         /// The table.
         table: TableId,
@@ -402,27 +415,27 @@ replies! {
         hash_key: HashKey,
     }
 
-    /// The answer to [`ListTables`].
+    /// The reply to [`ListTables`].
     TablePage<'a> {
-        /// True if there are more, after the last of these.
+        /// True if more tables follow the last of these.
         more: bool,
         /// At most [`MAX_PAGE`] tables by id.
         tables: Vec<Table<'a>>,
     }
 
-    /// The answer to [`GetTablets`].
+    /// The reply to [`GetTablets`].
     Tablets<'a> {
-        /// The cluster: the table's id means nothing in another one.
+        /// The cluster. The table's id means nothing in another one.
         cluster: u64,
         /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
-        /// Its tablets by first key hash: together they cover all hashes, each once.
+        /// The tablets by first key hash. Together they cover each hash once.
         tablets: Vec<Tablet<'a>>,
     }
 
-    /// The answer to [`ListServers`].
+    /// The reply to [`ListServers`].
     ServerPage<'a> {
-        /// The index to go on from, if there are more; else 0.
+        /// The index of the next request if more servers follow, else 0.
         next: u32,
         /// At most [`MAX_PAGE`] servers by index.
         servers: Vec<Server<'a>>,
