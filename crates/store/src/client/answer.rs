@@ -255,24 +255,30 @@ pub enum Error {
     NoSpace,
     /// The server of the object crashed, and no other server has its data. Drop the table.
     #[error(
-        "the data is lost: its server crashed and there are no replicas; drop the table to use its name again"
+        "the data is lost: its server crashed and there are no replicas; drop the table to use its \
+         name again"
     )]
     TabletLost,
     /// The operation took too long.
-    #[error("the deadline passed while waiting for {}{}{}", waited_for, because(why), maybe(*maybe_executed))]
+    #[error(
+        "the deadline passed while waiting for {waited_for}{}{}",
+        because(why),
+        maybe(*maybe_executed)
+    )]
     Deadline {
         /// True if the operation may have been executed, or may still be.
         maybe_executed: bool,
         /// The party that did not answer as it should.
         waited_for: WaitedFor,
-        /// The cause, as far as it is known: each locator that was tried, with its error. `None`
-        /// if there was no answer at all.
+        /// The cause, as far as it is known: each locator that was tried, with its error. `None` if
+        /// there was no answer at all.
         why: Option<Box<str>>,
     },
     /// The client's lease ended before a reply arrived. The operation was executed once or not at
     /// all, and never will be from now on. Read the object to find out.
     #[error(
-        "the client's lease ended before the answer came: the operation was executed once or not at all"
+        "the client's lease ended before the answer came: the operation was executed once or not \
+         at all"
     )]
     Unknown,
     /// No server is up. If some were up when the creation began, it continues as soon as a server
@@ -300,7 +306,10 @@ pub enum Error {
     ClusterReplaced,
     /// The server does not accept the request, probably because it is another version of the
     /// program.
-    #[error("the server refused the request: {status}{}{text}", if text.is_empty() { "" } else { ": " })]
+    #[error(
+        "the server refused the request: {status}{}{text}",
+        if text.is_empty() { "" } else { ": " }
+    )]
     Refused {
         /// The status.
         status: Status,

@@ -3,16 +3,16 @@
 //!
 //! ```text
 //!  read, write … ─► slot ─► table ─► tablet ─► link ─► output ─► … ─► response ─► Done
-//!                    ▲        └ unknown: ask the coordinator ┘                └ retry: after a pause ┐
-//!                    └───────────────────────────────────────────────────────────────────────────────┘
+//!                    ▲        └ unknown: ask the coordinator ┘               └ retry, paused ┐
+//!                    └───────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Invariants:
-//! - An operation ends once, by the return value of [`Client::response`] or by [`Client::event`], at
-//!   the latest soon after its deadline.
+//! - An operation ends once, by the return value of [`Client::response`] or by [`Client::event`],
+//!   at the latest soon after its deadline.
 //! - A mutation is executed at most once, however often it is sent, and exactly once if it succeeds
-//!   (RIFL, [`WINDOW`]). If its lease ends before its reply arrives, it ends with [`Error::Unknown`]
-//!   and is never sent again.
+//!   (RIFL, [`WINDOW`]). If its lease ends before its reply arrives, it ends with
+//!   [`Error::Unknown`] and is never sent again.
 //! - Each operation has at most one call in progress, so that a reply cannot belong to another try.
 //! - The client copes with servers that move, restart or are slow. An [`Error`] is final.
 //!

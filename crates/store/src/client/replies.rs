@@ -54,8 +54,8 @@ impl Client {
         }
     }
 
-    /// Takes the coordinator's reply. Returns `None` if there is a next step, or if the client asked
-    /// for itself.
+    /// Takes the coordinator's reply. Returns `None` if there is a next step, or if the client
+    /// asked for itself.
     fn coordinator_said(
         &mut self,
         now: Instant,
@@ -162,8 +162,8 @@ impl Client {
         self.ready.push_back(index);
     }
 
-    /// Records the cluster. Returns false if the coordinator belongs to another cluster than before:
-    /// then all operations have ended.
+    /// Records the cluster. Returns false if the coordinator belongs to another cluster than
+    /// before: then all operations have ended.
     fn learn_cluster(&mut self, cluster: u64) -> bool {
         if self.cluster == 0 {
             self.cluster = cluster;
@@ -186,7 +186,8 @@ impl Client {
         false
     }
 
-    /// Ends one of the client's own requests and continues the operations that waited for its reply.
+    /// Ends one of the client's own requests and continues the operations that waited for its
+    /// reply.
     fn question_answered(&mut self, index: u32, what: WaitedFor) {
         for waiting in self.close_question(index) {
             self.unpark(waiting, what);

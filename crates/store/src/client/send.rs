@@ -177,7 +177,8 @@ impl Client {
             (self.config.pause_ns << slot.failures.min(16)).min(self.config.max_pause_ns);
         slot.failures = slot.failures.saturating_add(1);
         slot.state = State::Pausing;
-        // Half of the pause is random, so that the clients of a restarted server spread their requests.
+        // Half of the pause is random, so that the clients of a restarted server spread their
+        // requests.
         let pause_ns = pause_ns / 2 + self.rng.below(pause_ns / 2 + 1);
         let at = now.after(pause_ns.max(at_least_ns)).min(slot.deadline);
         self.set_timer(index, at);

@@ -1,4 +1,5 @@
-//! The operations that a program can start. Each ends as the module's comment says; none fails here.
+//! The operations that a program can start. Each ends as the module's comment says; none fails
+//! here.
 
 use sprat_proto::Instant;
 

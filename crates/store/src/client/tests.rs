@@ -1,4 +1,4 @@
-//! The client against scripts: a fake server whose every answer the test writes.
+//! The client against scripts: the tests write each reply of the servers.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -43,7 +43,7 @@ struct Script {
     client: Client,
     now: Instant,
     links: Vec<String>,
-    /// What the coordinator says whenever it is asked for tablets by [`Script::object_call`].
+    /// The tablets that the coordinator returns to [`Script::object_call`].
     map: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ impl Script {
         }
     }
 
-    /// A client that knows where the table is: one tablet at `fast:m`.
+    /// Returns a client that knows the table: one tablet at `fast:m`.
     fn knowing() -> Self {
         let mut s = Self::new();
         s.client.read(T, b"", NO_RULES, Instant::NEVER);
@@ -81,7 +81,7 @@ impl Script {
         s
     }
 
-    /// The same with a lease for 60 s from now.
+    /// Returns a client that knows the table and has a lease for 60 s from now.
     fn leasing() -> Self {
         let mut s = Self::knowing();
         s.client.remove(T, b"", NO_RULES, Instant::NEVER);
@@ -258,7 +258,7 @@ fn a_deadline_says_what_was_waited_for() {
     assert_eq!(s.calls().len(), 0);
     let done = s.event();
     assert_eq!((done.op, done.outcome.unwrap_err()), (op, late(false, WaitedFor::Coordinator)));
-    // The question that nobody waits for any more is not asked again.
+    // A request that no operation needs any more is not repeated.
     s.respond(&ask, Err(RpcError::NotExecuted));
     assert_eq!((s.client.deadline(), s.calls().len(), s.client.in_progress()), (None, 0, 0));
 
@@ -322,7 +322,7 @@ fn a_cancelled_operation_does_not_end() {
     assert!(s.client.cancel(waiting));
     s.reply(&ask, tablets(&[("fast:m", TabletState::Normal)]));
     assert!(s.calls().is_empty() && s.client.event().is_none());
-    // The client's own questions are nobody's to cancel.
+    // A program cannot cancel the client's own requests.
     s.client.read(TableId(9), b"k", NO_RULES, s.far());
     let ask = s.call();
     assert!(!s.client.cancel(Op(ask.tag)));
@@ -422,7 +422,8 @@ fn errors_speak_to_people() {
 }
 
 proptest! {
-    /// Whatever servers answer, each operation ends exactly once, by its deadline, and nothing panics.
+    /// Each operation ends exactly once, by its deadline, for any replies of servers, and nothing
+    /// panics.
     #[test]
     fn arbitrary_answers(seed: u64) {
         let mut rng = Rng::seeded(seed);
@@ -468,7 +469,10 @@ proptest! {
                 1 => Err([RpcError::MaybeExecuted, RpcError::NotExecuted][rng.below(2) as usize]),
                 2 => Ok(verdict(Status::from_code(rng.below(22) as u8).unwrap(), 1)),
                 3 => Ok(no(Status::from_code(rng.below(22) as u8).unwrap())),
-                4 => Ok(tablets(&[("fast:m", TabletState::Normal), ("tcp:n", TabletState::Normal)])),
+                4 => {
+                    let state = TabletState::Normal;
+                    Ok(tablets(&[("fast:m", state), ("tcp:n", state)]))
+                }
                 5 => Ok(leased(1 + rng.below(3))),
                 6 => Ok(TableKey { cluster: CLUSTER, table: T, hash_key: HASH_KEY }.emit()),
                 _ => {

@@ -3,7 +3,7 @@
 //! ```text
 //! key                    value
 //! 'c'                    Cluster     its id and the counters
-//! 's', index u32         Server      one place of the server list, kept when empty: its generation is never used again
+//! 's', index u32         Server      a place of the server list; a free one keeps its generation
 //! 't', table id u64      Table
 //! 'l', lease id u64      nothing     a client lease that has been granted and has not expired
 //! ```

@@ -205,8 +205,8 @@ impl Coordinator {
     pub(super) fn stats(&self) -> String {
         let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
         format!(
-            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"tables\":{},\"tablets\":{},\
-             \"client_leases\":{},\"changes\":{},\"refusals\":{}}}",
+            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"tables\":{},\
+             \"tablets\":{},\"client_leases\":{},\"changes\":{},\"refusals\":{}}}",
             self.cluster.incarnation,
             place(Place::Up),
             place(Place::Crashed),

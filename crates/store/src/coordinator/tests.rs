@@ -23,7 +23,8 @@ mod servers;
 mod state;
 mod tables;
 
-/// A server as the coordinator sees it: what it was told to own. Alive, it obeys; dead, it never answers.
+/// A server with the tablets that the coordinator ordered it to take. Alive, it obeys; dead, it
+/// never replies.
 #[derive(Default)]
 struct Master {
     alive: bool,
@@ -438,12 +439,14 @@ proptest! {
             }
         }
         let up = w.coordinator.servers.slots.iter().filter(|slot| slot.place == Place::Up).count();
-        prop_assert!(up <= 3 && w.coordinator.leases.len() <= 3 && w.coordinator.tables.by_name.len() <= 4);
+        let (leases, tables) = (&w.coordinator.leases, &w.coordinator.tables);
+        prop_assert!(up <= 3 && leases.len() <= 3 && tables.by_name.len() <= 4);
         // Tablet counts are what the tables say.
         for (index, slot) in w.coordinator.servers.slots.iter().enumerate() {
             let id = ServerId { index: index as u32, generation: slot.generation };
             let tables = w.coordinator.tables.by_id.values();
-            let tablets = tables.flat_map(|table| &table.tablets).filter(|tablet| tablet.server == id).count();
+            let tablets = tables.flat_map(|table| &table.tablets);
+            let tablets = tablets.filter(|tablet| tablet.server == id).count();
             prop_assert_eq!(tablets as u32, slot.tablets);
         }
     }

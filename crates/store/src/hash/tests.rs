@@ -94,7 +94,8 @@ fn hashes_differ_by_key_length_and_table() {
             assert!(seen.insert(hasher(table).hash(&[0; 300][..len])), "{table} {len}");
         }
     }
-    // The words of a key do not commute, not even with the difference of two secrets, and a secret of rapidhash in a key has no effect.
+    // The words of a key do not commute, not even with the difference of two secrets, and a secret
+    // of rapidhash in a key has no effect.
     for difference in SECRETS.iter().flat_map(|secret| [0, *secret, secret ^ 16]) {
         let key = |a: u64, b: u64| [a, b, 9, 9].map(u64::to_le_bytes).concat();
         let swapped = [key(1, 2), key(2 ^ difference, 1 ^ difference)];

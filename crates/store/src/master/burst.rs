@@ -13,8 +13,8 @@ use crate::types::TableId;
 
 /// The most requests of a burst that are loaded.
 const MOST: usize = 64;
-/// The number of objects up to which nothing is loaded: their table lines and small values, 256 bytes
-/// each, stay in the processor's second-level cache.
+/// The number of objects up to which nothing is loaded: their table lines and small values, 256
+/// bytes each, stay in the processor's second-level cache.
 const CACHED: u64 = 4096;
 /// Bytes of an object that are loaded: its header, its key, and a small value.
 const LOADED: usize = 192;

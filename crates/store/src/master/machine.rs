@@ -24,8 +24,8 @@ const SWEEP_LINES: usize = 16;
 impl Master {
     /// Announces a request of a burst, before the first request of the burst is executed.
     ///
-    /// It has no effect but to load memory into the processor's cache. Any bytes are allowed.
-    /// Call [`Master::prefetch`] after the last request of the burst was announced.
+    /// It has no effect but to load memory into the processor's cache. Any bytes are allowed. Call
+    /// [`Master::prefetch`] after the last request of the burst was announced.
     #[inline]
     pub fn expect(&mut self, payload: &[u8]) {
         if Burst::pays(&self.memory)

@@ -1,9 +1,9 @@
 //! The master: the machine that owns tablets and executes operations on their objects.
 //!
 //! ```text
-//!  request ─► parse ─► lease valid? ─► tablet, hash ─► read:     table ─► log ─► reply
-//!                                                   └► mutation: RIFL ─► one append ─► tables ─► gate ─► reply
-//!                         client's lease unknown: suspend, ask the coordinator ─┘            durable?
+//!  request ─► parse ─► lease? ─► tablet, hash ─► read:     table ─► log ─► reply
+//!                                             └► mutation: RIFL ─► append ─► tables ─► gate ─►
+//!                                client's lease unknown: suspend ┘                 durable?
 //! ```
 //!
 //! Invariants:

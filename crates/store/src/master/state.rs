@@ -88,7 +88,8 @@ pub struct Master {
 }
 
 impl Master {
-    /// Returns a master that will join the cluster. `rng` draws the number that identifies it there.
+    /// Returns a master that will join the cluster. `rng` draws the number that identifies it
+    /// there.
     #[must_use]
     pub fn new(config: Config, mut rng: Rng) -> Self {
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, replicated } =

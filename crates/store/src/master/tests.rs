@@ -1,4 +1,4 @@
-//! The machine as its world sees it: requests, replies and calls, in virtual time.
+//! The master by its verbs: requests, replies and calls, in virtual time.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -216,7 +216,8 @@ fn joins_renews_and_stops_when_it_is_given_up() {
     assert_eq!((renew.cluster, renew.server), (CLUSTER, ME));
     assert_eq!(rig.master.deadline(), Some(asked.after(SECOND)));
 
-    // No answer: it stops serving before the coordinator gives it up, and goes on if that has not happened.
+    // Without a reply, the master stops serving before the coordinator gives it up, and continues
+    // if it renews its lease.
     rig.now = asked.after(TERM_NS - TERM_NS / 10 - 1);
     assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
     rig.now = asked.after(TERM_NS - TERM_NS / 10);
@@ -396,7 +397,8 @@ fn a_mutation_waits_until_its_clients_lease_is_known() {
     rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![0] }.emit());
     assert_eq!(rig.replies[&others], data::head(Status::ExpiredLease));
 
-    // Known until its term ends, counted from the question; then it is asked about again, and nothing is forgotten.
+    // The lease is known until its term ends, from the time of the request. Then the master asks
+    // again and forgets nothing.
     rig.now = asked.after(999);
     assert!(rig.send(&request(3)).is_ok());
     rig.now = asked.after(1000);
@@ -541,9 +543,9 @@ fn an_enumeration_lists_everything_once() {
     assert_eq!(objects_reply(&rig.ask(nothing.emit())).unwrap().count(), 0);
 }
 
-/// Clients that repeat, reorder and lose answers, in a memory that must be cleaned all the time: each increment counts
-/// once.
-/// Sends an increment and returns its reply. The coordinator answers for leases meanwhile.
+/// Clients repeat requests, reorder them and lose replies, in a memory that needs constant
+/// cleaning: each increment counts once. Sends an increment and returns its reply. The coordinator
+/// answers for leases meanwhile.
 fn increment(rig: &mut Rig, rng: &mut Rng, once: Once, key: u8, amount: i64) -> Vec<u8> {
     let amount = Amount::Integer(amount);
     let request = Increment { target: TARGET, once, amount, key: &[key; 100] };
@@ -664,12 +666,16 @@ proptest! {
             bytes[32..40].copy_from_slice(&1u64.to_be_bytes());
         }
         let reply = rig.ask(bytes);
-        prop_assert!(reply.len() >= 4 && reply[0] == VERSION && Status::from_code(reply[1]).is_some());
+        prop_assert!(reply.len() >= 4 && reply[0] == VERSION);
+        prop_assert!(Status::from_code(reply[1]).is_some());
     }
 
     /// Nor do answers of the coordinator that make no sense.
     #[test]
-    fn arbitrary_responses(tag in 0u64..4, mut bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+    fn arbitrary_responses(
+        tag in 0u64..4,
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..60),
+    ) {
         if bytes.len() > 4 {
             bytes[..4].copy_from_slice(&[VERSION, 0, 0, 0]);
         }
@@ -686,7 +692,8 @@ proptest! {
     }
 }
 
-/// Announced requests are loaded once there are more objects than a cache holds; nothing else changes.
+/// Announced requests are loaded once there are more objects than a cache holds; nothing else
+/// changes.
 #[test]
 fn a_burst_is_loaded_before_it_is_executed() {
     let mut rig = Rig::serving(Config::default());

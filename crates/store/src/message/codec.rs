@@ -146,7 +146,9 @@ macro_rules! records {
 
 /// Declares an enum of one byte.
 macro_rules! choices {
-    ($vis:vis, $($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal,)* })*) => { $(
+    ($vis:vis, $($(#[$meta:meta])* $name:ident {
+        $($(#[$doc:meta])* $variant:ident = $code:literal,)*
+    })*) => { $(
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         $vis enum $name { $($(#[$doc])* $variant = $code,)* }
@@ -159,7 +161,10 @@ macro_rules! choices {
             fn take(
                 from: &mut $crate::message::codec::Reader<'_>,
             ) -> Result<Self, $crate::message::Status> {
-                match from.array()? { $([$code] => Ok(Self::$variant),)* [_] => Err($crate::message::Status::BadFormat) }
+                match from.array()? {
+                    $([$code] => Ok(Self::$variant),)*
+                    [_] => Err($crate::message::Status::BadFormat),
+                }
             }
         }
     )* };

@@ -1,9 +1,10 @@
 //! Messages between servers, clients and the coordinator about membership, tables and leases.
 //!
 //! ```text
-//! request   version u8, opcode u8, 0 u16, then the fields of the message in the order of its declaration below
-//! reply     version u8, status u8, 0 u16, then, if the status is OK, the fields; else a UTF-8 text for people
-//! field     integers big-endian · bool one byte, 0 or 1 · enum one byte · ServerId index u32, generation u32
+//! request   version u8, opcode u8, 0 u16, then the fields in the order of the declaration below
+//! reply     version u8, status u8, 0 u16, then the fields if the status is OK, else a UTF-8 text
+//! field     integers big-endian · bool one byte, 0 or 1 · enum one byte
+//!           ServerId index u32, generation u32
 //!           text: length u16, then UTF-8 · list: count u16, then the entries
 //! ```
 //!
@@ -187,7 +188,7 @@ records! {
         last: u64,
         /// The owner.
         server: ServerId,
-        /// Whether it can be used.
+        /// The state.
         state: TabletState,
         /// The locators at which clients reach its server, with `;` between them. Empty if the
         /// tablet is lost.

@@ -10,26 +10,27 @@
 //! ```
 //!
 //! The age counts the segments that the log has opened since this one: entries that have survived
-//! for long are likely to survive longer, so that old segments are worth cleaning earlier. It is the
-//! age of the segment, not of its entries (as in RAMCloud, other than in LFS): cleaned entries count
-//! as young, or cold segments would be cleaned again and again although little in them is dead.
-//! One scan of all segments chooses several of them.
+//! for long are likely to survive longer, so that old segments are worth cleaning earlier. It is
+//! the age of the segment, not of its entries (as in RAMCloud, other than in LFS): cleaned entries
+//! count as young, or cold segments would be cleaned again and again although little in them is
+//! dead. One scan of all segments chooses several of them.
 //!
 //! An entry is live if it is an object that the hash table points to, a completion record that
-//! [`rifl`](super::rifl) remembers, or a tombstone while one of the segments that may hold its object
-//! is in the log. The log marks dead objects and completion records, so that the cleaner skips them
-//! without a look-up. The rest is cleaned in groups: a first pass computes the hashes of a group and
-//! touches the lines of the hash table, so that their cache misses overlap; a second pass moves the
-//! entries.
+//! [`rifl`](super::rifl) remembers, or a tombstone while one of the segments that may hold its
+//! object is in the log. The log marks dead objects and completion records, so that the cleaner
+//! skips them without a look-up. The rest is cleaned in groups: a first pass computes the hashes of
+//! a group and touches the lines of the hash table, so that their cache misses overlap; a second
+//! pass moves the entries.
 //!
-//! Writes pay for the cleaning that they cause ([`Cleaner::pay`]): the budget of a step is the number
-//! of bytes written since the last one, times the bytes to clean for one byte of free memory. So a
-//! request waits for a small step at most. In idle time the cleaner makes full steps.
+//! Writes pay for the cleaning that they cause ([`Cleaner::pay`]): the budget of a step is the
+//! number of bytes written since the last one, times the bytes to clean for one byte of free
+//! memory. So a request waits for a small step at most. In idle time the cleaner makes full steps.
 //!
 //! Invariants: a step does bounded work; between steps the log and the tables agree; slices in
-//! replies do not delay cleaning; the cleaner skips segments that would yield less than 1/64 of their
-//! size, and thus rests when memory is full of live data. When tombstones outlive their purpose
-//! because old segments are never worth cleaning, the cleaner cleans those, the oldest first.
+//! replies do not delay cleaning; the cleaner skips segments that would yield less than 1/64 of
+//! their size, and thus rests when memory is full of live data. When tombstones outlive their
+//! purpose because old segments are never worth cleaning, the cleaner cleans those, the oldest
+//! first.
 
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -56,8 +57,8 @@ const MOST_CHOSEN: usize = 32;
 /// One scan chooses one of this number of segments. The last ones of a larger share would be worse
 /// than what a later scan finds.
 const CHOSEN_SHARE: usize = 64;
-/// Every segment counts as older than it is by the log's size over this number. With age zero for the
-/// youngest, uniform overwrites cost up to 10 % more, and skewed ones hardly less.
+/// Every segment counts as older than it is by the log's size over this number. With age zero for
+/// the youngest, uniform overwrites cost up to 10 % more, and skewed ones hardly less.
 const YOUNG_SHARE: u32 = 2;
 /// Bytes to be cleaned before [`Cleaner::pay`] makes a step: about one group of small objects.
 const LEAST_PAYMENT: u64 = 4 << 10;
@@ -84,8 +85,8 @@ pub struct Cleaner {
     charged: u64,
     /// Bytes of segments that charged writes have still to clean.
     owed: u64,
-    /// The cleaner rests until this number of bytes has died, a segment of less than `rest_gain`
-    /// is worth cleaning, or the number of closed heads differs from `rest_closings`.
+    /// The cleaner rests until this number of bytes has died, a segment of less than `rest_gain` is
+    /// worth cleaning, or the number of closed heads differs from `rest_closings`.
     rest_until_died: u64,
     rest_gain: u32,
     rest_closings: u64,
@@ -352,8 +353,8 @@ fn gather(
 /// Returns the number of free segments that are missing, 0 if there are enough.
 ///
 /// One segment in fifty stays free, and the few that the log cannot do without. One is missing also
-/// if less than half of the memory that the log has taken is live and the next segments would be new
-/// memory: to touch new memory costs more than to copy a few live entries.
+/// if less than half of the memory that the log has taken is live and the next segments would be
+/// new memory: to touch new memory costs more than to copy a few live entries.
 fn shortage(memory: &Memory) -> u32 {
     let log = &memory.log;
     let wanted = (log.limit() / FREE_SHARE).max(MIN_SEGMENTS - 1);
@@ -366,8 +367,8 @@ fn shortage(memory: &Memory) -> u32 {
     u32::from(sparse)
 }
 
-/// Returns the fewest bytes that a segment must yield: an eighth of its size, or much less if writes
-/// have to wait.
+/// Returns the fewest bytes that a segment must yield: an eighth of its size, or much less if
+/// writes have to wait.
 fn least_gain(memory: &Memory) -> u32 {
     let log = &memory.log;
     let urgent = log.available() <= MIN_SEGMENTS - 2;

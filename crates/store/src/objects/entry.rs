@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! entry       0 kind u8 | 1 length of the body u24 | 4 crc32c u32 | 8 body
-//! 1 header    8 server index u32 | 12 generation u32 | 16 segment id u32 | 20 capacity u32 | 24 safe version u64
+//! 1 header    8 server index u32 | 12 generation u32 | 16 segment id u32 | 20 capacity u32
+//!            24 safe version u64
 //! 2 object    8 table u64 | 16 version u64 | 24 stamp u32 | 28 older first u32 | 32 older last u32
 //!            36 key length u32 | 40 key | value
-//! 3 tombstone 8 table u64 | 16 version u64 | 24 stamp u32 | 28 older first u32 | 32 older last u32 | 36 key
-//! 4 completion 8 lease u64 | 16 rpc u64 | 24 ack u64 | 32 table u64 | 40 key hash u64 | 48 version u64 | 56 sum 8 B
-//!            64 status u8 | 65 has a sum u8 | 66 zero u16
+//! 3 tombstone 8 table u64 | 16 version u64 | 24 stamp u32 | 28 older first u32 | 32 older last u32
+//!            36 key
+//! 4 completion 8 lease u64 | 16 rpc u64 | 24 ack u64 | 32 table u64 | 40 key hash u64
+//!            48 version u64 | 56 sum 8 B | 64 status u8 | 65 has a sum u8 | 66 zero u16
 //! 5 group     8 entries, which stand or fall together: an object or tombstone, then the completion
 //! ```
 //!
@@ -125,7 +127,7 @@ pub struct Completion {
     pub table: TableId,
     /// The hash of the object's key.
     pub hash: KeyHash,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 

@@ -7,9 +7,9 @@
 //!
 //! A reply keeps its slices until its client has acknowledged it, and a client may be slow or
 //! stopped. Therefore the log limits the memory that all replies together occupy: pins on at most
-//! [`SHARE`] of its segments, and the same number of bytes in copies. Writes never need this memory.
-//! Beyond both limits there is no slice, and the client must send the request again. The transports
-//! end sessions that make no progress.
+//! [`SHARE`] of its segments, and the same number of bytes in copies. Writes never need this
+//! memory. Beyond both limits there is no slice, and the client must send the request again. The
+//! transports end sessions that make no progress.
 //!
 //! Invariants: the bytes of a slice do not change until the slice is released; a pin delays the
 //! reuse of a segment's memory, but never keeps the segment in the log.

@@ -1,8 +1,9 @@
 //! Log-structured memory: all objects, tombstones and completion records of a master, in segments.
 //!
 //! ```text
-//!  segments:  closed … closed │ head ← mutations are appended here     survivor ← the cleaner copies here     free …
-//!  free ones: kept back for the cleaner (SURVIVORS), then for removals (REMOVALS); writes may have the rest
+//!  closed … closed │ head ← mutations append │ survivor ← the cleaner copies │ free …
+//!
+//!  free segments: SURVIVORS for the cleaner alone, REMOVALS for removals too, the rest for writes
 //! ```
 //!
 //! Invariants: an append is one block of memory in one segment, so that a group of entries exists

@@ -1,7 +1,8 @@
 //! The memory of a master, and the operations on it: the log, and the tables that point into it.
 //!
 //! ```text
-//!  tablets: table, key → hash   table: hash → place in the log   results: lease, number → outcome   log: the bytes
+//!  tablets: table, key → hash            table: hash → location in the log
+//!  results: lease, number → outcome      log: the entries
 //! ```
 //!
 //! Invariants: every object in the hash table is live in the log, and is the only live one of its

@@ -2,8 +2,8 @@
 //! such text can be incremented.
 //!
 //! ```text
-//! integer   0 | [-] 1..9 digits                                      within 64 bits, two's complement
-//! double    [+-] digits [. digits] [e [+-] digits]                   at most LONGEST bytes, and finite
+//! integer   0 | [-] 1..9 digits                          64 bits, two's complement
+//! double    [+-] digits [. digits] [e [+-] digits]       at most LONGEST bytes, finite
 //! ```
 //!
 //! Invariants: an integer has one text, and text of another form is no number. A double accepts any

@@ -5,7 +5,7 @@
 //! repetition gets the same outcome.
 //!
 //! ```text
-//!  numbers:   … acknowledged: Stale │ ack │ executed: the outcome · others: new … ack + WINDOW │ too far ahead
+//!  numbers:  … stale │ ack │ executed: outcome · others: new … ack + WINDOW │ too far ahead
 //! ```
 //!
 //! Invariants: an executed number is never new again while the client's lease may be valid. A

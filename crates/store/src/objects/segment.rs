@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Location, 47 bits:  slot (24 bits), which block of memory | offset (23 bits), where in it
-//! Position:           segment id, which grows with every segment opened, and offset: the order of the log
+//! Position:           segment id (which grows with every opened segment) and offset
 //! ```
 //!
 //! Invariants: bytes below `written` never change while the segment is in the log, apart from

@@ -1,7 +1,8 @@
-//! Walk the objects of a tablet, some at a time. An object that does not change meanwhile comes once.
+//! Walk the objects of a tablet, some at a time. An object that does not change meanwhile comes
+//! once.
 //!
 //! ```text
-//! request   0 head | 4 limit u32 | 8 cluster u64 | 16 table u64 | 24 first hash u64 | 32 last hash u64
+//! request   0 head | 4 limit u32 | 8 cluster u64 | 16 table u64 | 24 first u64 | 32 last u64
 //!          40 cursor u64
 //! reply     see message/list.rs
 //! ```

@@ -1,7 +1,8 @@
 //! Write an object.
 //!
 //! ```text
-//! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 value length u32 | 60 key | value
+//! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 value length u32 | 60 key
+//!           value
 //! reply     0 head | 4 version u64, the object's new one
 //! ```
 

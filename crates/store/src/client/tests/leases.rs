@@ -47,7 +47,8 @@ fn an_operation_without_an_answer_when_its_lease_ends_is_unknown() {
     let second = s.call();
     assert_eq!((once(&first).rpc, once(&second).rpc), (2, 3));
     assert!(s.respond(&first, Err(RpcError::MaybeExecuted)).is_none());
-    // A master says that the lease has ended; the coordinator must be asked before anything is sent.
+    // A master refuses the lease. The client must ask the coordinator before it sends anything
+    // else.
     assert!(s.reply(&second, no(Status::ExpiredLease)).is_none());
     let ask = loop {
         let asked = s.calls().into_iter().find_map(|call| match opcode(&call.request) {

@@ -1,4 +1,4 @@
-//! Where an operation goes, and what makes it go elsewhere.
+//! The server that an operation goes to, and the reasons to go to another one.
 
 use super::*;
 use crate::hash::KeyHasher;
@@ -132,7 +132,7 @@ fn lost_tablets_and_dropped_tables_are_told_by_the_coordinator() {
     assert_eq!((done.op, done.outcome.unwrap_err()), (op, Error::TableDoesntExist));
 }
 
-/// Slots are used again, and one that waits for a question's answer may have waited for another question before.
+/// Slots are reused. One that waits for a reply may have waited for another reply before.
 #[test]
 fn a_question_that_is_refused_ends_only_those_who_wait_for_it() {
     let mut s = Script::new();

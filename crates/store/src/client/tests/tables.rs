@@ -35,7 +35,8 @@ fn tables_are_created_looked_up_and_dropped() {
     let full = Error::Refused { status: Status::NoSpace, text: "because".into() };
     assert_eq!(s.error(&create, no(Status::NoSpace)), full);
 
-    // A drop learns first which table is meant, so that its repetition cannot hit a later one of that name.
+    // A drop looks up the id of the table first, so that its repetition cannot drop a later table
+    // of that name.
     s.client.drop_table("a", s.far());
     let look = s.call();
     assert!(s.reply(&look, key).is_none());

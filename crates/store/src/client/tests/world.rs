@@ -1,5 +1,5 @@
-//! Clients, a coordinator and tiny masters in one loop over messages, in virtual time, where everything that a transport
-//! may do to a call happens by a seed: every increment happens as often as its client was told.
+//! Clients, a coordinator and small masters in one loop over messages, in virtual time. A seed
+//! selects the faults of calls. Every increment happens as often as its client knows.
 
 use alloc::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::coordinator::{self, Coordinator};
 use sprat_proto::node::machine::{Caller, Machine};
 
-/// Who made a call: a life of the coordinator, or a client.
+/// The sender of a call: a life of the coordinator, or a client.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum From {
     Coordinator(u64),
@@ -21,7 +21,7 @@ enum Event {
     Arrive { locator: String, request: Vec<u8>, answer: Option<(From, u64)> },
     /// A call ends.
     End { from: From, tag: u64, result: Result<Vec<u8>, RpcError> },
-    /// The disk has written.
+    /// The disk has written a change.
     Written { life: u64, seq: u64, puts: Vec<(Vec<u8>, Vec<u8>)>, deletes: Vec<Vec<u8>> },
     /// Masters renew.
     Renew,
@@ -33,7 +33,7 @@ enum Event {
     Work(usize),
 }
 
-/// A master without a log: it knows what it owns, the values, and what it answered to whom.
+/// A master without a log: it has its tablets, the values, and its replies by client.
 #[derive(Default)]
 struct Master {
     id: ServerId,
@@ -128,7 +128,8 @@ impl World {
                 let error = RpcError::Deadline { maybe_executed: true };
                 Some((deadline.since(self.now), error, None))
             }
-            // Executed, and the answer is lost; perhaps executed long after the client has given up.
+            // The request is executed, perhaps long after the client has given up, and the reply is
+            // lost.
             11..16 => Some((there + back, RpcError::MaybeExecuted, Some(there))),
             16..19 => Some((there, RpcError::MaybeExecuted, Some(self.rng.below(4 * SECOND)))),
             _ => None,
@@ -471,7 +472,7 @@ fn every_increment_happens_as_often_as_its_client_was_told() {
         good += w.done.values().filter(|result| result.is_ok()).count();
         unknown += w.done.values().filter(|result| *result == &Err(Error::Unknown)).count();
     }
-    // The faults are not so many that nothing succeeds, nor so few that leases never end in between.
+    // There are enough faults to end leases, and few enough that operations succeed.
     assert!(good > 60 * 60 && unknown > 0, "{good} good, {unknown} unknown");
 }
 

@@ -40,7 +40,8 @@ impl File {
         self.write(&log.seal());
     }
 
-    /// What a power failure leaves: of each sector that is not safe, what was there or what was written.
+    /// Returns the file after a power failure: each sector that is not safe has its old or its new
+    /// bytes.
     fn crash(&self, rng: &mut Rng) -> Vec<u8> {
         let len = if rng.chance(500_000) {
             self.bytes.len()
@@ -202,7 +203,8 @@ fn a_checkpoint_goes_to_the_front_when_there_is_room() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// A power failure at any moment leaves what was acknowledged, with or without the change that was under way.
+    /// A power failure at any moment keeps all acknowledged changes, with or without the change in
+    /// progress.
     #[test]
     fn a_crash_keeps_what_was_acknowledged(seed: u64) {
         let mut rng = Rng::seeded(seed);
@@ -269,7 +271,8 @@ proptest! {
     fn arbitrary_files(seed: u64) {
         let mut rng = Rng::seeded(seed);
         let mut log = Log {
-            generation: rng.u64(), start: AREA + rng.below(9), end: AREA + rng.below(40), chain: rng.u32(),
+            generation: rng.u64(), start: AREA + rng.below(9), end: AREA + rng.below(40),
+            chain: rng.u32(),
             serial: rng.u64() >> 2,
         };
         let (mut file, _) = File::create();

@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// A life of a cluster in which every acknowledged step is held against what the cluster says afterwards; requests that
-/// got no answer are repeated.
+/// A life of a cluster. Its later replies must agree with every acknowledged step. Requests without
+/// a reply are repeated.
 struct Story {
     w: World,
-    /// What was acknowledged.
+    /// The acknowledged changes.
     tables: BTreeMap<String, TableKey>,
     ids: BTreeSet<TableId>,
     leases: BTreeSet<u64>,
@@ -14,8 +14,8 @@ struct Story {
 }
 
 impl Story {
-    /// Asks until there is an answer that says more than that changes are not written, however often the coordinator must
-    /// be started again for that.
+    /// Repeats a request until the reply is no refusal of the disk, even if the coordinator must be
+    /// started again for that.
     fn insist(&mut self, request: Vec<u8>) -> Vec<u8> {
         for _ in 0..10 {
             let asked = self.w.ask(request.clone());
@@ -86,8 +86,8 @@ impl Story {
     }
 }
 
-/// While the disk is full changes are refused with its words, everything else goes on, and nothing of the refused changes is
-/// left; with room again they can be made.
+/// While the disk is full, changes are refused with its error text, other requests succeed, and
+/// refused changes leave no trace. They succeed when the disk has room again.
 #[test]
 fn a_full_disk_refuses_changes_and_nothing_else() {
     let mut w = World::new(config());
@@ -127,7 +127,8 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     assert_eq!(w.masters["x"].owns.len(), 1);
 }
 
-/// A write that the disk has not been handed when it refuses the one before may rest on that one.
+/// A change that is queued when the disk refuses the change before is dropped too, for it may
+/// depend on that one.
 #[test]
 fn what_the_disk_has_not_been_handed_is_given_up_too() {
     let mut w = World::new(config());
@@ -149,7 +150,8 @@ fn what_the_disk_has_not_been_handed_is_given_up_too() {
     }
 }
 
-/// A table whose first record is durable and whose second one is not comes to be when there is room; its creator is told.
+/// A table whose first record is durable and whose second one is not is created later, when the
+/// disk has room. The reply to its creation tells that.
 #[test]
 fn a_table_that_is_half_created_is_finished_later() {
     let mut w = World::new(config());
@@ -170,8 +172,8 @@ fn a_table_that_is_half_created_is_finished_later() {
     assert!(w.table("a").is_ok());
 }
 
-/// Each change in turn finds the disk full: it is refused or left unfinished, what was acknowledged holds, and with room
-/// again it can be asked for again.
+/// Each change in turn finds the disk full. It is refused or unfinished, acknowledged changes hold,
+/// and the request succeeds when the disk has room again.
 #[test]
 fn every_change_may_find_the_disk_full() {
     for before in 1..40 {
@@ -185,7 +187,8 @@ fn every_change_may_find_the_disk_full() {
     }
 }
 
-/// The disk fails after each change in turn; what was acknowledged holds, and what was not can be asked for again.
+/// The disk fails after each change in turn. Acknowledged changes hold, and others can be requested
+/// again.
 #[test]
 fn every_acknowledged_change_survives_a_crash_at_any_change() {
     for persists in 0..40 {

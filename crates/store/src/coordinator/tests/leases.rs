@@ -17,7 +17,8 @@ fn leases_end_and_never_come_back() {
     assert_eq!(w.lease(b), Err(Status::ExpiredLease));
     assert_eq!(w.check(&[a, b]), [term / 2, 0]);
     let cluster = w.coordinator.cluster();
-    // After a restart nobody knows who renewed when: whoever had not expired has a full term.
+    // After a restart the times of renewals are unknown: every lease that had not expired has a
+    // full term.
     w.restart();
     assert_eq!(w.check(&[a, b]), [term, 0]);
     w.pass(term - SECOND, &[]);
@@ -43,7 +44,7 @@ fn that_a_lease_has_ended_is_said_only_when_it_is_durable() {
     let mut w = World::new(config());
     let a = w.lease(LeaseId(0)).unwrap().lease;
     w.disk_stalls = true;
-    // Not by a tick, but because somebody asks.
+    // A request ends the lease, not a tick.
     let end = w.now.after(w.config.client_term_ns);
     while w.now < end {
         w.now = w.now.after(100 * MS);

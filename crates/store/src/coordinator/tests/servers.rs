@@ -19,7 +19,7 @@ fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
     assert_eq!(w.renew("y"), Err(Status::NotInCluster));
     assert_eq!(w.servers(), [(x, ServerState::Up, 1), (y, ServerState::Crashed, 1)]);
 
-    // Its next life is somebody else, who is never asked to serve what is lost.
+    // Its next life is another server, which never gets the lost tablets.
     let next = w.enlist("y");
     assert_eq!(next, ServerId { index: 2, generation: 1 });
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
@@ -69,8 +69,8 @@ fn a_server_that_leaves_in_good_order_is_gone_at_once() {
     assert_eq!(w.tablets(a).unwrap(), [(x, LOST), (y, NORMAL)]);
 }
 
-/// A server that was killed and started again, and a cluster that was ended and started again with its state: the life
-/// before had fewer tablets, and a table on it was not created before its lease ended, four seconds later.
+/// A server is killed and started again. Its former life has fewer tablets, but must not get a
+/// table: the creation would wait four seconds for the end of its lease.
 #[test]
 fn a_table_is_not_put_on_a_life_of_a_server_that_is_over() {
     let mut w = World::new(config());
@@ -91,7 +91,7 @@ fn after_a_restart_servers_have_a_full_term_to_be_heard_of() {
     let (x, y) = (w.enlist("x"), w.enlist("y"));
     let a = w.create("a", 2).unwrap();
     let incarnation = w.coordinator.incarnation();
-    // Nobody could renew while the coordinator was down.
+    // No server could renew its lease while the coordinator was down.
     w.now = w.now.after(100 * SECOND);
     // The next coordinator is set to shorter terms, but what was granted counts.
     w.config.server_term_ns = SECOND / 2;
@@ -107,8 +107,8 @@ fn after_a_restart_servers_have_a_full_term_to_be_heard_of() {
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
 }
 
-/// After a restart of everything, tables were "complete" for four seconds whose servers had all died, and to create one of
-/// them again succeeded without a word.
+/// After a restart of all processes, the state of a table is unknown until its servers have renewed
+/// their leases. It was once reported as complete, and creating it again succeeded.
 #[test]
 fn after_a_restart_a_table_is_unknown_until_its_servers_are_heard_of() {
     let mut w = World::new(config());
@@ -131,8 +131,8 @@ fn after_a_restart_a_table_is_unknown_until_its_servers_are_heard_of() {
     assert_eq!(w.create("a", 2), Err(Status::TabletLost));
 }
 
-/// A coordinator that was stopped (a laptop asleep, a process under SIGSTOP) finds renewals waiting at its door and must
-/// not take servers for dead because it was away.
+/// A coordinator that was stopped (a suspended laptop, a process under SIGSTOP) finds renewals in
+/// its sockets and must not declare servers crashed.
 #[test]
 fn a_coordinator_that_was_away_declares_nobody_dead() {
     let mut w = World::new(config());

@@ -135,7 +135,7 @@ fn the_reply_to_a_drop_waits_until_no_server_can_answer_for_the_table() {
     assert!(!w.replies.contains_key(&drop));
     w.restart();
     w.pass(5 * SECOND, &["x"]);
-    // Those who asked the coordinator's former life have no answer; asking again is answered.
+    // Requests to the coordinator's former life get no reply. A repeated request gets one.
     assert!(!w.replies.contains_key(&again));
     assert_eq!(w.drop_table("a"), Status::Ok);
 }

@@ -15,7 +15,8 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// The bytes of a message (written by hand after docs/formats.md), both ways; and no shorter or longer one is taken.
+/// Compares a message with its bytes, which were written by hand from docs/formats.md, both ways.
+/// Shorter and longer ones are refused.
 macro_rules! golden {
     ($name:ident, $hex:literal, $value:expr) => {{
         let bytes = hex($hex);
@@ -49,7 +50,8 @@ fn requests_of_servers() {
     );
     golden!(
         RenewServer,
-        "01 41 0000 0000000000000009 00000001 00000002 0000000000000003 0000000000000004 0000000000000005",
+        "01 41 0000 0000000000000009 00000001 00000002 0000000000000003 0000000000000004
+         0000000000000005",
         RenewServer {
             cluster: 9,
             server: ONE,
@@ -91,7 +93,8 @@ fn requests_of_clients() {
 fn requests_of_the_coordinator() {
     golden!(
         TakeTablet,
-        "01 80 0000 0000000000000009 00000001 00000002 0000000000000006 0000000000000000 7fffffffffffffff
+        "01 80 0000 0000000000000009 00000001 00000002 0000000000000006 0000000000000000
+         7fffffffffffffff
          000102030405060708090a0b0c0d0e0f",
         TakeTablet {
             cluster: 9,
@@ -104,7 +107,8 @@ fn requests_of_the_coordinator() {
     );
     golden!(
         DropTablet,
-        "01 81 0000 0000000000000009 00000001 00000002 0000000000000006 0000000000000000 7fffffffffffffff",
+        "01 81 0000 0000000000000009 00000001 00000002 0000000000000006 0000000000000000
+         7fffffffffffffff",
         DropTablet { cluster: 9, server: ONE, table: TableId(6), first: 0, last: u64::MAX / 2 }
     );
 }
@@ -218,7 +222,7 @@ fn a_request_is_taken_for_what_its_opcode_says() {
     assert_eq!(ListServers::parse(&keyed), Err(Status::BadFormat));
 }
 
-/// A count that promises more entries than there are bytes is refused before anything is allocated for it.
+/// A count of more entries than there are bytes is refused without an allocation.
 #[test]
 fn counts_are_not_believed() {
     assert_eq!(LeaseTimes::parse(&hex("01 00 0000 ffff 0000000000000000")), Err(Status::BadFormat));
@@ -235,12 +239,17 @@ macro_rules! same_again {
 
 proptest! {
     #[test]
-    fn arbitrary_requests(code in 60u8..135, rest in prop::collection::vec(any::<u8>(), 0..80), plain: bool) {
+    fn arbitrary_requests(
+        code in 60u8..135,
+        rest in prop::collection::vec(any::<u8>(), 0..80),
+        plain: bool,
+    ) {
         let mut bytes = vec![1, code, 0, 0];
         // Half of them small numbers, so that lengths and enums are often right.
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
         let _ = opcode(&bytes);
-        same_again!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
+        same_again!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable
+            ListTables
             GetTablets ListServers HintCrashed TakeTablet DropTablet);
     }
 
@@ -248,8 +257,9 @@ proptest! {
     fn arbitrary_replies(rest in prop::collection::vec(any::<u8>(), 0..120), plain: bool) {
         let mut bytes = vec![1, 0, 0, 0];
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
-        same_again!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage);
-        // The two last bytes of a head are reserved: whoever writes them, they are not in the way.
+        same_again!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets
+            ServerPage);
+        // The last two bytes of a head are reserved and ignored in replies.
         bytes[2] = 7;
         prop_assert!(outcome(&bytes).is_ok());
     }

@@ -68,7 +68,7 @@ fn memory_follows_what_is_live() {
     world.replay();
 }
 
-/// When no dead entry is left, the cleaner rests until an entry dies.
+/// The cleaner rests without dead entries, until an entry dies.
 #[test]
 fn rests_when_nothing_is_dead() {
     let mut world = World::new(8, 4096);

@@ -146,7 +146,11 @@ fn a_group_is_replayed_whole_or_not_at_all() {
 proptest! {
     /// No bytes make the parser or a replay panic.
     #[test]
-    fn arbitrary_bytes(kind in 0u8..8, len in 0u8..100, mut bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+    fn arbitrary_bytes(
+        kind in 0u8..8,
+        len in 0u8..100,
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
+    ) {
         if bytes.len() >= 8 {
             bytes[..4].copy_from_slice(&[kind, 0, 0, len]);
             if let Some((_, len)) = parse(&bytes) {

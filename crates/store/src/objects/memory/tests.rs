@@ -1,5 +1,5 @@
-//! Random operations against an oracle, with the cleaner at work in a memory that is hardly large enough; and a replay
-//! of the log, as a recovery would do it, which must come to the same objects.
+//! Random operations against an oracle, with the cleaner at work in a memory that is hardly large
+//! enough. A replay of the log, as in a recovery, must give the same objects.
 
 use alloc::collections::BTreeMap;
 use alloc::string::ToString as _;
@@ -101,7 +101,7 @@ impl World {
         self.memory.mutate(&Mutation { target, once, key, hash, change })
     }
 
-    /// What the oracle says of `outcome`; does the same to the oracle.
+    /// Compares `outcome` with the oracle, and applies the change to the oracle.
     fn expect(&mut self, key: &[u8], rules: &RejectRules, change: Change<'_>, outcome: Outcome) {
         let (version, value) = self.objects.get(key).cloned().unwrap_or_default();
         let missing = version == Version(0);
@@ -159,8 +159,8 @@ impl World {
         self.outcomes = self.outcomes.split_off(&(self.ack + 1));
     }
 
-    /// Everything can be read, nothing else is there, every unacknowledged outcome is remembered, and the accounts of
-    /// the log are right.
+    /// Checks that all objects can be read and no others exist, that unacknowledged outcomes are
+    /// remembered, and that the accounts of the log are right.
     pub(crate) fn check(&mut self) {
         let target = Target { cluster: 0, table: TABLE, ..Target::default() };
         assert_eq!(self.memory.table.len(), self.objects.len() as u64);
@@ -181,7 +181,7 @@ impl World {
         assert_eq!(live, self.memory.log.live_bytes());
     }
 
-    /// What a replay of the log comes to.
+    /// Checks that a replay of the log gives the same objects and outcomes.
     pub(crate) fn replay(&mut self) {
         let mut objects: BTreeMap<Vec<u8>, (Version, Vec<u8>)> = BTreeMap::new();
         let mut removed: BTreeMap<Vec<u8>, Version> = BTreeMap::new();
@@ -400,7 +400,8 @@ fn the_limits_on_keys_and_values() {
     assert_eq!(world.memory.mutate(&mutation), Err(Status::ValueTooLong));
 }
 
-/// What is not changed during an enumeration is listed once, and nothing is listed that was never there.
+/// An object that does not change during an enumeration is listed once, and no other object is
+/// listed.
 #[test]
 fn enumeration_while_the_table_changes() {
     for seed in 0..10 {

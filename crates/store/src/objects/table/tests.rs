@@ -116,7 +116,8 @@ fn what_is_not_there_is_not_found() {
     assert!(checked.table.find(1 << 63, |_| false).is_none());
 }
 
-/// A walk that takes only what is at or after its cursor sees everything once, though the table grows meanwhile.
+/// A walk that ignores entries before its cursor sees every entry once, even if the table grows
+/// meanwhile.
 #[test]
 fn a_walk_while_the_table_grows() {
     for seed in 0..20 {
