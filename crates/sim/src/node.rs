@@ -1,12 +1,13 @@
-//! A process that runs a store machine in a [`node::Node`], the same that a worker of production runs.
+//! A process that runs a store machine in a [`node::Node`], the same that a worker of production
+//! runs.
 //!
 //! ```text
 //!  turn:  what the disk wrote → Node::receive → (the test calls the machine) → Node::finish
 //!         → more turns while there is work, some idle ones → Node::pause, until something arrives
 //! ```
 //!
-//! A locator is `sim:host=N`. With `,is=refused` the attempt to connect fails at once, with `,is=silent`
-//! it reaches an address where nothing answers.
+//! A locator is `sim:host=N`. With `,is=refused` the attempt to connect fails at once, with
+//! `,is=silent` it reaches an address where nothing answers.
 
 use std::collections::VecDeque;
 
@@ -55,13 +56,13 @@ pub struct Node<M: Machine> {
     patience: u32,
     idle: u32,
     worked: bool,
-    /// When the pause ends, while there is one.
+    /// The time at which the pause ends, while there is one.
     until: Option<Instant>,
 }
 
 impl<M: Machine> Node<M> {
-    /// A process with an endpoint of this `config` over `port`. The seed chooses the lanes of a link, and
-    /// how long the process polls before it sleeps.
+    /// A process with an endpoint of this `config` over `port`. The seed chooses the lanes of a
+    /// link, and how long the process polls before it sleeps.
     pub fn new(machine: M, config: Config, mut rng: Rng, port: Port) -> Self {
         let lanes = [1, 1, 2, 8][rng.below(4) as usize];
         let patience = [0, 0, 2, 30][rng.below(4) as usize];
@@ -83,7 +84,7 @@ impl<M: Machine> Node<M> {
         Self { node, patience, idle: 0, worked: false, until: None }
     }
 
-    /// What its endpoint has counted.
+    /// The endpoint, to read its counters.
     pub fn endpoint(&self) -> &Endpoint {
         self.node.host().transport.endpoint()
     }
@@ -108,8 +109,8 @@ impl<M: Machine> Node<M> {
         self.worked = self.node.receive(outside.now);
     }
 
-    /// The second half: what the machine wants is done, what the endpoint has is sent. Returns true if there
-    /// is more to do at once.
+    /// The second half: what the machine wants is done, what the endpoint has is sent. Returns true
+    /// if there is more to do at once.
     pub fn output<S>(&mut self, outside: &mut Outside<'_, S>) -> bool {
         let now = outside.now;
         self.node.finish(now);
@@ -124,7 +125,7 @@ impl<M: Machine> Node<M> {
         self.until.is_none()
     }
 
-    /// When it wants a turn although nothing arrives.
+    /// Returns the time of the next turn if nothing arrives.
     pub fn deadline(&self) -> Option<Instant> {
         self.until.filter(|at| *at < Instant::NEVER)
     }
@@ -141,7 +142,7 @@ impl<M: Machine, S> Process<S> for Node<M> {
     }
 }
 
-/// What a simulated node runs on: one transport, and the disk of its host.
+/// The host of a simulated node: one transport, and the disk of its machine.
 #[derive(Debug)]
 struct Net {
     transport: Fast<Port>,

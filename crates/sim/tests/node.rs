@@ -1,7 +1,7 @@
 //! The node that production runs, in worlds where everything goes wrong: clients with many calls in
-//! progress on several lanes, and servers with several locators of which some lead nowhere. No request
-//! is executed twice, each call ends once with the reply to its own request, and no call is refused
-//! while a lane has an idle channel.
+//! progress on several lanes, and servers with several locators of which some lead nowhere. No
+//! request is executed twice, each call ends once with the reply to its own request, and no call is
+//! refused while a lane has an idle channel.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,10 +1,11 @@
-//! The durable state of one machine: a file, written by a thread of its own so that a slow disk never stops the worker.
+//! The durable state of one machine: a file, written by a thread of its own so that a slow disk
+//! never stops the worker.
 //!
-//! The disk is a peer like any other: [`Disk::persist`] goes out, [`Disk::completed`] comes in. Writes that wait together
-//! are committed together, in order.
+//! The disk is a peer like any other: [`Disk::persist`] goes out, [`Disk::completed`] comes in.
+//! Writes that wait together are committed together, in order.
 //!
-//! What always holds: after a write that did not fit, no write that was handed in before [`Disk::completed`] has told of it
-//! is done either, for each may rest on the one before.
+//! What always holds: after a write that did not fit, no write that was handed in before
+//! [`Disk::completed`] has told of it is done either, for each may rest on the one before.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +30,7 @@ mod tests;
 const TOGETHER: usize = 256 << 10;
 
 struct Write {
-    /// How many refusals the machine knew of.
+    /// The number of refusals that the machine knew of.
     refusals: u64,
     seq: u64,
     puts: Pairs,
@@ -51,7 +52,8 @@ impl Disk {
     /// Opens the file at `path`, made if there is none, and reads what it holds.
     ///
     /// # Errors
-    /// The file cannot be read or written, is damaged or no state file, or another process has it open.
+    /// The file cannot be read or written, is damaged or no state file, or another process has it
+    /// open.
     pub fn open(path: &Path) -> io::Result<(Self, Pairs)> {
         let name = path.display().to_string();
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{name}: {e}"));
@@ -72,7 +74,8 @@ impl Disk {
         Ok(Self { writes: Some(writes), refusals: 0, done, ready, thread: Some(thread), name })
     }
 
-    /// Makes an empty file a state file that holds nothing: for one without a name, which [`Disk::open`] could not make.
+    /// Makes an empty file a state file that holds nothing. [`Disk::open`] cannot make one without
+    /// a name.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -80,7 +83,8 @@ impl Disk {
         file::prepare(file)
     }
 
-    /// Writes, all or nothing and after everything before it; what becomes of it, [`Disk::completed`] says.
+    /// Begins a write, all or nothing, after all writes before it. [`Disk::completed`] returns its
+    /// outcome.
     pub fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) {
         if let Some(writes) = &self.writes {
             // If the thread is gone, `completed` says why.
@@ -88,13 +92,13 @@ impl Disk {
         }
     }
 
-    /// What became of writes.
+    /// Returns the outcome of writes.
     pub fn completed(&mut self) -> Option<Written> {
         match self.done.try_recv() {
             Ok(outcome) => {
                 self.refusals += u64::from(matches!(outcome, Written::Refused { .. }));
                 if let Written::Failed(_) = outcome {
-                    // The thread ends, which must not be told as another reason.
+                    // The thread ends, which must not count as another failure.
                     self.writes = None;
                 }
                 Some(outcome)
@@ -107,12 +111,14 @@ impl Disk {
         }
     }
 
-    /// Readable when [`Disk::completed`] has something new since [`Disk::clear`].
+    /// The descriptor that is readable when [`Disk::completed`] has something new since
+    /// [`Disk::clear`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 
-    /// Makes [`Disk::fd`] unreadable until more is written; call it before the last look at [`Disk::completed`].
+    /// Makes [`Disk::fd`] unreadable until more is written. Call it before the last call of
+    /// [`Disk::completed`].
     pub fn clear(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.ready, &mut count);
@@ -120,7 +126,7 @@ impl Disk {
 }
 
 impl Drop for Disk {
-    /// Waits until what was handed in is written.
+    /// Waits until all writes are done.
     fn drop(&mut self) {
         self.writes = None;
         if let Some(thread) = self.thread.take() {
@@ -135,7 +141,7 @@ struct Writer {
     report: Sender<Written>,
     bell: Arc<OwnedFd>,
     name: String,
-    /// How often a write did not fit.
+    /// The number of writes that did not fit.
     refusals: u64,
 }
 
@@ -145,7 +151,8 @@ impl Writer {
             let mut body = Body::default();
             let (mut last, mut next) = (None, Some(first));
             while let Some(write) = next.take() {
-                // Written before the machine knew of the last refusal: it may rest on what was refused.
+                // Written before the machine knew of the last refusal: it may rest on what was
+                // refused.
                 if write.refusals == self.refusals {
                     if !add(&mut body, &write) {
                         return self.fail("a key or value is too long");
@@ -176,7 +183,7 @@ impl Writer {
     }
 
     fn tell(&self, outcome: Written) {
-        // If nobody listens any more, nobody rests on it.
+        // If the disk is dropped, nothing depends on the outcome.
         let _ = self.report.send(outcome);
         let _ = rustix::io::write(&*self.bell, &[0, 0, 0, 0, 0, 0, 0, 1]);
     }

@@ -1,4 +1,5 @@
-//! What production adds to a datagram driver: names of peers, file descriptors and sleep.
+//! The parts of a datagram driver that only production has: names of peers, file descriptors and
+//! sleep.
 //!
 //! Not here: sessions and requests. A driver moves datagrams between addresses.
 
@@ -14,28 +15,29 @@ pub mod ip;
 pub mod shm;
 pub mod udp;
 
-/// A driver of this machine: shared memory, kernel UDP, or our own IP layer over a device. Never blocks;
-/// belongs to one thread.
+/// A driver of this machine: shared memory, kernel UDP, or our own IP layer over a device. Never
+/// blocks; belongs to one thread.
 ///
 /// No method has a default, which a wrapper could forget.
 pub trait Driver: TimedDatagrams + Send {
-    /// The address of the peer at `to`, for [`sprat_proto::Datagrams::send`]. A driver with connections
-    /// opens one, unless it has one to that peer already.
+    /// The address of the peer at `to`, for [`sprat_proto::Datagrams::send`]. A driver with
+    /// connections opens one, unless it has one to that peer already.
     ///
     /// # Errors
-    /// The locator names another driver or no host that resolves, no server of that name exists on this
-    /// machine, or a system call failed; the error names what was looked for.
+    /// The locator names another driver or no host that resolves, no server of that name exists on
+    /// this machine, or a system call failed; the error names what was looked for.
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr>;
 
-    /// The locator by which others reach this driver, if it listens, with every chosen value filled in.
+    /// The locator by which others reach this driver, if it listens, with every chosen value filled
+    /// in.
     fn locator(&self) -> Option<String>;
 
     /// The descriptor that is readable when there is something for `recv_burst` or `gone`, while
     /// notification is armed.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Arms notification: peers make [`Driver::fd`] readable from now on. Returns false if something has
-    /// arrived, so that the caller must not sleep; notification is then disarmed.
+    /// Arms notification: peers make [`Driver::fd`] readable from now on. Returns false if
+    /// something has arrived, so that the caller must not sleep; notification is then disarmed.
     fn arm(&mut self) -> bool;
 
     /// Disarms notification: the caller polls from now on. Harmless if notification is not armed.

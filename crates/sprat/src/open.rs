@@ -21,22 +21,22 @@ use crate::transport::qp::Rdma;
 use crate::transport::tcp::Tcp;
 use sprat_sys::crc::crc32c;
 
-/// What a worker may open.
+/// The options of the transports that a worker opens.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Listen on and call addresses other than loopback, though nothing is encrypted.
     pub insecure_network: bool,
-    /// Our own end of calls through a packet device: for each protocol a locator with the device and the
-    /// address. Without one, the device is the one that the server's locator names, and the address is
-    /// chosen at random.
+    /// Our own end of calls through a packet device: for each protocol a locator with the device
+    /// and the address. Without one, the device is the one that the server's locator names, and the
+    /// address is chosen at random.
     pub local: Vec<Locator>,
-    /// Tracepoints where the time of requests goes. Peers may ask for their samples. Nothing is traced
-    /// without.
+    /// Tracepoints where the time of requests goes. Peers may ask for their samples. Nothing is
+    /// traced without.
     pub marks: Option<Marks>,
 }
 
-/// Most requests that wait on one session beyond its channels. They are the program's own, in its own memory: the limit
-/// only has to be one, and below it nothing is refused and tried again.
+/// Most requests that wait on one session beyond its channels. They are the program's own, in its
+/// own memory: the limit only has to be one, and below it nothing is refused and tried again.
 const QUEUE_LIMIT: usize = 1 << 20;
 
 /// A generator with entropy of the kernel.
@@ -83,7 +83,7 @@ fn udp_options(options: &Options) -> udp::Options {
     udp::Options { insecure_network: options.insecure_network, ..udp::Options::default() }
 }
 
-// Whoever keeps marks gets wrappers around driver and transport; everyone else has neither.
+// Wrappers are around driver and transport only if the process traces.
 
 fn ring(driver: Shm, serve: bool, options: &Options) -> io::Result<AnyTransport> {
     match &options.marks {

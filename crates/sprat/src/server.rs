@@ -1,4 +1,5 @@
-//! The store's processes: a coordinator, or a server with its master, each a worker that runs until it is stopped.
+//! The store's processes: a coordinator, or a server with its master, each a worker that runs until
+//! it is stopped.
 //!
 //! ```no_run
 //! use sprat::server::{CoordinatorOptions, coordinator};
@@ -24,14 +25,15 @@ use crate::worker::Worker;
 use sprat_sys::clock::Clock;
 use sprat_sys::crc::crc32c;
 
-/// How to run a coordinator.
+/// The options of a coordinator.
 #[derive(Clone, Debug)]
 pub struct CoordinatorOptions {
-    /// Where it listens: one locator or several, separated by `;`.
+    /// The locators at which it listens: one locator or several, separated by `;`.
     pub listen: String,
-    /// The file that holds its state, made if there is none. Without one a restarted coordinator begins a new cluster.
+    /// The file that holds its state, made if there is none. Without one a restarted coordinator
+    /// begins a new cluster.
     pub state: Option<PathBuf>,
-    /// What may be opened.
+    /// The options of its transports.
     pub transports: Options,
     /// Terms and limits.
     pub config: Config,
@@ -49,7 +51,8 @@ impl CoordinatorOptions {
 /// A coordinator that listens; [`Worker::run`] serves.
 ///
 /// # Errors
-/// A locator is malformed or cannot be listened at, or the state file cannot be used; the error names it.
+/// A locator is malformed or cannot be listened at, or the state file cannot be used; the error
+/// names it.
 pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Coordinator>> {
     let (disk, pairs) = match &options.state {
         Some(path) => Disk::open(path).map(|(disk, pairs)| (Some(disk), pairs))?,
@@ -66,23 +69,25 @@ pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Coordinato
     Worker::new(machine, transports, disk, clock)
 }
 
-/// How to run a server.
+/// The options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where the coordinator is: one locator or several, separated by `;`.
+    /// The coordinator's locators: one locator or several, separated by `;`.
     pub coordinator: String,
-    /// Where clients reach this server: one locator or several, separated by `;`.
+    /// The locators by which clients reach this server: one locator or several, separated by `;`.
     pub listen: String,
-    /// Where the coordinator reaches it, if not there: so the control path may take another transport than the data.
+    /// The locators by which the coordinator reaches it, if not by those of `listen`: the control
+    /// path may take another transport than the data.
     pub control: Option<String>,
     /// Memory for objects, in bytes. It is taken as it is needed, and not given back.
     pub memory_bytes: u64,
-    /// What may be opened.
+    /// The options of its transports.
     pub transports: Options,
 }
 
 impl ServerOptions {
-    /// A server at `listen` with 1 GiB for objects, in the cluster of the coordinator at `coordinator`.
+    /// A server at `listen` with 1 GiB for objects, in the cluster of the coordinator at
+    /// `coordinator`.
     #[must_use]
     pub fn new(coordinator: &str, listen: &str) -> Self {
         Self {

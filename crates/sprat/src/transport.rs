@@ -1,4 +1,4 @@
-//! What production adds to a node's transport: locators, file descriptors and sleep.
+//! The parts of a node's transport that only production has: locators, file descriptors and sleep.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -38,7 +38,8 @@ pub trait SystemTransport: Transport + Send {
     /// Disarms notification: the caller polls from now on.
     fn disarm(&mut self);
 
-    /// The locator by which others reach this transport, if it listens, with every chosen value filled in.
+    /// The locator by which others reach this transport, if it listens, with every chosen value
+    /// filled in.
     fn locator(&self) -> Option<String>;
 }
 

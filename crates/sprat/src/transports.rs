@@ -1,8 +1,8 @@
 //! The transports of one worker, opened as locators ask for them.
 //!
-//! A transport that listens is opened at the start, one for calls alone when the first locator of its
-//! protocol is called. A poll that is a system call would slow the other transports down: such a
-//! transport is polled at every turn only while it is active.
+//! A transport that listens is opened at the start, one for calls alone when the first locator of
+//! its protocol is called. A poll that is a system call would slow the other transports down: such
+//! a transport is polled at every turn only while it is active.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,9 +18,10 @@ pub use crate::open::Options;
 use crate::transport::SystemTransport;
 use crate::transport::any::AnyTransport;
 
-/// How long a transport counts as active after its last packet.
+/// The time for which a transport counts as active after its last packet.
 const ACTIVE_NS: u64 = 2 * MS;
-/// How often an idle transport whose poll is a system call is polled while another one is active.
+/// The interval at which an idle transport whose poll is a system call is polled while another one
+/// is active.
 const IDLE_POLL_NS: u64 = 10 * US;
 
 /// The error with the locator's name before it, unless it begins with that already.
@@ -69,8 +70,8 @@ impl Transports {
     /// Opens a transport that listens at each of `locators`.
     ///
     /// # Errors
-    /// The name or port is in use, the address is not ours or not allowed, or a system call failed; the
-    /// error names the locator.
+    /// The name or port is in use, the address is not ours or not allowed, or a system call failed;
+    /// the error names the locator.
     pub fn listen(options: Options, locators: &[Locator]) -> io::Result<Self> {
         let mut transports = Self::new(options);
         for locator in locators {
@@ -81,8 +82,8 @@ impl Transports {
         Ok(transports)
     }
 
-    /// The locators of the transports that listen, in the order of [`Transports::listen`], with every
-    /// chosen value filled in.
+    /// The locators of the transports that listen, in the order of [`Transports::listen`], with
+    /// every chosen value filled in.
     #[must_use]
     pub fn locators(&self) -> Vec<String> {
         self.entries.iter().filter_map(|entry| entry.transport.locator()).collect()

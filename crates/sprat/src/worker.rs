@@ -3,11 +3,11 @@
 //! ```text
 //!   now ─► node: one turn ─► idle long enough? pause, yield, or sleep in poll(2)
 //! ```
-//! A worker is single-threaded and owns all it touches, so nothing here locks. Another thread reaches it
-//! only by a [`Waker`].
+//! A worker is single-threaded and owns all it touches, so nothing here locks. Another thread
+//! reaches it only by a [`Waker`].
 //!
-//! Not here: what a turn does (the node), how messages travel (the transports), when to stop (the caller
-//! of `turn`).
+//! Not here: what a turn does (the node), how messages travel (the transports), when to stop (the
+//! caller of `turn`).
 
 use std::io;
 use std::sync::Arc;
@@ -104,8 +104,8 @@ impl<M: Machine> Worker<M> {
         Self::with_lanes(machine, transports, disk, clock, 1)
     }
 
-    /// A worker as of [`Worker::new`] that opens up to `lanes` sessions for each link, as many as its
-    /// calls need.
+    /// A worker as of [`Worker::new`] that opens up to `lanes` sessions for each link, as many as
+    /// its calls need.
     pub(crate) fn with_lanes(
         machine: M,
         transports: Transports,
@@ -143,12 +143,12 @@ impl<M: Machine> Worker<M> {
         self.clock.now()
     }
 
-    /// What wakes this worker from other threads.
+    /// Returns a handle by which other threads wake this worker.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// What ends [`Worker::run`].
+    /// Returns a handle that ends [`Worker::run`].
     pub fn stop(&self) -> Stop {
         Stop { flag: Arc::clone(&self.stop), waker: self.waker() }
     }
@@ -195,8 +195,8 @@ impl<M: Machine> Worker<M> {
         Ok(())
     }
 
-    /// Binds `link` to the server at these locators and connects at once, so that a mistake in them is
-    /// found here.
+    /// Binds `link` to the server at these locators and connects at once, so that a mistake in them
+    /// is found here.
     pub(crate) fn connect(&mut self, link: Link, locators: &str) -> io::Result<()> {
         let now = self.clock.now();
         self.node.connect(now, link, locators).map_err(|error| match error {

@@ -1,4 +1,5 @@
-//! What a [`Node`](super::Node) runs on: production's transports and disk, or the simulator's.
+//! The environment of a [`Node`](super::Node): production's transports and disk, or the
+//! simulator's.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,13 +15,13 @@ pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 /// A session, after the index of its transport.
 pub type Opened = (usize, SessionId);
 
-/// What became of writes.
+/// The outcome of writes.
 #[derive(Debug)]
 pub enum Written {
     /// The write with this number and all before it are durable.
     Durable(u64),
-    /// The first write that is not durable was refused, and no later one was done. Writes from now on
-    /// are tried again.
+    /// The first write that is not durable was refused, and no later one was done. Writes from now
+    /// on are tried again.
     Refused {
         /// Which file, and why.
         reason: String,
@@ -37,7 +38,7 @@ pub enum Written {
 pub trait Host {
     /// The transport. The node calls it directly, so that the compiler sees through its calls.
     type Transport: Transport;
-    /// Why a server cannot be reached, or why locators are malformed.
+    /// The error of a server that cannot be reached, or of malformed locators.
     type Error: fmt::Display;
 
     /// The number of transports. It never falls.
@@ -65,13 +66,14 @@ pub trait Host {
     /// The server cannot be reached. The text begins with the locator.
     fn connect(&mut self, now: Instant, candidate: &str) -> Result<Opened, Self::Error>;
 
-    /// Writes to the machine's durable state, all or nothing, after all writes before it. Returns true
-    /// if it is durable already; otherwise [`Host::written`] says what became of it.
+    /// Writes to the machine's durable state, all or nothing, after all writes before it. Returns
+    /// true if it is durable already; otherwise [`Host::written`] says what became of it.
     fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) -> bool;
 
     /// Returns what became of writes. Call it until `None`.
     fn written(&mut self) -> Option<Written>;
 
-    /// Adds the transports' counters to an object in JSON that lacks its closing brace, and the brace.
+    /// Adds the transports' counters to an object in JSON that lacks its closing brace, and the
+    /// brace.
     fn counters(&mut self, json: &mut Vec<u8>);
 }

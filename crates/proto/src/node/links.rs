@@ -1,15 +1,16 @@
 //! The link table: the server that each link is bound to, and the sessions with it.
 //!
 //! A session carries a fixed number of requests at a time. A machine with few links and many calls
-//! needs several sessions for each link: each link then has several *lanes*, and each lane has at most
-//! one session. Lanes are numbered as links are: lane `i` of link `n` is `n × lanes + i`.
+//! needs several sessions for each link: each link then has several *lanes*, and each lane has at
+//! most one session. Lanes are numbered as links are: lane `i` of link `n` is `n × lanes + i`.
 //!
 //! ```text
 //!   bound        lane ─► server, transport, session, and for lane 0 of a link: the lane used last
 //!   targets      server ─► its locators; few, even where there are a million links
 //!   by_session   transport, place of a session ─► lane; may name a lane whose session was closed
 //! ```
-//! A lane takes 16 bytes, so that a million cost little and a request touches one cache line of them.
+//! A lane takes 16 bytes, so that a million cost little and a request touches one cache line of
+//! them.
 //!
 //! Always: a session belongs to at most one lane. A server has a race exactly while it is listed in
 //! `racing`. Not here: opening and closing sessions.
@@ -28,7 +29,7 @@ mod target;
 
 pub(crate) use target::Target;
 
-/// What a lane is bound to.
+/// The server and the session of a lane.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     target: u32,
@@ -86,8 +87,8 @@ impl<E: Display> Links<E> {
         Link(lane.0 / self.lanes as u32)
     }
 
-    /// The lane for the next call on `link`: one whose session `is_idle`, else one without a session,
-    /// else the lanes in turn.
+    /// The lane for the next call on `link`: one whose session `is_idle`, else one without a
+    /// session, else the lanes in turn.
     #[inline]
     pub(crate) fn lane(&mut self, link: Link, mut is_idle: impl FnMut(Opened) -> bool) -> Link {
         if self.lanes == 1 {
@@ -150,8 +151,8 @@ impl<E: Display> Links<E> {
         self.bound[index] = Bound { target, ..UNBOUND };
     }
 
-    /// Unbinds a lane. Returns the sessions to close: its own, and if no lane is bound to the server any
-    /// more, those of the server's race.
+    /// Unbinds a lane. Returns the sessions to close: its own, and if no lane is bound to the
+    /// server any more, those of the server's race.
     pub(crate) fn unbind(&mut self, lane: Link) -> Vec<Opened> {
         let Some(bound) = self.bound.get_mut(lane.0 as usize) else { return Vec::new() };
         let bound = core::mem::replace(bound, UNBOUND);
@@ -183,8 +184,9 @@ impl<E: Display> Links<E> {
         lanes[place] = lane;
     }
 
-    /// A session has ended: the next call on its lane needs another one, and a race goes on without it.
-    /// Returns the link whose server it reached, and why the server cannot be reached by it any more.
+    /// A session has ended: the next call on its lane needs another one, and a race goes on without
+    /// it. Returns the link whose server it reached, and why the server cannot be reached by it any
+    /// more.
     pub(crate) fn closed(
         &mut self,
         now: Instant,
@@ -225,8 +227,8 @@ impl<E: Display> Links<E> {
         self.targets.iter().position(|t| t.lanes > 0 && t.text == text).map(|i| i as u32)
     }
 
-    /// A number for the server at these locators, which [`Links::known`] finds by `text` once a lane is
-    /// bound to it.
+    /// A number for the server at these locators, which [`Links::known`] finds by `text` once a
+    /// lane is bound to it.
     pub(crate) fn learn(&mut self, text: &str, locators: Vec<String>) -> u32 {
         let target = Target::new(text, locators);
         if let Some(i) = self.targets.iter().position(|t| t.lanes == 0) {

@@ -19,16 +19,16 @@ pub struct Caller {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Link(pub u32);
 
-/// What a machine wants done.
+/// An action that a machine wants done.
 #[derive(Debug)]
 pub enum Output {
-    /// Bind `link` to the server at `locator`: one locator or several separated by `;`, the best first.
-    /// The node uses the first that reaches the server, connects, and reconnects when a session is lost.
-    /// A link may be bound anew; the calls in progress on it fail then.
+    /// Bind `link` to the server at `locator`: one locator or several separated by `;`, the best
+    /// first. The node uses the first that reaches the server, connects, and reconnects when a
+    /// session is lost. A link may be bound anew; the calls in progress on it fail then.
     Connect {
         /// The link.
         link: Link,
-        /// Where the server is.
+        /// The server's locators.
         locator: String,
     },
     /// Forget `link`.
@@ -44,7 +44,7 @@ pub enum Output {
         tag: u64,
         /// The request.
         message: Message,
-        /// When to give up.
+        /// The time at which the node gives the call up.
         deadline: Instant,
     },
     /// Cancel a call that [`Machine::sent`] named. Its response is `Cancelled` unless it has ended.
@@ -61,17 +61,17 @@ pub enum Output {
         /// The reply.
         message: Message,
     },
-    /// Answer a request for counters. The message ends with an object in JSON that lacks its closing
-    /// brace: the node adds the counters of its transports, and the brace.
+    /// Answer a request for counters. The message ends with an object in JSON that lacks its
+    /// closing brace: the node adds the counters of its transports, and the brace.
     Counters {
         /// The request.
         caller: Caller,
         /// The reply without its end.
         message: Message,
     },
-    /// Write to the machine's durable state, all or nothing. [`Machine::persisted`] with `seq` or a later
-    /// number follows when the write is durable, or [`Machine::rollback`] if it was refused. Sequence
-    /// numbers are consecutive, and a write is never durable before the one before it.
+    /// Write to the machine's durable state, all or nothing. [`Machine::persisted`] with `seq` or a
+    /// later number follows when the write is durable, or [`Machine::rollback`] if it was refused.
+    /// Sequence numbers are consecutive, and a write is never durable before the one before it.
     Persist {
         /// The sequence number.
         seq: u64,
@@ -82,13 +82,13 @@ pub enum Output {
     },
     /// End this process for good: its identity is gone.
     Stop {
-        /// Why, for the operator.
+        /// The reason, for the operator.
         reason: String,
     },
 }
 
-/// What a node runs: a coordinator, a master, the client of a program, an RPC service. As [`Slices`] it
-/// resolves the slices in its messages.
+/// A machine that a node runs: a coordinator, a master, the client of a program, an RPC service. As
+/// [`Slices`] it resolves the slices in its messages.
 pub trait Machine: Slices {
     /// A request arrived. Returns the reply, or `None` if the reply follows as [`Output::Reply`].
     fn request(
@@ -99,18 +99,20 @@ pub trait Machine: Slices {
         deadline: Instant,
     ) -> Option<Message>;
 
-    /// The call with this `tag` was sent by `transport` as `rpc`. Only a machine that may cancel the call
-    /// needs this.
+    /// The call with this `tag` was sent by `transport` as `rpc`. Only a machine that may cancel
+    /// the call needs this.
     fn sent(&mut self, _tag: u64, _transport: u32, _rpc: RpcId) {}
 
     /// The call with this `tag` ended.
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>);
 
-    /// The server of a link cannot be reached, or a session with it has ended. `why` names the locators
-    /// and is meant for error messages. Calls on the link fail by [`Machine::response`] all the same.
+    /// The server of a link cannot be reached, or a session with it has ended. `why` names the
+    /// locators and is meant for error messages. Calls on the link fail by [`Machine::response`]
+    /// all the same.
     fn unreachable(&mut self, _link: Link, _why: &str) {}
 
-    /// Returns the next thing that the machine wants done. Call it until `None` after every other method.
+    /// Returns the next thing that the machine wants done. Call it until `None` after every other
+    /// method.
     fn output(&mut self, now: Instant) -> Option<Output>;
 
     /// A slice of a message that was sent is not needed any more.
@@ -122,14 +124,15 @@ pub trait Machine: Slices {
     /// The [`Output::Persist`] with number `seq` and all before it are durable.
     fn persisted(&mut self, _now: Instant, _seq: u64) {}
 
-    /// Each [`Output::Persist`] that [`Machine::persisted`] has not confirmed was refused for `reason`.
-    /// `durable` is all that is durable. Writes from now on are tried again.
+    /// Each [`Output::Persist`] that [`Machine::persisted`] has not confirmed was refused for
+    /// `reason`. `durable` is all that is durable. Writes from now on are tried again.
     fn rollback(&mut self, _now: Instant, _reason: &str, _durable: Vec<(Vec<u8>, Vec<u8>)>) {}
 
-    /// When to call [`Machine::tick`] if nothing happens before.
+    /// Returns the time to call [`Machine::tick`] if nothing happens before.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Runs the timers that are due at `now`, and a bounded piece of background work such as cleaning. A
-    /// node also calls it before it pauses. Returns true if there is more background work.
+    /// Runs the timers that are due at `now`, and a bounded piece of background work such as
+    /// cleaning. A node also calls it before it pauses. Returns true if there is more background
+    /// work.
     fn tick(&mut self, now: Instant) -> bool;
 }

@@ -1,5 +1,5 @@
-//! Chooses the locator by which a client reaches a server: one attempt by each, the best first, and the
-//! first session that opens wins. The method is that of RFC 8305 ("Happy Eyeballs").
+//! Chooses the locator by which a client reaches a server: one attempt by each, the best first, and
+//! the first session that opens wins. The method is that of RFC 8305 ("Happy Eyeballs").
 //!
 //! ```text
 //!  0 ms        250 ms      500 ms
@@ -7,15 +7,16 @@
 //!              udp ──✕ failed: the next attempt begins at once
 //!                 tcp ──► open: it wins, and the caller closes the others
 //! ```
-//! An attempt that fails at once (no socket file, connection refused, no permission, no device) costs
-//! no time. Not here: sessions, transports and locators, which the caller has.
+//! An attempt that fails at once (no socket file, connection refused, no permission, no device)
+//! costs no time. Not here: sessions, transports and locators, which the caller has.
 
 use alloc::vec::Vec;
 
 use crate::Instant;
 use crate::time::MS;
 
-/// How long after an attempt the next one begins beside it: RFC 8305's Connection Attempt Delay.
+/// The time after an attempt at which the next one begins beside it: RFC 8305's Connection Attempt
+/// Delay.
 pub(crate) const ATTEMPT_DELAY_NS: u64 = 250 * MS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,7 @@ enum Attempt<S> {
 pub(crate) struct Race<S> {
     /// In the order of the attempts.
     attempts: Vec<(usize, Attempt<S>)>,
-    /// When the next one begins.
+    /// The time at which the next one begins.
     due: Instant,
 }
 
@@ -42,7 +43,8 @@ impl<S: Copy + PartialEq> Race<S> {
         Self { attempts, due: now }
     }
 
-    /// The candidate whose attempt begins now. Call [`Race::began`] or [`Race::failed`] for it next.
+    /// The candidate whose attempt begins now. Call [`Race::began`] or [`Race::failed`] for it
+    /// next.
     pub(crate) fn due(&self, now: Instant) -> Option<usize> {
         self.waiting().filter(|_| self.due <= now)
     }
@@ -72,7 +74,7 @@ impl<S: Copy + PartialEq> Race<S> {
         self.attempts.iter().all(|(_, attempt)| *attempt == Attempt::Failed)
     }
 
-    /// When the next attempt begins, if one is left.
+    /// Returns the time at which the next attempt begins, if one is left.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.waiting().map(|_| self.due)
     }

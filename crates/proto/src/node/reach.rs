@@ -1,8 +1,8 @@
-//! How a node reaches the servers that its links are bound to: sessions by the locator in use and, for
-//! a server with several locators, the race that chooses one.
+//! The part of a node that reaches the servers of its links: sessions by the locator in use and,
+//! for a server with several locators, the race that chooses one.
 //!
-//! A call on a link whose server has a race waits. It is sent when the race is won, and fails when the
-//! race is lost or the call's deadline passes.
+//! A call on a link whose server has a race waits. It is sent when the race is won, and fails when
+//! the race is lost or the call's deadline passes.
 //!
 //! Always: calls wait only for servers that have a race. The machine learns why a server cannot be
 //! reached before the calls to it fail.
@@ -19,7 +19,7 @@ use crate::Instant;
 use crate::rpc::{Message, RpcError, RpcId};
 use crate::time::MS;
 
-/// Why [`Node::connect`] failed.
+/// The error of [`Node::connect`].
 #[derive(Debug)]
 pub enum ConnectError<E> {
     /// The locators are malformed.
@@ -107,7 +107,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Continues a server's race: begins the attempts that are due, and ends a race that is decided.
+    /// Continues a server's race: begins the attempts that are due, and ends a race that is
+    /// decided.
     fn race(&mut self, now: Instant, number: u32) -> Reach {
         loop {
             let Some((race, _)) = &self.links.target(number).race else { return Reach::Failed };
@@ -131,8 +132,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Ends a race that is won: closes the other sessions and gives this one to the lane that the race
-    /// began for.
+    /// Ends a race that is won: closes the other sessions and gives this one to the lane that the
+    /// race began for.
     fn won(&mut self, now: Instant, number: u32, candidate: usize, session: Opened) -> Reach {
         let Some((race, lane)) = self.links.end_race(number) else { return Reach::Failed };
         for (_, (transport, other)) in race.opening().filter(|(_, other)| *other != session) {
@@ -187,7 +188,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         !late.is_empty()
     }
 
-    /// When a race or a waiting call needs the next turn.
+    /// Returns the time at which a race or a waiting call needs a turn.
     pub(super) fn race_deadline(&mut self) -> Instant {
         let mut first = self.held.deadline();
         for number in self.links.racing().to_vec() {
@@ -210,8 +211,8 @@ impl<M: Machine, H: Host> Node<M, H> {
 
     // Links.
 
-    /// Binds `link` to the server at these locators and connects at once, so that a mistake in them is
-    /// found here.
+    /// Binds `link` to the server at these locators and connects at once, so that a mistake in them
+    /// is found here.
     ///
     /// # Errors
     /// [`ConnectError`]. The link stays bound unless the locators are malformed.
@@ -233,8 +234,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Binds `link` to the server at these locators. If they are malformed the link is left unbound, and
-    /// its calls fail as not executed.
+    /// Binds `link` to the server at these locators. If they are malformed the link is left
+    /// unbound, and its calls fail as not executed.
     pub(super) fn bind(&mut self, now: Instant, link: Link, locators: &str) {
         let target = self.learn(locators);
         if let Err(why) = &target {
@@ -251,8 +252,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Binds all lanes of `link` to a server, or to none. Their sessions with the server before it are
-    /// closed: a transport has room for a limited number of sessions.
+    /// Binds all lanes of `link` to a server, or to none. Their sessions with the server before it
+    /// are closed: a transport has room for a limited number of sessions.
     pub(super) fn place(&mut self, now: Instant, link: Link, target: Option<u32>) {
         for call in self.held.take(|call| call.link == link) {
             self.fail(now, &call, RpcError::NotExecuted);

@@ -1,4 +1,5 @@
-//! A node with a host that the tests play, in virtual time: calls, lanes, races, timers and the disk.
+//! A node with a host that the tests play, in virtual time: calls, lanes, races, timers and the
+//! disk.
 
 use alloc::string::String;
 use alloc::vec;
@@ -31,7 +32,7 @@ fn turn(node: &mut TestNode, us: u64, wants: impl IntoIterator<Item = Output>) -
     node.turn(at(us))
 }
 
-/// What ended since the last call.
+/// The calls that ended since the last call of this.
 fn ended(node: &mut TestNode) -> Vec<fake::Ended> {
     core::mem::take(&mut node.machine().ended)
 }

@@ -2,8 +2,8 @@
 //! sessions.
 //!
 //! Always: each request that a transport takes ends with exactly one [`Event::Response`] or
-//! [`Event::Failed`]. Not here: how a session begins (the [`Host`](super::Host) knows locators), and
-//! how a process sleeps until a transport has something (production only).
+//! [`Event::Failed`]. Not here: how a session begins (the [`Host`](super::Host) knows locators),
+//! and how a process sleeps until a transport has something (production only).
 
 use alloc::string::String;
 
@@ -22,13 +22,14 @@ pub trait Transport {
     /// something and after each [`Transport::tick`].
     fn event(&mut self, now: Instant) -> Option<Event<'_>>;
 
-    /// Sends what is queued, up to the budget of one turn. Returns true if more is ready to be sent.
+    /// Sends what is queued, up to the budget of one turn. Returns true if more is ready to be
+    /// sent.
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool;
 
     /// Returns a slice that is no longer needed. Call it until `None`.
     fn released(&mut self) -> Option<Slice>;
 
-    /// When to call [`Transport::tick`] if nothing happens before.
+    /// Returns the time to call [`Transport::tick`] if nothing happens before.
     fn deadline(&self) -> Option<Instant>;
 
     /// Runs the timers that are due at `now`.
@@ -41,7 +42,7 @@ pub trait Transport {
     /// True if the session can take a request that does not wait for a channel of it.
     fn has_idle_channel(&self, session: SessionId) -> bool;
 
-    /// Why a session ended or could not be opened, where the system knows more than the
+    /// Explains why a session ended or could not be opened, if the system knows more than the
     /// [`CloseReason`](crate::rpc::CloseReason). Known until the call of [`Transport::event`] that
     /// follows the one which returned [`Event::Closed`].
     fn cause(&self, session: SessionId) -> Option<String>;
@@ -52,8 +53,8 @@ pub trait Transport {
     /// Loads into the cache what requests on these sessions will touch.
     fn prefetch(&mut self, sessions: &[SessionId]);
 
-    /// Sends a request; see [`Endpoint::request`](crate::rpc::Endpoint::request). Takes of `message`
-    /// what the transport keeps: a buffer that is left in it belongs to the caller again.
+    /// Sends a request; see [`Endpoint::request`](crate::rpc::Endpoint::request). Takes of
+    /// `message` what the transport keeps: a buffer that is left in it belongs to the caller again.
     ///
     /// # Errors
     /// [`RequestError`], and nothing was sent.

@@ -4,8 +4,8 @@
 //!   now ─► transports: input ─► events ─► machine ─► output ─► transports: output
 //!          every 20 µs: timers of transports and machine, writes that are done
 //! ```
-//! Everything that communicates is a [`Machine`] in a node: a coordinator, a master, the client of a
-//! program, an RPC service. A node is single-threaded and owns all it touches.
+//! Everything that communicates is a [`Machine`] in a node: a coordinator, a master, the client of
+//! a program, an RPC service. A node is single-threaded and owns all it touches.
 //!
 //! Always: [`Machine::response`] is called exactly once for each call. Not here: what the messages
 //! say (the machine), how they travel (the transports), clocks and sleep (the program around it).
@@ -23,14 +23,14 @@ use crate::Instant;
 use crate::rpc::{Event, Message, RequestError, RpcError, RpcId};
 use crate::time::US;
 
-/// How often timers are checked. A turn that finds nothing must be short, for the next packet arrives
-/// during one of them.
+/// The interval at which timers are checked. A turn that finds nothing must be short, for the next
+/// packet arrives during one of them.
 const TIMER_CHECK_NS: u64 = 20 * US;
 /// Sessions that are loaded into the cache together.
 const PREFETCH: usize = 32;
 /// The longest buffer that a machine gets back, in bytes.
 const SPARE_MOST: usize = 64 << 10;
-/// How long a call waits that a full session did not take, in nanoseconds.
+/// The time after which a machine repeats a call that a full session did not take.
 const FULL_RETRY_NS: u64 = 100 * US;
 /// The transport that [`Machine::sent`] names for a call that waits for a race.
 pub(super) const HELD: u32 = u32::MAX;
@@ -53,7 +53,7 @@ pub struct Node<M: Machine, H: Host> {
     stopped: Option<String>,
 }
 
-/// What a lane has.
+/// The state of a lane.
 pub(super) enum Reach {
     Session(Opened),
     /// A race that is not decided yet.
@@ -125,8 +125,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         work
     }
 
-    /// The first half of a turn: what arrived and what is due goes to the machine. Returns true if there
-    /// was work.
+    /// The first half of a turn: what arrived and what is due goes to the machine. Returns true if
+    /// there was work.
     #[inline]
     pub fn receive(&mut self, now: Instant) -> bool {
         let mut work = self.input(now);
@@ -148,9 +148,9 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Prepares for a pause until something arrives: does a bounded piece of the machine's background
-    /// work and sends. Returns when the node needs its next turn if nothing arrives before, or none if
-    /// there is more to do at once. Call [`Node::resume`] after the pause.
+    /// Prepares for a pause until something arrives: does a bounded piece of the machine's
+    /// background work and sends. Returns when the node needs its next turn if nothing arrives
+    /// before, or none if there is more to do at once. Call [`Node::resume`] after the pause.
     pub fn pause(&mut self, now: Instant) -> Option<Instant> {
         if self.machine.tick(now) {
             self.unsent = true;
@@ -171,7 +171,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         self.next_timers = Instant::ZERO;
     }
 
-    /// What arrived goes to the machine.
+    /// Gives the machine what arrived.
     #[inline]
     fn input(&mut self, now: Instant) -> bool {
         let mut work = false;
@@ -383,8 +383,9 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Loads into the cache what calls on these links will touch, if links have one lane each. Cache
-    /// misses that are independent overlap: among a million sessions they are most of a call's time.
+    /// Loads into the cache what calls on these links will touch, if links have one lane each.
+    /// Cache misses that are independent overlap: among a million sessions they are most of a
+    /// call's time.
     pub fn prefetch(&mut self, links: &[Link]) {
         for links in links.chunks(PREFETCH) {
             let sessions: ArrayVec<_, PREFETCH> =
@@ -405,8 +406,8 @@ fn not_taken(error: RequestError) -> RpcError {
     }
 }
 
-/// Gives the machine the buffer of a message that was sent, unless there is none or it is too long to
-/// keep.
+/// Gives the machine the buffer of a message that was sent, unless there is none or it is too long
+/// to keep.
 #[inline]
 fn spare<M: Machine>(machine: &mut M, message: Message) {
     if (1..=SPARE_MOST).contains(&message.bytes.capacity()) {

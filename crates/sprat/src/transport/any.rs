@@ -11,8 +11,8 @@ use crate::driver::shm::Shm;
 use crate::locator::Locator;
 use crate::transport::SystemTransport;
 
-/// A transport. Calls of the shared-memory transport cost about as much as what they do, so they are
-/// direct and the compiler sees through them; calls of the others go by a table.
+/// A transport. Calls of the shared-memory transport cost about as much as what they do, so they
+/// are direct and the compiler sees through them; calls of the others go by a table.
 pub(crate) enum AnyTransport {
     Shm(Box<Fast<Shm>>),
     Other(Box<dyn SystemTransport>),

@@ -1,4 +1,4 @@
-//! What a worker's node runs on: the transports of this machine and a disk.
+//! The host of a worker's node: the transports of this machine and a disk.
 
 use std::io;
 

@@ -18,7 +18,8 @@ use crate::rpc::CloseReason;
 #[derive(Debug)]
 struct Candidate<E> {
     locator: String,
-    /// Why the last attempt failed, or the last session by it ended; begins with the locator.
+    /// The cause of the last failed attempt, or of the end of the last session by it. The text
+    /// begins with the locator.
     why: Option<String>,
     /// The host's error, if the last attempt could not begin.
     error: Option<E>,
@@ -41,7 +42,7 @@ pub(crate) struct Target<E> {
     pub(super) lanes: u32,
 }
 
-/// Why a session ended, in the words of an error message.
+/// Explains the end of a session in an error message.
 fn words(reason: CloseReason) -> &'static str {
     match reason {
         CloseReason::Local => "closed",
@@ -123,7 +124,8 @@ impl<E: Display> Target<E> {
         Race::new(now, doubtful(false).chain(doubtful(true)))
     }
 
-    /// Why the server cannot be reached: each locator that was tried, with its own cause.
+    /// Explains why the server cannot be reached: lists each locator that was tried, with its
+    /// cause.
     pub(crate) fn why(&self) -> String {
         let tried = |i| match &self.race {
             Some((race, _)) => race.opening().any(|(candidate, _)| candidate == i),

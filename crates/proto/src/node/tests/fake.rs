@@ -26,12 +26,12 @@ pub(super) fn at(us: u64) -> Instant {
     Instant::from_ns(1_000 * us)
 }
 
-/// What a call ended with: its tag, and the first byte of the reply.
+/// The end of a call: its tag, and the first byte of the reply.
 pub(super) type Ended = (u64, Result<u8, RpcError>);
 
 #[derive(Debug, Default)]
 pub(super) struct Script {
-    /// What the machine wants next.
+    /// The actions that the machine wants next.
     pub(super) wants: VecDeque<Output>,
     pub(super) ended: Vec<Ended>,
     pub(super) sent: Vec<(u64, u32, RpcId)>,
@@ -129,7 +129,7 @@ pub(super) struct Session {
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     pub(super) sessions: Vec<Session>,
-    /// What [`Transport::event`] returns next.
+    /// The events that [`Transport::event`] returns next.
     pub(super) events: VecDeque<Event<'static>>,
     /// Channels of a session, and the requests that may wait beyond them.
     pub(super) channels: usize,
@@ -263,8 +263,8 @@ impl Transport for Wire {
     fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
 }
 
-/// Two transports, and a disk of which the test says what it wrote. A locator is `TRANSPORT.NAME`; what
-/// is in `down` cannot be reached, all other sessions open when the test says so.
+/// Two transports, and a disk of which the test says what it wrote. A locator is `TRANSPORT.NAME`;
+/// what is in `down` cannot be reached, all other sessions open when the test says so.
 #[derive(Debug)]
 pub(super) struct Fake {
     pub(super) wires: [Wire; 2],
