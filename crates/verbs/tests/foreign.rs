@@ -1,4 +1,5 @@
-//! Registered memory that belongs to the program, and that it takes away: what sender, receiver and both programs see.
+//! Registered memory of the program that the program unmaps or protects: the outcome at the
+//! requester and at its peer.
 
 use std::ptr::null_mut;
 use std::time::Duration;
@@ -14,21 +15,22 @@ const SOON: Option<Duration> = Some(Duration::from_secs(20));
 const PAGE: usize = 4096;
 const LEN: usize = 64 * PAGE;
 
-/// Pages that the program maps and takes away.
+/// Pages that the program maps, and unmaps while they are registered.
 struct Pages(*mut u8);
 
 impl Pages {
     fn new() -> Self {
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a fresh mapping touches no memory of ours.
+        // SAFETY: A new mapping does not touch existing memory.
         let base = unsafe { mmap_anonymous(null_mut(), LEN, rights, flags) };
         Self(base.unwrap().cast())
     }
 
-    /// Takes away all but the first pages. Their addresses stay taken, so that no other thread maps memory there.
+    /// Replaces all but the first pages by inaccessible ones. Their addresses stay in use, so no
+    /// other thread maps memory there.
     fn cut(&self, keep: usize) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: nobody has a reference to this memory, all of which is ours.
+        // SAFETY: No reference to this memory exists, and the test owns all of it.
         unsafe {
             let rest = self.0.add(keep * PAGE).cast();
             mmap_anonymous(rest, LEN - keep * PAGE, ProtFlags::empty(), flags).unwrap();
@@ -36,30 +38,30 @@ impl Pages {
     }
 
     fn protect(&self, rights: MprotectFlags) {
-        // SAFETY: nobody has a reference to this memory.
+        // SAFETY: No reference to this memory exists.
         unsafe { mprotect(self.0.cast(), LEN, rights) }.unwrap();
     }
 
-    /// What a registration with these rights takes.
+    /// Creates the memory that a registration with these rights takes.
     fn lend(&self, access: Access) -> std::io::Result<Foreign> {
-        // SAFETY: this memory is reached by volatile accesses alone.
+        // SAFETY: Only volatile accesses reach this memory.
         unsafe { Foreign::new(self.0, LEN, is_written(access)) }
     }
 
     fn fill(&self, with: u8) {
-        // SAFETY: all of it is mapped, and nobody has a reference to it.
+        // SAFETY: All pages are mapped, and no reference to them exists.
         unsafe { self.0.write_bytes(with, LEN) }
     }
 
     fn byte(&self, at: usize) -> u8 {
-        // SAFETY: it is mapped, and a peer's write to it has been completed to us.
+        // SAFETY: The page is mapped, and the completion of the peer's Write was received.
         unsafe { self.0.add(at).read_volatile() }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: Nothing uses the memory any more.
         let _ = unsafe { munmap(self.0.cast(), LEN) };
     }
 }
@@ -68,7 +70,7 @@ struct Side {
     domain: ProtectionDomain,
     queue: CompletionQueue,
     pair: QueuePair,
-    /// Before the memory, which it names.
+    /// Dropped before the memory that it names.
     region: ForeignRegion,
     pages: Pages,
 }
@@ -108,14 +110,14 @@ impl Side {
         self.pair.post_send(SendRequest::new(id, op, sge)).unwrap();
     }
 
-    /// What ended next, and how.
+    /// Waits for the next completion.
     fn next(&self) -> (u64, Status) {
         let completion = self.queue.wait(SOON).expect("a completion in time");
         (completion.id, completion.status)
     }
 }
 
-/// Two connected sides, each driven by a thread of its own.
+/// Connects two sides. Each has a thread of its own.
 fn connected(options: Options) -> [Side; 2] {
     let options = Options { threading: Threading::ReceiveThread, ..options };
     let [(_, a), (device, b)] = [0, 1].map(|_| Side::new(options));
@@ -126,22 +128,22 @@ fn connected(options: Options) -> [Side; 2] {
     request.accept(&b.pair, AcceptOptions { ird: 8, ord: 8, ..AcceptOptions::default() }).unwrap();
     a.pair.connected(SOON).unwrap();
     b.pair.connected(SOON).unwrap();
-    // Who was asked may not send before the other has.
+    // The accepting side may not send before the other one.
     b.pair.post_recv(RecvRequest::new(0, b.sge(0, 1))).unwrap();
     a.post(0, SendOp::Send, a.sge(0, 1));
     assert_eq!((a.next(), b.next()), ((0, Status::Success), (0, Status::Success)));
     [a, b]
 }
 
-/// With CRC everything is copied; without it the kernel moves what it can.
-fn both_ways() -> [Options; 2] {
+/// With CRC everything is copied; without it the kernel transfers directly where it can.
+fn copied_and_direct() -> [Options; 2] {
     let direct = Options { crc: false, copies: Copies::Direct, ..Options::default() };
     [Options::default(), direct]
 }
 
 #[test]
 fn everything_works_on_memory_of_the_program() {
-    for options in both_ways() {
+    for options in copied_and_direct() {
         let [a, b] = connected(options);
         a.pages.fill(1);
         b.pages.fill(2);
@@ -163,8 +165,8 @@ fn everything_works_on_memory_of_the_program() {
     }
 }
 
-/// How it ends at the side that asked and at the other, whose receive 9 stands.
-fn ends(
+/// The status at the requester, and the completion of its peer's receive 9.
+fn outcome(
     options: Options,
     take: fn(&Side, &Side),
     op: fn(&Side) -> SendOp,
@@ -176,19 +178,19 @@ fn ends(
         if matches!(op(&b), SendOp::FetchAdd { .. }) { a.sge(40 * PAGE, 8) } else { a.sge(0, LEN) };
     a.post(1, op(&b), sge);
     let theirs = b.next();
-    // A Write may have left before the other side came upon it.
+    // A Write may have been sent before the peer detects the error.
     a.pair.disconnected(SOON);
     (a.next().1, theirs)
 }
 
 #[test]
-fn memory_that_goes_is_an_error_of_who_names_it() {
+fn unmapped_memory_is_an_error_of_the_side_that_names_it() {
     let write = |b: &Side| SendOp::Write(b.remote(0));
     let read = |b: &Side| SendOp::Read(b.remote(0));
     let send = |_: &Side| SendOp::Send;
     let add = |b: &Side| SendOp::FetchAdd { to: b.remote(40 * PAGE), add: 1, mask: 0 };
-    for options in both_ways() {
-        // Our source, or our sink.
+    for options in copied_and_direct() {
+        // The requester's source or sink.
         for keep in [0, 40] {
             let cut = if keep == 0 {
                 |a: &Side, _: &Side| a.pages.cut(0)
@@ -196,7 +198,7 @@ fn memory_that_goes_is_an_error_of_who_names_it() {
                 |a: &Side, _: &Side| a.pages.cut(40)
             };
             for op in [write, read, send] {
-                let (ours, theirs) = ends(options, cut, op);
+                let (ours, theirs) = outcome(options, cut, op);
                 assert_eq!(
                     (ours, theirs),
                     (Status::LocalProtection, (9, Status::Flushed)),
@@ -205,29 +207,35 @@ fn memory_that_goes_is_an_error_of_who_names_it() {
             }
         }
         let protect = |a: &Side, _: &Side| a.pages.protect(MprotectFlags::READ);
-        assert_eq!(ends(options, protect, read), (Status::LocalProtection, (9, Status::Flushed)));
-        // Theirs.
+        assert_eq!(
+            outcome(options, protect, read),
+            (Status::LocalProtection, (9, Status::Flushed))
+        );
+        // The peer's memory.
         let cut = |_: &Side, b: &Side| b.pages.cut(40);
-        assert_eq!(ends(options, cut, write).1, (9, Status::Flushed));
-        assert_eq!(ends(options, cut, send).1, (9, Status::LocalProtection));
+        assert_eq!(outcome(options, cut, write).1, (9, Status::Flushed));
+        assert_eq!(outcome(options, cut, send).1, (9, Status::LocalProtection));
         let protect = |_: &Side, b: &Side| b.pages.protect(MprotectFlags::READ);
-        assert_eq!(ends(options, protect, write).1, (9, Status::Flushed));
-        assert_eq!(ends(options, protect, send).1, (9, Status::LocalProtection));
-        assert_eq!(ends(options, cut, add), (Status::RemoteAccess, (9, Status::Flushed)));
-        assert_eq!(ends(options, protect, add), (Status::RemoteAccess, (9, Status::Flushed)));
+        assert_eq!(outcome(options, protect, write).1, (9, Status::Flushed));
+        assert_eq!(outcome(options, protect, send).1, (9, Status::LocalProtection));
+        assert_eq!(outcome(options, cut, add), (Status::RemoteAccess, (9, Status::Flushed)));
+        assert_eq!(outcome(options, protect, add), (Status::RemoteAccess, (9, Status::Flushed)));
     }
-    // Where the answer was copied; the kernel may have sent half of it when it finds out.
+    // With copies the response fails as a whole; the kernel may have sent half of a direct one.
     let cut = |_: &Side, b: &Side| b.pages.cut(40);
-    assert_eq!(ends(Options::default(), cut, read), (Status::RemoteAccess, (9, Status::Flushed)));
-    let direct = both_ways()[1];
+    assert_eq!(
+        outcome(Options::default(), cut, read),
+        (Status::RemoteAccess, (9, Status::Flushed))
+    );
+    let direct = copied_and_direct()[1];
     assert!(matches!(
-        ends(direct, cut, read),
+        outcome(direct, cut, read),
         (Status::RemoteAccess | Status::Flushed, (9, Status::Flushed))
     ));
 }
 
 #[test]
-fn registering_looks_at_the_memory() {
+fn registering_checks_the_memory() {
     let [a, _b] = connected(Options::default());
     let pages = Pages::new();
     let errno = |result: Result<ForeignRegion, Error>| match result {
@@ -282,7 +290,7 @@ fn a_region_with_windows_bound_stays() {
     assert!(matches!(moved, Err(Error::Refused(PostError::Busy))), "{moved:?}");
     b.post(2, SendOp::Write(Remote { stag: key, addr }), b.sge(0, 64));
     assert_eq!(b.next(), (2, Status::Success));
-    // What the window names is gone in spite of it.
+    // The window does not keep its memory mapped.
     a.pages.cut(0);
     b.post(3, SendOp::Write(Remote { stag: key, addr }), b.sge(0, 64));
     b.pair.disconnected(SOON);

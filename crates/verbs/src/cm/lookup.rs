@@ -30,7 +30,8 @@ export! {
         }
         // SAFETY: The program passes null or valid names and hints.
         let done = unsafe { resolve_names(node, service, hints) };
-        own.state().lookup = done.as_ref().map_or(Lookup::None, |resolved| Lookup::Found(*resolved));
+        let result = done.as_ref().map_or(Lookup::None, |found| Lookup::Found(*found));
+        own.state().lookup = result;
         done?;
         own.id.post(event::own(event::ADDRINFO_RESOLVED, 0));
         wait_outcome(own)?;
