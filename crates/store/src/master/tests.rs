@@ -22,6 +22,9 @@ use crate::ops::tests::{echo_reply, increment_reply, mutation_reply, read_reply}
 use crate::ops::{Echo, Enumerate, Increment, Operation as _, Read, Remove, Stats, Write};
 use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
+mod leases;
+mod memory;
+
 const CLUSTER: u64 = 9;
 const ME: ServerId = ServerId { index: 1, generation: 1 };
 const TABLE: TableId = TableId(7);
@@ -369,85 +372,6 @@ fn what_cannot_be_served_says_why() {
 }
 
 #[test]
-fn a_mutation_waits_until_its_clients_lease_is_known() {
-    let mut rig = Rig::small();
-    let request = |rpc| {
-        let amount = Amount::Integer(1);
-        Increment { target: TARGET, once: once(1, rpc, 0), amount, key: b"n" }.emit()
-    };
-    let other =
-        Increment { target: TARGET, once: once(2, 1, 0), amount: Amount::Integer(1), key: b"n" };
-    // A repetition that comes meanwhile gets the same answer.
-    let first = rig.send(&request(1)).unwrap_err();
-    let second = rig.send(&request(2)).unwrap_err();
-    let repeated = rig.send(&request(1)).unwrap_err();
-    let others = rig.send(&other.emit()).unwrap_err();
-    let asked = rig.now;
-    rig.pass(10);
-    let request_one = rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![1000] }.emit());
-    assert_eq!(CheckLease::parse(&request_one).unwrap().leases, [LeaseId(1)]);
-    assert_eq!(rig.replies[&first], rig.replies[&repeated]);
-    assert_eq!(increment_reply(&rig.replies[&first]).unwrap().1, 1u64.to_be_bytes());
-    assert_eq!(increment_reply(&rig.replies[&second]).unwrap().1, 2u64.to_be_bytes());
-    assert_eq!(
-        rig.master.counters.increments, 2,
-        "each counts when it is executed, not also when it began to wait"
-    );
-    assert!(!rig.replies.contains_key(&others));
-    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![0] }.emit());
-    assert_eq!(rig.replies[&others], data::head(Status::ExpiredLease));
-
-    // The lease is known until its term ends, from the time of the request. Then the master asks
-    // again and forgets nothing.
-    rig.now = asked.after(999);
-    assert!(rig.send(&request(3)).is_ok());
-    rig.now = asked.after(1000);
-    let again = rig.send(&request(1)).unwrap_err();
-    let new = rig.send(&request(4)).unwrap_err();
-    rig.answer(Opcode::CheckLease, failure(Status::Starting, ""));
-    for waited in [again, new] {
-        assert_eq!(rig.replies[&waited], data::head(Status::Retry), "nobody knows");
-    }
-    let again = rig.send(&request(1)).unwrap_err();
-    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![1000] }.emit());
-    assert_eq!(rig.replies[&again], rig.replies[&first]);
-
-    // Expired: its records go, and nothing of it is executed any more.
-    assert_eq!(rig.master.memory().results.records(), 3);
-    let live = rig.master.memory().log.live_bytes();
-    rig.pass(1000);
-    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![0] }.emit());
-    assert_eq!(rig.master.memory().results.records(), 0);
-    assert!(rig.master.memory().log.live_bytes() < live);
-    let late = rig.send(&request(1)).unwrap_err();
-    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![0] }.emit());
-    assert_eq!(rig.replies[&late], data::head(Status::ExpiredLease));
-    assert_eq!(rig.read(b"n").unwrap().1, b"3");
-}
-
-#[test]
-fn mutations_that_wait_are_limited() {
-    let mut rig = Rig::small();
-    let big = vec![0; MAX_VALUE];
-    let refused = (1..30).find(|&n| {
-        let request = Write { target: TARGET, once: once(1, n, 0), key: b"", value: &big }.emit();
-        rig.send(&request).is_ok()
-    });
-    assert_eq!(refused, Some(16), "16 MiB");
-    let mut rig = Rig::small();
-    let refused = (1..600).filter(|&lease| {
-        let request = Remove { target: TARGET, once: once(lease, 1, 0), key: b"" }.emit();
-        rig.send(&request).is_ok_and(|reply| reply == data::head(Status::Retry))
-    });
-    // The first is asked about alone, the next 512 together when the answer comes.
-    assert_eq!(refused.count(), 599 - 513);
-    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![TERM_NS] }.emit());
-    let times = LeaseTimes { valid_ns: vec![TERM_NS; 512] };
-    rig.answer(Opcode::CheckLease, times.emit());
-    assert_eq!(rig.replies.len(), 513);
-}
-
-#[test]
 fn answers_wait_until_the_log_is_safe() {
     let mut rig = Rig::serving(Config {
         replicated: true,
@@ -541,110 +465,6 @@ fn an_enumeration_lists_everything_once() {
     assert_eq!(rig.status(request.emit()), Some(Status::UnknownTablet));
     let nothing = Enumerate { table: TABLE, first: 5, last: 5, cursor: 0, ..request };
     assert_eq!(objects_reply(&rig.ask(nothing.emit())).unwrap().count(), 0);
-}
-
-/// Clients repeat requests, reorder them and lose replies, in a memory that needs constant
-/// cleaning: each increment counts once. Sends an increment and returns its reply. The coordinator
-/// answers for leases meanwhile.
-fn increment(rig: &mut Rig, rng: &mut Rng, once: Once, key: u8, amount: i64) -> Vec<u8> {
-    let amount = Amount::Integer(amount);
-    let request = Increment { target: TARGET, once, amount, key: &[key; 100] };
-    match rig.send(&request.emit()) {
-        Ok(reply) => reply,
-        Err(waiting) => {
-            while let Some((_, question)) = rig.calls.last() {
-                let asked = CheckLease::parse(question).unwrap().leases.len();
-                let valid_ns = (0..asked).map(|_| 1000 + rng.below(5000)).collect();
-                rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns }.emit());
-            }
-            rig.replies.remove(&waiting).unwrap()
-        }
-    }
-}
-
-#[test]
-fn every_increment_counts_once() {
-    /// Key, amount, first answer.
-    type Open = (u8, i64, Option<Vec<u8>>);
-
-    for seed in 0..8 {
-        let mut rng = Rng::seeded(seed);
-        let mut rig = Rig::small();
-        let clients: Vec<u64> = (1..=4).collect();
-        let mut next: BTreeMap<u64, u64> = clients.iter().map(|&c| (c, 1)).collect();
-        // Mutations without an acknowledged answer by client and rpc.
-        let mut open = BTreeMap::<(u64, u64), Open>::new();
-        let mut sums = [0i64; 5];
-        for _ in 0..4000 {
-            let client = clients[rng.below(4) as usize];
-            let outstanding = open.range((client, 0)..=(client, u64::MAX)).count();
-            let rpc = if outstanding < 6 && rng.chance(500_000) {
-                let rpc = next[&client];
-                next.insert(client, rpc + 1);
-                open.insert((client, rpc), (rng.below(5) as u8, rng.below(100) as i64, None));
-                rpc
-            } else {
-                match open.range((client, 0)..=(client, u64::MAX)).nth(rng.below(6) as usize) {
-                    Some((&(_, rpc), _)) => rpc,
-                    None => continue,
-                }
-            };
-            let ack = open.range((client, 0)..).next().map_or(0, |(&(_, rpc), _)| rpc - 1);
-            let (key, amount, answer) = open.get(&(client, rpc)).cloned().unwrap();
-            let reply = increment(&mut rig, &mut rng, once(client, rpc, ack), key, amount);
-            rig.pass(rng.below(100));
-            if reply == data::head(Status::Retry) {
-                continue;
-            }
-            let (_, sum) = increment_reply(&reply).unwrap();
-            match answer {
-                Some(answer) => assert_eq!(reply, answer, "a repetition gets the same answer"),
-                None => {
-                    sums[usize::from(key)] += amount;
-                    assert_eq!(i64::from_be_bytes(sum), sums[usize::from(key)]);
-                    open.get_mut(&(client, rpc)).unwrap().2 = Some(reply);
-                }
-            }
-            // The client stops repeating the request at some time after the reply.
-            if rng.chance(400_000) {
-                open.retain(|&(c, r), (_, _, answer)| c != client || r != rpc || answer.is_none());
-            }
-        }
-        for (key, sum) in sums.into_iter().enumerate() {
-            assert_eq!(
-                rig.read(&[key as u8; 100]).unwrap().1,
-                alloc::format!("{sum}").into_bytes()
-            );
-        }
-        assert!(rig.master.cleaner.cleaned() > 10, "{}", rig.master.cleaner.cleaned());
-    }
-}
-
-#[test]
-fn full_memory_says_so_and_recovers_by_removals() {
-    let mut rig =
-        Rig::serving(Config { log_bytes: 32 << 12, segment_bytes: 1 << 12, ..Config::default() });
-    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
-    let (mut rpc, mut keys) = (1, 0u64);
-    loop {
-        match rig.write(once(1, rpc, rpc - 1), &keys.to_be_bytes(), &[1; 100]) {
-            Ok(_) => (rpc, keys) = (rpc + 1, keys + 1),
-            Err(Status::Retry) => {}
-            Err(Status::NoSpace) => break,
-            Err(status) => panic!("{status:?}"),
-        }
-    }
-    let log = &rig.master.memory().log;
-    let full = log.live_bytes() * 100 / log.live_limit();
-    assert!((88..=100).contains(&full), "{full} %");
-    for n in 0..keys {
-        let remove =
-            Remove { target: TARGET, once: once(1, rpc, rpc - 1), key: &n.to_be_bytes() }.emit();
-        let done = (0..100).any(|_| mutation_reply(&rig.ask(remove.clone())).is_ok());
-        assert!(done, "{n} of {keys}");
-        rpc += 1;
-    }
-    assert!(rig.write(once(1, rpc, rpc - 1), b"new", &[1; 100]).is_ok());
 }
 
 proptest! {
