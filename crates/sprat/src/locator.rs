@@ -40,26 +40,29 @@ pub struct Locator {
     options: Vec<(String, String)>,
 }
 
-/// What a locator means: the protocols that are built.
+/// The meaning of a locator: one of the protocols that are built.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
     /// `fast+shm:name=N`: the RPC endpoint over shared memory on this machine.
     Shm {
-        /// Made of letters, digits, `.`, `_` and `-`; never starts with a dot, so it is safe as the name of a file.
+        /// Made of letters, digits, `.`, `_` and `-`; never starts with a dot, so it is safe as the
+        /// name of a file.
         name: String,
     },
     /// `fast+udp:host=H,port=P`: the RPC endpoint over kernel UDP.
     Udp(HostPort),
-    /// `fast+packet:dev=D,host=H,port=P` and its like: the RPC endpoint over our own IP stack on a packet device.
+    /// `fast+packet:dev=D,host=H,port=P` and its like: the RPC endpoint over our own IP stack on a
+    /// packet device.
     Device(DevicePort),
     /// `tcp:host=H,port=P`: kernel TCP.
     Tcp(HostPort),
     /// `rdma:host=H,port=P[,crc=off]`: the queue pairs of software iWARP, over kernel TCP.
     Rdma {
-        /// Where.
+        /// The host and the port.
         at: HostPort,
-        /// Ask for a CRC32C of everything sent. A connection goes without only if neither side asks.
+        /// Ask for a CRC32C of everything sent. A connection goes without only if neither side
+        /// asks.
         crc: bool,
     },
 }
@@ -73,18 +76,18 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// Why a locator does not serve.
+/// The cause why a locator cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocatorError {
-    /// It does not follow the grammar.
+    /// The text does not follow the grammar.
     #[error("bad locator {text:?}: expected {expected} at byte {at}")]
     Grammar {
         /// The whole text.
         text: String,
-        /// Where it stops to make sense.
+        /// The byte at which the text stops to follow the grammar.
         at: usize,
-        /// What should have been there.
+        /// The token that was expected.
         expected: &'static str,
     },
     /// The text exceeds [`MAX_LEN`].
@@ -121,7 +124,7 @@ pub enum LocatorError {
         key: &'static str,
         /// The value.
         value: String,
-        /// What the key takes.
+        /// The values that the key takes.
         expected: &'static str,
     },
 }
@@ -141,10 +144,11 @@ fn is_driver(name: &str) -> bool {
 }
 
 impl Locator {
-    /// A locator from its parts. A later option replaces an earlier one of the same key.
+    /// Makes a locator of its parts. A later option replaces an earlier one with the same key.
     ///
     /// # Errors
-    /// [`LocatorError::Grammar`] if the protocol or a key has a character that the grammar does not allow there.
+    /// [`LocatorError::Grammar`] if the protocol or a key has a character that the grammar does not
+    /// allow there.
     pub fn new(protocol: &str, options: &[(&str, &str)]) -> Result<Self, LocatorError> {
         let bad =
             |text: &str, expected| LocatorError::Grammar { text: text.into(), at: 0, expected };
@@ -175,13 +179,13 @@ impl Locator {
         &self.protocol
     }
 
-    /// What stands before the first `+`: `fast`.
+    /// The part before the first `+`: `fast`.
     #[must_use]
     pub fn transport(&self) -> &str {
         self.protocol.split('+').next().unwrap_or_default()
     }
 
-    /// What stands after the first `+`: `udp`.
+    /// The part after the first `+`: `udp`.
     #[must_use]
     pub fn driver(&self) -> Option<&str> {
         self.protocol.split_once('+').map(|(_, driver)| driver)
@@ -193,10 +197,11 @@ impl Locator {
         self.options.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
-    /// What the locator means.
+    /// The meaning of the locator.
     ///
     /// # Errors
-    /// The protocol is unknown or not built yet, a key is unknown or missing, or a value is not what its key takes.
+    /// The protocol is unknown or not built yet, a key is unknown or missing, or a value is not one
+    /// that its key takes.
     pub fn kind(&self) -> Result<Kind, LocatorError> {
         let Some(protocol) = Protocol::named(&self.protocol) else {
             let driver = self.driver().unwrap_or("tcp");
@@ -224,11 +229,12 @@ impl Locator {
         }
     }
 
-    /// The locator of worker `i` of a service: worker 0 has the locator itself, the others `name=N.i` or the port that
-    /// is `i` higher, and so is the queue, where one is named. A port of 0 stays 0: the kernel chooses each worker's.
+    /// The locator of worker `i` of a service. Worker 0 has the locator itself; the others have
+    /// `name=N.i` or the port that is `i` higher, and the queue that is `i` higher, if one is
+    /// named. A port of 0 stays 0: the kernel chooses each worker's.
     ///
     /// # Errors
-    /// As [`Locator::kind`], and a port beyond 65535.
+    /// The errors of [`Locator::kind`], and a port beyond 65535.
     pub fn worker(&self, i: u16) -> Result<Self, LocatorError> {
         let mut own = self.clone();
         let kind = self.kind()?;
@@ -341,11 +347,10 @@ fn shm_name(name: &str) -> Result<&str, LocatorError> {
 }
 
 impl HostPort {
-    /// The addresses of the host, in the resolver's order; one of the form `::ffff:a.b.c.d` as the IPv4 address that it
-    /// stands for. May block while it asks a name server.
+    /// The addresses of the host, in the resolver's order; one of the form `::ffff:a.b.c.d` as the
+    /// IPv4 address that it stands for. May block while it asks a name server.
     ///
-    /// # Errors
-    /// The host has no address; the error names it.
+    /// # Errors The host has no address; the error names it.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("host {:?}: {e}", self.host));
         let plain = |a: SocketAddr| match a.ip().to_canonical() {
@@ -360,11 +365,12 @@ impl HostPort {
         Ok(found)
     }
 
-    /// The addresses to which a request may be sent or where a service may listen: all of them if `insecure_network`,
-    /// and otherwise those of loopback, since nothing is encrypted yet.
+    /// The addresses that requests may go to or that a service may listen at: all of them if
+    /// `insecure_network`, otherwise those of loopback, since nothing is encrypted yet.
     ///
     /// # Errors
-    /// As [`HostPort::resolve`]; `PermissionDenied` if the host is elsewhere and `insecure_network` is false.
+    /// The errors of [`HostPort::resolve`]; `PermissionDenied` if the host is elsewhere and
+    /// `insecure_network` is false.
     pub fn allowed(&self, insecure_network: bool) -> io::Result<Vec<SocketAddr>> {
         let mut found = self.resolve()?;
         if !insecure_network {

@@ -13,7 +13,7 @@ use crate::driver::shm::{self, Shm};
 use crate::driver::udp::{self, Udp};
 use crate::locator::{Kind, Locator};
 use crate::trace::Marks;
-use crate::trace::watch::{Asked, Watched};
+use crate::trace::watch::{Traced, TracedTransport};
 use crate::transport::SystemTransport;
 use crate::transport::any::AnyTransport;
 use crate::transport::framed;
@@ -103,7 +103,7 @@ fn datagrams<D: Driver + 'static>(
 fn stack(stack: Stack, serve: bool, options: &Options) -> io::Result<AnyTransport> {
     let stack = match &options.marks {
         None => stack,
-        Some(marks) => stack.watched(marks),
+        Some(marks) => stack.traced(marks),
     };
     marked(stack, serve, true, options)
 }
@@ -115,14 +115,14 @@ fn marked<D: Driver + 'static>(
     options: &Options,
 ) -> io::Result<AnyTransport> {
     let Some(marks) = &options.marks else { return Ok(other(fast(driver, serve, NoProbe)?)) };
-    let watched = Watched::new(driver, marks.clone(), over_ip);
-    Ok(other(Asked::new(fast(watched, serve, marks.clone())?, marks.clone(), false)))
+    let watched = Traced::new(driver, marks.clone(), over_ip);
+    Ok(other(TracedTransport::new(fast(watched, serve, marks.clone())?, marks.clone(), false)))
 }
 
 fn frames(transport: impl SystemTransport + 'static, options: &Options) -> AnyTransport {
     match &options.marks {
         None => other(transport),
-        Some(marks) => other(Asked::new(transport, marks.clone(), true)),
+        Some(marks) => other(TracedTransport::new(transport, marks.clone(), true)),
     }
 }
 

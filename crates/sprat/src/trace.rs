@@ -1,21 +1,23 @@
-//! Where the time of an RPC goes: marks with the processor's counter at the borders of the layers, in a ring that the one who
-//! asked for them reads afterwards.
+//! The time of an RPC by layer: tracepoints with the processor's counter at the borders of the
+//! layers, in a ring that is read afterwards.
 //!
 //! ```text
 //!  caller   Start ········ Request                                           Done ········ End
 //!  transport               └──────── ·                          · ──────────┘
 //!  IP                                └─ ·                    · ─┘
-//!  driver                               └ Send, Sent   Receive ┘                      the server: from Receive by way of
-//!                                               └ away ┘                              Serve and Answer to Sent
+//!  driver                               └ Send, Sent   Receive ┘        the server: from Receive
+//!                                               └ away ┘                by Serve and Answer to Sent
 //! ```
-//! From one mark to the next all time belongs to one layer, so that the parts of a way add up to the whole of it. The marks of
-//! the transport are those of [`sprat_proto::tracepoint`]; drivers and devices get theirs by a wrapper (`watch`), which is there
-//! only where marks were asked for: where none were, there is nothing that could cost anything. [`mod@sample`] makes of the
-//! marks what a request cost each side, and of both sides a whole round trip.
 //!
-//! Always: who marks is one thread. A look for what has arrived is marked only if it found something.
+//! All time from one tracepoint to the next belongs to one layer, so that the parts of a round trip
+//! add up to the whole. The tracepoints of the transport are those of [`sprat_proto::tracepoint`].
+//! Wrappers (`watch`) trace drivers and devices. They exist only in a process that traces, so that
+//! tracing costs nothing elsewhere. [`mod@sample`] computes from the tracepoints what a request
+//! cost each side, and from both sides a whole round trip.
 //!
-//! Not here: how they are shown (`sprat bench breakdown`, `sprat ping`).
+//! Always holds: one thread traces. A poll is traced only if it found something.
+//!
+//! Not here: output (`sprat bench breakdown`, `sprat ping`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,11 +33,11 @@ pub(crate) mod watch;
 #[cfg(test)]
 mod tests;
 
-/// Marks that a ring holds, the last ones: those of some hundred requests at least. They are gone over at each turn of the
-/// ring, so that a longer one would push more out of the cache.
+/// Marks that a ring holds, the last ones: those of some hundred requests at least. They are gone
+/// over at each turn of the ring, so that a longer one would push more out of the cache.
 const ROOM: usize = 16 << 10;
 
-/// What happened at a mark, and so which layer the time belongs to from there on.
+/// The event at a tracepoint, which decides the layer that the time from there on belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Step {
@@ -47,11 +49,12 @@ pub enum Step {
     Serve,
     /// The transport was given its reply. Transport.
     Answer,
-    /// A caller is given his reply. Caller.
+    /// The caller gets its reply. Caller.
     Done,
-    /// The operation has ended. Nobody.
+    /// The operation has ended. No layer.
     End,
-    /// The last packet of a request or reply was given to the driver: no border, and no time of its own.
+    /// The last packet of a request or reply was given to the driver: no border, and no time of its
+    /// own.
     Given,
     /// The IP layer was called, or goes on. IP.
     Ip,
@@ -59,7 +62,7 @@ pub enum Step {
     Transport,
     /// The driver was given a packet. Driver.
     Send,
-    /// The driver was told to let what it has go. Driver.
+    /// The driver sends its waiting packets. Driver.
     Flush,
     /// The driver has done so; IP goes on.
     SentIp,
@@ -92,18 +95,18 @@ const STEPS: [Step; 16] = [
     Step::Received,
 ];
 
-/// One mark.
+/// One tracepoint that was passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark {
-    /// When, in the clock's ticks.
+    /// The time in the clock's ticks.
     pub at: u64,
-    /// What.
+    /// The event.
     pub step: Step,
     /// Which request, where the step is about one: the lower 60 bits of its number.
     pub rpc: u64,
 }
 
-/// A ring of marks; copies share it. One thread marks.
+/// A ring of passed tracepoints. A clone shares the ring. One thread writes it.
 #[derive(Clone)]
 pub struct Marks {
     ring: Arc<Ring>,
@@ -111,7 +114,7 @@ pub struct Marks {
 }
 
 struct Ring {
-    /// How many there have been.
+    /// Tracepoints passed, ever.
     next: AtomicU64,
     marks: Box<[[AtomicU64; 2]]>,
 }
@@ -129,7 +132,7 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// A ring without marks.
+    /// An empty ring.
     #[must_use]
     pub fn new() -> Self {
         let marks = std::iter::repeat_with(Default::default).take(ROOM).collect();
@@ -158,7 +161,7 @@ impl Marks {
         self.now(Step::End, 0);
     }
 
-    /// How many there have been.
+    /// Tracepoints passed, ever.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.ring.next.load(Ordering::Relaxed)
@@ -182,7 +185,7 @@ impl Marks {
         }
     }
 
-    /// What one mark takes, in ticks: the median of many.
+    /// The cost of one tracepoint in ticks: the median of many.
     #[must_use]
     pub fn cost(&self) -> f64 {
         const EACH: u32 = 100;
@@ -198,7 +201,7 @@ impl Marks {
         all[all.len() / 2] as f64 / f64::from(EACH)
     }
 
-    /// What the clock says, for a mark that is made later.
+    /// The clock's present ticks, for a tracepoint that is recorded later.
     #[inline]
     pub(crate) fn ticks(&self) -> u64 {
         self.clock.ticks()

@@ -1,7 +1,9 @@
-//! bpf(2), as much as a device needs: a map of sockets, programs, a table of them, and the link that holds one on an interface.
+//! bpf(2), as much as a device needs: a map of sockets, programs, a table of them, and the link
+//! that holds one on an interface.
 //!
-//! A link is a file descriptor: when the last one is closed, also by the process's death, the kernel takes the program off the
-//! interface. So none stays behind, which would slow every path on that interface.
+//! A link is a file descriptor: when the last one is closed, also by the process's death, the
+//! kernel takes the program off the interface. So none stays behind, which would slow every path on
+//! that interface.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -37,7 +39,8 @@ pub struct Insn {
     pub value: i32,
 }
 
-/// How a program is run on an interface: by the driver, or by the kernel behind every driver.
+/// The place where a program runs on an interface: in the driver, or in the kernel behind any
+/// driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// XDP_FLAGS_DRV_MODE.
@@ -64,7 +67,7 @@ impl Attr {
         Self([0; 16])
     }
 
-    /// Two numbers of four octets in a row, the `n`th pair.
+    /// Two numbers of four bytes in a row, the `n`th pair.
     fn pair(mut self, n: usize, first: u32, second: u32) -> Self {
         let (low, high) =
             if cfg!(target_endian = "little") { (first, second) } else { (second, first) };
@@ -72,18 +75,17 @@ impl Attr {
         self
     }
 
-    /// A number of eight octets, the `n`th.
+    /// A number of eight bytes, the `n`th.
     fn word(mut self, n: usize, value: u64) -> Self {
         self.0[n] = value;
         self
     }
 }
 
-/// # Safety
-/// Whatever addresses are in `attr`, as the command understands it, point to memory that is as long as the command wants and
-/// lives during the call; a command that writes there must be allowed to.
+/// # Safety Whatever addresses are in `attr`, as the command understands it, point to memory that is as long as the command wants and lives during the call; a command that writes there must be allowed to.
 unsafe fn bpf(command: libc::c_long, attr: &mut Attr) -> io::Result<i32> {
-    // SAFETY: `attr` is as long as said, and all zeros where it is not set; the rest is the caller's promise.
+    // SAFETY: `attr` is as long as said, and all zeros where it is not set; the rest is the
+    // caller's promise.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of::<Attr>()) };
     i32::try_from(done).ok().filter(|n| *n >= 0).ok_or_else(io::Error::last_os_error)
 }
@@ -93,7 +95,7 @@ unsafe fn bpf(command: libc::c_long, attr: &mut Attr) -> io::Result<i32> {
 unsafe fn bpf_fd(command: libc::c_long, mut attr: Attr) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise, passed on.
     let fd = unsafe { bpf(command, &mut attr)? };
-    // SAFETY: a fresh descriptor that nobody else has.
+    // SAFETY: A fresh descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -117,16 +119,18 @@ pub fn put(map: BorrowedFd<'_>, queue: u32, what: BorrowedFd<'_>) -> io::Result<
     let attr = Attr::zero().pair(0, map.as_raw_fd().cast_unsigned(), 0);
     let at = |number: *const u32| number.expose_provenance() as u64;
     let mut attr = attr.word(1, at(&raw const key)).word(2, at((&raw const value).cast()));
-    // SAFETY: key and value are locals of four octets each, as the map was made for; the kernel only reads them.
+    // SAFETY: key and value are locals of four bytes each, as the map was made for; the kernel only
+    // reads them.
     unsafe { bpf(MAP_UPDATE, &mut attr) }.map(drop)
 }
 
-/// The first eight octets, as they lie in memory.
+/// The first eight bytes, as they lie in memory.
 fn word_of(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |eight| u64::from_le(u64::from_le_bytes(*eight)))
 }
 
-/// Loads a program under a name; the kernel's verifier proves that it ends and stays within the frame.
+/// Loads a program under a name; the kernel's verifier proves that it ends and stays within the
+/// frame.
 pub fn load(program: &[Insn], name: [u8; 16], frags: bool) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0 OR MIT";
     let attr = Attr::zero()
@@ -137,8 +141,8 @@ pub fn load(program: &[Insn], name: [u8; 16], frags: bool) -> io::Result<OwnedFd
         .word(6, word_of(&name))
         .word(7, word_of(&name[8..]))
         .pair(8, 0, ATTACH_XDP);
-    // SAFETY: the program is borrowed during the call and as long as said, `Insn` is laid out as `bpf_insn`; the licence ends
-    // with a zero; the kernel only reads them.
+    // SAFETY: the program is borrowed during the call and as long as said, `Insn` is laid out as
+    // `bpf_insn`; the licence ends with a zero; the kernel only reads them.
     unsafe { bpf_fd(PROG_LOAD, attr) }
 }
 
@@ -153,7 +157,7 @@ pub fn attach(program: BorrowedFd<'_>, index: u32, mode: Mode) -> io::Result<Own
     unsafe { bpf_fd(LINK_CREATE, attr) }
 }
 
-// What others have in the kernel, by its numbers there; it needs CAP_SYS_ADMIN.
+// Objects of other processes by their numbers in the kernel; needs CAP_SYS_ADMIN.
 
 /// The program of that number.
 pub fn program_of(number: u32) -> io::Result<OwnedFd> {
@@ -167,34 +171,36 @@ pub fn map_of(number: u32) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(MAP_BY_ID, Attr::zero().pair(0, number, 0)) }
 }
 
-/// What the kernel tells about a program, a map or a link: at most 256 octets, of which those that it does not know are zero.
+/// The kernel's information about a program, a map or a link: at most 256 bytes, of which unknown
+/// ones are zero.
 type Information = [u64; 32];
 
-/// The `n`th number of four octets.
+/// The `n`th number of four bytes.
 fn number_at(info: &Information, n: usize) -> u32 {
     let word = info[n / 2];
     let low = n.is_multiple_of(2) == cfg!(target_endian = "little");
     if low { word as u32 } else { (word >> 32) as u32 }
 }
 
-/// # Safety
-/// Whatever addresses are in `info` point to memory that the kernel may write as much to as is said beside them.
+/// # Safety Whatever addresses are in `info` point to memory that the kernel may write as much to as is said beside them.
 unsafe fn inform(fd: BorrowedFd<'_>, info: &mut Information) -> io::Result<()> {
     let attr =
         Attr::zero().pair(0, fd.as_raw_fd().cast_unsigned(), size_of::<Information>() as u32);
     let mut attr = attr.word(1, (&raw mut *info).expose_provenance() as u64);
-    // SAFETY: `info` is borrowed mutably during the call and as long as said; the rest is the caller's promise.
+    // SAFETY: `info` is borrowed mutably during the call and as long as said; the rest is the
+    // caller's promise.
     unsafe { bpf(INFO_BY_FD, &mut attr) }.map(drop)
 }
 
 /// The number of the map that a program of that name uses; none if it has another name, or no map.
 pub fn table_of(program: BorrowedFd<'_>, name: [u8; 16]) -> io::Result<Option<u32>> {
-    // `bpf_prog_info`: at 52 how many numbers of maps there is room for, at 56 where, at 64 the name.
+    // `bpf_prog_info`: at 52 how many numbers of maps there is room for, at 56 where, at 64 the
+    // name.
     let mut map = 0_u32;
     let mut info: Information = [0; 32];
     info[6] = Attr::zero().pair(0, 0, 1).0[0];
     info[7] = (&raw mut map).expose_provenance() as u64;
-    // SAFETY: there is room for one number of a map at `map`, as the program is told.
+    // SAFETY: `map` has room for one number, and `info` says so.
     unsafe { inform(program, &mut info)? };
     let named = [info[8], info[9]] == [word_of(&name), word_of(&name[8..])];
     Ok((named && map != 0).then_some(map))

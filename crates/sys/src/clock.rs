@@ -1,9 +1,11 @@
-//! The time, cheaply: [`now`] reads the processor's time stamp counter where it is a clock, and asks the kernel elsewhere.
+//! The time, cheaply: [`now`] reads the processor's time stamp counter where it is a clock, and
+//! asks the kernel elsewhere.
 //!
-//! The counter is a clock if it runs at one rate in every state of the processor (CPUID says so) and the kernel itself
-//! keeps time by it, which it stops doing when processors disagree. Its rate is measured once, over [`CALIBRATE_NS`],
-//! against the kernel's monotonic clock; the two then drift apart by a few millionths, which no protocol here minds. A
-//! machine that sleeps may come back with the counter at 0: one that is before its start is not asked again.
+//! The counter is a clock if it runs at one rate in every state of the processor (CPUID says so)
+//! and the kernel itself keeps time by it, which it stops doing when processors disagree. Its rate
+//! is measured once, over [`CALIBRATE_NS`], against the kernel's monotonic clock; the two then
+//! drift apart by a few millionths, which no protocol here minds. A machine that sleeps may come
+//! back with the counter at 0: one that is before its start is not asked again.
 //!
 //! All instants of one process share one start. Those of two processes have nothing in common.
 
@@ -14,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sprat_proto::Instant;
 use sprat_proto::time::{MS, SECOND};
 
-/// How long the counter's rate is measured, at the first use of the clock in a process.
+/// The time for which the counter's rate is measured, at the first use of the clock in a process.
 const CALIBRATE_NS: u64 = 4 * MS;
 
 static CLOCK: OnceLock<Clock> = OnceLock::new();
@@ -28,7 +30,7 @@ pub fn now() -> Instant {
     Clock::new().now()
 }
 
-/// The time of day, in nanoseconds since 1970: for who has to show it, and not to measure by.
+/// The time of day, in nanoseconds since 1970, to be shown and not to measure by.
 #[must_use]
 pub fn wall_ns() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
@@ -83,8 +85,8 @@ impl Clock {
         self.kernel_now()
     }
 
-    /// The counter as it is, for who compares readings of several processes of this machine: ticks since a start that all of
-    /// them share. Where it is no clock, the kernel's nanoseconds.
+    /// The counter itself, to compare readings of several processes of this machine: ticks since a
+    /// start that all of them share. Where the counter is no clock, the kernel's nanoseconds.
     #[inline]
     #[must_use]
     pub fn ticks(&self) -> u64 {
@@ -157,8 +159,8 @@ fn both() -> (u64, u64) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn ticks() -> u64 {
-    // SAFETY: part of the architecture; Linux lets every program read it unless asked otherwise by prctl(2), which this
-    // program does not do.
+    // SAFETY: part of the architecture; Linux lets every program read it unless asked otherwise by
+    // prctl(2), which this program does not do.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -192,7 +194,8 @@ mod tests {
     #[test]
     fn both_clocks_agree_and_never_go_back() {
         let (counter, kernel) = (Clock::new(), Clock::kernel());
-        // One clock's readings enclose the other's, so waiting for the processor in between cannot upset the comparison.
+        // One clock's readings enclose the other's, so waiting for the processor in between cannot
+        // upset the comparison.
         let (k0, c0, k1) = (kernel.now(), counter.now(), kernel.now());
         let mut last = c0;
         for _ in 0..200_000 {
@@ -207,8 +210,8 @@ mod tests {
         assert!(passed + slack_ns >= k2.since(k1), "the counter runs slow");
     }
 
-    /// A machine that slept set its counter to 0. Time stood still then, and with it every timer, for as long as the
-    /// machine had run before.
+    /// A machine that slept set its counter to 0. Time stood still then, and with it every timer,
+    /// for as long as the machine had run before.
     #[test]
     fn a_counter_that_is_set_back_is_not_asked_again() {
         static OURS: AtomicU64 = AtomicU64::new(u64::MAX - 1);

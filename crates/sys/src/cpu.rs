@@ -6,18 +6,19 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, sched_yield};
 use sprat_proto::Instant;
 use sprat_proto::time::US;
 
-/// Empty polls before the time is looked at.
+/// Empty polls before the clock is read.
 const SPINS: u32 = 16;
-/// How long it spins before the processor is offered to others. By time and not by polls, because a poll takes from 20 ns
-/// (shared memory) to 2 µs (system calls for each of some sockets).
+/// The time of spinning before the processor is offered to others. It is a time and not a number of
+/// polls, because a poll takes from 20 ns (shared memory) to 2 µs (system calls for some sockets).
 const SPIN_NS: u64 = 10 * US;
-/// How long nothing must have happened before sleep.
+/// The time without events before a sleep.
 const SLEEP_AFTER_NS: u64 = 50 * US;
-/// The same while an answer is awaited. Waking a sleeper takes 50 to 150 µs where the processor itself has gone to sleep
-/// (an idle virtual one leaves its host): whoever calls a server that sleeps should not sleep as well, or pays twice.
+/// The time without events before a sleep while a reply is awaited. Waking a sleeper takes 50 to
+/// 150 µs if the processor itself sleeps (an idle virtual one leaves its host). A caller of a
+/// sleeping server should not sleep too, or it pays twice.
 const SLEEP_AWAITED_AFTER_NS: u64 = 300 * US;
 
-/// What [`Idle::rest`] did or wants done.
+/// The result of [`Idle::rest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
     /// It paused or yielded: poll again.
@@ -26,11 +27,11 @@ pub enum Rest {
     Sleep,
 }
 
-/// The polling schedule of the whole product, the raw floors included: polls with a pause for 10 µs, then yields, then,
-/// after 50 µs without work (300 µs while an answer is awaited), sleep.
+/// The polling schedule of the whole product, the raw floors included: polls with a pause for 10
+/// µs, then yields, then, after 50 µs without work (300 µs while an answer is awaited), sleep.
 ///
-/// It gives way early because client and server may have to share a core, and a process that spins on keeps its peer from
-/// answering.
+/// It gives way early because client and server may have to share a core, and a process that spins
+/// on keeps its peer from answering.
 #[derive(Clone, Debug, Default)]
 pub struct Idle {
     empty: u32,
@@ -50,8 +51,8 @@ impl Idle {
         self.empty = 0;
     }
 
-    /// There was none: pauses or yields, or says that it is time to sleep. `awaited` says whether an answer is under
-    /// way; `now` is read only after a few polls.
+    /// There was none: pauses or yields, or says that it is time to sleep. `awaited` says whether
+    /// an answer is under way; `now` is read only after a few polls.
     #[inline]
     pub fn rest(&mut self, awaited: bool, now: impl FnOnce() -> Instant) -> Rest {
         if self.empty < SPINS {

@@ -1,8 +1,9 @@
-//! CRC32C at the machine's speed, in the form that the protocol crate asks for ([`sprat_proto::wire::checksum::Crc32c`]).
+//! CRC32C at the machine's speed, in the form that the protocol crate asks for
+//! ([`sprat_proto::wire::checksum::Crc32c`]).
 //!
-//! Headers and small messages go through the CPU's own instruction, eight bytes at a time; longer ones through crc-fast,
-//! which folds whole vectors but costs some ten nanoseconds to begin. The portable version in `proto` is the oracle of
-//! both.
+//! Headers and small messages go through the CPU's own instruction, eight bytes at a time; longer
+//! ones through crc-fast, which folds whole vectors but costs some ten nanoseconds to begin. The
+//! portable version in `proto` is the oracle of both.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -13,12 +14,14 @@ const SHORT: usize = 256;
 #[cfg(target_arch = "x86_64")]
 const PIECE: usize = 1024;
 
-/// Continues a CRC32C: `crc` is the value so far (0 at the start), the result covers what came before and `bytes`.
+/// Continues a CRC32C: `crc` is the value so far (0 at the start), the result covers what came
+/// before and `bytes`.
 #[must_use]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() <= SHORT && std::arch::is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the only condition of `short` is that this CPU has SSE4.2, which the line above found.
+        // SAFETY: the only condition of `short` is that this CPU has SSE4.2, which the line above
+        // found.
         return unsafe { short(crc, bytes) };
     }
     long(crc, bytes)
@@ -36,8 +39,8 @@ fn long(crc: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Asks for as many octets behind `bytes` as it has, up to a page: a piece of a long message is followed by the next one, whose
-/// octets may be in no cache.
+/// Asks for as many bytes behind `bytes` as it has, up to a page: a piece of a long message is
+/// followed by the next one, whose bytes may be in no cache.
 #[cfg(target_arch = "x86_64")]
 fn fetch_behind(bytes: &[u8]) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

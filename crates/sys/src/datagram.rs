@@ -1,8 +1,10 @@
-//! The system calls that no safe library offers. They move several datagrams at once, with kernel segmentation: `recvmmsg`
-//! with UDP_GRO, `sendmmsg` with UDP_SEGMENT, and their cheaper forms for one datagram.
+//! The system calls that no safe library offers. They move several datagrams at once, with kernel
+//! segmentation: `recvmmsg` with UDP_GRO, `sendmmsg` with UDP_SEGMENT, and their cheaper forms for
+//! one datagram.
 //!
-//! The invariant that makes it sound: every pointer given to the kernel is to a local array or to a slice borrowed for
-//! the whole call, its length is given beside it, and the kernel keeps none of them after the call returns.
+//! The invariant that makes it sound: every pointer given to the kernel is to a local array or to a
+//! slice borrowed for the whole call, its length is given beside it, and the kernel keeps none of
+//! them after the call returns.
 
 use std::io;
 use std::mem;
@@ -14,8 +16,9 @@ use sprat_proto::datagrams::BURST;
 
 use crate::socket::{self, check};
 
-/// A socket address as the kernel has it: `sockaddr_in` and `sockaddr_in6` laid over each other (the port is big-endian
-/// in both; `word` is the IPv4 address in one and the flow label in the other).
+/// A socket address as the kernel has it: `sockaddr_in` and `sockaddr_in6` laid over each other
+/// (the port is big-endian in both; `word` is the IPv4 address in one and the flow label in the
+/// other).
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Name {
@@ -50,8 +53,8 @@ impl Name {
         }
     }
 
-    /// The address; none if the kernel gave one of another family. The flow label is left out, so that a peer has one
-    /// address only.
+    /// The address; none if the kernel gave one of another family. The flow label is left out, so
+    /// that a peer has one address only.
     pub fn addr(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.port);
         match i32::from(self.family) {
@@ -73,7 +76,7 @@ impl Name {
     }
 }
 
-/// A control message with one value (`cmsghdr` and what follows it, padded as the kernel wants it).
+/// A control message with one value: a `cmsghdr`, the value, and the kernel's padding.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 struct Control<T> {
@@ -83,7 +86,7 @@ struct Control<T> {
     value: T,
 }
 
-/// What one receive gave: the bytes are in the buffer of the same number.
+/// The result of one receive: the bytes are in the buffer with the same number.
 #[derive(Clone, Copy, Default)]
 pub struct Received {
     /// Its bytes in the buffer.
@@ -99,7 +102,8 @@ pub struct Received {
 /// The most messages in one call.
 pub const MAX_RECV: usize = 8;
 
-/// Receives one message into `buffer`. `named` asks for the sender's address, which a connected socket knows anyway.
+/// Receives one message into `buffer`. `named` asks for the sender's address, which a connected
+/// socket knows anyway.
 pub fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io::Result<Received> {
     let mut name = Name::default();
     let mut control = Control::<libc::c_int>::default();
@@ -114,13 +118,14 @@ pub fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io::Resul
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut control).cast();
     header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the header points to variables of this function and to `buffer`, all writable, alive during the call, and as
-    // long as it says.
+    // SAFETY: the header points to variables of this function and to `buffer`, all writable, alive
+    // during the call, and as long as it says.
     let len = check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, 0) })?;
     Ok(received(&header, &control, name, len))
 }
 
-/// Receives up to `out.len()` messages (at most [`MAX_RECV`]), the i-th into `buffer[i * stride..]`; returns how many.
+/// Receives up to `out.len()` messages (at most [`MAX_RECV`]), the i-th into `buffer[i *
+/// stride..]`; returns how many.
 pub fn recv(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -143,9 +148,9 @@ pub fn recv(
         header.msg_control = (&raw mut controls[i]).cast();
         header.msg_controllen = size_of_val(&controls[i]) as _;
     }
-    // SAFETY: each of the `n` headers points to arrays of this function and to a piece of `buffer`, all writable, alive
-    // during the call, and as long as it says (`buffer` has a piece for each: if it had fewer, the rest would say that they
-    // have no room at all).
+    // SAFETY: each of the `n` headers points to arrays of this function and to a piece of `buffer`,
+    // all writable, alive during the call, and as long as it says (`buffer` has a piece for each:
+    // if it had fewer, the rest would say that they have no room at all).
     let got =
         unsafe { libc::recvmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0, ptr::null_mut()) };
     let got = check(got as isize)?;
@@ -186,8 +191,9 @@ pub struct Outgoing<'a> {
 pub fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Result<()> {
     let (name, len) =
         to.map_or((ptr::null(), 0), |name| ((&raw const *name).cast(), name.len() as _));
-    // SAFETY: both pointers are of borrowed values that are as long as the lengths beside them (`Name` has room for the
-    // longer of the two forms), or null with a length of 0; the kernel only reads them.
+    // SAFETY: both pointers are of borrowed values that are as long as the lengths beside them
+    // (`Name` has room for the longer of the two forms), or null with a length of 0; the kernel
+    // only reads them.
     let sent =
         unsafe { libc::sendto(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0, name, len) };
     check(sent).map(drop)
@@ -223,13 +229,14 @@ pub fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>]) -> io::Result<usize> {
             header.msg_controllen = size_of_val(&controls[i]) as _;
         }
     }
-    // SAFETY: the first `n` headers point to arrays of this function and to slices that `items` borrows, alive during the
-    // call and as long as they say; sending only reads what they point to.
+    // SAFETY: the first `n` headers point to arrays of this function and to slices that `items`
+    // borrows, alive during the call and as long as they say; sending only reads what they point
+    // to.
     let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0) };
     check(sent as isize)
 }
 
-/// What the kernel calls `CMSG_LEN`.
+/// The kernel's `CMSG_LEN`.
 const fn control_len<T>() -> usize {
     mem::offset_of!(Control<T>, value) + size_of::<T>()
 }

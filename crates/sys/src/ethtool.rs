@@ -1,11 +1,11 @@
-//! How an interface is now and what it has, asked by a socket: in the socket's network namespace, wherever the thread that asks may be.
+//! The state and the queues of an interface, queried by a socket in the socket's network namespace.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use crate::socket::check;
 
-/// How an interface is.
+/// The state of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// It is there no more.
@@ -32,23 +32,24 @@ union Value {
     octets: [u64; 3],
 }
 
-/// ethtool's question whether there is a carrier: the answer is in the second number.
+/// ethtool's request for the carrier. The answer is in the second number.
 const GET_LINK: u32 = 10;
-/// Its question how many queues there are (`ethtool_channels`): the answer is in the last four numbers of nine, those that
-/// receive, those that send, others, and those that do both.
+/// Its question how many queues there are (`ethtool_channels`): the answer is in the last four
+/// numbers of nine, those that receive, those that send, others, and those that do both.
 const GET_CHANNELS: u32 = 0x3c;
 
 fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io::Result<()> {
-    // SAFETY: the requests that are made here read and write one `ifreq`, which is borrowed mutably and as long as the kernel's;
-    // what it points to, where it points to anything, outlives the call.
+    // SAFETY: the requests that are made here read and write one `ifreq`, which is borrowed mutably
+    // and as long as the kernel's; what it points to, where it points to anything, outlives the
+    // call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), what as libc::Ioctl, &raw mut *request) };
     check(done as isize).map(drop)
 }
 
-/// How the interface of that number is.
+/// The state of the interface with that number.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel does not answer.
 pub fn presence(socket: BorrowedFd<'_>, index: u32) -> io::Result<Presence> {
     match is_up(socket, index) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
@@ -66,7 +67,7 @@ fn named(socket: BorrowedFd<'_>, index: u32) -> io::Result<Request> {
     Ok(request)
 }
 
-/// How many queues an interface uses.
+/// The queues that an interface uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Queues {
     /// Queues that receive.
@@ -75,10 +76,10 @@ pub struct Queues {
     pub send: u32,
 }
 
-/// How many queues the interface of that number uses.
+/// The queues that the interface with that number uses.
 ///
 /// # Errors
-/// Its driver does not say.
+/// Its driver does not answer.
 pub fn queues(socket: BorrowedFd<'_>, index: u32) -> io::Result<Queues> {
     let mut request = named(socket, index)?;
     let mut channels = [0; 9];

@@ -1,7 +1,8 @@
-//! A second process for measurements and tests: a forked copy of this one that runs one function and ends.
+//! A second process for measurements and tests: a forked copy of this one that runs one function
+//! and ends.
 //!
-//! A copy shares what was mapped and opened before, so nothing has to be passed to it; and it is a process of its own,
-//! with its own page tables, as the processes that the figures are about.
+//! A copy shares what was mapped and opened before, so nothing has to be passed to it; and it is a
+//! process of its own, with its own page tables, as the processes that the figures are about.
 
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
@@ -15,18 +16,18 @@ pub struct Child {
 }
 
 impl Child {
-    /// Forks, and runs `body` in the copy. The copy ends when `body` returns or panics, without running destructors or
-    /// exit handlers, and is killed if the calling thread ends first.
+    /// Forks, and runs `body` in the copy. The copy ends when `body` returns or panics, without
+    /// running destructors or exit handlers, and is killed if the calling thread ends first.
     ///
-    /// Only the calling thread exists in the copy, so `body` must not wait for another one or for a lock that another one
-    /// may hold: it may compute, allocate and use system calls, not print.
+    /// Only the calling thread exists in the copy, so `body` must not wait for another one or for a
+    /// lock that another one may hold: it may compute, allocate and use system calls, not print.
     ///
-    /// # Errors
-    /// The kernel has no room for another process.
+    /// # Errors The kernel has no room for another process.
     pub fn spawn(body: impl FnOnce()) -> io::Result<Self> {
         let parent = rustix::process::getpid();
-        // SAFETY: of what the copy inherits from other threads only locks can be in a broken state. The allocator's are
-        // kept consistent by the C library; `body` takes no others, as this function's contract says.
+        // SAFETY: of what the copy inherits from other threads only locks can be in a broken state.
+        // The allocator's are kept consistent by the C library; `body` takes no others, as this
+        // function's contract says.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));

@@ -111,7 +111,7 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// Where bytes are received to.
+/// The place that bytes are received to.
 #[derive(Debug)]
 pub enum Target<'a> {
     /// `len` bytes from `offset` of a region.

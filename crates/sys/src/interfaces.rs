@@ -1,7 +1,8 @@
-//! The machine's IP interfaces, as the RDMA devices that they stand for: one device each, loopback included.
+//! The machine's IP interfaces, as the RDMA devices that they stand for: one device each, loopback
+//! included.
 //!
-//! Always holds: an interface that is listed has a name and at least one IP address. What is listed is what was so at the
-//! time of the call; an interface may come and go at any time.
+//! Always holds: an interface that is listed has a name and at least one IP address. What is listed
+//! is what was so at the time of the call; an interface may come and go at any time.
 //!
 //! Not here: sockets, and which of these devices may be used for what.
 
@@ -10,7 +11,7 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How the names of devices begin; the interface's follows.
+/// The prefix of device names; the interface's name follows.
 const PREFIX: &str = "iw_";
 /// An MTU where none can be read: Ethernet's.
 const ETHERNET_MTU: u32 = 1500;
@@ -28,7 +29,7 @@ pub struct Interface {
     pub loopback: bool,
     /// The longest packet, in bytes.
     pub mtu: u32,
-    /// What it moves, in Mb/s, if it says so.
+    /// Its rate in Mb/s, if it reports one.
     pub mbps: Option<u32>,
     /// Its hardware address; zeros where it has none.
     pub mac: [u8; 6],
@@ -43,8 +44,9 @@ impl Interface {
         format!("{PREFIX}{}", self.name)
     }
 
-    /// The device's number, the same as long as its hardware address is: EUI-64 of that (RFC 4291, appendix A), or, where
-    /// there is none, one that is marked as local and made of the interface's number.
+    /// The device's number, which depends on its hardware address alone: the EUI-64 of that (RFC
+    /// 4291, appendix A), or, without an address, one that is marked as local and made of the
+    /// interface's number.
     #[must_use]
     pub fn guid(&self) -> [u8; 8] {
         let [a, b, c, d, e, f] = self.mac;
@@ -55,7 +57,7 @@ impl Interface {
         [a ^ 0x02, b, c, 0xff, 0xfe, d, e, f]
     }
 
-    /// The addresses as verbs have them, 16 octets each: an IPv4 address is `::ffff:a.b.c.d`.
+    /// The addresses as verbs have them, 16 bytes each: an IPv4 address is `::ffff:a.b.c.d`.
     pub fn gids(&self) -> impl Iterator<Item = [u8; 16]> + '_ {
         self.addresses.iter().map(|address| match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -72,7 +74,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut found = BTreeMap::new();
     let mut macs = BTreeMap::new();
     let mut first = std::ptr::null_mut();
-    // SAFETY: the pointer is to a local variable, into which the call puts the head of a list that is ours to free.
+    // SAFETY: the pointer is to a local variable, into which the call puts the head of a list that
+    // is ours to free.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -80,7 +83,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     // SAFETY: `at` is null or an entry of the list, which lives until it is freed below.
     while let Some(entry) = unsafe { at.as_ref() } {
         at = entry.ifa_next;
-        // SAFETY: every entry names its interface by a string that ends with a zero and lives as long as the list.
+        // SAFETY: every entry names its interface by a string that ends with a zero and lives as
+        // long as the list.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
         match address(entry.ifa_addr) {
             Some(Address::Ip(ip)) => {
@@ -92,7 +96,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
             None => {}
         }
     }
-    // SAFETY: the list's head, as the system gave it, freed once; nothing of it is used from here on.
+    // SAFETY: the list's head, as the system gave it, freed once; nothing of it is used from here
+    // on.
     unsafe { libc::freeifaddrs(first) };
     let mut all: Vec<Interface> = found
         .into_iter()
@@ -135,7 +140,7 @@ enum Address {
     Mac([u8; 6]),
 }
 
-/// What a socket address of the list says.
+/// The address that a socket address of the list holds.
 fn address(at: *const libc::sockaddr) -> Option<Address> {
     // SAFETY: null, or an address of the list that `interfaces` walks, which lives.
     let family = unsafe { at.as_ref() }?.sa_family;
@@ -143,7 +148,7 @@ fn address(at: *const libc::sockaddr) -> Option<Address> {
         libc::AF_INET => {
             // SAFETY: an address of this family has this shape, and the system aligns it for any.
             let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
-            // The octets are in the order of the wire.
+            // The bytes are in the order of the wire.
             Some(Address::Ip(Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr)).into()))
         }
         libc::AF_INET6 => {

@@ -35,9 +35,9 @@ pub struct Header {
     pub len: usize,
     /// Bytes of the frame in the slot.
     pub kept: usize,
-    /// Where in the slot the frame begins.
+    /// The place in the slot where the frame begins.
     pub mac: usize,
-    /// When the frame arrived, in nanoseconds of the kernel's time of day.
+    /// The time of arrival, in nanoseconds of the kernel's time of day.
     pub ns: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Ring {
     slots: usize,
     /// The slot that is taken next.
     next: usize,
-    /// Where the slots before it begin that were taken and not released.
+    /// The starts of the slots before it that were taken and not released.
     held: Vec<usize>,
 }
 

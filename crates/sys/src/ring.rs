@@ -41,11 +41,12 @@ mod tests;
 pub const MAX_PAYLOAD: usize = 65_536;
 /// Bytes of the control block before any ring's data.
 pub const CONTROL: usize = 256;
-/// The smallest ring, in bytes: what is free when all but the untold eighth has been read must hold the longest record
-/// and the longest pad.
+/// The smallest ring, in bytes: what is free when all but the untold eighth has been read must hold
+/// the longest record and the longest pad.
 pub const MIN_SIZE: usize = 1 << 18;
-/// What a ring has unless told otherwise, in bytes: large enough to keep both sides copying when messages of 64 KiB stream
-/// (a quarter of it halves that rate), small enough for the last-level cache. Small messages do not notice its size.
+/// The default size in bytes: large enough to keep both sides copying when messages of 64 KiB
+/// stream (a quarter of it halves that rate), small enough for the last-level cache. Small messages
+/// do not depend on it.
 pub const DEFAULT_SIZE: usize = 1 << 20;
 /// The largest ring, in bytes.
 pub const MAX_SIZE: usize = 1 << 26;
@@ -65,7 +66,7 @@ const PAD: u64 = LEN_MASK;
 #[error("the peer damaged the ring")]
 pub struct Broken;
 
-/// Where a ring lies in its region, and what both sides agreed on.
+/// The place of a ring in its region, and the parameters that both sides agreed on.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The memory.
@@ -76,7 +77,8 @@ pub struct Place {
     pub data: usize,
     /// Bytes of data: a power of two, from [`MIN_SIZE`] to [`MAX_SIZE`].
     pub size: usize,
-    /// What makes this ring's tags its own; random, so that no one can place a false record in a payload.
+    /// The secret of this ring's tags. It is random, so that no one can place a false record in a
+    /// payload.
     pub secret: u64,
     /// True if the two sides use fences, because one of them lacks [`barrier()`].
     pub fenced: bool,
@@ -96,19 +98,20 @@ impl Place {
         assert!(self.data + self.size <= self.memory.len(), "ring outside the region");
     }
 
-    /// Where in the region `position` lies.
+    /// The place of `position` in the region.
     #[inline]
     fn offset(&self, position: u64) -> usize {
         self.data + self.in_ring(position)
     }
 
-    /// Where in the ring `position` lies.
+    /// The place of `position` in the ring.
     #[inline]
     fn in_ring(&self, position: u64) -> usize {
         (position & (self.size as u64 - 1)) as usize
     }
 
-    /// The upper 40 bits of the word of a record at `position`. One bit is always set: a word of fresh memory is none.
+    /// The upper 40 bits of the word of a record at `position`. One bit is always set: a word of
+    /// fresh memory is none.
     #[inline]
     fn tag(&self, position: u64) -> u64 {
         let x = (position ^ self.secret).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -116,7 +119,8 @@ impl Place {
         (x & !LEN_MASK) | (LEN_MASK + 1)
     }
 
-    /// Orders this side's publishing store before its look at the other side's flag, as far as this side has to.
+    /// Orders this side's publishing store before its look at the other side's flag, as far as this
+    /// side has to.
     #[inline]
     fn order(&self) {
         if self.fenced {
@@ -140,12 +144,12 @@ const fn footprint(len: usize) -> usize {
     (WORD + len + LINE - 1) & !(LINE - 1)
 }
 
-/// What became of a record given to [`Producer::push`].
+/// The result of [`Producer::push`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Push {
     /// Published. If `wake`, the consumer sleeps or is about to, and must be woken.
     Done {
-        /// Whether this side has to wake the consumer.
+        /// This side has to wake the consumer.
         wake: bool,
     },
     /// No room now.
@@ -202,13 +206,13 @@ impl Producer {
         Ok(self.done(len))
     }
 
-    /// The same for a header and one part.
+    /// Pushes a header and one part.
     ///
     /// # Errors
-    /// As [`Producer::push`].
+    /// The errors of [`Producer::push`].
     ///
     /// # Panics
-    /// As [`Producer::push`].
+    /// The panics of [`Producer::push`].
     #[inline(always)]
     pub fn push_short(&mut self, head: &PaddedHeader, body: &[u8]) -> Result<Push, Broken> {
         let len = head.len() + body.len();
@@ -222,13 +226,14 @@ impl Producer {
         Ok(self.done(len))
     }
 
-    /// The same for a frame: `headers` and `parts` of `len` bytes together behind them.
+    /// Pushes a frame: `headers`, and `parts` of `len` bytes together behind them.
     ///
     /// # Errors
-    /// As [`Producer::push`].
+    /// The errors of [`Producer::push`].
     ///
     /// # Panics
-    /// As [`Producer::push`], or if the parts are longer than `len` so that they do not fit.
+    /// The panics of [`Producer::push`], and if the parts are longer than `len` so that they do not
+    /// fit.
     #[inline]
     pub fn push_behind(
         &mut self,
@@ -265,8 +270,8 @@ impl Producer {
         Push::Done { wake: self.place.take_flag(SLEEPING) }
     }
 
-    /// Sees what the consumer has read, and fills the end of the ring if the record does not fit there; false if there is no
-    /// room for it.
+    /// Sees what the consumer has read, and fills the end of the ring if the record does not fit
+    /// there; false if there is no room for it.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, len: usize, take: usize) -> Result<bool, Broken> {
@@ -325,7 +330,8 @@ impl Producer {
         self.place.order();
     }
 
-    /// True if what the last push lacked has become free (or the ring is broken, which the next push will tell).
+    /// True if what the last push lacked has become free (or the ring is broken, which the next
+    /// push will tell).
     pub fn has_room(&mut self) -> bool {
         self.room(self.lacking).unwrap_or(true)
     }
@@ -342,11 +348,11 @@ pub struct Consumer {
     place: Place,
     /// Position of the next record.
     head: u64,
-    /// The head that the producer was told.
+    /// The head that the producer has read.
     told: u64,
     /// The tag that the next record will have.
     expect: u64,
-    /// The producer waits for room that it was told of, and must be woken.
+    /// The producer waits for the published room, and must be woken.
     wake: bool,
 }
 
@@ -375,11 +381,10 @@ impl Consumer {
         self.word() & !LEN_MASK == self.expect
     }
 
-    /// Copies the next record to the start of `into`, which must hold [`MAX_PAYLOAD`] bytes, and returns its length;
-    /// `None` if there is none.
+    /// Copies the next record to the start of `into`, which must hold [`MAX_PAYLOAD`] bytes, and
+    /// returns its length; `None` if there is none.
     ///
-    /// # Errors
-    /// [`Broken`] if its length cannot be.
+    /// # Errors [`Broken`] if its length cannot be.
     #[inline(always)]
     pub fn pop(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
         let at = self.place.in_ring(self.head);
@@ -402,7 +407,8 @@ impl Consumer {
     #[inline(never)]
     fn pop_odd(&mut self, len: usize, into: &mut [u8]) -> Result<Option<usize>, Broken> {
         let to_end = self.place.size - self.place.in_ring(self.head);
-        // No pad fills the whole ring: so two never follow each other, and this step is done once at most.
+        // No pad fills the whole ring, so two pads never follow each other, and this step runs at
+        // most once.
         if len as u64 != PAD || to_end == self.place.size {
             return Err(Broken);
         }
@@ -450,7 +456,8 @@ impl Consumer {
 pub use barrier::{barrier, has_barrier};
 
 mod barrier {
-    //! The sleeper's half of the handshake: a barrier on every processor that runs a thread of a registered process.
+    //! The sleeper's half of the handshake: a barrier on every processor that runs a thread of a
+    //! registered process.
 
     use std::sync::OnceLock;
     use std::sync::atomic::{Ordering, fence};
@@ -459,7 +466,8 @@ mod barrier {
 
     static REGISTERED: OnceLock<bool> = OnceLock::new();
 
-    /// True if this process can issue [`barrier()`] and takes part in those of others; registers it on the first call.
+    /// True if this process can issue [`barrier()`] and takes part in those of others; registers it
+    /// on the first call.
     pub fn has_barrier() -> bool {
         *REGISTERED.get_or_init(|| {
             membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED)
@@ -467,8 +475,9 @@ mod barrier {
         })
     }
 
-    /// After this, every process that takes part has either not yet looked at the flags that this one raised, or all
-    /// its earlier stores can be seen here. Rings with a side that takes no part (`fenced`) have fences of their own.
+    /// After this call, every process that registered for barriers has either not yet read the
+    /// flags that this one has set, or all its earlier stores are visible here. Rings with a side
+    /// that did not register (`fenced`) have fences of their own.
     pub fn barrier() {
         fence(Ordering::SeqCst);
         if has_barrier() {

@@ -1,8 +1,9 @@
-//! The system calls on sockets that no safe library offers: raw sockets, options whose values are C structures, taps, and the
-//! process at the other end of a Unix socket.
+//! The system calls on sockets that no safe library offers: raw sockets, options whose values are C
+//! structures, taps, and the process at the other end of a Unix socket.
 //!
-//! The invariant that makes it sound: every pointer given to the kernel is to a value borrowed for the whole call, its length
-//! is given beside it, and the kernel keeps none of them after the call returns.
+//! The invariant that makes it sound: every pointer given to the kernel is to a value borrowed for
+//! the whole call, its length is given beside it, and the kernel keeps none of them after the call
+//! returns.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -13,7 +14,7 @@ pub fn raw(family: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(family, kind, 0) };
     check(fd as isize)?;
-    // SAFETY: a fresh descriptor that nobody else has.
+    // SAFETY: A fresh descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -33,7 +34,8 @@ pub fn set<V: Plain>(
     value: &V,
 ) -> io::Result<()> {
     let len = size_of::<V>() as libc::socklen_t;
-    // SAFETY: the value is borrowed during the call, `len` long and without pointers in it; the kernel only reads it.
+    // SAFETY: the value is borrowed during the call, `len` long and without pointers in it; the
+    // kernel only reads it.
     let done =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len) };
     check(done as isize).map(drop)
@@ -47,19 +49,19 @@ pub fn get<V: Plain>(
     value: &mut V,
 ) -> io::Result<()> {
     let mut len = size_of::<V>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to the value, which is borrowed mutably, that long, and has no bytes that
-    // it must not hold.
+    // SAFETY: the kernel writes at most `len` bytes to the value, which is borrowed mutably, that
+    // long, and has no bytes that it must not hold.
     let done = unsafe {
         libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut *value).cast(), &raw mut len)
     };
     check(done as isize).map(drop)
 }
 
-/// The process at the other end of a Unix socket: its number in this process's pid namespace, 0 if it has none there, and
-/// its user. (rustix has this too, but takes the number for one that is never 0.)
+/// The process at the other end of a Unix socket: its number in this process's pid namespace, 0 if
+/// it has none there, and its user. (rustix has this too, but takes the number for one that is
+/// never 0.)
 ///
-/// # Errors
-/// The socket is not of that kind.
+/// # Errors The socket is not of that kind.
 pub fn peer_ids(fd: BorrowedFd<'_>) -> io::Result<(libc::pid_t, libc::uid_t)> {
     // As `ucred` has them.
     let mut ids: [libc::c_int; 3] = [0; 3];
@@ -78,8 +80,8 @@ pub fn peer_pidfd(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
-/// One instruction of a classic filter program (`sock_filter`): an opcode, how far to jump if its test holds and if not,
-/// and a number.
+/// One instruction of a classic filter program (`sock_filter`): an opcode, how far to jump if its
+/// test holds and if not, and a number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
@@ -98,8 +100,8 @@ pub fn set_filter(fd: BorrowedFd<'_>, program: &[Op]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let header = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
     let size = size_of_val(&header) as libc::socklen_t;
-    // SAFETY: the header and the program that it points to live during the call and are as long as they say; `Op` is laid out
-    // as `sock_filter`; the kernel only reads them.
+    // SAFETY: the header and the program that it points to live during the call and are as long as
+    // they say; `Op` is laid out as `sock_filter`; the kernel only reads them.
     let done = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -124,7 +126,8 @@ pub fn make_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     }
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
-    // SAFETY: the request reads and writes one `ifreq`, which lives during the call; its name ends with a zero.
+    // SAFETY: the request reads and writes one `ifreq`, which lives during the call; its name ends
+    // with a zero.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     check(done as isize).map(drop)
 }
@@ -138,10 +141,10 @@ pub fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
     check(done as isize).map(drop)
 }
 
-/// Plain C structures of numbers: no pointers, no padding that matters, every pattern of bits a value.
+/// Plain C structures of numbers: no pointers, no padding that matters, every pattern of bits a
+/// value.
 ///
-/// # Safety
-/// The type must be just that.
+/// # Safety The type must be just that.
 pub unsafe trait Plain: Copy {}
 
 // SAFETY: a number.
@@ -150,16 +153,16 @@ unsafe impl Plain for libc::c_int {}
 unsafe impl Plain for [libc::c_int; 3] {}
 // SAFETY: two numbers.
 unsafe impl Plain for libc::tpacket_stats {}
-// SAFETY: numbers and an array of octets.
+// SAFETY: numbers and an array of bytes.
 unsafe impl Plain for libc::sockaddr_ll {}
 // SAFETY: numbers.
 unsafe impl Plain for libc::sockaddr_xdp {}
 // SAFETY: four numbers.
 unsafe impl Plain for libc::tpacket_req {}
-// SAFETY: numbers and an array of octets.
+// SAFETY: numbers and an array of bytes.
 unsafe impl Plain for libc::packet_mreq {}
 
-/// What a system call returned: a count, or −1 with the cause in `errno`.
+/// The result of a system call: a count, or −1 with the cause in `errno`.
 ///
 /// # Errors
 /// The call has failed.

@@ -116,13 +116,13 @@ impl End {
             let mut now = None;
             let rest = self.idle.rest(true, || *now.insert(self.clock.now()));
             if rest == Rest::Sleep {
-                if self.nic.doze() {
+                if self.nic.arm() {
                     poll(
                         &mut [PollFd::from_borrowed_fd(self.nic.fd(), PollFlags::IN)],
                         Some(&MAX_SLEEP),
                     )?;
                 }
-                self.nic.wake();
+                self.nic.disarm();
             }
             if let Some(now) = now
                 && now.since(*first.get_or_insert(now)) > LOST_NS

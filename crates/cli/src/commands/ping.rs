@@ -215,7 +215,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
     let marks = Marks::new();
     let stack = Stack::client(to, &sprat_bench::store::local()?)
         .map_err(|error| Fail::new(error.to_string()))?;
-    let mut stack = stack.watched(&marks);
+    let mut stack = stack.traced(&marks);
     if let Some(mac) = target.mac {
         stack.port().set_neighbour(host, mac);
     }

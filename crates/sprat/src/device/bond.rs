@@ -1,16 +1,18 @@
-//! Several devices used as one: load is shared among them flow by flow, and when one loses its carrier or vanishes, its flows go
-//! by the others. Sessions notice nothing but the frames that were lost meanwhile.
+//! Several devices used as one. Flows are shared among them, and when one loses its carrier or
+//! vanishes, its flows use the others. Sessions lose only the frames of that moment.
 //!
 //! ```text
-//! out  a flow (addresses, protocol, ports) ─► one of those that carry;  to a group ─► all that carry
-//! in   a burst of one, then of the next
+//! out  a flow (addresses, protocol, ports) ─► one device with a carrier;  to a group ─► all of them
+//! in   a burst of one device, then of the next
 //! ```
 //!
-//! The devices have one hardware address; each leads to a network of its own, on which the peer has the same address too (two cables
-//! between two machines, two switches). On one switch it would seem to move about.
+//! The devices have one hardware address. Each leads to a network of its own, on which the peer has
+//! the same address too (two cables between two machines, two switches). One switch would see the
+//! address move.
 //!
-//! Always holds: what one device says about a frame is asked of that device; nothing is sent on a device that does not carry while
-//! another one does. Not here: what else can be wrong with a path that has a carrier; transports find that out and send again.
+//! Always holds: questions about a frame go to the device that it came from. Nothing is sent on a
+//! device without a carrier while another one has a carrier. Not here: other faults of a path with
+//! a carrier, which transports find and repair.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -23,9 +25,9 @@ use sprat_proto::time::MS;
 use super::{AnyNic, Nic};
 use sprat_sys::clock::Clock;
 
-/// How often the devices are asked whether they carry: some microseconds each.
+/// The time between two checks of the carriers, which cost some microseconds each.
 const EVERY_NS: u64 = MS;
-/// Octets of a frame in which a flow's marks are: Ethernet, IPv6, ports.
+/// Bytes of a frame that identify its flow: Ethernet, IPv6, ports.
 const MARKS: usize = 58;
 
 /// One of the devices.
@@ -35,7 +37,7 @@ struct Member {
     sent: u64,
 }
 
-/// See the file.
+/// Several devices used as one.
 pub struct Bond {
     members: Vec<Member>,
     info: Info,
@@ -96,7 +98,7 @@ impl Bond {
         }
     }
 
-    /// Which device a flow goes by: the same one as long as those that carry are the same.
+    /// The device of a flow. It changes only when a carrier changes.
     fn choose(&self, flow: u32) -> usize {
         let carrying = self.members.iter().filter(|m| m.carries).count();
         let (count, any) =
@@ -113,7 +115,8 @@ impl Bond {
         if mac.is_multicast() {
             let mut result = Sent::Gone;
             for i in 0..self.members.len() {
-                // Who has no room for a group's frame loses it: another one may have taken it already.
+                // A device without room loses a group's frame: another device may have taken it
+                // already.
                 if self.members[i].carries && self.send_by_one(i, &send) != Sent::Gone {
                     result = Sent::Yes;
                 }
@@ -147,7 +150,7 @@ impl Bond {
     }
 }
 
-/// The first octets of a frame.
+/// The first bytes of a frame.
 fn marks(parts: &[&[u8]]) -> ([u8; MARKS], usize) {
     let mut marks = [0; MARKS];
     let mut len = 0;
@@ -257,15 +260,15 @@ impl Nic for Bond {
         self.epoll.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         self.look();
-        // Each is asked, so that each will wake: no short cut.
-        self.members.iter_mut().filter_map(|m| (!m.device.doze()).then_some(())).count() == 0
+        // Every member must be armed, even if one has something already.
+        self.members.iter_mut().filter_map(|m| (!m.device.arm()).then_some(())).count() == 0
     }
 
-    fn wake(&mut self) {
+    fn disarm(&mut self) {
         for member in &mut self.members {
-            member.device.wake();
+            member.device.disarm();
         }
     }
 

@@ -6,7 +6,7 @@ use sprat_proto::device::BURST;
 #[derive(Debug)]
 pub(super) struct Burst {
     bytes: Vec<u8>,
-    /// Where each begins; the next one's beginning is its end.
+    /// The start of each frame; the next one's start is its end.
     starts: [usize; BURST + 1],
     len: usize,
 }
@@ -25,7 +25,7 @@ impl Burst {
         self.len = 0;
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
@@ -37,13 +37,13 @@ impl Burst {
         self.len == BURST
     }
 
-    /// Where the next frame's octets are to be appended.
+    /// The buffer that the next frame's bytes are appended to.
     #[inline]
     pub(super) fn begin(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// The octets appended since [`Burst::begin`] are a frame; or are none, and go.
+    /// The bytes appended since [`Burst::begin`] are a frame; or are none, and go.
     ///
     /// # Panics
     /// If it is full.

@@ -1,5 +1,5 @@
-//! The driver `dpdk`: any poll-mode driver of DPDK, a card by its PCI address or a virtual device by
-//! its arguments. Built with the feature `dpdk`, against the DPDK of the system.
+//! The driver `dpdk`: any poll-mode driver of DPDK, a card by its PCI address or a virtual device
+//! by its arguments. Built with the feature `dpdk`, against the DPDK of the system.
 //!
 //! Frames are lent from DPDK's buffers and given back at the next `recv_burst`; frames to be sent
 //! are copied into buffers once. The first device of a process starts DPDK's environment, without
@@ -155,7 +155,7 @@ impl Nic for Dpdk {
         self.timer.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         let setting =
             Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: SLEEP };
         // Setting the timer anew makes it unreadable. Without a timer the owner must not sleep.
@@ -163,7 +163,7 @@ impl Nic for Dpdk {
             && timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting).is_ok()
     }
 
-    fn wake(&mut self) {}
+    fn disarm(&mut self) {}
 
     fn carries(&mut self) -> bool {
         self.port.has_carrier()

@@ -1,7 +1,8 @@
-//! Two devices that are wired to each other in memory: for tests, and for trying out what stands above a device, without root.
+//! Two devices that are wired to each other in memory: for tests, and for trying out what stands
+//! above a device, without root.
 //!
-//! Frames arrive in order, unless the wire is full: then [`Sent::Full`]. Dropping one end is its vanishing: the other one sends
-//! into nothing, as on a cable.
+//! Frames arrive in order, unless the wire is full: then [`Sent::Full`]. Dropping one end is its
+//! vanishing: the other one sends into nothing, as on a cable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -124,12 +125,12 @@ impl Nic for Fake {
         self.incoming.bell.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
-        self.wake();
+    fn arm(&mut self) -> bool {
+        self.disarm();
         self.incoming.frames().is_empty()
     }
 
-    fn wake(&mut self) {
+    fn disarm(&mut self) {
         let _ = rustix::io::read(&self.incoming.bell, &mut [0; 8]);
     }
 

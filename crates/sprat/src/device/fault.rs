@@ -1,10 +1,12 @@
-//! A device that does to its frames what networks do: [`Faulty`] wraps another one and loses, doubles, reorders, damages and cuts
-//! what is sent through it, as drawn from a seed by [`Fault`].
+//! A device that does to its frames what networks do: [`Faulty`] wraps another one and loses,
+//! doubles, reorders, damages and cuts what is sent through it, as drawn from a seed by [`Fault`].
 //!
-//! A frame that is held back waits for a number of polls, one for each microsecond that its fate asks for. What was to be cut in
-//! segments or summed by the device is only lost or doubled: damage would hit what the device makes of it, not the frame.
+//! A frame that is held back waits for a number of polls, one for each microsecond that its fate
+//! asks for. What was to be cut in segments or summed by the device is only lost or doubled: damage
+//! would hit what the device makes of it, not the frame.
 //!
-//! Not here: the model (`proto`), which the simulator's wire shares, and the same around datagrams (`crate::driver::fault`).
+//! Not here: the model (`proto`), which the simulator's wire shares, and the same around datagrams
+//! (`crate::driver::fault`).
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -26,7 +28,7 @@ pub struct Faulty<N> {
     inner: N,
     fault: Fault,
     rng: Rng,
-    /// How often it has been polled.
+    /// Polls, ever.
     polls: u64,
     held: VecDeque<Held>,
     counted: Counted,
@@ -60,7 +62,7 @@ impl<N: Nic> Faulty<N> {
         for _ in 0..self.held.len() {
             match self.held.pop_front() {
                 Some(held) if held.until > self.polls => self.held.push_back(held),
-                // What a full device does not take is lost.
+                // A frame that a full device does not take is lost.
                 Some(held) => drop(self.inner.send(&[&held.bytes], held.offload)),
                 None => break,
             }
@@ -113,7 +115,8 @@ impl<N: Nic> Device for Faulty<N> {
                     offload,
                 });
             } else if let other @ (Sent::Gone | Sent::Full) = self.inner.send(&[&bytes], offload) {
-                // Offered again it would draw another fate; a full device that loses a frame is a fault like others.
+                // Offered again it would draw another fate; a full device that loses a frame is a
+                // fault like others.
                 if other == Sent::Gone {
                     return Sent::Gone;
                 }
@@ -160,13 +163,13 @@ impl<N: Nic> Nic for Faulty<N> {
         self.inner.fd()
     }
 
-    fn doze(&mut self) -> bool {
-        // What is held back goes by polls.
-        self.held.is_empty() && self.inner.doze()
+    fn arm(&mut self) -> bool {
+        // Delays are counted in polls.
+        self.held.is_empty() && self.inner.arm()
     }
 
-    fn wake(&mut self) {
-        self.inner.wake();
+    fn disarm(&mut self) {
+        self.inner.disarm();
     }
 
     fn stamps(&self) -> bool {

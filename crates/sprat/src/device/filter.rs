@@ -1,7 +1,9 @@
-//! What an AF_PACKET socket shall be given, as a program for the kernel's classic filter machine (bpf(2), socket(7)).
+//! The filter of an AF_PACKET socket, as a program for the kernel's classic filter machine (bpf(2),
+//! socket(7)).
 //!
-//! It accepts frames to our hardware address and to groups; of IPv4 to our hardware address, where an IP address or a port was
-//! asked for, only what goes there. A later fragment has no port: it passes with its address.
+//! It accepts frames to our hardware address and to groups. If an IP address or a port is given, it
+//! accepts of IPv4 frames to our hardware address only those to it. A later fragment has no port
+//! and passes by its address.
 
 use std::net::IpAddr;
 
@@ -32,7 +34,7 @@ pub(super) fn program(mac: Mac, steer: Steer) -> Vec<Op> {
     let high = u32::from(u16::from_be_bytes([a, b]));
     let mut ops = Vec::new();
     let plain = |code, k| (code, None, None, k);
-    // Where to go is said by name, since the places are known only at the end.
+    // Jumps name their targets, since the offsets are known only at the end.
     let (accept, drop, group) = (Some(To::Accept), Some(To::Drop), Some(To::Group));
     ops.extend([
         plain(LOAD32, 2),
@@ -90,7 +92,8 @@ mod tests {
 
     const MAC: Mac = Mac([2, 0, 0xde, 0xad, 0xbe, 0xef]);
 
-    /// The filter machine, as far as the programs use it; beyond a frame's end everything is refused.
+    /// The filter machine, as far as the programs use it; beyond a frame's end everything is
+    /// refused.
     fn run(program: &[Op], frame: &[u8]) -> Option<u32> {
         let (mut a, mut x, mut at) = (0_u32, 0_u32, 0);
         let load = |from: usize, n: usize| {

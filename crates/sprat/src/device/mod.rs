@@ -1,21 +1,21 @@
 //! Packet devices: Ethernet frames in bursts, in and out, past the kernel's own network stack.
 //!
-//! [`open`] is the one door to all of them. What comes back is a [`Nic`]: the protocol's [`Device`], and beside it what the
-//! protocol must not see, a file descriptor to sleep on.
+//! [`open`] opens any of them as a [`Nic`]: the protocol's [`Device`], and a file descriptor to
+//! sleep on, which the protocol must not see.
 //!
-//! | driver | what it is | who may |
+//! | driver | device | rights |
 //! | --- | --- | --- |
-//! | `packet` | AF_PACKET with a mapped ring: any interface of the kernel, beside its own stack | CAP_NET_RAW |
-//! | `tap` | an interface of the kernel whose other end we are | CAP_NET_ADMIN |
-//! | `xdp` | AF_XDP: frames past the kernel's stack, by way of a program on the interface | CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_IPC_LOCK |
+//! | `packet` | AF_PACKET with a mapped ring: any interface, beside the kernel's stack | CAP_NET_RAW |
+//! | `tap` | an interface of the kernel whose other end is this process | CAP_NET_ADMIN |
+//! | `xdp` | AF_XDP: frames past the kernel's stack, by a program on the interface | see [`xdp`] |
 //! | `dpdk` | any poll-mode driver of DPDK, in builds with the feature `dpdk` | by driver |
-//! | `memif` | memory shared with another process, in the format of VPP and DPDK | anybody |
-//! | `shm` | memory shared with other processes of ours | anybody |
+//! | `memif` | memory shared with another process, in the format of VPP and DPDK | none |
+//! | `shm` | memory shared with other processes of Sprat | none |
 //!
-//! [`bond::Bond`] makes one of two.
+//! [`bond::Bond`] makes one device of two.
 //!
-//! Always: what a device holds in the kernel (sockets, rings, programs) ends with the process, however that ends. Not here:
-//! what the frames mean (`sprat_proto::net`).
+//! Always holds: whatever a device holds in the kernel (sockets, rings, programs) ends with the
+//! process, however the process ends. Not here: the meaning of frames (`sprat_proto::net`).
 
 use std::io;
 use std::net::IpAddr;
@@ -40,26 +40,27 @@ pub mod tap;
 mod vnet;
 pub mod xdp;
 
-/// A [`Device`] of the real world. Never blocks; belongs to one thread. No method has a default, which a wrapper could
-/// forget.
+/// A [`Device`] of the real world. Never blocks; belongs to one thread. No method has a default,
+/// which a wrapper could forget.
 pub trait Nic: Device + Send {
-    /// Readable when there is something for `recv_burst` after [`Nic::doze`] said yes.
+    /// Readable when `recv_burst` has something after [`Nic::arm`] returned true.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The owner wants to sleep on [`Nic::fd`]: arrange to be woken. False if something has arrived meanwhile, so that it must
-    /// not sleep; it then goes on as after [`Nic::wake`].
-    fn doze(&mut self) -> bool;
+    /// The owner wants to sleep on [`Nic::fd`]: arrange to be woken. False if something has arrived
+    /// meanwhile, so that it must not sleep; it then goes on as after [`Nic::disarm`].
+    fn arm(&mut self) -> bool;
 
-    /// The owner is awake again and polls. Harmless without a `doze` before it.
-    fn wake(&mut self);
+    /// The owner is awake and polls. Harmless without a `arm` before it.
+    fn disarm(&mut self);
 
-    /// Whether each frame that arrives says when ([`Device::rx_timestamp_ns`]), by the kernel's clock of the day.
+    /// True if each frame carries its time of arrival ([`Device::rx_timestamp_ns`]), by the
+    /// kernel's time of day.
     fn stamps(&self) -> bool;
 
-    /// Whether it has a carrier: frames may arrive where they are sent. Costs a system call or two.
+    /// True if it has a carrier: frames may reach the other end. Costs a system call or two.
     fn carries(&mut self) -> bool;
 
-    /// How many queues of its interface or link it takes frames from.
+    /// The queues of its interface or link that it takes frames from.
     fn queues(&self) -> usize;
 }
 
@@ -108,11 +109,11 @@ impl Nic for AnyNic {
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
     }
-    fn doze(&mut self) -> bool {
-        (**self).doze()
+    fn arm(&mut self) -> bool {
+        (**self).arm()
     }
-    fn wake(&mut self) {
-        (**self).wake();
+    fn disarm(&mut self) {
+        (**self).disarm();
     }
     fn stamps(&self) -> bool {
         (**self).stamps()
@@ -125,8 +126,8 @@ impl Nic for AnyNic {
     }
 }
 
-/// Which frames are wanted. A device delivers these and may deliver others; one that shares its interface with the kernel
-/// leaves the others to it.
+/// Which frames are wanted. A device delivers these and may deliver others; one that shares its
+/// interface with the kernel leaves the others to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Steer {
     /// Frames to this IP address, and what finds it (ARP, neighbour discovery).
@@ -135,41 +136,48 @@ pub struct Steer {
     pub port: u16,
 }
 
-/// What [`open`] needs to know.
+/// Options of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Options {
     /// The interface's name.
     pub dev: String,
-    /// The address that we take; the interface's own if none is given. With an address of our own the kernel's stack does not
-    /// touch frames to us; where a switch or a cloud lets only the known address pass, ours has to be the interface's.
+    /// The address that we take; the interface's own if none is given. With an address of our own
+    /// the kernel's stack does not touch frames to us; where a switch or a cloud lets only the
+    /// known address pass, ours has to be the interface's.
     pub mac: Option<Mac>,
-    /// Which frames are wanted: all to the hardware address, and those to groups, if it says nothing.
+    /// Which frames are wanted: all to the hardware address, and those to groups, if it says
+    /// nothing.
     pub steer: Steer,
-    /// Leave checksums, and cutting and joining of segments, to this side: for measurements, and for kernels that have them
-    /// wrong.
+    /// Leave checksums, and cutting and joining of segments, to this side: for measurements, and
+    /// for kernels that have them wrong.
     pub no_offload: bool,
-    /// Only this one of the interface's queues, counted from 0; all of them, if none is named (`xdp`).
+    /// Only this one of the interface's queues, counted from 0; all of them, if none is named
+    /// (`xdp`).
     pub queue: Option<u32>,
-    /// How frames pass the kernel (`xdp`); the fastest mode that works, if none is named.
+    /// The mode in which frames pass the kernel (`xdp`); the fastest mode that works, if none is
+    /// named.
     pub xdp_mode: Option<XdpMode>,
-    /// The longest payload of a frame, 1500 if it is 0 (`dpdk` and a new `tap`; elsewhere the interface has one).
+    /// The longest payload of a frame, 1500 if it is 0 (`dpdk` and a new `tap`; elsewhere the
+    /// interface has one).
     pub mtu: u16,
-    /// Arguments for DPDK's environment, besides those that the driver gives it (`dpdk`, the first device of a process). There
-    /// `dev` is a PCI address (`0000:03:00.0`), or a virtual device's name and arguments (`net_af_packet0,iface=eth0`).
+    /// Arguments for DPDK's environment, besides those that the driver gives it (`dpdk`, the first
+    /// device of a process). There `dev` is a PCI address (`0000:03:00.0`), or a virtual device's
+    /// name and arguments (`net_af_packet0,iface=eth0`).
     pub eal: Vec<String>,
-    /// What `memif` needs to know; it looks at nothing else here.
+    /// The options of a `memif`, which ignores all others here.
     pub memif: Option<memif::Options>,
-    /// The same for `shm`.
+    /// The options of a `shm` device, which ignores all others here.
     pub shm: Option<shm::Options>,
     /// The kernel's bridge that the interface is attached to (`tap`).
     pub bridge: Option<String>,
     /// Write every frame to this file ([`pcap`]).
     pub pcap: Option<PathBuf>,
-    /// Several devices with this number on one interface share what arrives there, flow by flow (`packet`).
+    /// Several devices with this number on one interface share what arrives there, flow by flow
+    /// (`packet`).
     pub group: Option<u16>,
 }
 
-/// How frames pass the kernel on their way to an AF_XDP socket.
+/// The mode in which frames pass the kernel to an AF_XDP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpMode {
     /// The card writes them to our memory.
@@ -190,7 +198,7 @@ impl std::fmt::Display for XdpMode {
     }
 }
 
-/// Why a device cannot be opened: what is missing, and what mends it.
+/// The cause why a device cannot be opened, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -235,13 +243,13 @@ pub enum OpenError {
         driver: &'static str,
         /// The interface.
         dev: String,
-        /// What is missing.
+        /// The missing ability.
         what: String,
     },
     /// There is no driver of that name.
     #[error("there is no packet device {driver:?}; there are {all}", all = DeviceFacts::drivers())]
     UnknownDriver {
-        /// What was asked for.
+        /// The name that was given.
         driver: String,
     },
     /// The machine failed.
@@ -251,9 +259,9 @@ pub enum OpenError {
         driver: &'static str,
         /// The interface.
         dev: String,
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

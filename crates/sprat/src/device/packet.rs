@@ -1,14 +1,16 @@
-//! The driver `packet`: AF_PACKET (packet(7)), on any interface of the kernel and beside its own stack.
+//! The driver `packet`: AF_PACKET (packet(7)), on any interface of the kernel and beside its own
+//! stack.
 //!
-//! Frames arrive in a ring that the kernel shares ([`Ring`]). They are lent from where they lie, and
-//! the next `recv_burst` gives their slots back.
+//! Frames arrive in a ring that the kernel shares ([`Ring`]). They are lent from where they lie,
+//! and the next `recv_burst` gives their slots back.
 //!
-//! Frames leave by system calls that copy, several at a time (docs/decisions.md, "AF_PACKET
-//! sends by system calls, not from a mapped ring"). A `virtio_net_hdr` goes with each frame in both directions: it says which
-//! checksums and segments are left to the other side. Between two interfaces of one machine nothing
-//! ever computes them.
+//! Frames leave by system calls that copy, several at a time (docs/decisions.md, "AF_PACKET sends
+//! by system calls, not from a mapped ring"). A `virtio_net_hdr` goes with each frame in both
+//! directions: it says which checksums and segments are left to the other side. Between two
+//! interfaces of one machine nothing ever computes them.
 //!
-//! Not here: a block timer (TPACKET_V3 waits at least a millisecond), VLAN tags (counted and dropped).
+//! Not here: a block timer (TPACKET_V3 waits at least a millisecond), VLAN tags (counted and
+//! dropped).
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -32,7 +34,8 @@ const DRIVER: &str = "packet";
 /// Blocks where a slot has room for joined segments, and where it has room for one frame.
 const BLOCKS_JOINED: usize = 16;
 const BLOCKS_PLAIN: usize = 4;
-/// What a slot holds before a frame, at most: the ring's header, an address, alignment, and the `virtio_net_hdr`.
+/// The most bytes of a slot before a frame: the ring's header, an address, alignment, and the
+/// `virtio_net_hdr`.
 const BEFORE: usize = 128;
 /// Frames up to this length are collected and sent together.
 const COLLECTED: usize = 4096;
@@ -60,18 +63,19 @@ pub struct Packet {
 struct Lent {
     /// The number of its slot among those that the ring holds.
     slot: usize,
-    /// Where it begins in the slot.
+    /// The place in the slot where the frame begins.
     at: usize,
     len: usize,
     arrival: RxOffload,
     ns: u64,
 }
 
-/// Short frames that wait for `flush`, one behind the other, each with its `virtio_net_hdr` if there are any.
+/// Short frames that wait for `flush`, one behind the other, each with its `virtio_net_hdr` if
+/// there are any.
 #[derive(Debug, Default)]
 struct Outbox {
     bytes: Vec<u8>,
-    /// Where each ends.
+    /// The end of each frame.
     ends: Vec<usize>,
 }
 
@@ -93,8 +97,7 @@ struct Counted {
 impl Packet {
     /// Opens a socket on the interface `options.dev`.
     ///
-    /// # Errors
-    /// The interface is missing or down, CAP_NET_RAW is missing, or there is no memory for the ring.
+    /// # Errors The interface is missing or down, CAP_NET_RAW is missing, or there is no memory for the ring.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let link = interface(options)?;
         let dev = || options.dev.clone();
@@ -157,7 +160,7 @@ impl Packet {
         Some(Lent { slot, at: mac, len: kept, arrival, ns })
     }
 
-    /// What became of a send that failed.
+    /// Handles the error of a send.
     fn failed(&mut self, error: Errno) -> Sent {
         match error {
             Errno::AGAIN => return Sent::Full,
@@ -209,7 +212,7 @@ impl Packet {
         true
     }
 
-    /// Whether the interface still exists, after the socket has had an error.
+    /// Checks that the interface still exists after the socket has had an error.
     fn look_after(&mut self) {
         if let Ok(Err(_)) = rustix::net::sockopt::socket_error(&self.socket)
             && let Ok(Presence::Gone) = presence(self.socket.as_fd(), self.index)
@@ -255,8 +258,8 @@ impl Outbox {
     }
 }
 
-/// Sends again what failed because the interface was down: the socket keeps that error until something is sent, though the
-/// interface may be up again for long.
+/// Sends again what failed because the interface was down: the socket keeps that error until
+/// something is sent, though the interface may be up again for long.
 fn twice<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     match send() {
         Err(Errno::NETDOWN) => send(),
@@ -389,7 +392,7 @@ impl Device for Packet {
 
     fn flush(&mut self) {
         if !self.out.ends.is_empty() {
-            // What finds no room stays for the next time.
+            // Frames without room stay for the next flush.
             self.send_collected();
         }
     }
@@ -425,16 +428,16 @@ impl Nic for Packet {
         self.socket.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         self.look_after();
-        // What it still holds would make the socket readable for ever.
+        // Held slots would make the socket readable for ever.
         self.ring.release();
         self.count = 0;
         self.flush();
         self.out.ends.is_empty() && !self.ring.is_ready()
     }
 
-    fn wake(&mut self) {}
+    fn disarm(&mut self) {}
 
     fn stamps(&self) -> bool {
         true

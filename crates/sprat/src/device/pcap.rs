@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! file    magic a1b23c4d (nanoseconds, in the order of the machine), 2, 4, 0, 0, longest: u32, 1 (Ethernet)
-//! frame   seconds, nanoseconds, octets kept, octets of the frame (u32 each), the octets
+//! frame   seconds, nanoseconds, bytes kept, bytes of the frame (u32 each), the bytes
 //! ```
 //! A checksum that the device was asked for is filled in, as the frame will have it on the wire, and so is one that the sender
 //! left to a device and that none computed, since the frame never left this machine. A frame that the device cuts is written whole,
@@ -30,18 +30,18 @@ use sprat_proto::wire::ipv6::{self, Ipv6};
 use super::Nic;
 use sprat_sys::clock;
 
-/// linux/pcap: nanoseconds.
+/// The magic number of linux/pcap for nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
 /// The protocol's number in an IP header.
 const TCP: u8 = 6;
-/// Octets gathered before they are written.
+/// Bytes gathered before they are written.
 const BUFFER: usize = 256 << 10;
 /// The limit of a file unless another is given.
 pub const LIMIT: u64 = 1 << 30;
 
-/// Names a file: each device that a process opens is captured in one beside it, whose name has the process's id and the device's
-/// number before its ending (`a.pcap` becomes `a.1234-1.pcap`).
+/// Names a file: each device that a process opens is captured in one beside it, whose name has the
+/// process's id and the device's number before its ending (`a.pcap` becomes `a.1234-1.pcap`).
 pub const VARIABLE: &str = "SPRAT_PCAP";
 
 /// The file for the next device of this process, if all are captured.
@@ -76,7 +76,7 @@ pub struct Capture<N> {
 }
 
 impl<N: Nic> Capture<N> {
-    /// `inner`, whose frames go to a new file at `path` until that has `limit` octets.
+    /// `inner`, whose frames go to a new file at `path` until that has `limit` bytes.
     ///
     /// # Errors
     /// The file cannot be made or written; the error names it.
@@ -106,7 +106,7 @@ impl<N: Nic> Capture<N> {
     }
 
     fn give_up(&mut self) {
-        // What it still holds would be tried again when it is dropped.
+        // Bytes that the writer still holds would be written again when it is dropped.
         drop(self.file.take().map(BufWriter::into_parts));
     }
 
@@ -161,7 +161,8 @@ fn finish(frame: &mut [u8], offload: Offload) {
     transport[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Fills in the checksum of a whole UDP datagram or TCP segment, if its field holds the pseudo-header's sum and nothing else.
+/// Fills in the checksum of a whole UDP datagram or TCP segment, if its field holds the
+/// pseudo-header's sum and nothing else.
 fn complete(frame: &mut [u8]) {
     let Some((Ethernet { kind, .. }, packet)) = Ethernet::parse(frame) else { return };
     let (protocol, pseudo, start, len) = match kind {
@@ -256,14 +257,15 @@ impl<N: Nic> Nic for Capture<N> {
         self.inner.fd()
     }
 
-    fn doze(&mut self) -> bool {
-        // Whoever looks into the file while nothing happens finds all of it. What cannot be written is counted later.
+    fn arm(&mut self) -> bool {
+        // A reader of the file finds all frames while nothing happens. Errors of writing are
+        // counted later.
         let _ = self.sync();
-        self.inner.doze()
+        self.inner.arm()
     }
 
-    fn wake(&mut self) {
-        self.inner.wake();
+    fn disarm(&mut self) {
+        self.inner.disarm();
     }
 
     fn stamps(&self) -> bool {
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(a.send(&[&[1; 14], &[2; 46]], Offload::None), Sent::Yes);
         assert_eq!(b.send(&[&[3; 100]], Offload::None), Sent::Yes);
         assert_eq!((a.recv_burst(), a.frame(0).0), (1, &[3; 100][..]));
-        a.doze();
+        a.arm();
         let file = std::fs::read(&path).unwrap();
         let version = if cfg!(target_endian = "little") { 0x0004_0002 } else { 0x0002_0004 };
         assert_eq!(words(&file[..24]), [0xa1b2_3c4d, version, 0, 0, 65_549, 1]);
@@ -376,7 +378,7 @@ mod tests {
         assert_ne!(frame, partial);
         let whole = |frame: &[u8]| ip.pseudo(11).bytes(&frame[34..45]).checksum() == 0;
         assert!(whole(&frame) && !whole(&partial));
-        // What is whole, wrong in another way, or cut short stays.
+        // A file that is whole, wrong in another way, or cut short stays as it is.
         for mut other in
             [frame.clone(), [&frame[..41], &[9], &frame[42..]].concat(), partial[..40].to_vec()]
         {
@@ -391,7 +393,8 @@ mod tests {
 
     #[test]
     fn a_checksum_that_was_asked_for_is_filled_in() {
-        // UDP from RFC 768's fields: ports 1 and 2, length 10, payload "hi"; the field holds the pseudo-header's sum.
+        // UDP from RFC 768's fields: ports 1 and 2, length 10, payload "hi"; the field holds the
+        // pseudo-header's sum.
         let mut frame = vec![0; 34];
         frame.extend([0, 1, 0, 2, 0, 10, 0x12, 0x34, b'h', b'i']);
         finish(&mut frame, Offload::Checksum { start: 34, offset: 6 });

@@ -1,12 +1,16 @@
-//! The driver `shm`: Ethernet frames through the rings in shared memory that otherwise carry the RPC transport's datagrams
-//! ([`crate::driver::shm`]): a network of processes of one user on one machine, without root.
+//! The driver `shm`: Ethernet frames through the rings in shared memory that otherwise carry the
+//! RPC transport's datagrams ([`crate::driver::shm`]): a network of processes of one user on one
+//! machine, without root.
 //!
 //! ```text
-//! server  a name, to which any number of clients connect: a frame goes to where its destination was last seen, a group's to all
-//! client  one connection; connects anew when it ends
+//! server  a name, to which any number of clients connect: a frame goes to the connection from which its
+//!         destination last sent, a group's frame to all
+//! client  one connection; connects again when it ends
 //! ```
-//! Always holds: an address stays with the living connection that it came from first; whatever a peer does harms his own connection
-//! alone. Not here: rings and sockets, which are the datagram driver's; frames from one client to another.
+//!
+//! Always holds: an address stays with the living connection that used it first. A peer harms its
+//! own connection alone. Not here: rings and sockets, which belong to the datagram driver, and
+//! frames from one client to another.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,15 +33,15 @@ use sprat_sys::ring::MAX_PAYLOAD;
 
 /// Most addresses that are remembered.
 const MOST_ADDRESSES: usize = 4096;
-/// How long a client waits before it tries to connect again.
+/// The time after which a client tries to connect again.
 const AGAIN_NS: u64 = 100 * MS;
 
-/// How to open one.
+/// Options of a `shm` device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The name, of letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// Listens there, or connects to who does.
+    /// Listens at the name; otherwise connects to it.
     pub listens: bool,
     /// The hardware address; random unless given.
     pub mac: Option<Mac>,
@@ -55,11 +59,11 @@ struct Counted {
     nobody: u64,
 }
 
-/// See the file.
+/// A `shm` device.
 #[derive(Debug)]
 pub struct Frames {
     shm: Shm,
-    /// Of the same name, for datagrams: as the rings' driver knows it.
+    /// The locator of that name, for the driver of the rings.
     locator: Locator,
     info: Info,
     /// The connection to the server, of a client that has one.
@@ -76,7 +80,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Opens one. Nobody need listen yet where a client will connect.
+    /// Opens a device. A client may be opened before the server listens.
     ///
     /// # Errors
     /// A name or an MTU that cannot be; a server of that name lives; a system call failed.
@@ -119,7 +123,7 @@ impl Frames {
         let now = self.clock.now();
         if now >= self.again {
             self.again = now.after(AGAIN_NS);
-            // Who is not there may come.
+            // A server that is missing may start later.
             self.server = match self.shm.resolve(&self.locator) {
                 Ok(Addr::Local(id)) => Some(id),
                 _ => None,
@@ -156,7 +160,7 @@ impl Frames {
         }
     }
 
-    /// Where a frame to `mac` goes; `None`: to all.
+    /// The connection for a frame to `mac`; `None` means all.
     #[inline]
     fn towards(&self, mac: Mac) -> Option<u64> {
         match self.last {
@@ -221,7 +225,7 @@ impl Device for Frames {
 
     #[inline]
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
-        // The octets came through memory alone; but the peer may have got them from a wire.
+        // The bytes came through memory alone; but the peer may have got them from a wire.
         (self.shm.record(usize::from(self.burst[i])).1, RxOffload::default())
     }
 
@@ -238,7 +242,8 @@ impl Device for Frames {
             parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
         match self.towards(mac) {
             Some(to) => match self.put(to, parts) {
-                // The stack's outbox comes this way, in which a frame that waits for one peer holds up those to the others.
+                // The stack's outbox comes this way, in which a frame that waits for one peer holds
+                // up those to the others.
                 Sent::Full if self.listens && self.shm.peers().nth(1).is_some() => {
                     self.counted.unsent += 1;
                     Sent::Yes
@@ -262,7 +267,7 @@ impl Device for Frames {
                 let sent = self.shm.send_with_headers(to, headers, parts, len);
                 self.sent(sent)
             }
-            // To all, or to nobody: there is time.
+            // A frame to all or to none is not worth a faster path.
             _ => send_concatenated(self, headers, parts, offload),
         }
     }
@@ -295,11 +300,11 @@ impl Nic for Frames {
         self.shm.fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         self.shm.arm()
     }
 
-    fn wake(&mut self) {
+    fn disarm(&mut self) {
         self.shm.disarm();
         self.forget();
         self.connect();

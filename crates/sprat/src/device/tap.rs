@@ -1,10 +1,13 @@
-//! The driver `tap`: an interface of the kernel whose other end is this program (the kernel's Documentation/networking/tuntap).
-//! What the kernel sends on the interface arrives here; what is sent here arrives there, from where it may be bridged on.
+//! The driver `tap`: an interface of the kernel whose other end is this program (the kernel's
+//! Documentation/networking/tuntap). What the kernel sends on the interface arrives here; what is
+//! sent here arrives there, from where it may be bridged on.
 //!
-//! With each frame in either direction goes a `virtio_net_hdr` (`vnet`): checksums, and the cutting and joining of segments, are
-//! left to the other side, which is this machine and has no wire to compute them for.
+//! With each frame in either direction goes a `virtio_net_hdr` (`vnet`): checksums, and the cutting
+//! and joining of segments, are left to the other side, which is this machine and has no wire to
+//! compute them for.
 //!
-//! Always: an interface that this value made is gone with it. Not here: queues, and IP without Ethernet (tun).
+//! Always: an interface that this value made is gone with it. Not here: queues, and IP without
+//! Ethernet (tun).
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -23,7 +26,7 @@ use sprat_sys::socket;
 
 const DRIVER: &str = "tap";
 const NODE: &str = "/dev/net/tun";
-/// Octets that one frame may take with what is before it.
+/// Bytes that one frame may take with what is before it.
 const ROOM: usize = vnet::LEN + MAX_FRAME;
 
 /// A tap interface, seen from its outside.
@@ -33,7 +36,7 @@ pub struct Tap {
     info: Info,
     offload: bool,
     bytes: Box<[u8]>,
-    /// Where each frame of the last burst is in `bytes`, and what is known about it.
+    /// The place of each frame of the last burst in `bytes`, and its offloads.
     burst: Vec<(usize, usize, RxOffload)>,
     gone: bool,
     counted: Counted,
@@ -49,12 +52,11 @@ struct Counted {
 }
 
 impl Tap {
-    /// Opens the tap interface `options.dev`, making it and switching it on if it does not exist, and attaches it to
-    /// `options.bridge`, if there is one. Its end of the wire has the address `options.mac`, or one made of the interface's.
+    /// Opens the tap interface `options.dev`, making it and switching it on if it does not exist,
+    /// and attaches it to `options.bridge`, if there is one. Its end of the wire has the address
+    /// `options.mac`, or one made of the interface's.
     ///
-    /// # Errors
-    /// There is no /dev/net/tun or no such bridge, the node's mode keeps this user out, CAP_NET_ADMIN is missing, or another
-    /// program has the interface.
+    /// # Errors There is no /dev/net/tun or no such bridge, the node's mode keeps this user out, CAP_NET_ADMIN is missing, or another program has the interface.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let dev = || options.dev.clone();
         let failed =
@@ -117,7 +119,8 @@ impl Tap {
         })
     }
 
-    /// The interface is no more. Its file would wake who sleeps on it without end: one takes its place that never does.
+    /// The interface is gone. A dead tap fd polls readable forever; replace it with an eventfd that
+    /// never fires.
     #[cold]
     fn lose(&mut self) {
         self.gone = true;
@@ -222,11 +225,11 @@ impl Nic for Tap {
         self.file.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         true
     }
 
-    fn wake(&mut self) {}
+    fn disarm(&mut self) {}
 
     fn stamps(&self) -> bool {
         false

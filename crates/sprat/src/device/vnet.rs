@@ -1,13 +1,15 @@
-//! The ten octets before a frame that say what was left undone of it: `virtio_net_hdr`, as AF_PACKET and tap have it.
+//! The ten bytes before a frame that say what is left to compute: `virtio_net_hdr`, as AF_PACKET
+//! and tap have it.
 //!
 //! ```text
-//! flags(1) kind(1) octets of headers(2) octets of a segment(2) where the checksum starts(2) and goes(2)
+//! flags(1) kind(1) bytes of headers(2) bytes of a segment(2) checksum starts(2) and goes(2)
 //! ```
+//!
 //! Numbers are in the machine's order.
 
 use sprat_proto::device::{Offload, RxOffload, Segmentation};
 
-/// Octets of the header.
+/// Bytes of the header.
 pub(super) const LEN: usize = 10;
 
 // linux/virtio_net.h
@@ -36,7 +38,7 @@ pub(super) fn emit(offload: Offload) -> [u8; LEN] {
     [NEEDS_CSUM, kind, a, b, c, d, e, f, g, h]
 }
 
-/// What the header of a frame that arrived says.
+/// The offloads that the header of a received frame names.
 pub(super) fn arrival(header: [u8; LEN]) -> RxOffload {
     let segment = u16::from_le(u16::from_le_bytes([header[4], header[5]]));
     RxOffload {

@@ -1,19 +1,23 @@
-//! The driver `xdp`: AF_XDP, frames past the kernel's stack by way of a program of our own on the interface.
+//! The driver `xdp`: AF_XDP, frames past the kernel's stack by a program of our own on the
+//! interface.
 //!
 //! ```text
-//! arriving  the interface ─► the program, on each of its queues ─► that queue's socket ─► one burst for all
+//! arriving  the interface ─► the program, on each of its queues ─► that queue's socket ─► one burst
 //! sending   one queue ─► the interface
 //! ```
-//! A card spreads flows over all of its receive queues, and a socket gets what arrives on its own queue alone. So there is a
-//! socket for each, unless one queue was asked for. What is sent needs no more than one: it is one thread that sends.
 //!
-//! Three ways to run, tried at the start: *zero-copy* (the card writes our chunks), *native* (the card's driver runs the
-//! program) and *generic* (the kernel does, behind any driver). Where there is no card, on veth, generic is the fastest of those
-//! that there are.
+//! A card spreads flows over all of its receive queues, and a socket gets only the frames of its
+//! own queue. So each queue has a socket, unless one queue was named. Sending needs only one queue,
+//! because one thread sends.
 //!
-//! Always: the program is held by a link that ends with this value or its process (`bpf`); no queue is looked at twice before
-//! all others were. Not here: checksums and segments are the caller's, as is telling whether a frame from the same machine has a
-//! checksum at all.
+//! Three modes are tried when a device is opened: *zero-copy* (the card writes our chunks),
+//! *native* (the card's driver runs the program) and *generic* (the kernel runs it, behind any
+//! driver). On veth, which has no card, generic is the fastest mode that works.
+//!
+//! Rights: CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_IPC_LOCK.
+//!
+//! Always holds: a link holds the program and ends with this value or its process (`bpf`). All
+//! queues are polled in turn. Not here: checksums and segments, which the caller computes.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -37,9 +41,9 @@ mod hold;
 mod program;
 
 const DRIVER: &str = "xdp";
-/// What it takes, all at once, so that nobody has to ask one by one.
+/// The capabilities that it needs, all at once, so that the user need not learn of them one by one.
 const CAPABILITIES: &str = "CAP_NET_RAW,CAP_NET_ADMIN,CAP_BPF,CAP_IPC_LOCK";
-/// The same for several on one interface.
+/// The capabilities that several devices on one interface need.
 const SHARING: &str = "CAP_SYS_ADMIN,CAP_NET_RAW,CAP_NET_ADMIN,CAP_BPF,CAP_IPC_LOCK";
 
 /// The program's name in the kernel.
@@ -49,7 +53,8 @@ const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 /// Most queues of an interface.
 const MAX_QUEUES: u32 = 256;
 
-/// Chunks for each direction of one queue of so many, and entries of each ring. The kernel pins the memory.
+/// Chunks for each direction of one of `queues` queues, and entries of each ring. The kernel pins
+/// the memory.
 fn chunks(queues: usize) -> u32 {
     (8192 / queues.next_power_of_two() as u32).clamp(256, 2048)
 }
@@ -66,7 +71,7 @@ pub struct Xdp {
     found: Found,
     /// Readable when one of several sockets is.
     any: Option<OwnedFd>,
-    /// The number of the first queue at the interface, those of the others follow.
+    /// The number of the first queue at the interface; the others follow it.
     number: u32,
     /// Holds the program on the interface.
     _held: Held,
@@ -135,19 +140,18 @@ struct Counted {
 }
 
 impl Xdp {
-    /// Opens queue `options.queue` of the interface `options.dev`, or all of its receive queues if none is named, in the way
-    /// `options.xdp_mode` or the best one that works.
+    /// Opens queue `options.queue` of the interface `options.dev`, or all of its receive queues if
+    /// none is named, in the way `options.xdp_mode` or the best one that works.
     ///
-    /// # Errors
-    /// The interface is missing or down, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF or CAP_IPC_LOCK is missing, another program is
-    /// attached, the interface has no such queue, or no way works here.
+    /// # Errors The interface is missing or down, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF or CAP_IPC_LOCK is missing, another program is attached, the interface has no such queue, or no way works here.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let link = interface(options)?;
         let modes: &[XdpMode] = match (options.xdp_mode, link.kind.as_str()) {
             (Some(XdpMode::ZeroCopy), _) => &[XdpMode::ZeroCopy],
             (Some(XdpMode::Native), _) => &[XdpMode::Native],
             (Some(XdpMode::Generic), _) => &[XdpMode::Generic],
-            // Nothing below copies less here, and the driver's own way converts every frame once more.
+            // Nothing below copies less here, and the driver's own way converts every frame once
+            // more.
             (None, "veth") => &[XdpMode::Generic, XdpMode::Native],
             (None, _) => &[XdpMode::ZeroCopy, XdpMode::Native, XdpMode::Generic],
         };
@@ -175,15 +179,17 @@ impl Xdp {
         let map = bpf::socket_map(wanted.numbers.end).map_err(|e| Failed("a map", e))?;
         let mac = options.mac.unwrap_or(link.mac);
         let program = program::program(mac, options.steer, rustix::fd::AsRawFd::as_raw_fd(&map));
-        // For a program that takes frames of several parts the kernel copies each short one to a page of a pool first, where
-        // there is no room before it; and kernels before 5.18 have none. Drivers want room of their own behind a whole frame.
+        // For a program that takes frames of several parts the kernel copies each short one to a
+        // page of a pool first, where there is no room before it; and kernels before 5.18 have
+        // none. Drivers want room of their own behind a whole frame.
         let long = HEADER + link.mtu > CHUNK / 2;
         let load = |parts| bpf::load(&program, NAME, parts).map(|program| (program, parts));
         let loaded = if long { load(true) } else { Err(io::ErrorKind::Unsupported.into()) };
         let (program, in_parts) =
             loaded.or_else(|_| load(false)).map_err(|e| Failed("the program", e))?;
         let mode = if xdp_mode == XdpMode::Generic { Mode::Generic } else { Mode::Native };
-        // First the program, then the queues, which are free again only some time after a socket had them.
+        // First the program, then the queues, which are free again only some time after a socket
+        // had them.
         let held = match options.queue {
             None => Held::all(program.as_fd(), link.index, mode)?,
             Some(_) => Held::shared(link.index, mode, in_parts)?,
@@ -197,7 +203,8 @@ impl Xdp {
             };
             match bind_soon(queue.fd(), xdp_mode, link, number, long) {
                 Ok(parts) => parted &= parts,
-                // The driver does not say how many there are in use: the first one that is not ends them.
+                // The driver does not say how many there are in use: the first one that is not ends
+                // them.
                 Err(e)
                     if !wanted.sure
                         && !queues.is_empty()
@@ -248,7 +255,7 @@ impl Xdp {
 /// Which queues are to be taken.
 struct Wanted {
     numbers: std::ops::Range<u32>,
-    /// The driver has said that there are so many.
+    /// The driver has confirmed the number of queues.
     sure: bool,
 }
 
@@ -291,7 +298,7 @@ fn any_of(queues: &[Queue]) -> io::Result<Option<OwnedFd>> {
     Ok(Some(epoll))
 }
 
-/// What failed, and how.
+/// The step that failed, and its error.
 struct Failed(&'static str, io::Error);
 
 fn explain(
@@ -309,7 +316,7 @@ fn explain(
             let capability = if what == "to share the program" { SHARING } else { CAPABILITIES };
             OpenError::NotPermitted { driver: DRIVER, dev, capability }
         }
-        // The kernel locks our chunks in memory, more of them than a user's limit lets him.
+        // The kernel locks our chunks in memory, more of them than the user's limit allows.
         Some(libc::ENOBUFS) if what == "the rings" => {
             OpenError::NotPermitted { driver: DRIVER, dev, capability: CAPABILITIES }
         }
@@ -335,8 +342,8 @@ fn explain(
     }
 }
 
-/// The same once who had the queue a moment ago, and be it another way that did not work, has really left it: the kernel comes
-/// to that some time after his socket was closed.
+/// Binds the socket to a queue that another socket had a moment ago, perhaps in a mode that did not
+/// work: the kernel frees the queue some time after that socket was closed.
 fn bind_soon(
     socket: BorrowedFd<'_>,
     xdp_mode: XdpMode,
@@ -356,7 +363,8 @@ fn bind_soon(
     bind(socket, xdp_mode, link, queue, long)
 }
 
-/// Binds the socket to a queue; true if frames may come and go in several parts, as they have to where they are `long`.
+/// Binds the socket to a queue; true if frames may come and go in several parts, as they have to
+/// where they are `long`.
 fn bind(
     socket: BorrowedFd<'_>,
     xdp_mode: XdpMode,
@@ -471,7 +479,7 @@ impl Nic for Xdp {
         self.any.as_ref().map_or_else(|| self.queues[0].fd(), OwnedFd::as_fd)
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         let fd = self.queues[0].fd();
         if let Ok(Err(_)) = sockopt::socket_error(fd)
             && let Ok(Presence::Gone) = presence(fd, self.index)
@@ -484,7 +492,7 @@ impl Nic for Xdp {
         !self.queues.iter().any(Queue::is_ready)
     }
 
-    fn wake(&mut self) {}
+    fn disarm(&mut self) {}
 
     fn carries(&mut self) -> bool {
         let presence = presence(self.queues[0].fd(), self.index);

@@ -1,8 +1,9 @@
-//! A driver that does to its datagrams what networks do: [`Faulty`] wraps a real one and loses, doubles, reorders, damages
-//! and cuts what is sent through it, as drawn from a seed by [`Fault`].
+//! A driver that does to its datagrams what networks do: [`Faulty`] wraps a real one and loses,
+//! doubles, reorders, damages and cuts what is sent through it, as drawn from a seed by [`Fault`].
 //!
-//! A datagram that is held back waits for a number of polls, one for each microsecond that its fate asks for: a driver
-//! has no clock. The same seed and the same order of sends and polls give the same faults.
+//! A datagram that is held back waits for a number of polls, one for each microsecond that its fate
+//! asks for: a driver has no clock. The same seed and the same order of sends and polls give the
+//! same faults.
 //!
 //! Not here: the model (`proto`), which the simulator's wire shares.
 
@@ -20,7 +21,7 @@ use crate::locator::Locator;
 /// The most datagrams held back; beyond it they go at once.
 const MOST_HELD: usize = 1024;
 
-/// What has been done to datagrams.
+/// Counters of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -44,7 +45,7 @@ pub struct Faulty<D> {
     inner: D,
     fault: Fault,
     rng: Rng,
-    /// How often it has been polled.
+    /// Polls, ever.
     polls: u64,
     held: VecDeque<Held>,
     counters: Counters,
@@ -64,7 +65,7 @@ impl<D: Datagrams> Faulty<D> {
         Self { inner, fault, rng, polls: 0, held: VecDeque::new(), counters: Counters::default() }
     }
 
-    /// What has been done.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -75,7 +76,7 @@ impl<D: Datagrams> Faulty<D> {
         for _ in 0..self.held.len() {
             match self.held.pop_front() {
                 Some(held) if held.until > self.polls => self.held.push_back(held),
-                // What a full ring does not take is lost.
+                // A datagram that a full ring does not take is lost.
                 Some(held) => drop(self.inner.send(held.to, &[&held.bytes])),
                 None => break,
             }

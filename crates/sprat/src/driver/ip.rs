@@ -1,18 +1,19 @@
-//! The datagram driver over our own IP stack on a packet device: `fast+packet`, `fast+xdp`, `fast+tap`, `fast+memif`,
-//! `fast+shmnet`, `fast+dpdk`, and `fast+bond` of two of a kind.
+//! The datagram driver over our own IP stack on a packet device: `fast+packet`, `fast+xdp`,
+//! `fast+tap`, `fast+memif`, `fast+shmnet`, `fast+dpdk`, and `fast+bond` of two of a kind.
 //!
 //! ```text
-//!  Fast ─► Stack ─► sprat_proto::net::UdpSocket ─► a device of nic
+//!  Fast ─► Stack ─► sprat_proto::net::UdpSocket ─► a device
 //!           names, sleep        ARP … UDP          frames
 //! ```
 //!
-//! A stack takes an address of its own, beside those of the kernel: the kernel answers for an address of its own interfaces, so
-//! that such a one is refused. A pure client that was not told which address it has takes one at random for the link alone
-//! (169.254.0.0/16, or the IPv6 address of the hardware); servers answer it where they found it.
+//! A stack has an address of its own, beside those of the kernel. An address of a kernel interface
+//! is refused, since the kernel answers for it. A client without an address takes one at random for
+//! the link alone (169.254.0.0/16, or the IPv6 address of the hardware); servers answer at the
+//! address that a packet came from.
 //!
-//! Beside RPC it is what answers `ping`: to whom an address of ours belongs, the kernel's neighbours need not know.
+//! The stack also answers `ping`.
 //!
-//! Always: what the device and the stack drop is counted by them; errors of theirs are losses here.
+//! Always holds: device and stack count what they drop, and their errors are losses here.
 
 use std::fmt;
 use std::io;
@@ -28,7 +29,7 @@ use crate::device::bond::Bond;
 use crate::device::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
 use crate::driver::Driver;
 use crate::locator::{DevicePort, Kind, Locator};
-use crate::trace::{Marks, watch::WatchedNic};
+use crate::trace::{Marks, watch::TracedNic};
 use sprat_sys::clock;
 
 /// The MTU of frames through rings: it costs no wire anything, and a long message wants few frames.
@@ -40,7 +41,7 @@ pub struct Stack {
     protocol: String,
     /// Packets have a checksum.
     crc: bool,
-    /// As others are told, if it listens.
+    /// The locator for others, if it listens.
     locator: Option<String>,
 }
 
@@ -54,7 +55,7 @@ impl fmt::Debug for Stack {
     }
 }
 
-/// What a locator of a device means; none of another kind.
+/// The device port that a locator names.
 fn device_port(locator: &Locator) -> io::Result<DevicePort> {
     match locator.kind()? {
         Kind::Device(port) => Ok(port),
@@ -127,8 +128,9 @@ fn one(
     Ok(device::open(at.driver, &options)?)
 }
 
-/// A hardware address for an own IP address: the same whenever the address is, so that neighbours need not learn anew. The
-/// kernel does not touch what goes there; it would forward it, where it is a router, if it went to its own.
+/// A hardware address for an own IP address. It depends on the IP address alone, so that neighbours
+/// need not learn it again. The kernel ignores frames to it; the kernel would forward frames to its
+/// own address if it is a router.
 fn mac_for(ip: IpAddr) -> Mac {
     let octets = ip.to_canonical();
     let [a, b, c, d] = match octets {
@@ -138,7 +140,7 @@ fn mac_for(ip: IpAddr) -> Mac {
     Mac([0x0a, 0x53, a, b, c, d])
 }
 
-/// What a stack at `own` is told.
+/// The options of a stack at `own`.
 fn options(at: &DevicePort, own: IpAddr) -> StackOptions {
     // The RPC packets in it have checksums of their own, so a datagram need not.
     let mut options = StackOptions { udp4_checksum: false, ..StackOptions::default() };
@@ -162,11 +164,10 @@ fn link_local() -> io::Result<IpAddr> {
 }
 
 impl Stack {
-    /// A driver that listens at `at`, a locator of a packet device. Its address must be no one else's.
+    /// A driver that listens at `at`, a locator of a packet device. Its address must be no one
+    /// else's.
     ///
-    /// # Errors
-    /// The locator is of another kind, its host does not resolve, is the kernel's own or no host's, or the device cannot be
-    /// opened: the error says what is missing.
+    /// # Errors The locator is of another kind, its host does not resolve, is the kernel's own or no host's, or the device cannot be opened: the error says what is missing.
     pub fn listen(at: &Locator) -> io::Result<Self> {
         let port = device_port(at)?;
         let own = resolved(&port)?;
@@ -180,18 +181,18 @@ impl Stack {
         Ok(this)
     }
 
-    /// A driver that only calls others such as `to`: at the address and on the device that one of `local` names for this
-    /// protocol, otherwise on the device that `to` names.
+    /// Opens a driver that only calls others such as `to`: at the address and on the device that
+    /// one of `local` names for this protocol, otherwise on the device that `to` names.
     ///
     /// # Errors
-    /// As [`Stack::listen`].
+    /// The errors of [`Stack::listen`].
     pub fn client(to: &Locator, local: &[Locator]) -> io::Result<Self> {
         let target = device_port(to)?;
         if let Some(own) = local.iter().find(|l| l.protocol() == to.protocol()) {
             let port = device_port(own)?;
             let mut at = resolved(&port)?;
             at.set_port(port.at.port);
-            // What is in the packets is the server's to say.
+            // The server decides whether packets have a checksum.
             let port = DevicePort { crc: target.crc, ..port };
             return Self::open(own, &port, at, Side::Client);
         }
@@ -243,9 +244,9 @@ impl Stack {
         Ok(Self { port, protocol: at.protocol().to_owned(), crc, locator: None })
     }
 
-    /// The same with marks at the device's borders.
-    pub fn watched(self, marks: &Marks) -> Self {
-        let watch = |nic| -> AnyNic { Box::new(WatchedNic::new(nic, marks.clone())) };
+    /// Traces the device's calls too.
+    pub fn traced(self, marks: &Marks) -> Self {
+        let watch = |nic| -> AnyNic { Box::new(TracedNic::new(nic, marks.clone())) };
         Self { port: self.port.map(watch), ..self }
     }
 
@@ -254,7 +255,7 @@ impl Stack {
         &mut self.port
     }
 
-    /// What happened beside datagrams; call until `None`.
+    /// The next event beside datagrams; call until `None`.
     pub fn event(&mut self) -> Option<StackEvent> {
         self.port.event()
     }
@@ -360,10 +361,10 @@ impl Driver for Stack {
 
     fn arm(&mut self) -> bool {
         self.port.flush();
-        self.port.stack().is_idle() && self.port.device_mut().doze()
+        self.port.stack().is_idle() && self.port.device_mut().arm()
     }
 
     fn disarm(&mut self) {
-        self.port.device_mut().wake();
+        self.port.device_mut().disarm();
     }
 }

@@ -37,7 +37,8 @@ use crate::locator::{Kind, Locator};
 #[cfg(test)]
 mod tests;
 
-/// Datagrams on loopback: eight of them fill a kernel super-packet, and a checksum over one is quick.
+/// Datagrams on loopback: eight of them fill a kernel super-packet, and a checksum over one is
+/// quick.
 const LOOPBACK_PAYLOAD: usize = 8188;
 /// Datagrams on a network: an Ethernet frame of 1,500 bytes less the IPv6 and UDP headers.
 const NETWORK_PAYLOAD: usize = 1452;
@@ -45,23 +46,26 @@ const NETWORK_PAYLOAD: usize = 1452;
 const MAX_RUN: usize = 65_507;
 /// The most datagrams in a run; older kernels take no more.
 const MAX_SEGMENTS: usize = 64;
-/// The batch: several runs, small enough to stay in the second-level cache until the kernel has copied it.
+/// The batch: several runs, small enough to stay in the second-level cache until the kernel has
+/// copied it.
 const BATCH: usize = 128 << 10;
-/// From one receive buffer to the next: the largest super-packet, and a bit, so that they do not share cache sets.
+/// From one receive buffer to the next: the largest super-packet, and a bit, so that they do not
+/// share cache sets.
 const STRIDE: usize = (64 << 10) + 192;
 /// Asked of the kernel for each socket; it grants less without privilege.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// How to open a driver.
+/// Options of a driver.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Allow peers that are not on loopback. Nothing is encrypted.
     pub insecure_network: bool,
-    /// The largest datagram in bytes, if not the default for loopback (8188) or for networks (1452).
+    /// The largest datagram in bytes, if not the default for loopback (8188) or for networks
+    /// (1452).
     pub max_payload: Option<usize>,
 }
 
-/// What the driver has counted since it was opened.
+/// Counters since the driver was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -109,9 +113,9 @@ struct Rx {
     /// [`MAX_RECV`] pieces of [`STRIDE`].
     buffer: Box<[u8]>,
     messages: [Received; MAX_RECV],
-    /// Who sent them, if the socket is connected.
+    /// The sender, if the socket is connected.
     peer: Option<SocketAddr>,
-    /// How many messages there are.
+    /// The number of messages.
     filled: usize,
     /// The message to take apart next, and how far it has been.
     next: (usize, usize),
@@ -129,7 +133,7 @@ struct Datagram {
     end: usize,
 }
 
-/// What waits to be sent.
+/// Datagrams that wait to be sent.
 struct Tx {
     buffer: Box<[u8]>,
     len: usize,
@@ -147,7 +151,7 @@ struct Run {
     /// The length of its first datagram, which no later one exceeds.
     segment: usize,
     datagrams: usize,
-    /// It ends in a shorter datagram, so nothing may follow.
+    /// It ends in a shorter datagram, so no other may follow.
     closed: bool,
 }
 
@@ -156,8 +160,7 @@ const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0
 impl Udp {
     /// A driver that listens at `at`, a locator of `fast+udp`.
     ///
-    /// # Errors
-    /// The locator is of another kind or names no address that is allowed, or the address cannot be bound.
+    /// # Errors The locator is of another kind or names no address that is allowed, or the address cannot be bound.
     pub fn listen(at: &Locator, options: Options) -> io::Result<Self> {
         let mut driver = Self::client(options)?;
         let mut last = io::ErrorKind::NotFound.into();
@@ -199,7 +202,7 @@ impl Udp {
         })
     }
 
-    /// What has been counted.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -209,7 +212,8 @@ impl Udp {
     fn open(&mut self, addr: SocketAddr) -> io::Result<usize> {
         let inner = UdpSocket::bind(addr)?;
         inner.set_nonblocking(true)?;
-        // Larger buffers and joined receives only make it faster: whatever the kernel refuses, it works without.
+        // Larger buffers and joined receives only make it faster: whatever the kernel refuses, it
+        // works without.
         if sockopt::set_socket_recv_buffer_size_force(&inner, SOCKET_BUFFER).is_err() {
             let _ = sockopt::set_socket_recv_buffer_size(&inner, SOCKET_BUFFER);
         }
@@ -277,12 +281,13 @@ impl Udp {
                     items = &items[n..];
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // What a connected socket reports is about an earlier datagram; this one has not been tried.
+                // The error of a connected socket belongs to an earlier datagram; this one was not
+                // sent yet.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !refused => {
                     refused = true
                 }
-                // The device does not compute checksums (EIO), the path's MTU is smaller than a datagram (EINVAL,
-                // EMSGSIZE), or the kernel is too old: singly they may pass.
+                // The device does not compute checksums (EIO), the path's MTU is smaller than a
+                // datagram (EINVAL, EMSGSIZE), or the kernel is too old: singly they may pass.
                 Err(e) if first.segment.is_some() && segmentation_refused(&e) => socket.gso = false,
                 Err(_) => {
                     counters.send_dropped += datagrams(first);

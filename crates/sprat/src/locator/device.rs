@@ -1,4 +1,4 @@
-//! Locators of ports of our own IP stack: which device, and who we are on it.
+//! Locators of ports of our own IP stack: the device, and the stack's address on it.
 //!
 //! ```text
 //! fast+packet:dev=eth0,host=192.0.2.7,port=7000                one interface
@@ -7,7 +7,8 @@
 //! fast+memif:socket=/run/s,host=192.0.2.7,port=7000            memory shared with others
 //! fast+bond:dev=eth0,with=eth1,of=xdp,host=…                   two used as one
 //! ```
-//! Not here: what a device is (`nic`), who opens it (`stack`).
+//!
+//! Not here: devices themselves (`device`), and opening them (`driver::ip`).
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,9 +21,11 @@ use super::{HostPort, Locator, LocatorError, parse, shm_name};
 /// A port of our own IP stack on a packet device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DevicePort {
-    /// What kind of device: `packet`, `xdp`, `tap`, `memif`, `shm` or `dpdk`; what both are, if it is a bond.
+    /// The driver's name: `packet`, `xdp`, `tap`, `memif`, `shm` or `dpdk`; that of both members,
+    /// if it is a bond.
     pub driver: &'static str,
-    /// The interface's name, the path of the socket of `memif`, the name of `shm`, or the device in DPDK's words.
+    /// The interface's name, the path of the socket of `memif`, the name of `shm`, or the device in
+    /// DPDK's words.
     pub dev: String,
     /// The second device of a bond.
     pub with: Option<String>,
@@ -40,7 +43,8 @@ pub struct DevicePort {
     pub prefix: u8,
     /// The router to all others.
     pub gateway: Option<IpAddr>,
-    /// Packets have a checksum: false only where nothing but memory is between both ends (`memif`, `shm`), if the server says so.
+    /// Packets have a checksum: false only where nothing but memory is between both ends (`memif`,
+    /// `shm`), if the server says so.
     pub crc: bool,
     /// The file that all frames are written to.
     pub pcap: Option<PathBuf>,
@@ -108,7 +112,7 @@ pub(super) fn port(
     })
 }
 
-/// What a bond is made of, and its second device.
+/// The driver of a bond's members, and the second device.
 fn bonded(
     locator: &Locator,
     protocol: &'static str,

@@ -40,7 +40,8 @@ pub(super) fn list(text: &str) -> Result<Vec<Locator>, LocatorError> {
     Ok(all)
 }
 
-/// How far `text` has been read. `at` always lies between two characters: only ASCII is stepped over bytewise.
+/// A position in `text`. `at` always lies between two characters: only ASCII is stepped over
+/// bytewise.
 struct Cursor<'t> {
     text: &'t str,
     at: usize,
@@ -129,7 +130,8 @@ impl<'t> Cursor<'t> {
         Err(self.expected("'\"'"))
     }
 
-    /// Up to the next `,` or `;`, without the spaces at its end. A backslash before any other character is itself.
+    /// Up to the next `,` or `;`, without the spaces at its end. A backslash before any other
+    /// character is itself.
     fn plain(&mut self) -> Result<String, LocatorError> {
         let mut value = String::new();
         let mut kept = 0;

@@ -5,7 +5,7 @@
 //!
 //! Not here: what a device can do on a certain interface; an open device says that itself.
 
-/// What is polled to find packets or requests.
+/// The thing that a worker polls to find packets or requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poll {
     /// Memory that the sender writes. Polling costs a few nanoseconds.
@@ -24,7 +24,7 @@ pub struct Protocol {
     pub form: &'static str,
     /// The keys of its locators.
     pub keys: &'static [&'static str],
-    /// What a worker polls.
+    /// The thing that a worker polls.
     pub poll: Poll,
     /// Kernel TCP carries it.
     pub tcp: bool,
@@ -44,7 +44,7 @@ pub struct DeviceFacts {
     pub memory: bool,
     /// A device can have a hardware address other than its interface's.
     pub own_mac: bool,
-    /// A name leads to the processes that use the same name, and to no other host.
+    /// A name leads only to the processes that use the name, and to no other host.
     pub private_wire: bool,
     /// Each worker needs a device of its own.
     pub one_per_worker: bool,

@@ -1,20 +1,23 @@
-//! From marks to parts: what a request cost its caller and its server, layer by layer, and of both a whole round trip whose parts
-//! add up to it.
+//! From tracepoints to parts: the cost of a request at its caller and its server, layer by layer,
+//! and of both a whole round trip whose parts add up to it.
 //!
 //! ```text
 //!  caller:   Start ─ out ─► Sent            Receive ─ back ─► End
 //!                             └─ wire ─┐ ┌─ wire ─┘
 //!  server:              Receive ─ inward ─► Serve ─ service ─► Answer ─ out ─► Sent
 //! ```
-//! A server keeps its side and hands it over when it is asked, in an echo whose answer is not an echo (docs/formats.md). What one
-//! side does while the other has the packet already is on nobody's way: the sender's driver counts up to the moment at which the
-//! receiver began the look that found the packet.
 //!
-//! Two processes of one machine read one counter. Of two machines only durations compare: what is left between the caller's and
-//! the server's is then halved between both ways of the wire.
+//! A server keeps its side and returns it as the reply to a special echo (docs/formats.md). Work of
+//! one side that happens after the packet has reached the other side is on neither path: the
+//! sender's driver counts until the receiver began the poll that found the packet.
 //!
-//! Always: the parts of a round trip add up to what the caller's own clock says; a request whose marks make no sense, since
-//! others were under way or the ring ran over, is left out and not guessed at. Nothing here reads a clock.
+//! Two processes of one machine read one counter. Between two machines only durations compare: the
+//! difference between the caller's and the server's time is halved between both directions of the
+//! wire.
+//!
+//! Always holds: the parts of a round trip add up to the time on the caller's clock. A request
+//! whose tracepoints are inconsistent, because others were in progress or the ring wrapped, is left
+//! out. Nothing here reads a clock.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +27,7 @@ use sprat_store::ops::{Echo, Operation as _};
 
 use super::{Mark, Marks, Step};
 
-/// A layer, as marks know it.
+/// A layer, as tracepoints know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Layer {
     /// The program: a caller, or a service.
@@ -72,7 +75,7 @@ struct Leg {
     spent: Spent,
 }
 
-/// What a request cost its caller.
+/// The cost of a request at its caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     rpc: u64,
@@ -81,7 +84,7 @@ pub struct Call {
     marks: u64,
 }
 
-/// What it cost its server.
+/// The cost of a request at its server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Served {
     rpc: u64,
@@ -94,7 +97,7 @@ pub struct Served {
 /// A round trip.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RoundTrip {
-    /// What each of [`NAMES`] took, in nanoseconds.
+    /// The time of each of [`NAMES`], in nanoseconds.
     pub parts_ns: [f64; PARTS],
     /// From its beginning to its end by the caller's clock, in nanoseconds.
     pub whole_ns: f64,
@@ -102,7 +105,7 @@ pub struct RoundTrip {
     pub marks: u64,
 }
 
-/// What a server said about the requests that it served.
+/// The samples that a server has returned.
 #[derive(Clone, Debug, Default)]
 pub struct Far {
     machine: [u8; 16],
@@ -110,14 +113,14 @@ pub struct Far {
     served: Vec<Served>,
 }
 
-/// How round trips were put together.
+/// The method by which round trips were put together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Joined {
     /// Both sides by one clock.
     OneClock,
     /// Of two machines: the wire is what is left, halved.
     TwoClocks,
-    /// The far end keeps no marks.
+    /// The far end does not trace.
     NearOnly,
 }
 
@@ -133,7 +136,7 @@ fn layer(step: Step) -> Option<Layer> {
     }
 }
 
-/// Where the time between the first and the last of `marks` went.
+/// The time of each layer between the first and the last of `marks`.
 fn spent(marks: &[Mark]) -> Spent {
     let mut spent = Spent::default();
     let mut last: Option<(u64, Layer)> = None;
@@ -146,12 +149,13 @@ fn spent(marks: &[Mark]) -> Spent {
     spent
 }
 
-/// Marks in `marks` that took time.
+/// The number of `marks` that took time.
 fn timed(marks: &[Mark]) -> u64 {
     marks.iter().filter(|mark| mark.step != Step::Given).count() as u64
 }
 
-/// The way out, which begins with `marks[from]` and ends at the latest before `marks[until]`; `given` looks for who is sent.
+/// The path out, which begins with `marks[from]` and ends at the latest before `marks[until]`;
+/// `given` finds the packet's send.
 fn outward(
     marks: &[Mark],
     from: usize,
@@ -173,8 +177,8 @@ fn outward(
     Some((leg, timed(way) - 1))
 }
 
-/// The way in, which ends with `marks[to]` and begins with the look that found the packet handed up at `marks[up]`, after
-/// `marks[from]`.
+/// The path in, which ends with `marks[to]` and begins with the poll that found the packet handed
+/// up at `marks[up]`, after `marks[from]`.
 fn inward(marks: &[Mark], from: usize, up: usize, to: usize) -> Option<(usize, Leg, u64)> {
     let begin = from + marks[from..up].iter().rposition(|m| m.step == Step::Receive)?;
     let got =
@@ -185,7 +189,7 @@ fn inward(marks: &[Mark], from: usize, up: usize, to: usize) -> Option<(usize, L
     Some((begin, leg, timed(way) - 1))
 }
 
-/// The operations among a caller's marks that were one request each, or an echo of the IP layer.
+/// The operations of a caller that were one request each, or an echo of the IP layer.
 #[must_use]
 pub fn calls(marks: &[Mark]) -> Vec<Call> {
     let mut calls = Vec::new();
@@ -216,7 +220,7 @@ fn call(marks: &[Mark], start: usize, end: usize) -> Option<Call> {
     Some(Call { rpc, out, back, marks: marks_out + marks_in })
 }
 
-/// The requests among a server's marks that it had one at a time.
+/// The requests that a server had one at a time.
 #[must_use]
 pub fn served(marks: &[Mark]) -> Vec<Served> {
     let serves: Vec<usize> = (0..marks.len()).filter(|&i| marks[i].step == Step::Serve).collect();
@@ -241,8 +245,9 @@ fn serving(marks: &[Mark], from: usize, serve: usize, until: usize) -> Option<Se
     Some(Served { rpc, inward, service, out, marks: marks_in + marks_out + 1 })
 }
 
-/// From a sender to a receiver: what the sender's driver did when the receiver had it already, the time in between, and what the
-/// receiver's did before the sender's last call. `None` if it arrived before it was sent.
+/// From a sender to a receiver: what the sender's driver did when the receiver had it already, the
+/// time in between, and what the receiver's did before the sender's last call. `None` if it arrived
+/// before it was sent.
 fn hop(from: &Leg, to: &Leg) -> Option<[u64; 3]> {
     if to.begin >= from.end {
         return Some([0, to.begin - from.end, 0]);
@@ -268,7 +273,7 @@ fn by_one_clock(call: &Call, served: &Served, tick_ns: f64) -> Option<RoundTrip>
     })
 }
 
-/// What a leg spent, its driver `cut` less.
+/// The time of a leg, its driver's part reduced by `cut`.
 fn reduced(leg: &Leg, cut: u64) -> Option<Spent> {
     let mut spent = leg.spent;
     let driver = &mut spent[Layer::Driver as usize];
@@ -291,7 +296,7 @@ fn in_order(
     ]
 }
 
-/// The same by two clocks, whose ticks have lengths of their own.
+/// A round trip by two clocks, whose ticks have different lengths.
 fn by_two_clocks(call: &Call, served: &Served, tick_ns: f64, far_tick_ns: f64) -> RoundTrip {
     let near = in_order([call.out.spent, call.back.spent], Default::default(), 0, [0; 2]);
     let far = in_order(
@@ -319,8 +324,8 @@ fn near_only(call: &Call, tick_ns: f64) -> RoundTrip {
     }
 }
 
-/// The round trips of `calls`, and how they were put together. What the server knows nothing of is left out, unless it knows
-/// nothing at all.
+/// The round trips of `calls`, and how they were put together. What the server knows nothing of is
+/// left out, unless it knows nothing at all.
 #[must_use]
 pub fn round_trips(calls: &[Call], far: Option<&Far>, marks: &Marks) -> (Joined, Vec<RoundTrip>) {
     let clock = marks.clock();
@@ -359,7 +364,8 @@ fn round_trips_by(
     (joined, all.collect())
 }
 
-/// Which machine this is, since when it runs, and by what it counts: only readings of one such clock compare.
+/// Which machine this is, since when it runs, and by what it counts: only readings of one such
+/// clock compare.
 fn machine(is_counter: bool) -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -369,19 +375,19 @@ fn machine(is_counter: bool) -> [u8; 16] {
     }
 }
 
-// What a server is asked, and says.
+// The request for a server's samples, and its reply.
 
-/// What is asked to be echoed.
+/// The content of the echo that asks for samples.
 const ASK: &[u8] = b"sprat: your marks, please";
 const MAGIC: [u8; 8] = *b"sprmark1";
 /// Words of a sample.
 const WORDS: usize = 14;
-/// Octets before the samples.
+/// Bytes before the samples.
 const HEAD: usize = 8 + 16 + 8 + 8;
 /// A tick in nanoseconds times this.
 const SHIFTED: f64 = (1_u64 << 32) as f64;
 
-/// The bytes to have echoed by a server, to be told of its marks.
+/// The bytes of the echo that asks a server for its samples.
 #[must_use]
 pub const fn ask() -> &'static [u8] {
     ASK
@@ -392,7 +398,7 @@ pub(crate) fn is_ask(request: &[u8]) -> bool {
     request.len() == 4 + ASK.len() && request[4..] == *ASK && request == Echo(ASK).emit()
 }
 
-/// The whole reply of a server that keeps marks.
+/// The whole reply of a server that traces.
 pub(crate) fn answer(marks: &Marks) -> Vec<u8> {
     let clock = marks.clock();
     let mut reply = data::head(Status::Ok).to_vec();
@@ -430,7 +436,7 @@ fn encode(into: &mut Vec<u8>, machine: [u8; 16], tick: u64, served: &[Served]) {
 }
 
 impl Far {
-    /// What a server echoed; `None` if it keeps no marks. A machine that lies is believed, as far as numbers go.
+    /// Parses the reply of a server; `None` if it does not trace. Its numbers are not verified.
     #[must_use]
     pub fn parse(echoed: &[u8]) -> Option<Self> {
         let (head, samples) = echoed.split_at_checked(HEAD)?;
@@ -456,7 +462,7 @@ impl Far {
         Some(Self { machine, tick_ns: tick as f64 / SHIFTED, served: served.collect() })
     }
 
-    /// Adds what the same server said later.
+    /// Adds later samples of the server.
     pub fn extend(&mut self, more: Self) {
         self.served.extend(more.served);
     }

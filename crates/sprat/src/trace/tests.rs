@@ -6,7 +6,7 @@ use sprat_proto::datagrams::Sent;
 use sprat_proto::device::{Device, Headers, Info, Mac, Offload, RxOffload};
 
 use super::sample::*;
-use super::watch::WatchedNic;
+use super::watch::TracedNic;
 use super::*;
 use crate::device::{AnyNic, Nic, bond, pcap};
 
@@ -30,7 +30,8 @@ impl Script {
     }
 }
 
-/// A way out over IP: caller or service 3, transport 5, IP 7, driver 11 in all; from a mark that has been made.
+/// A way out over IP: caller or service 3, transport 5, IP 7, driver 11 in all; from a mark that
+/// has been made.
 fn out_over_ip(script: &mut Script, rpc: u64) {
     script.then(5, Step::Ip, 0);
     script.then(3, Step::Send, 0);
@@ -51,8 +52,8 @@ fn in_over_ip(script: &mut Script, waited: u64, up: Step, rpc: u64) {
     script.then(19, up, rpc);
 }
 
-/// One request over IP, with the server's side; the wire takes `there` and `back`, 100 more to the sender than to the wire at the
-/// end of each way out.
+/// One request over IP, with the server's side; the wire takes `there` and `back`, 100 more to the
+/// sender than to the wire at the end of each way out.
 fn over_ip(begin: u64, there: u64, back: u64, rpc: u64) -> (Vec<Mark>, Vec<Mark>) {
     let mut client = Script::at(begin);
     client.then(0, Step::Start, 0);
@@ -93,13 +94,15 @@ fn each_layer_gets_what_it_took() {
     assert_eq!(ticks(&trips[0], &marks), expected);
     let whole = (trips[0].whole_ns / marks.clock().tick_ns()).round() as u64;
     assert_eq!(whole, expected.iter().sum::<u64>());
-    // Seven on the way out before it is sent, one when it began; three and the end on the way back; the server's.
+    // Seven on the way out before it is sent, one when it began; three and the end on the way back;
+    // the server's.
     assert_eq!(trips[0].marks, 8 + 4 + 3 + 1 + 7);
 }
 
 #[test]
 fn what_both_ends_do_at_once_counts_once() {
-    // The server finds the packet 6 before the caller's driver is done, by a look that began 8 before.
+    // The server finds the packet 6 before the caller's driver is done, by a look that began 8
+    // before.
     let mut client = Script::at(0);
     client.then(0, Step::Start, 0);
     client.then(3, Step::Request, 1);
@@ -134,7 +137,8 @@ fn the_parts_add_up_whatever_happens_when() {
     let mut begin = 10_000;
     for rpc in 1..500 {
         let (client, server) = over_ip(begin, rng.below(200), rng.below(200), rpc);
-        // The server's clock goes with the caller's, but what it does overlaps the caller's driver by up to all of it.
+        // The server's clock goes with the caller's, but what it does overlaps the caller's driver
+        // by up to all of it.
         let early = rng.below(100);
         let server: Vec<Mark> =
             server.into_iter().map(|m| Mark { at: m.at - early, ..m }).collect();
@@ -315,7 +319,8 @@ fn a_ring_keeps_the_last_ones() {
     }
 }
 
-/// A device that takes headers apart from what is behind them, and everything else at its least usual.
+/// A device that takes headers apart from what is behind them, and everything else at its least
+/// usual.
 struct Takes {
     fd: OwnedFd,
     whole: u32,
@@ -354,10 +359,10 @@ impl Nic for Takes {
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         true
     }
-    fn wake(&mut self) {}
+    fn disarm(&mut self) {}
     fn stamps(&self) -> bool {
         true
     }
@@ -369,7 +374,8 @@ impl Nic for Takes {
     }
 }
 
-/// Traced, a device has to do what it does alone: it was once given whole frames where it takes headers apart.
+/// Traced, a device has to do what it does alone: it was once given whole frames where it takes
+/// headers apart.
 #[test]
 fn wrappers_call_what_they_are_called_by() {
     let fd = || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
@@ -379,7 +385,7 @@ fn wrappers_call_what_they_are_called_by() {
     let captured = pcap::Capture::new(nic(), &folder.path().join("capture"), 1 << 20).unwrap();
     let bond = bond::Bond::new(vec![nic(), nic()]).unwrap();
     let wrappers: Vec<(AnyNic, usize)> = vec![
-        (Box::new(WatchedNic::new(nic(), marks)), 7),
+        (Box::new(TracedNic::new(nic(), marks)), 7),
         (Box::new(captured), 7),
         (Box::new(bond), 14),
         (Box::new(nic()), 7),

@@ -1,7 +1,7 @@
-//! The wrappers that mark where a driver, a device or a transport of frames begins and ends, and answer who asks for the marks'
-//! samples. They are around what they watch only in a process that was asked for marks.
+//! Wrappers that trace the calls of a driver, a device or a transport of frames, and return samples
+//! to a client that asks for them. They exist only in a process that traces.
 //!
-//! Always: what is watched is called by the methods that it would be called by alone.
+//! Always holds: a wrapper calls the same methods as its user would call without it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,9 +18,10 @@ use crate::driver::Driver;
 use crate::locator::Locator;
 use crate::transport::SystemTransport;
 
-/// A driver between the marks of its layer: that of the driver itself, or of IP where a watched device is below it.
+/// A traced driver. Its time belongs to the driver's layer, or to IP if a traced device is below
+/// it.
 #[derive(Debug)]
-pub(crate) struct Watched<D> {
+pub(crate) struct Traced<D> {
     inner: D,
     marks: Marks,
     over_ip: bool,
@@ -28,13 +29,13 @@ pub(crate) struct Watched<D> {
     unflushed: bool,
 }
 
-impl<D: Driver> Watched<D> {
-    /// `inner`; `over_ip` if the device below it has marks of its own.
+impl<D: Driver> Traced<D> {
+    /// Wraps `inner`; `over_ip` if the device below it is traced.
     pub(crate) fn new(inner: D, marks: Marks, over_ip: bool) -> Self {
         Self { inner, marks, over_ip, unflushed: false }
     }
 
-    /// A call into the layer, between marks.
+    /// Records a call into the layer.
     #[inline]
     fn inside<T>(&mut self, step: Step, call: impl FnOnce(&mut D) -> T) -> T {
         let (begin, end) =
@@ -46,7 +47,7 @@ impl<D: Driver> Watched<D> {
     }
 }
 
-impl<D: Driver> Datagrams for Watched<D> {
+impl<D: Driver> Datagrams for Traced<D> {
     #[inline]
     fn recv_burst(&mut self) -> usize {
         if self.over_ip {
@@ -84,7 +85,7 @@ impl<D: Driver> Datagrams for Watched<D> {
 
     #[inline]
     fn flush(&mut self) {
-        // Where nothing is lost, what is sent is there.
+        // A lossless driver has sent a packet when `send` returns.
         if !self.unflushed || self.inner.lossless() {
             return self.inner.flush();
         }
@@ -109,7 +110,7 @@ impl<D: Driver> Datagrams for Watched<D> {
     }
 }
 
-impl<D: Driver> TimedDatagrams for Watched<D> {
+impl<D: Driver> TimedDatagrams for Traced<D> {
     fn set_now(&mut self, now: Instant) {
         self.inner.set_now(now);
     }
@@ -124,7 +125,7 @@ impl<D: Driver> TimedDatagrams for Watched<D> {
     }
 }
 
-impl<D: Driver> Driver for Watched<D> {
+impl<D: Driver> Driver for Traced<D> {
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
         self.inner.resolve(to)
     }
@@ -142,20 +143,20 @@ impl<D: Driver> Driver for Watched<D> {
     }
 }
 
-/// A device between the marks of the driver, called by the IP layer.
-pub(crate) struct WatchedNic {
+/// A device whose calls from the IP layer are traced.
+pub(crate) struct TracedNic {
     inner: AnyNic,
     marks: Marks,
     unflushed: bool,
 }
 
-impl WatchedNic {
+impl TracedNic {
     pub(crate) fn new(inner: AnyNic, marks: Marks) -> Self {
         Self { inner, marks, unflushed: false }
     }
 }
 
-impl Device for WatchedNic {
+impl Device for TracedNic {
     #[inline]
     fn recv_burst(&mut self) -> usize {
         let begin = self.marks.ticks();
@@ -218,15 +219,15 @@ impl Device for WatchedNic {
     }
 }
 
-impl Nic for WatchedNic {
+impl Nic for TracedNic {
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }
-    fn doze(&mut self) -> bool {
-        self.inner.doze()
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
     }
-    fn wake(&mut self) {
-        self.inner.wake();
+    fn disarm(&mut self) {
+        self.inner.disarm();
     }
     fn carries(&mut self) -> bool {
         self.inner.carries()
@@ -241,9 +242,10 @@ impl Nic for WatchedNic {
     }
 }
 
-/// A transport that answers who asks for samples, and, where it carries frames on connections, marks what passes its door: there
-/// the kernel's stream and the frames on it are one layer, the driver's.
-pub(crate) struct Asked<T> {
+/// A transport that returns samples to clients that ask for them. If it carries frames on
+/// connections, it also traces their requests: the kernel's stream and the frames on it are one
+/// layer, the driver's.
+pub(crate) struct TracedTransport<T> {
     inner: T,
     marks: Marks,
     frames: bool,
@@ -251,20 +253,20 @@ pub(crate) struct Asked<T> {
     unsent: bool,
     /// Frames: when the look for what has arrived began.
     looked: u64,
-    /// Who waits for samples.
+    /// The requests for samples that wait for an answer.
     asking: Vec<ServerRpc>,
 }
 
-/// Most that wait for samples at a time; nobody but one is expected.
+/// The most requests for samples that wait; one is usual.
 const ASKING: usize = 16;
 
-impl<T: SystemTransport> Asked<T> {
-    /// `inner`; `frames` if nothing in it marks.
+impl<T: SystemTransport> TracedTransport<T> {
+    /// Wraps `inner`; `frames` if `inner` itself records no tracepoint.
     pub(crate) fn new(inner: T, marks: Marks, frames: bool) -> Self {
         Self { inner, marks, frames, unsent: false, looked: 0, asking: Vec::new() }
     }
 
-    /// Sends a request by `send`, and marks that where nothing in the transport does.
+    /// Sends a request by `send`, and records that if nothing in the transport does.
     fn requested(
         &mut self,
         send: impl FnOnce(&mut T) -> Result<RpcId, RequestError>,
@@ -282,7 +284,8 @@ impl<T: SystemTransport> Asked<T> {
     }
 }
 
-/// Marks what a transport of frames brings. Such a request has no number that both ends know: the server's marks have none.
+/// Records the events of a transport of frames. Its requests have no number that both ends know, so
+/// the server's tracepoints carry none.
 fn mark_event(marks: &Marks, looked: u64, event: &Event<'_>) {
     let (step, rpc) = match event {
         Event::Request { .. } => (Step::Serve, 0),
@@ -295,7 +298,7 @@ fn mark_event(marks: &Marks, looked: u64, event: &Event<'_>) {
     marks.at(now, step, rpc);
 }
 
-impl<T: SystemTransport> Transport for Asked<T> {
+impl<T: SystemTransport> Transport for TracedTransport<T> {
     #[inline]
     fn input(&mut self, now: Instant) -> usize {
         if !self.frames {
@@ -314,7 +317,7 @@ impl<T: SystemTransport> Transport for Asked<T> {
             if self.asking.len() < ASKING {
                 self.asking.push(*rpc);
             }
-            // What else there is comes with the next turn.
+            // Further events come with the next turn.
             return None;
         }
         if self.frames {
@@ -403,7 +406,7 @@ impl<T: SystemTransport> Transport for Asked<T> {
     }
 }
 
-impl<T: SystemTransport> SystemTransport for Asked<T> {
+impl<T: SystemTransport> SystemTransport for TracedTransport<T> {
     fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
         self.inner.connect(now, to)
     }

@@ -174,7 +174,7 @@ pub(crate) fn flooding(arguments: &[String]) {
         }
         nic.flush();
         nic.recv_burst();
-        nic.wake();
+        nic.disarm();
     }
 }
 
@@ -214,7 +214,7 @@ fn killed(driver: &str, survivor_serves: bool) {
         for _ in 0..MANY {
             assert_ne!(nic.send(&[&bytes], Offload::None), Sent::Gone);
             nic.flush();
-            nic.wake();
+            nic.disarm();
             received += nic.recv_burst();
             if received > 2000 {
                 break;
@@ -231,7 +231,7 @@ fn killed(driver: &str, survivor_serves: bool) {
         };
         for _ in 0..MANY {
             nic.recv_burst();
-            nic.wake();
+            nic.disarm();
             if ended(nic) {
                 break;
             }
@@ -252,7 +252,7 @@ fn killed(driver: &str, survivor_serves: bool) {
         }
         for nic in [&mut survivor, &mut next] {
             nic.recv_burst();
-            nic.wake();
+            nic.disarm();
         }
     }
     for number in 0..100 {

@@ -67,7 +67,7 @@ fn on_memif(mtu: usize, ring: usize) -> Pair {
     // `wake` goes on with the exchange at the socket.
     for _ in 0..100 {
         for device in [&mut pair.a, &mut pair.b] {
-            device.wake();
+            device.disarm();
         }
     }
     pair
@@ -109,7 +109,7 @@ fn on_dpdk(mtu: usize) -> Pair {
     let mut b = open("dpdk", &Options { dev, mtu: mtu as u16, ..Options::default() }).unwrap();
     // DPDK connects by a thread of its own, several times a second.
     for _ in 0..2_000_000 {
-        a.wake();
+        a.disarm();
         if a.carries() && b.carries() {
             break;
         }
@@ -191,11 +191,11 @@ pub(crate) fn drain(nic: &mut AnyNic) -> Vec<(Vec<u8>, RxOffload)> {
 
 /// Sleeps as a worker does; false if nothing woke it in time.
 pub(crate) fn sleep(nic: &mut impl Nic, at_most: &Timespec) -> bool {
-    let woken = !nic.doze() || {
+    let woken = !nic.arm() || {
         let mut fds = [PollFd::from_borrowed_fd(nic.fd(), PollFlags::IN)];
         poll(&mut fds, Some(at_most)).unwrap() > 0
     };
-    nic.wake();
+    nic.disarm();
     woken
 }
 

@@ -117,7 +117,7 @@ fn sleeper(xdp_mode: XdpMode) {
         });
         assert_eq!(nic.recv_burst(), 1);
     }
-    assert!(nic.doze(), "there is nothing more");
+    assert!(nic.arm(), "there is nothing more");
 }
 
 fn one_of_them() {

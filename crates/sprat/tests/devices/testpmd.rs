@@ -114,7 +114,7 @@ fn there_and_back(mut device: AnyNic, _peer: Peer) {
     // It takes a second or so to start; what is sent until then is lost, or finds a ring that nobody reads yet.
     let mut first = None;
     for number in 0..1000 {
-        device.wake();
+        device.disarm();
         assert_ne!(device.send(&[&frame(ours, other, number, 60)], Offload::None), Sent::Gone);
         device.flush();
         first = next(&mut device, SOON);

@@ -1,8 +1,9 @@
 //! Copying to and from memory that another process may be writing at the same moment.
 //!
-//! The compiler must neither split, repeat nor drop such an access, and must not reason from what it read before: so the
-//! moves are inline assembly, opaque to it. A byte may be moved twice where two moves overlap (the tail of a block); the
-//! private copy then holds one of the values, and only that copy is ever looked at.
+//! The compiler must neither split, repeat nor drop such an access, and must not reason from what
+//! it read before: so the moves are inline assembly, opaque to it. A byte may be moved twice where
+//! two moves overlap (the tail of a block); the private copy then holds one of the values, and only
+//! that copy is ever looked at.
 
 /// From this length on one `rep movsb` is as fast as a loop of vector moves, or faster.
 #[cfg(target_arch = "x86_64")]
@@ -10,13 +11,12 @@ const REP_FROM: usize = 1024;
 
 /// Copies `n` bytes from `src` to `dst`.
 ///
-/// # Safety
-/// `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either may be shared with other
-/// processes that write to it meanwhile: the bytes are then any mixture of old and new ones.
+/// # Safety `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either may be shared with other processes that write to it meanwhile: the bytes are then any mixture of old and new ones.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller vouches for.
+    // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller
+    // vouches for.
     unsafe {
         if n >= REP_FROM {
             rep(dst, src, n);
@@ -49,7 +49,8 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy_few(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller vouches for.
+    // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller
+    // vouches for.
     unsafe {
         if n >= 8 {
             move8(dst, src);
@@ -70,7 +71,8 @@ unsafe fn copy_few(dst: *mut u8, src: *const u8, n: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn rep(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: moves `n` bytes forward (the ABI keeps the direction flag clear), which the caller vouches for.
+    // SAFETY: moves `n` bytes forward (the ABI keeps the direction flag clear), which the caller
+    // vouches for.
     unsafe {
         core::arch::asm!(
             "rep movsb",
@@ -85,7 +87,8 @@ unsafe fn rep(dst: *mut u8, src: *const u8, n: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn move64(dst: *mut u8, src: *const u8) {
-    // SAFETY: SSE2 is part of the architecture; 64 bytes of each side, which the caller vouches for.
+    // SAFETY: SSE2 is part of the architecture; 64 bytes of each side, which the caller vouches
+    // for.
     unsafe {
         core::arch::asm!(
             "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {e}, [{s} + 48]",
@@ -102,7 +105,8 @@ unsafe fn move64(dst: *mut u8, src: *const u8) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn move16(dst: *mut u8, src: *const u8) {
-    // SAFETY: SSE2 is part of the architecture; 16 bytes of each side, which the caller vouches for.
+    // SAFETY: SSE2 is part of the architecture; 16 bytes of each side, which the caller vouches
+    // for.
     unsafe {
         core::arch::asm!(
             "movdqu {a}, [{s}]", "movdqu [{d}], {a}",
@@ -144,14 +148,12 @@ unsafe fn move4(dst: *mut u8, src: *const u8) {
 
 /// Copies `n` bytes from `src` to `dst`: the portable version, by words where both sides allow it.
 ///
-/// # Safety
-/// `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either may be shared with other
-/// processes that write to it meanwhile: the bytes are then any mixture of old and new ones.
+/// # Safety `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either may be shared with other processes that write to it meanwhile: the bytes are then any mixture of old and new ones.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
     let mut i = 0;
-    // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller vouches for; words are
-    // moved only where both addresses are multiples of eight.
+    // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller
+    // vouches for; words are moved only where both addresses are multiples of eight.
     unsafe {
         if (dst as usize ^ src as usize) & 7 == 0 {
             while i < n && (src as usize + i) & 7 != 0 {

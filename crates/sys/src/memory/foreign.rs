@@ -1,9 +1,9 @@
 //! Memory that belongs to the program: an address and a length, of which no reference is ever made.
 //!
-//! The program may change its protection or unmap it whenever it likes, registered or not. So it is reached by copies that
-//! may fail ([`guard`]), and its address is handed to the kernel, which finds out for itself.
+//! The program may change its protection or unmap it at any time, registered or not. So it is
+//! reached by copies that may fail ([`guard`]), and the kernel checks addresses that it gets.
 //!
-//! Not here: who may reach it (`rdma`).
+//! Not here: which peers may reach it (`rdma`).
 
 use std::io;
 
@@ -20,21 +20,23 @@ pub struct Foreign {
     writable: bool,
 }
 
-// SAFETY: an address, which means the same in every thread; what is there is reached by copies that are made for concurrent
-// writers.
+// SAFETY: An address means the same in every thread; the memory is reached by copies that are made
+// for concurrent writers.
 unsafe impl Send for Foreign {}
 // SAFETY: as above; the methods that take `&self` change nothing of it.
 unsafe impl Sync for Foreign {}
 
 impl Foreign {
-    /// The memory of `len` bytes at `base`, all of it populated, to be written too if `writable`: as hardware pins it.
+    /// The memory of `len` bytes at `base`. All of it is populated, for writing too if `writable`,
+    /// as hardware pins it.
     ///
     /// # Errors
-    /// `EFAULT` if part of it is not mapped or not to be written; `EINVAL` if it wraps or is empty; no memory to populate it.
+    /// `EFAULT` if part of it is not mapped, or not writable although `writable`; `EINVAL` if it
+    /// wraps or is empty; no memory to populate it.
     ///
     /// # Safety
-    /// Whoever else uses this memory must expect that it is read, and written if `writable`, at any time as long as this
-    /// lives. That it stays mapped is not asked.
+    /// All other users of this memory must expect that it is read, and written if `writable`, at
+    /// any time as long as this value lives. It need not stay mapped.
     pub unsafe fn new(base: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
         Self::check(base, len, writable)?;
         Ok(Self { base, len, writable })
@@ -111,7 +113,8 @@ impl Foreign {
             return Err(Gone);
         }
         let to = self.address(offset, bytes.len());
-        // SAFETY: a slice of ours is readable; others expect writes, as whoever made this promised.
+        // SAFETY: A slice of ours is readable; other users expect writes, as the caller of `new`
+        // promised.
         unsafe { guard::write(to, bytes.as_ptr(), bytes.len()) }
     }
 
@@ -135,25 +138,23 @@ impl Foreign {
         let from = self.address(offset, n);
         bytes.reserve(n);
         let len = bytes.len();
-        // SAFETY: the vector has room for so many bytes behind its own, and it is borrowed mutably.
+        // SAFETY: The vector has capacity for the bytes behind its own, and it is borrowed mutably.
         unsafe { guard::read(from, bytes.as_mut_ptr().add(len), n) }?;
         // SAFETY: they are written now.
         unsafe { bytes.set_len(len + n) };
         Ok(())
     }
 
-    /// Replaces the eight bytes at `offset`, a number in the machine's byte order, by what `change` makes of it; returns what
-    /// was there.
+    /// Replaces the eight bytes at `offset`, a number in the machine's byte order, by what `change`
+    /// makes of it; returns what was there.
     ///
-    /// # Errors
-    /// [`Gone`], also if their address is no multiple of eight or they may not be written; nothing
-    /// was changed.
+    /// # Errors [`Gone`], also if their address is no multiple of eight or they may not be written; nothing was changed.
     pub fn atomic(&self, offset: usize, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Gone> {
         let at = self.address(offset, 8);
         if !self.writable || !at.addr().is_multiple_of(8) {
             return Err(Gone);
         }
-        // SAFETY: others expect writes, as whoever made this promised.
+        // SAFETY: Other users expect writes, as the caller of `new` promised.
         unsafe { guard::atomic(at.cast(), change) }
     }
 }
@@ -171,7 +172,8 @@ fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
             Err(Errno::INTR | Errno::AGAIN) => {}
             // A kernel that does not know the advice (before 5.14) refuses it for no memory too.
             Err(Errno::INVAL) if advise(0).is_err() => break,
-            // Not mapped; no right, or memory of a kind that cannot be; behind a file's end; broken.
+            // Not mapped; no right, or memory of a kind that cannot be; behind a file's end;
+            // broken.
             Err(Errno::NOMEM | Errno::INVAL | Errno::FAULT | Errno::HWPOISON | Errno::PERM) => {
                 return Err(Errno::FAULT.into());
             }
@@ -179,7 +181,7 @@ fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
         }
     }
     let touched = pages(base, len).try_for_each(|at| {
-        // SAFETY: whoever registers promises that others expect writes; this one changes nothing.
+        // SAFETY: The caller of `new` promises that others expect writes; this one changes nothing.
         unsafe { guard::touch(at, writable) }
     });
     Ok(touched.map_err(|Gone| Errno::FAULT)?)

@@ -14,7 +14,7 @@
 //! before, and then takes memory away that is used still, with nothing made or registered in between: its own handler gets
 //! that fault. Where a sandbox forbids those two calls, what the kernel has to copy is an error of the copy.
 //!
-//! Always holds: octets are written in ascending order, the last sixteen after all others, so that who looks at the last one
+//! Always holds: bytes are written in ascending order, the last sixteen after all others, so that who looks at the last one
 //! sees the others too.
 
 use std::cell::Cell;
@@ -28,7 +28,7 @@ mod routine;
 #[cfg(test)]
 mod tests;
 
-/// Machines that nobody has written the routine for: the kernel copies.
+/// Machines without the routine: the kernel copies.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod handler {
     pub(super) fn is_ours() -> bool {
@@ -70,7 +70,7 @@ impl From<Gone> for sprat_proto::rdma::Unmapped {
 /// Our handler is the one that the kernel calls.
 static HANDLED: AtomicBool = AtomicBool::new(false);
 
-/// What a thread knows of its signals.
+/// The signals that a thread blocks, as far as they were checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mask {
     Unknown,
@@ -82,7 +82,8 @@ thread_local! {
     static MASK: Cell<Mask> = const { Cell::new(Mask::Unknown) };
 }
 
-/// Looks which way copies can go now: to be called before memory is used for the first time, and now and then.
+/// Looks which way copies can go now: to be called before memory is used for the first time, and
+/// now and then.
 pub fn look() {
     HANDLED.store(handler::is_ours(), Ordering::Relaxed);
 }
@@ -121,7 +122,8 @@ fn by_mask() -> bool {
 #[inline]
 pub(super) unsafe fn read(from: *const u8, to: *mut u8, n: usize) -> Result<(), Gone> {
     if by_routine() {
-        // SAFETY: the caller's promise for `to`; of `from` the routine finds out, and the handler is there.
+        // SAFETY: the caller's promise for `to`; of `from` the routine finds out, and the handler
+        // is there.
         return unsafe { routine::copy(to, from, n) };
     }
     // SAFETY: the caller's promise for `to`; of `from` the kernel finds out.
@@ -139,12 +141,13 @@ pub(super) unsafe fn read(from: *const u8, to: *mut u8, n: usize) -> Result<(), 
 /// [`Gone`]; some bytes may have been copied.
 ///
 /// # Safety
-/// `from` must be readable for `n` bytes, and the two must not overlap. Whoever else uses the memory at `to` must expect that
-/// it is written.
+/// `from` must be readable for `n` bytes, and the two must not overlap. All other users of the
+/// memory at `to` must expect that it is written.
 #[inline]
 pub(super) unsafe fn write(to: *mut u8, from: *const u8, n: usize) -> Result<(), Gone> {
     if by_routine() {
-        // SAFETY: the caller's promise for `from`; of `to` the routine finds out, and the handler is there.
+        // SAFETY: the caller's promise for `from`; of `to` the routine finds out, and the handler
+        // is there.
         return unsafe { routine::copy(to, from, n) };
     }
     // SAFETY: the caller's promise for `from`; of `to` the kernel finds out.
@@ -155,14 +158,14 @@ pub(super) unsafe fn write(to: *mut u8, from: *const u8, n: usize) -> Result<(),
     })
 }
 
-/// Replaces the word at `at`, a multiple of eight, by what `change` makes of it; returns what was there. Where the kernel
-/// copies it is one step only for who comes this way under the same lock.
+/// Replaces the word at `at`, a multiple of eight, by the result of `change`; returns the old word.
+/// If the kernel copies, the step is atomic only for callers of this function under the same lock.
 ///
 /// # Errors
 /// [`Gone`]; nothing was changed.
 ///
 /// # Safety
-/// As [`write()`].
+/// The rules of [`write()`].
 pub(super) unsafe fn atomic(at: *mut u64, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Gone> {
     let mut old = 0_u64;
     // SAFETY: a local variable of eight bytes; the rest is the caller's promise.
@@ -182,20 +185,21 @@ pub(super) unsafe fn atomic(at: *mut u64, change: &mut dyn FnMut(u64) -> u64) ->
     Ok(old)
 }
 
-/// A page can be read, and written if asked: for kernels that cannot say so of a whole range. Nothing is changed.
+/// Checks that a page can be read, and written if `writable`, for kernels that cannot check a whole
+/// range. Changes nothing.
 ///
 /// # Errors
 /// [`Gone`].
 ///
 /// # Safety
-/// As [`write()`], if `writable`. `at` is a multiple of eight.
+/// The rules of [`write()`], if `writable`. `at` is a multiple of eight.
 pub(super) unsafe fn touch(at: *mut u8, writable: bool) -> Result<(), Gone> {
     let mut byte = 0_u8;
     // SAFETY: a local variable.
     unsafe { read(at, &raw mut byte, 1) }?;
     if writable && by_routine() {
-        // A word is replaced by itself, in one step. The kernel could only do that in two: there a first write will tell.
-        // SAFETY: the caller's promise.
+        // A word is replaced by itself, in one step. The kernel could only do that in two: there a
+        // first write will tell. SAFETY: the caller's promise.
         unsafe { atomic(at.cast(), &mut |word| word) }?;
     }
     Ok(())

@@ -16,7 +16,8 @@ use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Blocks from this size on are mapped: above what messages usually take, so that buffers that come and go are not.
+/// Blocks from this size on are mapped: above what messages usually take, so that buffers that come
+/// and go are not.
 pub const LARGE: usize = 4 << 20;
 const HUGE: usize = 2 << 20;
 
@@ -30,12 +31,14 @@ impl Allocator {
     }
 }
 
-/// Lets the system's allocator keep up to 64 MiB of what is freed, for messages that come and go: a page costs more when it
-/// is touched for the first time than everything else that is done with it. To be called first of all.
+/// Lets the system's allocator keep up to 64 MiB of what is freed, for messages that come and go: a
+/// page costs more when it is touched for the first time than everything else that is done with it.
+/// To be called first of all.
 pub fn keep_freed() {
     #[cfg(target_env = "gnu")]
     {
-        // Both at once: the allocator moves neither any more once one is set. 32 MiB is the most that it takes.
+        // Both at once: the allocator moves neither any more once one is set. 32 MiB is the most
+        // that it takes.
         for (what, bytes) in
             [(libc::M_TRIM_THRESHOLD, 64 << 20), (libc::M_MMAP_THRESHOLD, 32 << 20)]
         {
@@ -45,8 +48,8 @@ pub fn keep_freed() {
     }
 }
 
-// SAFETY: every block comes from `map` or from `System` and goes back where it came from, which its layout, the same at
-// both times, decides; both give blocks of at least the size and alignment asked for.
+// SAFETY: Every block comes from `map` or from `System` and returns to its origin, which its layout
+// decides both times; both give blocks of at least the requested size and alignment.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if Self::is_large(layout) {
@@ -67,8 +70,8 @@ unsafe impl GlobalAlloc for Allocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if Self::is_large(layout) {
-            // SAFETY: a large block was mapped by `map` with this size, and nobody uses it any more.
-            // It fails for no mapping of ours; if it did, the block would merely stay.
+            // SAFETY: `map` mapped the large block with this size, and nothing uses it any more.
+            // The call fails for no mapping of ours; if it did, the block would stay mapped.
             let _ = unsafe { munmap(block.cast(), rounded(layout.size())) };
             return;
         }
@@ -102,11 +105,13 @@ const fn rounded(size: usize) -> usize {
     (size + HUGE - 1) & !(HUGE - 1)
 }
 
-/// A mapping of `size` bytes, rounded up, that begins at a multiple of 2 MiB; null if there is no memory.
+/// A mapping of `size` bytes, rounded up, that begins at a multiple of 2 MiB; null if there is no
+/// memory.
 fn map(size: usize) -> *mut u8 {
     let want = rounded(size);
     let Some(reserve) = want.checked_add(HUGE) else { return ptr::null_mut() };
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that
+    // exists.
     let mapped = unsafe {
         mmap_anonymous(
             ptr::null_mut(),
@@ -121,15 +126,16 @@ fn map(size: usize) -> *mut u8 {
     let block = start.wrapping_add(before);
     let after = reserve - before - want;
     if before > 0 {
-        // SAFETY: these bytes are the beginning of the mapping just made, and nobody knows them yet.
+        // SAFETY: These bytes are the beginning of the mapping just made, and nothing uses them
+        // yet.
         let _ = unsafe { munmap(start.cast(), before) };
     }
     if after > 0 {
         // SAFETY: likewise the end of it.
         let _ = unsafe { munmap(block.wrapping_add(want).cast(), after) };
     }
-    // SAFETY: the range is the rest of the mapping just made; the advice changes how it is backed, not what it holds. A
-    // kernel without huge pages refuses, and the block is as good.
+    // SAFETY: the range is the rest of the mapping just made; the advice changes how it is backed,
+    // not what it holds. A kernel without huge pages refuses, and the block is as good.
     let _ = unsafe { madvise(block.cast(), want, Advice::LinuxHugepage) };
     block
 }
@@ -151,8 +157,8 @@ mod tests {
     fn blocks_are_aligned_zeroed_and_kept_while_they_grow() {
         for size in [LARGE - 1, LARGE, LARGE + 1, 3 * LARGE + 4097] {
             let layout = Layout::from_size_align(size, 64).unwrap();
-            // SAFETY: the layout is not empty; every access stays within it; the block is given back once, with the
-            // layout it last had.
+            // SAFETY: the layout is not empty; every access stays within it; the block is given
+            // back once, with the layout it last had.
             unsafe {
                 let block = Allocator.alloc_zeroed(layout);
                 assert!(!block.is_null());
@@ -179,7 +185,8 @@ mod tests {
             // SAFETY: the layout is not empty, and the block goes back with it.
             unsafe { Allocator.dealloc(Allocator.alloc(layout), layout) };
         }
-        // A leak of the least part, 2 MiB each time, would be 2 GiB; other tests that run meanwhile take far less.
+        // A leak of the least part, 2 MiB each time, would be 2 GiB; other tests that run meanwhile
+        // take far less.
         let more = address_space_kib().saturating_sub(before);
         assert!(more < 1 << 20, "{more} KiB more than before");
     }

@@ -1,11 +1,12 @@
 //! Memory that another process may write at any moment.
 //!
-//! A [`Region`] is such memory, mapped: it is never lent as a slice. It is reached by copies ([`Region::copy_in`],
-//! [`Region::copy_out`]) and by single atomic words, every one of them checked against the region's end. A [`Sealed`] is
-//! the file behind one: what it proves is that nobody can shrink it, so that no access can fault. `Foreign` is memory that
-//! the program mapped and may unmap again: an access may fault, which is an error of the copy.
+//! A [`Region`] is such memory, mapped; it is never lent as a slice. It is reached by copies
+//! ([`Region::copy_in`], [`Region::copy_out`]) and by single atomic words, each of them checked
+//! against the region's end. A [`Sealed`] is the file behind one: no process can shrink it, so that
+//! no access can fault. [`Foreign`] is memory that the program has mapped and may unmap: an access
+//! that faults is an error of the copy.
 //!
-//! Not here: what the bytes mean (`ring`, `shm`).
+//! Not here: the meaning of the bytes (`ring`).
 
 use std::fs::File;
 use std::io;
@@ -27,14 +28,14 @@ mod tests;
 pub use foreign::Foreign;
 pub use guard::{Gone, look};
 
-/// What keeps the size of a shared file as it is, for good.
+/// The seals that fix the size of a shared file.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// The file system of an ordinary memfd (`statfs(2)`): its pages are there or are made on demand, never refused one by
-/// one as those of a huge-page file are.
+/// The file system of an ordinary memfd (`statfs(2)`): its pages are there or are made on demand,
+/// never refused one by one as those of a huge-page file are.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// A memory file whose size nobody can change any more.
+/// A memory file whose size is fixed.
 #[derive(Debug)]
 pub struct Sealed {
     fd: OwnedFd,
@@ -51,7 +52,8 @@ impl Sealed {
             "sprat-ring",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
         )?;
-        // Allocated now, so that a lack of memory is an error here and not a fault at some later access.
+        // Allocated now, so that a lack of memory is an error here and not a fault at some later
+        // access.
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
         Ok(Self { fd, len })
@@ -59,8 +61,7 @@ impl Sealed {
 
     /// Accepts a file that a peer sent, if it has exactly `len` bytes for good.
     ///
-    /// # Errors
-    /// `InvalidData` if its size, its seals or its file system are not what [`Sealed::create`] makes.
+    /// # Errors `InvalidData` if its size, its seals or its file system are not what [`Sealed::create`] makes.
     pub fn check(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let seals = rustix::fs::fcntl_get_seals(&fd)
@@ -78,10 +79,10 @@ impl Sealed {
         Ok(Self { fd, len })
     }
 
-    /// Accepts the first `len` bytes of a file that another program made, if it cannot shrink any more.
+    /// Accepts the first `len` bytes of a file that another program made, if it cannot shrink any
+    /// more.
     ///
-    /// # Errors
-    /// `InvalidData` if it can, is shorter, or is on a file system where a page may be refused later.
+    /// # Errors `InvalidData` if it can, is shorter, or is on a file system where a page may be refused later.
     pub fn unshrinkable(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let seals = rustix::fs::fcntl_get_seals(&fd)
@@ -132,14 +133,15 @@ pub struct Region {
 
 // SAFETY: the mapping belongs to the region alone and does not depend on a thread.
 unsafe impl Send for Region {}
-// SAFETY: `&self` methods access the memory by atomics and by opaque copies, which are made for concurrent writers.
+// SAFETY: `&self` methods access the memory by atomics and by opaque copies, which are made for
+// concurrent writers.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps a sealed file, all of it at once, so that no later access stops for a page; the file may be closed afterwards.
+    /// Maps a sealed file, all of it at once, so that no later access stops for a page; the file
+    /// may be closed afterwards.
     ///
-    /// # Errors
-    /// The system call failed.
+    /// # Errors The system call failed.
     pub fn map(file: &Sealed) -> io::Result<Self> {
         Self::map_with(file, MapFlags::SHARED | MapFlags::POPULATE)
     }
@@ -153,8 +155,8 @@ impl Region {
     }
 
     fn map_with(file: &Sealed, flags: MapFlags) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; the seals keep the file
-        // from shrinking under it.
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours;
+        // the seals keep the file from shrinking under it.
         let base = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
@@ -168,13 +170,13 @@ impl Region {
         Self::own(base, file.len)
     }
 
-    /// Maps `len` bytes of what a device of the kernel offers at `offset` of `fd`: the ring of a packet socket.
+    /// Maps `len` bytes of what a device of the kernel offers at `offset` of `fd`: the ring of a
+    /// packet socket.
     ///
-    /// # Errors
-    /// The system call failed.
+    /// # Errors The system call failed.
     pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; a device's memory does not
-        // shrink while it is mapped.
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; a
+        // device's memory does not shrink while it is mapped.
         let base = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
@@ -196,7 +198,7 @@ impl Region {
         Self::zeros(len, MapFlags::SHARED | MapFlags::POPULATE)
     }
 
-    /// The same, but this process's own, and a page takes memory only from its first use on.
+    /// Maps `len` bytes of zeros for this process alone; a page takes memory from its first use on.
     ///
     /// # Errors
     /// The system call failed.
@@ -245,11 +247,11 @@ impl Region {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// The address of `offset`, from which `n` bytes lie in the region: for system calls that move bytes from or to where
-    /// they lie. It is valid as long as the region; no reference may be made of it.
+    /// The address of `offset`, from which `n` bytes lie in the region: for system calls that move
+    /// bytes from or to where they lie. It is valid as long as the region; no reference may be made
+    /// of it.
     ///
-    /// # Panics
-    /// If the region has fewer bytes there.
+    /// # Panics If the region has fewer bytes there.
     #[inline]
     pub(crate) fn address(&self, offset: usize, n: usize) -> *mut u8 {
         self.at(offset, n)
@@ -262,31 +264,33 @@ impl Region {
     #[inline(always)]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let dst = self.at(offset, bytes.len());
-        // SAFETY: `at` checked the region's side, the slice is readable, and nothing lends region memory as a slice, so
-        // the two do not overlap.
+        // SAFETY: `at` checked the region's side, the slice is readable, and nothing lends region
+        // memory as a slice, so the two do not overlap.
         unsafe { copy::copy(dst, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies words of eight bytes into the region at `offset`, which must be a multiple of eight: what the caller has just
-    /// put together goes there from the processor's registers, and not by way of its own memory.
+    /// Copies words of eight bytes into the region at `offset`, which must be a multiple of eight:
+    /// what the caller has just put together goes there from the processor's registers, and not by
+    /// way of its own memory.
     ///
-    /// # Panics
-    /// If they do not fit there, or `offset` is no multiple of eight.
+    /// # Panics If they do not fit there, or `offset` is no multiple of eight.
     #[inline(always)]
     pub fn copy_words_in(&self, offset: usize, words: &[[u8; 8]]) {
         assert!(offset.is_multiple_of(8), "a word at an odd place");
         let dst = self.at(offset, 8 * words.len()).cast::<u64>();
         for (i, word) in words.iter().enumerate() {
-            // SAFETY: the `i`th of the words that `at` checked, aligned (mappings begin on a page), valid as long as `self`;
-            // atomics are made for concurrent writers, also in other processes.
+            // SAFETY: the `i`th of the words that `at` checked, aligned (mappings begin on a page),
+            // valid as long as `self`; atomics are made for concurrent writers, also in other
+            // processes.
             let to = unsafe { AtomicU64::from_ptr(dst.add(i)) };
             to.store(u64::from_le_bytes(*word).to_le(), Ordering::Relaxed);
         }
     }
 
-    /// Writes one block at `offset`, a multiple of eight, where it has `room`: `words`, of which all but the first `keep` bytes give
-    /// way to `parts` behind them. Returns the bytes of the block; `None`, and whatever of it fits is there, if it does not fit
-    /// into its room, or that into the region.
+    /// Writes one block at `offset`, a multiple of eight, where it has `room`: `words`, of which
+    /// all but the first `keep` bytes give way to `parts` behind them. Returns the bytes of the
+    /// block; `None`, and whatever of it fits is there, if it does not fit into its room, or that
+    /// into the region.
     #[inline(always)]
     pub fn fill<const N: usize>(
         &self,
@@ -302,8 +306,9 @@ impl Region {
         }
         let dst = self.at(offset, room);
         for (i, word) in words.iter().enumerate() {
-            // SAFETY: within the room, which lies in the mapping, aligned (mappings begin on a page), valid as long as `self`;
-            // atomics are made for concurrent writers, also in other processes.
+            // SAFETY: within the room, which lies in the mapping, aligned (mappings begin on a
+            // page), valid as long as `self`; atomics are made for concurrent writers, also in
+            // other processes.
             let to = unsafe { AtomicU64::from_ptr(dst.add(8 * i).cast()) };
             to.store(word.to_le(), Ordering::Relaxed);
         }
@@ -312,19 +317,18 @@ impl Region {
             if part.len() > room - at {
                 return None;
             }
-            // SAFETY: from `at` on the room has this many bytes, the slice is readable, and nothing lends region memory as a
-            // slice, so the two do not overlap.
+            // SAFETY: from `at` on the room has this many bytes, the slice is readable, and nothing
+            // lends region memory as a slice, so the two do not overlap.
             unsafe { copy::copy(dst.add(at), part.as_ptr(), part.len()) };
             at += part.len();
         }
         Some(at)
     }
 
-    /// Copies the region's bytes from `offset` into `bytes`. If another process writes them meanwhile, the result is any
-    /// mixture.
+    /// Copies the region's bytes from `offset` into `bytes`. If another process writes them
+    /// meanwhile, the result is any mixture.
     ///
-    /// # Panics
-    /// If the region has fewer bytes there.
+    /// # Panics If the region has fewer bytes there.
     #[inline(always)]
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let src = self.at(offset, bytes.len());
@@ -332,8 +336,8 @@ impl Region {
         unsafe { copy::copy(bytes.as_mut_ptr(), src, bytes.len()) }
     }
 
-    /// Appends a copy of the region's `n` bytes from `offset` to `bytes`. As [`Region::copy_out`], but nothing has to be
-    /// written there before.
+    /// Appends a copy of the region's `n` bytes from `offset` to `bytes`. While another process
+    /// writes them, the result is any mixture.
     ///
     /// # Panics
     /// If the region has fewer bytes there.
@@ -342,8 +346,9 @@ impl Region {
         let src = self.at(offset, n);
         bytes.reserve(n);
         let len = bytes.len();
-        // SAFETY: `at` checked the region's side; the vector has room for `n` bytes behind its first `len`, is borrowed
-        // mutably, and is no region's memory, so that the two do not overlap. Afterwards these bytes are written.
+        // SAFETY: `at` checked the region's side; the vector has room for `n` bytes behind its
+        // first `len`, is borrowed mutably, and is no region's memory, so that the two do not
+        // overlap. Afterwards these bytes are written.
         unsafe {
             copy::copy(bytes.as_mut_ptr().add(len), src, n);
             bytes.set_len(len + n);
@@ -363,19 +368,19 @@ impl Region {
         unsafe { sum::sum(crc, src, n) }
     }
 
-    /// The region's `n` bytes from `offset` as they lie there.
+    /// Lends the region's `n` bytes from `offset`.
     ///
     /// # Panics
     /// If the region has fewer bytes there.
     ///
     /// # Safety
-    /// Nobody writes them while they are borrowed, neither through this region nor elsewhere: they were handed over by a peer
-    /// that can be trusted like the memory itself, the kernel.
+    /// Nothing writes them while they are borrowed, neither through this region nor elsewhere: a
+    /// trusted peer, the kernel, has handed them over.
     #[inline]
     pub(crate) unsafe fn lend(&self, offset: usize, n: usize) -> &[u8] {
         let at = self.at(offset, n);
-        // SAFETY: `at` checked that they are mapped, and they stay so as long as `self`; that they do not change is the
-        // caller's promise.
+        // SAFETY: `at` checked that they are mapped, and they stay so as long as `self`; that they
+        // do not change is the caller's promise.
         unsafe { std::slice::from_raw_parts(at, n) }
     }
 
@@ -388,8 +393,8 @@ impl Region {
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word at an odd place");
         let at = self.at(offset, 8).cast();
-        // SAFETY: eight bytes within the mapping, aligned (mappings begin on a page), valid as long as `self`; atomics
-        // are made for concurrent writers, also in other processes.
+        // SAFETY: eight bytes within the mapping, aligned (mappings begin on a page), valid as long
+        // as `self`; atomics are made for concurrent writers, also in other processes.
         unsafe { AtomicU64::from_ptr(at) }
     }
 
@@ -433,7 +438,8 @@ impl Region {
     }
 }
 
-/// Somebody reached past the end. Apart, so that the arguments of the message cost nothing where there is none.
+/// Reports an access behind the end. It is a function of its own, so that the arguments of the
+/// message cost nothing otherwise.
 #[cold]
 fn outside(offset: usize, n: usize, len: usize) -> ! {
     panic!("{n} bytes at {offset} of {len}")
@@ -441,7 +447,8 @@ fn outside(offset: usize, n: usize, len: usize) -> ! {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: this very mapping, which nothing borrows any more. The call cannot fail for a whole mapping.
+        // SAFETY: this very mapping, which nothing borrows any more. The call cannot fail for a
+        // whole mapping.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -2,7 +2,8 @@ use std::os::fd::AsFd;
 
 use super::*;
 
-/// Every length up to past the last change of method, and odd offsets: what goes in comes out, and nothing else changes.
+/// Every length up to past the last change of method, and odd offsets: what goes in comes out, and
+/// nothing else changes.
 #[test]
 fn copies_are_exact_at_every_length_and_offset() {
     let region = Region::anonymous(8192).unwrap();

@@ -1,4 +1,5 @@
-//! Interfaces of the calling thread's network namespace: what they are, and, for namespaces of our own, how they are made.
+//! Interfaces of the calling thread's network namespace: what they are, and, for namespaces of our
+//! own, how they are made.
 
 use std::io;
 use std::net::IpAddr;
@@ -50,7 +51,7 @@ const NAME_ROOM: usize = 16;
 pub struct Link {
     /// Its number.
     pub index: u32,
-    /// Its hardware address; zero for kinds that have none of six octets.
+    /// Its hardware address; zero for kinds that have none of six bytes.
     pub mac: Mac,
     /// Its MTU.
     pub mtu: usize,
@@ -155,11 +156,10 @@ pub fn fuzz(bytes: &[u8]) {
     }
 }
 
-/// Makes a veth pair: what one end sends, the other one receives. Each end lies in a namespace of ours and is switched on; each
-/// has `queues` queues.
+/// Makes a veth pair: what one end sends, the other one receives. Each end lies in a namespace of
+/// ours and is switched on; each has `queues` queues.
 ///
-/// # Errors
-/// The kernel has no veth, a name is taken, or the MTU is more than 65,535.
+/// # Errors The kernel has no veth, a name is taken, or the MTU is more than 65,535.
 pub fn veth(ends: [(&Namespace, &str); 2], mtu: usize, queues: u32) -> io::Result<()> {
     let [(here, name), (there, peer)] = ends;
     let end = |message: Message, name: &str| {
@@ -237,8 +237,7 @@ pub fn remove(name: &str) -> io::Result<()> {
 
 /// Gives an interface an address of the kernel's own IP, on a network of the first `prefix` bits.
 ///
-/// # Errors
-/// There is none of that name, it has the address, IPv6 is switched off, or CAP_NET_ADMIN is missing.
+/// # Errors There is none of that name, it has the address, IPv6 is switched off, or CAP_NET_ADMIN is missing.
 pub fn address(name: &str, at: IpAddr, prefix: u8) -> io::Result<()> {
     let index = find(name)?.index;
     if at.is_ipv6() {

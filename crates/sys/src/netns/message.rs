@@ -80,8 +80,8 @@ impl Message {
         self
     }
 
-    /// Asks the kernel, in the calling thread's namespace; its first answer without the message's header, empty if all it says is
-    /// that it is done.
+    /// Asks the kernel, in the calling thread's namespace; its first answer without the message's
+    /// header, empty if all it says is that it is done.
     pub(super) fn ask(mut self) -> io::Result<Vec<u8>> {
         let len = self.bytes.len() as u32;
         self.bytes[..4].copy_from_slice(&u32s(len));

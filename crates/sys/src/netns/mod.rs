@@ -1,10 +1,12 @@
-//! Network namespaces for tests and local measurements: networks of our own, joined by veth pairs, that nobody else sees and
-//! that are gone with whoever made them.
+//! Network namespaces for tests and local measurements: networks of their own, joined by veth
+//! pairs, which no other process sees and which end with their creator.
 //!
-//! A [`Namespace`] has no name and no file: it lives as long as something has it open, this value, a thread inside, a socket
-//! or a process that was started inside. So nothing can stay behind, not even after SIGKILL. It needs CAP_SYS_ADMIN.
+//! A [`Namespace`] has no name and no file. It lives as long as something has it open: this value,
+//! a thread inside, a socket or a process that was started inside. So nothing stays behind, not
+//! even after SIGKILL. It needs CAP_SYS_ADMIN.
 //!
-//! Not here: routes, bridges, bandwidth. Interfaces are made by rtnetlink (`link`), without the command `ip`.
+//! Not here: routes, bridges, bandwidth. Interfaces are made by rtnetlink (`link`), without the
+//! command `ip`.
 
 use std::fs::File;
 use std::io;
@@ -31,12 +33,12 @@ pub struct Namespace {
 impl Namespace {
     /// A new one.
     ///
-    /// # Errors
-    /// `PermissionDenied` without CAP_SYS_ADMIN; the kernel has no network namespaces, or no room for another one.
+    /// # Errors `PermissionDenied` without CAP_SYS_ADMIN; the kernel has no network namespaces, or no room for another one.
     pub fn new() -> io::Result<Self> {
         let made = || {
             leave()?;
-            // Its interfaces stay silent: no router is sought and no address announced that nobody asked for.
+            // The interfaces send nothing on their own: no router solicitation, no address
+            // announcement.
             for which in ["all", "default"] {
                 let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/accept_dad"), "0");
                 let _ =
@@ -54,10 +56,10 @@ impl Namespace {
         })
     }
 
-    /// Runs `body` inside, in a thread of its own. Sockets and devices that it opens stay inside when it hands them out.
+    /// Runs `body` inside, in a thread of its own. Sockets and devices that it opens stay inside
+    /// when it hands them out.
     ///
-    /// # Errors
-    /// The kernel does not let us in.
+    /// # Errors The kernel does not let us in.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> io::Result<T> {
         let inside = || {
             move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -66,11 +68,11 @@ impl Namespace {
         thread::scope(|scope| joined(scope.spawn(inside).join()))
     }
 
-    /// Moves the calling thread inside until the guard is dropped: also what it starts meanwhile, threads and processes, is
-    /// inside and stays there.
+    /// Moves the calling thread inside until the returned value is dropped. Threads and processes
+    /// that it starts meanwhile are inside and stay there.
     ///
     /// # Errors
-    /// The kernel does not let us in.
+    /// The kernel refuses.
     pub fn enter(&self) -> io::Result<Inside> {
         let before = File::open(HERE)?.into();
         move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -101,7 +103,8 @@ impl Drop for Inside {
 
 /// Puts the calling thread into a new network namespace.
 fn leave() -> io::Result<()> {
-    // SAFETY: of all that can be unshared this is the network alone: file descriptors stay those of the whole process.
+    // SAFETY: of all that can be unshared this is the network alone: file descriptors stay those of
+    // the whole process.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
 }
 

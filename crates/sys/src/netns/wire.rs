@@ -1,5 +1,5 @@
-//! Two hosts and the cable between them: namespaces joined by a veth pair, each with an address of the kernel's own, for
-//! tests and local measurements.
+//! Two hosts and the cable between them: namespaces joined by a veth pair, each with an address of
+//! the kernel's own, for tests and local measurements.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,18 +16,18 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A new one. The kernel's addresses at its ends are 10.83.0.1 and 10.83.0.2, of a network of 24 bits.
+    /// A new one. The kernel's addresses at its ends are 10.83.0.1 and 10.83.0.2, of a network of
+    /// 24 bits.
     ///
-    /// # Errors
-    /// CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or the kernel has no veth.
+    /// # Errors CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or the kernel has no veth.
     pub fn new(mtu: usize) -> io::Result<Self> {
         Self::with_queues(mtu, 1)
     }
 
-    /// The same with `queues` queues at each end.
+    /// Makes a wire with `queues` queues at each end.
     ///
     /// # Errors
-    /// As [`Wire::new`].
+    /// The errors of [`Wire::new`].
     pub fn with_queues(mtu: usize, queues: u32) -> io::Result<Self> {
         let ends = [Namespace::new()?, Namespace::new()?];
         link::veth([(&ends[0], DEV), (&ends[1], DEV)], mtu, queues)?;
@@ -40,10 +40,10 @@ impl Wire {
         Ok(Self { ends })
     }
 
-    /// Another cable beside the first, called `dev` at both ends, without addresses of the kernel's.
+    /// Another cable beside the first, called `dev` at both ends, without addresses of the
+    /// kernel's.
     ///
-    /// # Errors
-    /// The name is taken, or as [`Wire::new`].
+    /// # Errors The name is taken, or as [`Wire::new`].
     pub fn add(&self, dev: &str, mtu: usize) -> io::Result<()> {
         let [a, b] = &self.ends;
         link::veth([(a, dev), (b, dev)], mtu, 1)
@@ -64,7 +64,8 @@ impl Wire {
         Ipv4Addr::new(10, 83, 0, 1 + i as u8)
     }
 
-    /// An address for a stack of our own at end `i`, which the kernel does not know; `n` tells several apart.
+    /// An address for a stack of our own at end `i`, which the kernel does not know; `n` tells
+    /// several apart.
     #[must_use]
     pub const fn ours(i: usize, n: u8) -> IpAddr {
         IpAddr::V4(Ipv4Addr::new(10, 83, 0, 100 + 100 * i as u8 + n))

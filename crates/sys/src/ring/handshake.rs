@@ -1,13 +1,13 @@
-//! The sleep and wake handshake, every interleaving of it: two processors with store buffers (as x86 has them), the steps
-//! of `Producer::push` and of a consumer that lies down, and a search of all states for one in which a record waits and
-//! nobody will ever move.
+//! The sleep and wake handshake in every interleaving: two processors with store buffers (as x86
+//! has them), the steps of `Producer::push` and of a consumer that goes to sleep, and a search of
+//! all states for one in which a record waits and no step is left.
 
 use std::collections::HashSet;
 
-/// Who orders its publishing store before its look at the other side's flag, and how.
+/// The side that orders its publishing store before it reads the other side's flag, and the means.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Nobody: the mistake that the search must find.
+    /// Neither side: the mistake that the search must find.
     Nobody,
     /// The consumer's barrier empties the store buffers of both.
     Barrier,
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// The worlds that one step of anybody leads to.
+    /// The states that one step of either side leads to.
     fn next(&self, order: Order) -> Vec<Self> {
         let mut worlds = Vec::new();
         for buffer in [0, 1] {
@@ -140,7 +140,7 @@ impl World {
     }
 }
 
-/// True if some order of steps ends with a record that nobody reads.
+/// True if some order of steps ends with a record that is never read.
 fn can_hang(order: Order) -> bool {
     let mut seen = HashSet::new();
     let mut open = vec![World::default()];

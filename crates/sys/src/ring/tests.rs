@@ -112,7 +112,8 @@ fn headers_and_parts_make_the_record_that_they_would_make_as_parts() {
     assert_eq!(consumer.pop(&mut buffer), Ok(None));
 }
 
-/// One thread, random turns, a queue as the oracle; small and large records, so that every wrap case occurs.
+/// One thread, random turns, a queue as the oracle; small and large records, so that every wrap
+/// case occurs.
 #[test]
 fn random_turns_agree_with_a_queue() {
     let mut rng = Rng::seeded(7);
@@ -154,7 +155,8 @@ fn the_longest_records_pass_even_through_the_smallest_ring() {
     let (mut producer, mut consumer) = pair(MIN_SIZE);
     let (longest, mut buffer) = (vec![7; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
     for lap in 0..100 {
-        // A reader that has read all has always told enough for the next record, so nobody waits for ever.
+        // A reader that has read all has always told enough for the next record, so nobody waits
+        // for ever.
         assert_eq!(producer.push(&[&longest]), Ok(Push::Done { wake: false }), "lap {lap}");
         assert_eq!(producer.push(&[&longest[..lap]]), Ok(Push::Done { wake: false }), "lap {lap}");
         assert_eq!(consumer.pop(&mut buffer), Ok(Some(MAX_PAYLOAD)));
@@ -222,7 +224,8 @@ fn heads_that_cannot_be_break_the_ring() {
     assert_eq!(producer.push(&[&record]), Err(Broken));
 }
 
-/// The other side scribbles over the whole region, now and then knowing the right tags, while this side reads and writes.
+/// The other side scribbles over the whole region, now and then knowing the right tags, while this
+/// side reads and writes.
 #[test]
 fn a_hostile_peer_cannot_do_more_than_break_the_ring() {
     let mut rng = Rng::seeded(11);
@@ -268,7 +271,8 @@ fn scribble(place: &Place, rng: &mut Rng) {
     place.memory.word(place.control + HEAD).store(rng.below(1 << 20), Ordering::Relaxed);
 }
 
-/// Both flags at work: each side sleeps whenever it can do nothing, and is woken by nothing but the flags.
+/// Both flags at work: each side sleeps whenever it can do nothing, and is woken by nothing but the
+/// flags.
 #[test]
 fn nobody_sleeps_for_ever() {
     const RECORDS: u64 = 30_000;

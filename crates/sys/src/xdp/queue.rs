@@ -168,7 +168,7 @@ impl Queue {
         unsafe { self.memory.lend(at, len) }
     }
 
-    /// Where the part `desc` of a frame lies, if it lies in a chunk for arriving frames.
+    /// The place of the part `desc` of a frame, if it lies in a chunk for arriving frames.
     fn part(&self, desc: Desc) -> Option<(usize, usize)> {
         let (at, len) = (usize::try_from(desc.addr).ok()?, desc.len as usize);
         let end = (at / CHUNK + 1) * CHUNK;
@@ -223,7 +223,7 @@ impl Queue {
         self.rx.is_ready()
     }
 
-    /// What the kernel has counted on this socket.
+    /// The kernel's counters of this socket.
     #[must_use]
     pub fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.socket).ok()

@@ -1,12 +1,14 @@
-//! The four rings of an AF_XDP socket, shared with the kernel: rx (frames that arrived), tx (frames to
-//! send), fill (chunks for frames that will arrive) and completion (chunks of frames that were sent).
+//! The four rings of an AF_XDP socket, shared with the kernel: rx (frames that arrived), tx (frames
+//! to send), fill (chunks for frames that will arrive) and completion (chunks of frames that were
+//! sent).
 //!
 //! ```text
 //! producer: u32 · consumer: u32 · flags: u32      at offsets that the kernel names
-//! entries                                         a power of two: descriptors (16 bytes) or addresses (8)
+//! entries      a power of two: descriptors (16 bytes) or addresses (8)
 //! ```
-//! Numbers only grow and wrap at 2³²; an entry's place is its number modulo the ring's size. One side
-//! writes `producer`, the other side `consumer`.
+//!
+//! Numbers only grow and wrap at 2³²; an entry's place is its number modulo the ring's size. One
+//! side writes `producer`, the other side `consumer`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,7 +27,7 @@ pub(super) struct Desc {
     pub(super) options: u32,
 }
 
-/// Another part of the same frame follows (`XDP_PKT_CONTD`).
+/// Another part of this frame follows (`XDP_PKT_CONTD`).
 pub(super) const MORE: u32 = 1;
 
 /// One ring, of which this side is the consumer or the producer.

@@ -60,7 +60,8 @@ impl Stock {
         self.wanted.saturating_sub(left)
     }
 
-    /// The chunks that the kernel is to get before this side sleeps, besides the `left` that it has.
+    /// The chunks that the kernel is to get before this side sleeps, besides the `left` that it
+    /// has.
     pub(super) fn owed_asleep(&self, left: u32) -> u32 {
         self.wanted.max(ASLEEP).min(self.most).saturating_sub(left)
     }
@@ -87,7 +88,8 @@ mod tests {
             used.insert(chunk);
             stock.put(chunk);
         }
-        // The chunks that it was given at the start, and those that it was given before it used any.
+        // The chunks that it was given at the start, and those that it was given before it used
+        // any.
         assert!(used.len() as u32 <= 2 * FEW, "{} chunks", used.len());
     }
 

@@ -1,12 +1,12 @@
-//! A link's control socket: the exchange that makes the rings of a connection.
+//! The control socket of a link: the exchange that makes the rings of a connection.
 //!
 //! ```text
-//! server ─ Hello ─►   ◄─ Init ─  Ack ─►   ◄─ AddRegion, its file ─  Ack ─►   ◄─ AddRing, its interrupt (twice or more) ─  Ack ─►
+//! server ─ Hello ─►   ◄─ Init ─  Ack ─►   ◄─ AddRegion, its file ─  Ack ─►   ◄─ AddRing (twice or more) ─  Ack ─►
 //!                     ◄─ Connect ─  Connected ─►                either ─ Disconnect, why ─►
 //! ```
 //!
-//! Always holds: a peer that says anything out of turn is told so and left; memory is mapped only from files that cannot
-//! shrink, and no more of it than the limits below.
+//! Always holds: a peer that sends a message out of turn gets a Disconnect. Memory is mapped only
+//! from files that cannot shrink, and no more of it than the limits below.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -28,29 +28,30 @@ use super::ring::{Broken, Laid, Ring, Sink, Source, interrupt};
 use crate::driver::shm::connected::Connected;
 use sprat_sys::memory::{Region, Sealed};
 
-/// Most regions of a peer: DPDK has one, or with its zero-copy one for each of its own memory areas.
+/// Most regions of a peer: DPDK has one, or with its zero-copy one for each of its own memory
+/// areas.
 const MOST_REGIONS: usize = 8;
 /// Most rings of a client each way.
 const MOST_RINGS: usize = 16;
-/// Most octets of a peer's region.
+/// Most bytes of a peer's region.
 const MOST_OCTETS: u64 = 256 << 20;
-/// Who we say we are.
+/// The name of this program.
 const NAME: &str = "sprat";
 
-/// What a client asks for, or a server wants to be asked for.
+/// The parameters that a client requests, or a server expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// The interface's number; a server without one gives anybody what he asks for.
+    /// The interface's number. A server without one accepts any.
     pub(super) id: Option<u32>,
     /// Zeros for none.
     pub(super) secret: [u8; SECRET],
-    /// Descriptors of a ring, as a power of two, and octets of a buffer: the client's choice.
+    /// Descriptors of a ring, as a power of two, and bytes of a buffer: the client's choice.
     pub(super) log2: u8,
     pub(super) buffer: usize,
 }
 
-/// The rings of a link: two as a rule. A client with several queues sends by all of them, and takes what comes by any: so a
-/// server empties all, and fills the first.
+/// The rings of a link: two as a rule. A client with several queues sends by all of them, and takes
+/// what comes by any: so a server empties all, and fills the first.
 #[derive(Debug)]
 pub(super) struct Rings {
     pub(super) source: Source,
@@ -71,7 +72,8 @@ impl Rings {
         std::iter::once(&mut self.source).chain(&mut self.more)
     }
 
-    /// Takes as many frames as there are and as the burst has room for; returns how many were no frames.
+    /// Takes as many frames as there are and as the burst has room for; returns how many were no
+    /// frames.
     #[inline]
     pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
         if self.more.is_empty() { self.source.take(burst) } else { self.take_in_turns(burst) }
@@ -91,7 +93,7 @@ impl Rings {
     }
 }
 
-/// Where the exchange stands.
+/// The stage of the exchange.
 #[derive(Debug)]
 enum Stage {
     /// The server: what the client has said so far.
@@ -102,7 +104,7 @@ enum Stage {
     Done,
 }
 
-/// What a client has said.
+/// The messages that a client has sent.
 #[derive(Debug, Default)]
 struct Said {
     greeted: bool,
@@ -111,7 +113,7 @@ struct Said {
     rings: [Vec<(AddRing, OwnedFd)>; 2],
 }
 
-/// What a client still has to say, the last thing first, and the rings that come of it.
+/// The messages that a client still has to send, the last one first, and the rings that they make.
 #[derive(Debug)]
 struct Saying {
     left: Vec<(Message, Option<OwnedFd>)>,
@@ -126,7 +128,7 @@ pub(super) struct Control {
     stage: Stage,
 }
 
-/// What has come of the exchange.
+/// The result of the exchange.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// It goes on, or nothing was said.
@@ -257,7 +259,7 @@ impl Control {
     }
 }
 
-/// What follows from a message.
+/// The reaction to a message.
 enum Answer {
     Say(Message, Option<OwnedFd>),
     Link(Box<Rings>),
@@ -326,7 +328,8 @@ fn check(init: &Init, wanted: &Wanted) -> Result<(), &'static str> {
     if wanted.id.is_some_and(|id| id != init.id) {
         return Err("ID not found");
     }
-    // Whoever can connect to the socket can read it anyway: a secret keeps mistakes out, not attackers.
+    // A process that can connect to the socket can read the secret anyway, so a secret prevents
+    // mistakes and not attacks.
     if wanted.secret != [0; SECRET] && wanted.secret != init.secret {
         Err("Incorrect secret")
     } else {
@@ -364,7 +367,7 @@ fn link(said: &mut Said) -> Result<Box<Rings>, &'static str> {
     Ok(Box::new(rings))
 }
 
-/// The client: what follows the server's answers.
+/// The client's reaction to the server's answers.
 fn go_on(saying: &mut Option<Box<Saying>>, wanted: &Wanted, message: Message) -> Went {
     let Some(known) = saying else {
         let Message::Hello(hello) = message else { return Err("Message out of turn") };
@@ -392,7 +395,8 @@ fn go_on(saying: &mut Option<Box<Saying>>, wanted: &Wanted, message: Message) ->
     }
 }
 
-/// One region: the ring to the server, the one to the client, the buffers of the one and of the other.
+/// One region: the ring to the server, the one to the client, the buffers of the one and of the
+/// other.
 fn lay_out(wanted: &Wanted, log2: u8) -> io::Result<Saying> {
     let ring = ring_len(log2);
     let buffers = wanted.buffer << log2;

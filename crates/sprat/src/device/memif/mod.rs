@@ -1,16 +1,17 @@
-//! memif: Ethernet frames through memory shared with another process, in the format of VPP and DPDK, so that `net_memif` is a
-//! peer as good as another Sprat. No root, no kernel on the path of a frame.
+//! memif: Ethernet frames through memory shared with another process, in the format of VPP and
+//! DPDK, so that DPDK's `net_memif` is a peer as well as another Sprat. It needs no root, and no
+//! frame passes the kernel.
 //!
 //! ```text
-//! server  listens on a Unix socket; a link for each client, all of them one device: a frame goes to the link that its
-//!         destination was last seen at, a group's to all
-//! client  has one link; connects anew when it ends
+//! server  listens on a Unix socket; a link for each client, all of them one device: a frame goes to
+//!         the link from which its destination last sent, a group's frame to all
+//! client  has one link; connects again when it ends
 //! ```
 //!
-//! Always holds: what a peer does harms its own link alone, which then ends and is counted; an address stays with the living
-//! link that it came from first.
+//! Always holds: a peer harms its own link alone, which then ends and is counted. An address stays
+//! with the living link that used it first.
 //!
-//! Not here: the exchange that makes a link (`control`), what is in a ring (`ring`).
+//! Not here: the exchange that makes a link (`control`), and the contents of a ring (`ring`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,17 +46,18 @@ use ring::{Broken, Source};
 const MOST_LINKS: usize = 64;
 /// Most addresses that are remembered.
 const MOST_ADDRESSES: usize = 4096;
-/// After so many looks into the rings the sockets are looked at too: a system call.
+/// Polls of the rings between two polls of the sockets, which cost a system call.
 const LOOKS: u32 = 512;
-/// The same while something is being said.
+/// Polls of the rings between two polls of the sockets while a link is being made.
 const LOOKS_OPENING: u32 = 16;
-/// The same where all that is to be said has been, with somebody: who comes later, or goes, can wait some tenths of a millisecond.
+/// Polls of the rings between two polls of the sockets once a link stands: a client that connects
+/// or leaves can wait some tenths of a millisecond.
 const LOOKS_LINKED: u32 = 8 * LOOKS;
-/// How long a client may take to say all.
+/// The time that a client has for the whole exchange.
 const PATIENCE_NS: u64 = 2 * SECOND;
-/// How long a client waits before it tries to connect again.
+/// The time after which a client tries to connect again.
 const AGAIN_NS: u64 = 100 * MS;
-/// What the listening socket is called in the epoll; links have numbers below.
+/// The epoll's data for the listening socket; links have lower numbers.
 const LISTENER: u64 = u64::MAX;
 /// Set in a link's number, it means among the epoll events that the peer's process has ended.
 const ENDED: u64 = 1 << 63;
@@ -63,7 +65,7 @@ const ENDED: u64 = 1 << 63;
 /// Which side this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Listens; uses the memory of those who come.
+    /// Listens; uses the memory of its clients.
     Server,
     /// Connects; makes the memory.
     Client,
@@ -97,7 +99,7 @@ enum To {
     All,
 }
 
-/// What has been counted.
+/// Counters.
 #[derive(Clone, Copy, Default, Debug)]
 struct Counts {
     links: u64,
@@ -110,7 +112,7 @@ struct Counts {
     tx_nobody: u64,
 }
 
-/// See the file.
+/// A memif device.
 #[derive(Debug)]
 pub struct Memif {
     options: Options,
@@ -121,23 +123,24 @@ pub struct Memif {
     /// By their numbers, which only grow. A few at most, and one as a rule.
     links: Vec<Link>,
     next: u64,
-    /// Where the next burst begins.
+    /// The link at which the next burst begins.
     after: u64,
     /// Which link an address is at, and the last address that was seen, if there are several links.
     addresses: BTreeMap<Mac, u64>,
     last: Option<(Mac, u64)>,
     burst: Burst,
-    /// Looks until the sockets are looked at.
+    /// Polls until the sockets are polled.
     looks: u32,
     clock: Clock,
     again: Instant,
     counts: Counts,
-    /// Why the last link ended.
+    /// The cause of the last link's end.
     reason: Option<String>,
 }
 
 impl Memif {
-    /// Opens one. A server's listens at once; a client's is connected, or tries again and again, if nobody listens yet.
+    /// Opens a memif. A server listens at once; a client connects, or tries again until a server
+    /// listens.
     ///
     /// # Errors
     /// An option that cannot be; the socket cannot be made; a server listens there already.
@@ -182,13 +185,13 @@ impl Memif {
         Ok(memif)
     }
 
-    /// How many peers there are.
+    /// The peers that have a link.
     #[must_use]
     pub fn links(&self) -> usize {
         self.links.iter().filter(|l| l.rings.is_some()).count()
     }
 
-    /// Why the last link ended, if one has.
+    /// The cause of the last link's end, if one has ended.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
@@ -270,12 +273,12 @@ impl Memif {
         }
     }
 
-    /// Where a link is, while it lives.
+    /// The index of a living link.
     fn place(&self, number: u64) -> Option<usize> {
         self.links.binary_search_by_key(&number, |l| l.number).ok()
     }
 
-    /// What a peer says, a few messages at most.
+    /// Handles a few messages of a peer.
     fn hear(&mut self, number: u64) {
         for _ in 0..8 {
             let Some(place) = self.place(number) else { return };
@@ -324,7 +327,7 @@ impl Memif {
             let mut link = self.links.remove(place);
             link.control.socket().unwatch(&self.epoll);
             for source in link.rings.iter_mut().flat_map(|rings| rings.sources()) {
-                // The peer has the same counter open, so that closing it here would not take it out.
+                // The peer has this eventfd open too, so that closing it here would not remove it.
                 let _ = epoll::delete(&self.epoll, source.interrupt());
             }
             self.counts.links_ended += 1;
@@ -454,19 +457,19 @@ impl Nic for Memif {
         self.epoll.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         self.links
             .iter_mut()
             .filter_map(|l| l.rings.as_deref_mut())
             .flat_map(Rings::sources)
-            .all(Source::doze)
+            .all(Source::arm)
     }
 
-    fn wake(&mut self) {
+    fn disarm(&mut self) {
         for source in
             self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()).flat_map(Rings::sources)
         {
-            source.wake();
+            source.disarm();
         }
         self.look_at_sockets();
     }
@@ -500,12 +503,14 @@ impl Device for Memif {
     }
 
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
-        // The octets came through memory alone, which damages nothing; but the peer may have got them from a wire.
+        // The bytes came through memory alone, which damages nothing; but the peer may have got
+        // them from a wire.
         (self.burst.frame(i), RxOffload::default())
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
-        // The stack's outbox comes this way, in which a frame that waits for one peer holds up those to the others.
+        // The stack's outbox comes this way, in which a frame that waits for one peer holds up
+        // those to the others.
         self.send_parts(parts, offload, self.links.len() < 2)
     }
 

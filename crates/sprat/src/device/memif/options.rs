@@ -1,4 +1,4 @@
-//! How a memif is opened: what a caller may choose, and what of it can be.
+//! Options of a memif, and their limits.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,16 +9,17 @@ use sprat_proto::wire::memif::{LOG2_RING_MAX, SECRET};
 use super::Role;
 use super::control::Wanted;
 
-/// How to open one.
+/// Options of a memif.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The Unix socket's path.
     pub socket: PathBuf,
     /// Which side this is.
     pub role: Role,
-    /// The interface's number at the socket; a server without one takes whatever is asked for, a client asks for 0.
+    /// The interface's number at the socket; a server without one takes whatever is asked for, a
+    /// client asks for 0.
     pub id: Option<u32>,
-    /// What a server wants to hear and a client says: at most 24 octets.
+    /// The secret that a client sends and a server expects: at most 24 bytes.
     pub secret: String,
     /// The hardware address; random unless given.
     pub mac: Option<Mac>,
@@ -26,20 +27,21 @@ pub struct Options {
     pub mtu: usize,
     /// Descriptors of a ring: a power of two, 16 to 16,384. The client's word counts.
     pub ring: usize,
-    /// Octets of a buffer. The client's word counts; longer frames take several.
+    /// Bytes of a buffer. The client's word counts; longer frames take several.
     pub buffer: usize,
 }
 
 impl Options {
-    /// The usual sizes: an MTU of 1500, rings of 1024, buffers of 2048 octets.
+    /// The usual sizes: an MTU of 1500, rings of 1024, buffers of 2048 bytes.
     #[must_use]
     pub fn new(role: Role, socket: impl Into<PathBuf>) -> Self {
         let (id, secret, mac) = (None, String::new(), None);
         Self { socket: socket.into(), role, id, secret, mac, mtu: 1500, ring: 1024, buffer: 2048 }
     }
 
-    /// Sizes for long messages between two processes of this library: an MTU of 9000, and a buffer for each frame. The
-    /// buffers' beginnings are an odd number of cache lines apart, so that short frames in all of them fit into a cache.
+    /// Sizes for long messages between two processes of this library: an MTU of 9000, and a buffer
+    /// for each frame. The buffers' beginnings are an odd number of cache lines apart, so that
+    /// short frames in all of them fit into a cache.
     #[must_use]
     pub fn jumbo(role: Role, socket: impl Into<PathBuf>) -> Self {
         Self { mtu: 9000, ring: 256, buffer: 9024, ..Self::new(role, socket) }

@@ -5,9 +5,9 @@
 //! to the client:  tail ─ the server fills, `Sink` ─►  head ─ the client empties and offers again, `Source`
 //! ```
 //!
-//! Always holds: what the peer wrote is read once and checked before it is used; an index that it cannot have is [`Broken`], a
-//! descriptor that it cannot have a dropped frame; the client, whose memory it is, goes by what it laid out itself and takes from
-//! a descriptor only how much of the buffer is used.
+//! Always holds: the peer's values are read once and checked before they are used. An impossible
+//! index is [`Broken`], and an impossible descriptor a dropped frame. The client owns the memory
+//! and uses its own layout; it takes only the used length of a buffer from a descriptor.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use sprat_proto::wire::memif::{
 use super::super::burst::Burst;
 use sprat_sys::memory::Region;
 
-/// Of so many parts of a ring one may be taken and not given back.
+/// One part in this many of a ring may be taken and not given back.
 const HELD: u16 = 8;
 
 /// The peer wrote what no peer writes: the link ends.
@@ -33,9 +33,9 @@ pub(super) struct Broken;
 /// The buffers of the client's own ring: the `i`th of them is that of descriptor `i`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Laid {
-    /// Where in the ring's region they begin.
+    /// The place in the ring's region where they begin.
     pub(super) at: usize,
-    /// Octets of each.
+    /// Bytes of each.
     pub(super) each: usize,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Ring {
     pub(super) region: usize,
     pub(super) offset: usize,
     pub(super) log2: u8,
-    /// Written to wake who takes from it, read by him.
+    /// The sender writes it to wake the receiver.
     pub(super) interrupt: OwnedFd,
     /// The client's end: where its buffers are. Without them it is the server's.
     pub(super) laid: Option<Laid>,
@@ -109,7 +109,7 @@ impl Ring {
         Descriptor { next: false, region: self.region as u16, length: laid.each as u32, offset }
     }
 
-    /// Where in which region the octets of a slot are, and how many; nothing if that cannot be.
+    /// The region and the place of a slot's bytes; `None` if the descriptor is impossible.
     fn place(&self, slot: usize) -> Option<(Descriptor, &Region)> {
         let said = self.descriptor(slot);
         let known = match self.laid {
@@ -134,8 +134,9 @@ impl Ring {
     }
 }
 
-/// The end that takes frames out. What it has taken it gives back many slots at a time: what tells the peer of it is a line of
-/// memory that the peer looks at for each frame of the other direction, and that would otherwise go to and fro for each one.
+/// The end that takes frames out. What it has taken it gives back many slots at a time: what tells
+/// the peer of it is a line of memory that the peer looks at for each frame of the other direction,
+/// and that would otherwise go to and fro for each one.
 #[derive(Debug)]
 pub(super) struct Source {
     ring: Ring,
@@ -145,7 +146,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The end of a ring in which nothing has happened yet. The client offers all its buffers at once.
+    /// The end of a ring in which nothing has happened yet. The client offers all its buffers at
+    /// once.
     pub(super) fn new(ring: Ring) -> Self {
         ring.set_masked(true);
         if let Some(laid) = ring.laid {
@@ -171,7 +173,8 @@ impl Source {
         self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD }) != self.next
     }
 
-    /// Takes as many frames as there are and as the burst has room for; returns how many were no frames.
+    /// Takes as many frames as there are and as the burst has room for; returns how many were no
+    /// frames.
     #[inline]
     pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
         let end = self.next.wrapping_add(self.filled()?);
@@ -258,7 +261,7 @@ impl Source {
     }
 
     /// Asks for interrupts; false if there is something already.
-    pub(super) fn doze(&mut self) -> bool {
+    pub(super) fn arm(&mut self) -> bool {
         self.give_back();
         self.ring.set_masked(false);
         // The flag must be there for the peer before this side looks for the last time.
@@ -266,8 +269,9 @@ impl Source {
         self.filled() == Ok(0)
     }
 
-    /// Wants no more interrupts. They are never read, only noticed: the peer made the counter, and may let a read wait.
-    pub(super) fn wake(&self) {
+    /// Wants no more interrupts. They are never read, only noticed: the peer made the counter, and
+    /// may let a read wait.
+    pub(super) fn disarm(&self) {
         self.ring.set_masked(true);
     }
 
@@ -288,7 +292,7 @@ pub(super) struct Sink {
     /// The next slot to be filled, and the one up to which the peer knows.
     next: u16,
     published: u16,
-    /// The peer's index when it was last looked at, which costs a line of the other processor's cache.
+    /// The peer's index when it was last read, which costs a cache line of the other processor.
     seen: u16,
 }
 
@@ -306,7 +310,8 @@ impl Sink {
         }
     }
 
-    /// Looks how far the peer is: never behind what has been filled or where it was before, nor further than a ring from it.
+    /// Looks how far the peer is: never behind what has been filled or where it was before, nor
+    /// further than a ring from it.
     fn look(&mut self) -> Result<(), Broken> {
         let (size, before) = (self.ring.size(), self.free());
         let seen = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
@@ -322,7 +327,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Octets that fit into a slot's buffer, and where; the client's go by what it laid out.
+    /// Bytes that fit into a slot's buffer, and where; the client's go by what it laid out.
     #[inline]
     fn room(&self, slot: usize) -> Option<Descriptor> {
         match self.ring.laid {
@@ -331,7 +336,7 @@ impl Sink {
         }
     }
 
-    /// Puts one frame of `len` octets in, from `parts`; false if there is no room now.
+    /// Puts one frame of `len` bytes in, from `parts`; false if there is no room now.
     pub(super) fn put(&mut self, parts: &[&[u8]], len: usize) -> Result<bool, Broken> {
         let mut slots: u16 = 0;
         let mut room = 0;
@@ -374,7 +379,8 @@ impl Sink {
         if left > 0 { Err(Broken) } else { Ok(true) }
     }
 
-    /// The same for `headers` and what is behind them, if one buffer holds it: nothing if only [`Sink::put`] can say.
+    /// Puts `headers` and the parts behind them if one buffer holds them; `None` if only
+    /// [`Sink::put`] can decide.
     #[inline]
     pub(super) fn put_behind(
         &mut self,
@@ -413,8 +419,8 @@ impl Sink {
         self.published = self.next;
         let (memory, at) = (self.ring.memory(), self.ring.offset);
         let index = memory.short(at + if self.ring.laid.is_some() { HEAD } else { TAIL });
-        // What was published must be there for a peer that asks for interrupts before its flag is looked at: in one order with
-        // both, which is cheaper than a fence.
+        // The index must be visible before the peer's flag is read. One order for both is cheaper
+        // than a fence.
         index.store(self.next, Ordering::SeqCst);
         if memory.short(at + FLAGS).load(Ordering::SeqCst) & MASK_INTERRUPT == 0 {
             signal(&self.ring.interrupt);
@@ -422,8 +428,8 @@ impl Sink {
     }
 }
 
-/// Adds one to a counter that the peer has open too. The peer may have filled it and may let writes wait, so a counter that
-/// takes nothing now gets nothing: it wakes as it is.
+/// Adds one to a counter that the peer has open too. The peer may have filled it and may let writes
+/// wait, so a counter that takes nothing now gets nothing: it wakes as it is.
 fn signal(interrupt: &OwnedFd) {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     if poll(&mut [PollFd::new(interrupt, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)

@@ -83,7 +83,8 @@ fn counter(device: &Memif, name: &str) -> u64 {
     found.unwrap()
 }
 
-/// Sends frames of random lengths both ways until each has had `count`, in random bursts, some of them in random parts.
+/// Sends frames of random lengths both ways until each has had `count`, in random bursts, some of
+/// them in random parts.
 fn exchange(server: &mut Memif, client: &mut Memif, count: usize, seed: u64) {
     let mut rng = Rng::seeded(seed);
     let max = server.info().max_send.min(client.info().max_send);
@@ -208,7 +209,8 @@ fn a_server_is_a_switch() {
     assert_eq!([received(&mut first), received(&mut second)], [vec![one], vec![]]);
 }
 
-/// A frame to a peer that took nothing stood first in the stack's outbox, and no other peer got an answer to its ARP.
+/// A frame to a peer that took nothing stood first in the stack's outbox, and no other peer got an
+/// answer to its ARP.
 #[test]
 fn a_peer_that_takes_nothing_holds_up_nobody_else() {
     let house = House::new();
@@ -263,19 +265,19 @@ fn sleepers_are_woken() {
     };
     let bytes = frame(server.info().mac, client.info().mac, &mut Rng::seeded(7), 60);
     for _ in 0..3 {
-        assert!(server.doze());
+        assert!(server.arm());
         assert!(!readable(&server));
         client.send(&[&bytes], Offload::None);
         client.flush();
         assert!(readable(&server));
-        server.wake();
+        server.disarm();
         assert!(!readable(&server));
         // Awake, it is not told.
         client.send(&[&bytes], Offload::None);
         client.flush();
         assert!(!readable(&server));
-        assert!(!server.doze(), "something is there");
-        server.wake();
+        assert!(!server.arm(), "something is there");
+        server.disarm();
         assert_eq!(received(&mut server).len(), 2);
     }
 }
@@ -486,7 +488,8 @@ fn files_that_can_shrink_are_refused() {
     assert!(sprat_sys::memory::Sealed::unshrinkable(copy(), 8193).is_err());
 }
 
-/// A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the peer has forked.
+/// A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the
+/// peer has forked.
 #[test]
 fn a_peer_that_ends_is_gone_whoever_has_its_sockets() {
     let house = House::new();

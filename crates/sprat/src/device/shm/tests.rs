@@ -18,7 +18,8 @@ fn frame(to: Mac, from: Mac) -> Vec<u8> {
     [&to.0[..], &from.0, &[8, 0], &[7; 5000]].concat()
 }
 
-/// A frame to a peer that took nothing stood first in the stack's outbox, and no other peer got an answer to its ARP.
+/// A frame to a peer that took nothing stood first in the stack's outbox, and no other peer got an
+/// answer to its ARP.
 #[test]
 fn a_client_that_takes_nothing_holds_up_nobody_else() {
     let name = format!("frames-{}", std::process::id());

@@ -1,13 +1,15 @@
-//! What holds programs on an interface, which has one at a time.
+//! Holding programs on an interface, which has one at a time.
 //!
 //! ```text
 //! all queues   our program itself
-//! one queue    a program that goes on to the one in its table at the frame's queue: each who takes a queue puts his own there,
-//!              other processes too
+//! one queue    a program that calls the program in its table at the frame's queue; each process puts its
+//!              own program into the table for its queue
 //! ```
-//! Who comes second finds the first one's program and table by their numbers in the kernel, and holds them as he does: so they
-//! stay as long as one of all those lives, and no name in a file system is needed, which would stay behind. The entry of
-//! someone who is gone leads to a map without sockets, which leaves frames to the kernel; the next who takes the queue replaces it.
+//!
+//! A second process finds the first one's program and table by their numbers in the kernel, and
+//! holds them too. So they stay until the last process ends, and no name in a file system is left
+//! behind. The entry of a process that has ended leads to a map without sockets, which leaves
+//! frames to the kernel; the next process that takes the queue replaces it.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -17,14 +19,15 @@ use super::program;
 use sprat_sys::bpf::{self, Mode};
 use sprat_sys::netns::link;
 
-/// The name of the program that goes on to others: what else an interface may have is not ours to change.
+/// The name of the program that goes on to others: what else an interface may have is not ours to
+/// change.
 const NAME: [u8; 16] = *b"sprat_by_queue\0\0";
 /// Most queues of the table.
 const QUEUES: u32 = 4096;
-/// The other one may end between the look that finds him and the next.
+/// Attempts: the other process may end between two steps.
 const TRIES: usize = 4;
 
-/// See the file.
+/// A program that is held on an interface.
 #[derive(Debug)]
 pub(super) struct Held {
     _link: OwnedFd,
@@ -40,7 +43,8 @@ impl Held {
         Ok(Self { _link: link, programs: None })
     }
 
-    /// Holds a table of programs, or shares the one that is there. `frags` as for all programs of the table.
+    /// Holds a table of programs, or shares the one that is there. `frags` as for all programs of
+    /// the table.
     pub(super) fn shared(index: u32, mode: Mode, frags: bool) -> Result<Self, Failed> {
         let mut busy = None;
         for _ in 0..TRIES {

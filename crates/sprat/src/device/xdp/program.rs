@@ -1,13 +1,16 @@
-//! The program that the kernel runs for each frame on the interface: it sends frames that are ours to our socket (the one in
-//! the map at the number of the queue on which the frame came) and leaves all others to the kernel.
+//! The program that the kernel runs for each frame on the interface. It sends our frames to our
+//! socket (the one in the map at the number of the frame's queue) and leaves all others to the
+//! kernel.
 //!
 //! ```text
-//! no address asked for   ours are frames to our hardware address and to groups
-//! an address             ours are IP packets to it, and what asks for it: ARP, neighbour solicitation
-//! an address and a port  the same, but of UDP datagrams and TCP segments only those to the port
+//! no address             frames to our hardware address and to groups
+//! an address             IP packets to it, ARP and neighbour solicitation for it
+//! an address and a port  likewise, but of UDP datagrams and TCP segments only those to the port
 //! ```
-//! Instructions are put together here, eight octets each (linux/bpf.h): no compiler is needed to build Sprat. Frames are read in
-//! network order into a machine that is little- or big-endian, so constants are compared as they lie in memory.
+//!
+//! Instructions are put together here, eight bytes each (linux/bpf.h), so that no compiler is
+//! needed to build Sprat. The program reads frames in network order on little- or big-endian
+//! machines, so constants are compared as they lie in memory.
 
 use std::net::IpAddr;
 
@@ -31,9 +34,9 @@ enum To {
 // Registers: what calls use, and what they leave alone.
 const R0: u8 = 0;
 const R1: u8 = 1;
-/// The first octet of the frame.
+/// The first byte of the frame.
 const DATA: u8 = 2;
-/// The first octet behind it.
+/// The first byte behind it.
 const END: u8 = 3;
 const R4: u8 = 4;
 const R5: u8 = 5;
@@ -64,7 +67,7 @@ const REDIRECT_MAP: i32 = 51;
 const TAIL_CALL: i32 = 12;
 const XDP_PASS: i32 = 2;
 
-/// Where in the context the queue's number is (`xdp_md`).
+/// The offset of the queue's number in the context (`xdp_md`).
 const QUEUE: i16 = 16;
 
 // Places in a frame.
@@ -86,7 +89,8 @@ pub(in crate::device) fn program(mac: Mac, steer: Steer, map: i32) -> Vec<Insn> 
     p.end(map)
 }
 
-/// The program that goes on to the one at the frame's queue in the table behind the descriptor `map`, if there is one.
+/// The program that goes on to the one at the frame's queue in the table behind the descriptor
+/// `map`, if there is one.
 pub(in crate::device) fn by_queue(map: i32) -> Vec<Insn> {
     let mut p = Assembler::default();
     p.op(LOAD32, END, R1, QUEUE, 0);
@@ -128,7 +132,7 @@ impl Assembler {
         self.places.push((to, self.code.len()));
     }
 
-    /// Goes on only if the frame has `len` octets.
+    /// Goes on only if the frame has `len` bytes.
     fn has(&mut self, len: i32) {
         self.op(MOVE, R4, DATA, 0, 0);
         self.op(ADD_VALUE, R4, 0, 0, len);
@@ -181,7 +185,7 @@ impl Assembler {
         self.jump(GOTO, 0, 0, To::Ours);
     }
 
-    /// Compares 16 octets from `offset` on; elsewhere if they differ.
+    /// Compares 16 bytes from `offset` on; elsewhere if they differ.
     fn is(&mut self, offset: i16, ip: [u8; 16], elsewhere: To) {
         for (at, word) in (offset..).step_by(4).zip(ip.chunks_exact(4)) {
             self.op(LOAD32, R5, DATA, at, 0);

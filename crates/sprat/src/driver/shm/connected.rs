@@ -1,18 +1,23 @@
-//! A connected Unix socket and the process at its other end: which user runs it, and when it has ended.
+//! A connected Unix socket and the process at its other end: which user runs it, and when it has
+//! ended.
 //!
-//! A socket hangs up when the last copy of its other end is closed, and a process that the peer forked holds copies. So
-//! the hang-up alone does not show the peer's death. Two things show it whatever was forked:
+//! A socket hangs up when the last copy of its other end is closed, and a process that the peer
+//! forked holds copies. So the hang-up alone does not show the peer's death. Two things show it
+//! whatever was forked:
 //!
-//! - This side shuts the socket down before it closes it (shutdown(2) acts on the socket, not on one descriptor).
-//! - Of a peer that was killed a pidfd tells (pidfd_open(2)), which becomes readable when the process ends and not while
-//!   it is stopped.
+//! - This side shuts the socket down before it closes it (shutdown(2) acts on the socket, not on
+//!   one descriptor).
+//! - Of a peer that was killed a pidfd tells (pidfd_open(2)), which becomes readable when the
+//!   process ends and not while it is stopped.
 //!
-//! The pidfd comes from SO_PEERPIDFD. Before Linux 6.5 it comes from the number in SO_PEERCRED, which may belong to
-//! another process by then if the peer has ended already; a peer that lives keeps its number, so no living peer looks
-//! dead. Where the kernel gives neither (Linux before 5.3, a peer of another pid namespace before 6.5, a filter of system
-//! calls), the hang-up is all there is.
+//! The pidfd comes from SO_PEERPIDFD. Before Linux 6.5 it comes from the number in SO_PEERCRED,
+//! which may belong to another process by then if the peer has ended already; a peer that lives
+//! keeps its number, so no living peer looks dead. Where the kernel gives neither (Linux before
+//! 5.3, a peer of another pid namespace before 6.5, a filter of system calls), the hang-up is all
+//! there is.
 //!
-//! The peer of a client is the process that called listen(2), and of a server the one that called connect(2).
+//! The peer of a client is the process that called listen(2), and of a server the one that called
+//! connect(2).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +47,8 @@ impl Connected {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         let (pid, user) = sprat_sys::socket::peer_ids(socket.as_fd())?;
         let process = process(socket.as_fd(), pid)?;
-        // Linux since 6.16 gives the pidfd of a process that is gone too, and every Linux that of a zombie.
+        // Linux since 6.16 gives the pidfd of a process that is gone too, and every Linux that of a
+        // zombie.
         if process.as_ref().is_some_and(has_ended) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
@@ -54,7 +60,8 @@ impl Connected {
         self.user
     }
 
-    /// Adds the socket to `epoll` under the number `socket`, and the peer's end under the number `ended`.
+    /// Adds the socket to `epoll` under the number `socket`, and the peer's end under the number
+    /// `ended`.
     pub(crate) fn watch(&self, epoll: &OwnedFd, socket: u64, ended: u64) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::RDHUP;
         epoll::add(epoll, &self.socket, EventData::new_u64(socket), flags)?;
@@ -65,7 +72,8 @@ impl Connected {
         Ok(())
     }
 
-    /// Takes both out of `epoll`. Closing is not enough: an epoll keeps what a forked process has copies of.
+    /// Takes both out of `epoll`. Closing is not enough: an epoll keeps what a forked process has
+    /// copies of.
     pub(crate) fn unwatch(&self, epoll: &OwnedFd) {
         // One that is not there any more is out.
         let _ = epoll::delete(epoll, &self.socket);
@@ -100,12 +108,14 @@ fn has_ended(process: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// The pidfd of the peer, which has the number `pid` (0 if this process's namespace has none for it).
+/// The pidfd of the peer, which has the number `pid` (0 if this process's namespace has none for
+/// it).
 fn process(socket: BorrowedFd<'_>, pid: i32) -> io::Result<Option<OwnedFd>> {
     match sprat_sys::socket::peer_pidfd(socket) {
         Ok(process) => Ok(Some(process)),
         Err(e) => match Errno::from_io_error(&e) {
-            // The kernel knows the option, and no such process: Linux 6.5 said EINVAL, later ones say ESRCH.
+            // The kernel knows the option, and no such process: Linux 6.5 said EINVAL, later ones
+            // say ESRCH.
             Some(Errno::INVAL | Errno::SRCH) => Err(io::ErrorKind::ConnectionRefused.into()),
             Some(Errno::NOPROTOOPT) => by_number(pid),
             _ => lacking(e),

@@ -1,10 +1,13 @@
-//! One connection: a socket, which tells of wakes and of the other side's end, and after the hellos two rings.
+//! One connection: a socket, which carries wake-ups and the peer's end, and two rings after the
+//! hellos.
 //!
 //! ```text
 //! memory file: control of the ring to the server (256 B) · control of the ring to the client (256 B) · unused to 4096
 //!              data of the ring to the server · data of the ring to the client
 //! ```
-//! The server makes the memory: it alone depends on nobody's word about it. The client checks what it gets.
+//!
+//! The server makes the memory, so that it need not trust the peer's layout. The client checks what
+//! it gets.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,7 +25,7 @@ use super::hello::{self, Grant, Kind, Refusal};
 use sprat_sys::memory::{Region, Sealed};
 use sprat_sys::ring::{self, CONTROL, Consumer, Place, Producer};
 
-/// Where a connection stands.
+/// The stage of a connection.
 #[derive(Debug)]
 pub(super) enum State {
     /// The client's hello is awaited.
@@ -36,9 +39,9 @@ pub(super) enum State {
 /// The two rings of an open connection.
 #[derive(Debug)]
 pub(super) struct Rings {
-    /// What the peer sends.
+    /// The ring from the peer.
     pub(super) rx: Consumer,
-    /// What the peer gets.
+    /// The ring to the peer.
     pub(super) tx: Producer,
 }
 
@@ -71,9 +74,11 @@ pub(super) fn greet(socket: &Connected, kind: Kind) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads one message into `buffer`: its bytes, or `None` for the end; `Err(WouldBlock)` if there is none.
+/// Reads one message into `buffer`: its bytes, or `None` for the end; `Err(WouldBlock)` if there is
+/// none.
 fn read<'b>(socket: &Connected, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
-    // A message that fills the buffer is longer than a hello: so it is none, and its length shows it.
+    // A message that fills the buffer is longer than a hello: so it is none, and its length shows
+    // it.
     let (n, _) = rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT)?;
     Ok(if n == 0 { None } else { Some(&buffer[..n]) })
 }
@@ -149,14 +154,15 @@ fn refused(refusal: Refusal) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, refusal)
 }
 
-/// Wakes the peer. That it cannot be woken shows elsewhere: a full socket holds wakes enough, a closed one is an event.
+/// Wakes the peer. That it cannot be woken shows elsewhere: a full socket holds wakes enough, a
+/// closed one is an event.
 #[cold]
 pub(super) fn wake(socket: &Connected) {
     let _ = rustix::net::send(socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// Takes the wakes that have arrived; false if the peer is gone. Takes no more than a few at once, since a peer may send
-/// them without end.
+/// Takes the wakes that have arrived; false if the peer is gone. Takes no more than a few at once,
+/// since a peer may send them without end.
 pub(super) fn take_wakes(socket: &Connected) -> bool {
     let mut buffer = [0; 8];
     for _ in 0..4 {

@@ -1,18 +1,19 @@
-//! The first message in each direction on a connection's socket: what the two sides agree on. Layout: docs/formats.md,
-//! "Shared memory".
+//! The first message in each direction on a connection's socket: what the two sides agree on.
+//! Layout: docs/formats.md, "Shared memory".
 //!
-//! Not here: the memory file that travels with the server's hello (`connection`), and what the rings hold (`ring`).
+//! Not here: the memory file that travels with the server's hello (`connection`), and what the
+//! rings hold (`ring`).
 
 use sprat_sys::ring::{MAX_SIZE, MIN_SIZE};
 
 /// Bytes of a hello.
 pub(super) const LEN: usize = 32;
-/// Where the data of the first ring begins in the memory file: the control blocks of both come before it.
+/// The place of the first ring's data in the memory file, behind the control blocks of both rings.
 pub(super) const DATA: usize = 4096;
 
 const MAGIC: u32 = 0x5350_5254;
 const VERSION: u16 = 1;
-/// What the rings carry.
+/// The contents of the rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Datagrams of the RPC transport.
@@ -29,7 +30,7 @@ const ACCEPTED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
 const OTHER_KIND: u8 = 3;
 
-/// What the server grants.
+/// The server's answer to a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Grant {
     /// Bytes of each ring.
@@ -38,11 +39,11 @@ pub(super) struct Grant {
     pub(super) to_server: u64,
     /// The secret of the ring to the client.
     pub(super) to_client: u64,
-    /// Whether the server has the barrier.
+    /// The server has the barrier.
     pub(super) barrier: bool,
 }
 
-/// Why a hello is not accepted.
+/// The cause why a hello is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Refusal {
     /// It is no hello at all, or one that contradicts itself.
@@ -57,7 +58,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// What a server answers before it closes the connection; to garbage, nothing.
+    /// The answer before a server closes the connection; none to garbage.
     pub(super) fn answer(self, kind: Kind) -> Option<[u8; LEN]> {
         match self {
             Self::Garbage => None,
@@ -133,7 +134,8 @@ pub(super) fn read_server(kind: Kind, bytes: &[u8]) -> Result<Grant, Refusal> {
     })
 }
 
-/// Whatever arrives, from either side: what is taken makes the same octets again, but for those without a meaning.
+/// Parses any bytes, of either side: an accepted hello is emitted as equal bytes, unused ones
+/// aside.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(bytes: &[u8]) {
     for kind in [Kind::Datagrams, Kind::Frames] {

@@ -1,17 +1,19 @@
-//! The datagram driver over shared memory: a pair of rings ([`sprat_sys::ring`]) to every process that this one talks to.
+//! The datagram driver over shared memory: a pair of rings ([`sprat_sys::ring`]) to every process
+//! that this one talks to.
 //!
-//! A server listens on a Unix socket whose file bears its name ([`path`]); a client connects, the two exchange hellos
-//! ([`hello`]), and from then on datagrams go through memory that only these two processes share ([`connection`]). The
-//! socket stays: a byte on it wakes the other side, and its end, or that of the process behind it, is the other side's
-//! death ([`connected`]).
+//! A server listens on a Unix socket whose file has its name ([`path`]). A client connects, both
+//! exchange hellos ([`hello`]), and then datagrams go through memory that only these two processes
+//! share ([`connection`]). The socket stays open: a byte on it wakes the other side, and its end is
+//! the death of the other process ([`connected`]).
 //!
-//! One driver may listen, and may connect to any number of servers. What arrives is copied out of the rings into the
-//! burst, which nobody else can write, in turns of [`SHARE`] records from every connection. Sockets are looked at every
-//! [`PATIENCE`] turns, all by one system call. Where there are many connections, those that have been silent for long are
-//! *cold*: their rings are not polled, their peers wake this side as if it slept.
+//! One driver may listen, and may connect to any number of servers. Records are copied out of the
+//! rings into the burst, which no other process can write, up to [`SHARE`] records from each
+//! connection in turn. Sockets are polled every [`PATIENCE`] turns, all by one system call. Of many
+//! connections, those that have been silent for long are *inactive*: their rings are not polled,
+//! and their peers wake this side as if it slept.
 //!
-//! What always holds: whatever a peer writes or whenever it dies, only its own connection ends; what a dead peer had
-//! published is delivered before its end is told.
+//! Always holds: whatever a peer writes and whenever it dies, only its own connection ends. Records
+//! that a dead peer has published are delivered before its end is reported.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -46,38 +48,40 @@ pub(crate) use path::{Call, Listener, connect_at};
 
 /// Turns between two looks at the sockets.
 const PATIENCE: u32 = 256;
-/// The same while a connection is being opened.
+/// Turns between two polls of the sockets while a connection is being opened.
 const PATIENCE_OPENING: u32 = 16;
 /// Records taken from one connection before it is the next one's turn.
 const SHARE: usize = 8;
-/// Bytes of a burst: it ends when the longest record would not fit any more. Small enough for the second-level cache.
+/// Bytes of a burst: it ends when the longest record would not fit any more. Small enough for the
+/// second-level cache.
 const ARENA: usize = 4 * MAX_PAYLOAD;
-/// Up to so many connections are polled whether they are silent or not.
+/// Up to this many connections are polled even if they are silent.
 const ALWAYS_POLLED: usize = 32;
 /// Looks at the sockets without a record in between, after which a connection goes cold.
 const SILENT_LOOKS: u8 = 16;
 /// Connections accepted and socket events handled in one look.
 const EVENTS: usize = 64;
-/// How long a client may take to say its hello, which is sent in one message right behind the connection.
+/// The time that a client has for its hello, which it sends right behind the connection.
 const HELLO_NS: u64 = 2 * SECOND;
-/// What the listening socket is called among the epoll events; no connection has this number.
+/// The epoll's data for the listening socket; no connection has this number.
 const LISTENER: u64 = u64::MAX;
 /// Set in a connection's number, it means among the epoll events that the peer's process has ended.
 const ENDED: u64 = 1 << 63;
 const SLOT_BITS: u32 = 16;
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// How to open a driver.
+/// Options of a driver.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Accept processes of other users, and connect to their servers.
     pub other_users: bool,
-    /// Bytes of each ring of the connections that this side accepts: a power of two from [`ring::MIN_SIZE`] to
-    /// [`ring::MAX_SIZE`].
+    /// Bytes of each ring of the connections that this side accepts: a power of two from
+    /// [`ring::MIN_SIZE`] to [`ring::MAX_SIZE`].
     pub ring_bytes: usize,
-    /// The most connections at a time, at most 65,536. Each takes two file descriptors and two rings.
+    /// The most connections at a time, at most 65,536. Each takes two file descriptors and two
+    /// rings.
     pub max_connections: usize,
-    /// Where the sockets are, if not `$XDG_RUNTIME_DIR/sprat` or `/tmp/sprat-UID`.
+    /// The directory of the sockets, if not `$XDG_RUNTIME_DIR/sprat` or `/tmp/sprat-UID`.
     pub directory: Option<PathBuf>,
     /// The rings carry Ethernet frames instead of datagrams; both sides must say so.
     pub frames: bool,
@@ -95,7 +99,7 @@ impl Default for Options {
     }
 }
 
-/// What the driver has counted since it was opened.
+/// Counters since the driver was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -116,7 +120,7 @@ pub struct Counters {
 }
 
 struct Connection {
-    /// What [`Addr::Local`] holds: a serial number, and below it the slot.
+    /// The number in [`Addr::Local`]: a serial number, and below it the slot.
     id: u64,
     socket: Connected,
     state: State,
@@ -128,7 +132,7 @@ struct Connection {
     ended: bool,
     /// Looks at the sockets since the last record.
     silent: u8,
-    /// When it is given up if the client has said no hello by then.
+    /// The time at which it is given up if the client has sent no hello.
     until: Instant,
 }
 
@@ -153,7 +157,8 @@ pub struct Shm {
     serial: u64,
     /// Servers that this side is connected to.
     names: BTreeMap<String, u64>,
-    /// Slots of the connections that are polled; `next` is the place in it where the next burst begins.
+    /// Slots of the connections that are polled; `next` is the place in it where the next burst
+    /// begins.
     polled: Vec<u32>,
     next: usize,
     /// Connections whose hello is awaited.
@@ -185,9 +190,7 @@ impl fmt::Debug for Shm {
 impl Shm {
     /// A driver that listens at `fast+shm:name=N` and may connect too.
     ///
-    /// # Errors
-    /// The locator is of another kind; `AddrInUse` if a living server has the name, `PermissionDenied` if the directory of
-    /// the sockets is not this user's alone, each naming the path; a system call failed.
+    /// # Errors The locator is of another kind; `AddrInUse` if a living server has the name, `PermissionDenied` if the directory of the sockets is not this user's alone, each naming the path; a system call failed.
     pub fn listen(locator: &Locator, options: Options) -> io::Result<Self> {
         let name = name_of(locator)?;
         let mut shm = Self::client(options)?;
@@ -243,7 +246,7 @@ impl Shm {
         })
     }
 
-    /// What was counted so far.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -473,7 +476,8 @@ impl Shm {
         }
     }
 
-    /// Stops polling connections that have been silent for long; their peers are asked to wake this side.
+    /// Stops polling connections that have been silent for long; their peers are asked to wake this
+    /// side.
     fn cool(&mut self) {
         let mut cooling = Vec::new();
         for &slot in &self.polled {
@@ -546,7 +550,8 @@ impl Shm {
         }
     }
 
-    /// As [`Datagrams::send`] for a frame to connection `id`: `headers`, and `parts` of `len` octets together behind them.
+    /// Sends a frame to connection `id`: `headers`, and `parts` of `len` bytes together behind
+    /// them.
     #[inline]
     pub(crate) fn send_with_headers(
         &mut self,
@@ -558,7 +563,7 @@ impl Shm {
         self.push_to(id, |ring| ring.push_behind(headers, parts, len))
     }
 
-    /// As [`Datagrams::datagram`], with the connection's number.
+    /// The `i`th record of the burst, with the connection's number.
     #[inline]
     pub(crate) fn record(&self, i: usize) -> (u64, &[u8]) {
         let piece = self.burst[i];
@@ -579,7 +584,7 @@ impl Shm {
         why
     }
 
-    /// Moves up to `most` records of a connection to the burst; true if it was so many that there may be more.
+    /// Moves up to `most` records of a connection to the burst; true if there may be more.
     #[inline]
     fn take(&mut self, slot: usize, most: usize) -> bool {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return false };
@@ -594,7 +599,7 @@ impl Shm {
                     self.used += (len + 15) & !15;
                 }
                 Ok(None) => {
-                    // Its last words are heard first: the end is told with a later burst.
+                    // The end is reported in a later burst than the last records.
                     over = connection.ended && !self.burst.iter().any(|p| p.from == connection.id);
                     break;
                 }
@@ -619,8 +624,9 @@ impl Shm {
         taken == most
     }
 
-    /// Fills the burst from several connections. Round after round while somebody may have more: whose ring was found empty
-    /// is not looked at twice, since the look at a line that the peer is about to write costs both sides.
+    /// Fills the burst from several connections, round after round while one may have more. A ring
+    /// that was found empty is not polled again, since polling a line that the peer is about to
+    /// write costs both sides.
     #[inline(never)]
     fn take_in_turns(&mut self) {
         let share = if self.streak { SHARE } else { 1 };
@@ -800,7 +806,7 @@ impl Driver for Shm {
     }
 }
 
-/// Where the connection of this number is, if it still is.
+/// The slot of the connection with this number, if it still exists.
 #[inline]
 fn slot_in(id: u64) -> usize {
     (id & ((1 << SLOT_BITS) - 1)) as usize

@@ -1,11 +1,12 @@
-//! Names in the file system: where the servers of a machine are found, and the listening socket that stands there.
+//! Names in the file system: the directory of a machine's servers, and the listening socket in it.
 //!
 //! ```text
 //! $XDG_RUNTIME_DIR/sprat/NAME      or, where that is not set,      /tmp/sprat-UID/NAME
 //! ```
-//! The directory is ours alone (0700), or it is not used. A socket file whose server has died refuses connections; the
-//! next server of that name replaces it. Servers that start at the same time take turns by a lock on the directory, so
-//! no lock file is left.
+//!
+//! The directory belongs to the user alone (0700), or it is not used. A socket file whose server
+//! has died refuses connections; the next server of that name replaces it. Servers that start at
+//! the same time take turns by a lock on the directory, so that no lock file is left.
 
 use std::fs::{self, File};
 use std::io;
@@ -36,7 +37,7 @@ pub(super) fn default_directory() -> PathBuf {
     }
 }
 
-/// Opens `directory` if it is one, is ours, and nobody else may enter.
+/// Opens `directory` if it is a directory of this user that no other user may enter.
 fn open_private(directory: &Path) -> io::Result<File> {
     let found =
         fs::symlink_metadata(directory).map_err(|e| named(directory, e, "no such directory"))?;
@@ -75,7 +76,8 @@ pub(crate) fn connect_at(path: &Path) -> io::Result<Connected> {
     })
 }
 
-/// `ConnectionRefused` also if the server was killed and a process that it had forked holds its socket open.
+/// `ConnectionRefused` also if the server was killed and a process that it had forked holds its
+/// socket open.
 fn connect_to(address: &SocketAddrUnix) -> io::Result<Connected> {
     let socket = socket()?;
     rustix::net::connect(&socket, address)?;
@@ -98,10 +100,10 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens at `directory/name`; makes the directory if need be and replaces what a dead server left.
+    /// Listens at `directory/name`; makes the directory if need be and replaces what a dead server
+    /// left.
     ///
-    /// # Errors
-    /// `AddrInUse` naming the path if a living server has it; `PermissionDenied` if the directory is not ours alone.
+    /// # Errors `AddrInUse` naming the path if a living server has it; `PermissionDenied` if the directory is not ours alone.
     pub(super) fn bind(directory: &Path, name: &str) -> io::Result<Self> {
         let path = directory.join(name);
         if let Err(e) = fs::DirBuilder::new().mode(0o700).create(directory)
@@ -112,7 +114,7 @@ impl Listener {
         Self::bind_in(&open_private(directory)?, path)
     }
 
-    /// Listens at `path`, whosoever directory that is: who may connect has to be looked at then.
+    /// Listens at `path` in any directory. The caller has to check which users may connect.
     ///
     /// # Errors
     /// `AddrInUse` naming the path if a living server has it; no such directory.
@@ -148,8 +150,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Takes the next client that waits. Where no file descriptor is left it is hung up on: left in the queue, it would keep
-    /// this side from ever sleeping.
+    /// Takes the next client that waits. Where no file descriptor is left it is hung up on: left in
+    /// the queue, it would keep this side from ever sleeping.
     pub(crate) fn take(&mut self) -> Call {
         loop {
             match rustix::net::accept_with(
@@ -170,7 +172,7 @@ impl Listener {
     }
 }
 
-/// What [`Listener::take`] finds.
+/// The result of [`Listener::take`].
 #[derive(Debug)]
 pub(crate) enum Call {
     /// A client.
@@ -185,7 +187,8 @@ pub(super) fn reserve() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// True if somebody listens at `path`. Anything but a refusal counts as life: a full queue, a file that is no socket.
+/// True if a process listens at `path`. Anything but a refusal counts: a full queue, a file that is
+/// no socket.
 fn is_alive(path: &Path) -> io::Result<bool> {
     match connect_to(&address(path)?) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
@@ -209,9 +212,11 @@ impl Drop for Listener {
         if rustix::process::getpid() != self.owner {
             return;
         }
-        // The name goes before the socket does: until then it is known to be ours, afterwards another may have it.
+        // The name goes before the socket does: until then it is known to be ours, afterwards
+        // another may have it.
         let _ = fs::remove_file(&self.path);
-        // Closing alone would leave clients waiting as long as a forked process has a copy of the socket.
+        // Closing alone would leave clients waiting as long as a forked process has a copy of the
+        // socket.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         while let Ok(waiting) = rustix::net::accept(&self.socket) {
             hang_up(&waiting);

@@ -387,7 +387,8 @@ fn strangers_and_those_too_many_are_turned_away() {
     assert_eq!(server.counters.refused, 4);
 }
 
-/// Clients that connected and said nothing kept their places as long as they lived, and then no other client got one.
+/// Clients that connected and said nothing kept their places as long as they lived, and then no
+/// other client got one.
 #[test]
 fn a_client_that_says_nothing_loses_its_place() {
     let directory = directory();
@@ -447,8 +448,8 @@ fn damage_ends_one_connection_only() {
     assert_eq!(bad.gone(), Some(server_of_bad));
 }
 
-/// A client that is killed somewhere, in the middle of a push as likely as anywhere, twenty times over: the server goes
-/// on with its other client and keeps nothing.
+/// A client that is killed somewhere, in the middle of a push as likely as anywhere, twenty times
+/// over: the server goes on with its other client and keeps nothing.
 #[test]
 fn a_client_killed_at_any_point_harms_only_itself() {
     let directory = directory();
@@ -494,7 +495,8 @@ fn a_client_killed_at_any_point_harms_only_itself() {
     assert!(maps() >= 2);
 }
 
-/// Runs `body` in a process of its own, where nobody else opens or maps anything; false if it panicked.
+/// Runs `body` in a process of its own, where nobody else opens or maps anything; false if it
+/// panicked.
 fn alone(body: impl FnOnce()) -> bool {
     let flag = sprat_sys::memory::Region::anonymous(4096).unwrap();
     let child = Child::spawn(|| {

@@ -16,7 +16,8 @@ fn pair(options: Options) -> (Udp, Udp, Addr) {
     (server, client, at)
 }
 
-/// Polls until `n` datagrams have come; loopback delivers before the sender's call returns, so this never waits long.
+/// Polls until `n` datagrams have come; loopback delivers before the sender's call returns, so this
+/// never waits long.
 fn receive(driver: &mut Udp, n: usize) -> Vec<(Addr, Vec<u8>)> {
     let mut got = Vec::new();
     for _ in 0..1_000_000 {
@@ -57,7 +58,8 @@ fn there_and_back_on_both_families() {
 #[test]
 fn runs_of_every_shape_arrive_as_they_were_sent() {
     let (mut server, mut client, at) = pair(Options::default());
-    // Equal lengths, a shorter one that ends a run, a longer one that begins one, empty ones, the largest.
+    // Equal lengths, a shorter one that ends a run, a longer one that begins one, empty ones, the
+    // largest.
     let mut lens = vec![100; 5];
     lens.extend([40, 100, 0, 0, 7, 7, 8188, 8188, 3, 1400]);
     lens.extend([8188; 20]);

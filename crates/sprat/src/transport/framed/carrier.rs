@@ -65,7 +65,7 @@ pub(crate) struct Around<'f, C> {
 pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// What it knows of one connection.
     type Wire: fmt::Debug + Send;
-    /// Octets of the buffer that frames are taken apart in.
+    /// Bytes of the buffer that frames are taken apart in.
     const BUFFER: usize;
 
     /// Where a locator leads; an error if it is another transport's.

@@ -73,7 +73,7 @@ pub(crate) struct Wire {
     pair: Pair,
     /// Ask for a CRC.
     crc: bool,
-    /// Receives that have come and wait until replies have gone: which, and how many octets.
+    /// Receives that have come and wait until replies have gone: which, and how many bytes.
     held: VecDeque<(u16, u32)>,
     /// Its queue pair has ended; so will it, once nothing is held.
     gone: bool,

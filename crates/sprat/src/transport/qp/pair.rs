@@ -12,7 +12,7 @@
 //! credits, and no completion has to be waited for.
 //!
 //! Always holds: the peer reaches only the messages that were announced to it, through a protection domain of its own; a
-//! message's memory here grows with the octets that were read.
+//! message's memory here grows with the bytes that were read.
 //!
 //! Not here: which connections there are, and who is asked for events (`mod.rs`); what a Send says (`proto::rpc::notes`).
 
@@ -34,19 +34,19 @@ use sprat_sys::memory::Region;
 
 /// Receives, and send buffers.
 pub(super) const SLOTS: u16 = 16;
-/// Octets of each.
+/// Bytes of each.
 pub(super) const SLOT: usize = 16 << 10;
-/// Octets of one Read.
+/// Bytes of one Read.
 const CHUNK: usize = 256 << 10;
 /// Reads at once.
 pub(super) const READS: u16 = 4;
-/// Octets that are announced and not read yet, beyond which no more are.
+/// Bytes that are announced and not read yet, beyond which no more are.
 const MOST_UNREAD: usize = 2 * MAX_MESSAGE;
 /// Requests in the send queue. While a Read is under way, those behind it stay.
 const DEPTH: u32 = 512;
 /// From so many on nothing more is posted until all Reads are done.
 const BEHIND: u32 = DEPTH - 2 * SLOTS as u32 - READS as u32;
-/// How many times larger than the octets that came a message's memory may be.
+/// How many times larger than the bytes that came a message's memory may be.
 const GROWTH: usize = 4;
 /// What a completion's name has in front of the number of a receive, for a Read.
 pub(super) const READ: u64 = 1 << 16;
@@ -81,15 +81,15 @@ struct Pull {
     /// There is room for it, in the budget of those who were accepted.
     has_room: bool,
     place: Place,
-    /// Octets asked for, and those that came.
+    /// Bytes asked for, and those that came.
     asked: usize,
     got: usize,
-    /// What is read into, and its octets: all, or fewer until those have come.
+    /// What is read into, and its bytes: all, or fewer until those have come.
     into: Option<(Registered, usize)>,
 }
 
 impl Pull {
-    /// Octets that nobody has asked for yet.
+    /// Bytes that nobody has asked for yet.
     fn left(&self) -> usize {
         if self.wanted { self.announced.len() - self.asked } else { 0 }
     }
@@ -106,7 +106,7 @@ impl Pull {
         world.regions.heard(at.number).unwrap_or_default()
     }
 
-    /// Octets that may be asked for now: memory grows with those that have come, and at first there is some for as many
+    /// Bytes that may be asked for now: memory grows with those that have come, and at first there is some for as many
     /// Reads as are `free`.
     fn room(&mut self, pd: Pd, free: u16, world: &mut World<'_>) -> Result<usize, PostError> {
         let room = self.into.map_or(0, |(_, room)| room);
@@ -139,7 +139,7 @@ pub(super) struct Pair {
     name: u64,
     slots: Registered,
     talk: Talk,
-    /// Octets of a Send, and the send buffer of the next.
+    /// Bytes of a Send, and the send buffer of the next.
     room: usize,
     next: u16,
     /// Connected, with so many Reads at once.
@@ -149,7 +149,7 @@ pub(super) struct Pair {
     pulls: VecDeque<Pull>,
     /// The first of them without room waits for it.
     waits: bool,
-    /// Octets of the Reads under way.
+    /// Bytes of the Reads under way.
     asked: VecDeque<u32>,
     /// Requests posted since there was no Read under way.
     behind: u32,
@@ -498,7 +498,7 @@ impl Pair {
         Ok(true)
     }
 
-    /// Sends what is in the next send buffer: a note, and `len` octets behind it.
+    /// Sends what is in the next send buffer: a note, and `len` bytes behind it.
     fn send(&mut self, kind: Kind, len: usize, world: &mut World<'_>) -> Result<(), PostError> {
         let note = self.talk.say(kind);
         let slot = SLOTS + self.next;

@@ -268,7 +268,7 @@ fn a_closed_session_gives_everything_back() {
     }
 }
 
-/// Slice n is 100,000 octets that n begins.
+/// Slice n is 100,000 bytes that n begins.
 struct Blocks(Vec<Vec<u8>>);
 
 impl Slices for Blocks {

@@ -43,7 +43,8 @@ impl Pages {
         unsafe { mprotect(self.base.cast(), self.len, rights) }.unwrap();
     }
 
-    /// Takes away all but the first page. The addresses stay taken, so that no other thread maps memory there.
+    /// Takes away all but the first page. The addresses stay taken, so that no other thread maps
+    /// memory there.
     fn cut(&self) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         // SAFETY: as above; all of it is ours.

@@ -1,7 +1,8 @@
-//! The handler of SIGSEGV and SIGBUS: a fault of the routine's continues at its end, any other goes to who handled it before.
+//! The handler of SIGSEGV and SIGBUS. A fault in the copy routine continues at the routine's end;
+//! the previous handler gets any other fault.
 //!
-//! Always holds: what happens to other faults is what happened before, with the same mask and on the same stack; the handler
-//! uses nothing but atomics, and no errno.
+//! Always holds: other faults are handled as before, with the same mask and on the same stack. The
+//! handler uses nothing but atomics, and no errno.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -15,18 +16,20 @@ use super::routine;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Who handled them before: null until we do.
+/// The previous actions; null until the handler is installed.
 static BEFORE: [AtomicPtr<sigaction>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
 
 type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Installs the handler unless somebody has replaced it; true if it is the one that the kernel calls for both. Without a
-/// lock, which a thread might hold that a forked child has not: two threads that install do the same twice.
+/// Installs the handler unless another one has replaced it; true if the kernel calls it for both
+/// signals. It takes no lock, which another thread might hold when a process forks: two threads
+/// that install at once do the same twice.
 pub(super) fn is_ours() -> bool {
     (0..SIGNALS.len()).all(|at| {
         let Some(now) = asked(SIGNALS[at]) else { return false };
         let ours = now.sa_sigaction == on_fault as Handler as usize;
-        // Not on top of a handler that came later: it may hand on to ours, and neither would ever end.
+        // Not on top of a handler that came later: it may hand on to ours, and neither would ever
+        // end.
         ours || (before(at).is_none_or(|b| b.sa_sigaction == now.sa_sigaction) && install(at, now))
     })
 }
@@ -44,7 +47,7 @@ pub(super) fn forget() {
     }
 }
 
-/// What happens at a signal now.
+/// The present action of a signal.
 fn asked(signal: c_int) -> Option<sigaction> {
     // SAFETY: an all-zero action is a valid one, and asking changes nothing.
     unsafe {
@@ -66,7 +69,8 @@ fn install(at: usize, before: sigaction) -> bool {
         // For good: a handler may look at it at any time.
         BEFORE[at].store(Box::leak(Box::new(before)), Ordering::Release);
     }
-    // SAFETY: the handler does only what handlers may, and leaves other faults to who had them.
+    // SAFETY: The handler does only what handlers may do, and passes other faults on to the
+    // previous action.
     unsafe { sigaction(SIGNALS[at], &raw const ours, std::ptr::null_mut()) == 0 }
 }
 
@@ -75,7 +79,7 @@ fn is_handler(action: &sigaction) -> bool {
 }
 
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's, of the thread that was interrupted, which nobody else has.
+    // SAFETY: The kernel's context of the interrupted thread, which nothing else uses.
     if !unsafe { landed(&mut *context.cast()) } {
         // SAFETY: as the kernel gave them.
         unsafe { hand_on(signal, info, context) }
@@ -107,7 +111,7 @@ unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
             BEFORE[at].store((&raw const DEFAULT.0).cast_mut(), Ordering::Release);
         }
         if before.sa_flags & SA_SIGINFO != 0 {
-            // SAFETY: whoever installed it said that it is a function of this kind.
+            // SAFETY: The program that installed it declared it as a function of this kind.
             let handler: Handler = unsafe { std::mem::transmute(before.sa_sigaction) };
             // SAFETY: these are arguments of a handler.
             return unsafe { handler(signal, info, context) };
@@ -119,9 +123,9 @@ unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if sent && before.sa_sigaction == SIG_IGN {
         return;
     }
-    // The instruction faults again, or the signal comes again, when we have returned: then it ends the process. No kernel
-    // lets a fault be ignored.
-    // SAFETY: the action is the default; both calls are allowed in handlers.
+    // The instruction faults again, or the signal comes again, when we have returned: then it ends
+    // the process. No kernel lets a fault be ignored. SAFETY: the action is the default; both calls
+    // are allowed in handlers.
     unsafe {
         sigaction(signal, &raw const DEFAULT.0, std::ptr::null_mut());
         if sent {
@@ -135,6 +139,6 @@ struct Default(sigaction);
 // SAFETY: it is never written.
 unsafe impl Sync for Default {}
 
-/// What happens to a process that says nothing.
+/// The default action.
 // SAFETY: an all-zero action is a valid one: the default, no flags, nothing blocked.
 static DEFAULT: Default = Default(unsafe { std::mem::zeroed() });

@@ -16,31 +16,30 @@ unsafe extern "C" {
     static sprat_guard_end: u8;
 }
 
-/// Where to continue if the instruction at `at` faulted; none if it is not one of these.
+/// The address to continue at if the instruction at `at` faulted; `None` if it is outside the
+/// routine.
 pub(super) fn landing(at: usize) -> Option<usize> {
     let (begin, end) = ((&raw const sprat_guard_begin).addr(), (&raw const sprat_guard_end).addr());
     (begin..end).contains(&at).then_some(end)
 }
 
-/// # Errors
-/// [`Gone`]; some bytes may have been copied.
+/// # Errors [`Gone`]; some bytes may have been copied.
 ///
-/// # Safety
-/// The handler is installed, and the thread does not block its signals. What is there of the two ranges may be read and
-/// written, and they do not overlap.
+/// # Safety The handler is installed, and the thread does not block its signals. What is there of the two ranges may be read and written, and they do not overlap.
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, n: usize) -> Result<(), Gone> {
-    // SAFETY: what is not there faults between the labels, which is handled; the rest is the caller's promise.
+    // SAFETY: what is not there faults between the labels, which is handled; the rest is the
+    // caller's promise.
     if unsafe { sprat_guard_copy(to, from, n) } == 0 { Ok(()) } else { Err(Gone) }
 }
 
-/// True if it was `old` and is `new`; else `old` becomes what it is.
+/// Replaces the word at `at` if it is `old`; true if it was. Otherwise `old` becomes the word.
 ///
 /// # Errors
 /// [`Gone`].
 ///
 /// # Safety
-/// As [`copy`]; `at` is a multiple of eight.
+/// The rules of [`copy`]; `at` is a multiple of eight.
 pub(super) unsafe fn swap(at: *mut u64, old: &mut u64, new: u64) -> Result<bool, Gone> {
     // SAFETY: as in `copy`.
     match unsafe { sprat_guard_swap(at, old, new) } {
@@ -50,7 +49,7 @@ pub(super) unsafe fn swap(at: *mut u64, old: &mut u64, new: u64) -> Result<bool,
     }
 }
 
-// A store that follows `rep movsb` is not seen before its stores, whose own order nobody promises.
+// A store behind `rep movsb` is not visible before its stores, whose own order is not defined.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.sprat_guard, \"ax\", @progbits",

@@ -51,7 +51,8 @@ extern "C" fn counts(_: libc::c_int) {
 }
 
 fn install(signal: libc::c_int, handler: usize) {
-    // SAFETY: an all-zero action is a valid one; the handler is one that takes one argument, or none at all.
+    // SAFETY: an all-zero action is a valid one; the handler is one that takes one argument, or
+    // none at all.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;

@@ -1,5 +1,6 @@
-//! A ring under a script of what its peer does: he writes descriptors and indices, and we take, put and flush. Nothing panics, no
-//! frame is longer than any can be, and what lies behind the ring's memory is not touched (or the memory's own checks would panic).
+//! A ring under a script of what its peer does: he writes descriptors and indices, and we take, put
+//! and flush. Nothing panics, no frame is longer than any can be, and what lies behind the ring's
+//! memory is not touched (or the memory's own checks would panic).
 
 use super::*;
 

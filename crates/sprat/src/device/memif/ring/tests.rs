@@ -1,5 +1,6 @@
-//! What a peer may write into a ring while it is in use: each descriptor and index that cannot be, at both ends, in both
-//! directions. A wrong descriptor costs its frame, a wrong index the link; neither is ever followed.
+//! What a peer may write into a ring while it is in use: each descriptor and index that cannot be,
+//! at both ends, in both directions. A wrong descriptor costs its frame, a wrong index the link;
+//! neither is ever followed.
 
 use super::*;
 
@@ -55,7 +56,8 @@ fn taken(source: &mut Source) -> Result<(u64, Vec<Vec<u8>>), Broken> {
     Ok((bad, (0..burst.len()).map(|i| burst.frame(i).to_vec()).collect()))
 }
 
-/// The server's end of a ring that the peer fills: `slots` one after the other, and what comes of them.
+/// The server's end of a ring that the peer fills: `slots` one after the other, and what comes of
+/// them.
 fn filled(slots: &[Descriptor]) -> (u64, Vec<Vec<u8>>) {
     let regions = memory();
     let (mut source, peer) = (Source::new(ring(&regions, false)), ring(&regions, false));
@@ -136,7 +138,8 @@ fn an_index_that_cannot_be_ends_the_link() {
 
 #[test]
 fn a_server_that_says_where_octets_are_is_not_asked() {
-    // The client's buffers are where it laid them out, whatever stands in its memory meanwhile; a length counts up to a buffer's.
+    // The client's buffers are where it laid them out, whatever stands in its memory meanwhile; a
+    // length counts up to a buffer's.
     let came = |descriptor: Descriptor| {
         let regions = memory();
         let (mut source, peer) = (Source::new(ring(&regions, true)), ring(&regions, true));
@@ -205,8 +208,8 @@ fn an_index_of_who_takes_that_cannot_be_ends_the_link() {
     }
 }
 
-/// A peer that took room back while a frame of several buffers was put in: slots were counted beyond the ring, and the next
-/// frame overflowed their number.
+/// A peer that took room back while a frame of several buffers was put in: slots were counted
+/// beyond the ring, and the next frame overflowed their number.
 #[test]
 fn an_index_that_goes_back_ends_the_link() {
     for client in [false, true] {
@@ -230,8 +233,8 @@ fn an_index_that_goes_back_ends_the_link() {
     }
 }
 
-/// A counter that is full and lets writes wait, as only the peer's own can be: the write waited for ever, and with it all that
-/// its thread served.
+/// A counter that is full and lets writes wait, as only the peer's own can be: the write waited for
+/// ever, and with it all that its thread served.
 #[test]
 fn a_full_counter_of_the_peer_is_not_waited_for() {
     use rustix::event::{EventfdFlags, eventfd};

@@ -2,8 +2,8 @@ use super::*;
 
 const MAC: Mac = Mac([2, 0, 0xde, 0xad, 0xbe, 0xef]);
 
-/// The machine, as far as the programs use it: true if the frame is sent to a socket. A load beyond the frame's end, which the
-/// kernel's verifier would refuse to accept, fails the test.
+/// The machine, as far as the programs use it: true if the frame is sent to a socket. A load beyond
+/// the frame's end, which the kernel's verifier would refuse to accept, fails the test.
 fn ours(program: &[Insn], frame: &[u8]) -> bool {
     const BASE: u64 = 1 << 20;
     let mut r = [0_u64; 11];

@@ -1,4 +1,5 @@
-//! How the peer's pidfd is found, and what tests of dead peers need: copies of a peer's sockets that outlive it.
+//! How the peer's pidfd is found, and what tests of dead peers need: copies of a peer's sockets
+//! that outlive it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,8 +12,8 @@ use rustix::net::{
 use super::*;
 use sprat_sys::fork::Child;
 
-/// A way for a forked child to hand copies of its descriptors to the test, which holds them as a process would that the
-/// child has forked.
+/// A way for a forked child to hand copies of its descriptors to the test, which holds them as a
+/// process would that the child has forked.
 pub(crate) struct Copies(OwnedFd, OwnedFd);
 
 impl Copies {

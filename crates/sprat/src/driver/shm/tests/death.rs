@@ -1,5 +1,6 @@
-//! A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the peer has forked. Tests
-//! that fork run beside these, so that without this a dead server sometimes seemed to live (4 of 75 runs).
+//! A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the
+//! peer has forked. Tests that fork run beside these, so that without this a dead server sometimes
+//! seemed to live (4 of 75 runs).
 
 use rustix::process::Signal;
 
@@ -27,7 +28,8 @@ fn gone(shm: &mut Shm) -> Addr {
     gone.unwrap()
 }
 
-/// A client of a server that runs in a process of its own; with that process the test gets copies of all its sockets.
+/// A client of a server that runs in a process of its own; with that process the test gets copies
+/// of all its sockets.
 fn client_of_a_child(directory: &Path) -> (Child, Shm, Addr, Vec<OwnedFd>) {
     let handed = Copies::new();
     let child = Child::spawn(|| {
