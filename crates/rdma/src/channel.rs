@@ -191,7 +191,8 @@ impl ConnectionId {
     /// Listens; at most `backlog` requests wait to be read, others are refused. Returns the
     /// address, with the port.
     ///
-    /// # Errors Another has come to listen there.
+    /// # Errors
+    /// Another has come to listen there.
     pub fn listen(&self, at: BoundAddress, backlog: usize) -> io::Result<SocketAddr> {
         self.handle.start()?;
         let audience =

@@ -129,7 +129,8 @@ impl Device {
     /// A completion queue with room for `depth` completions that wait. A completion that finds no
     /// room is an error of the queue and of all its queue pairs.
     ///
-    /// # Errors There are too many, or the depth is 0 or too large.
+    /// # Errors
+    /// There are too many, or the depth is 0 or too large.
     pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, PostError> {
         CompletionQueue::new(Arc::clone(&self.handle), depth, None)
     }
@@ -171,7 +172,8 @@ impl Device {
     /// Takes an address, to listen there or to connect from there. Where other machines are not
     /// allowed, peers of this machine alone are served there.
     ///
-    /// # Errors The address is in use, or not ours.
+    /// # Errors
+    /// The address is in use, or not ours.
     pub fn bind(&self, addr: SocketAddr, options: SocketOptions) -> io::Result<BoundAddress> {
         BoundAddress::new(&self.handle, addr, options)
     }

@@ -115,7 +115,9 @@ impl ConnectRequest {
     /// Connects it with `pair`, which may be posted to at once; [`QueuePair::connected`] tells when
     /// the peer is there. Receives for what it sends first should be posted before.
     ///
-    /// # Errors The pair is of another device or has a connection, the private data is too long, or the peer has gone; then it is refused.
+    /// # Errors
+    /// The pair is of another device or has a connection, the private data is too long, or the peer
+    /// has gone; then it is refused.
     pub fn accept(mut self, pair: &QueuePair, options: AcceptOptions) -> Result<(), PostError> {
         if !Arc::ptr_eq(&self.handle, &pair.domain.handle) {
             return Err(PostError::Invalid);

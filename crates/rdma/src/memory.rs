@@ -86,7 +86,8 @@ impl ProtectionDomain {
     /// A window, which names nothing until it is bound ([`super::SendOp::Bind`]): for all queue
     /// pairs of the domain, or for the one that binds it.
     ///
-    /// # Errors There are too many.
+    /// # Errors
+    /// There are too many.
     pub fn window(&self, kind: WindowKind) -> Result<MemoryWindow, PostError> {
         let pd = self.inner.pd;
         let stag = self.inner.handle.shared.act(|core, _| core.rnic().alloc_window(pd, kind))?;
@@ -96,7 +97,8 @@ impl ProtectionDomain {
     /// A tag that names nothing until it is registered by a work request
     /// ([`super::SendOp::FastRegister`]).
     ///
-    /// # Errors There are too many.
+    /// # Errors
+    /// There are too many.
     pub fn fast_region(&self) -> Result<FastRegion, PostError> {
         let pd = self.inner.pd;
         let stag = self.inner.handle.shared.act(|core, _| core.rnic().alloc_fast(pd))?;
@@ -202,7 +204,8 @@ impl MemoryRegion {
     /// The 8 bytes at `offset`, a multiple of 8, as an atomic number in the machine's byte order:
     /// for what peers change by atomics, and to look for what they write.
     ///
-    /// # Errors They are not aligned, or not all in the region.
+    /// # Errors
+    /// They are not aligned, or not all in the region.
     pub fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
         self.check(offset, 8)?;
         if !offset.is_multiple_of(8) {

@@ -227,7 +227,8 @@ impl QueuePair {
     /// Posts to the send queue. Before the connection is there requests wait; after it has ended
     /// they complete as flushed.
     ///
-    /// # Errors The queue is full, or the request is not possible; nothing was posted.
+    /// # Errors
+    /// The queue is full, or the request is not possible; nothing was posted.
     #[inline]
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
         self.domain.handle.shared.post(|core| core.rnic().post_send(self.qp, request))

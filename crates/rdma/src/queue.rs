@@ -233,7 +233,8 @@ impl ProtectionDomain {
     /// A receive queue for several queue pairs, of `depth` work requests with up to `max_sge`
     /// elements each.
     ///
-    /// # Errors There are too many, or it is too large.
+    /// # Errors
+    /// There are too many, or it is too large.
     pub fn shared_receive_queue(
         &self,
         depth: u32,

@@ -350,7 +350,8 @@ impl HostPort {
     /// The addresses of the host, in the resolver's order; one of the form `::ffff:a.b.c.d` as the
     /// IPv4 address that it stands for. May block while it asks a name server.
     ///
-    /// # Errors The host has no address; the error names it.
+    /// # Errors
+    /// The host has no address; the error names it.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("host {:?}: {e}", self.host));
         let plain = |a: SocketAddr| match a.ip().to_canonical() {

@@ -82,7 +82,9 @@ impl Attr {
     }
 }
 
-/// # Safety Whatever addresses are in `attr`, as the command understands it, point to memory that is as long as the command wants and lives during the call; a command that writes there must be allowed to.
+/// # Safety
+/// Whatever addresses are in `attr`, as the command understands it, point to memory that is as long
+/// as the command wants and lives during the call; a command that writes there must be allowed to.
 unsafe fn bpf(command: libc::c_long, attr: &mut Attr) -> io::Result<i32> {
     // SAFETY: `attr` is as long as said, and all zeros where it is not set; the rest is the
     // caller's promise.
@@ -182,7 +184,9 @@ fn number_at(info: &Information, n: usize) -> u32 {
     if low { word as u32 } else { (word >> 32) as u32 }
 }
 
-/// # Safety Whatever addresses are in `info` point to memory that the kernel may write as much to as is said beside them.
+/// # Safety
+/// Whatever addresses are in `info` point to memory that the kernel may write as much to as is said
+/// beside them.
 unsafe fn inform(fd: BorrowedFd<'_>, info: &mut Information) -> io::Result<()> {
     let attr =
         Attr::zero().pair(0, fd.as_raw_fd().cast_unsigned(), size_of::<Information>() as u32);

@@ -22,7 +22,8 @@ impl Child {
     /// Only the calling thread exists in the copy, so `body` must not wait for another one or for a
     /// lock that another one may hold: it may compute, allocate and use system calls, not print.
     ///
-    /// # Errors The kernel has no room for another process.
+    /// # Errors
+    /// The kernel has no room for another process.
     pub fn spawn(body: impl FnOnce()) -> io::Result<Self> {
         let parent = rustix::process::getpid();
         // SAFETY: of what the copy inherits from other threads only locks can be in a broken state.

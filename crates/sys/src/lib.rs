@@ -1,4 +1,4 @@
-//! What Sprat needs of Linux that no safe library offers. All unsafe code outside the C ABI of
+//! The parts of Linux that Sprat needs and no safe library offers. All unsafe code outside the C ABI of
 //! `sprat-verbs` belongs here.
 //!
 //! Memory: [`memory`] maps it, shares it and copies it, also where it may vanish during the copy;

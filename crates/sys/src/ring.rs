@@ -384,7 +384,8 @@ impl Consumer {
     /// Copies the next record to the start of `into`, which must hold [`MAX_PAYLOAD`] bytes, and
     /// returns its length; `None` if there is none.
     ///
-    /// # Errors [`Broken`] if its length cannot be.
+    /// # Errors
+    /// [`Broken`] if its length cannot be.
     #[inline(always)]
     pub fn pop(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
         let at = self.place.in_ring(self.head);

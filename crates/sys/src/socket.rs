@@ -61,7 +61,8 @@ pub fn get<V: Plain>(
 /// it has none there, and its user. (rustix has this too, but takes the number for one that is
 /// never 0.)
 ///
-/// # Errors The socket is not of that kind.
+/// # Errors
+/// The socket is not of that kind.
 pub fn peer_ids(fd: BorrowedFd<'_>) -> io::Result<(libc::pid_t, libc::uid_t)> {
     // As `ucred` has them.
     let mut ids: [libc::c_int; 3] = [0; 3];
@@ -144,7 +145,8 @@ pub fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
 /// Plain C structures of numbers: no pointers, no padding that matters, every pattern of bits a
 /// value.
 ///
-/// # Safety The type must be just that.
+/// # Safety
+/// The type must be just that.
 pub unsafe trait Plain: Copy {}
 
 // SAFETY: a number.

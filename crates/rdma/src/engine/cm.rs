@@ -60,7 +60,7 @@ pub(crate) struct CmIds {
     last: CmId,
 }
 
-/// What a destroyed id leaves behind.
+/// The remains of a destroyed id.
 #[derive(Debug, Default)]
 pub(crate) struct Destroyed {
     /// Events that the program has taken.

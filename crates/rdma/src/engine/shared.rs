@@ -498,7 +498,8 @@ impl Shared {
     /// Sleeps until the sockets, the bell or `event_fd` has something, or it is `due`; the bell is
     /// silent afterwards.
     ///
-    /// # Errors `Interrupted` if a signal came.
+    /// # Errors
+    /// `Interrupted` if a signal came.
     pub(super) fn sleep_on(&self, due: Instant, event_fd: &OwnedFd) -> io::Result<()> {
         let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
         let limit =

@@ -174,7 +174,8 @@ impl Stream {
     /// Sends what waits; returns how many bytes the kernel took. `pending` is empty afterwards if
     /// it took all.
     ///
-    /// # Errors The connection has ended.
+    /// # Errors
+    /// The connection has ended.
     pub(super) fn send_pending(
         &mut self,
         regions: &Regions,

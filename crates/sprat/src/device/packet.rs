@@ -97,7 +97,9 @@ struct Counted {
 impl Packet {
     /// Opens a socket on the interface `options.dev`.
     ///
-    /// # Errors The interface is missing or down, CAP_NET_RAW is missing, or there is no memory for the ring.
+    /// # Errors
+    /// The interface is missing or down, CAP_NET_RAW is missing, or there is no memory for the
+    /// ring.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let link = interface(options)?;
         let dev = || options.dev.clone();

@@ -56,7 +56,9 @@ impl Tap {
     /// and attaches it to `options.bridge`, if there is one. Its end of the wire has the address
     /// `options.mac`, or one made of the interface's.
     ///
-    /// # Errors There is no /dev/net/tun or no such bridge, the node's mode keeps this user out, CAP_NET_ADMIN is missing, or another program has the interface.
+    /// # Errors
+    /// There is no /dev/net/tun or no such bridge, the node's mode keeps this user out,
+    /// CAP_NET_ADMIN is missing, or another program has the interface.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let dev = || options.dev.clone();
         let failed =

@@ -143,7 +143,9 @@ impl Xdp {
     /// Opens queue `options.queue` of the interface `options.dev`, or all of its receive queues if
     /// none is named, in the way `options.xdp_mode` or the best one that works.
     ///
-    /// # Errors The interface is missing or down, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF or CAP_IPC_LOCK is missing, another program is attached, the interface has no such queue, or no way works here.
+    /// # Errors
+    /// The interface is missing or down, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF or CAP_IPC_LOCK is
+    /// missing, another program is attached, the interface has no such queue, or no way works here.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let link = interface(options)?;
         let modes: &[XdpMode] = match (options.xdp_mode, link.kind.as_str()) {

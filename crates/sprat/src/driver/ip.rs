@@ -167,7 +167,9 @@ impl Stack {
     /// A driver that listens at `at`, a locator of a packet device. Its address must be no one
     /// else's.
     ///
-    /// # Errors The locator is of another kind, its host does not resolve, is the kernel's own or no host's, or the device cannot be opened: the error says what is missing.
+    /// # Errors
+    /// The locator is of another kind, its host does not resolve, is the kernel's own or no host's,
+    /// or the device cannot be opened: the error says what is missing.
     pub fn listen(at: &Locator) -> io::Result<Self> {
         let port = device_port(at)?;
         let own = resolved(&port)?;

@@ -160,7 +160,9 @@ const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0
 impl Udp {
     /// A driver that listens at `at`, a locator of `fast+udp`.
     ///
-    /// # Errors The locator is of another kind or names no address that is allowed, or the address cannot be bound.
+    /// # Errors
+    /// The locator is of another kind or names no address that is allowed, or the address cannot be
+    /// bound.
     pub fn listen(at: &Locator, options: Options) -> io::Result<Self> {
         let mut driver = Self::client(options)?;
         let mut last = io::ErrorKind::NotFound.into();

@@ -11,7 +11,10 @@ const REP_FROM: usize = 1024;
 
 /// Copies `n` bytes from `src` to `dst`.
 ///
-/// # Safety `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either may be shared with other processes that write to it meanwhile: the bytes are then any mixture of old and new ones.
+/// # Safety
+/// `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either
+/// may be shared with other processes that write to it meanwhile: the bytes are then any mixture of
+/// old and new ones.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
@@ -148,7 +151,10 @@ unsafe fn move4(dst: *mut u8, src: *const u8) {
 
 /// Copies `n` bytes from `src` to `dst`: the portable version, by words where both sides allow it.
 ///
-/// # Safety `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either may be shared with other processes that write to it meanwhile: the bytes are then any mixture of old and new ones.
+/// # Safety
+/// `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either
+/// may be shared with other processes that write to it meanwhile: the bytes are then any mixture of
+/// old and new ones.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
     let mut i = 0;

@@ -148,7 +148,9 @@ impl Foreign {
     /// Replaces the eight bytes at `offset`, a number in the machine's byte order, by what `change`
     /// makes of it; returns what was there.
     ///
-    /// # Errors [`Gone`], also if their address is no multiple of eight or they may not be written; nothing was changed.
+    /// # Errors
+    /// [`Gone`], also if their address is no multiple of eight or they may not be written; nothing
+    /// was changed.
     pub fn atomic(&self, offset: usize, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Gone> {
         let at = self.address(offset, 8);
         if !self.writable || !at.addr().is_multiple_of(8) {

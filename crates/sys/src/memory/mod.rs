@@ -61,7 +61,9 @@ impl Sealed {
 
     /// Accepts a file that a peer sent, if it has exactly `len` bytes for good.
     ///
-    /// # Errors `InvalidData` if its size, its seals or its file system are not what [`Sealed::create`] makes.
+    /// # Errors
+    /// `InvalidData` if its size, its seals or its file system are not what [`Sealed::create`]
+    /// makes.
     pub fn check(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let seals = rustix::fs::fcntl_get_seals(&fd)
@@ -82,7 +84,9 @@ impl Sealed {
     /// Accepts the first `len` bytes of a file that another program made, if it cannot shrink any
     /// more.
     ///
-    /// # Errors `InvalidData` if it can, is shorter, or is on a file system where a page may be refused later.
+    /// # Errors
+    /// `InvalidData` if it can, is shorter, or is on a file system where a page may be refused
+    /// later.
     pub fn unshrinkable(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let seals = rustix::fs::fcntl_get_seals(&fd)
@@ -141,7 +145,8 @@ impl Region {
     /// Maps a sealed file, all of it at once, so that no later access stops for a page; the file
     /// may be closed afterwards.
     ///
-    /// # Errors The system call failed.
+    /// # Errors
+    /// The system call failed.
     pub fn map(file: &Sealed) -> io::Result<Self> {
         Self::map_with(file, MapFlags::SHARED | MapFlags::POPULATE)
     }
@@ -173,7 +178,8 @@ impl Region {
     /// Maps `len` bytes of what a device of the kernel offers at `offset` of `fd`: the ring of a
     /// packet socket.
     ///
-    /// # Errors The system call failed.
+    /// # Errors
+    /// The system call failed.
     pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; a
         // device's memory does not shrink while it is mapped.
@@ -251,7 +257,8 @@ impl Region {
     /// bytes from or to where they lie. It is valid as long as the region; no reference may be made
     /// of it.
     ///
-    /// # Panics If the region has fewer bytes there.
+    /// # Panics
+    /// If the region has fewer bytes there.
     #[inline]
     pub(crate) fn address(&self, offset: usize, n: usize) -> *mut u8 {
         self.at(offset, n)
@@ -273,7 +280,8 @@ impl Region {
     /// what the caller has just put together goes there from the processor's registers, and not by
     /// way of its own memory.
     ///
-    /// # Panics If they do not fit there, or `offset` is no multiple of eight.
+    /// # Panics
+    /// If they do not fit there, or `offset` is no multiple of eight.
     #[inline(always)]
     pub fn copy_words_in(&self, offset: usize, words: &[[u8; 8]]) {
         assert!(offset.is_multiple_of(8), "a word at an odd place");
@@ -328,7 +336,8 @@ impl Region {
     /// Copies the region's bytes from `offset` into `bytes`. If another process writes them
     /// meanwhile, the result is any mixture.
     ///
-    /// # Panics If the region has fewer bytes there.
+    /// # Panics
+    /// If the region has fewer bytes there.
     #[inline(always)]
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let src = self.at(offset, bytes.len());

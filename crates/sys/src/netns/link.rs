@@ -159,7 +159,8 @@ pub fn fuzz(bytes: &[u8]) {
 /// Makes a veth pair: what one end sends, the other one receives. Each end lies in a namespace of
 /// ours and is switched on; each has `queues` queues.
 ///
-/// # Errors The kernel has no veth, a name is taken, or the MTU is more than 65,535.
+/// # Errors
+/// The kernel has no veth, a name is taken, or the MTU is more than 65,535.
 pub fn veth(ends: [(&Namespace, &str); 2], mtu: usize, queues: u32) -> io::Result<()> {
     let [(here, name), (there, peer)] = ends;
     let end = |message: Message, name: &str| {
@@ -237,7 +238,9 @@ pub fn remove(name: &str) -> io::Result<()> {
 
 /// Gives an interface an address of the kernel's own IP, on a network of the first `prefix` bits.
 ///
-/// # Errors There is none of that name, it has the address, IPv6 is switched off, or CAP_NET_ADMIN is missing.
+/// # Errors
+/// There is none of that name, it has the address, IPv6 is switched off, or CAP_NET_ADMIN is
+/// missing.
 pub fn address(name: &str, at: IpAddr, prefix: u8) -> io::Result<()> {
     let index = find(name)?.index;
     if at.is_ipv6() {

@@ -33,7 +33,9 @@ pub struct Namespace {
 impl Namespace {
     /// A new one.
     ///
-    /// # Errors `PermissionDenied` without CAP_SYS_ADMIN; the kernel has no network namespaces, or no room for another one.
+    /// # Errors
+    /// `PermissionDenied` without CAP_SYS_ADMIN; the kernel has no network namespaces, or no room
+    /// for another one.
     pub fn new() -> io::Result<Self> {
         let made = || {
             leave()?;
@@ -59,7 +61,8 @@ impl Namespace {
     /// Runs `body` inside, in a thread of its own. Sockets and devices that it opens stay inside
     /// when it hands them out.
     ///
-    /// # Errors The kernel does not let us in.
+    /// # Errors
+    /// The kernel does not let us in.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> io::Result<T> {
         let inside = || {
             move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))?;

@@ -19,7 +19,8 @@ impl Wire {
     /// A new one. The kernel's addresses at its ends are 10.83.0.1 and 10.83.0.2, of a network of
     /// 24 bits.
     ///
-    /// # Errors CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or the kernel has no veth.
+    /// # Errors
+    /// CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or the kernel has no veth.
     pub fn new(mtu: usize) -> io::Result<Self> {
         Self::with_queues(mtu, 1)
     }
@@ -43,7 +44,8 @@ impl Wire {
     /// Another cable beside the first, called `dev` at both ends, without addresses of the
     /// kernel's.
     ///
-    /// # Errors The name is taken, or as [`Wire::new`].
+    /// # Errors
+    /// The name is taken, or as [`Wire::new`].
     pub fn add(&self, dev: &str, mtu: usize) -> io::Result<()> {
         let [a, b] = &self.ends;
         link::veth([(a, dev), (b, dev)], mtu, 1)

@@ -190,7 +190,10 @@ impl fmt::Debug for Shm {
 impl Shm {
     /// A driver that listens at `fast+shm:name=N` and may connect too.
     ///
-    /// # Errors The locator is of another kind; `AddrInUse` if a living server has the name, `PermissionDenied` if the directory of the sockets is not this user's alone, each naming the path; a system call failed.
+    /// # Errors
+    /// The locator is of another kind; `AddrInUse` if a living server has the name,
+    /// `PermissionDenied` if the directory of the sockets is not this user's alone, each naming the
+    /// path; a system call failed.
     pub fn listen(locator: &Locator, options: Options) -> io::Result<Self> {
         let name = name_of(locator)?;
         let mut shm = Self::client(options)?;

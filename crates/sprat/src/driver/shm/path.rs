@@ -103,7 +103,9 @@ impl Listener {
     /// Listens at `directory/name`; makes the directory if need be and replaces what a dead server
     /// left.
     ///
-    /// # Errors `AddrInUse` naming the path if a living server has it; `PermissionDenied` if the directory is not ours alone.
+    /// # Errors
+    /// `AddrInUse` naming the path if a living server has it; `PermissionDenied` if the directory
+    /// is not ours alone.
     pub(super) fn bind(directory: &Path, name: &str) -> io::Result<Self> {
         let path = directory.join(name);
         if let Err(e) = fs::DirBuilder::new().mode(0o700).create(directory)

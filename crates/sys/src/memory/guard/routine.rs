@@ -23,9 +23,12 @@ pub(super) fn landing(at: usize) -> Option<usize> {
     (begin..end).contains(&at).then_some(end)
 }
 
-/// # Errors [`Gone`]; some bytes may have been copied.
+/// # Errors
+/// [`Gone`]; some bytes may have been copied.
 ///
-/// # Safety The handler is installed, and the thread does not block its signals. What is there of the two ranges may be read and written, and they do not overlap.
+/// # Safety
+/// The handler is installed, and the thread does not block its signals. What is there of the two
+/// ranges may be read and written, and they do not overlap.
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, n: usize) -> Result<(), Gone> {
     // SAFETY: what is not there faults between the labels, which is handled; the rest is the
