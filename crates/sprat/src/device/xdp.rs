@@ -190,8 +190,7 @@ impl Xdp {
         let (program, in_parts) =
             loaded.or_else(|_| load(false)).map_err(|e| Failed("the program", e))?;
         let mode = if xdp_mode == XdpMode::Generic { Mode::Generic } else { Mode::Native };
-        // First the program, then the queues, which are free again only some time after a socket
-        // had them.
+        // The program comes first: a queue is free only some time after its last socket closed.
         let held = match options.queue {
             None => Held::all(program.as_fd(), link.index, mode)?,
             Some(_) => Held::shared(link.index, mode, in_parts)?,
