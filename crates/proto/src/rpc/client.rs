@@ -7,12 +7,16 @@
 //! other failure but a refusal says "maybe". Not here: opening (`open`), sending (`output`),
 //! time (`overdue`).
 
+pub(super) mod ack;
+pub(super) mod handshake;
+pub(super) mod timers;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::endpoint::Endpoint;
-use super::output::ControlBody;
 use super::session::{Calls, INDEX_MAX, Phase};
+use super::shared::tx::ControlBody;
 use super::slab::NONE;
 use super::slot::{BUFFER_MOST, Incoming, Missing, Outgoing, Placed, Role, WINDOWED_PACKETS};
 use super::{

@@ -7,10 +7,10 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::credit::Credit;
 use super::peer::Peers;
 use super::server::Kept;
 use super::session::{Calls, ClientSession, INDEX_MAX, Phase, ServerSession};
+use super::shared::grants::Credit;
 use super::slab::{Chunks, Slab};
 use super::slot::Slots;
 use super::stats::Stats;
@@ -126,7 +126,7 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) unflushed: u32,
     /// The last request that came past all queues.
     pub(super) last_passed: ServerRpc,
-    pub(super) control: VecDeque<super::output::Control>,
+    pub(super) control: VecDeque<super::shared::tx::Control>,
     /// When to try a driver again that was full, and how long to wait after that.
     pub(super) retry_at: Instant,
     pub(super) retry_ns: u64,
@@ -144,11 +144,11 @@ pub struct Endpoint<P: Probe = NoProbe> {
 
     pub(super) sessions: Chunks<ServerSession>,
     pub(super) blocks: Slab<[u32; super::CHANNELS]>,
-    pub(super) opener: super::open::Opener,
+    pub(super) opener: super::client::handshake::Opener,
     pub(super) executing: u32,
     pub(super) assembling_bytes: usize,
     pub(super) kept: Kept,
-    pub(super) sweep: super::sweep::Sweep,
+    pub(super) sweep: super::server::expiry::Sweep,
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -173,7 +173,7 @@ impl<P: Probe> Endpoint<P> {
             last_passed: ServerRpc(0),
             control: VecDeque::new(),
             retry_at: Instant::NEVER,
-            retry_ns: super::output::RETRY_MIN_NS,
+            retry_ns: super::shared::tx::RETRY_MIN_NS,
             events: VecDeque::new(),
             released: VecDeque::new(),
             clients: Chunks::new(),
@@ -184,11 +184,11 @@ impl<P: Probe> Endpoint<P> {
             idle_check: Instant::NEVER,
             sessions: Chunks::new(),
             blocks: Slab::new(),
-            opener: super::open::Opener::new(&mut rng),
+            opener: super::client::handshake::Opener::new(&mut rng),
             executing: 0,
             assembling_bytes: 0,
             kept: Kept::default(),
-            sweep: super::sweep::Sweep::default(),
+            sweep: super::server::expiry::Sweep::default(),
             config,
             rng,
         }

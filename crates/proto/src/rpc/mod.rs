@@ -24,19 +24,18 @@ pub mod notes;
 pub mod stream;
 
 mod client;
-mod credit;
-mod done;
+
 mod express;
-mod open;
-mod output;
-mod overdue;
+
+mod shared;
+
 mod peer;
 mod server;
 mod session;
 mod slab;
 mod slot;
 mod stats;
-mod sweep;
+
 mod wheel;
 
 #[cfg(test)]

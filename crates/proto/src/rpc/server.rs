@@ -6,13 +6,15 @@
 //! Always: a word changes only after session, token and address agreed, and its number only goes forward. Not here:
 //! the end of sessions (`sweep`).
 
+pub(super) mod expiry;
+
 use alloc::boxed::Box;
 
 use zerocopy::FromBytes as _;
 
 use super::endpoint::{Config, Endpoint};
-use super::output::ControlBody;
 use super::session::{HALF, INDEX_BITS, INDEX_MAX, ServerSession, State, Word, ahead};
+use super::shared::tx::ControlBody;
 use super::slab::{Chunks, NONE};
 use super::slot::{Incoming, Missing, Outgoing, Placed, Role, claim};
 use super::{CHANNELS, Event, MAX_MESSAGE, Message, Payload, ServerRpc, trace_id};

@@ -289,7 +289,7 @@ pub(super) struct Incoming {
     /// When the first hole was first seen.
     pub(super) gap_since: Option<Instant>,
     pub(super) last_nack: Option<Instant>,
-    /// True while [`super::credit::Credit`] has it.
+    /// True while [`super::shared::grants::Credit`] has it.
     pub(super) scheduled: bool,
 }
 

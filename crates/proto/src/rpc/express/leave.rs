@@ -2,8 +2,8 @@
 
 use crate::datagrams::{MAX_SHORT_BODY, Sent};
 use crate::rpc::endpoint::Endpoint;
-use crate::rpc::output::PASS_MOST;
 use crate::rpc::session::{Calls, INDEX_BITS, INDEX_MAX, Phase, State, Word};
+use crate::rpc::shared::tx::PASS_MOST;
 use crate::rpc::slab::NONE;
 use crate::rpc::slot::Role;
 use crate::rpc::{Message, RequestError, RpcId, ServerRpc, SessionId, trace_id};

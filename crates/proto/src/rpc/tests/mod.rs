@@ -2,14 +2,14 @@
 
 mod basic;
 mod bulk;
-mod drips;
-mod express;
 mod faults;
 mod limits;
+mod lossless;
 mod numbers;
 mod recovery;
-mod rings;
-mod strangers;
+mod single_packet;
+mod slow_senders;
+mod unknown_sessions;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;

@@ -9,12 +9,13 @@ use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
 
-use super::Slices;
-use super::endpoint::Endpoint;
-use super::peer::stamp_us;
-use super::session::{INDEX_BITS, INDEX_MAX, State, Word};
-use super::slot::{Outgoing, Piece, Role};
 use crate::datagrams::{MAX_PARTS, Sent};
+use crate::probe::Probe;
+use crate::rpc::Slices;
+use crate::rpc::endpoint::Endpoint;
+use crate::rpc::peer::stamp_us;
+use crate::rpc::session::{INDEX_BITS, INDEX_MAX, State, Word};
+use crate::rpc::slot::{Outgoing, Piece, Role};
 use crate::time::{MS, US};
 use crate::tracepoint::Probe;
 use crate::wire::checksum::Crc32c;
@@ -28,9 +29,9 @@ const BUDGET: u32 = 256 << 10;
 /// What a packet counts for at least, so that a turn's packets are limited too.
 const PACKET_COST: u32 = 512;
 /// Packets that go past the queues in one turn.
-pub(super) const PASS_MOST: u32 = BUDGET / PACKET_COST;
+pub(in crate::rpc) const PASS_MOST: u32 = BUDGET / PACKET_COST;
 /// How soon a driver that was full is tried again at the latest; doubles while it stays full.
-pub(super) const RETRY_MIN_NS: u64 = 20 * US;
+pub(in crate::rpc) const RETRY_MIN_NS: u64 = 20 * US;
 /// The longest such wait.
 const RETRY_MAX_NS: u64 = MS;
 /// Answers that may wait to be sent.
@@ -38,23 +39,23 @@ const CONTROL_LIMIT: usize = 4096;
 
 /// A packet without a message: its header and what follows.
 #[derive(Debug)]
-pub(super) struct Control {
-    pub(super) to: Addr,
-    pub(super) peer: u32,
-    pub(super) packet: Packet,
-    pub(super) body: ControlBody,
+pub(in crate::rpc) struct Control {
+    pub(in crate::rpc) to: Addr,
+    pub(in crate::rpc) peer: u32,
+    pub(in crate::rpc) packet: Packet,
+    pub(in crate::rpc) body: ControlBody,
 }
 
 /// What follows the header of an answer.
 #[derive(Debug)]
-pub(super) enum ControlBody {
+pub(in crate::rpc) enum ControlBody {
     None,
     Small(ArrayVec<u8, 32>),
     Large(Box<[u8]>),
 }
 
 impl ControlBody {
-    pub(super) fn small(bytes: &[u8]) -> Self {
+    pub(in crate::rpc) fn small(bytes: &[u8]) -> Self {
         Self::Small(bytes.iter().copied().collect())
     }
 
@@ -80,13 +81,19 @@ enum Progress {
 
 impl<P: Probe> Endpoint<P> {
     /// Queues an answer; if too many wait, the oldest is dropped.
-    pub(super) fn answer_with(&mut self, peer: u32, packet: Packet, body: ControlBody) {
+    pub(in crate::rpc) fn answer_with(&mut self, peer: u32, packet: Packet, body: ControlBody) {
         let to = self.peers.slab[peer].addr;
         self.answer_to(to, peer, packet, body);
     }
 
     /// The same, to someone who need not be a peer.
-    pub(super) fn answer_to(&mut self, to: Addr, peer: u32, packet: Packet, body: ControlBody) {
+    pub(in crate::rpc) fn answer_to(
+        &mut self,
+        to: Addr,
+        peer: u32,
+        packet: Packet,
+        body: ControlBody,
+    ) {
         if self.control.len() >= CONTROL_LIMIT {
             // The oldest makes room: it was offered to a driver that is full towards its peer. A peer that takes nothing
             // must not keep the answers of others out.
@@ -98,7 +105,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Puts a slot in its peer's queue, if it is not there, and sees that the queue is looked at.
     #[inline]
-    pub(super) fn make_ready(&mut self, i: u32) {
+    pub(in crate::rpc) fn make_ready(&mut self, i: u32) {
         let slot = &mut self.slots[i];
         let peer = slot.peer;
         if slot.ready {
@@ -117,7 +124,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Puts a peer among those with something to send.
     #[inline]
-    pub(super) fn activate(&mut self, peer: u32) {
+    pub(in crate::rpc) fn activate(&mut self, peer: u32) {
         let entry = &mut self.peers.slab[peer];
         if !entry.active {
             entry.active = true;
@@ -126,7 +133,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Takes a slot out of its peer's queue.
-    pub(super) fn unready(&mut self, i: u32) {
+    pub(in crate::rpc) fn unready(&mut self, i: u32) {
         let slot = &mut self.slots[i];
         if !slot.ready {
             return;
@@ -138,7 +145,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// One turn of sending what is queued; true if more waits for nothing but the next turn.
-    pub(super) fn send_queued<D: Datagrams>(
+    pub(in crate::rpc) fn send_queued<D: Datagrams>(
         &mut self,
         memory: &(impl Slices + ?Sized),
         driver: &mut D,
@@ -307,7 +314,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// How to check packets, if they have to be.
     #[inline]
-    pub(super) fn crc(&self) -> Option<Crc32c> {
+    pub(in crate::rpc) fn crc(&self) -> Option<Crc32c> {
         self.checked.then_some(self.config.crc32c)
     }
 
@@ -370,7 +377,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The header of this slot's packets; `None` if it is a reply whose request is past.
     #[inline]
-    pub(super) fn packet_of(&self, i: u32) -> Option<Packet> {
+    pub(in crate::rpc) fn packet_of(&self, i: u32) -> Option<Packet> {
         let slot = &self.slots[i];
         let mut packet = Packet::new(Kind::Data);
         packet.channel = slot.channel;
@@ -400,7 +407,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Sends one packet that is not of a message.
-    pub(super) fn send_packet<D: Datagrams>(
+    pub(in crate::rpc) fn send_packet<D: Datagrams>(
         &mut self,
         to: Addr,
         packet: &Packet,
@@ -421,7 +428,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Puts our clock into a packet, and the peer's back.
-    pub(super) fn stamp(&self, peer: u32, packet: &mut Packet) {
+    pub(in crate::rpc) fn stamp(&self, peer: u32, packet: &mut Packet) {
         if self.lossless {
             return;
         }

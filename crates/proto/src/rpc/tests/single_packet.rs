@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Host, Net, Seen, pattern};
 use crate::fault::Fault;
-use crate::rpc::output::PASS_MOST;
+use crate::rpc::shared::tx::PASS_MOST;
 use crate::rpc::{CHANNELS, CloseReason, Config, Message, RpcError, ServerRpc, SessionId, Slice};
 use crate::time::{MS, SECOND, US};
 use crate::wire::rpc::{ECHO, HEADER, Kind, RESENT, TTL};

@@ -5,11 +5,12 @@ use alloc::vec::Vec;
 
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use super::CHANNELS;
-use super::endpoint::Endpoint;
-use super::output::ControlBody;
-use super::session::{Phase, State, Word};
-use super::slab::NONE;
+use crate::probe::Probe;
+use crate::rpc::CHANNELS;
+use crate::rpc::endpoint::Endpoint;
+use crate::rpc::session::{Phase, State, Word};
+use crate::rpc::shared::tx::ControlBody;
+use crate::rpc::slab::NONE;
 use crate::time::US;
 use crate::tracepoint::Probe;
 use crate::wire::rpc::{DoneEntry, HEADER, Kind, Packet, SEQ_MAX};
@@ -24,7 +25,7 @@ const DONE_BYTES: usize = 1200;
 
 impl<P: Probe> Endpoint<P> {
     /// Acknowledges one reply.
-    pub(super) fn ack(&mut self, c: u32, packet: &Packet) {
+    pub(in crate::rpc) fn ack(&mut self, c: u32, packet: &Packet) {
         let session = &self.clients[c];
         let channel = usize::from(packet.channel);
         let mut body = Vec::with_capacity(20);
@@ -41,7 +42,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Tells servers which replies have arrived on sessions that have become idle, many sessions in a packet.
-    pub(super) fn send_dones(&mut self) {
+    pub(in crate::rpc) fn send_dones(&mut self) {
         let mut body = Vec::new();
         let mut to = NONE;
         let room = self.max_payload.saturating_sub(HEADER + 4).min(DONE_BYTES);
@@ -92,7 +93,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A client has these replies.
-    pub(super) fn done_arrived(&mut self, from: Addr, mut body: &[u8]) {
+    pub(in crate::rpc) fn done_arrived(&mut self, from: Addr, mut body: &[u8]) {
         while let Ok((entry, rest)) = DoneEntry::ref_from_prefix(body) {
             let numbers = 4 * entry.channels.count_ones() as usize;
             let Some((numbers, rest)) = rest.split_at_checked(numbers) else {

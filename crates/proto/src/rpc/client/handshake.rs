@@ -11,15 +11,16 @@ use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher24;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use super::endpoint::Endpoint;
-use super::output::ControlBody;
-use super::peer::{OPEN_WINDOW, Recent};
-use super::session::{
+use crate::datagrams::Sent;
+use crate::probe::Probe;
+use crate::rpc::endpoint::Endpoint;
+use crate::rpc::peer::{OPEN_WINDOW, Recent};
+use crate::rpc::session::{
     ClientSession, HALF, INDEX_BITS, INDEX_MAX, Phase, ServerSession, State, Word, ahead,
 };
-use super::slab::NONE;
-use super::{CHANNELS, CloseReason, SessionId};
-use crate::datagrams::Sent;
+use crate::rpc::shared::tx::ControlBody;
+use crate::rpc::slab::NONE;
+use crate::rpc::{CHANNELS, CloseReason, SessionId};
 use crate::time::{MS, SECOND};
 use crate::tracepoint::Probe;
 use crate::wire::rpc::{
@@ -29,7 +30,7 @@ use crate::wire::rpc::{
 use crate::{Addr, Datagrams, Instant, Rng};
 
 /// Marks a peer among the entries of the timing wheel; the others are slots.
-pub(super) const OPENING: u32 = 1 << 31;
+pub(in crate::rpc) const OPENING: u32 = 1 << 31;
 /// The first wait for an answer to an OPEN; it doubles.
 const OPEN_RTO_NS: u64 = 20 * MS;
 /// The longest.
@@ -43,7 +44,7 @@ const RESETS_PER_SECOND: u32 = 1000;
 
 /// What a server needs to open sessions.
 #[derive(Debug)]
-pub(super) struct Opener {
+pub(in crate::rpc) struct Opener {
     secret: (u64, u64),
     /// Drawn anew at each start.
     incarnation: u64,
@@ -52,7 +53,7 @@ pub(super) struct Opener {
 }
 
 impl Opener {
-    pub(super) fn new(rng: &mut Rng) -> Self {
+    pub(in crate::rpc) fn new(rng: &mut Rng) -> Self {
         Self { secret: (rng.u64(), rng.u64()), incarnation: rng.u64(), reset_second: 0, resets: 0 }
     }
 
@@ -84,7 +85,7 @@ fn cookie_epoch(now: Instant) -> u32 {
 impl<P: Probe> Endpoint<P> {
     // Client.
 
-    pub(super) fn open_session(&mut self, to: Addr) -> SessionId {
+    pub(in crate::rpc) fn open_session(&mut self, to: Addr) -> SessionId {
         let peer = self.peers.join(to);
         let i = self.clients.alloc(ClientSession::fresh);
         assert!(i <= INDEX_MAX, "no more than 2^24 sessions");
@@ -98,14 +99,14 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The session, if the caller's name for it is not stale.
-    pub(super) fn own_session(&self, id: SessionId) -> Option<u32> {
+    pub(in crate::rpc) fn own_session(&self, id: SessionId) -> Option<u32> {
         let i = id.place();
         let session = self.clients.get(i)?;
         (session.phase != Phase::Free && session.id(i) == id).then_some(i)
     }
 
     /// Sends the OPENs that may be sent to this peer; false if the driver was full.
-    pub(super) fn send_opens<D: Datagrams>(&mut self, peer: u32, driver: &mut D) -> bool {
+    pub(in crate::rpc) fn send_opens<D: Datagrams>(&mut self, peer: u32, driver: &mut D) -> bool {
         while self.peers.slab[peer].may_open() {
             let Some((i, epoch)) = self.peers.slab[peer].to_open.pop_front() else { break };
             if self.clients[i].epoch != epoch || self.clients[i].phase != Phase::Opening {
@@ -173,7 +174,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The wheel says that sessions with a peer have been opening for a while.
-    pub(super) fn open_timer(&mut self, due: Instant, peer: u32) {
+    pub(in crate::rpc) fn open_timer(&mut self, due: Instant, peer: u32) {
         if self.peers.slab.get(peer).is_none_or(|p| p.open_due != due) {
             return;
         }
@@ -224,7 +225,7 @@ impl<P: Probe> Endpoint<P> {
         None
     }
 
-    pub(super) fn cookie_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
+    pub(in crate::rpc) fn cookie_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
         let Some(i) = self.opening_session(from, packet) else { return };
         let Ok((cookie, _)) = CookieBody::ref_from_prefix(body) else { return };
         let (packet, body) = self.open_packet(i, (cookie.epoch.get(), cookie.cookie.get()));
@@ -232,7 +233,7 @@ impl<P: Probe> Endpoint<P> {
         self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
     }
 
-    pub(super) fn accept_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
+    pub(in crate::rpc) fn accept_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
         let Ok((accept, _)) = AcceptBody::ref_from_prefix(body) else { return };
         let Some(i) = self.opening_session(from, packet) else {
             if self.lossless {
@@ -277,7 +278,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// An OPEN is answered or given up: later ones may follow.
-    pub(super) fn opened(&mut self, peer: u32) {
+    pub(in crate::rpc) fn opened(&mut self, peer: u32) {
         let entry = &mut self.peers.slab[peer];
         while let Some(&(i, epoch)) = entry.opening.front() {
             let session = &self.clients[i];
@@ -294,7 +295,7 @@ impl<P: Probe> Endpoint<P> {
     // Server.
 
     /// Payload bytes of a packet that fits `max_payload`.
-    pub(super) fn mss_for(&self, max_payload: usize) -> usize {
+    pub(in crate::rpc) fn mss_for(&self, max_payload: usize) -> usize {
         let trailer = if self.checked { CRC } else { 0 };
         max_payload
             .min(self.max_payload)
@@ -302,7 +303,7 @@ impl<P: Probe> Endpoint<P> {
             .min(usize::from(u16::MAX))
     }
 
-    pub(super) fn open_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
+    pub(in crate::rpc) fn open_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
         if !self.config.serve {
             self.stats.drop_not_serving += 1;
             return;
@@ -397,7 +398,7 @@ impl<P: Probe> Endpoint<P> {
             peer,
             client,
             mss,
-            active_s: super::server::seconds(self.now),
+            active_s: crate::rpc::server::seconds(self.now),
             generation: session.generation,
             open: true,
             ..ServerSession::fresh()
@@ -430,7 +431,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Tells someone that we know no such session, echoing what only a packet of that session can carry. Never longer
     /// than the packet that asked.
-    pub(super) fn reset(&mut self, to: Addr, client: u32, token: u64, reason: ResetReason) {
+    pub(in crate::rpc) fn reset(&mut self, to: Addr, client: u32, token: u64, reason: ResetReason) {
         if !self.opener.may_reset(self.now) {
             self.stats.drop_control += 1;
             return;

@@ -6,12 +6,13 @@
 
 use zerocopy::IntoBytes as _;
 
-use super::endpoint::Endpoint;
-use super::open::OPENING;
-use super::output::ControlBody;
-use super::slot::Role;
-use super::{CloseReason, RpcError};
 use crate::Instant;
+use crate::probe::Probe;
+use crate::rpc::client::handshake::OPENING;
+use crate::rpc::endpoint::Endpoint;
+use crate::rpc::shared::tx::ControlBody;
+use crate::rpc::slot::Role;
+use crate::rpc::{CloseReason, RpcError};
 use crate::time::{MS, SECOND, US};
 use crate::tracepoint::Probe;
 use crate::wire::rpc::{Kind, Packet, ProbeBody};
@@ -27,7 +28,7 @@ const HEARTBEAT_NS: u64 = 50 * MS;
 const SOON_NS: u64 = 100 * US;
 
 impl<P: Probe> Endpoint<P> {
-    pub(super) fn timer(&mut self, due: Instant, id: u32) {
+    pub(in crate::rpc) fn timer(&mut self, due: Instant, id: u32) {
         if id & OPENING != 0 {
             return self.open_timer(due, id & !OPENING);
         }
@@ -80,7 +81,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Makes the wheel look at a slot at `due`, if it does not do so earlier.
     #[inline]
-    pub(super) fn arm(&mut self, i: u32, due: Instant) {
+    pub(in crate::rpc) fn arm(&mut self, i: u32, due: Instant) {
         let slot = &mut self.slots[i];
         if due < slot.armed {
             slot.armed = due;
@@ -90,7 +91,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// How long an answer from this peer may take.
     #[inline]
-    pub(super) fn pto_ns(&self, peer: u32) -> u64 {
+    pub(in crate::rpc) fn pto_ns(&self, peer: u32) -> u64 {
         if self.lossless {
             return PTO_LOSSLESS_NS;
         }
@@ -111,7 +112,7 @@ impl<P: Probe> Endpoint<P> {
         slot.progress.after(wait_ns)
     }
 
-    pub(super) fn arm_pto(&mut self, i: u32) {
+    pub(in crate::rpc) fn arm_pto(&mut self, i: u32) {
         let due = self.overdue_at(i).min(self.slots[i].deadline);
         self.arm(i, due);
     }

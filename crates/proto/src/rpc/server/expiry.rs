@@ -2,18 +2,19 @@
 //!
 //! There is no timer for a session or a request: a sweep looks at a few of them every now and then.
 
-use super::CHANNELS;
-use super::endpoint::Endpoint;
-use super::server::seconds;
-use super::session::{INDEX_MAX, State, Word};
-use super::slot::{Role, Slot};
 use crate::Instant;
+use crate::probe::Probe;
+use crate::rpc::CHANNELS;
+use crate::rpc::endpoint::Endpoint;
+use crate::rpc::server::seconds;
+use crate::rpc::session::{INDEX_MAX, State, Word};
+use crate::rpc::slot::{Role, Slot};
 use crate::time::{MS, SECOND, US};
 use crate::tracepoint::Probe;
 
 /// Where the sweep is.
 #[derive(Debug, Default)]
-pub(super) struct Sweep {
+pub(in crate::rpc) struct Sweep {
     next: Instant,
     session: u32,
     slot: u32,
@@ -25,7 +26,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// A long request found no room among those half received.
-    pub(super) fn crowded(&mut self, now: Instant) {
+    pub(in crate::rpc) fn crowded(&mut self, now: Instant) {
         self.crowded_until = now.after(CROWDED_NS);
     }
 }
@@ -48,7 +49,7 @@ const CROWDED_BYTE_NS: u64 = US;
 
 impl<P: Probe> Endpoint<P> {
     /// Forgets a session: its requests' replies will go nowhere, its name is not valid any more.
-    pub(super) fn end_server_session(&mut self, s: u32) {
+    pub(in crate::rpc) fn end_server_session(&mut self, s: u32) {
         for channel in 0..CHANNELS {
             self.drop_slot(s, channel);
         }
@@ -65,13 +66,13 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A peer is gone: its sessions end, a piece at a time.
-    pub(super) fn forget_sessions_of(&mut self, _peer: u32) {
+    pub(in crate::rpc) fn forget_sessions_of(&mut self, _peer: u32) {
         self.sweep.urgent = self.sessions.len();
     }
 
     /// When the sweep wants to go on.
     #[inline]
-    pub(super) fn next_sweep(&self) -> Instant {
+    pub(in crate::rpc) fn next_sweep(&self) -> Instant {
         if self.sweep.urgent > 0 {
             return self.now;
         }
@@ -82,7 +83,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Looks at a few sessions and slots: the idle, the stale and those of gone peers end.
-    pub(super) fn sweep(&mut self) {
+    pub(in crate::rpc) fn sweep(&mut self) {
         self.sweep.next = self.now.after(SWEEP_NS);
         let expiry_s = u16::try_from(self.config.idle_expiry_ns / SECOND).unwrap_or(u16::MAX);
         for _ in 0..self.sessions.len().min(SWEEP_SESSIONS) {

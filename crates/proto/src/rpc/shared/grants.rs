@@ -10,11 +10,12 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
-use super::endpoint::Endpoint;
-use super::output::ControlBody;
-use super::session::INDEX_MAX;
-use super::slot::{Incoming, Role, Slot};
 use crate::Instant;
+use crate::probe::Probe;
+use crate::rpc::endpoint::Endpoint;
+use crate::rpc::session::INDEX_MAX;
+use crate::rpc::shared::tx::ControlBody;
+use crate::rpc::slot::{Incoming, Role, Slot};
 use crate::time::{MS, US};
 use crate::tracepoint::Probe;
 use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
@@ -33,7 +34,7 @@ const NACK_MIN_NS: u64 = 200 * US;
 
 /// Long messages that want grants.
 #[derive(Debug, Default)]
-pub(super) struct Credit {
+pub(in crate::rpc) struct Credit {
     active: ArrayVec<u32, ACTIVE>,
     /// Oldest first.
     waiting: Vec<u32>,
@@ -43,17 +44,17 @@ pub(super) struct Credit {
 
 impl Credit {
     /// True if there may be something to grant.
-    pub(super) const fn wanted(&self) -> bool {
+    pub(in crate::rpc) const fn wanted(&self) -> bool {
         self.dirty
     }
 
     /// A sender asked: see whether it can be granted more.
-    pub(super) const fn wake(&mut self) {
+    pub(in crate::rpc) const fn wake(&mut self) {
         self.dirty = true;
     }
 
     /// A slot's message is whole or given up.
-    pub(super) fn remove(&mut self, i: u32) {
+    pub(in crate::rpc) fn remove(&mut self, i: u32) {
         self.active.retain(|other| *other != i);
         self.waiting.retain(|other| *other != i);
         self.dirty = true;
@@ -75,7 +76,7 @@ impl Credit {
 
 impl<P: Probe> Endpoint<P> {
     /// A packet of a long message arrived, and more are missing: they may have to be granted or asked for.
-    pub(super) fn more_wanted(&mut self, i: u32) {
+    pub(in crate::rpc) fn more_wanted(&mut self, i: u32) {
         let now = self.now;
         let slot = &mut self.slots[i];
         let Some(incoming) = &mut slot.incoming else { return };
@@ -99,7 +100,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Asks for what is missing of a slot's message before byte `end`, at most once a round trip.
-    pub(super) fn nack(&mut self, i: u32, end: u32) {
+    pub(in crate::rpc) fn nack(&mut self, i: u32, end: u32) {
         let srtt_ns = self.peers.slab[self.slots[i].peer].path.srtt_ns;
         let Some(incoming) = &mut self.slots[i].incoming else { return };
         if incoming.last_nack.is_some_and(|last| self.now.since(last) < srtt_ns.max(NACK_MIN_NS)) {
@@ -119,7 +120,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Tells the sender of a slot's message what is here and how far it may send.
-    pub(super) fn send_grant(&mut self, i: u32) {
+    pub(in crate::rpc) fn send_grant(&mut self, i: u32) {
         let Some(incoming) = &self.slots[i].incoming else { return };
         let (granted, contig) = (incoming.granted, incoming.contig);
         let (peer, mut packet) = self.receiver_packet(i, Kind::Grant);
@@ -130,7 +131,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Grants what there is to grant.
-    pub(super) fn grant(&mut self) {
+    pub(in crate::rpc) fn grant(&mut self) {
         self.credit.dirty = false;
         self.rotate();
         while !self.credit.active.is_full() {
