@@ -16,8 +16,8 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use super::limits::MAX_MESSAGE;
 use crate::Instant;
-use crate::rpc::MAX_MESSAGE;
 use crate::time::{MS, SECOND};
 
 /// Messages up to this length need no room. With the most connections (65,536) these come to 256 MiB.

@@ -3,8 +3,9 @@
 //!
 //! Always: a server session's channel word moves forward only, so a request number is accepted at most once.
 
+use super::limits::CHANNELS;
 use super::slab::NONE;
-use super::{CHANNELS, SessionId};
+use super::types::SessionId;
 use crate::Instant;
 use crate::time::MS;
 use crate::wire::rpc::{SEQ_BITS, SEQ_MAX};
@@ -41,9 +42,9 @@ pub(super) enum State {
 
 /// A channel at the server: the last request's number and state in one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Word(u32);
+pub(super) struct ServerChannel(u32);
 
-impl Word {
+impl ServerChannel {
     pub(super) const fn new(seq: u32, state: State) -> Self {
         Self(seq << 3 | state as u32)
     }
@@ -71,7 +72,7 @@ impl Word {
 pub(super) struct ServerSession {
     /// The secret both sides know.
     pub(super) token: u64,
-    pub(super) channels: [Word; CHANNELS],
+    pub(super) channels: [ServerChannel; CHANNELS],
     pub(super) peer: u32,
     /// The client's name for it.
     pub(super) client: u32,
@@ -93,7 +94,7 @@ impl ServerSession {
     pub(super) const fn fresh() -> Self {
         Self {
             token: 0,
-            channels: [Word::new(0, State::Empty); CHANNELS],
+            channels: [ServerChannel::new(0, State::Empty); CHANNELS],
             peer: NONE,
             client: 0,
             block: NONE,

@@ -1,4 +1,241 @@
-//! What both halves of an endpoint use.
+//! The state that both halves of an endpoint use: options, counters, the properties of the driver,
+//! peers, slots and transmit queues.
+//!
+//! The client half and the server half own their sessions and take `&mut Shared` as an argument.
+//! This module knows neither half.
 
-pub(super) mod grants;
-pub(super) mod tx;
+use alloc::collections::VecDeque;
+
+use super::config::Config;
+use super::control::Control;
+use super::credit::Credit;
+use super::peer::Peers;
+use super::slot::{BUFFER_MAX, Role, Slots};
+use super::stats::Stats;
+use super::types::{Event, Message, ServerRpc, Slice};
+use crate::probe::{Point, Probe};
+use crate::time::{SECOND, US};
+use crate::wire::checksum::Crc32c;
+use crate::wire::rpc::{CRC, ECHO, HEAD_MAX, Packet};
+use crate::{Datagrams, Instant, Rng};
+
+mod grants;
+mod queue;
+mod tx;
+
+/// Bytes, headers not counted, that one turn sends.
+pub(super) const BUDGET: u32 = 256 << 10;
+/// The least that a packet counts, so that the budget also limits the packets of a turn.
+pub(super) const PACKET_COST: u32 = 512;
+/// Packets that one turn sends directly, besides those that are queued.
+pub(super) const DIRECT_MAX: u32 = BUDGET / PACKET_COST;
+/// How soon an endpoint offers packets to a full driver again; doubles while the driver stays
+/// full.
+const RETRY_MIN_NS: u64 = 20 * US;
+/// The probe timeout on a lossless driver. It only finds a server that does not answer.
+const PTO_LOSSLESS_NS: u64 = SECOND;
+
+/// How far sending to a peer, or sending a slot, has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// Nothing more may be sent now.
+    Idle,
+    /// There is more to send.
+    More,
+    /// The driver is full towards this peer.
+    Full,
+    /// The driver has taken every byte of the slot's message.
+    Sent,
+    /// The peer is gone, and the message was not sent.
+    Gone,
+}
+
+/// The state that both halves use.
+#[derive(Debug)]
+pub(super) struct Shared<P> {
+    pub(super) config: Config,
+    pub(super) stats: Stats,
+    pub(super) probe: P,
+    pub(super) rng: Rng,
+    /// Drawn at random when the endpoint starts; tells its peers one process from the next.
+    pub(super) incarnation: u64,
+    /// The driver loses nothing.
+    pub(super) lossless: bool,
+    /// Packets have a checksum.
+    pub(super) checked: bool,
+    /// Bytes of the driver's largest datagram.
+    pub(super) max_payload: usize,
+    /// The time that the caller last gave.
+    pub(super) now: Instant,
+
+    pub(super) peers: Peers,
+    pub(super) slots: Slots,
+    pub(super) credit: Credit,
+    /// Peers with something to send.
+    pub(super) active: VecDeque<u32>,
+    /// Control packets that wait to be sent.
+    pub(super) control: VecDeque<Control>,
+    /// Packets that the driver has taken since it was last flushed.
+    pub(super) unflushed: u32,
+    /// When to offer packets to a full driver again, and how long to wait after that.
+    pub(super) retry_at: Instant,
+    pub(super) retry_ns: u64,
+    /// Events that the caller has not taken.
+    pub(super) events: VecDeque<Event<'static>>,
+    /// Slices that the caller has not taken back.
+    pub(super) released: VecDeque<Slice>,
+    /// The last request of one packet that was given to the caller.
+    pub(super) last_request: ServerRpc,
+}
+
+impl<P: Probe> Shared<P> {
+    pub(super) fn new(config: Config, mut rng: Rng, probe: P) -> Self {
+        Self {
+            stats: Stats::default(),
+            probe,
+            incarnation: rng.u64(),
+            lossless: false,
+            checked: true,
+            max_payload: 0,
+            now: Instant::ZERO,
+            peers: Peers::new(&mut rng),
+            slots: Slots::new(),
+            credit: Credit::default(),
+            active: VecDeque::new(),
+            control: VecDeque::new(),
+            unflushed: 0,
+            retry_at: Instant::NEVER,
+            retry_ns: RETRY_MIN_NS,
+            events: VecDeque::new(),
+            released: VecDeque::new(),
+            last_request: ServerRpc(0),
+            config,
+            rng,
+        }
+    }
+
+    /// Records the properties of the driver.
+    #[inline]
+    pub(super) fn set_driver<D: Datagrams>(&mut self, driver: &D) {
+        self.lossless = driver.lossless();
+        self.checked = !driver.intact();
+        self.max_payload = driver.max_payload();
+    }
+
+    /// The checksum of packets, if they have one.
+    #[inline]
+    pub(super) fn crc(&self) -> Option<Crc32c> {
+        self.checked.then_some(self.config.crc32c)
+    }
+
+    /// Payload bytes of a packet that fits a datagram of `max_payload` bytes.
+    pub(super) fn mss_for(&self, max_payload: usize) -> usize {
+        let trailer = if self.checked { CRC } else { 0 };
+        max_payload
+            .min(self.max_payload)
+            .saturating_sub(HEAD_MAX + trailer)
+            .min(usize::from(u16::MAX))
+    }
+
+    /// The probe timeout towards a peer.
+    #[inline]
+    pub(super) fn pto_ns(&self, peer: u32) -> u64 {
+        if self.lossless {
+            return PTO_LOSSLESS_NS;
+        }
+        self.peers.slab[peer].path.pto_ns(self.config.min_pto_ns)
+    }
+
+    /// Bytes of a new message of `len` bytes that may be sent to a peer without a grant.
+    #[inline]
+    pub(super) fn unscheduled(&self, peer: u32, len: u32) -> u32 {
+        if self.lossless { len } else { self.peers.slab[peer].unscheduled.max(1).min(len) }
+    }
+
+    /// Bytes of a new message of `len` bytes that a sender may send to this endpoint without a
+    /// grant.
+    pub(super) fn first_grant(&self, len: u32) -> u32 {
+        if self.lossless { len } else { self.config.unscheduled_bytes }
+    }
+
+    /// Records an authentic packet from a peer.
+    #[inline(always)]
+    pub(super) fn record_activity(&mut self, peer: u32, packet: &Packet) {
+        let entry = &mut self.peers.slab[peer];
+        entry.record_activity();
+        if !self.lossless {
+            let echo_us = (packet.flags & ECHO != 0).then_some(packet.ts_echo_us);
+            let target_ns = self.config.target_delay_ns;
+            entry.path.record_timestamps(self.now, packet.ts_us, echo_us, target_ns);
+        }
+    }
+
+    /// Records that bytes of long messages to a peer are no longer in flight.
+    pub(super) fn acked(&mut self, peer: u32, bytes: u32) {
+        let entry = &mut self.peers.slab[peer];
+        entry.path.record_acked(self.now, bytes);
+        if !entry.long.is_empty() {
+            self.activate(peer);
+        }
+    }
+
+    /// Records that a message to a peer makes no progress. If no other message makes progress
+    /// either, nothing is in flight any more.
+    pub(super) fn expire_in_flight(&mut self, peer: u32) {
+        let pto_ns = self.pto_ns(peer);
+        if self.peers.slab[peer].path.is_stalled(self.now, pto_ns) {
+            self.acked(peer, u32::MAX);
+        }
+    }
+
+    /// Releases the outgoing message of a slot, which is not sent any more: its place in the
+    /// transmit queue, its slices, a large buffer, and its share of the window.
+    #[inline(always)]
+    pub(super) fn release_outgoing(&mut self, i: u32) {
+        if self.slots[i].ready {
+            self.dequeue_tx(i);
+        }
+        let slot = &mut self.slots[i];
+        let message = &mut slot.out.message;
+        if !message.slices.is_empty() {
+            self.released.extend(message.slices.drain(..));
+        }
+        if message.bytes.capacity() > BUFFER_MAX {
+            message.bytes = alloc::vec::Vec::new();
+        }
+        if !self.lossless && slot.is_windowed() && slot.role != Role::Queued {
+            let bytes = slot.window_bytes();
+            slot.out.acked = slot.out.next;
+            let peer = slot.peer;
+            self.acked(peer, bytes);
+        }
+    }
+
+    /// Releases a slot's incoming message, if it has one.
+    #[inline(always)]
+    pub(super) fn release_incoming(&mut self, i: u32) {
+        if self.slots[i].incoming.is_some() {
+            self.drop_incoming(i);
+        }
+    }
+
+    fn drop_incoming(&mut self, i: u32) {
+        if let Some(incoming) = self.slots[i].incoming.take() {
+            self.credit.remove(i, incoming.scheduled);
+        }
+    }
+
+    /// Records that the driver has taken every byte of a request.
+    #[inline(always)]
+    pub(super) fn call_sent(&mut self, i: u32) {
+        let slot = &mut self.slots[i];
+        slot.exposed = true;
+        self.probe.mark(Point::ClientSent, slot.trace());
+    }
+
+    /// Gives the slices of a message back to the caller.
+    #[inline]
+    pub(super) fn release(&mut self, message: Message) {
+        self.released.extend(message.slices);
+    }
+}

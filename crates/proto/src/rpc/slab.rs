@@ -57,11 +57,6 @@ impl<T> Slab<T> {
     pub(super) fn get(&self, i: u32) -> Option<&T> {
         self.items.get(i as usize)
     }
-
-    #[inline]
-    pub(super) fn get_mut(&mut self, i: u32) -> Option<&mut T> {
-        self.items.get_mut(i as usize)
-    }
 }
 
 impl<T> Index<u32> for Slab<T> {

@@ -24,9 +24,10 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 
 use super::budget::FREE;
-use super::{
-    CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, ServerRpc,
-    SessionId, Slice,
+use super::limits::MAX_MESSAGE;
+use super::types::{
+    CloseReason, Event, Message, Payload, RequestError, RpcError, RpcId, ServerRpc, SessionId,
+    Slice,
 };
 use crate::Instant;
 

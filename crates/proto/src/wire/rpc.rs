@@ -12,7 +12,7 @@
 #[cfg(test)]
 mod tests;
 
-use zerocopy::byteorder::big_endian::{U16, U32, U64};
+use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::checksum::{Crc32c, step};
@@ -140,22 +140,6 @@ pub enum Bad {
     Field,
 }
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct Header {
-    version_type: u8,
-    flags: u8,
-    channel: u8,
-    ext_words: u8,
-    session: U32,
-    seq: U32,
-    msg_len: U32,
-    offset: U32,
-    ts: U16,
-    ts_echo: U16,
-    token: U64,
-}
-
 /// A packet's header as values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
@@ -223,170 +207,101 @@ impl Packet {
         datagram.get(self.body_start as usize..self.body_end as usize).unwrap_or(&[])
     }
 
-    /// Writes the header and its extensions to `out`; returns their length.
-    #[inline]
-    pub fn head(&self, out: &mut [u8; HEAD_MAX]) -> usize {
-        let ttl = self.flags & TTL != 0;
-        let header = Header {
-            version_type: self.version << 5 | self.kind as u8,
-            flags: self.flags,
-            channel: self.channel,
-            ext_words: u8::from(ttl),
-            session: U32::new(self.session),
-            seq: U32::new(self.seq),
-            msg_len: U32::new(self.msg_len),
-            offset: U32::new(self.offset),
-            ts: U16::new(self.ts_us),
-            ts_echo: U16::new(self.ts_echo_us),
-            token: U64::new(self.token),
-        };
-        out[..HEADER].copy_from_slice(header.as_bytes());
-        if !ttl {
-            return HEADER;
-        }
-        out[HEADER..].copy_from_slice(&self.ttl_us.to_be_bytes());
-        HEAD_MAX
-    }
-}
-
-/// The header of a packet of [`Kind::Data`] that holds a whole message and was not sent before: the most frequent of all,
-/// and short enough to be read and written in four words. [`Packet`] says the same of it, and more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Whole {
-    /// As the flag [`TO_CLIENT`].
-    pub to_client: bool,
-    /// As in [`Packet`].
-    pub channel: u8,
-    /// As in [`Packet`].
-    pub session: u32,
-    /// As in [`Packet`].
-    pub seq: u32,
-    /// As in [`Packet`].
-    pub token: u64,
-    /// As in [`Packet`], with [`TTL`].
-    pub ttl_us: Option<u32>,
-    /// As in [`Packet`]; 0 on a driver that loses nothing.
-    pub ts_us: u16,
-    /// As in [`Packet`], with [`ECHO`]; never on a driver that loses nothing.
-    pub ts_echo_us: Option<u16>,
-}
-
-/// The first two bytes of a whole message.
-const fn whole(flags: u8) -> u64 {
-    ((VERSION << 5 | Kind::Data as u8) as u64) << 8 | flags as u64
-}
-
-impl Whole {
-    /// The header and its extension before a message of `len` bytes.
+    /// The header and its extensions as they are sent.
     #[inline(always)]
     #[must_use]
-    pub fn head(&self, len: u32) -> PaddedHeader {
-        let flags = if self.to_client { TO_CLIENT } else { 0 }
-            | if self.ttl_us.is_some() { TTL } else { 0 }
-            | if self.ts_echo_us.is_some() { ECHO } else { 0 };
-        let ext_words = u64::from(self.ttl_us.is_some());
+    pub fn head(&self) -> Head {
+        let has_ttl = self.flags & TTL != 0;
+        let version_kind = self.version << 5 | self.kind as u8;
         let words = [
-            whole(flags) << 48
+            u64::from(version_kind) << 56
+                | u64::from(self.flags) << 48
                 | u64::from(self.channel) << 40
-                | ext_words << 32
+                | u64::from(has_ttl) << 32
                 | u64::from(self.session),
-            u64::from(self.seq) << 32 | u64::from(len),
-            u64::from(self.ts_us) << 16 | u64::from(self.ts_echo_us.unwrap_or(0)),
+            u64::from(self.seq) << 32 | u64::from(self.msg_len),
+            u64::from(self.offset) << 32 | u64::from(self.ts_us) << 16 | u64::from(self.ts_echo_us),
             self.token,
-            u64::from(self.ttl_us.unwrap_or(0)) << 32,
+            if has_ttl { u64::from(self.ttl_us) << 32 } else { 0 },
         ];
         let mut bytes = [0; PaddedHeader::CAPACITY];
         for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *to = word.to_be_bytes();
         }
-        PaddedHeader::new(bytes, HEADER + 4 * ext_words as usize)
-    }
-
-    /// The header and the message, if a datagram is such a packet: one that [`parse`] accepts, with nothing in it that this
-    /// does not say. If `timed`, it has the times of a lossy driver; if `checked`, a checksum follows, which is not compared yet:
-    /// see [`is_intact`].
-    #[inline(always)]
-    #[must_use]
-    pub fn parse(datagram: &[u8], timed: bool, checked: bool) -> Option<(Self, &[u8])> {
-        let covered = if checked { datagram.split_last_chunk::<CRC>()?.0 } else { datagram };
-        let (head, rest) = covered.split_first_chunk::<HEADER>()?;
-        let word = |i: usize| u64::from_be_bytes(head.as_chunks().0[i]);
-        let [first, second, third] = [word(0), word(1), word(2)];
-        let echo = if timed { u64::from(ECHO) << 48 } else { 0 };
-        let (to_client, ttl_us, body) = match ((first & !echo) >> 48, first >> 32 & 0xff) {
-            (TO_CLIENT_WHOLE, 0) => (true, None, rest),
-            (TIMED_WHOLE, 1) => {
-                let (ttl, body) = rest.split_first_chunk()?;
-                (false, Some(u32::from_be_bytes(*ttl)), body)
-            }
-            (TO_SERVER_WHOLE, 0) => (false, None, rest),
-            _ => return None,
-        };
-        let channel = (first >> 40) as u8;
-        let seq = (second >> 32) as u32;
-        let fits = third >> 32 == 0 && body.len() == second as u32 as usize;
-        if channel > 7 || seq > SEQ_MAX || !fits || body.len() > crate::rpc::MAX_MESSAGE {
-            return None;
-        }
-        let ts_us = if timed { (third >> 16) as u16 } else { 0 };
-        let ts_echo_us = (first & echo != 0).then_some(third as u16);
-        let session = first as u32;
-        Some((
-            Self { to_client, channel, session, seq, token: word(3), ttl_us, ts_us, ts_echo_us },
-            body,
-        ))
+        Head::new(bytes, if has_ttl { HEAD_MAX } else { HEADER })
     }
 }
 
-const TO_CLIENT_WHOLE: u64 = whole(TO_CLIENT);
-const TO_SERVER_WHOLE: u64 = whole(0);
-const TIMED_WHOLE: u64 = whole(TTL);
+/// The first byte of a packet of [`Kind::Data`].
+const DATA: u8 = VERSION << 5 | Kind::Data as u8;
 
-/// Parses one datagram. `crc` is `None` where the driver cannot damage bytes, and packets have no checksum.
+/// Parses one datagram. `crc` is `None` where the driver cannot damage bytes and packets have no
+/// checksum.
 ///
 /// # Errors
-/// [`Bad`]: drop it and count it.
+/// [`Bad`]: the caller drops the datagram and counts it.
 #[inline(always)]
 pub fn parse(datagram: &[u8], crc: Option<Crc32c>) -> Result<Packet, Bad> {
-    let end = match crc {
-        None => datagram.len(),
-        Some(crc) => checked(datagram, crc)?,
+    let covered = match crc {
+        None => datagram,
+        Some(crc) => &datagram[..checked(datagram, crc)?],
     };
-    let (header, _) = Header::ref_from_prefix(&datagram[..end]).map_err(|_| Bad::Short)?;
-    let kind = Kind::new(header.version_type & 0x1f).ok_or(Bad::Field)?;
-    let version = header.version_type >> 5;
-    if version != VERSION && !matches!(kind, Kind::Open | Kind::Reset) {
-        return Err(Bad::Version);
-    }
-    let start = HEADER + 4 * usize::from(header.ext_words);
-    let body_min = if kind == Kind::Data { 0 } else { kind.body_min() };
-    if start + body_min > end && (version == VERSION || start > end) {
-        return Err(Bad::Short);
-    }
+    let (head, rest) = covered.split_first_chunk::<HEADER>().ok_or(Bad::Short)?;
+    let [first, second, third, token] = words(head);
+    let (version_kind, flags) = ((first >> 56) as u8, (first >> 48) as u8);
+    let ext_bytes = 4 * ((first >> 32) as u8) as usize;
+    let (version, kind) = if version_kind == DATA {
+        if ext_bytes > rest.len() {
+            return Err(Bad::Short);
+        }
+        (VERSION, Kind::Data)
+    } else {
+        version_and_kind(version_kind, ext_bytes, rest.len())?
+    };
     let mut packet = Packet {
         version,
         kind,
-        flags: header.flags,
-        channel: header.channel,
-        session: header.session.get(),
-        seq: header.seq.get(),
-        msg_len: header.msg_len.get(),
-        offset: header.offset.get(),
-        ts_us: header.ts.get(),
-        ts_echo_us: header.ts_echo.get(),
-        token: header.token.get(),
+        flags,
+        channel: (first >> 40) as u8,
+        session: first as u32,
+        seq: (second >> 32) as u32,
+        msg_len: second as u32,
+        offset: (third >> 32) as u32,
+        ts_us: (third >> 16) as u16,
+        ts_echo_us: third as u16,
+        token,
         ttl_us: 0,
-        body_start: start as u32,
-        body_end: end as u32,
+        body_start: (HEADER + ext_bytes) as u32,
+        body_end: covered.len() as u32,
     };
-    if packet.flags & TTL != 0 {
-        let ext = datagram[HEADER..start].first_chunk().ok_or(Bad::Field)?;
-        packet.ttl_us = u32::from_be_bytes(*ext);
+    if flags & TTL != 0 {
+        let ttl = rest.first_chunk().filter(|_| ext_bytes >= 4).ok_or(Bad::Field)?;
+        packet.ttl_us = u32::from_be_bytes(*ttl);
     }
     if packet.channel > 7 || packet.seq > SEQ_MAX || (kind == Kind::Data && !data_fits(&packet)) {
         return Err(Bad::Field);
     }
     Ok(packet)
+}
+
+/// The header as four words.
+#[inline(always)]
+fn words(head: &[u8; HEADER]) -> [u64; 4] {
+    let word = |i: usize| u64::from_be_bytes(head.as_chunks().0[i]);
+    [word(0), word(1), word(2), word(3)]
+}
+
+/// The version and the kind of a packet of any kind whose extensions and body have `rest` bytes.
+fn version_and_kind(version_kind: u8, ext_bytes: usize, rest: usize) -> Result<(u8, Kind), Bad> {
+    let kind = Kind::new(version_kind & 0x1f).ok_or(Bad::Field)?;
+    let version = version_kind >> 5;
+    if version != VERSION && !matches!(kind, Kind::Open | Kind::Reset) {
+        return Err(Bad::Version);
+    }
+    if ext_bytes + kind.body_min() > rest && (version == VERSION || ext_bytes > rest) {
+        return Err(Bad::Short);
+    }
+    Ok((version, kind))
 }
 
 /// The checksum of a datagram of `len` bytes, before its first byte: the pseudo-header, which makes it a packet of ours
@@ -417,13 +332,6 @@ fn checked(datagram: &[u8], crc: Crc32c) -> Result<usize, Bad> {
         return Err(Bad::Checksum);
     }
     Ok(covered.len())
-}
-
-/// True if the checksum at a datagram's end is right.
-#[must_use]
-#[inline]
-pub fn is_intact(datagram: &[u8], crc: Crc32c) -> bool {
-    checked(datagram, crc).is_ok()
 }
 
 /// The checksum at the end of a datagram of these parts before it.
@@ -528,7 +436,6 @@ pub struct DoneEntry {
 }
 
 const _: () = {
-    assert!(size_of::<Header>() == HEADER);
     assert!(size_of::<OpenBody>() >= size_of::<AcceptBody>());
     assert!(size_of::<OpenBody>() >= size_of::<CookieBody>());
 };

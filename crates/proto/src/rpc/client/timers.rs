@@ -1,202 +1,184 @@
-//! The client's timers, which are the only ones of the transport: deadlines, answers that are overdue, refused requests
-//! that are due again.
+//! The client's timers, the only ones that the transport keeps for an RPC: deadlines, probe
+//! timeouts, and the next attempts of refused requests.
 //!
-//! One entry in the wheel looks after a slot, whatever it waits for; an entry that comes too early looks again later. A
-//! request whose answer is overdue is asked about (PROBE), and a server that stays silent for long is unreachable.
+//! One entry of the timing wheel serves a slot. An entry that fires early is armed again.
 
 use zerocopy::IntoBytes as _;
 
+use super::Client;
+use super::handshake::OPENING;
 use crate::Instant;
 use crate::probe::Probe;
-use crate::rpc::client::handshake::OPENING;
-use crate::rpc::endpoint::Endpoint;
-use crate::rpc::shared::tx::ControlBody;
+use crate::rpc::control::ControlBody;
+use crate::rpc::shared::Shared;
 use crate::rpc::slot::Role;
-use crate::rpc::{CloseReason, RpcError};
-use crate::time::{MS, SECOND, US};
-use crate::tracepoint::Probe;
-use crate::wire::rpc::{Kind, Packet, ProbeBody};
+use crate::rpc::types::{CloseReason, RpcError};
+use crate::time::{MS, US};
+use crate::wire::rpc::{Kind, ProbeBody};
 
 /// The longest wait between two probes of one request.
 const PTO_MAX_NS: u64 = 400 * MS;
-/// A lossless driver loses nothing: this only finds a server that swallowed a request.
-const PTO_LOSSLESS_NS: u64 = SECOND;
-/// How often at least a request is probed that the server is executing.
+/// The longest time between two probes of a request that the server executes.
 const HEARTBEAT_NS: u64 = 50 * MS;
+/// The least time in which the server may answer a probe. Other overdue requests wait that long
+/// for their turn.
+const PROBE_GAP_NS: u64 = 100 * US;
 
-/// The least time in which a probe may be answered: what is overdue beside it looks again after that.
-const SOON_NS: u64 = 100 * US;
-
-impl<P: Probe> Endpoint<P> {
-    pub(in crate::rpc) fn timer(&mut self, due: Instant, id: u32) {
+impl Client {
+    /// Handles an entry of the timing wheel.
+    pub(super) fn timer<P: Probe>(&mut self, shared: &mut Shared<P>, due: Instant, id: u32) {
         if id & OPENING != 0 {
-            return self.open_timer(due, id & !OPENING);
+            return self.open_timer(shared, due, id & !OPENING);
         }
-        let slot = &mut self.slots[id];
+        let slot = &mut shared.slots[id];
         if slot.armed != due {
             return;
         }
         slot.armed = Instant::NEVER;
+        let (progress, deadline) = (slot.progress, slot.deadline);
         match slot.role {
             Role::Free | Role::Recv | Role::Reply => {}
-            _ if slot.deadline <= self.now => self.too_late(id),
-            Role::Queued => self.arm(id, self.slots[id].deadline),
-            Role::Backoff if slot.progress > self.now => {
-                let due = slot.progress.min(slot.deadline);
-                self.arm(id, due);
+            _ if deadline <= shared.now => self.deadline_passed(shared, id),
+            Role::Queued => self.arm(shared, id, deadline),
+            Role::Backoff if progress > shared.now => {
+                self.arm(shared, id, progress.min(deadline));
             }
-            Role::Backoff => self.try_again(id),
-            Role::Call => self.overdue(id),
+            Role::Backoff => self.retry(shared, id),
+            Role::Call => self.pto_expired(shared, id),
         }
     }
 
-    /// A request's time is over. The server is asked about it all the same: a caller whose deadlines are shorter than
-    /// the wait for an overdue answer would otherwise never learn that its session is no more.
+    /// Ends a request whose deadline has passed. The client probes all the same: a caller whose
+    /// deadlines are shorter than the probe timeout would else never learn that its session has
+    /// ended.
     #[cold]
-    fn too_late(&mut self, i: u32) {
-        let slot = &self.slots[i];
+    fn deadline_passed<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
+        let slot = &shared.slots[i];
         let (c, peer, maybe_executed) = (slot.session, slot.peer, slot.exposed);
-        let sent = slot.role == Role::Call && slot.exposed && !self.lossless;
+        let sent = slot.role == Role::Call && slot.exposed && !shared.lossless;
         let mut unreachable = false;
-        if sent && self.peers.slab[peer].probing_until <= self.now {
-            unreachable = self.peers.slab[peer].silent >= self.config.max_silent;
-            self.wait_longer(peer);
-            self.ask(i);
+        if sent && shared.peers.slab[peer].probing_until <= shared.now {
+            unreachable = shared.peers.slab[peer].silent >= shared.config.max_silent;
+            back_off_probes(shared, peer);
+            self.probe(shared, i);
         }
-        self.fail(i, RpcError::Deadline { maybe_executed });
+        self.fail(shared, i, RpcError::Deadline { maybe_executed });
         if unreachable {
-            self.end_session(c, CloseReason::Unreachable);
+            self.end_session(shared, c, CloseReason::Unreachable);
         }
     }
 
-    /// Notes that the server is asked, and how long it may take to answer: twice as long each time.
-    fn wait_longer(&mut self, peer: u32) {
-        let pto_ns = self.pto_ns(peer);
-        let entry = &mut self.peers.slab[peer];
-        entry.probed_at = self.now;
-        let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
-        entry.silent = entry.silent.saturating_add(1);
-        entry.probing_until = self.now.after(wait_ns + self.rng.below(wait_ns / 8 + 1));
-    }
-
-    /// Makes the wheel look at a slot at `due`, if it does not do so earlier.
-    #[inline]
-    pub(in crate::rpc) fn arm(&mut self, i: u32, due: Instant) {
-        let slot = &mut self.slots[i];
+    /// Arms the wheel for a slot at `due`, unless it is armed for an earlier time.
+    #[inline(always)]
+    pub(super) fn arm<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, due: Instant) {
+        let slot = &mut shared.slots[i];
         if due < slot.armed {
             slot.armed = due;
             self.wheel.insert(due, i);
         }
     }
 
-    /// How long an answer from this peer may take.
-    #[inline]
-    pub(in crate::rpc) fn pto_ns(&self, peer: u32) -> u64 {
-        if self.lossless {
-            return PTO_LOSSLESS_NS;
-        }
-        self.peers.slab[peer].path.pto_ns(self.config.min_pto_ns)
+    /// Arms the wheel for the time at which a request's reply is overdue.
+    pub(super) fn arm_pto<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
+        let due = pto_due(shared, i).min(shared.slots[i].deadline);
+        self.arm(shared, i, due);
     }
 
-    /// When this request's answer is overdue.
-    fn overdue_at(&self, i: u32) -> Instant {
-        let slot = &self.slots[i];
-        let pto_ns = self.pto_ns(slot.peer);
-        let wait_ns = if self.lossless {
-            pto_ns
-        } else if slot.executing {
-            (8 * pto_ns).max(HEARTBEAT_NS)
-        } else {
-            (pto_ns << slot.tries.min(16)).min(PTO_MAX_NS.max(pto_ns))
-        };
-        slot.progress.after(wait_ns)
-    }
-
-    pub(in crate::rpc) fn arm_pto(&mut self, i: u32) {
-        let due = self.overdue_at(i).min(self.slots[i].deadline);
-        self.arm(i, due);
-    }
-
-    fn try_again(&mut self, i: u32) {
-        let slot = &mut self.slots[i];
+    /// Sends a refused request again.
+    fn retry<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
+        let (peer, len) = (shared.slots[i].peer, shared.slots[i].out.len);
+        let granted = shared.unscheduled(peer, len);
+        let slot = &mut shared.slots[i];
         slot.role = Role::Call;
-        slot.progress = self.now;
+        slot.progress = shared.now;
         slot.tries = 0;
-        let peer = slot.peer;
-        slot.out.granted = if self.lossless {
-            slot.out.len
-        } else {
-            self.peers.slab[peer].unscheduled.max(1).min(slot.out.len)
-        };
-        self.make_ready(i);
-        self.arm_pto(i);
+        slot.out.granted = granted;
+        shared.queue_tx(i);
+        self.arm_pto(shared, i);
     }
 
-    /// The wheel looks at a request in progress: asks the server about it, if its answer is overdue.
-    fn overdue(&mut self, i: u32) {
-        let slot = &self.slots[i];
-        let (c, peer) = (slot.session, slot.peer);
-        // Unless it waits for room on the path: what is on the path may be lost, and then nobody else says so.
-        let waits_to_be_sent = slot.ready && self.peers.slab[peer].active;
-        let due = self.overdue_at(i);
-        if due > self.now {
-            return self.arm_pto(i);
+    /// The timer of a request in progress fired: the client probes if the reply is overdue.
+    fn pto_expired<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
+        let now = shared.now;
+        let slot = &shared.slots[i];
+        let (c, peer, deadline, tries) = (slot.session, slot.peer, slot.deadline, slot.tries);
+        // A message that waits for room in the window is probed: the packets in flight may be
+        // lost, and then nothing else says so.
+        let waits_to_be_sent = slot.ready && shared.peers.slab[peer].active;
+        if pto_due(shared, i) > now {
+            return self.arm_pto(shared, i);
         }
-        let pto_ns = self.pto_ns(peer);
-        let again = self.now.after(pto_ns).min(self.slots[i].deadline);
         if waits_to_be_sent {
-            return self.arm(i, again);
+            let again = now.after(shared.pto_ns(peer)).min(deadline);
+            return self.arm(shared, i, again);
         }
-        let max = self.config.max_silent;
-        let entry = &mut self.peers.slab[peer];
-        if entry.silent >= max && entry.probing_until <= self.now
-            || self.slots[i].tries >= max.saturating_mul(2)
-        {
-            return self.end_session(c, CloseReason::Unreachable);
+        let max = shared.config.max_silent;
+        let entry = &shared.peers.slab[peer];
+        if entry.silent >= max && entry.probing_until <= now || tries >= max.saturating_mul(2) {
+            return self.end_session(shared, c, CloseReason::Unreachable);
         }
-        if entry.probing_until > self.now {
-            // The server may answer soon, and then it is this request's turn: one look after that, before the long wait.
-            let soon = entry.probed_at.after((2 * entry.path.srtt_ns).max(SOON_NS));
-            let turn = if soon > self.now { soon } else { entry.probing_until.after(1) };
-            let due = turn.min(self.slots[i].deadline);
-            return self.arm(i, due);
+        if entry.probing_until > now {
+            // Another request's probe is unanswered. The timer fires once after the time in which
+            // the answer may come, then after the long wait.
+            let soon = entry.probed_at.after((2 * entry.path.srtt_ns).max(PROBE_GAP_NS));
+            let turn = if soon > now { soon } else { entry.probing_until.after(1) };
+            return self.arm(shared, i, turn.min(deadline));
         }
-        self.wait_longer(peer);
-        // Nothing was heard for so long that what was on the way has arrived or is lost.
-        self.drained(peer);
-        let slot = &mut self.slots[i];
+        back_off_probes(shared, peer);
+        // After this silence, the packets in flight have arrived or are lost.
+        shared.expire_in_flight(peer);
+        let slot = &mut shared.slots[i];
         slot.tries += 1;
-        slot.progress = self.now;
-        self.ask(i);
-        self.arm_pto(i);
+        slot.progress = now;
+        self.probe(shared, i);
+        self.arm_pto(shared, i);
     }
 
-    /// Asks the server about a request: for the missing packets of its reply, or where it is.
-    fn ask(&mut self, i: u32) {
-        let slot = &self.slots[i];
-        let session = &self.clients[slot.session];
-        let mut packet = Packet::new(Kind::Probe);
-        packet.channel = slot.channel;
-        packet.seq = slot.seq;
-        packet.session = session.server;
-        packet.token = session.token;
+    /// Sends a PROBE: asks for the missing packets of a request's reply, or for its state.
+    fn probe<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
+        let slot = &shared.slots[i];
+        let mut packet = slot.packet(Kind::Probe);
         packet.msg_len = slot.out.len;
         packet.offset = slot.out.next;
         let (received, granted) = slot
             .incoming
             .as_ref()
-            .map_or((0, self.config.unscheduled_bytes), |r| (r.contig, r.granted));
+            .map_or((0, shared.config.unscheduled_bytes), |r| (r.contig, r.granted));
         let body = ProbeBody {
-            client: session.name(slot.session).into(),
+            client: self.sessions[slot.session].name(slot.session).into(),
             received: received.into(),
             granted: granted.into(),
         };
-        self.stats.probes += 1;
+        shared.stats.probes += 1;
         let peer = slot.peer;
         if slot.incoming.is_some() {
-            self.credit.wake();
-            self.nack(i, u32::MAX);
+            shared.credit.mark_dirty();
+            shared.send_nack(i, u32::MAX);
         }
-        self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
+        shared.queue_control(peer, packet, ControlBody::small(body.as_bytes()));
     }
+}
+
+/// Records that a peer is probed, and how long it may take to answer: twice as long each time.
+fn back_off_probes<P: Probe>(shared: &mut Shared<P>, peer: u32) {
+    let pto_ns = shared.pto_ns(peer);
+    let entry = &mut shared.peers.slab[peer];
+    entry.probed_at = shared.now;
+    let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
+    entry.silent = entry.silent.saturating_add(1);
+    entry.probing_until = shared.now.after(wait_ns + shared.rng.below(wait_ns / 8 + 1));
+}
+
+/// When a request's reply is overdue.
+fn pto_due<P: Probe>(shared: &Shared<P>, i: u32) -> Instant {
+    let slot = &shared.slots[i];
+    let pto_ns = shared.pto_ns(slot.peer);
+    let wait_ns = if shared.lossless {
+        pto_ns
+    } else if slot.executing {
+        (8 * pto_ns).max(HEARTBEAT_NS)
+    } else {
+        (pto_ns << slot.tries.min(16)).min(PTO_MAX_NS.max(pto_ns))
+    };
+    slot.progress.after(wait_ns)
 }

@@ -1,91 +1,45 @@
-//! Receiving long messages on a lossy driver: grants, so that senders together never send more than fits, the shortest
-//! remaining message first; and asking for what was lost, by bitmap.
+//! Receiving long messages on a lossy driver: granting the packets of long messages, so that all
+//! senders together send no more than the receiver takes, and asking for lost packets.
 //!
-//! Always: at most eight messages are being granted at a time, each no more than half of `Config::credit_bytes` that has not
-//! arrived, and all of it with what shorter ones have been granted, but for those that stand still. Every 16th choice takes
-//! the oldest message, so that none starves. A sender that stands still, or brings a packet now and then, loses its place.
-//! Not here: lossless drivers, which push back by themselves.
+//! Always: at most eight messages are granted at a time, the shortest first. A message is granted
+//! no more than half of `Config::credit_bytes` that has not arrived, and all shorter ones with it
+//! no more than `Config::credit_bytes`, stalled ones not counted. A sender that is stalled or very
+//! slow loses its place. Not here: lossless drivers, which push back.
 
-use alloc::vec::Vec;
-
-use arrayvec::ArrayVec;
-
+use super::Shared;
 use crate::Instant;
 use crate::probe::Probe;
-use crate::rpc::endpoint::Endpoint;
-use crate::rpc::session::INDEX_MAX;
-use crate::rpc::shared::tx::ControlBody;
-use crate::rpc::slot::{Incoming, Role, Slot};
+use crate::rpc::control::ControlBody;
+use crate::rpc::incoming::{Incoming, Scheduled};
+use crate::rpc::slot::Slot;
 use crate::time::{MS, US};
-use crate::tracepoint::Probe;
-use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
+use crate::wire::rpc::Kind;
 
-/// Messages granted at a time.
-const ACTIVE: usize = 8;
-/// A message whose sender sends nothing for this long, while others wait, gives its place up.
+/// A sender that sends nothing of its grant for this long loses its place if others wait.
 const STALL_NS: u64 = 20 * MS;
-/// So does one whose sender still owes bytes of a grant that is this old: a new one follows as soon as a sixteenth of the
-/// credit has arrived, so it brings less than 128 KiB a second.
+/// So does a sender that has not sent all of a grant this old. A new grant follows as soon as a
+/// sixteenth of the credit has arrived, so such a sender sends less than 128 KiB a second.
 const SLOW_NS: u64 = 500 * MS;
-/// Packets behind a hole that make it a loss.
+/// A hole is a loss once this many packets have arrived behind it.
 const REORDER_PACKETS: u32 = 3;
-/// The least time between two requests for missing packets of one message.
+/// The least time between two NACKs of one message.
 const NACK_MIN_NS: u64 = 200 * US;
 
-/// Long messages that want grants.
-#[derive(Debug, Default)]
-pub(in crate::rpc) struct Credit {
-    active: ArrayVec<u32, ACTIVE>,
-    /// Oldest first.
-    waiting: Vec<u32>,
-    picks: u8,
-    dirty: bool,
-}
-
-impl Credit {
-    /// True if there may be something to grant.
-    pub(in crate::rpc) const fn wanted(&self) -> bool {
-        self.dirty
-    }
-
-    /// A sender asked: see whether it can be granted more.
-    pub(in crate::rpc) const fn wake(&mut self) {
-        self.dirty = true;
-    }
-
-    /// A slot's message is whole or given up.
-    pub(in crate::rpc) fn remove(&mut self, i: u32) {
-        self.active.retain(|other| *other != i);
-        self.waiting.retain(|other| *other != i);
-        self.dirty = true;
-    }
-
-    /// The message that gets the next place: the one with the smallest `rank`, of equal ones the oldest, and every 16th time
-    /// the oldest of all.
-    fn pick<R: Ord>(&mut self, rank: impl Fn(u32) -> R) -> Option<u32> {
-        self.picks = (self.picks + 1) % 16;
-        let oldest = self.picks == 0;
-        let at = if oldest {
-            0
-        } else {
-            self.waiting.iter().enumerate().min_by_key(|(_, i)| rank(**i)).map(|(at, _)| at)?
-        };
-        (at < self.waiting.len()).then(|| self.waiting.remove(at))
-    }
-}
-
-impl<P: Probe> Endpoint<P> {
-    /// A packet of a long message arrived, and more are missing: they may have to be granted or asked for.
-    pub(in crate::rpc) fn more_wanted(&mut self, i: u32) {
+impl<P: Probe> Shared<P> {
+    /// A packet of a long message arrived, and others are missing: schedules grants, and asks for
+    /// packets that are lost.
+    pub(in crate::rpc) fn schedule_grants(&mut self, i: u32) {
         let now = self.now;
         let slot = &mut self.slots[i];
+        let is_stalled = is_stalled(slot, now);
         let Some(incoming) = &mut slot.incoming else { return };
         if incoming.granted < incoming.len {
-            if !incoming.scheduled {
-                incoming.scheduled = true;
-                self.credit.waiting.push(i);
-            }
-            self.credit.dirty = true;
+            let missing = incoming.len - incoming.received;
+            incoming.scheduled = match incoming.scheduled {
+                Scheduled::No => self.credit.insert(i, missing, is_stalled),
+                place => self.credit.update(i, place, missing, is_stalled),
+            };
+            self.credit.mark_dirty();
         }
         if incoming.contig == incoming.received {
             return;
@@ -95,14 +49,16 @@ impl<P: Probe> Endpoint<P> {
         let srtt_ns = self.peers.slab[slot.peer].path.srtt_ns;
         if past >= REORDER_PACKETS || now.since(since) > srtt_ns / 4 {
             let end = incoming.seen();
-            self.nack(i, end);
+            self.send_nack(i, end);
         }
     }
 
-    /// Asks for what is missing of a slot's message before byte `end`, at most once a round trip.
-    pub(in crate::rpc) fn nack(&mut self, i: u32, end: u32) {
+    /// Asks for the packets of a slot's message that are missing before byte `end`, at most once a
+    /// round trip.
+    pub(in crate::rpc) fn send_nack(&mut self, i: u32, end: u32) {
         let srtt_ns = self.peers.slab[self.slots[i].peer].path.srtt_ns;
-        let Some(incoming) = &mut self.slots[i].incoming else { return };
+        let slot = &mut self.slots[i];
+        let Some(incoming) = &mut slot.incoming else { return };
         if incoming.last_nack.is_some_and(|last| self.now.since(last) < srtt_ns.max(NACK_MIN_NS)) {
             return;
         }
@@ -112,104 +68,109 @@ impl<P: Probe> Endpoint<P> {
         }
         incoming.last_nack = Some(self.now);
         let granted = incoming.granted;
-        let (peer, mut packet) = self.receiver_packet(i, Kind::Nack);
+        let mut packet = slot.packet(Kind::Nack);
         packet.offset = missing.base;
         packet.msg_len = granted;
         self.stats.nacks += 1;
-        self.answer_with(peer, packet, ControlBody::small(&missing.to_bytes()));
+        let peer = slot.peer;
+        self.queue_control(peer, packet, ControlBody::small(&missing.to_bytes()));
     }
 
-    /// Tells the sender of a slot's message what is here and how far it may send.
+    /// Tells the sender of a slot's message what has arrived and how far it may send.
     pub(in crate::rpc) fn send_grant(&mut self, i: u32) {
-        let Some(incoming) = &self.slots[i].incoming else { return };
-        let (granted, contig) = (incoming.granted, incoming.contig);
-        let (peer, mut packet) = self.receiver_packet(i, Kind::Grant);
-        packet.offset = granted;
-        packet.msg_len = contig;
+        let slot = &self.slots[i];
+        let Some(incoming) = &slot.incoming else { return };
+        let mut packet = slot.packet(Kind::Grant);
+        packet.offset = incoming.granted;
+        packet.msg_len = incoming.contig;
         self.stats.grants += 1;
-        self.answer_with(peer, packet, ControlBody::None);
+        let peer = slot.peer;
+        self.queue_control(peer, packet, ControlBody::None);
     }
 
-    /// Grants what there is to grant.
+    /// Grants what can be granted.
+    #[cold]
     pub(in crate::rpc) fn grant(&mut self) {
-        self.credit.dirty = false;
-        self.rotate();
-        while !self.credit.active.is_full() {
-            let (slots, now) = (&self.slots, self.now);
-            let Some(i) =
-                self.credit.pick(|i| (stands_still(&slots[i], now), missing_bytes(&slots[i])))
-            else {
-                break;
-            };
-            self.credit.active.push(i);
+        self.credit.clear_dirty();
+        if self.credit.has_waiting() {
+            self.displace_stalled();
         }
+        self.fill_places();
         let mut active = self.credit.active.clone();
         active.sort_by_key(|&i| missing_bytes(&self.slots[i]));
         let mut taken = 0;
         for i in active {
-            // What longer ones owe takes no credit from a shorter one, nor does what is not on its way.
-            if !stands_still(&self.slots[i], self.now) {
+            // Shorter messages come first: what longer ones have outstanding takes no credit from
+            // them. Neither do bytes that a stalled sender owes.
+            if !is_stalled(&self.slots[i], self.now) {
                 taken += self.outstanding_bytes(i);
             }
-            let Some(incoming) = &mut self.slots[i].incoming else { continue };
-            let wanted =
-                incoming.received.saturating_add(self.config.credit_bytes / 2).min(incoming.len);
-            let available = self.config.credit_bytes.saturating_sub(taken);
-            let more = wanted.saturating_sub(incoming.granted).min(available);
-            let step = (self.config.credit_bytes / 16).min(incoming.len - incoming.granted);
-            if more == 0 || more < step {
-                continue;
-            }
-            incoming.granted += more;
-            incoming.granted_at = self.now;
-            taken += more;
-            let all = incoming.granted == incoming.len;
-            if all {
-                incoming.scheduled = false;
-                self.credit.active.retain(|other| *other != i);
-                self.credit.dirty |= !self.credit.waiting.is_empty();
-            }
-            self.send_grant(i);
+            taken += self.grant_more(i, taken);
         }
     }
 
-    /// Takes the place of messages that stand still, if others wait.
-    fn rotate(&mut self) {
-        if self.credit.waiting.is_empty() {
-            return;
+    /// Grants a message more, of the credit that is left beyond `taken`. Returns how many bytes.
+    fn grant_more(&mut self, i: u32, taken: u32) -> u32 {
+        let credit_bytes = self.config.credit_bytes;
+        let Some(incoming) = &mut self.slots[i].incoming else { return 0 };
+        let wanted = incoming.received.saturating_add(credit_bytes / 2).min(incoming.len);
+        let available = credit_bytes.saturating_sub(taken);
+        let more = wanted.saturating_sub(incoming.granted).min(available);
+        let step = (credit_bytes / 16).min(incoming.len - incoming.granted);
+        if more == 0 || more < step {
+            return 0;
         }
-        let (now, slots) = (self.now, &self.slots);
-        let (active, waiting) = (&mut self.credit.active, &mut self.credit.waiting);
-        active.retain(|i| {
-            let stays = !stands_still(&slots[*i], now);
-            if !stays {
-                waiting.push(*i);
+        incoming.granted += more;
+        incoming.granted_at = self.now;
+        if incoming.granted == incoming.len {
+            incoming.scheduled = Scheduled::No;
+            self.credit.active.retain(|other| *other != i);
+            if self.credit.has_waiting() {
+                self.credit.mark_dirty();
             }
-            stays
-        });
+        }
+        self.send_grant(i);
+        more
+    }
+
+    /// Takes the places of stalled senders away.
+    fn displace_stalled(&mut self) {
+        for i in self.credit.active.clone() {
+            let slot = &mut self.slots[i];
+            if !is_stalled(slot, self.now) {
+                continue;
+            }
+            let missing = missing_bytes(slot);
+            self.credit.active.retain(|other| *other != i);
+            if let Some(incoming) = &mut slot.incoming {
+                incoming.scheduled = self.credit.insert(i, missing, true);
+            }
+        }
+        self.credit.clear_dirty();
+    }
+
+    /// Gives free places to waiting messages.
+    fn fill_places(&mut self) {
+        while let Some(i) = self.credit.choose() {
+            let slot = &mut self.slots[i];
+            let is_stalled = is_stalled(slot, self.now);
+            let missing = missing_bytes(slot);
+            let Some(incoming) = &mut slot.incoming else { break };
+            if is_stalled && matches!(incoming.scheduled, Scheduled::Waiting(_)) {
+                // It has stalled since it was added.
+                incoming.scheduled = self.credit.update(i, incoming.scheduled, missing, is_stalled);
+                self.credit.undo_choice();
+                continue;
+            }
+            self.credit.remove(i, incoming.scheduled);
+            incoming.scheduled = Scheduled::Active;
+            self.credit.active.push(i);
+        }
+        self.credit.clear_dirty();
     }
 
     fn outstanding_bytes(&self, i: u32) -> u32 {
         self.slots[i].incoming.as_ref().map_or(0, |r| r.granted.saturating_sub(r.received))
-    }
-
-    /// A packet to the sender of a slot's incoming message.
-    fn receiver_packet(&self, i: u32, kind: Kind) -> (u32, Packet) {
-        let slot = &self.slots[i];
-        let mut packet = Packet::new(kind);
-        packet.channel = slot.channel;
-        packet.seq = slot.seq;
-        if slot.role == Role::Recv {
-            let session = &self.sessions[slot.session & INDEX_MAX];
-            packet.flags = TO_CLIENT;
-            packet.session = session.client;
-            packet.token = session.token;
-        } else {
-            let session = &self.clients[slot.session];
-            packet.session = session.server;
-            packet.token = session.token;
-        }
-        (slot.peer, packet)
     }
 }
 
@@ -217,9 +178,9 @@ fn missing_bytes(slot: &Slot) -> u32 {
     slot.incoming.as_ref().map_or(0, |r| r.len - r.received)
 }
 
-/// True if the sender of a slot's message was granted bytes and has sent nothing, or too little, for long. One that has
-/// sent all that it may send waits for us.
-fn stands_still(slot: &Slot, now: Instant) -> bool {
+/// True if the sender of a slot's message has not sent all that it was granted, and has sent
+/// nothing for long, or too little.
+fn is_stalled(slot: &Slot, now: Instant) -> bool {
     let is_late = |r: &Incoming| {
         now.since(slot.progress.max(r.granted_at)) > STALL_NS || now.since(r.granted_at) > SLOW_NS
     };

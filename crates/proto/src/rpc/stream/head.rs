@@ -10,7 +10,7 @@
 use arrayvec::ArrayVec;
 
 use crate::Instant;
-use crate::rpc::MAX_MESSAGE;
+use crate::rpc::limits::MAX_MESSAGE;
 use crate::wire::rpc::{
     self as wire, HEAD_MAX, HEADER, ResetReason, SEQ_MAX, TO_CLIENT, TTL, VERSION,
 };

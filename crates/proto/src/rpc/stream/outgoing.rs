@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use super::Stream;
 use super::head::{Head, LONGEST};
 use crate::Instant;
-use crate::rpc::{Message, Slice, Slices};
+use crate::rpc::types::{Message, Slice, Slices};
 
 /// The next frame to be written.
 #[derive(Debug)]

@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use super::{Net, Seen, pattern};
 use crate::Instant;
 use crate::fault::Fault;
+use crate::rpc::incoming::{Incoming, Inserted, claim};
 use crate::rpc::session::{ClientSession, ServerSession};
-use crate::rpc::slot::{Incoming, Placed, Slot, claim};
+use crate::rpc::slot::Slot;
 use crate::rpc::{Config, Message, RequestError, RpcError, Slice};
 use crate::time::{MS, SECOND};
 
@@ -59,7 +60,7 @@ fn a_small_window_is_opened_by_acknowledgements_and_not_by_probes() {
     net.seen(1);
     for n in 1..4 {
         for host in &mut net.hosts {
-            host.endpoint.peers.slab[0].path.window = 32 << 10;
+            host.endpoint.shared.peers.slab[0].path.window = 32 << 10;
         }
         net.request(1, session, n, pattern(n, 1_000_000));
         assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
@@ -191,13 +192,13 @@ fn the_queue_has_a_limit() {
 fn memory_follows_what_arrived() {
     // Expect: one packet of a message that claims 16 MiB costs two packets.
     let mut incoming = Incoming::new(Instant::ZERO, 16 << 20, 1000, 64 << 10);
-    assert_eq!(incoming.place(16 << 20, 0, &[1; 1000]), Placed::New);
+    assert_eq!(incoming.insert(16 << 20, 0, &[1; 1000]), Inserted::New);
     assert!(incoming.bytes.capacity() <= 2000);
     // Expect: nothing beyond the grant, rounded up to a packet, is taken.
-    assert_eq!(incoming.place(16 << 20, 66_000, &[1; 1000]), Placed::Misfit);
-    assert_eq!(incoming.place(16 << 20, 65_000, &[1; 1000]), Placed::New);
+    assert_eq!(incoming.insert(16 << 20, 66_000, &[1; 1000]), Inserted::Misfit);
+    assert_eq!(incoming.insert(16 << 20, 65_000, &[1; 1000]), Inserted::New);
     assert!(incoming.bytes.capacity() <= 2 * 66_000);
-    assert_eq!(incoming.place(16 << 20, 65_000, &[1; 1000]), Placed::Duplicate);
+    assert_eq!(incoming.insert(16 << 20, 65_000, &[1; 1000]), Inserted::Duplicate);
     assert_eq!((incoming.contig, incoming.received), (1000, 2000));
     // Expect: the missing ones are named, up to what was seen.
     let missing = incoming.missing(66_000);

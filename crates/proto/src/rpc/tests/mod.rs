@@ -25,7 +25,7 @@ use crate::fault::Fault;
 use crate::time::US;
 use crate::tracepoint::NoProbe;
 use crate::wire::checksum::{Crc32c, crc32c};
-use crate::wire::rpc::{CRC, HEAD_MAX, Kind, Packet, crc_start, parse};
+use crate::wire::rpc::{CRC, Kind, Packet, crc_start, parse};
 use crate::{Addr, Datagrams, Instant, Rng};
 
 /// What all ports share.
@@ -394,9 +394,7 @@ impl Net {
 
     /// A datagram of that packet and body, with its checksum where there is one.
     fn datagram(&self, packet: &Packet, body: &[u8]) -> Vec<u8> {
-        let mut head = [0; HEAD_MAX];
-        let n = packet.head(&mut head);
-        let mut bytes = [&head[..n], body].concat();
+        let mut bytes = [&packet.head()[..], body].concat();
         if !self.shared.borrow().lossless {
             let crc = crc32c(crc_start(bytes.len() + CRC), &bytes);
             bytes.extend_from_slice(&crc.to_be_bytes());

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Host, Net, Seen, pattern};
 use crate::fault::Fault;
-use crate::rpc::shared::tx::PASS_MOST;
+use crate::rpc::shared::DIRECT_MAX;
 use crate::rpc::{CHANNELS, CloseReason, Config, Message, RpcError, ServerRpc, SessionId, Slice};
 use crate::time::{MS, SECOND, US};
 use crate::wire::rpc::{ECHO, HEADER, Kind, RESENT, TTL};
@@ -165,7 +165,7 @@ fn requests_step_back_and_keep_their_order() {
 #[test]
 fn no_turn_passes_more_than_it_would_send() {
     let mut net = Net::new(6, 2, false);
-    let most = PASS_MOST as usize;
+    let most = DIRECT_MAX as usize;
     let sessions: Vec<_> = (0..most / CHANNELS + 1).map(|_| net.connect(1, 0)).collect();
     net.run(SECOND, |_| false);
     net.record();

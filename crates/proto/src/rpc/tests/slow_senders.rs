@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::{Net, Seen, pattern};
 use crate::Addr;
-use crate::rpc::slot::claim;
+use crate::rpc::incoming::claim;
 use crate::rpc::{Config, SessionId};
 use crate::time::{MS, SECOND};
 use crate::wire::rpc::{Kind, Packet};

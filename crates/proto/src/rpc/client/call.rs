@@ -1,0 +1,249 @@
+//! Requests from the caller: a request gets a channel and is sent directly if it can be, or waits.
+
+use super::{Client, has_queued};
+use crate::Instant;
+use crate::probe::{Point, Probe};
+use crate::rpc::control::ControlBody;
+use crate::rpc::limits::MAX_MESSAGE;
+use crate::rpc::outgoing::Outgoing;
+use crate::rpc::request::Request;
+use crate::rpc::session::{Calls, Phase};
+use crate::rpc::shared::Shared;
+use crate::rpc::slab::NONE;
+use crate::rpc::slot::Role;
+use crate::rpc::types::{CloseReason, Message, RequestError, RpcId, SessionId};
+use crate::wire::rpc::{Kind, Packet, SEQ_MAX};
+
+impl Client {
+    /// Accepts a request. If a channel is free, the request gets it and is offered to `emit`, which
+    /// returns true if the driver took it; else it waits in a queue.
+    #[inline(always)]
+    pub(in crate::rpc) fn begin_call<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        id: SessionId,
+        tag: u64,
+        request: Request<'_>,
+        deadline: Instant,
+        emit: impl FnOnce(&mut Shared<P>, u32, &Packet, &[u8]) -> bool,
+    ) -> Result<RpcId, RequestError> {
+        let (c, len) = (id.place(), request.len());
+        let may_start = len <= MAX_MESSAGE
+            && self.sessions.get(c).is_some_and(|session| {
+                session.phase == Phase::Open
+                    && session.id(c) == id
+                    && session.busy != u8::MAX
+                    && !has_queued(&self.calls, session)
+            });
+        if !may_start {
+            return self.enqueue_call(shared, id, tag, request, deadline);
+        }
+        let Some(i) = shared.slots.alloc(Role::Call) else { return Err(RequestError::QueueFull) };
+        let slot = &mut shared.slots[i];
+        slot.tag = tag;
+        slot.deadline = deadline;
+        slot.session = c;
+        slot.out.len = len as u32;
+        let rpc = RpcId(slot.id);
+        shared.stats.calls += 1;
+        self.assign_channel(shared, c, i);
+        let slot = &shared.slots[i];
+        if let Some(bytes) = request.bytes()
+            && bytes.len() <= usize::from(slot.mss)
+        {
+            let packet = slot.data_packet(shared.now);
+            if emit(shared, slot.peer, &packet, bytes) {
+                shared.slots[i].out.set_sent(bytes);
+                shared.call_sent(i);
+                return Ok(rpc);
+            }
+        }
+        queue_call(shared, i, request.into_message());
+        Ok(rpc)
+    }
+
+    /// Accepts a request that cannot begin now, or says why not.
+    #[inline(never)]
+    fn enqueue_call<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        id: SessionId,
+        tag: u64,
+        request: Request<'_>,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        let len = request.len();
+        if len > MAX_MESSAGE {
+            return Err(RequestError::TooLong(len));
+        }
+        let Some(c) = self.find(id) else { return Err(RequestError::Closed) };
+        let queued = self.calls.get(self.sessions[c].calls).map_or(0, |calls| calls.queued);
+        if queued as usize >= shared.config.queue_limit {
+            return Err(RequestError::QueueFull);
+        }
+        let Some(i) = shared.slots.alloc(Role::Queued) else {
+            return Err(RequestError::QueueFull);
+        };
+        let slot = &mut shared.slots[i];
+        slot.out = Outgoing::new(request.into_message(), len as u32, 0);
+        slot.tag = tag;
+        slot.deadline = deadline;
+        slot.session = c;
+        let rpc = RpcId(slot.id);
+        shared.stats.calls += 1;
+        self.enqueue(shared, c, i);
+        self.arm(shared, i, deadline);
+        Ok(rpc)
+    }
+
+    /// Gives a request a channel of its session, of which one must be free.
+    #[inline(always)]
+    fn assign_channel<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32, i: u32) {
+        let session = &mut self.sessions[c];
+        if session.calls == NONE {
+            session.calls = self.calls.alloc(|_| Calls::none());
+        }
+        let channel = session.busy.trailing_ones() as usize;
+        self.calls[session.calls].slots[channel & 7] = i;
+        session.busy |= 1 << (channel & 7);
+        let seq = (session.seqs[channel & 7] + 1) & SEQ_MAX;
+        session.seqs[channel & 7] = seq;
+        let slot = &mut shared.slots[i];
+        slot.role = Role::Call;
+        slot.channel = channel as u8;
+        slot.seq = seq;
+        slot.peer = session.peer;
+        slot.remote = session.server;
+        slot.token = session.token;
+        slot.mss = shared.peers.slab[session.peer].mss;
+        slot.progress = shared.now;
+        shared.probe.mark(Point::ClientRequest, slot.trace());
+        let (peer, deadline) = (slot.peer, slot.deadline);
+        let due = shared.now.after(shared.pto_ns(peer)).min(deadline);
+        self.arm(shared, i, due);
+    }
+
+    /// The calls of a session, which may have none yet.
+    fn calls_of(&mut self, c: u32) -> &mut Calls {
+        let session = &mut self.sessions[c];
+        if session.calls == NONE {
+            session.calls = self.calls.alloc(|_| Calls::none());
+        }
+        &mut self.calls[session.calls]
+    }
+
+    /// Adds a request to its session's queue.
+    fn enqueue<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32, i: u32) {
+        let calls = self.calls_of(c);
+        let tail = calls.tail;
+        calls.tail = i;
+        calls.queued += 1;
+        if tail == NONE {
+            calls.head = i;
+        } else {
+            shared.slots[tail].next = i;
+        }
+        shared.slots[i].prev = tail;
+        shared.slots[i].next = NONE;
+    }
+
+    /// Removes a request from its session's queue.
+    fn dequeue<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
+        let slot = &shared.slots[i];
+        let (c, prev, next) = (slot.session, slot.prev, slot.next);
+        let calls = self.calls_of(c);
+        calls.queued -= 1;
+        if prev == NONE {
+            calls.head = next;
+        }
+        if next == NONE {
+            calls.tail = prev;
+        }
+        if prev != NONE {
+            shared.slots[prev].next = next;
+        }
+        if next != NONE {
+            shared.slots[next].prev = prev;
+        }
+    }
+
+    /// The first request that waits for a channel of a session.
+    pub(super) fn first_queued(&self, c: u32) -> Option<u32> {
+        self.calls.get(self.sessions[c].calls).map(|calls| calls.head).filter(|&i| i != NONE)
+    }
+
+    /// Begins the next waiting request of a session, if there is one and a channel is free.
+    pub(super) fn start_next<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32) {
+        let session = &self.sessions[c];
+        if session.busy == u8::MAX || session.phase != Phase::Open {
+            return;
+        }
+        if let Some(i) = self.first_queued(c) {
+            self.dequeue(shared, i);
+            self.assign_channel(shared, c, i);
+            let (peer, len) = (shared.slots[i].peer, shared.slots[i].out.len);
+            shared.slots[i].out.granted = shared.unscheduled(peer, len);
+            shared.queue_tx(i);
+        }
+    }
+
+    /// Ends a request: releases its messages, its slot and its channel, and begins the next one.
+    #[inline(always)]
+    pub(super) fn finish<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) -> (RpcId, u64) {
+        shared.release_outgoing(i);
+        shared.release_incoming(i);
+        let slot = &shared.slots[i];
+        let (rpc, c, channel) = ((RpcId(slot.id), slot.tag), slot.session, slot.channel & 7);
+        if slot.role == Role::Queued {
+            self.dequeue(shared, i);
+            self.free_calls(c);
+            shared.slots.free(i);
+            return rpc;
+        }
+        shared.slots.free(i);
+        let session = &mut self.sessions[c];
+        session.busy &= !(1 << channel);
+        if !shared.lossless {
+            self.owe_ack(shared, c, channel);
+        }
+        let session = &mut self.sessions[c];
+        if has_queued(&self.calls, session) {
+            self.start_next(shared, c);
+        } else if session.busy == 0 {
+            self.calls.free(session.calls);
+            session.calls = NONE;
+        }
+        rpc
+    }
+
+    /// Frees the calls of a session that has none.
+    fn free_calls(&mut self, c: u32) {
+        let session = &mut self.sessions[c];
+        if session.busy == 0 && self.calls.get(session.calls).is_some_and(|calls| calls.queued == 0)
+        {
+            self.calls.free(session.calls);
+            session.calls = NONE;
+        }
+    }
+
+    /// Closes a session at the caller's request.
+    pub(in crate::rpc) fn close<P: Probe>(&mut self, shared: &mut Shared<P>, id: SessionId) {
+        let Some(c) = self.find(id) else { return };
+        let session = &self.sessions[c];
+        if session.phase == Phase::Open {
+            let mut packet = Packet::new(Kind::Close);
+            packet.session = session.server;
+            packet.token = session.token;
+            shared.queue_control(session.peer, packet, ControlBody::None);
+        }
+        self.end_session(shared, c, CloseReason::Local);
+    }
+}
+
+/// Queues a request that has a channel and that the driver has not taken.
+#[inline(never)]
+fn queue_call<P: Probe>(shared: &mut Shared<P>, i: u32, message: Message) {
+    let (peer, len) = (shared.slots[i].peer, shared.slots[i].out.len);
+    shared.slots[i].out = Outgoing::new(message, len, shared.unscheduled(peer, len));
+    shared.queue_tx(i);
+}

@@ -1,0 +1,274 @@
+//! Packets that arrive from servers: replies, and what servers say about requests in progress.
+
+use alloc::boxed::Box;
+
+use super::Client;
+use crate::Addr;
+use crate::probe::{Point, Probe};
+use crate::rpc::incoming::{Incoming, Inserted};
+use crate::rpc::missing::Missing;
+use crate::rpc::session::{INDEX_MAX, Phase};
+use crate::rpc::shared::Shared;
+use crate::rpc::slot::{Role, is_windowed};
+use crate::rpc::types::{CloseReason, Event, Payload, RpcError, trace_id};
+use crate::time::US;
+use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, SEQ_MAX};
+
+impl Client {
+    /// Handles a packet to the client.
+    #[inline(always)]
+    pub(in crate::rpc) fn packet<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        from: Addr,
+        packet: &Packet,
+        body: &'b [u8],
+    ) -> Option<Event<'b>> {
+        if packet.kind != Kind::Data {
+            self.control_packet(shared, from, *packet, body);
+            return None;
+        }
+        let c = self.session_of(shared, from, packet)?;
+        match self.call_of(shared, c, packet) {
+            Some(i) => self.accept_reply(shared, i, packet, body),
+            None => {
+                shared.stats.drop_stale += 1;
+                None
+            }
+        }
+    }
+
+    /// Handles a packet that carries no bytes of a reply.
+    #[cold]
+    fn control_packet<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        from: Addr,
+        packet: Packet,
+        body: &[u8],
+    ) {
+        match packet.kind {
+            Kind::Cookie => return self.cookie_arrived(shared, from, &packet, body),
+            Kind::Accept => return self.accept_arrived(shared, from, &packet, body),
+            Kind::Reset => return self.reset_arrived(shared, from, &packet),
+            _ => {}
+        }
+        let Some(c) = self.session_of(shared, from, &packet) else { return };
+        let call = self.call_of(shared, c, &packet);
+        if packet.kind == Kind::NeedAck {
+            // While the request is in progress, its reply has not arrived.
+            if call.is_none() {
+                self.send_ack(shared, c, &packet);
+            }
+        } else if let Some(i) = call {
+            self.call_answered(shared, i, &packet, body);
+        } else {
+            shared.stats.drop_stale += 1;
+        }
+    }
+
+    /// The session of a packet, if its name, token and address agree.
+    #[inline(always)]
+    fn session_of<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        from: Addr,
+        packet: &Packet,
+    ) -> Option<u32> {
+        let c = packet.session & INDEX_MAX;
+        let session =
+            self.sessions.get(c).filter(|s| s.phase == Phase::Open && s.name(c) == packet.session);
+        let Some(session) = session else {
+            shared.stats.drop_session += 1;
+            return None;
+        };
+        if session.token != packet.token {
+            shared.stats.drop_token += 1;
+            return None;
+        }
+        if shared.peers.slab[session.peer].addr != from {
+            shared.stats.drop_address += 1;
+            return None;
+        }
+        shared.record_activity(session.peer, packet);
+        Some(c)
+    }
+
+    /// The request in progress that a packet is about.
+    #[inline(always)]
+    fn call_of<P: Probe>(&self, shared: &Shared<P>, c: u32, packet: &Packet) -> Option<u32> {
+        let session = &self.sessions[c];
+        let channel = packet.channel & 7;
+        if session.busy & 1 << channel == 0 {
+            return None;
+        }
+        let i = self.calls[session.calls].slots[usize::from(channel)];
+        (shared.slots[i].seq == packet.seq).then_some(i)
+    }
+
+    /// Handles a packet of the reply to a request in progress.
+    #[inline(always)]
+    fn accept_reply<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        i: u32,
+        packet: &Packet,
+        body: &'b [u8],
+    ) -> Option<Event<'b>> {
+        if shared.slots[i].role != Role::Call {
+            shared.stats.drop_stale += 1;
+            return None;
+        }
+        if body.len() == packet.msg_len as usize {
+            return Some(self.respond(shared, i, packet, Payload::Borrowed(body)));
+        }
+        self.reply_packet(shared, i, *packet, body)
+    }
+
+    /// Handles a packet of a reply of several packets.
+    #[inline(never)]
+    fn reply_packet<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        i: u32,
+        packet: Packet,
+        body: &[u8],
+    ) -> Option<Event<'b>> {
+        if shared.slots[i].incoming.is_none() {
+            // The reply acknowledges the request.
+            let granted = shared.first_grant(packet.msg_len);
+            let slot = &mut shared.slots[i];
+            let mss = u32::from(slot.mss);
+            let incoming = Incoming::new(shared.now, packet.msg_len, mss, granted);
+            slot.incoming = Some(Box::new(incoming));
+            slot.executing = false;
+            shared.release_outgoing(i);
+        }
+        let slot = &mut shared.slots[i];
+        let incoming = slot.incoming.as_mut()?;
+        match incoming.insert(packet.msg_len, packet.offset, body) {
+            Inserted::New => {
+                slot.progress = shared.now;
+                slot.tries = 0;
+                if !shared.lossless {
+                    shared.schedule_grants(i);
+                    if packet.flags & ASK != 0 {
+                        shared.send_grant(i);
+                    }
+                }
+            }
+            Inserted::Complete => {
+                let bytes = core::mem::take(&mut incoming.bytes);
+                if !shared.lossless && is_windowed(packet.msg_len, slot.mss) {
+                    // The grant acknowledges the last bytes and opens the server's window.
+                    shared.send_grant(i);
+                }
+                return Some(self.respond(shared, i, &packet, Payload::Owned(bytes)));
+            }
+            Inserted::Duplicate => shared.stats.drop_duplicate += 1,
+            Inserted::Misfit => shared.stats.drop_misfit += 1,
+        }
+        None
+    }
+
+    /// Ends a request whose reply is complete.
+    #[inline(always)]
+    fn respond<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        i: u32,
+        packet: &Packet,
+        payload: Payload<'b>,
+    ) -> Event<'b> {
+        let trace = trace_id(packet.token, packet.channel, packet.seq);
+        shared.probe.mark(Point::ClientReceived, trace);
+        shared.stats.responses += 1;
+        let (rpc, tag) = self.finish(shared, i);
+        shared.probe.mark(Point::ClientDone, trace);
+        Event::Response { rpc, tag, payload }
+    }
+
+    /// Handles what the server says about a request in progress.
+    fn call_answered<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        i: u32,
+        packet: &Packet,
+        body: &[u8],
+    ) {
+        let slot = &mut shared.slots[i];
+        if slot.role != Role::Call || slot.incoming.is_some() && packet.kind != Kind::Gone {
+            shared.stats.drop_stale += 1;
+            return;
+        }
+        slot.tries = 0;
+        slot.progress = shared.now;
+        match packet.kind {
+            Kind::Grant => shared.granted(i, packet.msg_len, packet.offset),
+            Kind::Nack => {
+                let missing = Missing::from_bytes(packet.offset, body);
+                shared.nacked(i, packet.msg_len, missing);
+            }
+            Kind::Busy if packet.flags & EXECUTING != 0 => {
+                slot.executing = true;
+                self.arm_pto(shared, i);
+            }
+            Kind::Busy => self.call_refused(shared, i, u64::from(packet.offset) * US),
+            Kind::Unknown => {
+                let (peer, in_flight, len) = (slot.peer, slot.window_bytes(), slot.out.len);
+                let granted = shared.unscheduled(peer, len);
+                shared.slots[i].out.restart(granted);
+                shared.acked(peer, in_flight);
+                shared.queue_tx(i);
+            }
+            Kind::Gone => self.fail(shared, i, RpcError::MaybeExecuted),
+            _ => shared.stats.drop_direction += 1,
+        }
+    }
+
+    /// The server refused a request: it has not executed it and never will under this number. The
+    /// request waits for its next attempt under another number.
+    fn call_refused<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, retry_after_ns: u64) {
+        shared.dequeue_tx(i);
+        let slot = &mut shared.slots[i];
+        slot.refusals += 1;
+        if slot.refusals > shared.config.max_refusals {
+            slot.exposed = false;
+            self.fail(shared, i, RpcError::Busy { retry_after_ns });
+            return;
+        }
+        let in_flight = slot.window_bytes();
+        slot.out.restart(0);
+        slot.role = Role::Backoff;
+        slot.exposed = false;
+        slot.executing = false;
+        let jitter_ns = shared.rng.below(retry_after_ns / 4 + 1);
+        slot.progress = shared.now.after(retry_after_ns + jitter_ns);
+        let (c, channel, peer) = (slot.session, usize::from(slot.channel), slot.peer);
+        let due = slot.progress.min(slot.deadline);
+        let session = &mut self.sessions[c];
+        session.seqs[channel] = (session.seqs[channel] + 1) & SEQ_MAX;
+        slot.seq = session.seqs[channel];
+        shared.acked(peer, in_flight);
+        self.arm(shared, i, due);
+    }
+
+    fn reset_arrived<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, packet: &Packet) {
+        let c = packet.session & INDEX_MAX;
+        let session =
+            self.sessions.get(c).filter(|s| s.phase != Phase::Free && s.name(c) == packet.session);
+        let Some(session) = session else {
+            shared.stats.drop_session += 1;
+            return;
+        };
+        if session.token != packet.token {
+            shared.stats.drop_token += 1;
+        } else if shared.peers.slab[session.peer].addr != from {
+            shared.stats.drop_address += 1;
+        } else {
+            let is_version = packet.offset == ResetReason::Version as u32;
+            let reason = if is_version { CloseReason::Version } else { CloseReason::Reset };
+            self.end_session(shared, c, reason);
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Packets that arrive from clients: requests, and questions about requests and replies.
+
+use alloc::boxed::Box;
+
+use zerocopy::FromBytes as _;
+
+use super::{Server, seconds, server_rpc};
+use crate::probe::{Point, Probe};
+use crate::rpc::control::ControlBody;
+use crate::rpc::incoming::{Incoming, Inserted, claim};
+use crate::rpc::limits::CHANNELS;
+use crate::rpc::missing::Missing;
+use crate::rpc::session::{HALF, INDEX_BITS, INDEX_MAX, ServerChannel, State, ahead};
+use crate::rpc::shared::Shared;
+use crate::rpc::slot::Role;
+use crate::rpc::types::{Event, Payload, trace_id};
+use crate::time::US;
+use crate::wire::rpc::{
+    ASK, DoneEntry, EXECUTING, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX, TO_CLIENT, TTL,
+};
+use crate::{Addr, Instant};
+
+impl Server {
+    /// Handles a packet to the server.
+    #[inline(always)]
+    pub(in crate::rpc) fn packet<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        from: Addr,
+        packet: &Packet,
+        body: &'b [u8],
+    ) -> Option<Event<'b>> {
+        if packet.kind != Kind::Data {
+            self.control_packet(shared, from, *packet, body);
+            return None;
+        }
+        let (s, peer) = self.session_of(shared, from, packet.session, packet.token)?;
+        shared.record_activity(peer, packet);
+        self.accept_request(shared, s, packet, body)
+    }
+
+    /// Handles a packet that carries no bytes of a request.
+    #[cold]
+    fn control_packet<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        from: Addr,
+        packet: Packet,
+        body: &[u8],
+    ) {
+        match packet.kind {
+            Kind::Open => return self.open_arrived(shared, from, &packet, body),
+            Kind::Done => return self.done_arrived(shared, from, body),
+            _ => {}
+        }
+        let Some((s, peer)) = self.session_of(shared, from, packet.session, packet.token) else {
+            if packet.kind == Kind::Probe
+                && let Ok((probe, _)) = ProbeBody::ref_from_prefix(body)
+            {
+                let client = probe.client.get();
+                self.send_reset(shared, from, client, packet.token, ResetReason::Unknown);
+            }
+            return;
+        };
+        shared.record_activity(peer, &packet);
+        match packet.kind {
+            Kind::Probe => self.probe_arrived(shared, s, &packet, body),
+            Kind::Grant | Kind::Nack => self.reply_wanted(shared, s, &packet, body),
+            Kind::Close => self.end_session(shared, s),
+            _ => shared.stats.drop_direction += 1,
+        }
+    }
+
+    /// The session of this name and its peer, if token and address agree. The session counts as
+    /// active.
+    #[inline(always)]
+    fn session_of<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        from: Addr,
+        name: u32,
+        token: u64,
+    ) -> Option<(u32, u32)> {
+        let s = name & INDEX_MAX;
+        let session = self
+            .sessions
+            .get_mut(s)
+            .filter(|s| s.open && u32::from(s.generation) == name >> INDEX_BITS);
+        let Some(session) = session else {
+            shared.stats.drop_session += 1;
+            return None;
+        };
+        if session.token != token {
+            shared.stats.drop_token += 1;
+            return None;
+        }
+        if shared.peers.slab[session.peer].addr != from {
+            shared.stats.drop_address += 1;
+            return None;
+        }
+        session.active_s = seconds(shared.now);
+        Some((s, session.peer))
+    }
+
+    /// Handles a packet of a request.
+    #[inline(always)]
+    fn accept_request<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        s: u32,
+        packet: &Packet,
+        body: &'b [u8],
+    ) -> Option<Event<'b>> {
+        let channel = usize::from(packet.channel & 7);
+        let session = &self.sessions[s];
+        let last = session.channels[channel];
+        let ahead = ahead(packet.seq, last.seq());
+        if ahead == 0 || ahead >= HALF {
+            return self.repeated_packet(shared, s, *packet, body);
+        }
+        // A later number ends the last request on the channel and acknowledges its reply.
+        if session.live & 1 << channel != 0 {
+            self.drop_slot(shared, s, channel);
+        }
+        if last.state() == State::Exec {
+            self.executing -= 1;
+        }
+        let is_complete = body.len() == packet.msg_len as usize;
+        if self.is_full(shared, packet.msg_len, is_complete) {
+            return self.refuse_packet(shared, s, *packet);
+        }
+        let deadline = match packet.flags & TTL {
+            0 => Instant::NEVER,
+            _ => shared.now.after(u64::from(packet.ttl_us) * US),
+        };
+        if is_complete {
+            let event = self.deliver(shared, s, packet, Payload::Borrowed(body), deadline);
+            if !shared.lossless
+                && let Some(Event::Request { rpc, .. }) = event
+            {
+                shared.last_request = rpc;
+            }
+            return event;
+        }
+        self.begin_request(shared, s, *packet, deadline, body)
+    }
+
+    /// Handles a packet whose number is not later than the last one of its channel.
+    #[inline(never)]
+    fn repeated_packet<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        s: u32,
+        packet: Packet,
+        body: &[u8],
+    ) -> Option<Event<'b>> {
+        let last = self.sessions[s].channels[usize::from(packet.channel)];
+        if packet.seq != last.seq() {
+            shared.stats.drop_stale += 1;
+        } else if last.state() == State::Recv {
+            return self.request_packet(shared, s, packet, body);
+        } else {
+            shared.stats.drop_duplicate += 1;
+        }
+        None
+    }
+
+    /// True if there is no room for a new request of `len` bytes. Long requests are admitted by
+    /// the length that they claim, so that those admitted can all be completed, though memory
+    /// follows what arrives.
+    #[inline(always)]
+    fn is_full<P: Probe>(&mut self, shared: &Shared<P>, len: u32, is_complete: bool) -> bool {
+        let lacks_room = !is_complete
+            && self.assembling_bytes > 0
+            && self.assembling_bytes + claim(len) > shared.config.max_assembling_bytes;
+        if lacks_room {
+            self.begin_pressure(shared.now);
+        }
+        lacks_room
+            || self.executing >= shared.config.max_executing
+            || self.retained.is_full(shared.config.max_kept_bytes)
+    }
+
+    /// Refuses a new request for lack of room.
+    #[cold]
+    fn refuse_packet<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        s: u32,
+        packet: Packet,
+    ) -> Option<Event<'b>> {
+        self.sessions[s].channels[usize::from(packet.channel)] =
+            ServerChannel::new(packet.seq, State::Empty);
+        let retry_after_ns = shared.config.retry_after_ns;
+        self.send_refusal(shared, s, packet.channel, packet.seq, retry_after_ns);
+        None
+    }
+
+    /// Gives a complete request to the caller, unless its deadline has passed.
+    #[inline(always)]
+    fn deliver<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        s: u32,
+        packet: &Packet,
+        payload: Payload<'b>,
+        deadline: Instant,
+    ) -> Option<Event<'b>> {
+        let session = &mut self.sessions[s];
+        let channel = &mut session.channels[usize::from(packet.channel & 7)];
+        if deadline <= shared.now {
+            *channel = ServerChannel::new(packet.seq, State::Empty);
+            shared.stats.drop_dead += 1;
+            return None;
+        }
+        *channel = ServerChannel::new(packet.seq, State::Exec);
+        self.executing += 1;
+        shared.stats.requests += 1;
+        let trace = trace_id(packet.token, packet.channel, packet.seq);
+        shared.probe.mark(Point::ServerReceived, trace);
+        shared.probe.mark(Point::ServiceStart, trace);
+        let rpc = server_rpc(packet.session, packet.channel, packet.seq);
+        Some(Event::Request { rpc, payload, deadline })
+    }
+
+    /// Handles the first packet of a request of several packets.
+    #[inline(never)]
+    fn begin_request<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        s: u32,
+        packet: Packet,
+        deadline: Instant,
+        body: &[u8],
+    ) -> Option<Event<'b>> {
+        let i = shared.slots.alloc(Role::Recv)?;
+        let granted = shared.first_grant(packet.msg_len);
+        let session = &mut self.sessions[s];
+        let slot = &mut shared.slots[i];
+        let mss = u32::from(session.mss);
+        let incoming = Incoming::new(shared.now, packet.msg_len, mss, granted);
+        self.assembling_bytes += incoming.claim();
+        slot.incoming = Some(Box::new(incoming));
+        slot.token = session.token;
+        slot.session = session.name(s);
+        slot.remote = session.client;
+        slot.peer = session.peer;
+        slot.mss = session.mss;
+        slot.seq = packet.seq;
+        slot.channel = packet.channel;
+        slot.deadline = deadline;
+        slot.progress = shared.now;
+        let channel = usize::from(packet.channel);
+        session.channels[channel] = ServerChannel::new(packet.seq, State::Recv);
+        self.put_slot(s, channel, i);
+        self.request_packet(shared, s, packet, body)
+    }
+
+    /// Handles a packet of an incomplete request.
+    fn request_packet<'b, P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        s: u32,
+        packet: Packet,
+        body: &[u8],
+    ) -> Option<Event<'b>> {
+        let channel = usize::from(packet.channel);
+        let i = self.slot_of(s, channel)?;
+        let slot = &mut shared.slots[i];
+        let incoming = slot.incoming.as_mut()?;
+        match incoming.insert(packet.msg_len, packet.offset, body) {
+            Inserted::New => {
+                slot.progress = shared.now;
+                if !shared.lossless {
+                    shared.schedule_grants(i);
+                    if packet.flags & ASK != 0 {
+                        shared.send_grant(i);
+                    }
+                }
+            }
+            Inserted::Complete => {
+                let (bytes, deadline) = (core::mem::take(&mut incoming.bytes), slot.deadline);
+                self.drop_slot(shared, s, channel);
+                return self.deliver(shared, s, &packet, Payload::Owned(bytes), deadline);
+            }
+            Inserted::Duplicate => shared.stats.drop_duplicate += 1,
+            Inserted::Misfit => shared.stats.drop_misfit += 1,
+        }
+        None
+    }
+
+    /// A client asks for the state of a request.
+    fn probe_arrived<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        s: u32,
+        packet: &Packet,
+        body: &[u8],
+    ) {
+        let Ok((probe, _)) = ProbeBody::ref_from_prefix(body) else { return };
+        let channel = usize::from(packet.channel);
+        let last = self.sessions[s].channels[channel];
+        let ahead = ahead(packet.seq, last.seq());
+        if ahead >= HALF {
+            shared.stats.drop_stale += 1;
+            return;
+        }
+        if ahead > 0 {
+            return self.send_state(shared, s, packet, Kind::Unknown, 0);
+        }
+        match last.state() {
+            State::Empty => {
+                let retry_after_ns = shared.config.retry_after_ns;
+                self.send_refusal(shared, s, packet.channel, packet.seq, retry_after_ns);
+            }
+            State::Exec => self.send_state(shared, s, packet, Kind::Busy, EXECUTING),
+            State::Done => self.send_state(shared, s, packet, Kind::Gone, 0),
+            State::Recv => {
+                let Some(i) = self.slot_of(s, channel) else { return };
+                shared.credit.mark_dirty();
+                shared.send_nack(i, packet.offset);
+                shared.send_grant(i);
+            }
+            State::Reply => {
+                let Some(i) = self.slot_of(s, channel) else { return };
+                reply_probed(shared, i, probe.received.get(), probe.granted.get());
+            }
+        }
+    }
+
+    /// A client grants more of a reply, or misses packets of it.
+    fn reply_wanted<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        s: u32,
+        packet: &Packet,
+        body: &[u8],
+    ) {
+        let channel = usize::from(packet.channel);
+        let last = self.sessions[s].channels[channel];
+        if last.seq() != packet.seq || last.state() != State::Reply {
+            shared.stats.drop_stale += 1;
+            return;
+        }
+        let Some(i) = self.slot_of(s, channel) else { return };
+        shared.slots[i].progress = shared.now;
+        if packet.kind == Kind::Grant {
+            shared.granted(i, packet.msg_len, packet.offset);
+        } else {
+            let missing = Missing::from_bytes(packet.offset, body);
+            shared.nacked(i, packet.msg_len, missing);
+        }
+    }
+
+    /// A client acknowledges replies.
+    fn done_arrived<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, mut body: &[u8]) {
+        while let Ok((entry, rest)) = DoneEntry::ref_from_prefix(body) {
+            let numbers = 4 * entry.channels.count_ones() as usize;
+            let Some((numbers, rest)) = rest.split_at_checked(numbers) else {
+                shared.stats.drop_short += 1;
+                return;
+            };
+            body = rest;
+            let session = self.session_of(shared, from, entry.session.get(), entry.token.get());
+            let Some((s, _)) = session else { continue };
+            let channels = (0..CHANNELS).filter(|channel| entry.channels & 1 << channel != 0);
+            for (channel, seq) in channels.zip(numbers.as_chunks::<4>().0) {
+                let last = self.sessions[s].channels[channel];
+                let is_retained = last.state() == State::Reply
+                    && last.seq() == u32::from_be_bytes(*seq) & SEQ_MAX;
+                if is_retained {
+                    shared.stats.done += 1;
+                    self.drop_slot(shared, s, channel);
+                    self.sessions[s].channels[channel] =
+                        ServerChannel::new(last.seq(), State::Done);
+                }
+            }
+        }
+    }
+
+    /// Tells a client the state of the request that its packet is about.
+    fn send_state<P: Probe>(
+        &self,
+        shared: &mut Shared<P>,
+        s: u32,
+        about: &Packet,
+        kind: Kind,
+        flags: u8,
+    ) {
+        let session = &self.sessions[s];
+        let mut packet = Packet::new(kind);
+        packet.flags = TO_CLIENT | flags;
+        packet.channel = about.channel;
+        packet.seq = about.seq;
+        packet.session = session.client;
+        packet.token = session.token;
+        shared.queue_control(session.peer, packet, ControlBody::None);
+    }
+}
+
+/// A client that has received everything before `received` asks for a reply.
+fn reply_probed<P: Probe>(shared: &mut Shared<P>, i: u32, received: u32, granted: u32) {
+    let slot = &mut shared.slots[i];
+    let (peer, before) = (slot.peer, slot.progress);
+    slot.progress = shared.now;
+    shared.granted(i, received, granted);
+    shared.expire_in_flight(peer);
+    // A packet that was sent a moment ago was in flight when the client asked.
+    let transit_ns = (shared.pto_ns(peer) / 2).min(shared.config.min_pto_ns);
+    let has_arrived = shared.now.since(before) >= transit_ns;
+    let slot = &mut shared.slots[i];
+    if received == 0 && !slot.ready && has_arrived {
+        slot.out.resend(u32::from(slot.mss));
+        shared.queue_tx(i);
+    }
+}

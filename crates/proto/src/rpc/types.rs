@@ -1,0 +1,265 @@
+//! The types that an endpoint and its caller exchange: messages, names, errors and events.
+
+use alloc::vec::Vec;
+use core::num::NonZeroU64;
+use core::ops::Deref;
+
+use arrayvec::ArrayVec;
+
+use super::limits::{MAX_MESSAGE, MAX_SLICES};
+use crate::Instant;
+
+/// A piece of the caller's own memory, such as a log segment, that a message names instead of
+/// copying it.
+///
+/// The caller keeps the memory in place and unchanged until the endpoint returns the slice by
+/// [`Endpoint::released`](super::Endpoint::released).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Slice {
+    /// A block of memory; only [`Slices`] interprets it.
+    pub segment: u32,
+    /// The offset in the block, in bytes.
+    pub offset: u32,
+    /// The length in bytes.
+    pub len: u32,
+}
+
+/// The memory that slices point into.
+pub trait Slices {
+    /// The bytes of `slice`, exactly `slice.len` of them.
+    fn bytes(&self, slice: Slice) -> &[u8];
+}
+
+/// No memory: for endpoints whose messages have no slices.
+impl Slices for () {
+    fn bytes(&self, _: Slice) -> &[u8] {
+        &[]
+    }
+}
+
+/// A request or reply to be sent: `bytes`, then the slices in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// The first part.
+    pub bytes: Vec<u8>,
+    /// The parts that follow.
+    pub slices: ArrayVec<Slice, MAX_SLICES>,
+}
+
+impl Message {
+    /// The length of all parts in bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.slices.iter().map(|s| s.len as usize).sum::<usize>()
+    }
+
+    /// True if it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Vec<u8>> for Message {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, slices: ArrayVec::new() }
+    }
+}
+
+impl From<&[u8]> for Message {
+    fn from(bytes: &[u8]) -> Self {
+        bytes.to_vec().into()
+    }
+}
+
+/// A request or reply that has arrived. A message of one packet is lent from the driver's burst; a
+/// message of several packets is owned.
+#[derive(Debug)]
+pub enum Payload<'b> {
+    /// Valid until the driver's next burst.
+    Borrowed(&'b [u8]),
+    /// Owned by the receiver.
+    Owned(Vec<u8>),
+}
+
+impl Payload<'_> {
+    /// The bytes as a vector; copies only bytes that are lent.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<u8> {
+        match self {
+            Self::Borrowed(bytes) => bytes.to_vec(),
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+impl Deref for Payload<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A session that this side opened. An endpoint never uses a `SessionId` twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SessionId(NonZeroU64);
+
+impl SessionId {
+    /// The number of low bits that hold the index.
+    pub const PLACE_BITS: u32 = 24;
+    /// The session at index `place`, below 2²⁴; `serial`, below 2³⁹, differs from that of other
+    /// sessions at the index.
+    #[must_use]
+    #[inline]
+    pub const fn new(serial: u64, place: u32) -> Self {
+        // The highest bit is always set, so `Option<SessionId>` takes no more room.
+        match NonZeroU64::new(1 << 63 | serial << Self::PLACE_BITS | place as u64) {
+            Some(id) => Self(id),
+            None => unreachable!(),
+        }
+    }
+
+    /// The session's index: a small number that is unique among open sessions and that later
+    /// sessions use again.
+    #[must_use]
+    #[inline]
+    pub const fn place(self) -> u32 {
+        self.0.get() as u32 & ((1 << Self::PLACE_BITS) - 1)
+    }
+}
+
+/// A request that this side sent. An endpoint never uses an `RpcId` twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RpcId(pub u64);
+
+/// A request that arrived here and waits for its reply; see
+/// [`Endpoint::reply`](super::Endpoint::reply). The endpoint ignores a `ServerRpc` whose session
+/// has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ServerRpc(pub u64);
+
+/// Why the endpoint did not accept a request. Nothing was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The message exceeds [`MAX_MESSAGE`].
+    #[error("the message has {0} bytes, the limit is {MAX_MESSAGE}")]
+    TooLong(usize),
+    /// The session was closed or has failed: connect again.
+    #[error("the session is closed")]
+    Closed,
+    /// The session's queue is full (`Config::queue_limit`).
+    #[error("too many requests wait on this session")]
+    QueueFull,
+}
+
+/// Why a request that the endpoint had accepted failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RpcError {
+    /// The deadline passed. If `maybe_executed`, the server may have executed the request or may
+    /// still execute it.
+    #[error("the deadline passed{}", if *maybe_executed { ", and the request may have been executed" } else { "" })]
+    Deadline {
+        /// False if no byte of the request can have reached the server's application.
+        maybe_executed: bool,
+    },
+    /// The session failed (the server restarted, is unreachable or closed it) before the server
+    /// can have executed the request: it is safe to send it again.
+    #[error("the session failed before the request was executed")]
+    NotExecuted,
+    /// The session failed after the request had been sent: the server executed it once or not at
+    /// all.
+    #[error("the session failed, and the request may have been executed")]
+    MaybeExecuted,
+    /// The server is overloaded and did not execute the request; it names a time to wait.
+    #[error("the server is overloaded, try again in {retry_after_ns} ns")]
+    Busy {
+        /// How long to wait, in nanoseconds.
+        retry_after_ns: u64,
+    },
+    /// The caller cancelled the request. The server may have executed it.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl RpcError {
+    /// True if the server may have executed the request, so that sending it again is safe only if
+    /// executing it twice is.
+    #[must_use]
+    pub fn maybe_executed(self) -> bool {
+        match self {
+            Self::Deadline { maybe_executed } => maybe_executed,
+            Self::MaybeExecuted | Self::Cancelled => true,
+            Self::NotExecuted | Self::Busy { .. } => false,
+        }
+    }
+}
+
+/// What happened at an endpoint.
+#[derive(Debug)]
+pub enum Event<'b> {
+    /// A complete request arrived for the first time.
+    Request {
+        /// Names the request for its reply.
+        rpc: ServerRpc,
+        /// The request.
+        payload: Payload<'b>,
+        /// When its client stops waiting; [`Instant::NEVER`] if the client did not say.
+        deadline: Instant,
+    },
+    /// The reply to a request of this side arrived.
+    Response {
+        /// The request.
+        rpc: RpcId,
+        /// The number that the caller gave the request.
+        tag: u64,
+        /// The reply.
+        payload: Payload<'b>,
+    },
+    /// A request of this side failed.
+    Failed {
+        /// The request.
+        rpc: RpcId,
+        /// The number that the caller gave the request.
+        tag: u64,
+        /// The cause.
+        error: RpcError,
+    },
+    /// A session of this side ended; earlier events have reported the failure of its requests.
+    /// Connect again.
+    Closed {
+        /// The session.
+        session: SessionId,
+        /// The cause.
+        reason: CloseReason,
+    },
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// This side closed it.
+    Local,
+    /// The server closed it or does not know it because the server restarted.
+    Reset,
+    /// The server answered neither several probes nor the attempts to open the session.
+    Unreachable,
+    /// The driver reported that the peer is gone.
+    PeerGone,
+    /// The server speaks no version that this side speaks.
+    Version,
+}
+
+/// The number under which both sides trace an RPC.
+#[inline]
+pub(super) const fn trace_id(token: u64, channel: u8, seq: u32) -> u64 {
+    token ^ ((seq as u64) << 3 | channel as u64)
+}
