@@ -23,7 +23,7 @@ use super::slot::Role;
 use super::types::{CloseReason, Event, RpcError, RpcId, SessionId};
 use super::wheel::Wheel;
 use crate::Instant;
-use crate::probe::Probe;
+use crate::tracepoint::Probe;
 
 mod ack;
 mod call;

@@ -22,7 +22,7 @@ use super::shared::{BUDGET, PACKET_COST, Progress, Shared};
 use super::slot::Role;
 use super::stats::Stats;
 use super::types::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
-use crate::probe::{NoProbe, Probe};
+use crate::tracepoint::{NoProbe, Probe};
 use crate::wire::rpc::{self, Bad, TO_CLIENT};
 use crate::{Addr, Datagrams, Instant, Rng};
 

@@ -19,8 +19,8 @@ use super::shared::Shared;
 use super::slab::{Chunks, NONE, Slab};
 use super::slot::Role;
 use super::types::ServerRpc;
-use crate::probe::Probe;
 use crate::time::SECOND;
+use crate::tracepoint::Probe;
 use crate::{Instant, Rng};
 
 mod expiry;

@@ -13,8 +13,8 @@ use super::peer::Peers;
 use super::slot::{BUFFER_MAX, Role, Slots};
 use super::stats::Stats;
 use super::types::{Event, Message, ServerRpc, Slice};
-use crate::probe::{Point, Probe};
 use crate::time::{SECOND, US};
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::checksum::Crc32c;
 use crate::wire::rpc::{CRC, ECHO, HEAD_MAX, Packet};
 use crate::{Datagrams, Instant, Rng};
@@ -230,7 +230,7 @@ impl<P: Probe> Shared<P> {
     pub(super) fn call_sent(&mut self, i: u32) {
         let slot = &mut self.slots[i];
         slot.exposed = true;
-        self.probe.mark(Point::ClientSent, slot.trace());
+        self.probe.hit(Tracepoint::ClientSent, slot.trace());
     }
 
     /// Gives the slices of a message back to the caller.

@@ -210,7 +210,7 @@ impl Packet {
     /// The header and its extensions as they are sent.
     #[inline(always)]
     #[must_use]
-    pub fn head(&self) -> Head {
+    pub fn head(&self) -> PaddedHeader {
         let has_ttl = self.flags & TTL != 0;
         let version_kind = self.version << 5 | self.kind as u8;
         let words = [
@@ -228,7 +228,7 @@ impl Packet {
         for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *to = word.to_be_bytes();
         }
-        Head::new(bytes, if has_ttl { HEAD_MAX } else { HEADER })
+        PaddedHeader::new(bytes, if has_ttl { HEAD_MAX } else { HEADER })
     }
 }
 

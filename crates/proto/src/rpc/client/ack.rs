@@ -8,12 +8,12 @@ use zerocopy::IntoBytes as _;
 
 use super::Client;
 use crate::Instant;
-use crate::probe::Probe;
 use crate::rpc::control::ControlBody;
 use crate::rpc::session::Phase;
 use crate::rpc::shared::Shared;
 use crate::rpc::slab::NONE;
 use crate::time::US;
+use crate::tracepoint::Probe;
 use crate::wire::rpc::{DoneEntry, HEADER, Kind, Packet};
 
 /// Idle sessions that one tick looks at.

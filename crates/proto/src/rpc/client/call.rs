@@ -2,7 +2,6 @@
 
 use super::{Client, has_queued};
 use crate::Instant;
-use crate::probe::{Point, Probe};
 use crate::rpc::control::ControlBody;
 use crate::rpc::limits::MAX_MESSAGE;
 use crate::rpc::outgoing::Outgoing;
@@ -12,6 +11,7 @@ use crate::rpc::shared::Shared;
 use crate::rpc::slab::NONE;
 use crate::rpc::slot::Role;
 use crate::rpc::types::{CloseReason, Message, RequestError, RpcId, SessionId};
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{Kind, Packet, SEQ_MAX};
 
 impl Client {
@@ -117,7 +117,7 @@ impl Client {
         slot.token = session.token;
         slot.mss = shared.peers.slab[session.peer].mss;
         slot.progress = shared.now;
-        shared.probe.mark(Point::ClientRequest, slot.trace());
+        shared.probe.hit(Tracepoint::ClientRequest, slot.trace());
         let (peer, deadline) = (slot.peer, slot.deadline);
         let due = shared.now.after(shared.pto_ns(peer)).min(deadline);
         self.arm(shared, i, due);

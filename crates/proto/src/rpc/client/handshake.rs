@@ -9,7 +9,6 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::Client;
 use crate::datagrams::Sent;
-use crate::probe::Probe;
 use crate::rpc::control::ControlBody;
 use crate::rpc::limits::CHANNELS;
 use crate::rpc::peer::OPEN_WINDOW;
@@ -18,6 +17,7 @@ use crate::rpc::shared::Shared;
 use crate::rpc::slab::NONE;
 use crate::rpc::types::{CloseReason, SessionId};
 use crate::time::{MS, SECOND};
+use crate::tracepoint::Probe;
 use crate::wire::rpc::{AcceptBody, CookieBody, Kind, OpenBody, Packet, SEQ_MAX};
 use crate::{Addr, Datagrams, Instant};
 

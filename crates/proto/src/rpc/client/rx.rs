@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 
 use super::Client;
 use crate::Addr;
-use crate::probe::{Point, Probe};
 use crate::rpc::incoming::{Incoming, Inserted};
 use crate::rpc::missing::Missing;
 use crate::rpc::session::{INDEX_MAX, Phase};
@@ -12,6 +11,7 @@ use crate::rpc::shared::Shared;
 use crate::rpc::slot::{Role, is_windowed};
 use crate::rpc::types::{CloseReason, Event, Payload, RpcError, trace_id};
 use crate::time::US;
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, SEQ_MAX};
 
 impl Client {
@@ -181,10 +181,10 @@ impl Client {
         payload: Payload<'b>,
     ) -> Event<'b> {
         let trace = trace_id(packet.token, packet.channel, packet.seq);
-        shared.probe.mark(Point::ClientReceived, trace);
+        shared.probe.hit(Tracepoint::ClientReceived, trace);
         shared.stats.responses += 1;
         let (rpc, tag) = self.finish(shared, i);
-        shared.probe.mark(Point::ClientDone, trace);
+        shared.probe.hit(Tracepoint::ClientDone, trace);
         Event::Response { rpc, tag, payload }
     }
 

@@ -8,12 +8,12 @@ use zerocopy::IntoBytes as _;
 use super::Client;
 use super::handshake::OPENING;
 use crate::Instant;
-use crate::probe::Probe;
 use crate::rpc::control::ControlBody;
 use crate::rpc::shared::Shared;
 use crate::rpc::slot::Role;
 use crate::rpc::types::{CloseReason, RpcError};
 use crate::time::{MS, US};
+use crate::tracepoint::Probe;
 use crate::wire::rpc::{Kind, ProbeBody};
 
 /// The longest wait between two probes of one request.

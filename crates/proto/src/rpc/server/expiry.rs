@@ -4,7 +4,6 @@
 
 use super::{Server, seconds};
 use crate::Instant;
-use crate::probe::Probe;
 use crate::rpc::limits::CHANNELS;
 use crate::rpc::session::{ServerChannel, State};
 use crate::rpc::shared::Shared;

@@ -9,7 +9,6 @@ use siphasher::sip::SipHasher24;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{Server, seconds};
-use crate::probe::Probe;
 use crate::rpc::control::ControlBody;
 use crate::rpc::limits::CHANNELS;
 use crate::rpc::peer::{AcceptedOpen, OPEN_WINDOW};
@@ -19,6 +18,7 @@ use crate::rpc::session::{
 use crate::rpc::shared::Shared;
 use crate::rpc::slab::NONE;
 use crate::time::SECOND;
+use crate::tracepoint::Probe;
 use crate::wire::rpc::{
     AcceptBody, CookieBody, Kind, OpenBody, Packet, ResetReason, TO_CLIENT, VERSION,
 };

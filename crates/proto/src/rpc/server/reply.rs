@@ -2,7 +2,6 @@
 //! packets it is retained until the client acknowledges it.
 
 use super::{Server, executing_request};
-use crate::probe::{Point, Probe};
 use crate::rpc::control::ControlBody;
 use crate::rpc::limits::MAX_MESSAGE;
 use crate::rpc::outgoing::Outgoing;
@@ -11,6 +10,7 @@ use crate::rpc::shared::Shared;
 use crate::rpc::slot::Role;
 use crate::rpc::types::{Message, ServerRpc, trace_id};
 use crate::time::US;
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
 
 impl Server {
@@ -34,7 +34,7 @@ impl Server {
         assert!(len <= MAX_MESSAGE, "a reply of {len} bytes exceeds the limit of {MAX_MESSAGE}");
         let seq = session.channels[channel].seq();
         let trace = trace_id(session.token, channel as u8, seq);
-        shared.probe.mark(Point::ServiceEnd, trace);
+        shared.probe.hit(Tracepoint::ServiceEnd, trace);
         self.executing -= 1;
         shared.stats.replies += 1;
         if message.slices.is_empty() && len <= usize::from(session.mss) {
@@ -47,7 +47,7 @@ impl Server {
             packet.token = session.token;
             session.channels[channel] = ServerChannel::new(seq, State::Done);
             if emit(shared, session.peer, &packet, &message.bytes) {
-                shared.probe.mark(Point::ServerSent, trace);
+                shared.probe.hit(Tracepoint::ServerSent, trace);
                 if !shared.lossless {
                     self.retain_copy(shared, s, channel, seq, &message.bytes);
                 }
@@ -125,7 +125,7 @@ impl Server {
     /// lossless driver.
     pub(in crate::rpc) fn reply_sent<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         let slot = &shared.slots[i];
-        shared.probe.mark(Point::ServerSent, slot.trace());
+        shared.probe.hit(Tracepoint::ServerSent, slot.trace());
         if shared.lossless {
             return self.drop_rpc(shared, i, State::Done);
         }

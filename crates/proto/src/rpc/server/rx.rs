@@ -5,7 +5,6 @@ use alloc::boxed::Box;
 use zerocopy::FromBytes as _;
 
 use super::{Server, seconds, server_rpc};
-use crate::probe::{Point, Probe};
 use crate::rpc::control::ControlBody;
 use crate::rpc::incoming::{Incoming, Inserted, claim};
 use crate::rpc::limits::CHANNELS;
@@ -15,6 +14,7 @@ use crate::rpc::shared::Shared;
 use crate::rpc::slot::Role;
 use crate::rpc::types::{Event, Payload, trace_id};
 use crate::time::US;
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{
     ASK, DoneEntry, EXECUTING, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX, TO_CLIENT, TTL,
 };
@@ -217,8 +217,8 @@ impl Server {
         self.executing += 1;
         shared.stats.requests += 1;
         let trace = trace_id(packet.token, packet.channel, packet.seq);
-        shared.probe.mark(Point::ServerReceived, trace);
-        shared.probe.mark(Point::ServiceStart, trace);
+        shared.probe.hit(Tracepoint::ServerReceived, trace);
+        shared.probe.hit(Tracepoint::ServiceStart, trace);
         let rpc = server_rpc(packet.session, packet.channel, packet.seq);
         Some(Event::Request { rpc, payload, deadline })
     }

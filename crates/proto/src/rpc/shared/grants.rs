@@ -8,11 +8,11 @@
 
 use super::Shared;
 use crate::Instant;
-use crate::probe::Probe;
 use crate::rpc::control::ControlBody;
 use crate::rpc::incoming::{Incoming, Scheduled};
 use crate::rpc::slot::Slot;
 use crate::time::{MS, US};
+use crate::tracepoint::Probe;
 use crate::wire::rpc::Kind;
 
 /// A sender that sends nothing of its grant for this long loses its place if others wait.

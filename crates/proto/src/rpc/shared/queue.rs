@@ -3,9 +3,9 @@
 
 use super::Shared;
 use crate::Addr;
-use crate::probe::Probe;
 use crate::rpc::control::{Control, ControlBody};
 use crate::rpc::missing::Missing;
+use crate::tracepoint::Probe;
 use crate::wire::rpc::Packet;
 
 /// Control packets that may wait to be sent.

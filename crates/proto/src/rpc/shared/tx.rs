@@ -10,13 +10,13 @@
 //! here: which message is sent next; see `queue`.
 
 use super::{DIRECT_MAX, PACKET_COST, Progress, RETRY_MIN_NS, Shared};
-use crate::datagrams::{MAX_PARTS, SHORT, Sent};
-use crate::probe::Probe;
+use crate::datagrams::{MAX_PARTS, MAX_SHORT_BODY, Sent};
 use crate::rpc::outgoing::Piece;
 use crate::rpc::path::stamp_us;
 use crate::rpc::slot::is_windowed;
 use crate::rpc::types::Slices;
 use crate::time::MS;
+use crate::tracepoint::Probe;
 use crate::wire::checksum::Crc32c;
 use crate::wire::rpc::{ASK, ECHO, Packet, RESENT, trailer};
 use crate::{Addr, Datagrams, Instant};
@@ -38,7 +38,7 @@ fn emit<D: Datagrams>(
     let head = packet.head();
     if driver.intact()
         && let [only] = body
-        && only.len() <= SHORT
+        && only.len() <= MAX_SHORT_BODY
     {
         return driver.send_short(to, &head, only);
     }

@@ -294,7 +294,7 @@ proptest! {
         };
         let bytes = emit(&packet, &body, Some(crc32c));
         let head = packet.head();
-        prop_assert!(head.room()[head.len()..].iter().all(|&b| b == 0));
+        prop_assert!(head.padded()[head.len()..].iter().all(|&b| b == 0));
         prop_assert_eq!(&trailer(crc32c, &[&head, &body])[..], &bytes[bytes.len() - CRC..]);
         let parsed = parse(&bytes, Some(crc32c)).expect("a packet");
         prop_assert_eq!(parsed.body(&bytes), &body[..]);
