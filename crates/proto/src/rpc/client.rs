@@ -16,6 +16,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::limits::CHANNELS;
 use super::session::{Calls, ClientSession, Phase};
 use super::shared::Shared;
 use super::slab::{Chunks, NONE, Slab};
@@ -69,6 +70,31 @@ impl Client {
     /// True while a session is open.
     pub(super) fn is_open(&self, id: SessionId) -> bool {
         self.find(id).is_some_and(|c| self.sessions[c].phase == Phase::Open)
+    }
+
+    /// True if a session can take a request that does not wait for one of its channels. A session
+    /// that is being opened can take one for each channel.
+    #[inline]
+    pub(super) fn has_idle_channel(&self, id: SessionId) -> bool {
+        let Some(c) = self.find(id) else { return false };
+        let session = &self.sessions[c];
+        if session.phase == Phase::Open {
+            return session.busy != u8::MAX && !has_queued(&self.calls, session);
+        }
+        let queued = self.calls.get(session.calls).map_or(0, |calls| calls.queued);
+        (queued as usize) < CHANNELS
+    }
+
+    /// True if a request on a session gets a channel at once.
+    #[inline(always)]
+    fn can_begin(&self, id: SessionId) -> bool {
+        let c = id.place();
+        self.sessions.get(c).is_some_and(|session| {
+            session.phase == Phase::Open
+                && session.id(c) == id
+                && session.busy != u8::MAX
+                && !has_queued(&self.calls, session)
+        })
     }
 
     /// The session's index, if the id is not stale.

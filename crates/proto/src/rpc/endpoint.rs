@@ -97,6 +97,14 @@ impl<P: Probe> Endpoint<P> {
         self.client.is_open(session)
     }
 
+    /// True if a session can take a request that does not wait for one of its channels. A session
+    /// that is being opened can take one for each channel.
+    #[must_use]
+    #[inline]
+    pub fn has_idle_channel(&self, session: SessionId) -> bool {
+        self.client.has_idle_channel(session)
+    }
+
     /// The next event: call until `None` after each `input` and `tick`. Borrowed payloads live in
     /// the driver's burst.
     #[inline(always)]

@@ -28,13 +28,7 @@ impl Client {
         emit: impl FnOnce(&mut Shared<P>, u32, &Packet, &[u8]) -> bool,
     ) -> Result<RpcId, RequestError> {
         let (c, len) = (id.place(), request.len());
-        let may_start = len <= MAX_MESSAGE
-            && self.sessions.get(c).is_some_and(|session| {
-                session.phase == Phase::Open
-                    && session.id(c) == id
-                    && session.busy != u8::MAX
-                    && !has_queued(&self.calls, session)
-            });
+        let may_start = len <= MAX_MESSAGE && self.can_begin(id);
         if !may_start {
             return self.enqueue_call(shared, id, tag, request, deadline);
         }
