@@ -145,7 +145,7 @@ impl Client {
     /// Ends a request with an error.
     pub(super) fn fail<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, error: RpcError) {
         shared.stats.failures += 1;
-        let (rpc, tag) = self.finish(shared, i);
+        let (rpc, tag) = self.finish(shared, i, shared.lossless);
         shared.events.push_back(Event::Failed { rpc, tag, error });
     }
 

@@ -23,7 +23,7 @@ use super::slot::Role;
 use super::stats::Stats;
 use super::types::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
 use crate::tracepoint::{NoProbe, Probe};
-use crate::wire::rpc::{self, Bad, TO_CLIENT};
+use crate::wire::rpc::{self, Bad, RxPacket, TO_CLIENT};
 use crate::{Addr, Datagrams, Instant, Rng};
 
 /// All sessions of one driver, as client and as server.
@@ -132,22 +132,21 @@ impl<P: Probe> Endpoint<P> {
             }
             let (from, datagram) = driver.datagram(self.handled);
             self.handled += 1;
-            let packet = match rpc::parse(datagram, crc) {
+            let packet = match RxPacket::parse(datagram, crc) {
                 Ok(packet) => packet,
                 Err(bad) => {
                     self.drop_bad(bad);
                     continue;
                 }
             };
-            let body = packet.body(datagram);
-            let event = if packet.flags & TO_CLIENT != 0 {
-                self.client.packet(&mut self.shared, from, &packet, body)
-            } else {
-                self.server.packet(&mut self.shared, from, &packet, body)
-            };
-            if event.is_some() {
-                // Other events that this packet caused follow from the queue.
-                return event;
+            // Other events that a packet caused follow from the queue.
+            let (shared, lossless) = (&mut self.shared, driver.lossless());
+            if packet.flags() & TO_CLIENT != 0 {
+                if let Some(event) = self.client.packet(shared, from, packet, lossless) {
+                    return Some(event);
+                }
+            } else if let Some(event) = self.server.packet(shared, from, packet, lossless) {
+                return Some(event);
             }
         }
     }

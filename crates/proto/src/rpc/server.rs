@@ -121,7 +121,7 @@ impl Server {
         }
         if shared.slots[i].role == Role::Reply {
             self.retained.remove(&mut shared.slots, i);
-            shared.release_outgoing(i);
+            shared.release_outgoing(i, shared.lossless);
         }
         shared.slots.free(i);
     }

@@ -16,7 +16,7 @@ use super::types::{Event, Message, ServerRpc, Slice};
 use crate::time::{SECOND, US};
 use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::checksum::Crc32c;
-use crate::wire::rpc::{CRC, ECHO, HEAD_MAX, Packet};
+use crate::wire::rpc::{CRC, HEAD_MAX, RxPacket};
 use crate::{Datagrams, Instant, Rng};
 
 mod grants;
@@ -160,13 +160,13 @@ impl<P: Probe> Shared<P> {
 
     /// Records an authentic packet from a peer.
     #[inline(always)]
-    pub(super) fn record_activity(&mut self, peer: u32, packet: &Packet) {
+    pub(super) fn record_activity(&mut self, peer: u32, packet: &RxPacket<'_>, lossless: bool) {
         let entry = &mut self.peers.slab[peer];
         entry.record_activity();
-        if !self.lossless {
-            let echo_us = (packet.flags & ECHO != 0).then_some(packet.ts_echo_us);
+        if !lossless {
+            let (ts_us, echo_us) = packet.timestamps();
             let target_ns = self.config.target_delay_ns;
-            entry.path.record_timestamps(self.now, packet.ts_us, echo_us, target_ns);
+            entry.path.record_timestamps(self.now, ts_us, echo_us, target_ns);
         }
     }
 
@@ -191,7 +191,7 @@ impl<P: Probe> Shared<P> {
     /// Releases the outgoing message of a slot, which is not sent any more: its place in the
     /// transmit queue, its slices, a large buffer, and its share of the window.
     #[inline(always)]
-    pub(super) fn release_outgoing(&mut self, i: u32) {
+    pub(super) fn release_outgoing(&mut self, i: u32, lossless: bool) {
         if self.slots[i].ready {
             self.dequeue_tx(i);
         }
@@ -203,7 +203,7 @@ impl<P: Probe> Shared<P> {
         if message.bytes.capacity() > BUFFER_MAX {
             message.bytes = alloc::vec::Vec::new();
         }
-        if !self.lossless && slot.is_windowed() && slot.role != Role::Queued {
+        if !lossless && slot.is_windowed() && slot.role != Role::Queued {
             let bytes = slot.window_bytes();
             slot.out.acked = slot.out.next;
             let peer = slot.peer;

@@ -37,7 +37,7 @@ impl<T> Slab<T> {
     }
 
     /// A number that is free; `fresh` makes its item if it was never used.
-    #[inline]
+    #[inline(always)]
     pub(super) fn alloc(&mut self, fresh: impl FnOnce(u32) -> T) -> u32 {
         if let Some(i) = self.free.pop() {
             return i;
@@ -48,12 +48,12 @@ impl<T> Slab<T> {
     }
 
     /// Gives a number back. The item stays as it is until the number is used again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&mut self, i: u32) {
         self.free.push(i);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, i: u32) -> Option<&T> {
         self.items.get(i as usize)
     }
@@ -62,14 +62,14 @@ impl<T> Slab<T> {
 impl<T> Index<u32> for Slab<T> {
     type Output = T;
 
-    #[inline]
+    #[inline(always)]
     fn index(&self, i: u32) -> &T {
         &self.items[i as usize]
     }
 }
 
 impl<T> IndexMut<u32> for Slab<T> {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, i: u32) -> &mut T {
         &mut self.items[i as usize]
     }
@@ -83,8 +83,8 @@ pub(super) struct Chunks<T> {
     len: u32,
 }
 
-/// In which chunk item `i` is, and where in it.
-#[inline]
+/// The chunk of item `i`, and its index there.
+#[inline(always)]
 const fn place(i: u32) -> (usize, usize) {
     let i = i as u64 + (1 << FIRST_BITS);
     let bits = i.ilog2();
@@ -127,14 +127,14 @@ impl<T> Chunks<T> {
     }
 
     /// The item, if the number was ever given out.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, i: u32) -> Option<&T> {
         let (chunk, at) = place(i);
         self.chunks.get(chunk)?.get(at)
     }
 
     /// The same, to be changed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get_mut(&mut self, i: u32) -> Option<&mut T> {
         let (chunk, at) = place(i);
         self.chunks.get_mut(chunk)?.get_mut(at)
@@ -144,7 +144,7 @@ impl<T> Chunks<T> {
 impl<T> Index<u32> for Chunks<T> {
     type Output = T;
 
-    #[inline]
+    #[inline(always)]
     fn index(&self, i: u32) -> &T {
         let (chunk, at) = place(i);
         &self.chunks[chunk][at]
@@ -152,7 +152,7 @@ impl<T> Index<u32> for Chunks<T> {
 }
 
 impl<T> IndexMut<u32> for Chunks<T> {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, i: u32) -> &mut T {
         let (chunk, at) = place(i);
         &mut self.chunks[chunk][at]

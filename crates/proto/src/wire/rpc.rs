@@ -235,73 +235,190 @@ impl Packet {
 /// The first byte of a packet of [`Kind::Data`].
 const DATA: u8 = VERSION << 5 | Kind::Data as u8;
 
-/// Parses one datagram. `crc` is `None` where the driver cannot damage bytes and packets have no
-/// checksum.
+/// A packet that arrived, whose fields are read where they lie. [`Packet`] has the same fields as
+/// values.
+#[derive(Clone, Copy, Debug)]
+pub struct RxPacket<'b> {
+    head: &'b [u8; HEADER],
+    /// The extension words and the body.
+    rest: &'b [u8],
+}
+
+/// Parses one datagram to values, as [`RxPacket::parse`] does.
 ///
 /// # Errors
-/// [`Bad`]: the caller drops the datagram and counts it.
-#[inline(always)]
+/// [`Bad`].
 pub fn parse(datagram: &[u8], crc: Option<Crc32c>) -> Result<Packet, Bad> {
-    let covered = match crc {
-        None => datagram,
-        Some(crc) => &datagram[..checked(datagram, crc)?],
-    };
-    let (head, rest) = covered.split_first_chunk::<HEADER>().ok_or(Bad::Short)?;
-    let [first, second, third, token] = words(head);
-    let (version_kind, flags) = ((first >> 56) as u8, (first >> 48) as u8);
-    let ext_bytes = 4 * ((first >> 32) as u8) as usize;
-    let (version, kind) = if version_kind == DATA {
-        if ext_bytes > rest.len() {
+    RxPacket::parse(datagram, crc).map(|packet| packet.packet())
+}
+
+/// [`TTL`] in the first word of a header.
+const TTL_BIT: u64 = (TTL as u64) << 48;
+
+impl<'b> RxPacket<'b> {
+    /// Parses one datagram. `crc` is `None` where the driver cannot damage bytes and packets have no
+    /// checksum.
+    ///
+    /// # Errors
+    /// [`Bad`]: the caller drops the datagram and counts it.
+    #[inline(always)]
+    pub fn parse(datagram: &'b [u8], crc: Option<Crc32c>) -> Result<Self, Bad> {
+        let covered = match crc {
+            None => datagram,
+            Some(crc) => checked(datagram, crc)?,
+        };
+        let (head, rest) = covered.split_first_chunk().ok_or(Bad::Short)?;
+        let packet = Self { head, rest };
+        let first = packet.word(0);
+        let ext_bytes = 4 * ((first >> 32) as u8) as usize;
+        if first & TTL_BIT != 0 && (ext_bytes < 4 || rest.len() < 4) {
+            return Err(if ext_bytes < 4 { Bad::Field } else { Bad::Short });
+        }
+        if packet.is_data() {
+            packet.check_data(ext_bytes)?;
+        } else {
+            packet.check_other(ext_bytes)?;
+        }
+        if packet.channel() > 7 || packet.seq() > SEQ_MAX {
+            return Err(Bad::Field);
+        }
+        Ok(packet)
+    }
+
+    #[inline(always)]
+    const fn word(&self, i: usize) -> u64 {
+        u64::from_be_bytes(self.head.as_chunks().0[i])
+    }
+
+    /// True if the packet is of [`Kind::Data`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_data(&self) -> bool {
+        self.head[0] == DATA
+    }
+
+    /// The flags.
+    #[inline(always)]
+    #[must_use]
+    pub const fn flags(&self) -> u8 {
+        self.head[1]
+    }
+
+    /// The channel, below 8.
+    #[inline(always)]
+    #[must_use]
+    pub const fn channel(&self) -> u8 {
+        self.head[2]
+    }
+
+    /// The receiver's name for the session.
+    #[inline(always)]
+    #[must_use]
+    pub const fn session(&self) -> u32 {
+        self.word(0) as u32
+    }
+
+    /// The request's number on its channel.
+    #[inline(always)]
+    #[must_use]
+    pub const fn seq(&self) -> u32 {
+        (self.word(1) >> 32) as u32
+    }
+
+    /// See [`Packet::msg_len`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn msg_len(&self) -> u32 {
+        self.word(1) as u32
+    }
+
+    /// The sender's clock in microseconds and, if the packet has one, the echo of the receiver's.
+    #[inline(always)]
+    #[must_use]
+    pub const fn timestamps(&self) -> (u16, Option<u16>) {
+        let word = self.word(2);
+        let echo_us = if self.flags() & ECHO != 0 { Some(word as u16) } else { None };
+        ((word >> 16) as u16, echo_us)
+    }
+
+    /// The session's secret.
+    #[inline(always)]
+    #[must_use]
+    pub const fn token(&self) -> u64 {
+        self.word(3)
+    }
+
+    /// The microseconds that the request has left, if the packet says so.
+    #[inline(always)]
+    #[must_use]
+    pub fn ttl_us(&self) -> Option<u32> {
+        let ttl = self.rest.first_chunk().filter(|_| self.flags() & TTL != 0)?;
+        Some(u32::from_be_bytes(*ttl))
+    }
+
+    /// The bytes behind the header and its extensions.
+    #[inline(always)]
+    #[must_use]
+    pub fn body(&self) -> &'b [u8] {
+        self.rest.get(4 * usize::from(self.head[3])..).unwrap_or_default()
+    }
+
+    /// True if the packet holds a whole message.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_whole_message(&self) -> bool {
+        self.body().len() == self.msg_len() as usize
+    }
+
+    /// All fields as values.
+    #[must_use]
+    pub fn packet(&self) -> Packet {
+        let (ts_us, _) = self.timestamps();
+        let start = HEADER + 4 * usize::from(self.head[3]);
+        Packet {
+            version: self.head[0] >> 5,
+            kind: Kind::new(self.head[0] & 0x1f).unwrap_or(Kind::Data),
+            flags: self.flags(),
+            channel: self.channel(),
+            session: self.session(),
+            seq: self.seq(),
+            msg_len: self.msg_len(),
+            offset: (self.word(2) >> 32) as u32,
+            ts_us,
+            ts_echo_us: self.word(2) as u16,
+            token: self.token(),
+            ttl_us: self.ttl_us().unwrap_or(0),
+            body_start: start as u32,
+            body_end: (HEADER + self.rest.len()) as u32,
+        }
+    }
+
+    /// Checks that the payload lies within the message and that only the empty message has an
+    /// empty packet.
+    #[inline(always)]
+    fn check_data(&self, ext_bytes: usize) -> Result<(), Bad> {
+        let Some(len) = self.rest.len().checked_sub(ext_bytes) else { return Err(Bad::Short) };
+        let (msg_len, offset) = (u64::from(self.msg_len()), self.word(2) >> 32);
+        let fits = msg_len <= crate::rpc::MAX_MESSAGE as u64
+            && offset + len as u64 <= msg_len
+            && (len > 0 || msg_len == 0);
+        if fits { Ok(()) } else { Err(Bad::Field) }
+    }
+
+    /// Checks the version, the kind and the length of a packet of another kind.
+    #[inline(never)]
+    fn check_other(&self, ext_bytes: usize) -> Result<(), Bad> {
+        let kind = Kind::new(self.head[0] & 0x1f).ok_or(Bad::Field)?;
+        let version = self.head[0] >> 5;
+        if version != VERSION && !matches!(kind, Kind::Open | Kind::Reset) {
+            return Err(Bad::Version);
+        }
+        let rest = self.rest.len();
+        if ext_bytes + kind.body_min() > rest && (version == VERSION || ext_bytes > rest) {
             return Err(Bad::Short);
         }
-        (VERSION, Kind::Data)
-    } else {
-        version_and_kind(version_kind, ext_bytes, rest.len())?
-    };
-    let mut packet = Packet {
-        version,
-        kind,
-        flags,
-        channel: (first >> 40) as u8,
-        session: first as u32,
-        seq: (second >> 32) as u32,
-        msg_len: second as u32,
-        offset: (third >> 32) as u32,
-        ts_us: (third >> 16) as u16,
-        ts_echo_us: third as u16,
-        token,
-        ttl_us: 0,
-        body_start: (HEADER + ext_bytes) as u32,
-        body_end: covered.len() as u32,
-    };
-    if flags & TTL != 0 {
-        let ttl = rest.first_chunk().filter(|_| ext_bytes >= 4).ok_or(Bad::Field)?;
-        packet.ttl_us = u32::from_be_bytes(*ttl);
+        Ok(())
     }
-    if packet.channel > 7 || packet.seq > SEQ_MAX || (kind == Kind::Data && !data_fits(&packet)) {
-        return Err(Bad::Field);
-    }
-    Ok(packet)
-}
-
-/// The header as four words.
-#[inline(always)]
-fn words(head: &[u8; HEADER]) -> [u64; 4] {
-    let word = |i: usize| u64::from_be_bytes(head.as_chunks().0[i]);
-    [word(0), word(1), word(2), word(3)]
-}
-
-/// The version and the kind of a packet of any kind whose extensions and body have `rest` bytes.
-fn version_and_kind(version_kind: u8, ext_bytes: usize, rest: usize) -> Result<(u8, Kind), Bad> {
-    let kind = Kind::new(version_kind & 0x1f).ok_or(Bad::Field)?;
-    let version = version_kind >> 5;
-    if version != VERSION && !matches!(kind, Kind::Open | Kind::Reset) {
-        return Err(Bad::Version);
-    }
-    if ext_bytes + kind.body_min() > rest && (version == VERSION || ext_bytes > rest) {
-        return Err(Bad::Short);
-    }
-    Ok((version, kind))
 }
 
 /// The checksum of a datagram of `len` bytes, before its first byte: the pseudo-header, which makes it a packet of ours
@@ -325,13 +442,14 @@ pub fn peek(datagram: &[u8]) -> Option<(bool, u32)> {
     Some((flags & TO_CLIENT != 0, u32::from_be_bytes([a, b, c, d])))
 }
 
+/// The bytes before the checksum, if that is right.
 #[inline]
-fn checked(datagram: &[u8], crc: Crc32c) -> Result<usize, Bad> {
+fn checked(datagram: &[u8], crc: Crc32c) -> Result<&[u8], Bad> {
     let (covered, trailer) = datagram.split_last_chunk::<CRC>().ok_or(Bad::Short)?;
     if crc(crc_start(datagram.len()), covered) != u32::from_be_bytes(*trailer) {
         return Err(Bad::Checksum);
     }
-    Ok(covered.len())
+    Ok(covered)
 }
 
 /// The checksum at the end of a datagram of these parts before it.
@@ -340,15 +458,6 @@ fn checked(datagram: &[u8], crc: Crc32c) -> Result<usize, Bad> {
 pub fn trailer(crc: Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
     let len = CRC + parts.iter().map(|p| p.len()).sum::<usize>();
     parts.iter().fold(crc_start(len), |c, part| crc(c, part)).to_be_bytes()
-}
-
-/// True if the payload lies within the message and only the empty message has an empty packet.
-fn data_fits(packet: &Packet) -> bool {
-    let (len, end) =
-        (packet.body_len() as u64, u64::from(packet.offset) + packet.body_len() as u64);
-    packet.msg_len as usize <= crate::rpc::MAX_MESSAGE
-        && end <= u64::from(packet.msg_len)
-        && (len > 0 || packet.msg_len == 0)
 }
 
 /// The body of an OPEN: at least as long as any answer to it.

@@ -167,6 +167,7 @@ impl Client {
     }
 
     /// Begins the next waiting request of a session, if there is one and a channel is free.
+    #[inline(never)]
     pub(super) fn start_next<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32) {
         let session = &self.sessions[c];
         if session.busy == u8::MAX || session.phase != Phase::Open {
@@ -183,24 +184,26 @@ impl Client {
 
     /// Ends a request: releases its messages, its slot and its channel, and begins the next one.
     #[inline(always)]
-    pub(super) fn finish<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) -> (RpcId, u64) {
-        shared.release_outgoing(i);
+    pub(super) fn finish<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        i: u32,
+        lossless: bool,
+    ) -> (RpcId, u64) {
+        shared.release_outgoing(i, lossless);
         shared.release_incoming(i);
         let slot = &shared.slots[i];
         let (rpc, c, channel) = ((RpcId(slot.id), slot.tag), slot.session, slot.channel & 7);
         if slot.role == Role::Queued {
-            self.dequeue(shared, i);
-            self.free_calls(c);
-            shared.slots.free(i);
+            self.finish_queued(shared, i);
             return rpc;
         }
         shared.slots.free(i);
-        let session = &mut self.sessions[c];
-        session.busy &= !(1 << channel);
-        if !shared.lossless {
+        if !lossless {
             self.owe_ack(shared, c, channel);
         }
         let session = &mut self.sessions[c];
+        session.busy &= !(1 << channel);
         if has_queued(&self.calls, session) {
             self.start_next(shared, c);
         } else if session.busy == 0 {
@@ -208,6 +211,14 @@ impl Client {
             session.calls = NONE;
         }
         rpc
+    }
+
+    /// Ends a request that waits for a channel.
+    #[inline(never)]
+    fn finish_queued<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
+        self.dequeue(shared, i);
+        self.free_calls(shared.slots[i].session);
+        shared.slots.free(i);
     }
 
     /// Frees the calls of a session that has none.

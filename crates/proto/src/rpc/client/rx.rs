@@ -9,28 +9,28 @@ use crate::rpc::missing::Missing;
 use crate::rpc::session::{INDEX_MAX, Phase};
 use crate::rpc::shared::Shared;
 use crate::rpc::slot::{Role, is_windowed};
-use crate::rpc::types::{CloseReason, Event, Payload, RpcError, trace_id};
+use crate::rpc::types::{CloseReason, Event, Payload, RpcError};
 use crate::time::US;
 use crate::tracepoint::{Probe, Tracepoint};
-use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, SEQ_MAX};
+use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, RxPacket, SEQ_MAX};
 
 impl Client {
-    /// Handles a packet to the client.
+    /// Handles a packet to the client. `lossless` is the driver's, known when this is compiled.
     #[inline(always)]
     pub(in crate::rpc) fn packet<'b, P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
         from: Addr,
-        packet: &Packet,
-        body: &'b [u8],
+        packet: RxPacket<'b>,
+        lossless: bool,
     ) -> Option<Event<'b>> {
-        if packet.kind != Kind::Data {
-            self.control_packet(shared, from, *packet, body);
+        if !packet.is_data() {
+            self.control_packet(shared, from, packet);
             return None;
         }
-        let c = self.session_of(shared, from, packet)?;
+        let c = self.session_of(shared, from, packet, lossless)?;
         match self.call_of(shared, c, packet) {
-            Some(i) => self.accept_reply(shared, i, packet, body),
+            Some(i) => self.accept_reply(shared, i, packet, lossless),
             None => {
                 shared.stats.drop_stale += 1;
                 None
@@ -40,21 +40,17 @@ impl Client {
 
     /// Handles a packet that carries no bytes of a reply.
     #[cold]
-    fn control_packet<P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        from: Addr,
-        packet: Packet,
-        body: &[u8],
-    ) {
+    fn control_packet<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, rx: RxPacket<'_>) {
+        let (packet, body) = (rx.packet(), rx.body());
         match packet.kind {
             Kind::Cookie => return self.cookie_arrived(shared, from, &packet, body),
             Kind::Accept => return self.accept_arrived(shared, from, &packet, body),
             Kind::Reset => return self.reset_arrived(shared, from, &packet),
             _ => {}
         }
-        let Some(c) = self.session_of(shared, from, &packet) else { return };
-        let call = self.call_of(shared, c, &packet);
+        let lossless = shared.lossless;
+        let Some(c) = self.session_of(shared, from, rx, lossless) else { return };
+        let call = self.call_of(shared, c, rx);
         if packet.kind == Kind::NeedAck {
             // While the request is in progress, its reply has not arrived.
             if call.is_none() {
@@ -73,16 +69,19 @@ impl Client {
         &mut self,
         shared: &mut Shared<P>,
         from: Addr,
-        packet: &Packet,
+        packet: RxPacket<'_>,
+        lossless: bool,
     ) -> Option<u32> {
-        let c = packet.session & INDEX_MAX;
-        let session =
-            self.sessions.get(c).filter(|s| s.phase == Phase::Open && s.name(c) == packet.session);
+        let c = packet.session() & INDEX_MAX;
+        let session = self
+            .sessions
+            .get(c)
+            .filter(|s| s.phase == Phase::Open && s.name(c) == packet.session());
         let Some(session) = session else {
             shared.stats.drop_session += 1;
             return None;
         };
-        if session.token != packet.token {
+        if session.token != packet.token() {
             shared.stats.drop_token += 1;
             return None;
         }
@@ -90,20 +89,20 @@ impl Client {
             shared.stats.drop_address += 1;
             return None;
         }
-        shared.record_activity(session.peer, packet);
+        shared.record_activity(session.peer, &packet, lossless);
         Some(c)
     }
 
     /// The request in progress that a packet is about.
     #[inline(always)]
-    fn call_of<P: Probe>(&self, shared: &Shared<P>, c: u32, packet: &Packet) -> Option<u32> {
+    fn call_of<P: Probe>(&self, shared: &Shared<P>, c: u32, packet: RxPacket<'_>) -> Option<u32> {
         let session = &self.sessions[c];
-        let channel = packet.channel & 7;
+        let channel = packet.channel() & 7;
         if session.busy & 1 << channel == 0 {
             return None;
         }
         let i = self.calls[session.calls].slots[usize::from(channel)];
-        (shared.slots[i].seq == packet.seq).then_some(i)
+        (shared.slots[i].seq == packet.seq()).then_some(i)
     }
 
     /// Handles a packet of the reply to a request in progress.
@@ -112,17 +111,18 @@ impl Client {
         &mut self,
         shared: &mut Shared<P>,
         i: u32,
-        packet: &Packet,
-        body: &'b [u8],
+        packet: RxPacket<'b>,
+        lossless: bool,
     ) -> Option<Event<'b>> {
         if shared.slots[i].role != Role::Call {
             shared.stats.drop_stale += 1;
             return None;
         }
-        if body.len() == packet.msg_len as usize {
-            return Some(self.respond(shared, i, packet, Payload::Borrowed(body)));
+        if packet.is_whole_message() {
+            let payload = Payload::Borrowed(packet.body());
+            return Some(self.respond(shared, i, payload, lossless));
         }
-        self.reply_packet(shared, i, *packet, body)
+        self.reply_packet(shared, i, packet)
     }
 
     /// Handles a packet of a reply of several packets.
@@ -131,9 +131,9 @@ impl Client {
         &mut self,
         shared: &mut Shared<P>,
         i: u32,
-        packet: Packet,
-        body: &[u8],
+        rx: RxPacket<'_>,
     ) -> Option<Event<'b>> {
+        let (packet, lossless) = (rx.packet(), shared.lossless);
         if shared.slots[i].incoming.is_none() {
             // The reply acknowledges the request.
             let granted = shared.first_grant(packet.msg_len);
@@ -142,15 +142,15 @@ impl Client {
             let incoming = Incoming::new(shared.now, packet.msg_len, mss, granted);
             slot.incoming = Some(Box::new(incoming));
             slot.executing = false;
-            shared.release_outgoing(i);
+            shared.release_outgoing(i, lossless);
         }
         let slot = &mut shared.slots[i];
         let incoming = slot.incoming.as_mut()?;
-        match incoming.insert(packet.msg_len, packet.offset, body) {
+        match incoming.insert(packet.msg_len, packet.offset, rx.body()) {
             Inserted::New => {
                 slot.progress = shared.now;
                 slot.tries = 0;
-                if !shared.lossless {
+                if !lossless {
                     shared.schedule_grants(i);
                     if packet.flags & ASK != 0 {
                         shared.send_grant(i);
@@ -159,11 +159,11 @@ impl Client {
             }
             Inserted::Complete => {
                 let bytes = core::mem::take(&mut incoming.bytes);
-                if !shared.lossless && is_windowed(packet.msg_len, slot.mss) {
+                if !lossless && is_windowed(packet.msg_len, slot.mss) {
                     // The grant acknowledges the last bytes and opens the server's window.
                     shared.send_grant(i);
                 }
-                return Some(self.respond(shared, i, &packet, Payload::Owned(bytes)));
+                return Some(self.respond(shared, i, Payload::Owned(bytes), lossless));
             }
             Inserted::Duplicate => shared.stats.drop_duplicate += 1,
             Inserted::Misfit => shared.stats.drop_misfit += 1,
@@ -177,13 +177,13 @@ impl Client {
         &mut self,
         shared: &mut Shared<P>,
         i: u32,
-        packet: &Packet,
         payload: Payload<'b>,
+        lossless: bool,
     ) -> Event<'b> {
-        let trace = trace_id(packet.token, packet.channel, packet.seq);
+        let trace = shared.slots[i].trace();
         shared.probe.hit(Tracepoint::ClientReceived, trace);
         shared.stats.responses += 1;
-        let (rpc, tag) = self.finish(shared, i);
+        let (rpc, tag) = self.finish(shared, i, lossless);
         shared.probe.hit(Tracepoint::ClientDone, trace);
         Event::Response { rpc, tag, payload }
     }

@@ -16,38 +16,33 @@ use crate::rpc::types::{Event, Payload, trace_id};
 use crate::time::US;
 use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{
-    ASK, DoneEntry, EXECUTING, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX, TO_CLIENT, TTL,
+    ASK, DoneEntry, EXECUTING, Kind, Packet, ProbeBody, ResetReason, RxPacket, SEQ_MAX, TO_CLIENT,
 };
 use crate::{Addr, Instant};
 
 impl Server {
-    /// Handles a packet to the server.
+    /// Handles a packet to the server. `lossless` is the driver's, known when this is compiled.
     #[inline(always)]
     pub(in crate::rpc) fn packet<'b, P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
         from: Addr,
-        packet: &Packet,
-        body: &'b [u8],
+        packet: RxPacket<'b>,
+        lossless: bool,
     ) -> Option<Event<'b>> {
-        if packet.kind != Kind::Data {
-            self.control_packet(shared, from, *packet, body);
+        if !packet.is_data() {
+            self.control_packet(shared, from, packet);
             return None;
         }
-        let (s, peer) = self.session_of(shared, from, packet.session, packet.token)?;
-        shared.record_activity(peer, packet);
-        self.accept_request(shared, s, packet, body)
+        let (s, peer) = self.session_of(shared, from, packet.session(), packet.token())?;
+        shared.record_activity(peer, &packet, lossless);
+        self.accept_request(shared, s, packet, lossless)
     }
 
     /// Handles a packet that carries no bytes of a request.
     #[cold]
-    fn control_packet<P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        from: Addr,
-        packet: Packet,
-        body: &[u8],
-    ) {
+    fn control_packet<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, rx: RxPacket<'_>) {
+        let (packet, body) = (rx.packet(), rx.body());
         match packet.kind {
             Kind::Open => return self.open_arrived(shared, from, &packet, body),
             Kind::Done => return self.done_arrived(shared, from, body),
@@ -62,7 +57,7 @@ impl Server {
             }
             return;
         };
-        shared.record_activity(peer, &packet);
+        shared.record_activity(peer, &rx, shared.lossless);
         match packet.kind {
             Kind::Probe => self.probe_arrived(shared, s, &packet, body),
             Kind::Grant | Kind::Nack => self.reply_wanted(shared, s, &packet, body),
@@ -108,15 +103,15 @@ impl Server {
         &mut self,
         shared: &mut Shared<P>,
         s: u32,
-        packet: &Packet,
-        body: &'b [u8],
+        packet: RxPacket<'b>,
+        lossless: bool,
     ) -> Option<Event<'b>> {
-        let channel = usize::from(packet.channel & 7);
+        let channel = usize::from(packet.channel() & 7);
         let session = &self.sessions[s];
         let last = session.channels[channel];
-        let ahead = ahead(packet.seq, last.seq());
+        let ahead = ahead(packet.seq(), last.seq());
         if ahead == 0 || ahead >= HALF {
-            return self.repeated_packet(shared, s, *packet, body);
+            return self.repeated_packet(shared, s, packet);
         }
         // A later number ends the last request on the channel and acknowledges its reply.
         if session.live & 1 << channel != 0 {
@@ -125,24 +120,23 @@ impl Server {
         if last.state() == State::Exec {
             self.executing -= 1;
         }
-        let is_complete = body.len() == packet.msg_len as usize;
-        if self.is_full(shared, packet.msg_len, is_complete) {
-            return self.refuse_packet(shared, s, *packet);
+        let is_whole = packet.is_whole_message();
+        if self.is_full(shared, packet.msg_len(), is_whole) {
+            return self.refuse_packet(shared, s, packet);
         }
-        let deadline = match packet.flags & TTL {
-            0 => Instant::NEVER,
-            _ => shared.now.after(u64::from(packet.ttl_us) * US),
+        let deadline = match packet.ttl_us() {
+            None => Instant::NEVER,
+            Some(us) => shared.now.after(u64::from(us) * US),
         };
-        if is_complete {
-            let event = self.deliver(shared, s, packet, Payload::Borrowed(body), deadline);
-            if !shared.lossless
-                && let Some(Event::Request { rpc, .. }) = event
-            {
-                shared.last_request = rpc;
-            }
-            return event;
+        if !is_whole {
+            return self.begin_request(shared, s, packet, deadline);
         }
-        self.begin_request(shared, s, *packet, deadline, body)
+        let payload = Payload::Borrowed(packet.body());
+        let event = self.deliver(shared, s, packet, payload, deadline)?;
+        if !lossless && let Event::Request { rpc, .. } = event {
+            shared.last_request = rpc;
+        }
+        Some(event)
     }
 
     /// Handles a packet whose number is not later than the last one of its channel.
@@ -151,14 +145,13 @@ impl Server {
         &mut self,
         shared: &mut Shared<P>,
         s: u32,
-        packet: Packet,
-        body: &[u8],
+        packet: RxPacket<'_>,
     ) -> Option<Event<'b>> {
-        let last = self.sessions[s].channels[usize::from(packet.channel)];
-        if packet.seq != last.seq() {
+        let last = self.sessions[s].channels[usize::from(packet.channel())];
+        if packet.seq() != last.seq() {
             shared.stats.drop_stale += 1;
         } else if last.state() == State::Recv {
-            return self.request_packet(shared, s, packet, body);
+            return self.request_packet(shared, s, packet);
         } else {
             shared.stats.drop_duplicate += 1;
         }
@@ -187,12 +180,12 @@ impl Server {
         &mut self,
         shared: &mut Shared<P>,
         s: u32,
-        packet: Packet,
+        packet: RxPacket<'_>,
     ) -> Option<Event<'b>> {
-        self.sessions[s].channels[usize::from(packet.channel)] =
-            ServerChannel::new(packet.seq, State::Empty);
+        self.sessions[s].channels[usize::from(packet.channel())] =
+            ServerChannel::new(packet.seq(), State::Empty);
         let retry_after_ns = shared.config.retry_after_ns;
-        self.send_refusal(shared, s, packet.channel, packet.seq, retry_after_ns);
+        self.send_refusal(shared, s, packet.channel(), packet.seq(), retry_after_ns);
         None
     }
 
@@ -202,24 +195,25 @@ impl Server {
         &mut self,
         shared: &mut Shared<P>,
         s: u32,
-        packet: &Packet,
+        packet: RxPacket<'_>,
         payload: Payload<'b>,
         deadline: Instant,
     ) -> Option<Event<'b>> {
         let session = &mut self.sessions[s];
-        let channel = &mut session.channels[usize::from(packet.channel & 7)];
+        let (channel, seq) = (packet.channel() & 7, packet.seq());
+        let last = &mut session.channels[usize::from(channel)];
         if deadline <= shared.now {
-            *channel = ServerChannel::new(packet.seq, State::Empty);
+            *last = ServerChannel::new(seq, State::Empty);
             shared.stats.drop_dead += 1;
             return None;
         }
-        *channel = ServerChannel::new(packet.seq, State::Exec);
+        *last = ServerChannel::new(seq, State::Exec);
         self.executing += 1;
         shared.stats.requests += 1;
-        let trace = trace_id(packet.token, packet.channel, packet.seq);
+        let trace = trace_id(packet.token(), channel, seq);
         shared.probe.hit(Tracepoint::ServerReceived, trace);
         shared.probe.hit(Tracepoint::ServiceStart, trace);
-        let rpc = server_rpc(packet.session, packet.channel, packet.seq);
+        let rpc = server_rpc(packet.session(), channel, seq);
         Some(Event::Request { rpc, payload, deadline })
     }
 
@@ -229,10 +223,10 @@ impl Server {
         &mut self,
         shared: &mut Shared<P>,
         s: u32,
-        packet: Packet,
+        rx: RxPacket<'_>,
         deadline: Instant,
-        body: &[u8],
     ) -> Option<Event<'b>> {
+        let packet = rx.packet();
         let i = shared.slots.alloc(Role::Recv)?;
         let granted = shared.first_grant(packet.msg_len);
         let session = &mut self.sessions[s];
@@ -253,7 +247,7 @@ impl Server {
         let channel = usize::from(packet.channel);
         session.channels[channel] = ServerChannel::new(packet.seq, State::Recv);
         self.put_slot(s, channel, i);
-        self.request_packet(shared, s, packet, body)
+        self.request_packet(shared, s, rx)
     }
 
     /// Handles a packet of an incomplete request.
@@ -261,14 +255,14 @@ impl Server {
         &mut self,
         shared: &mut Shared<P>,
         s: u32,
-        packet: Packet,
-        body: &[u8],
+        rx: RxPacket<'_>,
     ) -> Option<Event<'b>> {
+        let packet = rx.packet();
         let channel = usize::from(packet.channel);
         let i = self.slot_of(s, channel)?;
         let slot = &mut shared.slots[i];
         let incoming = slot.incoming.as_mut()?;
-        match incoming.insert(packet.msg_len, packet.offset, body) {
+        match incoming.insert(packet.msg_len, packet.offset, rx.body()) {
             Inserted::New => {
                 slot.progress = shared.now;
                 if !shared.lossless {
@@ -281,7 +275,7 @@ impl Server {
             Inserted::Complete => {
                 let (bytes, deadline) = (core::mem::take(&mut incoming.bytes), slot.deadline);
                 self.drop_slot(shared, s, channel);
-                return self.deliver(shared, s, &packet, Payload::Owned(bytes), deadline);
+                return self.deliver(shared, s, rx, Payload::Owned(bytes), deadline);
             }
             Inserted::Duplicate => shared.stats.drop_duplicate += 1,
             Inserted::Misfit => shared.stats.drop_misfit += 1,
