@@ -43,14 +43,34 @@ pub(super) struct Client {
     wheel: Wheel,
     /// Timers that have fired; kept for its memory.
     fired: Vec<(Instant, u32)>,
-    /// Sessions whose last replies the server may still retain, by index and epoch, with the time
-    /// (as in `active_ms`) at which each was added. The oldest first.
-    idle: VecDeque<(u32, u32, u16)>,
-    /// When to look at `idle`.
-    idle_check: Instant,
+    idle: IdleSessions,
     /// Sessions yet to be checked from `next_check` on, because the driver lost a peer.
     unchecked: u32,
     next_check: u32,
+}
+
+/// Sessions whose last replies the server may still retain.
+#[derive(Debug)]
+struct IdleSessions {
+    /// By index and epoch, with the time (as in `active_ms`) at which each was added. The oldest
+    /// first.
+    list: VecDeque<(u32, u32, u16)>,
+    /// When to look at them.
+    check: Instant,
+}
+
+impl IdleSessions {
+    /// Records that the server retains the last reply on a channel until it is acknowledged.
+    #[inline]
+    fn owe_ack<P>(&mut self, session: &mut ClientSession, shared: &Shared<P>, c: u32, channel: u8) {
+        session.unacked |= 1 << channel;
+        session.touch(shared.now);
+        if !session.listed {
+            session.listed = true;
+            self.list.push_back((c, session.epoch, session.active_ms));
+            self.check = self.check.min(shared.now.after(shared.config.done_after_ns));
+        }
+    }
 }
 
 impl Client {
@@ -60,8 +80,7 @@ impl Client {
             calls: Slab::new(),
             wheel: Wheel::new(),
             fired: Vec::new(),
-            idle: VecDeque::new(),
-            idle_check: Instant::NEVER,
+            idle: IdleSessions { list: VecDeque::new(), check: Instant::NEVER },
             unchecked: 0,
             next_check: 0,
         }
@@ -85,18 +104,6 @@ impl Client {
         (queued as usize) < CHANNELS
     }
 
-    /// True if a request on a session gets a channel at once.
-    #[inline(always)]
-    fn can_begin(&self, id: SessionId) -> bool {
-        let c = id.place();
-        self.sessions.get(c).is_some_and(|session| {
-            session.phase == Phase::Open
-                && session.id(c) == id
-                && session.busy != u8::MAX
-                && !has_queued(&self.calls, session)
-        })
-    }
-
     /// The session's index, if the id is not stale.
     pub(super) fn find(&self, id: SessionId) -> Option<u32> {
         let c = id.place();
@@ -115,7 +122,7 @@ impl Client {
         if self.unchecked > 0 {
             return shared.now;
         }
-        self.wheel.next().unwrap_or(Instant::NEVER).min(self.idle_check)
+        self.wheel.next().unwrap_or(Instant::NEVER).min(self.idle.check)
     }
 
     /// Fires timers, acknowledges replies of idle sessions, and ends sessions with lost peers.
@@ -126,7 +133,7 @@ impl Client {
             self.timer(shared, due, id);
         }
         self.fired = fired;
-        if shared.now >= self.idle_check {
+        if shared.now >= self.idle.check {
             self.send_acks(shared);
         }
         if self.unchecked > 0 {
@@ -145,7 +152,7 @@ impl Client {
     /// Ends a request with an error.
     pub(super) fn fail<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, error: RpcError) {
         shared.stats.failures += 1;
-        let (rpc, tag) = self.finish(shared, i, shared.lossless);
+        let (rpc, tag) = self.finish(shared, i);
         shared.events.push_back(Event::Failed { rpc, tag, error });
     }
 
@@ -211,4 +218,27 @@ impl Client {
 #[inline]
 fn has_queued(calls: &Slab<Calls>, session: &ClientSession) -> bool {
     session.calls != NONE && calls[session.calls].queued > 0
+}
+
+/// Frees a session's channel whose request has ended. Returns true if requests wait for it.
+#[inline(always)]
+fn free_channel<P>(
+    calls: &mut Slab<Calls>,
+    idle: &mut IdleSessions,
+    session: &mut ClientSession,
+    shared: &Shared<P>,
+    c: u32,
+    channel: u8,
+    lossless: bool,
+) -> bool {
+    session.busy &= !(1 << channel);
+    if !lossless {
+        idle.owe_ack(session, shared, c, channel);
+    }
+    let has_queued = has_queued(calls, session);
+    if !has_queued && session.busy == 0 {
+        calls.free(session.calls);
+        session.calls = NONE;
+    }
+    has_queued
 }

@@ -18,6 +18,7 @@ use super::config::Config;
 use super::request::Request;
 use super::server::Server;
 use super::session::INDEX_MAX;
+use super::shared::tx::{Direct, Queued};
 use super::shared::{BUDGET, PACKET_COST, Progress, Shared};
 use super::slot::Role;
 use super::stats::Stats;
@@ -305,7 +306,7 @@ impl<P: Probe> Endpoint<P> {
         self.shared.now = now;
         let request = Request::Message(&mut message);
         let shared = &mut self.shared;
-        self.client.begin_call(shared, session, tag, request, deadline, |_, _, _, _| false)
+        self.client.begin_call(shared, session, tag, request, deadline, Queued)
     }
 
     /// Accepts a request and sends it before this returns if it can. A driver that sends several
@@ -326,14 +327,8 @@ impl<P: Probe> Endpoint<P> {
     ) -> Result<RpcId, RequestError> {
         self.shared.now = now;
         let (shared, request) = (&mut self.shared, Request::Message(message));
-        self.client.begin_call(
-            shared,
-            session,
-            tag,
-            request,
-            deadline,
-            |shared, to, packet, body| shared.emit_single(to, packet, body, driver),
-        )
+        let emit = Direct { driver, flush: false };
+        self.client.begin_call(shared, session, tag, request, deadline, emit)
     }
 
     /// Accepts a request of bytes that stay the caller's, which waits for the reply: the driver is
@@ -353,18 +348,8 @@ impl<P: Probe> Endpoint<P> {
     ) -> Result<RpcId, RequestError> {
         self.shared.now = now;
         let (shared, request) = (&mut self.shared, Request::Bytes(bytes));
-        self.client.begin_call(
-            shared,
-            session,
-            tag,
-            request,
-            deadline,
-            |shared, to, packet, body| {
-                let sent = shared.emit_single(to, packet, body, driver);
-                shared.flush_direct(driver);
-                sent
-            },
-        )
+        let emit = Direct { driver, flush: true };
+        self.client.begin_call(shared, session, tag, request, deadline, emit)
     }
 
     /// Gives a request up: it ends with [`RpcError::Cancelled`](super::RpcError::Cancelled) unless
@@ -383,7 +368,7 @@ impl<P: Probe> Endpoint<P> {
     /// If the message exceeds [`MAX_MESSAGE`](super::MAX_MESSAGE).
     pub fn reply(&mut self, now: Instant, rpc: ServerRpc, mut message: Message) {
         self.shared.now = now;
-        self.server.reply(&mut self.shared, rpc, &mut message, |_, _, _, _| false);
+        self.server.reply(&mut self.shared, rpc, &mut message, Queued);
     }
 
     /// Answers a request and sends the reply before this returns if it can. A driver that sends
@@ -401,15 +386,9 @@ impl<P: Probe> Endpoint<P> {
         driver: &mut D,
     ) {
         self.shared.now = now;
-        let is_last = self.handled == self.arrived && self.shared.last_request == rpc;
-        self.server.reply(&mut self.shared, rpc, message, |shared, to, packet, body| {
-            let sent = shared.emit_single(to, packet, body, driver);
-            if is_last {
-                // Few replies follow in this turn, if any.
-                shared.flush_direct(driver);
-            }
-            sent
-        });
+        // Few replies follow the one to the last request of the burst.
+        let flush = self.handled == self.arrived && self.shared.last_request == rpc;
+        self.server.reply(&mut self.shared, rpc, message, Direct { driver, flush });
     }
 
     /// Refuses a request that was not executed: its client waits for `retry_after_ns` and tries

@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use super::config::Config;
 use super::control::Control;
 use super::credit::Credit;
-use super::peer::Peers;
+use super::peer::{Peer, Peers};
 use super::slot::{BUFFER_MAX, Role, Slots};
 use super::stats::Stats;
 use super::types::{Event, Message, ServerRpc, Slice};
@@ -17,11 +17,11 @@ use crate::time::{SECOND, US};
 use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::checksum::Crc32c;
 use crate::wire::rpc::{CRC, HEAD_MAX, RxPacket};
-use crate::{Datagrams, Instant, Rng};
+use crate::{Addr, Datagrams, Instant, Rng};
 
 mod grants;
 mod queue;
-mod tx;
+pub(super) mod tx;
 
 /// Bytes, headers not counted, that one turn sends.
 pub(super) const BUDGET: u32 = 256 << 10;
@@ -140,10 +140,16 @@ impl<P: Probe> Shared<P> {
     /// The probe timeout towards a peer.
     #[inline]
     pub(super) fn pto_ns(&self, peer: u32) -> u64 {
+        self.pto_of(&self.peers.slab[peer])
+    }
+
+    /// The probe timeout towards a peer.
+    #[inline(always)]
+    pub(super) fn pto_of(&self, peer: &Peer) -> u64 {
         if self.lossless {
             return PTO_LOSSLESS_NS;
         }
-        self.peers.slab[peer].path.pto_ns(self.config.min_pto_ns)
+        peer.path.pto_ns(self.config.min_pto_ns)
     }
 
     /// Bytes of a new message of `len` bytes that may be sent to a peer without a grant.
@@ -158,16 +164,27 @@ impl<P: Probe> Shared<P> {
         if self.lossless { len } else { self.config.unscheduled_bytes }
     }
 
-    /// Records an authentic packet from a peer.
+    /// Records an authentic packet from a peer; false if it has another address than the peer.
     #[inline(always)]
-    pub(super) fn record_activity(&mut self, peer: u32, packet: &RxPacket<'_>, lossless: bool) {
+    pub(super) fn record_activity(
+        &mut self,
+        peer: u32,
+        from: Addr,
+        packet: RxPacket<'_>,
+        lossless: bool,
+    ) -> bool {
         let entry = &mut self.peers.slab[peer];
+        if entry.addr != from {
+            self.stats.drop_address += 1;
+            return false;
+        }
         entry.record_activity();
         if !lossless {
             let (ts_us, echo_us) = packet.timestamps();
             let target_ns = self.config.target_delay_ns;
             entry.path.record_timestamps(self.now, ts_us, echo_us, target_ns);
         }
+        true
     }
 
     /// Records that bytes of long messages to a peer are no longer in flight.
@@ -209,6 +226,36 @@ impl<P: Probe> Shared<P> {
             let peer = slot.peer;
             self.acked(peer, bytes);
         }
+    }
+
+    /// Frees a slot with all that it holds.
+    #[inline(always)]
+    pub(super) fn release_slot(&mut self, i: u32, lossless: bool) {
+        let slot = &self.slots[i];
+        let holds_more = slot.ready
+            || slot.incoming.is_some()
+            || !slot.out.message.slices.is_empty()
+            || slot.out.message.bytes.capacity() > BUFFER_MAX
+            || (!lossless && slot.is_windowed());
+        if holds_more {
+            self.release_messages(i);
+        }
+        self.slots.free(i);
+    }
+
+    #[inline(never)]
+    fn release_messages(&mut self, i: u32) {
+        self.release_outgoing(i, self.lossless);
+        self.release_incoming(i);
+    }
+
+    /// Records that the driver has taken a request of one packet, and keeps a copy of it.
+    #[inline(always)]
+    pub(super) fn call_sent_single(&mut self, i: u32, bytes: &[u8]) {
+        let slot = &mut self.slots[i];
+        slot.out.set_sent(bytes);
+        slot.exposed = true;
+        self.probe.hit(Tracepoint::ClientSent, slot.trace());
     }
 
     /// Releases a slot's incoming message, if it has one.

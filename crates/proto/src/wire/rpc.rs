@@ -235,13 +235,13 @@ impl Packet {
 /// The first byte of a packet of [`Kind::Data`].
 const DATA: u8 = VERSION << 5 | Kind::Data as u8;
 
-/// A packet that arrived, whose fields are read where they lie. [`Packet`] has the same fields as
-/// values.
+/// A packet that arrived: the words of its header, its extensions and its body. [`Packet`] has the
+/// same fields as values.
 #[derive(Clone, Copy, Debug)]
 pub struct RxPacket<'b> {
-    head: &'b [u8; HEADER],
-    /// The extension words and the body.
-    rest: &'b [u8],
+    words: [u64; 4],
+    extensions: &'b [u8],
+    body: &'b [u8],
 }
 
 /// Parses one datagram to values, as [`RxPacket::parse`] does.
@@ -256,8 +256,8 @@ pub fn parse(datagram: &[u8], crc: Option<Crc32c>) -> Result<Packet, Bad> {
 const TTL_BIT: u64 = (TTL as u64) << 48;
 
 impl<'b> RxPacket<'b> {
-    /// Parses one datagram. `crc` is `None` where the driver cannot damage bytes and packets have no
-    /// checksum.
+    /// Parses one datagram. `crc` is `None` where the driver cannot damage bytes and packets have
+    /// no checksum.
     ///
     /// # Errors
     /// [`Bad`]: the caller drops the datagram and counts it.
@@ -267,76 +267,73 @@ impl<'b> RxPacket<'b> {
             None => datagram,
             Some(crc) => checked(datagram, crc)?,
         };
-        let (head, rest) = covered.split_first_chunk().ok_or(Bad::Short)?;
-        let packet = Self { head, rest };
-        let first = packet.word(0);
-        let ext_bytes = 4 * ((first >> 32) as u8) as usize;
-        if first & TTL_BIT != 0 && (ext_bytes < 4 || rest.len() < 4) {
-            return Err(if ext_bytes < 4 { Bad::Field } else { Bad::Short });
+        let Some((head, rest)) = covered.split_first_chunk::<HEADER>() else {
+            return Err(Bad::Short);
+        };
+        let word = |i: usize| u64::from_be_bytes(head.as_chunks().0[i]);
+        let words = [word(0), word(1), word(2), word(3)];
+        let ext_bytes = 4 * usize::from((words[0] >> 32) as u8);
+        let Some((extensions, body)) = rest.split_at_checked(ext_bytes) else {
+            return Err(too_short(words));
+        };
+        let packet = Self { words, extensions, body };
+        // The channel is below 8, and the number has 29 bits.
+        let in_range = words[0] & CHANNEL_HIGH == 0 && words[1] >> (32 + SEQ_BITS) == 0;
+        let has_ttl = words[0] & TTL_BIT == 0 || ext_bytes > 0;
+        if packet.is_data() && in_range && has_ttl && packet.data_fits() {
+            return Ok(packet);
         }
-        if packet.is_data() {
-            packet.check_data(ext_bytes)?;
-        } else {
-            packet.check_other(ext_bytes)?;
-        }
-        if packet.channel() > 7 || packet.seq() > SEQ_MAX {
-            return Err(Bad::Field);
-        }
+        packet.check_other(in_range && has_ttl)?;
         Ok(packet)
-    }
-
-    #[inline(always)]
-    const fn word(&self, i: usize) -> u64 {
-        u64::from_be_bytes(self.head.as_chunks().0[i])
     }
 
     /// True if the packet is of [`Kind::Data`].
     #[inline(always)]
     #[must_use]
     pub const fn is_data(&self) -> bool {
-        self.head[0] == DATA
+        self.words[0] >> 56 == DATA as u64
     }
 
     /// The flags.
     #[inline(always)]
     #[must_use]
     pub const fn flags(&self) -> u8 {
-        self.head[1]
+        (self.words[0] >> 48) as u8
     }
 
     /// The channel, below 8.
     #[inline(always)]
     #[must_use]
     pub const fn channel(&self) -> u8 {
-        self.head[2]
+        (self.words[0] >> 40) as u8
     }
 
     /// The receiver's name for the session.
     #[inline(always)]
     #[must_use]
     pub const fn session(&self) -> u32 {
-        self.word(0) as u32
+        self.words[0] as u32
     }
 
     /// The request's number on its channel.
     #[inline(always)]
     #[must_use]
     pub const fn seq(&self) -> u32 {
-        (self.word(1) >> 32) as u32
+        (self.words[1] >> 32) as u32
     }
 
     /// See [`Packet::msg_len`].
     #[inline(always)]
     #[must_use]
     pub const fn msg_len(&self) -> u32 {
-        self.word(1) as u32
+        self.words[1] as u32
     }
 
     /// The sender's clock in microseconds and, if the packet has one, the echo of the receiver's.
     #[inline(always)]
     #[must_use]
     pub const fn timestamps(&self) -> (u16, Option<u16>) {
-        let word = self.word(2);
+        let word = self.words[2];
         let echo_us = if self.flags() & ECHO != 0 { Some(word as u16) } else { None };
         ((word >> 16) as u16, echo_us)
     }
@@ -345,80 +342,96 @@ impl<'b> RxPacket<'b> {
     #[inline(always)]
     #[must_use]
     pub const fn token(&self) -> u64 {
-        self.word(3)
+        self.words[3]
     }
 
     /// The microseconds that the request has left, if the packet says so.
     #[inline(always)]
     #[must_use]
     pub fn ttl_us(&self) -> Option<u32> {
-        let ttl = self.rest.first_chunk().filter(|_| self.flags() & TTL != 0)?;
-        Some(u32::from_be_bytes(*ttl))
+        if self.words[0] & TTL_BIT == 0 {
+            return None;
+        }
+        self.extensions.first_chunk().map(|ttl| u32::from_be_bytes(*ttl))
     }
 
     /// The bytes behind the header and its extensions.
     #[inline(always)]
     #[must_use]
-    pub fn body(&self) -> &'b [u8] {
-        self.rest.get(4 * usize::from(self.head[3])..).unwrap_or_default()
+    pub const fn body(&self) -> &'b [u8] {
+        self.body
     }
 
     /// True if the packet holds a whole message.
     #[inline(always)]
     #[must_use]
-    pub fn is_whole_message(&self) -> bool {
-        self.body().len() == self.msg_len() as usize
+    pub const fn is_whole_message(&self) -> bool {
+        self.body.len() == self.msg_len() as usize
     }
 
     /// All fields as values.
     #[must_use]
     pub fn packet(&self) -> Packet {
-        let (ts_us, _) = self.timestamps();
-        let start = HEADER + 4 * usize::from(self.head[3]);
+        let [first, _, third, _] = self.words;
+        let start = HEADER + self.extensions.len();
         Packet {
-            version: self.head[0] >> 5,
-            kind: Kind::new(self.head[0] & 0x1f).unwrap_or(Kind::Data),
+            version: (first >> 61) as u8,
+            kind: Kind::new((first >> 56) as u8 & 0x1f).unwrap_or(Kind::Data),
             flags: self.flags(),
             channel: self.channel(),
             session: self.session(),
             seq: self.seq(),
             msg_len: self.msg_len(),
-            offset: (self.word(2) >> 32) as u32,
-            ts_us,
-            ts_echo_us: self.word(2) as u16,
+            offset: (third >> 32) as u32,
+            ts_us: (third >> 16) as u16,
+            ts_echo_us: third as u16,
             token: self.token(),
             ttl_us: self.ttl_us().unwrap_or(0),
             body_start: start as u32,
-            body_end: (HEADER + self.rest.len()) as u32,
+            body_end: (start + self.body.len()) as u32,
         }
     }
 
-    /// Checks that the payload lies within the message and that only the empty message has an
-    /// empty packet.
+    /// True if the payload lies within the message, and only the empty message has an empty
+    /// packet.
     #[inline(always)]
-    fn check_data(&self, ext_bytes: usize) -> Result<(), Bad> {
-        let Some(len) = self.rest.len().checked_sub(ext_bytes) else { return Err(Bad::Short) };
-        let (msg_len, offset) = (u64::from(self.msg_len()), self.word(2) >> 32);
-        let fits = msg_len <= crate::rpc::MAX_MESSAGE as u64
-            && offset + len as u64 <= msg_len
-            && (len > 0 || msg_len == 0);
-        if fits { Ok(()) } else { Err(Bad::Field) }
+    const fn data_fits(&self) -> bool {
+        let (msg_len, offset) = (self.msg_len() as u64, self.words[2] >> 32);
+        let len = self.body.len() as u64;
+        msg_len <= crate::rpc::MAX_MESSAGE as u64
+            && offset.wrapping_add(len) <= msg_len
+            && (len > 0 || msg_len == 0)
     }
 
-    /// Checks the version, the kind and the length of a packet of another kind.
+    /// Checks a packet that is no proper one of [`Kind::Data`].
     #[inline(never)]
-    fn check_other(&self, ext_bytes: usize) -> Result<(), Bad> {
-        let kind = Kind::new(self.head[0] & 0x1f).ok_or(Bad::Field)?;
-        let version = self.head[0] >> 5;
-        if version != VERSION && !matches!(kind, Kind::Open | Kind::Reset) {
-            return Err(Bad::Version);
-        }
-        let rest = self.rest.len();
-        if ext_bytes + kind.body_min() > rest && (version == VERSION || ext_bytes > rest) {
+    fn check_other(&self, in_range: bool) -> Result<(), Bad> {
+        let kind = kind_of(self.words)?;
+        let is_ours = self.words[0] >> 61 == u64::from(VERSION);
+        if is_ours && kind != Kind::Data && self.body.len() < kind.body_min() {
             return Err(Bad::Short);
         }
-        Ok(())
+        if !in_range || kind == Kind::Data { Err(Bad::Field) } else { Ok(()) }
     }
+}
+
+/// The bits of the first word that a channel below 8 leaves zero.
+const CHANNEL_HIGH: u64 = 0xf8 << 40;
+
+/// The kind of a packet, if it is of our version or of a kind that every version has.
+fn kind_of(words: [u64; 4]) -> Result<Kind, Bad> {
+    let kind = Kind::new((words[0] >> 56) as u8 & 0x1f).ok_or(Bad::Field)?;
+    let is_ours = words[0] >> 61 == u64::from(VERSION);
+    if !is_ours && !matches!(kind, Kind::Open | Kind::Reset) {
+        return Err(Bad::Version);
+    }
+    Ok(kind)
+}
+
+/// Why a packet without all its extension words is none.
+#[cold]
+fn too_short(words: [u64; 4]) -> Bad {
+    kind_of(words).err().unwrap_or(Bad::Short)
 }
 
 /// The checksum of a datagram of `len` bytes, before its first byte: the pseudo-header, which makes it a packet of ours

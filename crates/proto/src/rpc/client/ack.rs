@@ -25,20 +25,6 @@ const NEXT_BATCH_NS: u64 = 50 * US;
 const DONE_MAX: usize = 1200;
 
 impl Client {
-    /// Records that the server retains the last reply on a channel until it is acknowledged.
-    #[inline]
-    pub(super) fn owe_ack<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32, channel: u8) {
-        let session = &mut self.sessions[c];
-        session.unacked |= 1 << channel;
-        session.touch(shared.now);
-        if !session.listed {
-            session.listed = true;
-            let (epoch, active_ms) = (session.epoch, session.active_ms);
-            self.idle.push_back((c, epoch, active_ms));
-            self.idle_check = self.idle_check.min(shared.now.after(shared.config.done_after_ns));
-        }
-    }
-
     /// Acknowledges the reply that a NEEDACK is about.
     pub(super) fn send_ack<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32, about: &Packet) {
         let session = &self.sessions[c];
@@ -60,21 +46,21 @@ impl Client {
         let mut to = NONE;
         let room = shared.max_payload.saturating_sub(HEADER + 4).min(DONE_MAX);
         let mut next = shared.config.done_after_ns;
-        for _ in 0..self.idle.len().min(IDLE_BATCH) {
-            let Some((c, epoch, listed_ms)) = self.idle.pop_front() else { break };
+        for _ in 0..self.idle.list.len().min(IDLE_BATCH) {
+            let Some((c, epoch, listed_ms)) = self.idle.list.pop_front() else { break };
             let session = &mut self.sessions[c];
             if session.epoch != epoch || session.phase != Phase::Open {
                 continue;
             }
             if session.busy != 0 || session.active_ms != listed_ms {
                 // The session was used since.
-                self.idle.push_back((c, epoch, session.active_ms));
+                self.idle.list.push_back((c, epoch, session.active_ms));
                 continue;
             }
             let idle_ns = session.idle_ns(shared.now);
             if idle_ns < shared.config.done_after_ns {
                 // The sessions behind this one are idle for no longer.
-                self.idle.push_front((c, epoch, listed_ms));
+                self.idle.list.push_front((c, epoch, listed_ms));
                 next = shared.config.done_after_ns - idle_ns;
                 break;
             }
@@ -94,8 +80,8 @@ impl Client {
             }
         }
         flush_acks(shared, to, &mut body);
-        self.idle_check =
-            if self.idle.is_empty() { Instant::NEVER } else { shared.now.after(next) };
+        self.idle.check =
+            if self.idle.list.is_empty() { Instant::NEVER } else { shared.now.after(next) };
     }
 }
 

@@ -1,16 +1,18 @@
 //! Requests from the caller: a request gets a channel and is sent directly if it can be, or waits.
 
-use super::{Client, has_queued};
+use super::{Client, free_channel, has_queued};
 use crate::Instant;
 use crate::rpc::control::ControlBody;
 use crate::rpc::limits::MAX_MESSAGE;
 use crate::rpc::outgoing::Outgoing;
 use crate::rpc::request::Request;
-use crate::rpc::session::{Calls, Phase};
+use crate::rpc::session::{Calls, ClientSession, Phase};
 use crate::rpc::shared::Shared;
-use crate::rpc::slab::NONE;
+use crate::rpc::shared::tx::Emit;
+use crate::rpc::slab::{NONE, Slab};
 use crate::rpc::slot::Role;
 use crate::rpc::types::{CloseReason, Message, RequestError, RpcId, SessionId};
+use crate::rpc::wheel::Wheel;
 use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{Kind, Packet, SEQ_MAX};
 
@@ -25,13 +27,19 @@ impl Client {
         tag: u64,
         request: Request<'_>,
         deadline: Instant,
-        emit: impl FnOnce(&mut Shared<P>, u32, &Packet, &[u8]) -> bool,
+        emit: impl Emit<P>,
     ) -> Result<RpcId, RequestError> {
         let (c, len) = (id.place(), request.len());
-        let may_start = len <= MAX_MESSAGE && self.can_begin(id);
-        if !may_start {
+        let Self { sessions, calls, wheel, .. } = self;
+        let session = sessions.get_mut(c).filter(|session| {
+            session.phase == Phase::Open
+                && session.id(c) == id
+                && session.busy != u8::MAX
+                && !has_queued(calls, session)
+        });
+        let Some(session) = session.filter(|_| len <= MAX_MESSAGE) else {
             return self.enqueue_call(shared, id, tag, request, deadline);
-        }
+        };
         let Some(i) = shared.slots.alloc(Role::Call) else { return Err(RequestError::QueueFull) };
         let slot = &mut shared.slots[i];
         slot.tag = tag;
@@ -40,15 +48,14 @@ impl Client {
         slot.out.len = len as u32;
         let rpc = RpcId(slot.id);
         shared.stats.calls += 1;
-        self.assign_channel(shared, c, i);
+        assign_channel(calls, wheel, session, shared, i);
         let slot = &shared.slots[i];
         if let Some(bytes) = request.bytes()
             && bytes.len() <= usize::from(slot.mss)
         {
             let packet = slot.data_packet(shared.now);
-            if emit(shared, slot.peer, &packet, bytes) {
-                shared.slots[i].out.set_sent(bytes);
-                shared.call_sent(i);
+            if emit.emit(shared, slot.peer, &packet, bytes) {
+                shared.call_sent_single(i, bytes);
                 return Ok(rpc);
             }
         }
@@ -88,33 +95,6 @@ impl Client {
         self.enqueue(shared, c, i);
         self.arm(shared, i, deadline);
         Ok(rpc)
-    }
-
-    /// Gives a request a channel of its session, of which one must be free.
-    #[inline(always)]
-    fn assign_channel<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32, i: u32) {
-        let session = &mut self.sessions[c];
-        if session.calls == NONE {
-            session.calls = self.calls.alloc(|_| Calls::none());
-        }
-        let channel = session.busy.trailing_ones() as usize;
-        self.calls[session.calls].slots[channel & 7] = i;
-        session.busy |= 1 << (channel & 7);
-        let seq = (session.seqs[channel & 7] + 1) & SEQ_MAX;
-        session.seqs[channel & 7] = seq;
-        let slot = &mut shared.slots[i];
-        slot.role = Role::Call;
-        slot.channel = channel as u8;
-        slot.seq = seq;
-        slot.peer = session.peer;
-        slot.remote = session.server;
-        slot.token = session.token;
-        slot.mss = shared.peers.slab[session.peer].mss;
-        slot.progress = shared.now;
-        shared.probe.hit(Tracepoint::ClientRequest, slot.trace());
-        let (peer, deadline) = (slot.peer, slot.deadline);
-        let due = shared.now.after(shared.pto_ns(peer)).min(deadline);
-        self.arm(shared, i, due);
     }
 
     /// The calls of a session, which may have none yet.
@@ -175,7 +155,8 @@ impl Client {
         }
         if let Some(i) = self.first_queued(c) {
             self.dequeue(shared, i);
-            self.assign_channel(shared, c, i);
+            let Self { sessions, calls, wheel, .. } = self;
+            assign_channel(calls, wheel, &mut sessions[c], shared, i);
             let (peer, len) = (shared.slots[i].peer, shared.slots[i].out.len);
             shared.slots[i].out.granted = shared.unscheduled(peer, len);
             shared.queue_tx(i);
@@ -183,32 +164,17 @@ impl Client {
     }
 
     /// Ends a request: releases its messages, its slot and its channel, and begins the next one.
-    #[inline(always)]
-    pub(super) fn finish<P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        i: u32,
-        lossless: bool,
-    ) -> (RpcId, u64) {
-        shared.release_outgoing(i, lossless);
-        shared.release_incoming(i);
-        let slot = &shared.slots[i];
+    pub(super) fn finish<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) -> (RpcId, u64) {
+        let (slot, lossless) = (&shared.slots[i], shared.lossless);
         let (rpc, c, channel) = ((RpcId(slot.id), slot.tag), slot.session, slot.channel & 7);
         if slot.role == Role::Queued {
             self.finish_queued(shared, i);
             return rpc;
         }
-        shared.slots.free(i);
-        if !lossless {
-            self.owe_ack(shared, c, channel);
-        }
-        let session = &mut self.sessions[c];
-        session.busy &= !(1 << channel);
-        if has_queued(&self.calls, session) {
+        shared.release_slot(i, lossless);
+        let Self { sessions, calls, idle, .. } = self;
+        if free_channel(calls, idle, &mut sessions[c], shared, c, channel, lossless) {
             self.start_next(shared, c);
-        } else if session.busy == 0 {
-            self.calls.free(session.calls);
-            session.calls = NONE;
         }
         rpc
     }
@@ -218,7 +184,8 @@ impl Client {
     fn finish_queued<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         self.dequeue(shared, i);
         self.free_calls(shared.slots[i].session);
-        shared.slots.free(i);
+        let lossless = shared.lossless;
+        shared.release_slot(i, lossless);
     }
 
     /// Frees the calls of a session that has none.
@@ -251,4 +218,40 @@ fn queue_call<P: Probe>(shared: &mut Shared<P>, i: u32, message: Message) {
     let (peer, len) = (shared.slots[i].peer, shared.slots[i].out.len);
     shared.slots[i].out = Outgoing::new(message, len, shared.unscheduled(peer, len));
     shared.queue_tx(i);
+}
+
+/// Gives a request a channel of its session, of which one must be free.
+#[inline(always)]
+fn assign_channel<P: Probe>(
+    calls: &mut Slab<Calls>,
+    wheel: &mut Wheel,
+    session: &mut ClientSession,
+    shared: &mut Shared<P>,
+    i: u32,
+) {
+    if session.calls == NONE {
+        session.calls = calls.alloc(|_| Calls::none());
+    }
+    let channel = session.busy.trailing_ones() as usize & 7;
+    calls[session.calls].slots[channel] = i;
+    session.busy |= 1 << channel;
+    let seq = (session.seqs[channel] + 1) & SEQ_MAX;
+    session.seqs[channel] = seq;
+    let peer = &shared.peers.slab[session.peer];
+    let pto_ns = shared.pto_of(peer);
+    let slot = &mut shared.slots[i];
+    slot.role = Role::Call;
+    slot.channel = channel as u8;
+    slot.seq = seq;
+    slot.peer = session.peer;
+    slot.remote = session.server;
+    slot.token = session.token;
+    slot.mss = peer.mss;
+    slot.progress = shared.now;
+    shared.probe.hit(Tracepoint::ClientRequest, slot.trace());
+    let due = shared.now.after(pto_ns).min(slot.deadline);
+    if due < slot.armed {
+        slot.armed = due;
+        wheel.insert(due, i);
+    }
 }

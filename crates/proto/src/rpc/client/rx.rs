@@ -2,14 +2,15 @@
 
 use alloc::boxed::Box;
 
-use super::Client;
+use super::{Client, free_channel};
 use crate::Addr;
 use crate::rpc::incoming::{Incoming, Inserted};
 use crate::rpc::missing::Missing;
-use crate::rpc::session::{INDEX_MAX, Phase};
+use crate::rpc::session::{Calls, ClientSession, INDEX_MAX, Phase};
 use crate::rpc::shared::Shared;
+use crate::rpc::slab::{Chunks, Slab};
 use crate::rpc::slot::{Role, is_windowed};
-use crate::rpc::types::{CloseReason, Event, Payload, RpcError};
+use crate::rpc::types::{CloseReason, Event, Payload, RpcError, RpcId};
 use crate::time::US;
 use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, RxPacket, SEQ_MAX};
@@ -28,14 +29,25 @@ impl Client {
             self.control_packet(shared, from, packet);
             return None;
         }
-        let c = self.session_of(shared, from, packet, lossless)?;
-        match self.call_of(shared, c, packet) {
-            Some(i) => self.accept_reply(shared, i, packet, lossless),
-            None => {
-                shared.stats.drop_stale += 1;
-                None
-            }
+        let Self { sessions, calls, idle, .. } = self;
+        let (c, session) = open_session(sessions, shared, from, packet, lossless)?;
+        let Some(i) = call_of(calls, session, packet) else { return drop_stale(shared) };
+        let slot = &shared.slots[i];
+        if slot.seq != packet.seq() || slot.role != Role::Call {
+            return drop_stale(shared);
         }
+        if !packet.is_whole_message() {
+            return self.reply_packet(shared, i, packet);
+        }
+        let (rpc, tag, trace) = (RpcId(slot.id), slot.tag, slot.trace());
+        shared.probe.hit(Tracepoint::ClientReceived, trace);
+        shared.stats.responses += 1;
+        shared.release_slot(i, lossless);
+        if free_channel(calls, idle, session, shared, c, packet.channel() & 7, lossless) {
+            self.start_next(shared, c);
+        }
+        shared.probe.hit(Tracepoint::ClientDone, trace);
+        Some(Event::Response { rpc, tag, payload: Payload::Borrowed(packet.body()) })
     }
 
     /// Handles a packet that carries no bytes of a reply.
@@ -49,8 +61,10 @@ impl Client {
             _ => {}
         }
         let lossless = shared.lossless;
-        let Some(c) = self.session_of(shared, from, rx, lossless) else { return };
-        let call = self.call_of(shared, c, rx);
+        let open = open_session(&mut self.sessions, shared, from, rx, lossless);
+        let Some((c, session)) = open else { return };
+        let call = call_of(&self.calls, session, rx);
+        let call = call.filter(|&i| shared.slots[i].seq == packet.seq);
         if packet.kind == Kind::NeedAck {
             // While the request is in progress, its reply has not arrived.
             if call.is_none() {
@@ -61,68 +75,6 @@ impl Client {
         } else {
             shared.stats.drop_stale += 1;
         }
-    }
-
-    /// The session of a packet, if its name, token and address agree.
-    #[inline(always)]
-    fn session_of<P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        from: Addr,
-        packet: RxPacket<'_>,
-        lossless: bool,
-    ) -> Option<u32> {
-        let c = packet.session() & INDEX_MAX;
-        let session = self
-            .sessions
-            .get(c)
-            .filter(|s| s.phase == Phase::Open && s.name(c) == packet.session());
-        let Some(session) = session else {
-            shared.stats.drop_session += 1;
-            return None;
-        };
-        if session.token != packet.token() {
-            shared.stats.drop_token += 1;
-            return None;
-        }
-        if shared.peers.slab[session.peer].addr != from {
-            shared.stats.drop_address += 1;
-            return None;
-        }
-        shared.record_activity(session.peer, &packet, lossless);
-        Some(c)
-    }
-
-    /// The request in progress that a packet is about.
-    #[inline(always)]
-    fn call_of<P: Probe>(&self, shared: &Shared<P>, c: u32, packet: RxPacket<'_>) -> Option<u32> {
-        let session = &self.sessions[c];
-        let channel = packet.channel() & 7;
-        if session.busy & 1 << channel == 0 {
-            return None;
-        }
-        let i = self.calls[session.calls].slots[usize::from(channel)];
-        (shared.slots[i].seq == packet.seq()).then_some(i)
-    }
-
-    /// Handles a packet of the reply to a request in progress.
-    #[inline(always)]
-    fn accept_reply<'b, P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        i: u32,
-        packet: RxPacket<'b>,
-        lossless: bool,
-    ) -> Option<Event<'b>> {
-        if shared.slots[i].role != Role::Call {
-            shared.stats.drop_stale += 1;
-            return None;
-        }
-        if packet.is_whole_message() {
-            let payload = Payload::Borrowed(packet.body());
-            return Some(self.respond(shared, i, payload, lossless));
-        }
-        self.reply_packet(shared, i, packet)
     }
 
     /// Handles a packet of a reply of several packets.
@@ -163,29 +115,17 @@ impl Client {
                     // The grant acknowledges the last bytes and opens the server's window.
                     shared.send_grant(i);
                 }
-                return Some(self.respond(shared, i, Payload::Owned(bytes), lossless));
+                let trace = shared.slots[i].trace();
+                shared.probe.hit(Tracepoint::ClientReceived, trace);
+                shared.stats.responses += 1;
+                let (rpc, tag) = self.finish(shared, i);
+                shared.probe.hit(Tracepoint::ClientDone, trace);
+                return Some(Event::Response { rpc, tag, payload: Payload::Owned(bytes) });
             }
             Inserted::Duplicate => shared.stats.drop_duplicate += 1,
             Inserted::Misfit => shared.stats.drop_misfit += 1,
         }
         None
-    }
-
-    /// Ends a request whose reply is complete.
-    #[inline(always)]
-    fn respond<'b, P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        i: u32,
-        payload: Payload<'b>,
-        lossless: bool,
-    ) -> Event<'b> {
-        let trace = shared.slots[i].trace();
-        shared.probe.hit(Tracepoint::ClientReceived, trace);
-        shared.stats.responses += 1;
-        let (rpc, tag) = self.finish(shared, i, lossless);
-        shared.probe.hit(Tracepoint::ClientDone, trace);
-        Event::Response { rpc, tag, payload }
     }
 
     /// Handles what the server says about a request in progress.
@@ -271,4 +211,41 @@ impl Client {
             self.end_session(shared, c, reason);
         }
     }
+}
+
+/// The session of a packet and its index, if its name, token and address agree.
+#[inline(always)]
+fn open_session<'s, P: Probe>(
+    sessions: &'s mut Chunks<ClientSession>,
+    shared: &mut Shared<P>,
+    from: Addr,
+    packet: RxPacket<'_>,
+    lossless: bool,
+) -> Option<(u32, &'s mut ClientSession)> {
+    let c = packet.session() & INDEX_MAX;
+    let session =
+        sessions.get_mut(c).filter(|s| s.phase == Phase::Open && s.name(c) == packet.session());
+    let Some(session) = session else {
+        shared.stats.drop_session += 1;
+        return None;
+    };
+    if session.token != packet.token() {
+        shared.stats.drop_token += 1;
+        return None;
+    }
+    shared.record_activity(session.peer, from, packet, lossless).then_some((c, session))
+}
+
+/// The slot of the request in progress on a packet's channel.
+#[inline(always)]
+fn call_of(calls: &Slab<Calls>, session: &ClientSession, packet: RxPacket<'_>) -> Option<u32> {
+    let channel = packet.channel() & 7;
+    let is_busy = session.busy & 1 << channel != 0;
+    is_busy.then(|| calls[session.calls].slots[usize::from(channel)])
+}
+
+#[cold]
+fn drop_stale<'b, P: Probe>(shared: &mut Shared<P>) -> Option<Event<'b>> {
+    shared.stats.drop_stale += 1;
+    None
 }

@@ -7,6 +7,7 @@ use crate::rpc::limits::MAX_MESSAGE;
 use crate::rpc::outgoing::Outgoing;
 use crate::rpc::session::{INDEX_MAX, ServerChannel, State};
 use crate::rpc::shared::Shared;
+use crate::rpc::shared::tx::Emit;
 use crate::rpc::slot::Role;
 use crate::rpc::types::{Message, ServerRpc, trace_id};
 use crate::time::US;
@@ -25,7 +26,7 @@ impl Server {
         shared: &mut Shared<P>,
         rpc: ServerRpc,
         message: &mut Message,
-        emit: impl FnOnce(&mut Shared<P>, u32, &Packet, &[u8]) -> bool,
+        emit: impl Emit<P>,
     ) {
         let Some((s, channel, session)) = executing_request(&mut self.sessions, rpc) else {
             return drop_reply(shared, message);
@@ -46,7 +47,7 @@ impl Server {
             packet.msg_len = len as u32;
             packet.token = session.token;
             session.channels[channel] = ServerChannel::new(seq, State::Done);
-            if emit(shared, session.peer, &packet, &message.bytes) {
+            if emit.emit(shared, session.peer, &packet, &message.bytes) {
                 shared.probe.hit(Tracepoint::ServerSent, trace);
                 if !shared.lossless {
                     self.retain_copy(shared, s, channel, seq, &message.bytes);

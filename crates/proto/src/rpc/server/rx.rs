@@ -9,7 +9,9 @@ use crate::rpc::control::ControlBody;
 use crate::rpc::incoming::{Incoming, Inserted, claim};
 use crate::rpc::limits::CHANNELS;
 use crate::rpc::missing::Missing;
-use crate::rpc::session::{HALF, INDEX_BITS, INDEX_MAX, ServerChannel, State, ahead};
+use crate::rpc::session::{
+    HALF, INDEX_BITS, INDEX_MAX, ServerChannel, ServerSession, State, ahead,
+};
 use crate::rpc::shared::Shared;
 use crate::rpc::slot::Role;
 use crate::rpc::types::{Event, Payload, trace_id};
@@ -34,8 +36,7 @@ impl Server {
             self.control_packet(shared, from, packet);
             return None;
         }
-        let (s, peer) = self.session_of(shared, from, packet.session(), packet.token())?;
-        shared.record_activity(peer, &packet, lossless);
+        let s = self.session_of(shared, from, packet, lossless)?;
         self.accept_request(shared, s, packet, lossless)
     }
 
@@ -48,7 +49,8 @@ impl Server {
             Kind::Done => return self.done_arrived(shared, from, body),
             _ => {}
         }
-        let Some((s, peer)) = self.session_of(shared, from, packet.session, packet.token) else {
+        let lossless = shared.lossless;
+        let Some(s) = self.session_of(shared, from, rx, lossless) else {
             if packet.kind == Kind::Probe
                 && let Ok((probe, _)) = ProbeBody::ref_from_prefix(body)
             {
@@ -57,7 +59,6 @@ impl Server {
             }
             return;
         };
-        shared.record_activity(peer, &rx, shared.lossless);
         match packet.kind {
             Kind::Probe => self.probe_arrived(shared, s, &packet, body),
             Kind::Grant | Kind::Nack => self.reply_wanted(shared, s, &packet, body),
@@ -66,16 +67,31 @@ impl Server {
         }
     }
 
-    /// The session of this name and its peer, if token and address agree. The session counts as
-    /// active.
+    /// The session of a packet, if its name, token and address agree. The session counts as active.
     #[inline(always)]
     fn session_of<P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
         from: Addr,
+        packet: RxPacket<'_>,
+        lossless: bool,
+    ) -> Option<u32> {
+        let (s, session) = self.named(shared, packet.session(), packet.token())?;
+        if !shared.record_activity(session.peer, from, packet, lossless) {
+            return None;
+        }
+        session.active_s = seconds(shared.now);
+        Some(s)
+    }
+
+    /// The session of this name and its index, if the token agrees.
+    #[inline(always)]
+    fn named<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
         name: u32,
         token: u64,
-    ) -> Option<(u32, u32)> {
+    ) -> Option<(u32, &mut ServerSession)> {
         let s = name & INDEX_MAX;
         let session = self
             .sessions
@@ -89,12 +105,7 @@ impl Server {
             shared.stats.drop_token += 1;
             return None;
         }
-        if shared.peers.slab[session.peer].addr != from {
-            shared.stats.drop_address += 1;
-            return None;
-        }
-        session.active_s = seconds(shared.now);
-        Some((s, session.peer))
+        Some((s, session))
     }
 
     /// Handles a packet of a request.
@@ -355,8 +366,13 @@ impl Server {
                 return;
             };
             body = rest;
-            let session = self.session_of(shared, from, entry.session.get(), entry.token.get());
-            let Some((s, _)) = session else { continue };
+            let (name, token) = (entry.session.get(), entry.token.get());
+            let Some((s, session)) = self.named(shared, name, token) else { continue };
+            if shared.peers.slab[session.peer].addr != from {
+                shared.stats.drop_address += 1;
+                continue;
+            }
+            session.active_s = seconds(shared.now);
             let channels = (0..CHANNELS).filter(|channel| entry.channels & 1 << channel != 0);
             for (channel, seq) in channels.zip(numbers.as_chunks::<4>().0) {
                 let last = self.sessions[s].channels[channel];

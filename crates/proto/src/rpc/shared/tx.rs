@@ -55,6 +55,40 @@ fn emit<D: Datagrams>(
     driver.send(to, &parts[..count])
 }
 
+/// Offers a message of one packet to a driver before it is queued.
+pub(in crate::rpc) trait Emit<P> {
+    /// True if the driver took the packet.
+    fn emit(self, shared: &mut Shared<P>, peer: u32, packet: &Packet, body: &[u8]) -> bool;
+}
+
+/// Leaves the message to the queues.
+pub(in crate::rpc) struct Queued;
+
+impl<P> Emit<P> for Queued {
+    #[inline(always)]
+    fn emit(self, _: &mut Shared<P>, _: u32, _: &Packet, _: &[u8]) -> bool {
+        false
+    }
+}
+
+/// Sends the message directly.
+pub(in crate::rpc) struct Direct<'d, D> {
+    pub(in crate::rpc) driver: &'d mut D,
+    /// The driver is flushed at once, because nothing follows soon.
+    pub(in crate::rpc) flush: bool,
+}
+
+impl<P: Probe, D: Datagrams> Emit<P> for Direct<'_, D> {
+    #[inline(always)]
+    fn emit(self, shared: &mut Shared<P>, peer: u32, packet: &Packet, body: &[u8]) -> bool {
+        let sent = shared.emit_single(peer, packet, body, self.driver);
+        if self.flush {
+            shared.flush_direct(self.driver);
+        }
+        sent
+    }
+}
+
 impl<P: Probe> Shared<P> {
     /// Gives the driver a message of one packet directly, unless messages to the peer wait for the
     /// driver, or this turn has sent many packets. Returns false if the driver did not take it.
