@@ -26,7 +26,7 @@ const DONE_MAX: usize = 1200;
 
 impl Client {
     /// Acknowledges the reply that a NEEDACK is about.
-    pub(super) fn send_ack<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32, about: &Packet) {
+    pub(super) fn send_ack<P: Probe>(&self, shared: &mut Shared<P>, c: u32, about: &Packet) {
         let session = &self.sessions[c];
         let entry = DoneEntry {
             session: session.server.into(),

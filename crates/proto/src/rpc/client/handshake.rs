@@ -88,7 +88,7 @@ impl Client {
     }
 
     fn send_open<P: Probe, D: Datagrams>(
-        &mut self,
+        &self,
         shared: &mut Shared<P>,
         c: u32,
         driver: &mut D,
@@ -190,7 +190,7 @@ impl Client {
 
     /// A server asks for its cookie.
     pub(super) fn cookie_arrived<P: Probe>(
-        &mut self,
+        &self,
         shared: &mut Shared<P>,
         from: Addr,
         packet: &Packet,
@@ -241,7 +241,7 @@ impl Client {
     /// Closes a session that was given up before the server accepted it. On a lossless driver, on
     /// which sessions never expire, the server must be told.
     fn decline<P: Probe>(
-        &mut self,
+        &self,
         shared: &mut Shared<P>,
         to: Addr,
         about: &Packet,
@@ -263,7 +263,7 @@ impl Client {
 
     /// Removes the sessions from a peer's list that are no longer opening; further OPENs may
     /// follow.
-    pub(super) fn open_next<P: Probe>(&mut self, shared: &mut Shared<P>, peer: u32) {
+    pub(super) fn open_next<P: Probe>(&self, shared: &mut Shared<P>, peer: u32) {
         let entry = &mut shared.peers.slab[peer];
         while let Some(&(c, epoch)) = entry.opening.front() {
             let session = &self.sessions[c];

@@ -135,7 +135,7 @@ impl Client {
     }
 
     /// Sends a PROBE: asks for the missing packets of a request's reply, or for its state.
-    fn probe<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
+    fn probe<P: Probe>(&self, shared: &mut Shared<P>, i: u32) {
         let slot = &shared.slots[i];
         let mut packet = slot.packet(Kind::Probe);
         packet.msg_len = slot.out.len;

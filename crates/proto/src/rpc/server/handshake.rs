@@ -82,7 +82,7 @@ impl Server {
     /// True if the OPEN is no new one. If it can still matter to its client, its ACCEPT is sent
     /// again.
     fn is_repeated<P: Probe>(
-        &mut self,
+        &self,
         shared: &mut Shared<P>,
         from: Addr,
         packet: &Packet,
@@ -109,7 +109,7 @@ impl Server {
 
     /// True if the OPEN carries this server's cookie for its address. If not, a COOKIE is sent.
     fn has_cookie<P: Probe>(
-        &mut self,
+        &self,
         shared: &mut Shared<P>,
         from: Addr,
         packet: &Packet,

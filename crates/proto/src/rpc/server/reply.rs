@@ -194,7 +194,7 @@ impl Server {
 
     /// Tells a client that a request was not executed and never will be under its number.
     pub(super) fn send_refusal<P: Probe>(
-        &mut self,
+        &self,
         shared: &mut Shared<P>,
         s: u32,
         channel: u8,

@@ -296,7 +296,7 @@ impl Server {
 
     /// A client asks for the state of a request.
     fn probe_arrived<P: Probe>(
-        &mut self,
+        &self,
         shared: &mut Shared<P>,
         s: u32,
         packet: &Packet,
@@ -334,13 +334,7 @@ impl Server {
     }
 
     /// A client grants more of a reply, or misses packets of it.
-    fn reply_wanted<P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        s: u32,
-        packet: &Packet,
-        body: &[u8],
-    ) {
+    fn reply_wanted<P: Probe>(&self, shared: &mut Shared<P>, s: u32, packet: &Packet, body: &[u8]) {
         let channel = usize::from(packet.channel);
         let last = self.sessions[s].channels[channel];
         if last.seq() != packet.seq || last.state() != State::Reply {
