@@ -22,7 +22,7 @@ CORE := -p sprat-proto -p sprat-store
 BARE := x86_64-unknown-none
 
 # The stages of `make test`, in order: what fails fastest comes first.
-STAGES := fmt clippy doc bare unit abi sim interop fuzz-short instructions demo
+STAGES := fmt clippy doc api bare package unit abi sim interop fuzz-short instructions demo
 
 .PHONY: help
 help: ## This list
@@ -69,6 +69,14 @@ bare: tools ## proto and store for a machine without an operating system: proof 
 	    echo "the target $(BARE) cannot be had here: the list of allowed dependencies must do"
 	    cargo test -p sprat-tidy pure_crates
 	fi
+
+.PHONY: api
+api: tools ## The public API of the crates that programs use, compared with docs/api
+	scripts/api
+
+.PHONY: package
+package: tools ## The published crates as packages, each built from its package alone; nothing is uploaded
+	cargo publish --workspace --dry-run --allow-dirty --quiet
 
 .PHONY: unit
 unit: tools ## Unit, integration and documentation tests, the house rules among them; the simulator's are `sim`

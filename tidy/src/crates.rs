@@ -21,6 +21,9 @@ const SIBLINGS: &[(&str, &[&str])] = &[
     ("verbs", &["sprat-rdma", "sprat-sys"]),
 ];
 
+/// The crates that programs outside of this repository may depend on.
+const PUBLISHED: &[&str] = &["proto", "store", "sys", "rdma", "sprat"];
+
 /// The crates from outside that `proto` and `store` may depend on: all `no_std`, none does I/O.
 const PURE: &[&str] =
     &["arrayvec", "hashbrown", "rand_chacha", "rapidhash", "siphasher", "thiserror", "zerocopy"];
@@ -174,8 +177,11 @@ fn every_crate_has_the_workspace_terms() {
     let mut wrong = Vec::new();
     for (name, _) in SIBLINGS {
         let sections = sections(manifest(&files, name));
-        for field in ["version", "edition", "rust-version", "license", "publish"] {
-            let line = format!("{field}.workspace = true");
+        let publish =
+            if PUBLISHED.contains(name) { "publish = true" } else { "publish.workspace = true" };
+        let terms = ["version", "edition", "rust-version", "license"]
+            .map(|field| format!("{field}.workspace = true"));
+        for line in terms.into_iter().chain([publish.to_owned()]) {
             if !sections["package"].contains(&line.as_str()) {
                 wrong.push(format!("crates/{name}/Cargo.toml: [package] lacks `{line}`"));
             }

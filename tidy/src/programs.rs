@@ -21,7 +21,7 @@ const TABLE: &str = "scripts/programs.txt";
 /// with.
 const GIVEN: &str = "
     . : [ apt apt-cache apt-get awk basename bash break cargo cat cd chmod chroot cksum
-    command continue cp cut date declare dirname dpkg echo env exec exit expand export false
+    command continue cp cut date declare diff dirname dpkg echo env exec exit expand export false
     find flock git grep head id install kill ldd ln local ls make mapfile mkdir mktemp mount
     mv nice nproc nsenter paste printf prlimit read return rm rmdir rustc rustup sed seq set
     setpriv sh shift sleep sort tail tar taskset tee test timeout touch tr trap true umount
