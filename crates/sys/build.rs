@@ -14,7 +14,8 @@ fn dpdk() {
         panic!("DPDK's development files are needed (Debian: libdpdk-dev): {e}")
     });
     let mut build = cc::Build::new();
-    // Its headers are compiled for the instructions that they need at least, and expect the configuration before all others.
+    // Its headers are compiled for the instructions that they need at least, and expect the
+    // configuration before all others.
     build
         .file("dpdk/shim.c")
         .includes(&library.include_paths)

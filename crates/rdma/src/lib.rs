@@ -39,10 +39,10 @@
 //! # }
 //! ```
 //!
-//! Peers write registered memory at any time, so it is never lent as a slice: programs read and write
-//! it by copies and by atomic words. Nothing is encrypted or authenticated: a peer that reaches a
-//! listener and is accepted can use the memory that the program opens to it. Addresses other than
-//! loopback need [`Options::insecure_network`].
+//! Peers write registered memory at any time, so it is never lent as a slice: programs read and
+//! write it by copies and by atomic words. Nothing is encrypted or authenticated: a peer that
+//! reaches a listener and is accepted can use the memory that the program opens to it. Addresses
+//! other than loopback need [`Options::insecure_network`].
 //!
 //! Several threads may use one object. Dropping an object gives it back to the device; the objects
 //! that it depends on live as long.

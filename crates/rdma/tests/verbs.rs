@@ -149,7 +149,8 @@ fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
     }
 }
 
-/// Messages come before their receives, at last more of them than are kept: own Reads go on meanwhile, and all arrive.
+/// Messages come before their receives, at last more of them than are kept: own Reads go on
+/// meanwhile, and all arrive.
 #[test]
 fn messages_wait_for_their_receives() {
     const LEN: usize = 64 << 10;
@@ -182,7 +183,8 @@ fn messages_wait_for_their_receives() {
     }
 }
 
-/// A program's credits may be Writes of its peer's: it sends, takes completions that are there already, and looks in its memory.
+/// A program's credits may be Writes of its peer's: it sends, takes completions that are there
+/// already, and looks in its memory.
 #[test]
 fn what_comes_is_placed_while_a_program_only_posts_and_takes() {
     let [a, b] = connected(Options::default(), 4096);
@@ -213,7 +215,8 @@ fn what_comes_is_placed_while_a_program_only_posts_and_takes() {
             }
         })
     };
-    // Sends, since a Write completes only when the other side has placed it; nobody takes them there.
+    // Sends, since a Write completes only when the other side has placed it; nobody takes them
+    // there.
     let post = |id| a.send(id, SendOp::Send, 0..1);
     // Who was asked may send once he has heard something.
     post(1);
@@ -362,8 +365,9 @@ enum Opens {
     RegionOf(WindowKind),
 }
 
-/// Binding and fast registration give a tag another key, and dropping its owner has to end it under that key: peers went on to
-/// write otherwise, and neither the tag nor the domain was ever given back, which shows as a panic here.
+/// Binding and fast registration give a tag another key, and dropping its owner has to end it under
+/// that key: peers went on to write otherwise, and neither the tag nor the domain was ever given
+/// back, which shows as a panic here.
 #[test]
 fn nothing_is_placed_after_what_opened_memory_is_dropped() {
     for opens in [
@@ -622,8 +626,8 @@ fn misuse_is_an_error() {
     });
 }
 
-/// A program that is done says so and exits, and what it did not read makes its kernel reset the connection. Its peer finds that
-/// out by sending, and has its last words all the same.
+/// A program that is done says so and exits, and what it did not read makes its kernel reset the
+/// connection. Its peer finds that out by sending, and has its last words all the same.
 #[test]
 fn last_words_are_heard_by_who_finds_the_end_by_sending() {
     let [a, b] = connected(Options { threading: Threading::Caller, ..Options::default() }, 64);

@@ -178,8 +178,8 @@ impl Wire {
         self.0.borrow_mut().down(host);
     }
 
-    /// The address of the process at `host`: a fixed one on a lossy wire, that of its life (none while it
-    /// is down) on a lossless one.
+    /// The address of the process at `host`: a fixed one on a lossy wire, that of its life (none
+    /// while it is down) on a lossless one.
     #[must_use]
     pub fn addr(&self, host: HostId) -> Option<Addr> {
         self.0.borrow().addr(host)

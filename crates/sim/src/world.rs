@@ -1,4 +1,5 @@
-//! The world: hosts, each with a clock, a disk and at most one live process, on one wire, in virtual time from one seed.
+//! The world: hosts, each with a clock, a disk and at most one live process, on one wire, in
+//! virtual time from one seed.
 //!
 //! ```text
 //!  event queue, by (time, seq):  arrival of a datagram · a turn · a write safe · crash · start · pause · partition · heal ·
@@ -6,11 +7,12 @@
 //!  one turn of a host:           Process::turn(Outside { now, port, disk, score, … })  — as one turn of a real worker
 //! ```
 //!
-//! What always holds: everything that happens follows from the seed and the options, so a run repeats itself; a process
-//! that dies loses all that it had but its disk; nothing happens at a host between its turns.
+//! What always holds: everything that happens follows from the seed and the options, so a run
+//! repeats itself; a process that dies loses all that it had but its disk; nothing happens at a
+//! host between its turns.
 //!
-//! Not here: what the processes do (see [`crate::node`] for one that runs an endpoint with a store machine), and what is
-//! right (see [`crate::check`]).
+//! Not here: what the processes do (see [`crate::node`] for one that runs an endpoint with a store
+//! machine), and what is right (see [`crate::check`]).
 
 use std::fmt::Debug;
 
@@ -23,7 +25,8 @@ use crate::wire::{self, HostId, Port, Wire};
 
 /// What runs on a host. `S` is the score: what the test keeps of the run, outside of all processes.
 pub trait Process<S> {
-    /// One turn: take what has arrived, do it, send. True if it wants another turn although nothing happens.
+    /// One turn: take what has arrived, do it, send. True if it wants another turn although nothing
+    /// happens.
     fn turn(&mut self, outside: &mut Outside<'_, S>) -> bool;
 
     /// When it wants a turn although nothing arrives, by its own clock.
@@ -297,8 +300,8 @@ impl<S> World<S> {
         true
     }
 
-    /// From now on nothing goes wrong any more: partitions heal, pauses end, dead hosts start, the wire is clean, disks have
-    /// room.
+    /// From now on nothing goes wrong any more: partitions heal, pauses end, dead hosts start, the
+    /// wire is clean, disks have room.
     pub fn calm(&mut self) {
         self.options.chaos.every_ns = 0;
         self.wire.set_fault(Default::default());
@@ -348,7 +351,8 @@ impl<S> World<S> {
         self.wake(id, self.now);
     }
 
-    /// Stops the process at `host` for `ns`: it then goes on, with its clock further and its inbox full.
+    /// Stops the process at `host` for `ns`: it then goes on, with its clock further and its inbox
+    /// full.
     pub fn pause(&mut self, host: HostId, ns: u64) {
         self.note(3, host);
         let host = &mut self.hosts[host];
@@ -423,7 +427,8 @@ impl<S> World<S> {
             self.crash(id, Some(down_ns));
             return;
         }
-        // A process that waits for room towards a peer polls; the longer it does so in vain, the rarer its turns.
+        // A process that waits for room towards a peer polls; the longer it does so in vain, the
+        // rarer its turns.
         host.idle_turns = if more { (host.idle_turns + 1).min(60) } else { 0 };
         let patience_ns = self.options.turn_ns << (host.idle_turns / 10);
         let more_at = (more || self.wire.waiting(id)).then(|| self.now.after(patience_ns));
@@ -478,7 +483,8 @@ impl<S> World<S> {
         self.hosts.iter_mut().for_each(|host| host.disk.set_full(full));
     }
 
-    /// Divides the hosts into two camps at random, between which nothing passes for `ns`, in one direction or both.
+    /// Divides the hosts into two camps at random, between which nothing passes for `ns`, in one
+    /// direction or both.
     pub fn partition(&mut self, ns: u64) {
         let (camp, both) = (self.rng.u64(), self.rng.chance(500_000));
         self.note(4, camp as usize);

@@ -1,7 +1,9 @@
-//! Doors for the fuzzer alone (`--cfg fuzzing`), to parsers of what another process or the kernel says that nobody else calls by
-//! themselves. Each takes any octets; what must hold is asserted behind it.
+//! Doors for the fuzzer alone (`--cfg fuzzing`), to parsers of what another process or the kernel
+//! says that nobody else calls by themselves. Each takes any octets; what must hold is asserted
+//! behind it.
 
-/// A ring of memif's under whatever its peer writes into it, as a script: both ends, both directions.
+/// A ring of memif's under whatever its peer writes into it, as a script: both ends, both
+/// directions.
 pub fn memif_ring(script: &[u8]) {
     crate::device::memif::fuzz_ring(script);
 }

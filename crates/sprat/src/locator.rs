@@ -1,4 +1,5 @@
-//! Service locators: one line of text that says where a service is and how to reach it, in RAMCloud's grammar.
+//! Service locators: one line of text that says where a service is and how to reach it, in
+//! RAMCloud's grammar.
 //!
 //! ```text
 //! locators := locator (';' locator)*
@@ -10,10 +11,12 @@
 //! ```
 //! Spaces may stand around every token. Of a key given twice the last one holds.
 //!
-//! [`Locator`] is the text taken apart and nothing more: any protocol and any keys. [`Locator::kind`] says what it means
-//! by the table of protocols ([`PROTOCOLS`]). `Display` writes a form that parses to an equal locator.
+//! [`Locator`] is the text taken apart and nothing more: any protocol and any keys.
+//! [`Locator::kind`] says what it means by the table of protocols ([`PROTOCOLS`]). `Display` writes
+//! a form that parses to an equal locator.
 //!
-//! Not here: sockets. A name is looked up by [`HostPort::resolve`], which may block on the resolver.
+//! Not here: sockets. A name is looked up by [`HostPort::resolve`], which may block on the
+//! resolver.
 
 use std::fmt;
 use std::io;

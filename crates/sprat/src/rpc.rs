@@ -1,12 +1,13 @@
-//! RPC for programs: a [`Client`] with sessions to any number of servers, and a [`Server`] that answers.
+//! RPC for programs: a [`Client`] with sessions to any number of servers, and a [`Server`] that
+//! answers.
 //!
-//! Requests and replies are bytes, up to 16 MiB. A request runs at most once; when the client cannot know whether it
-//! ran, the error says so ([`RpcError::maybe_executed`]). A session survives the loss of its connection: the requests in
-//! flight fail, the next one connects anew.
+//! Requests and replies are bytes, up to 16 MiB. A request runs at most once; when the client
+//! cannot know whether it ran, the error says so ([`RpcError::maybe_executed`]). A session survives
+//! the loss of its connection: the requests in flight fail, the next one connects anew.
 //!
-//! Neither type starts a thread: a client makes progress while one of its methods runs, a server while
-//! [`Server::run`] does. Both are `Send` and not `Sync`: one thread at a time. To answer from other threads, see
-//! [`Replier`].
+//! Neither type starts a thread: a client makes progress while one of its methods runs, a server
+//! while [`Server::run`] does. Both are `Send` and not `Sync`: one thread at a time. To answer from
+//! other threads, see [`Replier`].
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -87,20 +88,22 @@ impl Client {
         Ok(Self { worker, sessions: 0, started: Vec::new() })
     }
 
-    /// Opens a session with the server at `locators`: one, or several separated by `;`, the best first. What fails at once
-    /// is passed over, what does not answer within 250 ms is raced by the next one, and the first that opens is used.
+    /// Opens a session with the server at `locators`: one, or several separated by `;`, the best
+    /// first. What fails at once is passed over, what does not answer within 250 ms is raced by the
+    /// next one, and the first that opens is used.
     ///
     /// # Errors
-    /// The locators are malformed, or each is of a kind that is not built, names no host or server that can be found, or
-    /// failed by a system call. Whether the server answers shows with the first request.
+    /// The locators are malformed, or each is of a kind that is not built, names no host or server
+    /// that can be found, or failed by a system call. Whether the server answers shows with the
+    /// first request.
     pub fn connect(&mut self, locators: &str) -> io::Result<Session> {
         self.worker.connect(Link(self.sessions), locators)?;
         self.sessions += 1;
         Ok(Session(self.sessions - 1))
     }
 
-    /// Why the server of a session could last not be reached, or why the session ended: each locator that was tried with
-    /// its cause. `None` if nothing of that kind happened.
+    /// Why the server of a session could last not be reached, or why the session ended: each
+    /// locator that was tried with its cause. `None` if nothing of that kind happened.
     pub fn why(&mut self, session: Session) -> Option<&str> {
         self.worker.machine().whys.get(&session.0).map(|why| &**why)
     }
@@ -123,7 +126,8 @@ impl Client {
         Ok(reply)
     }
 
-    /// As [`Client::call`], with the reply in a buffer that the caller keeps: no allocation for short ones.
+    /// As [`Client::call`], with the reply in a buffer that the caller keeps: no allocation for
+    /// short ones.
     ///
     /// # Errors
     /// [`RpcError`]; `reply` is then empty.
@@ -137,8 +141,8 @@ impl Client {
         self.call_meanwhile(session, request, timeout, reply, || ())
     }
 
-    /// As [`Client::call_into`], and `meanwhile` is called before each turn that waits: whoever counts what the processor
-    /// does for one request lets the server have its turns there.
+    /// As [`Client::call_into`], and `meanwhile` is called before each turn that waits: whoever
+    /// counts what the processor does for one request lets the server have its turns there.
     ///
     /// # Errors
     /// As [`Client::call_into`].
@@ -171,9 +175,10 @@ impl Client {
         }
     }
 
-    /// Starts a request; its outcome comes by [`Client::poll`], [`Client::wait`] or [`Client::completed`]. It goes out
-    /// with the next turn, which [`Client::turn`] is and every method makes that waits: what is started at a time goes
-    /// out together, in few system calls, and what the cache lacks of many sessions is loaded for all at once.
+    /// Starts a request; its outcome comes by [`Client::poll`], [`Client::wait`] or
+    /// [`Client::completed`]. It goes out with the next turn, which [`Client::turn`] is and every
+    /// method makes that waits: what is started at a time goes out together, in few system calls,
+    /// and what the cache lacks of many sessions is loaded for all at once.
     pub fn start(
         &mut self,
         session: Session,
@@ -200,7 +205,8 @@ impl Client {
         self.worker.turn()
     }
 
-    /// One turn, resting as long as idling has earned: call it in a loop that waits for completions.
+    /// One turn, resting as long as idling has earned: call it in a loop that waits for
+    /// completions.
     pub fn turn_and_rest(&mut self) {
         self.prefetch();
         self.worker.turn_and_rest();
@@ -346,7 +352,8 @@ pub struct Call<'a> {
     pub caller: Caller,
     /// How much longer its client waits, if it said so.
     pub time_left: Option<Duration>,
-    /// An empty vector to make the reply in. It has been another one's before, so that a short reply needs no allocation.
+    /// An empty vector to make the reply in. It has been another one's before, so that a short
+    /// reply needs no allocation.
     pub room: Vec<u8>,
 }
 
@@ -393,8 +400,8 @@ impl<S: Service> Server<S> {
     /// A server that listens at each of `locators`.
     ///
     /// # Errors
-    /// A locator is malformed or of a kind that is not built, its name or port is in use, its address is not allowed, or
-    /// a system call failed; the error names the locator.
+    /// A locator is malformed or of a kind that is not built, its name or port is in use, its
+    /// address is not allowed, or a system call failed; the error names the locator.
     pub fn listen(locators: &[&str], service: S) -> io::Result<Self> {
         Self::listen_with(Options::default(), locators, service)
     }

@@ -1,5 +1,5 @@
-//! The RPC endpoint over real UDP sockets that lose, double, reorder and damage: every request completes with the right
-//! reply, and none is executed twice.
+//! The RPC endpoint over real UDP sockets that lose, double, reorder and damage: every request
+//! completes with the right reply, and none is executed twice.
 
 use std::collections::HashMap;
 

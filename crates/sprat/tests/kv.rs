@@ -1,4 +1,5 @@
-//! The store door for programs: a coordinator and servers in threads of this process, over every transport.
+//! The store door for programs: a coordinator and servers in threads of this process, over every
+//! transport.
 
 use std::thread::JoinHandle;
 use std::time::Duration;

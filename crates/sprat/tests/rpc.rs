@@ -1,4 +1,5 @@
-//! The RPC door for programs, over every transport that needs no privilege: the same tests for each.
+//! The RPC door for programs, over every transport that needs no privilege: the same tests for
+//! each.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -179,8 +180,8 @@ over!(
 over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");
 
-/// Who calls with a checksum where the server has none learns that nobody answers, soon; and a client who calls through one end
-/// of a memory both with and without is told at once.
+/// Who calls with a checksum where the server has none learns that nobody answers, soon; and a
+/// client who calls through one end of a memory both with and without is told at once.
 #[test]
 fn checksums_are_agreed_on_by_the_locator() {
     let socket = format!("/tmp/sprat-minds-{}", std::process::id());

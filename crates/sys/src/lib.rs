@@ -1,5 +1,5 @@
-//! The parts of Linux that Sprat needs and no safe library offers. All unsafe code outside the C ABI of
-//! `sprat-verbs` belongs here.
+//! The parts of Linux that Sprat needs and no safe library offers. All unsafe code outside the C
+//! ABI of `sprat-verbs` belongs here.
 //!
 //! Memory: [`memory`] maps it, shares it and copies it, also where it may vanish during the copy;
 //! [`ring`] is a queue of messages between two processes in it. Frames: [`packet`] has the ring of

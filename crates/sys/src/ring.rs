@@ -8,21 +8,24 @@
 //!                                        word = tag (40 bits) | length (24 bits)
 //! ```
 //!
-//! Records begin at multiples of 64 bytes and never wrap: a pad record fills the end. The tag is a function of the ring's
-//! secret and of the record's position, which grows for ever, so a word left from an earlier lap, or payload that lies
-//! where a word will be, is no record, and nothing is ever cleared. The producer writes the payload, then the word: one
-//! cache line both signals and carries a small message, and the consumer watches just the word at its own head. The
-//! consumer tells its head every eighth of a ring, and the producer looks at it only when its last copy says full.
+//! Records begin at multiples of 64 bytes and never wrap: a pad record fills the end. The tag is a
+//! function of the ring's secret and of the record's position, which grows for ever, so a word left
+//! from an earlier lap, or payload that lies where a word will be, is no record, and nothing is
+//! ever cleared. The producer writes the payload, then the word: one cache line both signals and
+//! carries a small message, and the consumer watches just the word at its own head. The consumer
+//! tells its head every eighth of a ring, and the producer looks at it only when its last copy says
+//! full.
 //!
-//! What always holds, whatever the other side writes: no access outside the ring, no panic; a word is read once and its
-//! length checked before use; a payload is copied out before anybody looks at it; a head that cannot be, or a length
-//! that cannot be, makes the ring [`Broken`], for good.
+//! What always holds, whatever the other side writes: no access outside the ring, no panic; a word
+//! is read once and its length checked before use; a payload is copied out before anybody looks at
+//! it; a head that cannot be, or a length that cannot be, makes the ring [`Broken`], for good.
 //!
-//! **Sleeping.** A consumer that wants to sleep raises `sleeping`, has every processor pass a barrier
-//! ([`barrier()`]), and looks once more: either it sees the record, or the producer, which looks at `sleeping` after it
-//! has published, sees the flag. The barrier is on the sleeper's side alone; a producer pays for a plain load. Where
-//! the kernel has no such barrier, both sides use fences (`fenced`). A producer that waits for room does the same with
-//! `waiting` and the head. Whoever finds a flag lowers it and wakes its owner, by means that are not the ring's business.
+//! **Sleeping.** A consumer that wants to sleep raises `sleeping`, has every processor pass a
+//! barrier ([`barrier()`]), and looks once more: either it sees the record, or the producer, which
+//! looks at `sleeping` after it has published, sees the flag. The barrier is on the sleeper's side
+//! alone; a producer pays for a plain load. Where the kernel has no such barrier, both sides use
+//! fences (`fenced`). A producer that waits for room does the same with `waiting` and the head.
+//! Whoever finds a flag lowers it and wakes its owner, by means that are not the ring's business.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};

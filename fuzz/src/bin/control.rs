@@ -1,4 +1,5 @@
-//! Messages of membership, tables and leases: no bytes panic, and whatever parses is written back as the same bytes.
+//! Messages of membership, tables and leases: no bytes panic, and whatever parses is written back
+//! as the same bytes.
 
 #![no_main]
 

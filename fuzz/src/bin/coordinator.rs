@@ -1,4 +1,5 @@
-//! The coordinator: whatever its disk and the network hold, it refuses or answers, and never panics.
+//! The coordinator: whatever its disk and the network hold, it refuses or answers, and never
+//! panics.
 
 #![no_main]
 

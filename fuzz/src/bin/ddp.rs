@@ -1,5 +1,5 @@
-//! DDP headers: no bytes panic; what parses is written back as it came, but for reserved bits; a message is cut into segments
-//! that are its bytes, the last one marked.
+//! DDP headers: no bytes panic; what parses is written back as it came, but for reserved bits; a
+//! message is cut into segments that are its bytes, the last one marked.
 
 #![no_main]
 

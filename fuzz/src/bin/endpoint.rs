@@ -1,10 +1,11 @@
-//! The transport's state machine: a client and a server in virtual time, and a wire that does what the input says: it
-//! delivers, loses, doubles, reorders, replays and damages packets, forges their fields under a right checksum, and
-//! brings those of a stranger; the programs ask, answer, refuse, cancel, close and restart.
+//! The transport's state machine: a client and a server in virtual time, and a wire that does what
+//! the input says: it delivers, loses, doubles, reorders, replays and damages packets, forges their
+//! fields under a right checksum, and brings those of a stranger; the programs ask, answer, refuse,
+//! cancel, close and restart.
 //!
-//! Always: nothing panics; every request ends exactly once; every slice comes back exactly once, and is not read after
-//! that. As long as nobody forges with a session's token, every request also runs at most once, has the right reply, and
-//! ends by itself as soon as the wire is calm.
+//! Always: nothing panics; every request ends exactly once; every slice comes back exactly once,
+//! and is not read after that. As long as nobody forges with a session's token, every request also
+//! runs at most once, has the right reply, and ends by itself as soon as the wire is calm.
 
 #![no_main]
 

@@ -1,6 +1,8 @@
-//! The headers of IP and below it: no octets panic; what parses is written back as it came, but for what is passed over.
+//! The headers of IP and below it: no octets panic; what parses is written back as it came, but for
+//! what is passed over.
 //!
-//! The first octet says which header; the rest is a peer's. Checksums are made right before, where one would end it all.
+//! The first octet says which header; the rest is a peer's. Checksums are made right before, where
+//! one would end it all.
 
 #![no_main]
 

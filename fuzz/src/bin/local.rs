@@ -1,5 +1,5 @@
-//! What the host hears beside messages: the hellos of shared memory, what the kernel answers about an interface, and the marks that a
-//! server echoes. No octets panic.
+//! What the host hears beside messages: the hellos of shared memory, what the kernel answers about
+//! an interface, and the marks that a server echoes. No octets panic.
 //!
 //! The first octet says which; the rest is theirs.
 

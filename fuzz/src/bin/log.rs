@@ -1,4 +1,5 @@
-//! Log entries: no bytes make the parser, the seal or a replay panic, and what is sealed is replayed.
+//! Log entries: no bytes make the parser, the seal or a replay panic, and what is sealed is
+//! replayed.
 
 #![no_main]
 

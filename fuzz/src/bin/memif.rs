@@ -1,5 +1,5 @@
-//! memif: no octets at the control socket panic, and what parses is written back as it came; no descriptor and no index in a ring
-//! leads anywhere but into its memory.
+//! memif: no octets at the control socket panic, and what parses is written back as it came; no
+//! descriptor and no index in a ring leads anywhere but into its memory.
 //!
 //! The first octet says which of the two; the rest is the peer's.
 

@@ -1,5 +1,6 @@
-//! MPA: no bytes make start-up or an FPDU stream panic, what comes out does not depend on where the stream was cut, what
-//! is framed comes back, and what parses as a start-up frame is written as the same frame.
+//! MPA: no bytes make start-up or an FPDU stream panic, what comes out does not depend on where the
+//! stream was cut, what is framed comes back, and what parses as a start-up frame is written as the
+//! same frame.
 //!
 //! The first byte says what is tried and how; the rest is what a peer sends.
 

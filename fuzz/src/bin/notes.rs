@@ -1,5 +1,6 @@
-//! RPC over queue pairs, one side of it: no Sends of a peer, and nothing that its messages' memory turns out to hold, panic,
-//! are kept beyond the limits, or leave a request without exactly one end.
+//! RPC over queue pairs, one side of it: no Sends of a peer, and nothing that its messages' memory
+//! turns out to hold, panic, are kept beyond the limits, or leave a request without exactly one
+//! end.
 //!
 //! The first byte says which side listens; then come steps: what comes, or what the program does.
 

@@ -1,5 +1,5 @@
-//! RPC packets: no bytes panic, with a checksum or without; what parses is written back as the same header, and a body
-//! of a kind that has a form can be read whole.
+//! RPC packets: no bytes panic, with a checksum or without; what parses is written back as the same
+//! header, and a body of a kind that has a form can be read whole.
 
 #![no_main]
 

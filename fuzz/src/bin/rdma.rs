@@ -1,8 +1,10 @@
-//! The whole engine between two hostile peers and a program that does what the bytes say: nothing panics, nothing is placed
-//! outside of what was opened, every request completes at most once and in order, every stream ends once.
+//! The whole engine between two hostile peers and a program that does what the bytes say: nothing
+//! panics, nothing is placed outside of what was opened, every request completes at most once and
+//! in order, every stream ends once.
 //!
-//! The bytes are a script: each step is one byte for what happens, one for how much, and that many more as its matter. There
-//! are no CRCs unless the first byte asks for them, so that what peers say gets as far as it can.
+//! The bytes are a script: each step is one byte for what happens, one for how much, and that many
+//! more as its matter. There are no CRCs unless the first byte asks for them, so that what peers
+//! say gets as far as it can.
 
 #![no_main]
 

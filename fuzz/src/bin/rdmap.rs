@@ -1,5 +1,5 @@
-//! RDMAP's messages: no bytes panic; what parses is written back as it came, but for reserved bits and what an operation does
-//! not use; a Terminate that we would send is read back as it was meant.
+//! RDMAP's messages: no bytes panic; what parses is written back as it came, but for reserved bits
+//! and what an operation does not use; a Terminate that we would send is read back as it was meant.
 
 #![no_main]
 

@@ -1,8 +1,8 @@
-//! The IP layer: whatever frames arrive, in whatever order and time, nothing panics, the way back works in the end, and what is
-//! kept stays within its limits.
+//! The IP layer: whatever frames arrive, in whatever order and time, nothing panics, the way back
+//! works in the end, and what is kept stays within its limits.
 //!
-//! The input is a script: frames of the fuzzer's own, with checksums made right or not, frames of a real conversation changed,
-//! datagrams and echo requests of ours, and time.
+//! The input is a script: frames of the fuzzer's own, with checksums made right or not, frames of a
+//! real conversation changed, datagrams and echo requests of ours, and time.
 
 #![no_main]
 
@@ -176,7 +176,8 @@ impl World {
         self.turn();
     }
 
-    /// Nothing comes from outside any more: within some time datagrams pass again, whatever was believed before.
+    /// Nothing comes from outside any more: within some time datagrams pass again, whatever was
+    /// believed before.
     fn finish(mut self) {
         for v6 in [false, true] {
             let before = self.got[1];

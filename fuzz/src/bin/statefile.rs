@@ -1,4 +1,5 @@
-//! The coordinator's state file: whatever its bytes are, they are refused or read, and what was read can be written again.
+//! The coordinator's state file: whatever its bytes are, they are refused or read, and what was
+//! read can be written again.
 
 #![no_main]
 

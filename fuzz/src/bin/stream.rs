@@ -1,5 +1,5 @@
-//! RPC over a byte stream: what a stream makes of bytes does not depend on where they are cut, and no bytes panic or cost
-//! more memory than a few times their number.
+//! RPC over a byte stream: what a stream makes of bytes does not depend on where they are cut, and
+//! no bytes panic or cost more memory than a few times their number.
 //!
 //! The first byte says which side listens and how the rest is cut.
 

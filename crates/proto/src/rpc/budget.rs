@@ -1,17 +1,18 @@
-//! Room for messages that have come in part: one [`Budget`] for all connections that a transport accepted, so that
-//! stalled senders neither take all memory nor keep others out.
+//! Room for messages that have come in part: one [`Budget`] for all connections that a transport
+//! accepted, so that stalled senders neither take all memory nor keep others out.
 //!
 //! ```text
 //!  take ─► holds ── brought … ──► give, leave
 //!    │       └─ 5 s without a byte, or slow while another waits for 1 s ─► late: its connection is to be ended
 //!    └───► waits, and its connection is not read ── room ─► granted
 //! ```
-//! A message takes room for its whole length before more of it than [`FREE`] bytes are kept. So every message that has
-//! room can be finished, and no two wait for each other. The shortest message that waits gets room first, and every 16th
-//! time the oldest; long messages leave a fifth of the room to the others.
+//! A message takes room for its whole length before more of it than [`FREE`] bytes are kept. So
+//! every message that has room can be finished, and no two wait for each other. The shortest
+//! message that waits gets room first, and every 16th time the oldest; long messages leave a fifth
+//! of the room to the others.
 //!
-//! Always: the room taken is no more than the limit, unless one message alone is longer. Not here: the memory, and the
-//! connections, which are names.
+//! Always: the room taken is no more than the limit, unless one message alone is longer. Not here:
+//! the memory, and the connections, which are names.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -20,9 +21,11 @@ use super::limits::MAX_MESSAGE;
 use crate::Instant;
 use crate::time::{MS, SECOND};
 
-/// Messages up to this length need no room. With the most connections (65,536) these come to 256 MiB.
+/// Messages up to this length need no room. With the most connections (65,536) these come to 256
+/// MiB.
 pub const FREE: usize = 4 << 10;
-/// The room of one transport: four messages of the greatest length, and a fifth for the store's values.
+/// The room of one transport: four messages of the greatest length, and a fifth for the store's
+/// values.
 pub const MOST: usize = 5 * MAX_MESSAGE;
 /// Messages above this length are long: the store has no values that are longer.
 const LONG: usize = (1 << 20) + FREE;
@@ -89,8 +92,8 @@ impl Budget {
         }
     }
 
-    /// Takes room for `len` bytes on the connection `name`, besides what it has. False if there is none: it waits, until
-    /// [`Budget::granted`] names it.
+    /// Takes room for `len` bytes on the connection `name`, besides what it has. False if there is
+    /// none: it waits, until [`Budget::granted`] names it.
     pub fn take(&mut self, now: Instant, name: u32, len: usize) -> bool {
         if self.fits(len) && self.waiting.iter().all(|waiter| waiter.len > len) {
             self.hold(now, name, len);
@@ -133,13 +136,14 @@ impl Budget {
         self.grant(now);
     }
 
-    /// A connection that waited and has room now. Call until `None` after [`Budget::give`] and [`Budget::leave`].
+    /// A connection that waited and has room now. Call until `None` after [`Budget::give`] and
+    /// [`Budget::leave`].
     pub fn granted(&mut self) -> Option<u32> {
         self.granted.pop_front()
     }
 
-    /// A connection that is to be ended, since it stands still or is the slowest while others wait; [`Budget::leave`] must
-    /// follow. Call until `None` after [`Budget::tick`].
+    /// A connection that is to be ended, since it stands still or is the slowest while others wait;
+    /// [`Budget::leave`] must follow. Call until `None` after [`Budget::tick`].
     pub fn late(&mut self) -> Option<u32> {
         self.late.pop_front()
     }
@@ -353,7 +357,8 @@ mod tests {
         panic!("the long one starves");
     }
 
-    /// 80 connections that stall with one byte missing took 1.3 GB, and would keep an honest message out for ever.
+    /// 80 connections that stall with one byte missing took 1.3 GB, and would keep an honest
+    /// message out for ever.
     #[test]
     fn eighty_stalled_senders_keep_an_honest_one_out_for_seconds_only() {
         let mut budget = Budget::new(MOST);

@@ -1,4 +1,5 @@
-//! RPC over a queue pair: what one Send says, and when one may be sent. The frames are the byte stream's ([`super::stream`]).
+//! RPC over a queue pair: what one Send says, and when one may be sent. The frames are the byte
+//! stream's ([`super::stream`]).
 //!
 //! ```text
 //!  note := u8 kind | u8 0 | u16 granted | u16 finished | u16 0 | rest          big-endian
@@ -6,12 +7,13 @@
 //!    kind 2  u32 tag | u32 0 | u64 address | frame header     the message lies there: read it
 //!  hello (private data of the connection) := "SPRT" | u8 version | u8 0 | u16 receives | u32 octets of a receive
 //! ```
-//! A message that fits a receive goes in a Send, with others if they fit too. A longer one stays in registered memory of its
-//! sender, the note names the place, and the receiver reads it from there as fast as it finds room: so a receiver's memory
-//! depends on what it reads, never on what is sent to it, and one small message never waits behind a long one's octets.
+//! A message that fits a receive goes in a Send, with others if they fit too. A longer one stays in
+//! registered memory of its sender, the note names the place, and the receiver reads it from there
+//! as fast as it finds room: so a receiver's memory depends on what it reads, never on what is sent
+//! to it, and one small message never waits behind a long one's octets.
 //!
-//! Always holds: a Send finds a receive. One receive of the peer is kept for a note that grants more, so that two sides
-//! which have used up all others never wait for each other.
+//! Always holds: a Send finds a receive. One receive of the peer is kept for a note that grants
+//! more, so that two sides which have used up all others never wait for each other.
 //!
 //! Not here: the queue pair and its memory (`host`), frames and requests ([`super::stream`]).
 
@@ -129,7 +131,8 @@ impl Note {
 }
 
 impl Place {
-    /// Takes the place off an announcement, of which the note's header is off; what is left is a frame's header.
+    /// Takes the place off an announcement, of which the note's header is off; what is left is a
+    /// frame's header.
     ///
     /// # Errors
     /// [`Bad`]: it is too short, or has something where zeros should be.
@@ -193,8 +196,8 @@ pub struct Credits {
     /// The peer's that wait for our Sends, and how many there are in all.
     free: u16,
     all: u16,
-    /// Ours that were posted anew and that the peer does not know of, how many there are in all, and from how many on it is
-    /// told by a note of its own.
+    /// Ours that were posted anew and that the peer does not know of, how many there are in all,
+    /// and from how many on it is told by a note of its own.
     owed: u16,
     ours: u16,
     tell: u16,

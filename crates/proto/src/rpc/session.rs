@@ -1,7 +1,8 @@
-//! What a session is while nothing happens on it: 64 bytes, a cache line, at either side. Whatever an RPC needs while
-//! it is under way lives in a [slot](super::slot).
+//! What a session is while nothing happens on it: 64 bytes, a cache line, at either side. Whatever
+//! an RPC needs while it is under way lives in a [slot](super::slot).
 //!
-//! Always: a server session's channel word moves forward only, so a request number is accepted at most once.
+//! Always: a server session's channel word moves forward only, so a request number is accepted at
+//! most once.
 
 use super::limits::CHANNELS;
 use super::slab::NONE;

@@ -1,9 +1,10 @@
-//! Items by number. [`Slab`] is for what is few and busy: one block of memory, the cheapest index. [`Chunks`] is for what may
-//! be millions: it grows by chunks, each twice as large as the one before, so that growing copies nothing and an
-//! allocator that puts large blocks on huge pages has large blocks.
+//! Items by number. [`Slab`] is for what is few and busy: one block of memory, the cheapest index.
+//! [`Chunks`] is for what may be millions: it grows by chunks, each twice as large as the one
+//! before, so that growing copies nothing and an allocator that puts large blocks on huge pages has
+//! large blocks.
 //!
-//! Always: an index is checked at every use. Numbers given back are used again, the last first, so that few items stay
-//! warm.
+//! Always: an index is checked at every use. Numbers given back are used again, the last first, so
+//! that few items stay warm.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};

@@ -1,4 +1,5 @@
-//! Counters: one for each reason to drop something, one for each event worth knowing. They only grow.
+//! Counters: one for each reason to drop something, one for each event worth knowing. They only
+//! grow.
 
 use crate::count::counters;
 

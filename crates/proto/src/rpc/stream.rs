@@ -1,18 +1,21 @@
-//! RPC over a reliable byte stream: one [`Stream`] for each connection, client and server side alike.
+//! RPC over a reliable byte stream: one [`Stream`] for each connection, client and server side
+//! alike.
 //!
 //! ```text
 //! frame := header (32 bytes) | extension words | message      header: the datagram transport's, see `head`
 //!                                                              both directions: frame*
 //! ```
-//! Every message is one frame, whole. There are no credits, acknowledgements, tokens or checksums: the stream below does
-//! not lose, repeat or damage bytes, and pushes back by itself. Requests are pipelined and answered in any order.
+//! Every message is one frame, whole. There are no credits, acknowledgements, tokens or checksums:
+//! the stream below does not lose, repeat or damage bytes, and pushes back by itself. Requests are
+//! pipelined and answered in any order.
 //!
-//! Bytes come in by [`Stream::input`], where small messages are lent from the caller's buffer, or straight into the
-//! destination of a long message, [`Stream::body`]. They go out as parts for a gathering write: [`Stream::output`] lends
-//! them, [`Stream::written`] says how far the write got.
+//! Bytes come in by [`Stream::input`], where small messages are lent from the caller's buffer, or
+//! straight into the destination of a long message, [`Stream::body`]. They go out as parts for a
+//! gathering write: [`Stream::output`] lends them, [`Stream::written`] says how far the write got.
 //!
-//! Always holds: what a peer claims allocates nothing; buffers grow with the bytes that came. At most once ends with the
-//! connection: a request whose last byte was written may have been executed, any other was not.
+//! Always holds: what a peer claims allocates nothing; buffers grow with the bytes that came. At
+//! most once ends with the connection: a request whose last byte was written may have been
+//! executed, any other was not.
 //!
 //! Not here: connecting, sockets, and who polls which connection.
 
@@ -165,8 +168,8 @@ struct Request {
 }
 
 impl Stream {
-    /// A new connection. `name` tells it from the others that exist now; `queue_limit` bounds the requests that wait for
-    /// a reply.
+    /// A new connection. `name` tells it from the others that exist now; `queue_limit` bounds the
+    /// requests that wait for a reply.
     #[must_use]
     pub fn new(name: u16, role: Role, queue_limit: usize) -> Self {
         Self {
@@ -195,8 +198,8 @@ impl Stream {
 
     // Input.
 
-    /// Takes bytes that arrived, `bytes[*at..]`, up to the first thing that they make happen. Call until `None`; then all
-    /// have been taken.
+    /// Takes bytes that arrived, `bytes[*at..]`, up to the first thing that they make happen. Call
+    /// until `None`; then all have been taken.
     pub fn input(
         &mut self,
         now: Instant,
@@ -243,8 +246,9 @@ impl Stream {
         None
     }
 
-    /// Where the bytes that arrive next belong, if they continue a message: append at most so many to the vector, which
-    /// has room for them (and they are at least one), then call [`Stream::filled`].
+    /// Where the bytes that arrive next belong, if they continue a message: append at most so many
+    /// to the vector, which has room for them (and they are at least one), then call
+    /// [`Stream::filled`].
     pub fn body(&mut self) -> Option<(&mut Vec<u8>, usize)> {
         let (head, got) = self.incoming.as_mut()?;
         if got.len() == got.capacity() {
@@ -268,8 +272,8 @@ impl Stream {
         self.deliver(now, head, Payload::Owned(got), ids)
     }
 
-    /// A frame's header whose message comes by itself ([`super::notes`]). `None` if the peer must not send it: the connection
-    /// has ended then.
+    /// A frame's header whose message comes by itself ([`super::notes`]). `None` if the peer must
+    /// not send it: the connection has ended then.
     pub fn announced(&mut self, header: &[u8]) -> Option<Announced> {
         let parsed = match header.len() >= FIXED && header.len() == head::len(header) {
             true => Head::parse(header),
@@ -304,7 +308,8 @@ impl Stream {
         self.partial.is_empty() && self.incoming.is_none() && self.skip == 0
     }
 
-    /// The connection is over because the peer does not keep to the rules of what carries the frames.
+    /// The connection is over because the peer does not keep to the rules of what carries the
+    /// frames.
     pub fn blame(&mut self) {
         if self.ended.is_none() {
             self.bad = Some(Bad::Field);
@@ -323,8 +328,8 @@ impl Stream {
         !self.failed.is_empty()
     }
 
-    /// False while the peer has sent more than we have answered, or more than there is room for: leave its bytes where
-    /// they are.
+    /// False while the peer has sent more than we have answered, or more than there is room for:
+    /// leave its bytes where they are.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         !self.waits
@@ -344,7 +349,8 @@ impl Stream {
         self.paused = paused;
     }
 
-    /// The length of the request that has come in part, if it needs room ([`super::budget`]); 0 if there is none.
+    /// The length of the request that has come in part, if it needs room ([`super::budget`]); 0 if
+    /// there is none.
     #[must_use]
     pub fn assembling(&self) -> usize {
         let len = self.incoming.as_ref().map_or(0, |(head, _)| head.len as usize);
@@ -456,7 +462,8 @@ impl Stream {
         }
     }
 
-    /// The connection is over: every request fails, then [`Event::Closed`] says so on the client's side.
+    /// The connection is over: every request fails, then [`Event::Closed`] says so on the client's
+    /// side.
     pub fn end(&mut self, reason: CloseReason) {
         if self.ended.is_some() {
             return;
@@ -605,8 +612,8 @@ impl Stream {
     }
 }
 
-/// Makes room for `more` bytes of a message (at least one): as many again as have come, some times over, but not more
-/// than it needs.
+/// Makes room for `more` bytes of a message (at least one): as many again as have come, some times
+/// over, but not more than it needs.
 fn grow(head: &Head, got: &mut Vec<u8>, more: usize) {
     let have = got.len() + more;
     let target = FIRST_PIECE.max(GROWTH * have).min(head.len as usize);

@@ -1,8 +1,9 @@
-//! A timing wheel that holds only what is in flight, lazily: an entry says "look at this one then" and is never taken out
-//! before; its owner ignores one that he has since armed for another time.
+//! A timing wheel that holds only what is in flight, lazily: an entry says "look at this one then"
+//! and is never taken out before; its owner ignores one that he has since armed for another time.
 //!
-//! Four levels of 64 buckets, 65.5 µs · 64ⁿ wide: a far entry moves to a finer level when its coarse bucket begins.
-//! Always: an entry fires once, at the first tick not before it is due. Not here: what an entry stands for.
+//! Four levels of 64 buckets, 65.5 µs · 64ⁿ wide: a far entry moves to a finer level when its
+//! coarse bucket begins. Always: an entry fires once, at the first tick not before it is due. Not
+//! here: what an entry stands for.
 
 use alloc::vec::Vec;
 
@@ -94,7 +95,8 @@ mod tests {
     use crate::{Instant, Rng};
     use alloc::vec::Vec;
 
-    /// Whatever the order and the distance, each entry fires once, not early and at most two ticks late.
+    /// Whatever the order and the distance, each entry fires once, not early and at most two ticks
+    /// late.
     #[test]
     fn nothing_is_lost_early_or_late() {
         let mut rng = Rng::seeded(1);

@@ -1,13 +1,14 @@
-//! The packets of the RPC transport: a 32-byte header, optional extension words, a body, and a CRC32C where the driver
-//! can damage bytes. `docs/formats.md` ("RPC packets") is normative.
+//! The packets of the RPC transport: a 32-byte header, optional extension words, a body, and a
+//! CRC32C where the driver can damage bytes. `docs/formats.md` ("RPC packets") is normative.
 //!
 //! ```text
 //!  0 u8  version(3) | type(5)    1 u8 flags    2 u8 channel    3 u8 extension words
 //!  4 u32 session   8 u32 seq   12 u32 msg_len   16 u32 offset   20 u16 ts_us   22 u16 ts_echo_us   24 u64 token
 //! ```
 //!
-//! Always: what [`parse`] accepts can be used without a further length check, and what [`Packet::head`] writes is parsed
-//! back to the same packet. Not here: what any of it means to a session.
+//! Always: what [`parse`] accepts can be used without a further length check, and what
+//! [`Packet::head`] writes is parsed back to the same packet. Not here: what any of it means to a
+//! session.
 
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,8 @@ pub const ECHO: u8 = 0x02;
 pub const RESENT: u8 = 0x04;
 /// The first extension word is the time that the request has left, in microseconds.
 pub const TTL: u8 = 0x08;
-/// In a [`Kind::Busy`]: the request is being executed. Without it the request was refused and will never be executed.
+/// In a [`Kind::Busy`]: the request is being executed. Without it the request was refused and will
+/// never be executed.
 pub const EXECUTING: u8 = 0x10;
 /// In a [`Kind::Data`]: the sender's window is filling, tell at once what has arrived.
 pub const ASK: u8 = 0x20;
@@ -54,11 +56,13 @@ pub enum Kind {
     Data = 1,
     /// `offset`: send up to here. `msg_len`: everything before this has arrived.
     Grant = 2,
-    /// `offset`: the first missing byte. `msg_len`: send up to here. Body: 256 bits, the missing packets from there on.
+    /// `offset`: the first missing byte. `msg_len`: send up to here. Body: 256 bits, the missing
+    /// packets from there on.
     Nack = 3,
     /// Where are you with this request? `offset`: request bytes sent so far. Body: [`ProbeBody`].
     Probe = 4,
-    /// With [`EXECUTING`]: wait. Without: refused, try again in `offset` microseconds under another number.
+    /// With [`EXECUTING`]: wait. Without: refused, try again in `offset` microseconds under another
+    /// number.
     Busy = 5,
     /// The server never saw this request: send it again.
     Unknown = 6,
@@ -68,7 +72,8 @@ pub enum Kind {
     Done = 8,
     /// The server wants to know if the reply has arrived.
     NeedAck = 9,
-    /// `seq`: its number. `offset`: the client's session. `token`: the client's nonce. Body: [`OpenBody`].
+    /// `seq`: its number. `offset`: the client's session. `token`: the client's nonce. Body:
+    /// [`OpenBody`].
     Open = 10,
     /// `token`: the nonce. Body: [`CookieBody`].
     Cookie = 11,
@@ -76,7 +81,8 @@ pub enum Kind {
     Accept = 12,
     /// The client ends the session.
     Close = 13,
-    /// The server does not know the session; `token` echoes the packet that asked, `offset` is a [`ResetReason`].
+    /// The server does not know the session; `token` echoes the packet that asked, `offset` is a
+    /// [`ResetReason`].
     Reset = 14,
 }
 
@@ -434,8 +440,9 @@ fn too_short(words: [u64; 4]) -> Bad {
     kind_of(words).err().unwrap_or(Bad::Short)
 }
 
-/// The checksum of a datagram of `len` bytes, before its first byte: the pseudo-header, which makes it a packet of ours
-/// and its length part of what is checked. All of it that is the same for every length below 2¹⁶ is computed beforehand.
+/// The checksum of a datagram of `len` bytes, before its first byte: the pseudo-header, which makes
+/// it a packet of ours and its length part of what is checked. All of it that is the same for every
+/// length below 2¹⁶ is computed beforehand.
 #[must_use]
 #[inline]
 pub const fn crc_start(len: usize) -> u32 {
@@ -446,8 +453,8 @@ pub const fn crc_start(len: usize) -> u32 {
     !step(step(high, c), d)
 }
 
-/// Which way a datagram seems to travel (true: to the client) and the session that it names, before anything is checked:
-/// good for nothing but to load what [`parse`] will be followed by.
+/// Which way a datagram seems to travel (true: to the client) and the session that it names, before
+/// anything is checked: good for nothing but to load what [`parse`] will be followed by.
 #[must_use]
 #[inline]
 pub fn peek(datagram: &[u8]) -> Option<(bool, u32)> {
@@ -541,7 +548,8 @@ pub struct ProbeBody {
     pub granted: U32,
 }
 
-/// One session in a DONE; as many numbers (u32) follow as bits are set in `channels`, lowest channel first.
+/// One session in a DONE; as many numbers (u32) follow as bits are set in `channels`, lowest
+/// channel first.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]

@@ -1,4 +1,5 @@
-//! As much of pcap, Ethernet, IPv4 and TCP as it takes to get the octets of each connection out of a capture.
+//! As much of pcap, Ethernet, IPv4 and TCP as it takes to get the octets of each connection out of
+//! a capture.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! A capture of two siws (Linux 6.1) that talk to each other, read by our parsers and written again by our emitters: every
-//! octet of every stream is understood, and comes out of our own code as it stands there, pad excepted. See `data/README.md`.
+//! A capture of two siws (Linux 6.1) that talk to each other, read by our parsers and written again
+//! by our emitters: every octet of every stream is understood, and comes out of our own code as it
+//! stands there, pad excepted. See `data/README.md`.
 
 mod capture;
 
@@ -49,7 +50,8 @@ fn iwarp() -> Vec<Connection> {
     all.into_values().filter(|c| c.client.starts_with(b"MPA ID Req Frame")).collect()
 }
 
-/// Takes the start-up frame off `bytes`, checks that we would write it as siw did, and says whether it wants CRCs.
+/// Takes the start-up frame off `bytes`, checks that we would write it as siw did, and says whether
+/// it wants CRCs.
 fn take_start(bytes: &mut &[u8], kind: Kind) -> bool {
     let (start, len) = Start::parse(bytes).expect("it is well formed").expect("it is whole");
     assert_eq!((start.kind, start.revision, start.markers, start.reject), (kind, 2, false, false));
@@ -113,7 +115,8 @@ fn with_clean_pads(bytes: &[u8]) -> Vec<u8> {
     clean
 }
 
-/// The messages of a direction, each with its first header and whole payload; numbers and offsets are checked on the way.
+/// The messages of a direction, each with its first header and whole payload; numbers and offsets
+/// are checked on the way.
 fn messages(direction: &Direction) -> Vec<(Opcode, Header, Vec<u8>)> {
     let mut messages: Vec<(Opcode, Header, Vec<u8>)> = Vec::new();
     let (mut numbers, mut open) = ([0; 4], false);

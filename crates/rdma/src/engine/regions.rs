@@ -257,8 +257,8 @@ impl Regions {
         }
     }
 
-    /// Extends a CRC32C over a span where it lies, if its bytes cannot change before they are sent: a
-    /// message of ours, or a region of ours that a posted request names.
+    /// Extends a CRC32C over a span where it lies, if its bytes cannot change before they are sent:
+    /// a message of ours, or a region of ours that a posted request names.
     fn sum_with(
         &self,
         span: Span,

@@ -1,16 +1,17 @@
-//! A device that writes down what passes: [`Capture`] wraps another one and writes every frame, in both directions, to a file
-//! that Wireshark, tshark and tcpdump read.
+//! A device that writes down what passes: [`Capture`] wraps another one and writes every frame, in
+//! both directions, to a file that Wireshark, tshark and tcpdump read.
 //!
 //! ```text
 //! file    magic a1b23c4d (nanoseconds, in the order of the machine), 2, 4, 0, 0, longest: u32, 1 (Ethernet)
 //! frame   seconds, nanoseconds, bytes kept, bytes of the frame (u32 each), the bytes
 //! ```
-//! A checksum that the device was asked for is filled in, as the frame will have it on the wire, and so is one that the sender
-//! left to a device and that none computed, since the frame never left this machine. A frame that the device cuts is written whole,
-//! and so is one that it joined. Once the file has its limit, frames pass unwritten and are counted.
+//! A checksum that the device was asked for is filled in, as the frame will have it on the wire,
+//! and so is one that the sender left to a device and that none computed, since the frame never
+//! left this machine. A frame that the device cuts is written whole, and so is one that it joined.
+//! Once the file has its limit, frames pass unwritten and are counted.
 //!
-//! [`super::open`] puts it around a device whose options name a file, and around every one while the environment has
-//! [`VARIABLE`].
+//! [`super::open`] puts it around a device whose options name a file, and around every one while
+//! the environment has [`VARIABLE`].
 
 use std::env;
 use std::fs::File;

@@ -1,14 +1,16 @@
 //! The state file on the file system: opened, locked and read, then one record after the other.
 //!
 //! What always holds:
-//! - A record counts once `fdatasync` has returned. One that did not fit leaves no trace: the next one takes its place.
-//! - The file's blocks are there before a record is written, and [`RESERVE`] bytes more, which only the first record of a
-//!   process may use: so a coordinator can be started on a full disk.
+//! - A record counts once `fdatasync` has returned. One that did not fit leaves no trace: the next
+//!   one takes its place.
+//! - The file's blocks are there before a record is written, and [`RESERVE`] bytes more, which only
+//!   the first record of a process may use: so a coordinator can be started on a full disk.
 //! - One process has the file: a lock of the open file, which ends with the process.
-//! - A record counts only while the file is found at its path: what is written to a file that was removed or replaced
-//!   ends with the process.
+//! - A record counts only while the file is found at its path: what is written to a file that was
+//!   removed or replaced ends with the process.
 //!
-//! Not here: what the bytes mean ([`sprat_store::coordinator::statefile`]), and the thread that calls this.
+//! Not here: what the bytes mean ([`sprat_store::coordinator::statefile`]), and the thread that
+//! calls this.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -25,9 +27,11 @@ use sprat_store::coordinator::statefile::{self, AREA, Body, Damage, Log, Opened,
 const GROWTH: u64 = 64 << 10;
 /// Bytes behind the log that the first record after a start may use.
 const RESERVE: u64 = 4096;
-/// The longest file that is read. The greatest state that the coordinator's limits allow has some 100 MB.
+/// The longest file that is read. The greatest state that the coordinator's limits allow has some
+/// 100 MB.
 const LONGEST: u64 = 1 << 30;
-/// The log may have so many bytes more than the checkpoint had, and as many again, before the next checkpoint.
+/// The log may have so many bytes more than the checkpoint had, and as many again, before the next
+/// checkpoint.
 const LOG_BYTES: u64 = 1 << 20;
 
 /// Why a change was not written.
@@ -148,7 +152,8 @@ impl StateFile {
         Ok(read(&self.file)?.pairs)
     }
 
-    /// Says in both superblocks how far the log goes. They are on the disk at the latest with the next record.
+    /// Says in both superblocks how far the log goes. They are on the disk at the latest with the
+    /// next record.
     fn seal(&mut self) -> io::Result<()> {
         for _ in 0..2 {
             let piece = self.log.seal();
@@ -157,7 +162,8 @@ impl StateFile {
         Ok(())
     }
 
-    /// The same, later if there is no room (on file systems that never write in place): the records count without it.
+    /// The same, later if there is no room (on file systems that never write in place): the records
+    /// count without it.
     fn seal_if_room(&mut self) -> io::Result<()> {
         self.seal().or_else(|e| if no_room(&e) { Ok(()) } else { Err(e) })
     }

@@ -72,8 +72,9 @@ fn a_path_that_holds_no_state_file_is_named() {
     assert!(Disk::open(&folder.path().join("none/state")).is_err());
 }
 
-/// Each damage of a real file is refused with the file's name, or serves exactly what was there. redb served 36 of 71 such
-/// files without a word, one of them with another name of a table, and panicked in 12.
+/// Each damage of a real file is refused with the file's name, or serves exactly what was there.
+/// redb served 36 of 71 such files without a word, one of them with another name of a table, and
+/// panicked in 12.
 #[test]
 fn a_damaged_file_is_refused_or_serves_what_it_held() {
     let (_folder, path) = folder();
@@ -125,7 +126,8 @@ fn a_damaged_file_is_refused_or_serves_what_it_held() {
     assert!(refused > 10, "{refused}");
 }
 
-/// A write that does not fit, and what was handed in behind it, leave no trace; with room again writes go on.
+/// A write that does not fit, and what was handed in behind it, leave no trace; with room again
+/// writes go on.
 #[test]
 fn a_full_disk_refuses_and_recovers() {
     let (_folder, path) = folder();
@@ -145,7 +147,8 @@ fn a_full_disk_refuses_and_recovers() {
         other => panic!("{other:?}"),
     };
     poll(&mut [PollFd::from_borrowed_fd(disk.fd(), PollFlags::IN)], None).unwrap();
-    // There is room again, but this one was made before anyone knew of the refusal, and may rest on what was refused.
+    // There is room again, but this one was made before anyone knew of the refusal, and may rest on
+    // what was refused.
     room.store(u64::MAX, Ordering::SeqCst);
     disk.persist(3, vec![pair("c", "3")], vec![]);
     assert_eq!(refused(next(&mut disk)), [pair("a", "1")]);
@@ -156,9 +159,10 @@ fn a_full_disk_refuses_and_recovers() {
     assert_eq!(pairs, [pair("a", "1"), pair("d", "4")]);
 }
 
-/// A disk that fails at any point of a change stops the coordinator with the file's name and the reason, and nothing is
-/// written any more: the kernel forgets what it could not write, so that a second sync would succeed and prove nothing.
-/// The coordinator's last words were "it is written no more": the end of the writing thread hid why it ended.
+/// A disk that fails at any point of a change stops the coordinator with the file's name and the
+/// reason, and nothing is written any more: the kernel forgets what it could not write, so that a
+/// second sync would succeed and prove nothing. The coordinator's last words were "it is written no
+/// more": the end of the writing thread hid why it ended.
 #[test]
 fn a_disk_that_fails_is_final() {
     let mut at = 0;
@@ -186,7 +190,8 @@ fn a_disk_that_fails_is_final() {
         disk.thread.take().unwrap().join().unwrap();
         assert!(disk.completed().is_none(), "what else there is to say would hide the reason");
         drop(disk);
-        // A record counts once it is written, though it was not said; what came after the failure never does.
+        // A record counts once it is written, though it was not said; what came after the failure
+        // never does.
         let (_disk, pairs) = Disk::open(&path).unwrap();
         let written = [pair("a", "1"), pair("b", "2")];
         assert!(pairs == written || pairs == written[..1], "{pairs:?}");
@@ -195,8 +200,8 @@ fn a_disk_that_fails_is_final() {
     assert!(at >= 4, "the record, its sync and two superblocks can fail: {at}");
 }
 
-/// The coordinator acknowledged changes that it wrote into a removed or replaced file: its next start lost them, and with a
-/// removed file the whole cluster.
+/// The coordinator acknowledged changes that it wrote into a removed or replaced file: its next
+/// start lost them, and with a removed file the whole cluster.
 #[test]
 fn a_file_that_was_removed_or_replaced_is_written_no_more() {
     let (folder, path) = folder();
@@ -225,7 +230,8 @@ fn a_file_that_was_removed_or_replaced_is_written_no_more() {
     assert_eq!(Disk::open(&path).unwrap().1, [pair("a", "1"), pair("c", "3")]);
 }
 
-/// The first change after a start has room on a disk that is full: else no coordinator could be started there.
+/// The first change after a start has room on a disk that is full: else no coordinator could be
+/// started there.
 #[test]
 fn a_process_can_start_on_a_full_disk() {
     let (_folder, path) = folder();

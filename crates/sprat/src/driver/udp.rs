@@ -1,23 +1,26 @@
 //! The datagram driver over kernel UDP, IPv4 and IPv6.
 //!
-//! Sending gathers: datagrams to one peer of one length lie end to end in the batch as a *run*, which leaves as one
-//! kernel super-packet (UDP_SEGMENT); several runs leave in one `sendmmsg`; a lone datagram leaves by a plain `sendto`.
-//! Receiving polls with one `recvmsg`, goes over to `recvmmsg` while there is much, and takes apart what the kernel joined
-//! (UDP_GRO).
+//! Sending gathers: datagrams to one peer of one length lie end to end in the batch as a *run*,
+//! which leaves as one kernel super-packet (UDP_SEGMENT); several runs leave in one `sendmmsg`; a
+//! lone datagram leaves by a plain `sendto`. Receiving polls with one `recvmsg`, goes over to
+//! `recvmmsg` while there is much, and takes apart what the kernel joined (UDP_GRO).
 //!
 //! ```text
 //! batch   [ run to A: 8188 8188 8188 412 ][ run to B: 96 ][ run to A: 40 40 ]
 //! ```
 //!
-//! A listening driver has one socket. It opens others when it must reach a peer that this one cannot (another address
-//! family, or the outside from a socket on loopback), and a pure client has only such sockets. The first that a client
-//! opens is connected to its peer, which spares the kernel a search for the route of each datagram; the others are not,
-//! so that many peers do not make many sockets to poll.
+//! A listening driver has one socket. It opens others when it must reach a peer that this one
+//! cannot (another address family, or the outside from a socket on loopback), and a pure client has
+//! only such sockets. The first that a client opens is connected to its peer, which spares the
+//! kernel a search for the route of each datagram; the others are not, so that many peers do not
+//! make many sockets to poll.
 //!
-//! Always holds: a datagram is answered through the socket that it came by, since [`Socket::reaches`] picks the first one
-//! that can reach a peer and sockets are only ever added behind.
+//! Always holds: a datagram is answered through the socket that it came by, since
+//! [`Socket::reaches`] picks the first one that can reach a peer and sockets are only ever added
+//! behind.
 //!
-//! Errors of the network are counted and otherwise treated as loss: an ICMP message is no proof of anything.
+//! Errors of the network are counted and otherwise treated as loss: an ICMP message is no proof of
+//! anything.
 
 use std::fmt;
 use std::io;

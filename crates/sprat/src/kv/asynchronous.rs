@@ -45,7 +45,8 @@ struct State {
 }
 
 impl Cell {
-    /// Locks the cell. No code of the program runs while it is locked, so that it is never poisoned.
+    /// Locks the cell. No code of the program runs while it is locked, so that it is never
+    /// poisoned.
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,7 +32,8 @@ impl Condition {
     }
 
     /// Holds if the object has exactly this version. Version 0 stands for an object that does not
-    /// exist. Otherwise the operation fails with [`Error::WrongVersion`](super::Error::WrongVersion),
+    /// exist. Otherwise the operation fails with
+    /// [`Error::WrongVersion`](super::Error::WrongVersion),
     /// [`Error::ObjectExists`](super::Error::ObjectExists) or
     /// [`Error::ObjectDoesntExist`](super::Error::ObjectDoesntExist).
     #[must_use]
@@ -40,8 +41,8 @@ impl Condition {
         Self(RejectRules::if_version(version))
     }
 
-    /// Holds if the object's version is above `version`, or the object does not exist. Otherwise the
-    /// operation fails with [`Error::WrongVersion`](super::Error::WrongVersion).
+    /// Holds if the object's version is above `version`, or the object does not exist. Otherwise
+    /// the operation fails with [`Error::WrongVersion`](super::Error::WrongVersion).
     #[must_use]
     pub fn if_newer_than(version: Version) -> Self {
         Self(RejectRules::if_newer_than(version))

@@ -220,8 +220,8 @@ impl<'c> Table<'c> {
     /// the text of the sum. Returns the sum.
     ///
     /// # Errors
-    /// [`Error::NotANumber`] and [`Error::Overflow`], which leave the object unchanged, and those of
-    /// [`Table::put`].
+    /// [`Error::NotANumber`] and [`Error::Overflow`], which leave the object unchanged, and those
+    /// of [`Table::put`].
     pub fn increment(&self, key: &[u8], amount: i64) -> Result<i64, Error> {
         self.increment_if(key, amount, Condition::always()).map(|number| number.value)
     }
@@ -251,7 +251,8 @@ impl<'c> Table<'c> {
     }
 
     /// Adds to an object that is a double in decimal text (`-1.5e3`). An absent object counts as 0.
-    /// The object becomes the sum as [`double_text`](super::double_text) writes it. Returns the sum.
+    /// The object becomes the sum as [`double_text`](super::double_text) writes it. Returns the
+    /// sum.
     ///
     /// # Errors
     /// [`Error::NotFinite`] for an amount that is infinite or not a number, and those of

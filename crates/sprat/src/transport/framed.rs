@@ -1,20 +1,22 @@
-//! Requests and replies as frames on connections, whatever carries them: kernel TCP ([`crate::transport::tcp`]) or queue pairs
-//! ([`crate::transport::qp`]).
+//! Requests and replies as frames on connections, whatever carries them: kernel TCP
+//! ([`crate::transport::tcp`]) or queue pairs ([`crate::transport::qp`]).
 //!
 //! ```text
 //!   Framed ─┬─ links     slot ─► Link { Stream: the frames, Wire: the carrier's own }
 //!           ├─ buffer    what came on one of them and is taken apart
 //!           └─ carrier   who asks the kernel: finds what came, sends what is to go, opens, accepts, ends
 //! ```
-//! A turn: `input` lets the carrier find out who has something, `event` takes apart what it brings, one thing after the
-//! other, `output` lets it send for each link that has something to say.
+//! A turn: `input` lets the carrier find out who has something, `event` takes apart what it brings,
+//! one thing after the other, `output` lets it send for each link that has something to say.
 //!
-//! Always holds: `buffer[at..filled]` belongs to `current`, and is taken apart before anything else is taken; a slot of
-//! `links` is emptied only after all its events have been handed up; every number given out (session, request) contains
-//! the slot and a counter, so that a stale one finds nothing.
+//! Always holds: `buffer[at..filled]` belongs to `current`, and is taken apart before anything else
+//! is taken; a slot of `links` is emptied only after all its events have been handed up; every
+//! number given out (session, request) contains the slot and a counter, so that a stale one finds
+//! nothing.
 //!
-//! Memory: what has come in part is limited in sum for the connections that were accepted ([`Budget`]). One that waits for
-//! room is not read, and keeps what one read brought: 64 KiB, or 4 KiB while another waits already.
+//! Memory: what has come in part is limited in sum for the connections that were accepted
+//! ([`Budget`]). One that waits for room is not read, and keeps what one read brought: 64 KiB, or 4
+//! KiB while another waits already.
 //!
 //! Not here: the frames (`proto`), reconnecting (whoever holds the session).
 
@@ -47,8 +49,8 @@ pub(crate) use carrier::{Around, Carrier, Connecting, Link};
 pub(crate) const CONNECT_NS: u64 = 3 * SECOND;
 /// How long an accepted connection may stay without a first frame.
 pub(crate) const SILENCE_NS: u64 = 10 * SECOND;
-/// Bytes of replies that wait to be written, on all connections together, from which on those with much of it are not read.
-/// The datagram transport refuses requests from as many on.
+/// Bytes of replies that wait to be written, on all connections together, from which on those with
+/// much of it are not read. The datagram transport refuses requests from as many on.
 const UNSENT_MOST: usize = 256 << 20;
 /// A connection whose peer finishes none of its replies for so long ends, and what the replies hold
 /// is released. The datagram transport gives up a reply that is as old.
@@ -67,7 +69,8 @@ pub(crate) struct Options {
     pub(crate) connection_limit: usize,
     /// The most requests that wait for a reply on one session.
     pub(crate) queue_limit: usize,
-    /// Kernel TCP alone: let the kernel poll the device for so long in each read (SO_BUSY_POLL), in microseconds.
+    /// Kernel TCP alone: let the kernel poll the device for so long in each read (SO_BUSY_POLL), in
+    /// microseconds.
     pub(crate) busy_poll_us: Option<u32>,
 }
 
@@ -105,12 +108,13 @@ counters! {
         refused,
         /// Connections ended because the peer speaks another version, or no protocol of ours.
         bad_version,
-        /// Connections ended because the peer broke another rule of frames, or of what carries them.
+        /// Connections ended because the peer broke another rule of frames, or of what carries
+        /// them.
         bad_field,
         /// Accepted connections ended because they said nothing,
         silent,
-        /// or because a message stood still in the middle, or was the slowest while others waited for room, or because
-        /// the peer took no reply.
+        /// or because a message stood still in the middle, or was the slowest while others waited
+        /// for room, or because the peer took no reply.
         stalled,
         /// Replies that came after their request had failed.
         unsolicited,
@@ -300,7 +304,8 @@ impl<C: Carrier> Framed<C> {
         }
     }
 
-    /// Counts what waits to be written, and lets one that has much of it wait while that is too much in sum.
+    /// Counts what waits to be written, and lets one that has much of it wait while that is too
+    /// much in sum.
     #[inline]
     fn count_unsent(&mut self, slot: u16) {
         let (all, until) = (self.unsent, self.now.after(UNTAKEN_NS));
@@ -324,7 +329,8 @@ impl<C: Carrier> Framed<C> {
         self.first_deadline = self.first_deadline.min(until);
     }
 
-    /// Puts the backlog of a connection that may go on with it into the buffer; false if there is none.
+    /// Puts the backlog of a connection that may go on with it into the buffer; false if there is
+    /// none.
     fn resume(&mut self) -> bool {
         while let Some(slot) = self.resumed.pop_front() {
             let Some((link, around)) = self.around(slot) else { continue };

@@ -1,8 +1,9 @@
-//! Frames over kernel TCP: [`Framed`] on non-blocking sockets. The reference that the other transports are compared with,
-//! and the control path of a cluster.
+//! Frames over kernel TCP: [`Framed`] on non-blocking sockets. The reference that the other
+//! transports are compared with, and the control path of a cluster.
 //!
-//! `input` finds out who has something, with few connections by reading each, else by asking the epoll; they are read one
-//! after the other; `output` makes one gathering write for each connection that has something to say.
+//! `input` finds out who has something, with few connections by reading each, else by asking the
+//! epoll; they are read one after the other; `output` makes one gathering write for each connection
+//! that has something to say.
 //!
 //! ```text
 //!   small messages:  socket ─read─► buffer (64 KiB, one for all) ─lent─► event
@@ -39,7 +40,8 @@ const DIRECT: usize = 8;
 const EPOLL_EVERY: u32 = 32;
 /// The most bytes that one connection writes in a turn while others wait to write.
 const WORK: usize = 128 << 10;
-/// The same while no other waits: the kernel moves a message of 1 MB in about half the time if it gets it at once.
+/// The same while no other waits: the kernel moves a message of 1 MB in about half the time if it
+/// gets it at once.
 const WORK_ALONE: usize = 1 << 20;
 /// What the epoll calls the listener.
 const LISTENER: u64 = u64::MAX;
@@ -68,7 +70,8 @@ impl Tcp {
     /// A transport that listens at `at`, a locator of `tcp`, and may call others too.
     ///
     /// # Errors
-    /// The locator is of another kind or names no address that is allowed, or the address cannot be bound.
+    /// The locator is of another kind or names no address that is allowed, or the address cannot be
+    /// bound.
     pub(crate) fn listen(at: &Locator, options: Options) -> io::Result<Self> {
         let mut tcp = Self::client(options)?;
         let mut last = io::ErrorKind::NotFound.into();
@@ -176,7 +179,8 @@ impl Tcp {
         self.soil(slot);
     }
 
-    /// Goes on to the next addresses for the connection in `slot`, whose socket has failed for this `cause`.
+    /// Goes on to the next addresses for the connection in `slot`, whose socket has failed for this
+    /// `cause`.
     fn try_others(&mut self, now: Instant, slot: u16, cause: io::Error) {
         let Some((link, around)) = self.around(slot) else { return };
         let mut left = link.connecting.take().map_or_else(VecDeque::new, |c| c.left);
@@ -297,7 +301,8 @@ impl Carrier for Sockets {
             return;
         }
         let data = epoll::EventData::new_u64(u64::from(slot));
-        // A socket that nothing is wanted of leaves the epoll, which would report its end again and again.
+        // A socket that nothing is wanted of leaves the epoll, which would report its end again and
+        // again.
         let result = match (old.is_empty(), wanted.is_empty()) {
             (true, _) => epoll::add(&self.epoll, &link.wire.socket, data, wanted),
             (false, true) => epoll::delete(&self.epoll, &link.wire.socket),

@@ -204,8 +204,9 @@ fn pulled(removed: bool) {
     }
 }
 
-/// A socket keeps the error of its interface's going down until something is sent, which must not be taken for the frame's own:
-/// flows that come over from another device would each lose the first one.
+/// A socket keeps the error of its interface's going down until something is sent, which must not
+/// be taken for the frame's own: flows that come over from another device would each lose the first
+/// one.
 fn back() {
     let net = Wire::new(1500).unwrap();
     let options = Options { dev: DEVS[0].into(), ..Options::default() };

@@ -1,4 +1,5 @@
-//! What tshark finds in our captures: every frame whole, every checksum right, and everything that was sent.
+//! What tshark finds in our captures: every frame whole, every checksum right, and everything that
+//! was sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -114,7 +115,8 @@ fn beside_the_kernel(driver: &str, kernel: &str, ours: &str) {
     datagrams(&mut world, kernel, ours);
     drop(world);
     let found = protocols(&path);
-    // Echoes of ours and of the kernel, with replies; datagrams both ways; who asked whom for his address.
+    // Echoes of ours and of the kernel, with replies; datagrams both ways; who asked whom for his
+    // address.
     let (echo, neighbours) = if ours.is_ipv4() { ("icmp", "arp") } else { ("icmpv6", "icmpv6") };
     at_least(&found, echo, 2 * (5 + 4));
     at_least(&found, "udp", 2 * 9);

@@ -1,4 +1,5 @@
-//! What ends while it is in use: an interface under a load of RPCs, and the process at the other end of shared memory.
+//! What ends while it is in use: an interface under a load of RPCs, and the process at the other
+//! end of shared memory.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -47,8 +48,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A wire, with a bridge between it and a tap of the same name at both ends; the interface that is in the way of RPCs at end 1,
-/// and the locator of a server there.
+/// A wire, with a bridge between it and a tap of the same name at both ends; the interface that is
+/// in the way of RPCs at end 1, and the locator of a server there.
 fn world(driver: &str) -> (Wire, &'static str, String) {
     let net = Wire::new(1500).unwrap();
     if driver != "tap" {
@@ -82,7 +83,8 @@ impl Drop for Ended {
     }
 }
 
-/// Who asks over this driver: several, with flows of their own, where an interface may have several of its devices.
+/// Who asks over this driver: several, with flows of their own, where an interface may have several
+/// of its devices.
 fn askers(driver: &str, at: &str) -> Vec<Asker> {
     let most = if driver == "packet" { CLIENTS as u32 } else { 1 };
     (0..most).map(|number| Asker::new(at, number)).collect()
@@ -161,8 +163,8 @@ fn end(driver: &str, place: &Path, server: bool) -> AnyNic {
     open(driver, &options).unwrap()
 }
 
-/// What this program does as a process of its own: it sends and takes frames as fast as it can, until it is killed. The arguments
-/// are the driver, the place, and which end it is.
+/// What this program does as a process of its own: it sends and takes frames as fast as it can,
+/// until it is killed. The arguments are the driver, the place, and which end it is.
 pub(crate) fn flooding(arguments: &[String]) {
     let [driver, place, role] = arguments else { return };
     let mut nic = end(driver, Path::new(place), role == "server");

@@ -1,4 +1,5 @@
-//! What every device test needs: two devices on one wire, and waiting for frames that is neither for ever nor by the clock.
+//! What every device test needs: two devices on one wire, and waiting for frames that is neither
+//! for ever nor by the clock.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::internals::device::fake;

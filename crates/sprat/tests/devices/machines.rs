@@ -16,8 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![Case::root("machines::a_listener_for_this_machine_serves_no_other", one_machine)]
 }
 
-/// Without `insecure_network` a program reaches each address of its own machine, also one that is not on loopback, and no
-/// address of another machine; nor is it reached from there.
+/// Without `insecure_network` a program reaches each address of its own machine, also one that is
+/// not on loopback, and no address of another machine; nor is it reached from there.
 fn one_machine() {
     let net = Wire::new(1500).unwrap();
     let at = |i| SocketAddr::from((Wire::kernel(i), 0));

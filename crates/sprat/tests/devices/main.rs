@@ -1,7 +1,9 @@
-//! Every packet device through one suite, in network namespaces that each test makes itself and that are gone with it.
+//! Every packet device through one suite, in network namespaces that each test makes itself and
+//! that are gone with it.
 //!
-//! A test that needs root is counted as ignored where there is none, and in CI (the variable CI is set) as failed: so that a
-//! machine without it is seen. Arguments as cargo passes them: parts of names to run; options are not looked at.
+//! A test that needs root is counted as ignored where there is none, and in CI (the variable CI is
+//! set) as failed: so that a machine without it is seen. Arguments as cargo passes them: parts of
+//! names to run; options are not looked at.
 
 #![allow(clippy::print_stdout, reason = "it is its own harness")]
 

@@ -1,4 +1,5 @@
-//! The networks that the other tests stand on: namespaces, veth pairs, the kernel's own UDP across them.
+//! The networks that the other tests stand on: namespaces, veth pairs, the kernel's own UDP across
+//! them.
 
 use std::io;
 use std::net::UdpSocket;

@@ -1,7 +1,8 @@
 //! An interface with several queues: all of them taken by one device, or one by each.
 //!
-//! The kernel spreads its datagrams over the queues of a veth pair by a hash of their addresses and ports. What it sends by queue
-//! n arrives on queue n where the driver runs the program, and where the kernel does on queue n - 1, or 0.
+//! The kernel spreads its datagrams over the queues of a veth pair by a hash of their addresses and
+//! ports. What it sends by queue n arrives on queue n where the driver runs the program, and where
+//! the kernel does on queue n - 1, or 0.
 
 use std::net::UdpSocket;
 use std::panic::catch_unwind;
@@ -74,7 +75,8 @@ impl Net {
     }
 }
 
-/// Which sockets the next datagrams are from, and of which round they are: at least `n`, waiting for them.
+/// Which sockets the next datagrams are from, and of which round they are: at least `n`, waiting
+/// for them.
 fn datagrams(device: &mut Xdp, n: usize) -> Vec<(usize, u8)> {
     let mut found = Vec::new();
     while found.len() < n {
@@ -234,7 +236,8 @@ fn calls() {
                         rpc::Options { insecure_network: true, ..rpc::Options::default() };
                     let mut client = Client::with(options).unwrap();
                     let session = client.connect(&by_kernel).unwrap();
-                    // What is longer the kernel would send as one frame for a card to cut, and there is no card here.
+                    // What is longer the kernel would send as one frame for a card to cut, and
+                    // there is no card here.
                     for len in [0, 100, 1000] {
                         let request: Vec<u8> = (0..len).map(|i| (i * 7 + n) as u8).collect();
                         let reply = client.call(session, &request, Duration::from_secs(20));

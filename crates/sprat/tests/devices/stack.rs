@@ -1,4 +1,5 @@
-//! Our own IP layer against the kernel's: neighbours found both ways, echoes, datagrams, fragments, closed ports.
+//! Our own IP layer against the kernel's: neighbours found both ways, echoes, datagrams, fragments,
+//! closed ports.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -33,7 +34,8 @@ pub(crate) fn cases() -> Vec<Case> {
                 [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")]
             {
                 let run = move || {
-                    // A device that was told the port leaves datagrams to others alone: they are nobody's to refuse.
+                    // A device that was told the port leaves datagrams to others alone: they are
+                    // nobody's to refuse.
                     let port = if name.starts_with("a_closed") { 0 } else { 7 };
                     let mut world = World::new(driver, kernel, ours, &port.to_string());
                     let [kernel, ours] =
@@ -103,7 +105,8 @@ impl World {
         found
     }
 
-    /// Turns the stack until `done` finds what it looks for, sleeping while nothing comes; not for ever.
+    /// Turns the stack until `done` finds what it looks for, sleeping while nothing comes; not for
+    /// ever.
     fn until<T>(&mut self, mut done: impl FnMut(&mut Stack, usize) -> Option<T>) -> T {
         for _ in 0..20_000 {
             if let Some(found) = self.turn(&mut done) {

@@ -153,7 +153,8 @@ fn ring_full(kind: &Kind) {
     there_and_back(&mut pair, [60, 1514].into_iter());
 }
 
-/// More frames than any ring holds: what is lost is counted, at one end or by the kernel between them.
+/// More frames than any ring holds: what is lost is counted, at one end or by the kernel between
+/// them.
 fn flood(pair: &mut Pair) {
     let (a, b) = (pair.a.info().mac, pair.b.info().mac);
     let before = lost(pair);
@@ -236,7 +237,8 @@ fn garbage(kind: &Kind) {
         send(&mut pair.a, &bytes);
         let got = receive(&mut pair.b, 1);
         assert!(got[0].0.starts_with(&bytes));
-        // And with types that the kernel on the way knows, to addresses of anybody: whatever comes of it, it goes on.
+        // And with types that the kernel on the way knows, to addresses of anybody: whatever comes
+        // of it, it goes on.
         let mut wild = bytes;
         rng.fill(&mut wild[..12]);
         wild[12..14].copy_from_slice(&KINDS_OF_OTHERS[rng.below(5) as usize].to_be_bytes());

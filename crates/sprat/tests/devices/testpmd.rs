@@ -25,7 +25,8 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// With `queues` queues each way on the virtual device `device`, in the calling thread's network.
+    /// With `queues` queues each way on the virtual device `device`, in the calling thread's
+    /// network.
     fn start(device: &str, queues: u32) -> Self {
         let vdev = format!("--vdev={device}");
         let eal = [
@@ -111,7 +112,8 @@ fn across_a_wire(driver: &str) {
 
 fn there_and_back(mut device: AnyNic, _peer: Peer) {
     let (ours, other) = (device.info().mac, Mac([2, 0, 0, 0, 0, 9]));
-    // It takes a second or so to start; what is sent until then is lost, or finds a ring that nobody reads yet.
+    // It takes a second or so to start; what is sent until then is lost, or finds a ring that
+    // nobody reads yet.
     let mut first = None;
     for number in 0..1000 {
         device.disarm();

@@ -1,21 +1,23 @@
-//! Copying from and to memory that may be unmapped, protected or cut off at any moment: a fault is an error of the copy and
-//! not a signal.
+//! Copying from and to memory that may be unmapped, protected or cut off at any moment: a fault is
+//! an error of the copy and not a signal.
 //!
 //! ```text
 //!   Routine   our own instructions; SIGSEGV and SIGBUS whose instruction is one of them continue at their end   (`routine`)
 //!   Kernel    process_vm_readv and process_vm_writev on this very process: EFAULT                             a system call
 //! ```
 //!
-//! The handler is put in front of whatever handled the two signals before, and hands on to that every fault that is not
-//! one of the routine's. [`look`] does it at the first registration. A program that installs a handler of its own later
-//! replaces ours: [`look`], called whenever something is registered or made, finds that, and from then on the kernel copies.
-//! The kernel copies too for a thread that blocks one of these signals when it first comes here, since a fault would then
-//! end the process. Not covered is a program that replaces the handler, or blocks the signals in a thread that has copied
-//! before, and then takes memory away that is used still, with nothing made or registered in between: its own handler gets
-//! that fault. Where a sandbox forbids those two calls, what the kernel has to copy is an error of the copy.
+//! The handler is put in front of whatever handled the two signals before, and hands on to that
+//! every fault that is not one of the routine's. [`look`] does it at the first registration. A
+//! program that installs a handler of its own later replaces ours: [`look`], called whenever
+//! something is registered or made, finds that, and from then on the kernel copies. The kernel
+//! copies too for a thread that blocks one of these signals when it first comes here, since a fault
+//! would then end the process. Not covered is a program that replaces the handler, or blocks the
+//! signals in a thread that has copied before, and then takes memory away that is used still, with
+//! nothing made or registered in between: its own handler gets that fault. Where a sandbox forbids
+//! those two calls, what the kernel has to copy is an error of the copy.
 //!
-//! Always holds: bytes are written in ascending order, the last sixteen after all others, so that who looks at the last one
-//! sees the others too.
+//! Always holds: bytes are written in ascending order, the last sixteen after all others, so that
+//! who looks at the last one sees the others too.
 
 use std::cell::Cell;
 use std::io;

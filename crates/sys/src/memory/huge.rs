@@ -1,9 +1,11 @@
-//! An allocator that puts large blocks on huge pages: log segments, hash tables and session tables are touched at random,
-//! and with pages of 4 KiB nearly every touch misses the translation cache as well.
+//! An allocator that puts large blocks on huge pages: log segments, hash tables and session tables
+//! are touched at random, and with pages of 4 KiB nearly every touch misses the translation cache
+//! as well.
 //!
-//! Blocks of [`LARGE`] bytes and more are mapped at a multiple of 2 MiB and offered to the kernel for huge pages, which
-//! it takes where `/sys/kernel/mm/transparent_hugepage/enabled` says `madvise` or `always`; they come zeroed, and page by
-//! page as they are touched. Everything smaller goes to the system's allocator. A program opts in:
+//! Blocks of [`LARGE`] bytes and more are mapped at a multiple of 2 MiB and offered to the kernel
+//! for huge pages, which it takes where `/sys/kernel/mm/transparent_hugepage/enabled` says
+//! `madvise` or `always`; they come zeroed, and page by page as they are touched. Everything
+//! smaller goes to the system's allocator. A program opts in:
 //!
 //! ```
 //! #[global_allocator]

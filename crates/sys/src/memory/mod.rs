@@ -365,8 +365,8 @@ impl Region {
     }
 
     /// Extends the CRC32C `crc` over the region's `n` bytes from `offset`, without a copy. Returns
-    /// `None` if this CPU cannot do that. If another process writes the bytes meanwhile, the result is
-    /// the CRC of any mixture.
+    /// `None` if this CPU cannot do that. If another process writes the bytes meanwhile, the result
+    /// is the CRC of any mixture.
     ///
     /// # Panics
     /// If the region has fewer bytes there.

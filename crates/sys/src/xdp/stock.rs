@@ -3,9 +3,9 @@
 //! ```text
 //! idle ─ the last used one first ─► fill ring ─ in its order ─► rx ring ─► lent ─► idle
 //! ```
-//! The kernel takes chunks in the order of the fill ring. If it had all chunks, each frame would lie
-//! in the chunk that was used longest ago, which no cache holds. So the kernel gets few chunks, and
-//! more as soon as it uses them up faster than they come back.
+//! The kernel takes chunks in the order of the fill ring. If it had all chunks, each frame would
+//! lie in the chunk that was used longest ago, which no cache holds. So the kernel gets few chunks,
+//! and more as soon as it uses them up faster than they come back.
 
 /// The fewest chunks that the kernel has. A message sent without a request is in at most half as
 /// many frames of 1500 bytes.

@@ -1,9 +1,11 @@
 //! One side of a conversation in notes: what a Send of the peer's means, and what ours may say.
 //!
-//! Always holds: what is handed out was checked against everything said before; of messages announced and not finished there
-//! are at most [`MOST_ANNOUNCED`] in each direction; a note is sent only into a receive that the peer has posted.
+//! Always holds: what is handed out was checked against everything said before; of messages
+//! announced and not finished there are at most [`MOST_ANNOUNCED`] in each direction; a note is
+//! sent only into a receive that the peer has posted.
 //!
-//! Not here: the octets of long messages (whoever holds the memory), frames ([`crate::rpc::stream`]).
+//! Not here: the octets of long messages (whoever holds the memory), frames
+//! ([`crate::rpc::stream`]).
 
 use core::mem;
 
@@ -15,10 +17,11 @@ use crate::rpc::stream::{Announced, Stream};
 pub enum Said<'s> {
     /// Nothing to look at.
     Nothing,
-    /// Frames, for [`Stream::input`]; afterwards the stream is between two frames, or the peer is to blame.
+    /// Frames, for [`Stream::input`]; afterwards the stream is between two frames, or the peer is
+    /// to blame.
     Frames(&'s [u8]),
-    /// A message of at least one octet lies there. It is read in its turn, or not at all if nobody wants it; then say
-    /// [`Talk::finish`].
+    /// A message of at least one octet lies there. It is read in its turn, or not at all if nobody
+    /// wants it; then say [`Talk::finish`].
     Announced {
         /// Its frame.
         announced: Announced,
@@ -52,8 +55,8 @@ impl Talk {
         self.credits.open(hello.receives);
     }
 
-    /// Takes a Send of the peer's, whose receive has been posted anew; returns how many of our oldest messages it does not
-    /// need any more, and what else it says.
+    /// Takes a Send of the peer's, whose receive has been posted anew; returns how many of our
+    /// oldest messages it does not need any more, and what else it says.
     ///
     /// # Errors
     /// [`Bad`]: the peer broke a rule.
@@ -83,8 +86,9 @@ impl Talk {
         Ok((finished, said))
     }
 
-    /// Takes what a Send grants and finishes out of its first octets, where the rest of it has to wait: it may be what that
-    /// waits for. Returns how many of our oldest messages the peer does not need any more.
+    /// Takes what a Send grants and finishes out of its first octets, where the rest of it has to
+    /// wait: it may be what that waits for. Returns how many of our oldest messages the peer does
+    /// not need any more.
     ///
     /// # Errors
     /// [`Bad`]: the peer broke a rule.
@@ -115,7 +119,8 @@ impl Talk {
         self.may_send() && self.shown < MOST_ANNOUNCED
     }
 
-    /// A note is to be sent even if there is nothing else to say; `may_send` besides if there is room in the send queue.
+    /// A note is to be sent even if there is nothing else to say; `may_send` besides if there is
+    /// room in the send queue.
     #[must_use]
     pub const fn must_tell(&self) -> bool {
         self.credits.must_tell()

@@ -84,7 +84,8 @@ fn nobody_sends_more_than_was_granted() {
     assert_eq!(credits.posted(), Ok(()));
 }
 
-/// Two sides that say as much as they may, in any order of events: no Send ever finds no receive, and they never stop.
+/// Two sides that say as much as they may, in any order of events: no Send ever finds no receive,
+/// and they never stop.
 #[test]
 fn every_send_finds_a_receive_and_nobody_waits_for_ever() {
     for seed in 0..300 {
@@ -94,7 +95,8 @@ fn every_send_finds_a_receive_and_nobody_waits_for_ever() {
         credits[0].open(receives[1]);
         credits[1].open(receives[0]);
         let mut posted = receives;
-        // What each has sent and the other has not seen: what it grants, and whether it says anything.
+        // What each has sent and the other has not seen: what it grants, and whether it says
+        // anything.
         let mut flying = [VecDeque::new(), VecDeque::new()];
         let (mut to_say, mut heard) = ([200_u32; 2], [0; 2]);
         while to_say != [0; 2] || flying.iter().any(|f| !f.is_empty()) {

@@ -1,11 +1,12 @@
-//! The header of a frame on a byte stream: the datagram transport's 32 bytes, of which a stream uses these.
+//! The header of a frame on a byte stream: the datagram transport's 32 bytes, of which a stream
+//! uses these.
 //!
 //! ```text
 //!  0 u8  version(3) | type(5)   1 u8 flags   2 u8 0   3 u8 extension words
 //!  4 u32 0    8 u32 seq    12 u32 msg_len    16 u32 offset    20 u32 0    24 u64 0
 //! ```
-//! What a stream does not use is zero and checked, so that bytes of another protocol are found out at the first header.
-//! `docs/formats.md` ("RPC over a byte stream") is normative.
+//! What a stream does not use is zero and checked, so that bytes of another protocol are found out
+//! at the first header. `docs/formats.md` ("RPC over a byte stream") is normative.
 
 use arrayvec::ArrayVec;
 
@@ -47,7 +48,8 @@ pub(super) enum Kind {
 pub enum Bad {
     /// Another version.
     Version,
-    /// A type that has no place here, a length beyond [`MAX_MESSAGE`], or something where zeros should be.
+    /// A type that has no place here, a length beyond [`MAX_MESSAGE`], or something where zeros
+    /// should be.
     Field,
 }
 
@@ -70,7 +72,8 @@ pub(super) fn len(bytes: &[u8]) -> usize {
     FIXED + 4 * usize::from(bytes[3])
 }
 
-/// Looks at the beginning of a header that has not come whole: what is wrong already need not be waited for.
+/// Looks at the beginning of a header that has not come whole: what is wrong already need not be
+/// waited for.
 pub(super) fn check(part: &[u8]) -> Result<(), Bad> {
     match (part.first(), part.first_chunk()) {
         (_, Some(fixed)) => Head::fixed(fixed).map(drop),
@@ -122,8 +125,8 @@ impl Head {
         Ok(Self { kind, seq, len, extra, ttl_us })
     }
 
-    /// Writes the header. A request says how long it may take, `left_ns`, unless its deadline never comes or is too far
-    /// away to be said.
+    /// Writes the header. A request says how long it may take, `left_ns`, unless its deadline never
+    /// comes or is too far away to be said.
     pub(super) fn encode(&self, left_ns: u64, deadline: Instant, out: &mut ArrayVec<u8, LONGEST>) {
         let (kind, direction) = match self.kind {
             Kind::Request => (DATA, 0),

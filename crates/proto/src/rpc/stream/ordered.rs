@@ -1,7 +1,7 @@
 //! What waits under a growing number: a queue of entries that are mostly taken from near its front.
 //!
-//! Always holds: keys grow; the first entry is there unless there is none; of the places at most half and a few are empty,
-//! so that one entry which stays for long does not make the queue grow.
+//! Always holds: keys grow; the first entry is there unless there is none; of the places at most
+//! half and a few are empty, so that one entry which stays for long does not make the queue grow.
 
 use alloc::collections::VecDeque;
 

@@ -1,7 +1,8 @@
-//! What a stream writes: frames that wait in order, lent as parts of a gathering write or taken whole.
+//! What a stream writes: frames that wait in order, lent as parts of a gathering write or taken
+//! whole.
 //!
-//! Always holds: a header of which the peer has a part stays as it is; a request counts as sent once its last byte is written,
-//! and one of which nothing was written can be taken back.
+//! Always holds: a header of which the peer has a part stays as it is; a request counts as sent
+//! once its last byte is written, and one of which nothing was written can be taken back.
 
 use arrayvec::ArrayVec;
 
@@ -38,8 +39,8 @@ impl Frame {
 }
 
 impl Stream {
-    /// Lends what is to be written next, in order: at most `work` bytes, so that no connection keeps the others waiting,
-    /// and none if there is nothing.
+    /// Lends what is to be written next, in order: at most `work` bytes, so that no connection
+    /// keeps the others waiting, and none if there is nothing.
     pub fn output<'m, const N: usize>(
         &'m mut self,
         now: Instant,
@@ -49,7 +50,8 @@ impl Stream {
     ) {
         let (mut room, mut begun) = (work + self.front_written, 0);
         for frame in &mut self.frames {
-            // A header of which the peer has a part stays as it is; others say how much time is left now.
+            // A header of which the peer has a part stays as it is; others say how much time is
+            // left now.
             if begun > 0 || self.front_written == 0 {
                 frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
             }
@@ -75,15 +77,16 @@ impl Stream {
         }
     }
 
-    /// The next frame as a whole, for what carries whole frames; then call [`Stream::written`] with its length.
+    /// The next frame as a whole, for what carries whole frames; then call [`Stream::written`] with
+    /// its length.
     pub fn front(&mut self, now: Instant) -> Option<Front<'_>> {
         let frame = self.frames.front_mut()?;
         frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
         Some(Front { header: &frame.bytes, message: &frame.message })
     }
 
-    /// Takes the next frame's message, which the peer will fetch from where it lies: the frame counts as written. The caller
-    /// gives its slices back.
+    /// Takes the next frame's message, which the peer will fetch from where it lies: the frame
+    /// counts as written. The caller gives its slices back.
     pub fn take_front(&mut self) -> Option<Message> {
         let Frame { message, request, .. } = self.frames.pop_front()?;
         self.unsent -= message.len();

@@ -53,8 +53,8 @@ fn many_sessions_and_channels_at_once() {
     }
 }
 
-/// A reply that the driver cannot deliver any more used to keep its slices, and its share of the server's memory for
-/// replies, for ever.
+/// A reply that the driver cannot deliver any more used to keep its slices, and its share of the
+/// server's memory for replies, for ever.
 #[test]
 fn a_reply_to_a_ring_that_is_gone_gives_its_slices_back() {
     for len in [10, 30_000] {
@@ -77,8 +77,8 @@ fn a_reply_to_a_ring_that_is_gone_gives_its_slices_back() {
     }
 }
 
-/// Requests whose deadlines are shorter than the wait for an overdue answer used to be sent for ever on a session that
-/// the server, started anew, did not know: nobody ever asked it.
+/// Requests whose deadlines are shorter than the wait for an overdue answer used to be sent for
+/// ever on a session that the server, started anew, did not know: nobody ever asked it.
 #[test]
 fn short_deadlines_find_out_that_the_server_has_started_anew() {
     let mut net = Net::new(4, 2, false);

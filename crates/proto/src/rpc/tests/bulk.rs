@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use super::{Net, Seen, pattern};
 use crate::time::{MS, SECOND};
 
-/// Whose message waits longer than the receiver gives a sender that stands still must not lose its rank by that: of equal
-/// messages the oldest is the next one, so that all take about as long.
+/// Whose message waits longer than the receiver gives a sender that stands still must not lose its
+/// rank by that: of equal messages the oldest is the next one, so that all take about as long.
 #[test]
 fn equal_messages_take_turns_however_long_they_wait() {
     let (len, outstanding, all) = (1_000_000, 64, 192);

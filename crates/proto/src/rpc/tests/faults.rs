@@ -1,5 +1,6 @@
-//! At most once, whatever the wire does: random requests, cancellations, deadlines, refusals, restarts, over a wire that
-//! loses, doubles, reorders, damages and cuts, against an oracle that counts executions.
+//! At most once, whatever the wire does: random requests, cancellations, deadlines, refusals,
+//! restarts, over a wire that loses, doubles, reorders, damages and cuts, against an oracle that
+//! counts executions.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -49,8 +49,8 @@ fn idle_sessions_hold_nothing() {
     }
 }
 
-/// A path that was crowded once has a small window, which grants alone would not open in time: each window then took a
-/// probe's wait.
+/// A path that was crowded once has a small window, which grants alone would not open in time: each
+/// window then took a probe's wait.
 #[test]
 fn a_small_window_is_opened_by_acknowledgements_and_not_by_probes() {
     let mut net = Net::new(5, 2, false);
@@ -135,8 +135,8 @@ fn half_requests_are_given_up() {
     assert_eq!(net.stats(0).abandoned, 1, "{:?}", net.stats(0));
 }
 
-/// Clients that stop in the middle of long requests, and begin others in their place, kept all others out: each was given
-/// up after five seconds only.
+/// Clients that stop in the middle of long requests, and begin others in their place, kept all
+/// others out: each was given up after five seconds only.
 #[test]
 fn stalled_requests_make_room_for_others_within_two_seconds() {
     for lossless in [false, true] {
@@ -238,7 +238,8 @@ fn many_long_messages_share_the_credit() {
         net.stats(0),
         (1..5).map(|h| (net.hosts[h].seen.len(), net.stats(h))).collect::<Vec<_>>()
     );
-    // 32 messages' unscheduled bytes and one credit, in packets of 1432 bytes, and some for what is sent again.
+    // 32 messages' unscheduled bytes and one credit, in packets of 1432 bytes, and some for what is
+    // sent again.
     assert!(most < 32 * 6 + 46 + 60, "{most} packets on the way");
     for host in 1..5 {
         for seen in net.seen(host) {

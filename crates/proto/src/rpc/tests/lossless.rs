@@ -1,4 +1,5 @@
-//! Drivers that lose nothing: pushing back, peers that go away, nothing kept, nobody waiting behind a megabyte.
+//! Drivers that lose nothing: pushing back, peers that go away, nothing kept, nobody waiting behind
+//! a megabyte.
 
 use alloc::vec::Vec;
 
@@ -44,8 +45,8 @@ fn a_full_ring_loses_nothing_and_stops_nobody_else() {
     assert_eq!(net.stats(0).resent + net.stats(1).resent + net.stats(2).resent, 0);
 }
 
-/// A peer that opened session after session and emptied no ring filled the queue of answers with its own, and no other
-/// peer got one as long as it stayed.
+/// A peer that opened session after session and emptied no ring filled the queue of answers with
+/// its own, and no other peer got one as long as it stayed.
 #[test]
 fn a_peer_that_takes_no_answers_keeps_nobody_elses_out() {
     let mut net = Net::new(9, 3, true);
@@ -250,7 +251,8 @@ fn slices_arrive_as_bytes() {
     }
 }
 
-/// A short message is in the ring before the call that hands it in returns, unless another one waits before it.
+/// A short message is in the ring before the call that hands it in returns, unless another one
+/// waits before it.
 #[test]
 fn a_short_message_leaves_at_once_and_overtakes_nobody() {
     let mut net = Net::new(8, 2, true);

@@ -236,7 +236,8 @@ struct Net {
 }
 
 impl Net {
-    /// A wire with 10 µs of latency that loses nothing until `fault` says so; host 0 is a server that echoes.
+    /// A wire with 10 µs of latency that loses nothing until `fault` says so; host 0 is a server
+    /// that echoes.
     fn new(seed: u64, hosts: usize, lossless: bool) -> Self {
         let shared = Rc::new(RefCell::new(Shared {
             now: Instant::ZERO,
@@ -407,7 +408,8 @@ impl Net {
         self.shared.borrow_mut().trace = Some(Vec::new());
     }
 
-    /// The packets sent from host `from` to host `to` since the last call, or since the record began.
+    /// The packets sent from host `from` to host `to` since the last call, or since the record
+    /// began.
     fn sent(&self, from: usize, to: usize) -> Vec<(Packet, Vec<u8>)> {
         let mut shared = self.shared.borrow_mut();
         let crc = (!shared.lossless).then_some(crc32c as Crc32c);

@@ -1,4 +1,5 @@
-//! What goes wrong at the other end: restarts, silence, overload, deadlines, and what the client is told of it.
+//! What goes wrong at the other end: restarts, silence, overload, deadlines, and what the client is
+//! told of it.
 
 use alloc::vec::Vec;
 
@@ -32,7 +33,8 @@ fn a_restarted_server_executes_nothing_again() {
     assert!(net.run(SECOND, |net| !net.hosts[0].seen.is_empty()));
     net.restart(0, Config::default());
     let unsent = net.request(1, session, 2, pattern(2, 10));
-    // Expect: both were given to the wire, so both may have been executed; the session ends by reset.
+    // Expect: both were given to the wire, so both may have been executed; the session ends by
+    // reset.
     assert!(net.run(5 * SECOND, |net| net.hosts[1].seen.len() == 3));
     assert_eq!(
         net.seen(1),
@@ -302,8 +304,8 @@ fn a_server_of_another_version_says_so() {
     assert_eq!(net.seen(1), [Seen::Closed(session, CloseReason::Version)]);
 }
 
-/// All packets of a moment are lost, as when a cable is pulled. One overdue request asks first, and once the server has answered
-/// it the others ask without waiting as long each.
+/// All packets of a moment are lost, as when a cable is pulled. One overdue request asks first, and
+/// once the server has answered it the others ask without waiting as long each.
 #[test]
 fn requests_that_were_lost_together_come_back_together() {
     let mut net = Net::new(1, 2, false);

@@ -1,5 +1,6 @@
-//! The short way on a lossy driver: when it is taken, each reason to step back from it, what it leaves to be flushed and kept,
-//! and that whatever is lost on it comes by the ordinary way. Those of lossless drivers are in `rings`.
+//! The short way on a lossy driver: when it is taken, each reason to step back from it, what it
+//! leaves to be flushed and kept, and that whatever is lost on it comes by the ordinary way. Those
+//! of lossless drivers are in `rings`.
 
 use alloc::vec::Vec;
 
@@ -14,7 +15,8 @@ use crate::{Addr, Instant};
 /// Payload bytes of a full packet on this wire.
 const MSS: usize = 1472 - HEADER - 8;
 
-/// A session of host 1 that is open, with nothing under way or kept, and a server that leaves replying to the test.
+/// A session of host 1 that is open, with nothing under way or kept, and a server that leaves
+/// replying to the test.
 fn quiet(seed: u64) -> (Net, SessionId) {
     let mut net = Net::new(seed, 2, false);
     let session = net.connect(1, 0);
@@ -60,7 +62,8 @@ fn an_echo_is_two_packets_with_times_and_the_reply_is_kept() {
     net.request_by(1, session, 1, pattern(1, 100), by);
     let sent = net.sent(1, 0);
     let [(packet, body)] = &sent[..] else { panic!("{sent:?}") };
-    // Expect: a minute of silence makes the peer's clock stale, so that it is not echoed; ours is there.
+    // Expect: a minute of silence makes the peer's clock stale, so that it is not echoed; ours is
+    // there.
     assert_eq!((packet.kind, packet.flags, packet.ttl_us), (Kind::Data, TTL, 1_000_000));
     assert_eq!((&body[..], packet.ts_us), (&pattern(1, 100)[..], (net.now.as_ns() / US) as u16));
     let stamp_us = packet.ts_us;
@@ -104,7 +107,8 @@ fn what_a_turn_passed_is_flushed_once_and_nothing_is_not() {
     assert_eq!((sent_at_once(&net, 1), flushes(&net)), (3, 2));
 }
 
-/// What nothing follows in its turn is not kept waiting by it: a request whose caller waits, the reply to the last request.
+/// What nothing follows in its turn is not kept waiting by it: a request whose caller waits, the
+/// reply to the last request.
 #[test]
 fn what_comes_alone_is_flushed_at_once() {
     let (mut net, session) = quiet(2);
@@ -144,7 +148,8 @@ fn requests_step_back_and_keep_their_order() {
         assert_eq!(net.sent(1, 0).len(), packets);
         assert!(net.run(SECOND, |net| !net.hosts[0].seen.is_empty()));
     }
-    // Every channel is in use: one more waits, and whoever comes after it, too, though a channel is free by then.
+    // Every channel is in use: one more waits, and whoever comes after it, too, though a channel is
+    // free by then.
     let (mut net, session) = quiet(4);
     (0..=8).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
     assert_eq!(sent_at_once(&net, 1), CHANNELS);
@@ -201,7 +206,8 @@ fn replies_step_back_and_keep_their_order() {
         net.run(SECOND, |_| false);
         assert_eq!((net.hosts[0].endpoint.sizes().slots, net.stats(0).resent), (0, 0));
     }
-    // The driver is full: that reply waits, and the next one behind it. Both are kept, and counted, once.
+    // The driver is full: that reply waits, and the next one behind it. Both are kept, and counted,
+    // once.
     let (mut net, session) = quiet(8);
     (1..3).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
     assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 2));
@@ -296,7 +302,8 @@ fn damage_and_doubles_are_counted_once_and_change_nothing() {
     }
 }
 
-/// Requests that the short way does not take in: each is answered or dropped as the ordinary way does it, and counted.
+/// Requests that the short way does not take in: each is answered or dropped as the ordinary way
+/// does it, and counted.
 #[test]
 fn arrivals_step_back() {
     let (mut net, session) = quiet(12);
@@ -331,7 +338,8 @@ fn arrivals_step_back() {
     assert_eq!((net.stats(0).drop_reply, sent_at_once(&net, 0)), (1, 0));
 }
 
-/// Too many kept: the oldest are asked for, then dropped, and their requests are never executed again.
+/// Too many kept: the oldest are asked for, then dropped, and their requests are never executed
+/// again.
 #[test]
 fn kept_replies_have_their_limits() {
     let mut net = Net::new(13, 0, false);
@@ -341,7 +349,8 @@ fn kept_replies_have_their_limits() {
     net.run(SECOND, |_| false);
     net.record();
     (0..8).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
-    // Expect: eight replies in one turn, of which the last four are kept, and the oldest was asked for when it came near that.
+    // Expect: eight replies in one turn, of which the last four are kept, and the oldest was asked
+    // for when it came near that.
     assert!(net.run(SECOND, |net| net.stats(0).replies == 8));
     assert_eq!((net.stats(0).evicted, net.hosts[0].endpoint.sizes().slots), (4, 4));
     assert!(net.sent_kinds(0, 1).contains(&Kind::NeedAck));
@@ -393,7 +402,8 @@ fn answers_step_back() {
     assert_eq!(after.responses, before.responses);
 }
 
-/// A lossy wire that damages nothing, if both ends say so: no packet has a checksum, and all else is as ever.
+/// A lossy wire that damages nothing, if both ends say so: no packet has a checksum, and all else
+/// is as ever.
 #[test]
 fn where_nothing_is_damaged_there_is_no_checksum() {
     let mut net = Net::new(15, 2, false);
@@ -423,7 +433,8 @@ fn where_nothing_is_damaged_there_is_no_checksum() {
     assert_eq!(net.stats(1).probes, 1);
 }
 
-/// Ends of two minds: whichever of them expects checksums drops what has none, and the client learns that nobody answers.
+/// Ends of two minds: whichever of them expects checksums drops what has none, and the client
+/// learns that nobody answers.
 #[test]
 fn ends_of_two_minds_about_checksums_do_not_meet() {
     for (server, client) in [(true, false), (false, true)] {

@@ -39,8 +39,8 @@ impl Drip {
     }
 }
 
-/// Has an honest host's long requests answered, while each of the others brings a packet every `every_ns`; true if
-/// that takes less than `limit_ns`.
+/// Has an honest host's long requests answered, while each of the others brings a packet every
+/// `every_ns`; true if that takes less than `limit_ns`.
 fn comes_through(
     net: &mut Net,
     (host, session): (usize, SessionId),
@@ -67,8 +67,9 @@ fn comes_through(
     true
 }
 
-/// Eight requests of which a packet came every 10 ms held the eight places of those that are granted more, and the credit:
-/// no other long request was received before they ended, which may be hours.
+/// Eight requests of which a packet came every 10 ms held the eight places of those that are
+/// granted more, and the credit: no other long request was received before they ended, which may be
+/// hours.
 #[test]
 fn requests_that_drip_keep_no_place_from_others() {
     let mut net = Net::new(1, 0, false);
@@ -84,8 +85,8 @@ fn requests_that_drip_keep_no_place_from_others() {
     assert!(in_time, "{:?}", net.stats(0));
 }
 
-/// Four requests of which a packet came every 400 ms held all the room, and would have for an hour: the others were
-/// refused.
+/// Four requests of which a packet came every 400 ms held all the room, and would have for an hour:
+/// the others were refused.
 #[test]
 fn requests_that_drip_keep_no_room_from_others() {
     for lossless in [false, true] {
@@ -105,7 +106,8 @@ fn requests_that_drip_keep_no_room_from_others() {
     }
 }
 
-/// Half a request of 40 bytes counted 40 bytes, and took ten times as much: the room of 256 MiB let in some 50 GB of them.
+/// Half a request of 40 bytes counted 40 bytes, and took ten times as much: the room of 256 MiB let
+/// in some 50 GB of them.
 #[test]
 fn the_room_for_half_received_requests_counts_what_they_take() {
     let mut net = Net::new(3, 0, false);

@@ -1,4 +1,5 @@
-//! Those who never proved who they are, and those who guess: nothing of what they send changes anything.
+//! Those who never proved who they are, and those who guess: nothing of what they send changes
+//! anything.
 
 use super::{Net, Seen, pattern};
 use crate::rpc::{Config, SessionId};
@@ -142,7 +143,8 @@ fn forged_packets_change_nothing() {
     still_works(&mut net);
 }
 
-/// Every packet of a real exchange, with each bit flipped and cut at each length, and then as it was again.
+/// Every packet of a real exchange, with each bit flipped and cut at each length, and then as it
+/// was again.
 #[test]
 fn damaged_and_repeated_packets_change_nothing() {
     let mut net = Net::new(4, 2, false);

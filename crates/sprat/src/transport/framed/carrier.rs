@@ -61,7 +61,8 @@ pub(crate) struct Around<'f, C> {
     pub(crate) budget: &'f mut Budget,
 }
 
-/// What carries frames from one process to another. Functions that may change any link get the whole transport.
+/// What carries frames from one process to another. Functions that may change any link get the
+/// whole transport.
 pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// What it knows of one connection.
     type Wire: fmt::Debug + Send;
@@ -71,7 +72,8 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// Where a locator leads; an error if it is another transport's.
     fn place(to: &Locator) -> io::Result<HostPort>;
 
-    /// Begins to connect to the first of the addresses where that is possible; returns the new link's slot.
+    /// Begins to connect to the first of the addresses where that is possible; returns the new
+    /// link's slot.
     fn open(
         links: &mut Framed<Self>,
         now: Instant,
@@ -82,8 +84,8 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// Finds out what has come; returns how much there is to look at.
     fn input(links: &mut Framed<Self>, now: Instant) -> usize;
 
-    /// Looks at the next thing that has come: frames into the buffer ([`Framed::brought`]), a long message into
-    /// [`Framed::found`], an end. False if there is nothing.
+    /// Looks at the next thing that has come: frames into the buffer ([`Framed::brought`]), a long
+    /// message into [`Framed::found`], an end. False if there is nothing.
     fn receive(links: &mut Framed<Self>, now: Instant) -> bool;
 
     /// What was in the buffer has been taken apart.
@@ -98,7 +100,8 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// True if there is any use in sending.
     fn may_send(wire: &Self::Wire) -> bool;
 
-    /// Sends what a link has to say, as far as it may; true if more is left. `alone`: no other link waits to send.
+    /// Sends what a link has to say, as far as it may; true if more is left. `alone`: no other link
+    /// waits to send.
     fn send(
         now: Instant,
         slot: u16,

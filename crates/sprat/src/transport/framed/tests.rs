@@ -99,7 +99,8 @@ pub(crate) fn turn<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut 
     client.output(now, &());
 }
 
-/// One turn of a server that answers each request with `answer` of it; returns the number of requests.
+/// One turn of a server that answers each request with `answer` of it; returns the number of
+/// requests.
 pub(crate) fn serve<C: Carrier>(
     server: &mut Framed<C>,
     answer: impl FnMut(&[u8]) -> Option<Vec<u8>>,
@@ -129,7 +130,8 @@ pub(crate) fn echo<C: Carrier>(server: &mut Framed<C>) -> usize {
     serve(server, |request| Some(request.to_vec()))
 }
 
-/// Both take turns until the client has seen so much. Loopback delivers by itself; the bound only ends a broken test.
+/// Both take turns until the client has seen so much. Loopback delivers by itself; the bound only
+/// ends a broken test.
 pub(crate) fn until<C: Carrier>(
     server: &mut Framed<C>,
     client: &mut Framed<C>,
@@ -211,7 +213,8 @@ cases! {
     where_too_much_waits_in_sum_one_that_has_much_is_not_read
 }
 
-/// 64 KiB of short requests, of a client that reads nothing, were all answered at once: 200 MB for this one.
+/// 64 KiB of short requests, of a client that reads nothing, were all answered at once: 200 MB for
+/// this one.
 fn short_requests_for_long_replies_are_answered_as_their_client_reads<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut client = client::<C>();
@@ -252,7 +255,8 @@ fn short_requests_for_long_replies_are_answered_as_their_client_reads<C: Named>(
     assert_eq!((served, server.unsent), (200, 0));
 }
 
-/// Replies that wait on many connections are limited in sum too, not only by what one connection may have.
+/// Replies that wait on many connections are limited in sum too, not only by what one connection
+/// may have.
 fn where_too_much_waits_in_sum_one_that_has_much_is_not_read<C: Named>() {
     const MANY: usize = 31;
     let (mut server, at) = server::<C>();
@@ -320,7 +324,8 @@ fn a_client_that_takes_no_reply_is_given_up<C: Named>() {
     assert_eq!((server.live.len(), server.counters.stalled, server.unsent), (0, 1, 0));
 }
 
-/// Senders that stop in the middle of their messages, more than there is room for, took memory without limit once.
+/// Senders that stop in the middle of their messages, more than there is room for, took memory
+/// without limit once.
 fn stalled_messages_make_room_for_others<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut stalled = Vec::new();

@@ -1,4 +1,5 @@
-//! How connections come to be: opening ours, accepting those that ask, and who is no peer of ours; and how they go.
+//! How connections come to be: opening ours, accepting those that ask, and who is no peer of ours;
+//! and how they go.
 
 use std::collections::VecDeque;
 use std::io;
@@ -162,7 +163,8 @@ impl Rdma {
         self.soil(slot);
     }
 
-    /// Goes on to the next addresses for the connection in `slot`, where the last one failed for this `cause`.
+    /// Goes on to the next addresses for the connection in `slot`, where the last one failed for
+    /// this `cause`.
     fn try_others(&mut self, now: Instant, slot: u16, cause: io::Error) {
         let Some(connecting) = self.at_slot(slot).and_then(|link| link.connecting.take()) else {
             return;

@@ -1,17 +1,19 @@
-//! Frames over RDMA: requests and replies by Send, long messages by Read, on the queue pairs of software iWARP.
+//! Frames over RDMA: requests and replies by Send, long messages by Read, on the queue pairs of
+//! software iWARP.
 //!
-//! `input` lets the engine take in what came, `receive` looks at what it has completed, one thing after the other, `send`
-//! posts what there is to say on one connection, and `flush` lets the engine send it all.
+//! `input` lets the engine take in what came, `receive` looks at what it has completed, one thing
+//! after the other, `send` posts what there is to say on one connection, and `flush` lets the
+//! engine send it all.
 //!
 //! ```text
 //!   frames:  receive ─copy─► buffer (16 KiB, one for all) ─lent─► event
 //! ```
 //!
-//! Always holds: what a peer does wrong ends its own connection; the engine sends nothing before `flush` has the memory that
-//! messages name.
+//! Always holds: what a peer does wrong ends its own connection; the engine sends nothing before
+//! `flush` has the memory that messages name.
 //!
-//! Not here: one connection's protocol (`pair`), links, requests and their numbers ([`crate::transport::framed`]), the engine and its
-//! sockets (`sprat_rdma`).
+//! Not here: one connection's protocol (`pair`), links, requests and their numbers
+//! ([`crate::transport::framed`]), the engine and its sockets (`sprat_rdma`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -140,7 +142,8 @@ impl Rdma {
     /// A transport that listens at `at`, a locator of `rdma`, and may call others too.
     ///
     /// # Errors
-    /// The locator is of another kind or names no address that is allowed, or the address cannot be bound.
+    /// The locator is of another kind or names no address that is allowed, or the address cannot be
+    /// bound.
     pub(crate) fn listen(at: &Locator, options: Options) -> io::Result<Self> {
         let (host_port, crc) = meaning(at)?;
         let mut rdma = Self::new(options, crc)?;
@@ -266,7 +269,8 @@ impl Rdma {
         }
         let receive = done.id as u16;
         let goes_on = stream.wants_input() && backlog.is_empty();
-        // A note without frames is taken at once: the peer needs its receive to say what it has finished.
+        // A note without frames is taken at once: the peer needs its receive to say what it has
+        // finished.
         let has_frames = done.len as usize > HEADER;
         if has_frames && !wire.resumed && (!wire.held.is_empty() || !goes_on) {
             if wire.pair.hear_first(receive, done.len as usize, &mut world).is_err() {

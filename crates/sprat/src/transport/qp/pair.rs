@@ -1,4 +1,5 @@
-//! One connection: a queue pair, the receives and the send buffers it owns, and the frames that it carries.
+//! One connection: a queue pair, the receives and the send buffers it owns, and the frames that it
+//! carries.
 //!
 //! ```text
 //!  region: 16 receives | 16 send buffers, of 16 KiB each
@@ -8,13 +9,14 @@
 //! ```
 //! A long message is registered where it lies, and read into the memory that becomes the message.
 //!
-//! A send buffer is free again when the peer has granted the receive that its Send took: so many Sends later, by the rule of
-//! credits, and no completion has to be waited for.
+//! A send buffer is free again when the peer has granted the receive that its Send took: so many
+//! Sends later, by the rule of credits, and no completion has to be waited for.
 //!
-//! Always holds: the peer reaches only the messages that were announced to it, through a protection domain of its own; a
-//! message's memory here grows with the bytes that were read.
+//! Always holds: the peer reaches only the messages that were announced to it, through a protection
+//! domain of its own; a message's memory here grows with the bytes that were read.
 //!
-//! Not here: which connections there are, and who is asked for events (`mod.rs`); what a Send says (`proto::rpc::notes`).
+//! Not here: which connections there are, and who is asked for events (`mod.rs`); what a Send says
+//! (`proto::rpc::notes`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -106,8 +108,8 @@ impl Pull {
         world.regions.heard(at.number).unwrap_or_default()
     }
 
-    /// Bytes that may be asked for now: memory grows with those that have come, and at first there is some for as many
-    /// Reads as are `free`.
+    /// Bytes that may be asked for now: memory grows with those that have come, and at first there
+    /// is some for as many Reads as are `free`.
     fn room(&mut self, pd: Pd, free: u16, world: &mut World<'_>) -> Result<usize, PostError> {
         let room = self.into.map_or(0, |(_, room)| room);
         if self.asked < room || self.got < self.asked {
@@ -261,7 +263,8 @@ impl Pair {
 
     // What comes.
 
-    /// Takes what came into a receive, which is posted anew: copies it into `buffer` and says what of it is to be looked at.
+    /// Takes what came into a receive, which is posted anew: copies it into `buffer` and says what
+    /// of it is to be looked at.
     pub(super) fn take(
         &mut self,
         receive: u16,

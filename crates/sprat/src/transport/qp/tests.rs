@@ -326,7 +326,8 @@ fn a_slice_is_kept_until_the_peer_has_read_it_or_is_gone() {
 
 #[test]
 fn hostile_regions_are_their_own() {
-    // The domain of each connection is its own: a tag that one peer learned is none on another's stream.
+    // The domain of each connection is its own: a tag that one peer learned is none on another's
+    // stream.
     let (mut server, _) = server::<Pairs>();
     let (a, b) =
         (Hostile::connect(&mut server, greeting()), Hostile::connect(&mut server, greeting()));

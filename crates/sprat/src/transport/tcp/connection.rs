@@ -19,7 +19,8 @@ use crate::transport::framed::Link;
 
 /// The most parts in one gathering write.
 const PARTS: usize = 64;
-/// Silence after which the kernel asks whether the peer is still there, and how long it may take to answer.
+/// Silence after which the kernel asks whether the peer is still there, and how long it may take to
+/// answer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(2);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -57,7 +58,8 @@ impl Link<Socket> {
     pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8], ids: &mut Ids) -> Read {
         let (result, body) = match self.stream.body() {
             None => (rustix::io::read(&self.wire.socket, buffer), false),
-            // The capacity is what the message needs, unless the allocator gave more than it was asked for.
+            // The capacity is what the message needs, unless the allocator gave more than it was
+            // asked for.
             Some((body, room)) if body.capacity() - body.len() == room => {
                 (rustix::io::read(&self.wire.socket, spare_capacity(body)), true)
             }
@@ -142,8 +144,8 @@ pub(super) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Begins to connect to the first of `addresses` where that is possible, and takes it and those before it out of the
-/// list. True if the connection is open already.
+/// Begins to connect to the first of `addresses` where that is possible, and takes it and those
+/// before it out of the list. True if the connection is open already.
 pub(super) fn begin(
     addresses: &mut VecDeque<SocketAddr>,
     busy_poll_us: Option<u32>,

@@ -4,7 +4,8 @@
 //!   copy(to, from, n) -> 0 or 1        swap(at, &old, new) -> 0: swapped, 1: faulted, 2: not `old`, which is now what it is
 //! ```
 //!
-//! Always holds: between the labels the stack is as at the entry, so that the end, `return 1`, is right from anywhere.
+//! Always holds: between the labels the stack is as at the entry, so that the end, `return 1`, is
+//! right from anywhere.
 
 use super::Gone;
 

@@ -1,7 +1,8 @@
-//! Two sides in full conversation over a model of a queue pair, with every way to end it; and hostile sides.
+//! Two sides in full conversation over a model of a queue pair, with every way to end it; and
+//! hostile sides.
 //!
-//! The model keeps order and loses nothing, as a reliable connection does: what can go wrong is that it ends, anywhere, and
-//! that the peer says what it must not.
+//! The model keeps order and loses nothing, as a reliable connection does: what can go wrong is
+//! that it ends, anywhere, and that the peer says what it must not.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -409,8 +410,8 @@ fn a_message_that_is_not_there_or_not_as_long_is_the_peers_fault() {
     assert_eq!(end.take(Flying::Read(Some(vec![1]))), Err(Bad), "nobody asked for it");
 }
 
-/// Noise that looks like notes: nothing panics, nothing grows beyond its limits, and a side that has found its peer out
-/// says nothing more about it.
+/// Noise that looks like notes: nothing panics, nothing grows beyond its limits, and a side that
+/// has found its peer out says nothing more about it.
 #[test]
 fn noise_is_survived() {
     for seed in 0..3_000 {
