@@ -75,7 +75,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// Violations left, by rule. A ratchet: empty is the goal.
 const LEFT: &[(&str, usize)] =
-    &[("width", 3751), ("words", 1042), ("names", 480), ("doc comments", 1891)];
+    &[("width", 63), ("words", 118), ("names", 42), ("doc comments", 257)];
 
 /// One violation.
 struct Wrong {

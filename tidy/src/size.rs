@@ -1,17 +1,24 @@
-//! A file has at most 1,000 lines, a function at most one screen.
+//! A file has at most 600 lines, a function at most one screen.
 
 use crate::report;
 use crate::source::{File, closing, files, line_of, words};
 
-/// Lines of a file without its tests.
-const FILE_LINES: usize = 1_000;
+/// Lines of a file.
+const FILE_LINES: usize = 600;
 /// Lines of a function: one screen.
 const FUNCTION_LINES: usize = 70;
 /// Lines of a function whose body is one flat `match` that calls others.
 const DISPATCHER_LINES: usize = 150;
 
 /// Files that are longer, with their length. A ratchet: empty is the goal.
-const LONG_FILES: &[(&str, usize)] = &[];
+const LONG_FILES: &[(&str, usize)] = &[
+    ("crates/proto/src/rpc/stream.rs", 621),
+    ("crates/proto/src/rpc/stream/tests.rs", 616),
+    ("crates/rdma/tests/verbs.rs", 651),
+    ("crates/sprat/src/driver/shm/mod.rs", 826),
+    ("crates/sprat/src/transport/framed.rs", 728),
+    ("crates/sprat/src/transport/framed/tests.rs", 703),
+];
 
 /// Functions that are longer, with their length. A ratchet: empty is the goal.
 const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[("crates/sim/tests/rdma/judge.rs", "event", 71)];
@@ -41,8 +48,8 @@ fn functions(file: &File) -> Vec<(String, usize, usize)> {
 fn files_are_short() {
     let mut wrong = Vec::new();
     let mut met = Vec::new();
-    for file in files().iter().filter(|f| f.is_rust() && !f.is_test()) {
-        let lines = file.text.lines().count() - file.lines_of_tests();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let lines = file.text.lines().count();
         let listed = LONG_FILES.iter().find(|(path, _)| *path == file.path).map_or(0, |(_, n)| *n);
         if lines > FILE_LINES.max(listed) {
             wrong.push(format!("{}: {lines} lines, at most {}", file.path, FILE_LINES.max(listed)));
