@@ -22,6 +22,7 @@ pub mod internals;
 pub mod kv;
 pub mod locator;
 mod open;
+mod random;
 pub mod rpc;
 pub mod server;
 pub mod trace;

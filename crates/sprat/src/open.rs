@@ -2,7 +2,6 @@
 
 use std::io;
 
-use sprat_proto::Rng;
 use sprat_proto::node::Fast;
 use sprat_proto::rpc::Config;
 use sprat_proto::tracepoint::{NoProbe, Probe};
@@ -12,6 +11,7 @@ use crate::driver::ip::Stack;
 use crate::driver::shm::{self, Shm};
 use crate::driver::udp::{self, Udp};
 use crate::locator::{Kind, Locator};
+use crate::random::rng;
 use crate::trace::Marks;
 use crate::trace::watch::{Traced, TracedTransport};
 use crate::transport::SystemTransport;
@@ -38,16 +38,6 @@ pub struct Options {
 /// Most requests that wait on one session beyond its channels. They are the program's own, in its
 /// own memory: the limit only has to be one, and below it nothing is refused and tried again.
 const QUEUE_LIMIT: usize = 1 << 20;
-
-/// A generator with entropy of the kernel.
-///
-/// # Errors
-/// The kernel has none to give.
-pub(crate) fn rng() -> io::Result<Rng> {
-    let mut seed = [0; 32];
-    getrandom::fill(&mut seed)?;
-    Ok(Rng::new(seed))
-}
 
 /// The transport that listens at `locator`.
 pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<AnyTransport> {

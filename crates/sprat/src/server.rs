@@ -19,7 +19,7 @@ use sprat_store::objects::segment::segment_bytes;
 
 use crate::disk::Disk;
 use crate::locator::Locator;
-use crate::open::rng;
+use crate::random::rng;
 use crate::transports::{Options, Transports};
 use crate::worker::Worker;
 use sprat_sys::clock::Clock;

@@ -34,17 +34,18 @@ use super::types::{
 };
 use crate::Instant;
 
+mod frame;
 mod head;
 mod ordered;
 mod outgoing;
 #[cfg(test)]
 mod tests;
 
+use frame::Frame;
+pub use frame::Front;
 pub use head::Bad;
 use head::{FIXED, Head, Kind, LONGEST, REASON_VERSION, SEQ_MASK};
 use ordered::Ordered;
-use outgoing::Frame;
-pub use outgoing::Front;
 
 /// The first piece of memory for a message that does not come in one read, in bytes.
 const FIRST_PIECE: usize = 4 << 10;

@@ -30,6 +30,7 @@ use sprat_proto::device::{
 };
 
 use super::{Nic, OpenError, Options, XdpMode, interface};
+use failed::Failed;
 use hold::Held;
 use sprat_sys::bpf::{self, Mode};
 use sprat_sys::ethtool::{Presence, Queues, presence, queues};
@@ -37,6 +38,7 @@ use sprat_sys::netns::link::Link;
 use sprat_sys::socket;
 use sprat_sys::xdp::{CHUNK, Frame, HEADROOM, Joined, Lengths, Queue};
 
+mod failed;
 mod hold;
 mod program;
 
@@ -298,9 +300,6 @@ fn any_of(queues: &[Queue]) -> io::Result<Option<OwnedFd>> {
     }
     Ok(Some(epoll))
 }
-
-/// The step that failed, and its error.
-struct Failed(&'static str, io::Error);
 
 fn explain(
     xdp_mode: XdpMode,

@@ -158,7 +158,7 @@ fn options(at: &DevicePort, own: IpAddr) -> StackOptions {
 
 /// An IPv4 address for a link alone (RFC 3927 section 2.1), at random.
 fn link_local() -> io::Result<IpAddr> {
-    let mut rng = crate::open::rng()?;
+    let mut rng = crate::random::rng()?;
     let (high, low) = (rng.below(254) as u8 + 1, rng.below(256) as u8);
     Ok(Ipv4Addr::new(169, 254, high, low).into())
 }
@@ -240,7 +240,7 @@ impl Stack {
         };
         options.accept_partial_checksum = facts.partial_checksums;
         let crc = port.crc;
-        let port = UdpSocket::new(options, nic, own.port(), own.is_ipv6(), crate::open::rng()?);
+        let port = UdpSocket::new(options, nic, own.port(), own.is_ipv6(), crate::random::rng()?);
         let mut port = port.map_err(|e| named(io::Error::new(io::ErrorKind::AddrInUse, e)))?;
         port.tick(clock::now());
         Ok(Self { port, protocol: at.protocol().to_owned(), crc, locator: None })

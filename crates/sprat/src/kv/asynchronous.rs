@@ -101,7 +101,7 @@ impl Builder {
     /// Those of [`Builder::connect`], or the thread could not be started.
     pub fn connect_async(self) -> io::Result<AsyncClient> {
         let client = self.connect()?;
-        let waker = client.inner().worker.waker();
+        let waker = client.shared().inner().worker.waker();
         let (requests, queue) = channel();
         thread::Builder::new().name("sprat-kv".into()).spawn(move || run(&client, &queue))?;
         Ok(AsyncClient { requests, thread: Arc::new(WakeOnDrop(waker)) })
@@ -117,7 +117,7 @@ fn run(client: &Client, queue: &Receiver<Request>) {
             match queue.try_recv() {
                 Ok(Request { cell, .. }) if cell.state().abandoned => {}
                 Ok(Request { begin, cell }) => {
-                    let id = client.start_queued(begin);
+                    let id = OperationId(client.shared().start_queued(begin));
                     if id.index() >= cells.len() {
                         cells.resize_with(id.index() + 1, || None);
                     }

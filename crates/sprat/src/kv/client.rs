@@ -1,23 +1,21 @@
 //! A client of one cluster: tables, servers, and progress.
 
-use std::cell::{RefCell, RefMut};
 use std::io;
 use std::time::Duration;
 
-use sprat_proto::Instant;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
-    Answer, Client as Machine, Config, Error, Op, PeerId, ServerInfo, TableInfo,
+    Answer, Client as Machine, Config, Error, PeerId, ServerInfo, TableInfo,
 };
 use sprat_store::types::TableId;
 use sprat_sys::clock::Clock;
 
 use super::machine::{Operations, Outcome, unexpected};
 use super::pending::OperationId;
+use super::shared::Shared;
 use super::table::Table;
-use crate::completions::{Delivery, EntryId};
 use crate::locator::Locator;
-use crate::open::rng;
+use crate::random::rng;
 use crate::transports::{Options, Transports};
 use crate::worker::Worker;
 
@@ -104,8 +102,7 @@ impl Builder {
         let operations = Operations::new(Machine::new(self.config, rng()?));
         let transports = Transports::new(self.options);
         let worker = Worker::with_lanes(operations, transports, None, Clock::new(), SESSIONS)?;
-        let inner = RefCell::new(Inner { worker, timeout_ns: self.timeout_ns });
-        Ok(Client { inner })
+        Ok(Client { shared: Shared::new(worker, self.timeout_ns) })
     }
 }
 
@@ -119,37 +116,15 @@ fn nanoseconds(time: Duration) -> u64 {
 /// [`Pending`](super::Pending) at once.
 #[derive(Debug)]
 pub struct Client {
-    /// Borrowed only while a method runs, and never while it calls code of the program.
-    inner: RefCell<Inner>,
-}
-
-/// The worker and the settings that change.
-#[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) worker: Worker<Operations>,
-    timeout_ns: u64,
-}
-
-impl Inner {
-    /// The time now, and the deadline of an operation that starts now.
-    #[inline]
-    pub(super) fn times(&self) -> (Instant, Instant) {
-        let now = self.worker.now();
-        (now, now.after(self.timeout_ns))
-    }
-
-    /// Waits for an operation.
-    fn wait(&mut self, id: EntryId) -> Outcome {
-        loop {
-            if let Some(outcome) = self.worker.machine().take(id) {
-                return outcome;
-            }
-            self.worker.turn_and_rest();
-        }
-    }
+    shared: Shared,
 }
 
 impl Client {
+    /// The part that its tables and operations share.
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Makes a client of the cluster whose coordinator is at `coordinator`: one locator, or several
     /// with `;` between them, the preferred one first. Sends nothing.
     ///
@@ -167,7 +142,7 @@ impl Client {
 
     /// Sets the time that each operation that starts from now on may take.
     pub fn set_timeout(&self, timeout: Duration) {
-        self.inner().timeout_ns = nanoseconds(timeout);
+        self.shared.inner().timeout_ns = nanoseconds(timeout);
     }
 
     // Tables and servers.
@@ -179,7 +154,7 @@ impl Client {
     /// [`Error::BadName`], [`Error::TooFewServers`], [`Error::NotDurable`], and errors of the
     /// network.
     pub fn create_table(&self, name: &str, span: u32) -> Result<Table<'_>, Error> {
-        let outcome = self.ask(|client, deadline| client.create_table(name, span, deadline));
+        let outcome = self.shared.ask(|client, deadline| client.create_table(name, span, deadline));
         table_id(outcome).map(|id| self.table_by_id(id))
     }
 
@@ -188,7 +163,7 @@ impl Client {
     /// # Errors
     /// [`Error::TableDoesntExist`], [`Error::NotDurable`], and errors of the network.
     pub fn drop_table(&self, name: &str) -> Result<(), Error> {
-        self.ask(|client, deadline| client.drop_table(name, deadline)).map(|_| ())
+        self.shared.ask(|client, deadline| client.drop_table(name, deadline)).map(|_| ())
     }
 
     /// Finds a table by its name.
@@ -196,14 +171,14 @@ impl Client {
     /// # Errors
     /// [`Error::TableDoesntExist`], and errors of the network.
     pub fn table(&self, name: &str) -> Result<Table<'_>, Error> {
-        let outcome = self.ask(|client, deadline| client.table(name, deadline));
+        let outcome = self.shared.ask(|client, deadline| client.table(name, deadline));
         table_id(outcome).map(|id| self.table_by_id(id))
     }
 
     /// Returns the table with this id. Asks no server: operations on a table that does not exist
     /// fail with [`Error::TableDoesntExist`].
     pub fn table_by_id(&self, id: TableId) -> Table<'_> {
-        Table::new(self, id)
+        Table::new(&self.shared, id)
     }
 
     /// Lists all tables.
@@ -211,7 +186,7 @@ impl Client {
     /// # Errors
     /// Errors of the network.
     pub fn tables(&self) -> Result<Vec<TableInfo>, Error> {
-        tables(self.ask(|client, deadline| client.list_tables(deadline)))
+        tables(self.shared.ask(|client, deadline| client.list_tables(deadline)))
     }
 
     /// Lists the servers of the cluster.
@@ -219,7 +194,7 @@ impl Client {
     /// # Errors
     /// Errors of the network.
     pub fn servers(&self) -> Result<Vec<ServerInfo>, Error> {
-        servers(self.ask(|client, deadline| client.list_servers(deadline)))
+        servers(self.shared.ask(|client, deadline| client.list_servers(deadline)))
     }
 
     /// Returns the counters of the server at `locators` ([`ServerInfo::data`]), or of the
@@ -229,7 +204,7 @@ impl Client {
     /// [`Error::NoTransport`], and errors of the network.
     pub fn stats(&self, locators: Option<&str>) -> Result<Vec<u8>, Error> {
         let peer = self.peer(locators)?;
-        match self.ask(|client, deadline| client.stats(peer, deadline))? {
+        match self.shared.ask(|client, deadline| client.stats(peer, deadline))? {
             Answer::Bytes(bytes) => Ok(bytes.into_vec()),
             other => unexpected(&other),
         }
@@ -242,14 +217,14 @@ impl Client {
     /// [`Error::NoTransport`], and errors of the network.
     pub fn echo(&self, locators: Option<&str>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let peer = self.peer(locators)?;
-        match self.ask(|client, deadline| client.echo(peer, bytes, deadline))? {
+        match self.shared.ask(|client, deadline| client.echo(peer, bytes, deadline))? {
             Answer::Bytes(bytes) => Ok(bytes.into_vec()),
             other => unexpected(&other),
         }
     }
 
     fn peer(&self, locators: Option<&str>) -> Result<PeerId, Error> {
-        let mut inner = self.inner();
+        let mut inner = self.shared.inner();
         locators.map_or(Ok(PeerId::COORDINATOR), |at| inner.worker.machine().client.peer(at))
     }
 
@@ -258,62 +233,20 @@ impl Client {
     /// Makes one turn: sends and receives what there is, and never waits. Returns true if there was
     /// work.
     pub fn turn(&self) -> bool {
-        self.inner().worker.turn()
+        self.shared.inner().worker.turn()
     }
 
     /// Makes one turn. After many turns without work it yields the processor, then sleeps until
     /// something happens. Call it in a loop that waits for completions.
     pub fn turn_and_rest(&self) {
-        self.inner().worker.turn_and_rest();
+        self.shared.inner().worker.turn_and_rest();
     }
 
     /// Returns the oldest outcome of the operations that [`Pending::queue`](super::Pending::queue)
     /// named. Makes no turn.
     pub fn next_completed(&self) -> Option<(OperationId, Outcome)> {
-        let completed = self.inner().worker.machine().completions.next();
+        let completed = self.shared.inner().worker.machine().completions.next();
         completed.map(|(id, outcome)| (OperationId(id), outcome))
-    }
-
-    #[inline]
-    pub(super) fn inner(&self) -> RefMut<'_, Inner> {
-        self.inner.borrow_mut()
-    }
-
-    /// Starts an operation that goes out with the next turn.
-    pub(super) fn start(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> EntryId {
-        let mut inner = self.inner();
-        inner.worker.node().mark_unsent();
-        let (_, deadline) = inner.times();
-        inner.worker.machine().start(|client| begin(client, deadline))
-    }
-
-    /// Starts an operation whose outcome [`Client::next_completed`] returns.
-    pub(super) fn start_queued(
-        &self,
-        begin: impl FnOnce(&mut Machine, Instant) -> Op,
-    ) -> OperationId {
-        let id = self.start(begin);
-        self.inner().worker.machine().completions.deliver(id, Delivery::Queued);
-        OperationId(id)
-    }
-
-    /// Starts an operation, sends it at once and waits for it.
-    pub(super) fn ask(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> Outcome {
-        let mut inner = self.inner();
-        let (now, deadline) = inner.times();
-        let id = inner.worker.machine().start(|client| begin(client, deadline));
-        inner.worker.node().send(now);
-        inner.wait(id)
-    }
-
-    pub(super) fn wait(&self, id: EntryId) -> Outcome {
-        self.inner().wait(id)
-    }
-
-    pub(super) fn cancel(&self, id: EntryId) {
-        let mut inner = self.inner();
-        inner.worker.node().mark_unsent();
-        inner.worker.machine().cancel(id);
     }
 }
 

@@ -36,6 +36,7 @@ mod client;
 mod condition;
 mod machine;
 mod pending;
+mod shared;
 mod table;
 
 pub use sprat_store::client::{

@@ -4,11 +4,12 @@ use std::fmt;
 
 use sprat_store::client::Error;
 
-use super::client::Client;
 use super::machine::Outcome;
+use super::shared::Shared;
 use crate::completions::{Delivery, EntryId};
 
-/// The number of an operation whose outcome [`Client::next_completed`] returns.
+/// The number of an operation whose outcome
+/// [`Client::next_completed`](super::Client::next_completed) returns.
 ///
 /// A client does not use a number again before 2³² other operations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -29,7 +30,7 @@ impl OperationId {
 /// and does not cancel the operation.
 #[must_use = "a result that nothing waits for is lost"]
 pub struct Pending<'c, T> {
-    client: &'c Client,
+    shared: &'c Shared,
     id: EntryId,
     /// The result stays in the client until the program asks this value for it.
     held: bool,
@@ -38,11 +39,11 @@ pub struct Pending<'c, T> {
 
 impl<'c, T> Pending<'c, T> {
     pub(super) fn new(
-        client: &'c Client,
+        shared: &'c Shared,
         id: EntryId,
         convert: fn(Outcome) -> Result<T, Error>,
     ) -> Self {
-        Self { client, id, held: true, convert }
+        Self { shared, id, held: true, convert }
     }
 
     /// Waits for the result.
@@ -52,14 +53,14 @@ impl<'c, T> Pending<'c, T> {
     /// own errors.
     pub fn wait(mut self) -> Result<T, Error> {
         self.held = false;
-        (self.convert)(self.client.wait(self.id))
+        (self.convert)(self.shared.wait(self.id))
     }
 
     /// Makes one turn of the client, then returns the result if there is one. After that it returns
     /// [`Error::NotInProgress`].
     pub fn poll(&mut self) -> Option<Result<T, Error>> {
-        self.client.turn();
-        let outcome = self.client.inner().worker.machine().take(self.id)?;
+        self.shared.inner().worker.turn();
+        let outcome = self.shared.inner().worker.machine().take(self.id)?;
         self.held = false;
         Some((self.convert)(outcome))
     }
@@ -67,14 +68,14 @@ impl<'c, T> Pending<'c, T> {
     /// Gives the operation up. The cluster may have executed it.
     pub fn cancel(mut self) {
         self.held = false;
-        self.client.cancel(self.id);
+        self.shared.cancel(self.id);
     }
 
-    /// Has [`Client::next_completed`] return the outcome, under the number returned here. An
-    /// outcome that [`Pending::poll`] has returned does not come again.
+    /// Has [`Client::next_completed`](super::Client::next_completed) return the outcome, under the
+    /// number returned here. An outcome that [`Pending::poll`] has returned does not come again.
     pub fn queue(mut self) -> OperationId {
         self.held = false;
-        let mut inner = self.client.inner();
+        let mut inner = self.shared.inner();
         inner.worker.machine().completions.deliver(self.id, Delivery::Queued);
         OperationId(self.id)
     }
@@ -83,7 +84,7 @@ impl<'c, T> Pending<'c, T> {
 impl<T> Drop for Pending<'_, T> {
     fn drop(&mut self) {
         if self.held {
-            let mut inner = self.client.inner();
+            let mut inner = self.shared.inner();
             inner.worker.machine().completions.deliver(self.id, Delivery::Discarded);
         }
     }

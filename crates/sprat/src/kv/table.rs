@@ -6,10 +6,10 @@ use std::mem;
 use sprat_store::client::{Answer, Cursor, Error, Page};
 use sprat_store::types::{TableId, Version};
 
-use super::client::Client;
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
 use super::pending::Pending;
+use super::shared::Shared;
 
 /// The value of an object and its version.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,19 +31,19 @@ pub struct Number<T> {
     pub value: T,
 }
 
-/// One table of a [`Client`]'s cluster. It costs nothing to copy.
+/// One table of a [`Client`](super::Client)'s cluster. It costs nothing to copy.
 ///
 /// Every method also fails with [`Error::Deadline`] after the client's timeout, and with
 /// [`Error::TableDoesntExist`] once the table is dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'c> {
-    client: &'c Client,
+    shared: &'c Shared,
     id: TableId,
 }
 
 impl<'c> Table<'c> {
-    pub(super) fn new(client: &'c Client, id: TableId) -> Self {
-        Self { client, id }
+    pub(super) fn new(shared: &'c Shared, id: TableId) -> Self {
+        Self { shared, id }
     }
 
     /// Returns the table's id.
@@ -103,7 +103,7 @@ impl<'c> Table<'c> {
         f: impl FnOnce(Version, &[u8]) -> R,
         mut meanwhile: impl FnMut(),
     ) -> Result<R, Error> {
-        let mut inner = self.client.inner();
+        let mut inner = self.shared.inner();
         let (now, deadline) = inner.times();
         let machine = inner.worker.machine();
         machine.start_direct(|client| client.read(self.id, key, condition.0, deadline));
@@ -121,7 +121,7 @@ impl<'c> Table<'c> {
         let (bytes, skip) = (mem::take(&mut direct.bytes), direct.skip);
         drop(inner);
         let result = f(version, &bytes[skip..]);
-        self.client.inner().worker.machine().direct.bytes = bytes;
+        self.shared.inner().worker.machine().direct.bytes = bytes;
         Ok(result)
     }
 
@@ -133,8 +133,8 @@ impl<'c> Table<'c> {
     /// Starts a read under a condition.
     pub fn start_get_if(&self, key: &[u8], condition: Condition) -> Pending<'c, Option<Object>> {
         let id =
-            self.client.start(|client, deadline| client.read(self.id, key, condition.0, deadline));
-        Pending::new(self.client, id, object_or_none)
+            self.shared.start(|client, deadline| client.read(self.id, key, condition.0, deadline));
+        Pending::new(self.shared, id, object_or_none)
     }
 
     // Mutations.
@@ -154,7 +154,7 @@ impl<'c> Table<'c> {
     /// As the condition says, and those of [`Table::put`].
     pub fn put_if(&self, key: &[u8], value: &[u8], condition: Condition) -> Result<Version, Error> {
         version(
-            self.client
+            self.shared
                 .ask(|client, deadline| client.write(self.id, key, value, condition.0, deadline)),
         )
     }
@@ -172,9 +172,9 @@ impl<'c> Table<'c> {
         condition: Condition,
     ) -> Pending<'c, Version> {
         let id = self
-            .client
+            .shared
             .start(|client, deadline| client.write(self.id, key, value, condition.0, deadline));
-        Pending::new(self.client, id, version)
+        Pending::new(self.shared, id, version)
     }
 
     /// Removes an object. Returns the version that it had, `None` if there was none.
@@ -195,7 +195,7 @@ impl<'c> Table<'c> {
         let remove = |client: &mut sprat_store::client::Client, deadline| {
             client.remove(self.id, key, condition.0, deadline)
         };
-        removed(self.client.ask(remove))
+        removed(self.shared.ask(remove))
     }
 
     /// Starts a remove.
@@ -210,9 +210,9 @@ impl<'c> Table<'c> {
         condition: Condition,
     ) -> Pending<'c, Option<Version>> {
         let id = self
-            .client
+            .shared
             .start(|client, deadline| client.remove(self.id, key, condition.0, deadline));
-        Pending::new(self.client, id, removed)
+        Pending::new(self.shared, id, removed)
     }
 
     /// Adds to an object that is a 64-bit integer in decimal text: digits with a minus before them
@@ -236,7 +236,7 @@ impl<'c> Table<'c> {
         amount: i64,
         condition: Condition,
     ) -> Result<Number<i64>, Error> {
-        integer(self.client.ask(|client, deadline| {
+        integer(self.shared.ask(|client, deadline| {
             client.increment_integer(self.id, key, amount, condition.0, deadline)
         }))
     }
@@ -244,10 +244,10 @@ impl<'c> Table<'c> {
     /// Starts an increment of an integer.
     pub fn start_increment(&self, key: &[u8], amount: i64) -> Pending<'c, Number<i64>> {
         let rules = Condition::always().0;
-        let id = self.client.start(|client, deadline| {
+        let id = self.shared.start(|client, deadline| {
             client.increment_integer(self.id, key, amount, rules, deadline)
         });
-        Pending::new(self.client, id, integer)
+        Pending::new(self.shared, id, integer)
     }
 
     /// Adds to an object that is a double in decimal text (`-1.5e3`). An absent object counts as 0.
@@ -271,7 +271,7 @@ impl<'c> Table<'c> {
         amount: f64,
         condition: Condition,
     ) -> Result<Number<f64>, Error> {
-        let answer = self.client.ask(|client, deadline| {
+        let answer = self.shared.ask(|client, deadline| {
             client.increment_double(self.id, key, amount, condition.0, deadline)
         })?;
         match answer {
@@ -293,7 +293,7 @@ impl<'c> Table<'c> {
     /// # Errors
     /// [`Error::TabletLost`], and errors of the network.
     pub fn page(&self, cursor: Cursor) -> Result<Page<'static>, Error> {
-        match self.client.ask(|client, deadline| client.enumerate(self.id, cursor, deadline))? {
+        match self.shared.ask(|client, deadline| client.enumerate(self.id, cursor, deadline))? {
             Answer::Page(page) => Ok(page),
             other => unexpected(&other),
         }

@@ -26,6 +26,7 @@ use sprat_proto::rpc::{CloseReason, Slices};
 use crate::locator::{HostPort, Kind, Locator};
 use crate::transport::framed::{Around, CONNECT_NS, Carrier, Connecting, Framed, Link, Options};
 
+mod accept;
 mod connection;
 mod listener;
 #[cfg(test)]

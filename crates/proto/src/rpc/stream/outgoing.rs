@@ -7,36 +7,10 @@
 use arrayvec::ArrayVec;
 
 use super::Stream;
-use super::head::{Head, LONGEST};
+use super::frame::{Frame, Front};
+use super::head::Head;
 use crate::Instant;
 use crate::rpc::types::{Message, Slice, Slices};
-
-/// The next frame to be written.
-#[derive(Debug)]
-pub struct Front<'s> {
-    /// Its header.
-    pub header: &'s [u8],
-    /// Its message.
-    pub message: &'s Message,
-}
-
-/// What waits to be written.
-#[derive(Debug)]
-pub(super) struct Frame {
-    pub(super) head: Head,
-    /// The header's bytes once it is the frame's turn: it tells how much time is left then.
-    pub(super) bytes: ArrayVec<u8, LONGEST>,
-    pub(super) message: Message,
-    pub(super) deadline: Instant,
-    /// The request that it carries.
-    pub(super) request: Option<u64>,
-}
-
-impl Frame {
-    fn len(&self) -> usize {
-        self.bytes.len() + self.message.len()
-    }
-}
 
 impl Stream {
     /// Lends what is to be written next, in order: at most `work` bytes, so that no connection

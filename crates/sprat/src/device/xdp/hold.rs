@@ -14,7 +14,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::Failed;
+use super::failed::Failed;
 use super::program;
 use sprat_sys::bpf::{self, Mode};
 use sprat_sys::netns::link;

@@ -1,0 +1,88 @@
+//! The worker that a client shares with its tables and its operations in progress.
+
+use std::cell::{RefCell, RefMut};
+
+use sprat_proto::Instant;
+use sprat_store::client::{Client as Machine, Op};
+
+use super::machine::{Operations, Outcome};
+use crate::completions::{Delivery, EntryId};
+use crate::worker::Worker;
+
+/// The worker and the settings that change.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) worker: Worker<Operations>,
+    pub(super) timeout_ns: u64,
+}
+
+impl Inner {
+    /// The time now, and the deadline of an operation that starts now.
+    #[inline]
+    pub(super) fn times(&self) -> (Instant, Instant) {
+        let now = self.worker.now();
+        (now, now.after(self.timeout_ns))
+    }
+
+    /// Waits for an operation.
+    fn wait(&mut self, id: EntryId) -> Outcome {
+        loop {
+            if let Some(outcome) = self.worker.machine().take(id) {
+                return outcome;
+            }
+            self.worker.turn_and_rest();
+        }
+    }
+}
+
+/// Lends the worker to one method at a time.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Borrowed only while a method runs, and never while it calls code of the program.
+    inner: RefCell<Inner>,
+}
+
+impl Shared {
+    pub(super) fn new(worker: Worker<Operations>, timeout_ns: u64) -> Self {
+        Self { inner: RefCell::new(Inner { worker, timeout_ns }) }
+    }
+
+    #[inline]
+    pub(super) fn inner(&self) -> RefMut<'_, Inner> {
+        self.inner.borrow_mut()
+    }
+
+    /// Starts an operation that goes out with the next turn.
+    pub(super) fn start(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> EntryId {
+        let mut inner = self.inner();
+        inner.worker.node().mark_unsent();
+        let (_, deadline) = inner.times();
+        inner.worker.machine().start(|client| begin(client, deadline))
+    }
+
+    /// Starts an operation whose outcome [`super::Client::next_completed`] returns.
+    pub(super) fn start_queued(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> EntryId {
+        let id = self.start(begin);
+        self.inner().worker.machine().completions.deliver(id, Delivery::Queued);
+        id
+    }
+
+    /// Starts an operation, sends it at once and waits for it.
+    pub(super) fn ask(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> Outcome {
+        let mut inner = self.inner();
+        let (now, deadline) = inner.times();
+        let id = inner.worker.machine().start(|client| begin(client, deadline));
+        inner.worker.node().send(now);
+        inner.wait(id)
+    }
+
+    pub(super) fn wait(&self, id: EntryId) -> Outcome {
+        self.inner().wait(id)
+    }
+
+    pub(super) fn cancel(&self, id: EntryId) {
+        let mut inner = self.inner();
+        inner.worker.node().mark_unsent();
+        inner.worker.machine().cancel(id);
+    }
+}
