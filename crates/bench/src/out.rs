@@ -1,6 +1,6 @@
 //! Output: results and tables on standard output, everything else on standard error.
 //!
-//! [`print`] and [`note`] escape control characters in text for people; [`raw`] writes values and
+//! [`print()`] and [`note`] escape control characters in text for people; [`raw`] writes values and
 //! JSON as they are. A closed standard output (`sprat export books - | head`) ends the command
 //! without a message.
 

@@ -64,11 +64,11 @@ impl BoundAddress {
 /// An event of an id.
 #[derive(Debug)]
 pub enum CmEvent {
-    /// Its connection stands otherwise than before.
+    /// The state of its connection has changed.
     Connection(Connection),
-    /// A peer asks at its listener.
+    /// A connection request has arrived at its listener.
     Request(ConnectRequest),
-    /// Its own words, by [`ConnectionId::say`].
+    /// Words that the program posted by [`ConnectionId::post`].
     Own([u64; 2]),
 }
 

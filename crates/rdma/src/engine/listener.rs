@@ -16,7 +16,7 @@ pub(super) struct Listener {
     pub(super) socket: OwnedFd,
     pub(super) local: SocketAddr,
     pub(super) asked: VecDeque<PendingRequest>,
-    /// Peers that did not get through their start-up, the newest [`MOST_FAILED`].
+    /// The newest peers whose start-up failed.
     pub(super) failed: VecDeque<(SocketAddr, StartupError)>,
     pub(super) policy: AcceptPolicy,
     /// While it is out of the epoll: when to try again, or never before a connection ends.
