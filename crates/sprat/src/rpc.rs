@@ -14,7 +14,8 @@
 //! use sprat::rpc::{Client, Server, Stop};
 //!
 //! let name = "fast+udp:host=127.0.0.1,port=0";
-//! let mut server = Server::listen(&[name], |call: sprat::rpc::Call<'_>| Some(call.payload.to_ascii_uppercase()))?;
+//! let upper = |call: sprat::rpc::Call<'_>| Some(call.payload.to_ascii_uppercase());
+//! let mut server = Server::listen(&[name], upper)?;
 //! let (at, stop) = (server.locators(), server.stop());
 //! let thread = std::thread::spawn(move || server.run());
 //!
@@ -58,7 +59,7 @@ pub struct Session(u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rpc(EntryId);
 
-/// How one started request ended.
+/// The result of a request: the reply, or the reason why there is none.
 pub type Outcome = Result<Vec<u8>, RpcError>;
 
 /// Sessions with servers, and the requests in flight on them.
@@ -71,7 +72,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client with no sessions.
+    /// Makes a client with no sessions.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -79,7 +80,7 @@ impl Client {
         Self::with(Options::default())
     }
 
-    /// A client with options.
+    /// Makes a client with options.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -88,27 +89,27 @@ impl Client {
         Ok(Self { worker, sessions: 0, started: Vec::new() })
     }
 
-    /// Opens a session with the server at `locators`: one, or several separated by `;`, the best
-    /// first. What fails at once is passed over, what does not answer within 250 ms is raced by the
-    /// next one, and the first that opens is used.
+    /// Opens a session with the server at `locators`: one, or several with `;` between them, the
+    /// preferred one first. The client tries the next locator at once if one fails, and after
+    /// 250 ms without an answer beside it. It uses the first that opens.
     ///
     /// # Errors
-    /// The locators are malformed, or each is of a kind that is not built, names no host or server
-    /// that can be found, or failed by a system call. Whether the server answers shows with the
-    /// first request.
+    /// The locators are malformed, or every one names a transport that this build lacks, a host or
+    /// server that does not exist, or fails by a system call. A server that does not answer shows
+    /// with the first request.
     pub fn connect(&mut self, locators: &str) -> io::Result<Session> {
         self.worker.connect(Link(self.sessions), locators)?;
         self.sessions += 1;
         Ok(Session(self.sessions - 1))
     }
 
-    /// Why the server of a session could last not be reached, or why the session ended: each
-    /// locator that was tried with its cause. `None` if nothing of that kind happened.
+    /// Returns the reason why the client could not reach a session's server last, or why the
+    /// session ended: each locator that it tried, with its cause. `None` if neither has happened.
     pub fn why(&mut self, session: Session) -> Option<&str> {
         self.worker.machine().whys.get(&session.0).map(|why| &**why)
     }
 
-    /// Ends a session; its requests fail.
+    /// Ends a session. Its requests fail.
     pub fn close(&mut self, session: Session) {
         self.worker.machine().out.push_back(Output::Disconnect { link: Link(session.0) });
         self.worker.machine().whys.remove(&session.0);
@@ -126,8 +127,8 @@ impl Client {
         Ok(reply)
     }
 
-    /// As [`Client::call`], with the reply in a buffer that the caller keeps: no allocation for
-    /// short ones.
+    /// Sends `request`, waits for its reply and puts it into `reply`. A short reply needs no
+    /// allocation if the buffer has room.
     ///
     /// # Errors
     /// [`RpcError`]; `reply` is then empty.
@@ -141,11 +142,11 @@ impl Client {
         self.call_meanwhile(session, request, timeout, reply, || ())
     }
 
-    /// As [`Client::call_into`], and `meanwhile` is called before each turn that waits: whoever
-    /// counts what the processor does for one request lets the server have its turns there.
+    /// Calls as [`Client::call_into`] does, and calls `meanwhile` before each turn that waits. A
+    /// test that counts instructions runs the server's turns there.
     ///
     /// # Errors
-    /// As [`Client::call_into`].
+    /// Those of [`Client::call_into`].
     #[doc(hidden)]
     pub fn call_meanwhile(
         &mut self,
@@ -175,10 +176,9 @@ impl Client {
         }
     }
 
-    /// Starts a request; its outcome comes by [`Client::poll`], [`Client::wait`] or
-    /// [`Client::completed`]. It goes out with the next turn, which [`Client::turn`] is and every
-    /// method makes that waits: what is started at a time goes out together, in few system calls,
-    /// and what the cache lacks of many sessions is loaded for all at once.
+    /// Starts a request. [`Client::poll`], [`Client::wait`] or [`Client::completed`] returns its
+    /// outcome. The request goes out with the next turn: of [`Client::turn`], or of a method that
+    /// waits. Requests that start together go out together, in few system calls.
     pub fn start(
         &mut self,
         session: Session,
@@ -199,20 +199,21 @@ impl Client {
         rpc
     }
 
-    /// One turn: sends and receives what there is, never waits. True if there was work.
+    /// Makes one turn: sends and receives what there is, and never waits. Returns true if there was
+    /// work.
     pub fn turn(&mut self) -> bool {
         self.prefetch();
         self.worker.turn()
     }
 
-    /// One turn, resting as long as idling has earned: call it in a loop that waits for
-    /// completions.
+    /// Makes one turn. After many turns without work it yields the processor, then sleeps until
+    /// something happens. Call it in a loop that waits for completions.
     pub fn turn_and_rest(&mut self) {
         self.prefetch();
         self.worker.turn_and_rest();
     }
 
-    /// Loads what the started requests will touch.
+    /// Loads the sessions of the started requests into the cache.
     #[inline]
     fn prefetch(&mut self) {
         if !self.started.is_empty() {
@@ -221,7 +222,7 @@ impl Client {
         }
     }
 
-    /// The outcome of `rpc` if it has ended, after one turn; each outcome is given once.
+    /// Makes one turn, then returns the outcome of `rpc` if it has ended. Each outcome comes once.
     pub fn poll(&mut self, rpc: Rpc) -> Option<Outcome> {
         self.turn();
         self.worker.machine().completions.take(rpc.0)
@@ -230,7 +231,7 @@ impl Client {
     /// Waits for `rpc`.
     ///
     /// # Errors
-    /// [`RpcError`]; `Cancelled` also if its outcome has been given already.
+    /// [`RpcError`]. [`RpcError::Cancelled`] also if its outcome has come before.
     pub fn wait(&mut self, rpc: Rpc) -> Outcome {
         loop {
             if let Some(outcome) = self.worker.machine().completions.take(rpc.0) {
@@ -243,12 +244,12 @@ impl Client {
         }
     }
 
-    /// Any request that has ended and whose outcome has not been given; no turn is made.
+    /// Returns the oldest outcome that has not come yet. Makes no turn.
     pub fn completed(&mut self) -> Option<(Rpc, Outcome)> {
         self.worker.machine().completions.next().map(|(id, outcome)| (Rpc(id), outcome))
     }
 
-    /// Gives up a request: it ends with `Cancelled` unless it has ended already.
+    /// Gives up a request. It ends with [`RpcError::Cancelled`] unless it has ended before.
     pub fn cancel(&mut self, rpc: Rpc) {
         if !self.started.is_empty() {
             // What has not gone out has no number yet to cancel it by.
@@ -260,12 +261,12 @@ impl Client {
     }
 }
 
-/// When a request that may take `timeout` from `now` on is given up.
+/// The deadline of a request that may take `timeout` from `now` on.
 fn deadline(now: Instant, timeout: Duration) -> Instant {
     now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What the client keeps of a request in progress.
+/// A request in progress, as the client keeps it.
 #[derive(Debug)]
 struct Request {
     /// The transport that carries it and its number there, once it has gone out.
@@ -350,16 +351,16 @@ pub struct Call<'a> {
     pub payload: Payload<'a>,
     /// Names the request for a later answer by [`Replier::reply`].
     pub caller: Caller,
-    /// How much longer its client waits, if it said so.
+    /// The time that its client still waits. `None` if the client did not say.
     pub time_left: Option<Duration>,
-    /// An empty vector to make the reply in. It has been another one's before, so that a short
-    /// reply needs no allocation.
+    /// An empty vector for the reply. It held an earlier reply, so that a short one needs no
+    /// allocation.
     pub room: Vec<u8>,
 }
 
-/// What a server does with requests. Every `FnMut(Call) -> Option<Vec<u8>>` is one.
+/// Answers a server's requests. Every `FnMut(Call) -> Option<Vec<u8>>` is one.
 pub trait Service {
-    /// A request arrived: the reply, or `None` if it follows by [`Replier::reply`].
+    /// Handles a request. Returns the reply, or `None` if [`Replier::reply`] will give it.
     fn request(&mut self, call: Call<'_>) -> Option<Message>;
 }
 
@@ -378,9 +379,9 @@ pub struct Replier {
 }
 
 impl Replier {
-    /// Answers `caller`. Ignored if its client is gone.
+    /// Answers `caller`. Does nothing if its client is gone.
     pub fn reply(&self, caller: Caller, reply: Vec<u8>) {
-        // A server that has ended answers nobody.
+        // A server that has ended answers no request.
         if self.replies.send((caller, reply)).is_ok() {
             self.replied.store(true, Ordering::SeqCst);
             self.waker.wake();
@@ -397,7 +398,7 @@ pub struct Server<S: Service> {
 }
 
 impl<S: Service> Server<S> {
-    /// A server that listens at each of `locators`.
+    /// Makes a server that listens at each of `locators`.
     ///
     /// # Errors
     /// A locator is malformed or of a kind that is not built, its name or port is in use, its
@@ -406,10 +407,10 @@ impl<S: Service> Server<S> {
         Self::listen_with(Options::default(), locators, service)
     }
 
-    /// As [`Server::listen`], with options.
+    /// Makes a server that listens at each of `locators`, with options.
     ///
     /// # Errors
-    /// As [`Server::listen`].
+    /// Those of [`Server::listen`].
     pub fn listen_with(options: Options, locators: &[&str], service: S) -> io::Result<Self> {
         let mut list = Vec::new();
         for locator in locators {
@@ -423,23 +424,24 @@ impl<S: Service> Server<S> {
         Ok(Self { worker, replies, replied })
     }
 
-    /// Where clients reach it: locators separated by `;`, with chosen ports filled in.
+    /// Returns the locators by which clients reach it, with `;` between them and chosen ports
+    /// filled in.
     pub fn locators(&self) -> String {
         self.worker.transports().locators().join(";")
     }
 
-    /// What answers requests that the service left open.
+    /// Returns a handle that answers requests which the service left open.
     pub fn replier(&self) -> Replier {
         let (replies, replied) = (self.replies.clone(), Arc::clone(&self.replied));
         Replier { replies, replied, waker: self.worker.waker() }
     }
 
-    /// What ends [`Server::run`].
+    /// Returns a handle that ends [`Server::run`].
     pub fn stop(&self) -> Stop {
         self.worker.stop()
     }
 
-    /// The service.
+    /// Returns the service.
     pub fn service(&mut self) -> &mut S {
         &mut self.worker.machine().service
     }
@@ -450,7 +452,7 @@ impl<S: Service> Server<S> {
         let _ = self.worker.run();
     }
 
-    /// One turn, without sleeping. True if there was work.
+    /// Makes one turn, without sleep. Returns true if there was work.
     pub fn turn(&mut self) -> bool {
         self.worker.turn()
     }
@@ -461,9 +463,9 @@ impl<S: Service> Server<S> {
 struct Serve<S> {
     service: S,
     queue: Receiver<(Caller, Vec<u8>)>,
-    /// The queue was filled since it was last found empty.
+    /// The queue got a reply since it was last found empty.
     replied: Arc<AtomicBool>,
-    /// What the next reply may be made in.
+    /// The buffer for the next reply.
     room: Vec<u8>,
 }
 
