@@ -75,7 +75,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// Violations left, by rule. A ratchet: empty is the goal.
 const LEFT: &[(&str, usize)] =
-    &[("width", 63), ("words", 118), ("names", 42), ("doc comments", 257)];
+    &[("width", 60), ("words", 114), ("names", 42), ("doc comments", 211)];
 
 /// One violation.
 struct Wrong {

@@ -2,9 +2,9 @@
 //! virtual time from one seed.
 //!
 //! ```text
-//!  event queue, by (time, seq):  arrival of a datagram · a turn · a write safe · crash · start · pause · partition · heal ·
-//!                                disks full · room again
-//!  one turn of a host:           Process::turn(Outside { now, port, disk, score, … })  — as one turn of a real worker
+//!  event queue, by (time, seq):  arrival of a datagram · a turn · a write safe · crash · start ·
+//!                                pause · partition · heal · disks full · room again
+//!  one turn of a host:           Process::turn(Outside { now, port, disk, score, … })
 //! ```
 //!
 //! What always holds: everything that happens follows from the seed and the options, so a run
@@ -23,24 +23,24 @@ use crate::disk::{Contents, Disk, Outcome, Write};
 use crate::queue::Queue;
 use crate::wire::{self, HostId, Port, Wire};
 
-/// What runs on a host. `S` is the score: what the test keeps of the run, outside of all processes.
+/// A process of a host. `S` is the score: the data of the test, outside of all processes.
 pub trait Process<S> {
     /// One turn: take what has arrived, do it, send. True if it wants another turn although nothing
     /// happens.
     fn turn(&mut self, outside: &mut Outside<'_, S>) -> bool;
 
-    /// When it wants a turn although nothing arrives, by its own clock.
+    /// The time, by its own clock, at which it needs a turn even if nothing arrives.
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// What a process can reach in one turn.
+/// The surroundings of a process in one turn.
 #[derive(Debug)]
 pub struct Outside<'w, S> {
     /// The host's clock.
     pub now: Instant,
     /// The host's driver.
     pub port: Port,
-    /// What became of writes.
+    /// The writes that ended since the last turn.
     pub completed: Vec<Outcome>,
     /// Writes to begin.
     pub writes: Vec<Write>,
@@ -50,12 +50,12 @@ pub struct Outside<'w, S> {
     pub score: &'w mut S,
 }
 
-/// What a process is given when it starts.
+/// The surroundings of a process when it starts.
 #[derive(Debug)]
 pub struct Start<'w> {
     /// Its host.
     pub host: HostId,
-    /// 1 for the first process at this host, 2 for the next …
+    /// The number of the process at this host, from 1.
     pub life: u64,
     /// Its address.
     pub addr: Addr,
@@ -65,23 +65,23 @@ pub struct Start<'w> {
     pub port: Port,
     /// Its randomness.
     pub rng: Rng,
-    /// What its disk holds.
+    /// The contents of its disk.
     pub disk: &'w Contents,
 }
 
 /// Makes the process of a host, at each start.
 pub type Make<S> = Box<dyn FnMut(Start<'_>) -> Box<dyn Process<S>>>;
 
-/// What a world is like; the default is one in which nothing goes wrong.
+/// Settings of a world. In the default one nothing fails.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The network.
     pub wire: wire::Options,
-    /// What happens to hosts.
+    /// The faults of hosts.
     pub chaos: Chaos,
-    /// How much faster or slower than true time a host's clock may run, in parts per million.
+    /// The most that a host's clock drifts from true time, in parts per million.
     pub drift_ppm: u32,
-    /// How long a turn takes, in nanoseconds.
+    /// The time of a turn, in nanoseconds.
     pub turn_ns: u64,
     /// The shortest time until a write is safe, and how much longer it may take, in nanoseconds.
     pub disk_ns: (u64, u64),
@@ -99,12 +99,12 @@ impl Default for Options {
     }
 }
 
-/// What happens to hosts, at random times.
+/// Faults of hosts at random times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chaos {
     /// The mean time between two blows, in nanoseconds; 0 for none at all.
     pub every_ns: u64,
-    /// How likely a blow is a crash, a pause, a partition or full disks, relative to each other.
+    /// The relative probabilities of a crash, a pause, a partition and full disks.
     pub weights: [u32; 4],
     /// The longest time that a host stays down, in nanoseconds.
     pub down_ns: u64,
@@ -148,7 +148,7 @@ pub struct World<S> {
     trace: u64,
     events: u64,
     stopped: Vec<(HostId, String)>,
-    /// How often disks became full.
+    /// The times that disks became full.
     filled: u64,
 }
 
@@ -238,13 +238,13 @@ impl<S> World<S> {
         self.now
     }
 
-    /// How many processes have lived at `host`.
+    /// Returns the number of processes that have lived at `host`.
     #[must_use]
     pub fn life(&self, host: HostId) -> u64 {
         self.hosts[host].life
     }
 
-    /// Whether a process lives at `host`.
+    /// Returns true if a process lives at `host`.
     #[must_use]
     pub fn is_up(&self, host: HostId) -> bool {
         self.hosts[host].process.is_some()
@@ -427,8 +427,8 @@ impl<S> World<S> {
             self.crash(id, Some(down_ns));
             return;
         }
-        // A process that waits for room towards a peer polls; the longer it does so in vain, the
-        // rarer its turns.
+        // A process that waits for room towards a peer polls; the longer it does so without
+        // success, the rarer its turns.
         host.idle_turns = if more { (host.idle_turns + 1).min(60) } else { 0 };
         let patience_ns = self.options.turn_ns << (host.idle_turns / 10);
         let more_at = (more || self.wire.waiting(id)).then(|| self.now.after(patience_ns));

@@ -48,7 +48,7 @@ pub const EXECUTING: u8 = 0x10;
 /// In a [`Kind::Data`]: the sender's window is filling, tell at once what has arrived.
 pub const ASK: u8 = 0x20;
 
-/// What a packet is.
+/// The type of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -59,7 +59,7 @@ pub enum Kind {
     /// `offset`: the first missing byte. `msg_len`: send up to here. Body: 256 bits, the missing
     /// packets from there on.
     Nack = 3,
-    /// Where are you with this request? `offset`: request bytes sent so far. Body: [`ProbeBody`].
+    /// Asks for the state of a request. `offset`: request bytes sent so far. Body: [`ProbeBody`].
     Probe = 4,
     /// With [`EXECUTING`]: wait. Without: refused, try again in `offset` microseconds under another
     /// number.
@@ -121,7 +121,7 @@ impl Kind {
     }
 }
 
-/// Why a server refuses a session.
+/// The reason why a server refuses a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ResetReason {
@@ -133,7 +133,7 @@ pub enum ResetReason {
     Refused = 3,
 }
 
-/// Why bytes are no packet.
+/// The reason why bytes are no packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bad {
     /// Shorter than its header, its extensions, its body's fixed part or its checksum.
@@ -142,7 +142,7 @@ pub enum Bad {
     Checksum,
     /// Another version, and neither OPEN nor RESET.
     Version,
-    /// A type nobody knows, or a channel, number, length or offset out of range.
+    /// An unknown type, or a channel, number, length or offset out of range.
     Field,
 }
 
@@ -151,7 +151,7 @@ pub enum Bad {
 pub struct Packet {
     /// Its version: [`VERSION`], unless it is an OPEN or RESET.
     pub version: u8,
-    /// What it is.
+    /// The type.
     pub kind: Kind,
     /// [`TO_CLIENT`] and the others.
     pub flags: u8,
@@ -165,7 +165,7 @@ pub struct Packet {
     pub msg_len: u32,
     /// See [`Kind`]; in DATA the place of the first payload byte in the message.
     pub offset: u32,
-    /// When it was sent, in microseconds of the sender's clock.
+    /// The time of sending, in microseconds of the sender's clock.
     pub ts_us: u16,
     /// With [`ECHO`]: the receiver's own time, moved on by as long as the sender held it.
     pub ts_echo_us: u16,
@@ -173,9 +173,9 @@ pub struct Packet {
     pub token: u64,
     /// With [`TTL`]: microseconds that the request has left, else 0.
     pub ttl_us: u32,
-    /// Where the body begins in the datagram.
+    /// The offset of the body in the datagram.
     pub body_start: u32,
-    /// Where it ends.
+    /// The offset of the body's end.
     pub body_end: u32,
 }
 
@@ -434,7 +434,7 @@ fn kind_of(words: [u64; 4]) -> Result<Kind, Bad> {
     Ok(kind)
 }
 
-/// Why a packet without all its extension words is none.
+/// The reason why a packet without all its extension words is none.
 #[cold]
 fn too_short(words: [u64; 4]) -> Bad {
     kind_of(words).err().unwrap_or(Bad::Short)
@@ -506,11 +506,11 @@ pub struct OpenBody {
 )]
 #[repr(C)]
 pub struct CookieBody {
-    /// When the cookie was made, in units of the server's.
+    /// The time at which the server made the cookie, in its own units.
     pub epoch: U32,
     /// Zero.
     pub padding: U32,
-    /// What to send back.
+    /// The cookie to send back.
     pub cookie: U64,
 }
 

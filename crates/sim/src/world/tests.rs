@@ -14,9 +14,9 @@ struct Ticker {
 struct Seen {
     /// Datagrams that each host has seen.
     got: [u64; 3],
-    /// What each host had acknowledged on its disk.
+    /// The writes that each host's disk had acknowledged.
     safe: [u64; 3],
-    /// How often a disk was full.
+    /// The times that a disk was full.
     refused: u64,
 }
 

@@ -253,7 +253,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
 }
 
 proptest! {
-    /// What of the pseudo-header is computed beforehand is what would be computed.
+    /// The part of the pseudo-header that is computed ahead equals the computed one.
     #[test]
     fn the_checksum_begins_with_name_and_length(len: u32, short: u16) {
         for len in [len, u32::from(short), 0, 0xffff, 0x1_0000] {
