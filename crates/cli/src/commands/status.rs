@@ -67,8 +67,11 @@ fn machine_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo])
 }
 
 fn human_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -> String {
-    let mut text =
-        format!("coordinator {coordinator}: {} servers, {} tables\n", servers.len(), tables.len());
+    let mut text = format!(
+        "coordinator {coordinator}: {}, {}\n",
+        number_of(servers.len(), "server"),
+        number_of(tables.len(), "table")
+    );
     if !servers.is_empty() {
         let mut columns = Columns::new(&["server", ">tablets", "locator"]);
         for server in servers {
@@ -87,6 +90,11 @@ fn human_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -
     text
 }
 
+/// Writes a number of things: `1 table`, `2 tables`.
+fn number_of(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +108,6 @@ mod tests {
             human_text("tcp:host=h,port=1", &[], &[]),
             "coordinator tcp:host=h,port=1: 0 servers, 0 tables\n"
         );
+        assert_eq!(number_of(1, "table"), "1 table");
     }
 }
