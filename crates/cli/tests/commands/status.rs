@@ -9,7 +9,7 @@ fn the_status_of_a_cluster_is_its_servers_and_the_tables_that_lack_data() {
     let cluster = Cluster::up(2);
     cluster.ok(&["table", "create", "t", "--span", "2"]);
     let shown = cluster.ok(&["status"]);
-    assert!(shown.contains("2 servers, 1 tables") && shown.contains("fast+shm:name="), "{shown}");
+    assert!(shown.contains("2 servers, 1 table") && shown.contains("fast+shm:name="), "{shown}");
     let status: Value = serde_json::from_str(&cluster.ok(&["status", "--json"])).expect("JSON");
     assert_eq!((&status["serves"], &status["tables"]), (&true.into(), &1.into()));
     assert_eq!(status["servers"].as_array().map(Vec::len), Some(2));
