@@ -14,7 +14,7 @@ use sprat_proto::rdma::iwarp::start::{
     StartOptions,
 };
 use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};
-use sprat_proto::wire::checksum::{Crc32c, crc32c};
+use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::ddp::header_len;
 use sprat_proto::wire::mpa::{FPDU_MAX, MULPDU_MAX, Rtr, Start};
 
@@ -179,10 +179,6 @@ impl Memory for Region<'_> {
         let at = span.offset as usize;
         bytes.copy_from_slice(self.0.get(at..at + bytes.len()).ok_or(Unmapped)?);
         Ok(())
-    }
-
-    fn sum_in_place(&mut self, _: Span, _: bool, _: u32, _: Crc32c) -> Option<u32> {
-        None
     }
 
     fn atomic(&mut self, _: Span, _: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {

@@ -17,7 +17,7 @@ use sprat_proto::rdma::{
     RecvRequest, Remote, Rnic, RnicOptions, SendFlags, SendOp, SendRequest, Sge, Span, Stag,
     StreamEnd, Unmapped,
 };
-use sprat_proto::wire::checksum::{Crc32c, crc32c};
+use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::write_ack::WriteAck;
 use sprat_proto::{Instant, Rng};
 
@@ -43,10 +43,6 @@ impl Memory for Ram {
     fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped> {
         bytes.copy_from_slice(self.at(span)?);
         Ok(())
-    }
-
-    fn sum_in_place(&mut self, _: Span, _: bool, _: u32, _: Crc32c) -> Option<u32> {
-        None
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {

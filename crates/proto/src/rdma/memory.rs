@@ -3,8 +3,6 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::wire::checksum::Crc32c;
-
 /// Access rights of a region or window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
@@ -84,14 +82,6 @@ pub trait Memory {
         bytes.resize(start + span.len as usize, 0);
         self.read(span, &mut bytes[start..])
     }
-
-    /// Extends the CRC32C `crc` over `span` where it lies, for a span that is then sent from there.
-    /// `posted` is true if the program must keep the span unchanged until a completion.
-    ///
-    /// Returns `None` if the span must be copied first: its bytes may change before they are sent,
-    /// or this memory has no way to sum them in place. A change after the sum would give the peer a
-    /// wrong CRC and end the connection.
-    fn sum_in_place(&mut self, span: Span, posted: bool, crc: u32, crc32c: Crc32c) -> Option<u32>;
 
     /// Replaces the aligned 64-bit word at `span` (8 bytes, host byte order) by the result of
     /// `change` and returns the old value. The step is atomic for all users of the memory that go

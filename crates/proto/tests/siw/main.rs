@@ -10,7 +10,6 @@ use capture::{Connection, connections};
 use sprat_proto::rdma::iwarp::deframer::{Deframed, Deframer};
 use sprat_proto::rdma::iwarp::framer::{Framer, Piece};
 use sprat_proto::rdma::{Memory, Record, Span, Unmapped};
-use sprat_proto::wire::checksum::Crc32c;
 use sprat_proto::wire::ddp::{self, Buffer, Header};
 use sprat_proto::wire::mpa::{CRC, Kind, LENGTH, Start, fpdu_len};
 use sprat_proto::wire::rdmap::{Opcode, ReadRequest};
@@ -32,10 +31,6 @@ impl Memory for NoMemory {
 
     fn read(&mut self, _: Span, _: &mut [u8]) -> Result<(), Unmapped> {
         Err(Unmapped)
-    }
-
-    fn sum_in_place(&mut self, _: Span, _: bool, _: u32, _: Crc32c) -> Option<u32> {
-        None
     }
 
     fn atomic(&mut self, _: Span, _: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {

@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};
 use sprat_proto::rpc::{Message, Slices};
-use sprat_proto::wire::checksum::Crc32c;
 
 use sprat_sys::gather::Source;
 use sprat_sys::memory::{Foreign, Region};
@@ -257,30 +256,6 @@ impl Regions {
         }
     }
 
-    /// Extends a CRC32C over a span where it lies, if its bytes cannot change before they are sent:
-    /// a message of ours, or a region of ours that a posted request names.
-    fn sum_with(
-        &self,
-        span: Span,
-        slices: &dyn Slices,
-        posted: bool,
-        crc: u32,
-        crc32c: Crc32c,
-    ) -> Option<u32> {
-        match self.slot(span.region)? {
-            Place::Mapped(region) if posted => {
-                within(region.len(), span).ok()?;
-                region.crc32c(span.offset as usize, span.len as usize, crc)
-            }
-            Place::Said(message) => {
-                let mut sum = crc;
-                parts(message, slices, span, |part| sum = crc32c(sum, part)).ok()?;
-                Some(sum)
-            }
-            _ => None,
-        }
-    }
-
     fn read_with(&self, span: Span, slices: &dyn Slices, bytes: &mut [u8]) -> Result<(), Unmapped> {
         debug_assert_eq!(span.len as usize, bytes.len(), "a span is as long as what is copied");
         match self.slot(span.region).ok_or(Unmapped)? {
@@ -366,10 +341,6 @@ impl Memory for Regions {
         self.append_with(span, &(), bytes)
     }
 
-    fn sum_in_place(&mut self, span: Span, posted: bool, crc: u32, crc32c: Crc32c) -> Option<u32> {
-        self.sum_with(span, &(), posted, crc, crc32c)
-    }
-
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
         use std::sync::atomic::Ordering;
         let region = match self.slot(span.region).ok_or(Unmapped)? {
@@ -412,10 +383,6 @@ impl Memory for Reach<'_> {
     #[inline]
     fn append(&mut self, span: Span, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
         self.regions.append_with(span, self.slices, bytes)
-    }
-
-    fn sum_in_place(&mut self, span: Span, posted: bool, crc: u32, crc32c: Crc32c) -> Option<u32> {
-        self.regions.sum_with(span, self.slices, posted, crc, crc32c)
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {

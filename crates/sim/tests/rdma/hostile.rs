@@ -11,7 +11,6 @@ use sprat_proto::rdma::{
     Stag, StreamEnd, Unmapped,
 };
 use sprat_proto::time::SECOND;
-use sprat_proto::wire::checksum::Crc32c;
 use sprat_proto::wire::mpa::RtrKind;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::seeds;
@@ -66,10 +65,6 @@ impl Memory for Guarded {
         assert!(self.open && matches!(span.region, SOURCE | READABLE), "{span:?} is read");
         bytes.copy_from_slice(self.at(span));
         Ok(())
-    }
-
-    fn sum_in_place(&mut self, _: Span, _: bool, _: u32, _: Crc32c) -> Option<u32> {
-        None
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {

@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use sprat_proto::Rng;
 use sprat_proto::rdma::{Memory, Span, Unmapped};
-use sprat_proto::wire::checksum::Crc32c;
 
 /// A planted bug of the memory, which tests the oracle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,11 +82,6 @@ impl Memory for Ram {
             *first ^= 1;
         }
         Ok(())
-    }
-
-    fn sum_in_place(&mut self, span: Span, posted: bool, crc: u32, crc32c: Crc32c) -> Option<u32> {
-        let bytes = self.at(span).ok().filter(|_| posted)?;
-        Some(crc32c(crc, bytes))
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {

@@ -21,7 +21,6 @@ mod copy;
 mod foreign;
 mod guard;
 pub mod huge;
-mod sum;
 #[cfg(test)]
 mod tests;
 
@@ -362,19 +361,6 @@ impl Region {
             copy::copy(bytes.as_mut_ptr().add(len), src, n);
             bytes.set_len(len + n);
         }
-    }
-
-    /// Extends the CRC32C `crc` over the region's `n` bytes from `offset`, without a copy. Returns
-    /// `None` if this CPU cannot do that. If another process writes the bytes meanwhile, the result
-    /// is the CRC of any mixture.
-    ///
-    /// # Panics
-    /// If the region has fewer bytes there.
-    #[must_use]
-    pub fn crc32c(&self, offset: usize, n: usize, crc: u32) -> Option<u32> {
-        let src = self.at(offset, n);
-        // SAFETY: `at` checked that the `n` bytes are mapped, and they stay so as long as `self`.
-        unsafe { sum::sum(crc, src, n) }
     }
 
     /// Lends the region's `n` bytes from `offset`.

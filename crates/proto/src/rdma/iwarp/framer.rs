@@ -4,9 +4,8 @@
 //! header + pieces ─ Framer ─► record: bytes and spans of memory ─► stream
 //! ```
 //!
-//! Without markers the framer names long pieces of memory, and the caller sends them from where
-//! they lie. With CRCs it sums such a piece in place first, if the bytes cannot change before they
-//! are sent ([`Memory::sum_in_place`]). It copies all other payload.
+//! With a CRC or markers the framer copies the payload. With neither it names long pieces of
+//! memory, and the caller sends them from where they lie.
 //!
 //! Invariant: an FPDU costs one pass over the bytes that are copied, and a constant number of steps
 //! otherwise.
@@ -17,7 +16,6 @@ use alloc::vec::Vec;
 
 use crate::rdma::memory::{Memory, Part, Record, Span, Unmapped};
 use crate::wire::checksum::Crc32c;
-use crate::wire::ddp::HEADER_MAX;
 use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, MULPDU_MAX, fpdu_len, markers, mulpdu};
 
 /// The framer names pieces of memory from this length on. A copy of less is cheaper than another
@@ -28,21 +26,13 @@ const WORTH_A_PART: u32 = 2048;
 /// the first-level cache.
 const BLOCK: usize = 8192;
 
-/// With CRCs, the most bytes of a ULPDU: 32 KiB of payload and the longer header. The receiver
-/// checks an FPDU as a whole, so it checks the first half of a 64 KiB message while the second half
-/// arrives, and an FPDU with the copy in its place fits half of a second-level cache.
-const CHECKED_MAX: usize = (32 << 10) + HEADER_MAX;
-
 /// A piece of a ULPDU's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
-    /// Registered memory, which may change before it is sent.
+    /// Registered memory.
     Memory(Span),
-    /// Registered memory of a posted request, which the program keeps unchanged until the
-    /// completion.
-    Posted(Span),
 }
 
 impl Piece<'_> {
@@ -51,7 +41,7 @@ impl Piece<'_> {
     pub const fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Memory(span) | Self::Posted(span) => span.len as usize,
+            Self::Memory(span) => span.len as usize,
         }
     }
 
@@ -84,11 +74,10 @@ impl Framer {
         self.emss = bytes;
     }
 
-    /// The most bytes of a ULPDU: 128 to 64,768, and with CRCs at most 32 KiB of payload.
+    /// The most bytes of a ULPDU, 128 to 64,768.
     #[must_use]
     pub const fn mulpdu(&self) -> usize {
-        let most = mulpdu(self.emss, self.to_marker.is_some());
-        if self.crc.is_some() && most > CHECKED_MAX { CHECKED_MAX } else { most }
+        mulpdu(self.emss, self.to_marker.is_some())
     }
 
     /// Appends the FPDU of one ULPDU, which is `header` followed by `payload`.
@@ -109,7 +98,7 @@ impl Framer {
         assert!(ulpdu <= MULPDU_MAX, "a ULPDU is cut by the MULPDU before it comes here");
         let (bytes, parts) = (record.bytes.len(), record.parts.len());
         let done = if self.crc.is_some() || self.to_marker.is_some() {
-            self.summed(ulpdu, header, payload, memory, record)
+            self.copied(ulpdu, header, payload, memory, record)
         } else {
             referred(ulpdu, header, payload, memory, record)
         };
@@ -119,9 +108,8 @@ impl Framer {
         done
     }
 
-    /// Appends an FPDU with a CRC or markers. Without markers, long pieces of memory are summed in
-    /// place and named; all else is copied into `record.bytes`.
-    fn summed<M: Memory + ?Sized>(
+    /// Appends an FPDU with a CRC or markers, all of it copied into `record.bytes`.
+    fn copied<M: Memory + ?Sized>(
         &mut self,
         ulpdu: usize,
         header: &[u8],
@@ -131,26 +119,18 @@ impl Framer {
     ) -> Result<(), Unmapped> {
         let len = fpdu_len(ulpdu);
         let start = record.bytes.len();
-        if let Some(to) = self.to_marker {
-            record.bytes.reserve(len + MARKER * markers(to, len));
-        }
-        let mut out = Interleaved {
-            record,
-            uncovered: start,
-            has_markers: self.to_marker.is_some(),
-            to_marker: self.to_marker.unwrap_or(usize::MAX),
-            length_at: start + if self.to_marker == Some(0) { MARKER } else { 0 },
-            crc: self.crc,
-            sum: 0,
-            summed: start,
-        };
+        record.bytes.reserve(len + self.to_marker.map_or(0, |to| MARKER * markers(to, len)));
+        let length_at = start + if self.to_marker == Some(0) { MARKER } else { 0 };
+        let to_marker = self.to_marker.unwrap_or(usize::MAX);
+        let bytes = &mut record.bytes;
+        let mut out =
+            Interleaved { bytes, to_marker, length_at, crc: self.crc, sum: 0, summed: start };
         out.put(&(ulpdu as u16).to_be_bytes());
         out.put(header);
         for piece in payload {
             match *piece {
                 Piece::Bytes(bytes) => out.put(bytes),
-                Piece::Memory(span) => out.add(span, false, memory)?,
-                Piece::Posted(span) => out.add(span, true, memory)?,
+                Piece::Memory(span) => out.copy(span, memory)?,
             }
         }
         out.put(&[0; 3][..len - CRC - LENGTH - ulpdu]);
@@ -161,8 +141,7 @@ impl Framer {
         if self.to_marker.is_some() {
             self.to_marker = Some(out.to_marker);
         }
-        let uncovered = out.uncovered;
-        record.cover(uncovered);
+        record.cover(start);
         Ok(())
     }
 }
@@ -181,10 +160,10 @@ fn referred<M: Memory + ?Sized>(
     for piece in payload {
         match *piece {
             Piece::Bytes(bytes) => record.bytes.extend_from_slice(bytes),
-            Piece::Memory(span) | Piece::Posted(span) if span.len < WORTH_A_PART => {
+            Piece::Memory(span) if span.len < WORTH_A_PART => {
                 append(&mut record.bytes, span, memory)?
             }
-            Piece::Memory(span) | Piece::Posted(span) => {
+            Piece::Memory(span) => {
                 record.cover(start);
                 start = record.bytes.len();
                 record.parts.push(Part::Memory(span));
@@ -208,16 +187,13 @@ fn append<M: Memory + ?Sized>(
 
 /// A writer of bytes with markers among them.
 struct Interleaved<'a> {
-    record: &'a mut Record,
-    /// The offset in `record.bytes` from which on no part covers the bytes yet.
-    uncovered: usize,
-    has_markers: bool,
+    bytes: &'a mut Vec<u8>,
     /// The bytes until the next marker; `usize::MAX` without markers.
     to_marker: usize,
-    /// The offset of the FPDU's length field in `record.bytes`. The FPDU's markers point to it.
+    /// The offset of the FPDU's length field in `bytes`. The FPDU's markers point to it.
     length_at: usize,
     crc: Option<Crc32c>,
-    /// The CRC of this FPDU up to `summed` in `record.bytes`; 0 without CRCs.
+    /// The CRC of this FPDU up to `summed` in `bytes`; 0 without CRCs.
     sum: u32,
     summed: usize,
 }
@@ -227,8 +203,8 @@ impl Interleaved<'_> {
     fn room(&mut self) -> usize {
         if self.to_marker == 0 {
             // A marker in front of the length field points 0 bytes back.
-            let back = self.record.bytes.len().saturating_sub(self.length_at);
-            self.record.bytes.extend_from_slice(&(back as u32).to_be_bytes());
+            let back = self.bytes.len().saturating_sub(self.length_at);
+            self.bytes.extend_from_slice(&(back as u32).to_be_bytes());
             self.to_marker = BETWEEN;
         }
         self.to_marker
@@ -237,40 +213,20 @@ impl Interleaved<'_> {
     fn put(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (run, rest) = bytes.split_at(bytes.len().min(self.room()));
-            self.record.bytes.extend_from_slice(run);
+            self.bytes.extend_from_slice(run);
             self.to_marker -= run.len();
             bytes = rest;
         }
     }
 
-    /// Adds memory: sums it in place and names it if possible, otherwise copies it.
-    fn add<M: Memory + ?Sized>(
-        &mut self,
-        span: Span,
-        posted: bool,
-        memory: &mut M,
-    ) -> Result<(), Unmapped> {
-        let crc = self.crc.filter(|_| !self.has_markers && span.len >= WORTH_A_PART);
-        let Some(crc) = crc else { return self.copy(span, memory) };
-        self.sum();
-        let Some(sum) = memory.sum_in_place(span, posted, self.sum, crc) else {
-            return self.copy(span, memory);
-        };
-        self.sum = sum;
-        self.record.cover(self.uncovered);
-        self.record.parts.push(Part::Memory(span));
-        self.uncovered = self.record.bytes.len();
-        Ok(())
-    }
-
     fn copy<M: Memory + ?Sized>(&mut self, mut span: Span, memory: &mut M) -> Result<(), Unmapped> {
         while span.len > 0 {
             let run = self.room().min(BLOCK).min(span.len as usize) as u32;
-            append(&mut self.record.bytes, Span { len: run, ..span }, memory)?;
+            append(self.bytes, Span { len: run, ..span }, memory)?;
             self.to_marker -= run as usize;
             span.offset += u64::from(run);
             span.len -= run;
-            if self.record.bytes.len() - self.summed >= BLOCK {
+            if self.bytes.len() - self.summed >= BLOCK {
                 self.sum();
             }
         }
@@ -280,8 +236,8 @@ impl Interleaved<'_> {
     /// Extends the CRC over the bytes that are not yet summed.
     fn sum(&mut self) {
         if let Some(crc) = self.crc {
-            self.sum = crc(self.sum, &self.record.bytes[self.summed..]);
+            self.sum = crc(self.sum, &self.bytes[self.summed..]);
         }
-        self.summed = self.record.bytes.len();
+        self.summed = self.bytes.len();
     }
 }

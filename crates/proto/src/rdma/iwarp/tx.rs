@@ -366,7 +366,7 @@ fn gather(
 ) -> Result<ArrayVec<Piece<'static>, MAX_SGE>, Status> {
     let mut pieces = ArrayVec::new();
     scatter(list, from, len, |sge| {
-        pieces.push(Piece::Posted(
+        pieces.push(Piece::Memory(
             shared.mr.local(pd, sge, false).map_err(|_| Status::LocalProtection)?,
         ));
         Ok(())

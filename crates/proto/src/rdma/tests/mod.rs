@@ -23,7 +23,6 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use super::*;
-use crate::wire::checksum::Crc32c;
 use crate::{Instant, Rng};
 
 /// Arrays as registered memory, named by their index. An empty array counts as unmapped.
@@ -47,11 +46,6 @@ impl Memory for Ram {
     fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped> {
         bytes.copy_from_slice(self.at(span)?);
         Ok(())
-    }
-
-    fn sum_in_place(&mut self, span: Span, posted: bool, crc: u32, crc32c: Crc32c) -> Option<u32> {
-        let bytes = self.at(span).ok().filter(|_| posted)?;
-        Some(crc32c(crc, bytes))
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {

@@ -33,45 +33,6 @@ fn long_memory_is_referred_to_and_not_touched() {
     assert_eq!(take(&mut MODES[0].deframer(), &flat(&record, &region)), (expected.to_vec(), None));
 }
 
-/// With CRCs the framer sums posted memory in place. It copies other memory, since a change between
-/// the sum and the send would end the connection.
-#[test]
-fn with_crcs_long_posted_memory_is_summed_in_place() {
-    let (crc, header) = (MODES[2], [0xc1; 14]);
-    let mut region = Region::new(70_000);
-    let (mut framer, mut record) = (crc.framer(), Record::default());
-    let pieces = [Piece::Bytes(b"head"), Piece::Posted(span(7, 32_000)), Piece::Bytes(b"x")];
-    framer.frame(&header, &pieces, &mut region, &mut record).unwrap();
-    assert_eq!((region.reads, record.bytes.len()), (0, 2 + 14 + 4 + 1 + 3 + 4));
-    let parts = [Part::Bytes(0..20), Part::Memory(span(7, 32_000)), Part::Bytes(20..28)];
-    assert_eq!(record.parts, parts);
-    // Short memory, and memory that may change, are copied.
-    for piece in [Piece::Posted(span(0, 2_047)), Piece::Memory(span(0, 2_048))] {
-        framer.frame(&header, &[piece], &mut region, &mut record).unwrap();
-    }
-    assert_eq!((record.parts.len(), region.reads), (3, 2));
-    let bytes = &region.bytes;
-    let expected = [
-        [&header[..], b"head", &bytes[7..32_007], b"x"].concat(),
-        [&header[..], &bytes[..2_047]].concat(),
-        [&header[..], &bytes[..2_048]].concat(),
-    ];
-    assert_eq!(take(&mut crc.deframer(), &flat(&record, &region)), (expected.to_vec(), None));
-    // Markers stand among the bytes, so everything is copied.
-    let (mut framer, mut record) = (BOTH.framer(), Record::default());
-    framer.frame(&header, &pieces, &mut region, &mut record).unwrap();
-    assert_eq!(record.parts.len(), 1);
-}
-
-#[test]
-fn with_crcs_an_fpdu_has_at_most_32_kib_of_payload() {
-    assert_eq!(MODES[2].framer().mulpdu(), (32 << 10) + 18);
-    assert_eq!(MODES[0].framer().mulpdu(), MULPDU_MAX);
-    let mut framer = MODES[2].framer();
-    framer.set_emss(1_460);
-    assert_eq!(framer.mulpdu(), MODES[0].framer().mulpdu().min(mulpdu(1_460, false)));
-}
-
 #[test]
 fn unmapped_memory_leaves_record_and_stream_as_they_were() {
     for mode in MODES {
@@ -170,7 +131,6 @@ proptest! {
             let (mut at, mut pieces, mut whole) = (0, Vec::new(), header.clone());
             for &(is_memory, len) in cuts {
                 pieces.push(match is_memory {
-                    true if *tagged => Piece::Posted(span(at as u64, len as u32)),
                     true => Piece::Memory(span(at as u64, len as u32)),
                     false => Piece::Bytes(&memory[at..at + len]),
                 });

@@ -10,7 +10,7 @@ use crate::rand::Rng;
 use crate::rdma::iwarp::deframer::{Deframed, Deframer, FpduError};
 use crate::rdma::iwarp::framer::{Framer, Piece};
 use crate::rdma::memory::{Memory, Part, Record, Span, Unmapped};
-use crate::wire::checksum::{Crc32c, crc32c};
+use crate::wire::checksum::crc32c;
 use crate::wire::ddp::header_len;
 use crate::wire::mpa::*;
 
@@ -39,12 +39,6 @@ impl Memory for Region {
         let at = span.offset as usize;
         bytes.copy_from_slice(self.bytes.get(at..at + bytes.len()).ok_or(Unmapped)?);
         Ok(())
-    }
-
-    fn sum_in_place(&mut self, span: Span, posted: bool, crc: u32, crc32c: Crc32c) -> Option<u32> {
-        let at = span.offset as usize;
-        let bytes = self.bytes.get(at..at + span.len as usize).filter(|_| posted)?;
-        Some(crc32c(crc, bytes))
     }
 
     fn atomic(&mut self, _: Span, _: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
