@@ -75,7 +75,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// Violations left, by rule. A ratchet: empty is the goal.
 const LEFT: &[(&str, usize)] =
-    &[("width", 60), ("words", 114), ("names", 42), ("doc comments", 211)];
+    &[("width", 60), ("words", 113), ("names", 42), ("doc comments", 211)];
 
 /// One violation.
 struct Wrong {
