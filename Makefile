@@ -52,6 +52,7 @@ check: fmt clippy doc bare ## The stages that compile but run nothing
 fmt: tools ## Formatting
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo fmt --manifest-path outside/Cargo.toml --check
 
 .PHONY: clippy
 clippy: tools ## Lints, for every target of the workspace
@@ -95,10 +96,11 @@ sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
 	SPRAT_SEEDS=$(SEEDS) cargo test -p sprat-sim --no-fail-fast
 
 .PHONY: instructions
-instructions: release ## The instructions of one echo and one read over shared memory, against their limits
+instructions: release ## The instructions of an echo and a read, one and 64 in progress, against their limits
 	scripts/tools --valgrind
 	target_dir="$$(scripts/target-dir)"
-	scripts/instructions "$$target_dir/release/sprat"
+	cargo build --release --locked --manifest-path outside/Cargo.toml --target-dir "$$target_dir/outside"
+	scripts/instructions "$$target_dir/release/sprat" "$$target_dir/outside/release/sprat-outside"
 
 .PHONY: interop
 interop: tools ## iWARP with a real peer: the Linux driver siw in an emulated machine, in a network namespace of its own

@@ -98,8 +98,8 @@ fn siblings_are_imported_in_one_direction() {
         }
     }
     report(
-        "cli → bench → sprat → rdma → sys → proto, sprat → store → proto, verbs → rdma and sys, sim → \
-         store and proto, and nothing else:",
+        "cli → bench → sprat → rdma → sys → proto, sprat → store → proto, verbs → rdma and sys, \
+         sim → store and proto, and nothing else:",
         &wrong,
     );
 }

@@ -74,8 +74,7 @@ const OPENINGS: &[&str] = &[
 const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// Violations left, by rule. A ratchet: empty is the goal.
-const LEFT: &[(&str, usize)] =
-    &[("width", 60), ("words", 113), ("names", 42), ("doc comments", 211)];
+const LEFT: &[(&str, usize)] = &[];
 
 /// One violation.
 struct Wrong {

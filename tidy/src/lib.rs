@@ -11,6 +11,7 @@
 #![cfg(test)]
 
 mod circles;
+mod counters;
 mod crates;
 mod devices;
 mod imports;

@@ -7,9 +7,9 @@ use std::process::Command;
 
 /// A file that git tracks (or would, if it were added).
 pub(crate) struct File {
-    /// Its path from the root of the repository, with `/`.
+    /// The file's path from the root of the repository, with `/`.
     pub(crate) path: String,
-    /// Its bytes; those that are no UTF-8 are replaced.
+    /// The file's bytes; those that are no UTF-8 are replaced.
     pub(crate) text: String,
 }
 

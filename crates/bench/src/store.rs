@@ -8,7 +8,7 @@ use sprat::kv::{
 
 use sprat::internals::transports::Options;
 use sprat::locator::Locator;
-use sprat::trace::Marks;
+use sprat::trace::TraceRing;
 use sprat_store::message::control::ServerState;
 
 use crate::fail::Fail;
@@ -36,16 +36,16 @@ impl Store {
         Self::from(coordinator, transports, local()?, None)
     }
 
-    /// Opens a client with these local ends of packet devices, and with tracepoints if `marks` is
+    /// Opens a client with these local ends of packet devices, and with tracepoints if `trace` is
     /// given.
     pub fn from(
         coordinator: &str,
         transports: &[String],
         local: Vec<Locator>,
-        marks: Option<Marks>,
+        trace: Option<TraceRing>,
     ) -> Result<Self, Fail> {
         // The user named the locator, and the client listens nowhere.
-        let options = Options { insecure_network: true, local, marks };
+        let options = Options { insecure_network: true, local, trace };
         let builder = Client::builder(coordinator)
             .transports(transports)
             .options(options)

@@ -16,7 +16,7 @@ pub enum Tracepoint {
     ServerReceived,
     /// The server called the service.
     ServiceStart,
-    /// The service handed in its reply.
+    /// The service gave its reply to the transport.
     ServiceEnd,
     /// The server's driver accepted the last packet of the reply.
     ServerSent,

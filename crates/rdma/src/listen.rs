@@ -100,13 +100,13 @@ impl ConnectRequest {
         self.asked.ord
     }
 
-    /// Its address.
+    /// The client's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.asked.peer
     }
 
-    /// The address that it asks at, which is ours.
+    /// The local address that the client connects to.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.asked.local

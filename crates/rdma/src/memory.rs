@@ -135,7 +135,7 @@ impl Drop for MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// Its length in bytes.
+    /// The region's length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -147,13 +147,13 @@ impl MemoryRegion {
         self.len == 0
     }
 
-    /// Its key, local and remote in one; none for what was only allocated.
+    /// The region's key, local and remote in one; `None` if the region was only allocated.
     #[must_use]
     pub fn key(&self) -> Option<Stag> {
         self.stag
     }
 
-    /// Its number, as fast registrations name it.
+    /// The region's number, as fast registrations name it.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
@@ -224,8 +224,8 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    /// Its tag as it was allocated. The lowest byte is the key, which each bind may choose: a new
-    /// one keeps old users out.
+    /// The window's tag as it was allocated. The lowest byte is the key, which each bind may
+    /// choose: a new one keeps old users out.
     #[must_use]
     pub fn tag(&self) -> Stag {
         self.stag
@@ -247,7 +247,8 @@ pub struct FastRegion {
 }
 
 impl FastRegion {
-    /// Its tag as it was allocated. The lowest byte is the key, which each registration may choose.
+    /// The region's tag as it was allocated. The lowest byte is the key, which each registration
+    /// may choose.
     #[must_use]
     pub fn tag(&self) -> Stag {
         self.stag
@@ -315,7 +316,7 @@ pub struct ForeignRegion {
 }
 
 impl ForeignRegion {
-    /// Its key, local and remote in one.
+    /// The region's key, local and remote in one.
     #[must_use]
     pub fn key(&self) -> Stag {
         self.stag
@@ -327,7 +328,7 @@ impl ForeignRegion {
         self.base
     }
 
-    /// Its rights.
+    /// The region's rights.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access

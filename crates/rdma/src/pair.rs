@@ -85,7 +85,7 @@ pub enum ConnectError {
     /// The peer's program refused.
     #[error("the peer refused")]
     Rejected {
-        /// Its private data.
+        /// The peer's private data.
         private_data: Vec<u8>,
         /// Reads that it would serve, if it says so.
         ird: Option<u16>,
@@ -95,7 +95,7 @@ pub enum ConnectError {
     /// The two do not understand each other, or the peer went away.
     #[error("the start-up failed: {0}")]
     Failed(StartupError),
-    /// It has ended: by an error, if there is a cause, found by us or else by the peer.
+    /// The connection has ended, by an error if there is a cause; `ours` says which side found it.
     #[error("the connection has ended")]
     Disconnected {
         /// The error.
@@ -103,7 +103,7 @@ pub enum ConnectError {
         /// We found it.
         ours: bool,
     },
-    /// It took longer than the caller wanted to wait, and goes on.
+    /// The attempt took longer than the caller wanted to wait, and goes on.
     #[error("not connected in time")]
     TimedOut,
 }
@@ -111,11 +111,11 @@ pub enum ConnectError {
 /// The state of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Connection {
-    /// It is being made.
+    /// The connection is being opened.
     Opening,
-    /// It is there.
+    /// The connection is open.
     Ready(Connected),
-    /// It is not there.
+    /// The connection is not open.
     Not(ConnectError),
 }
 
@@ -200,7 +200,7 @@ impl QueuePair {
         Ok(Self { domain, qp, queues, shared: options.shared.cloned() })
     }
 
-    /// Its number, which completions and asynchronous events carry.
+    /// The queue pair's number, which completions and asynchronous events carry.
     #[must_use]
     pub fn number(&self) -> Qp {
         self.qp
@@ -349,7 +349,7 @@ impl QueuePair {
         self.domain.handle.shared.with(|core| core.rnic().state(self.qp))
     }
 
-    /// Sends its asynchronous events to `channel` alone from now on.
+    /// Sends the asynchronous events of the queue pair to `channel` alone from now on.
     pub fn report_to(&self, channel: &AsyncEventChannel) {
         channel.own(EventSource::Qp(self.qp));
     }

@@ -26,7 +26,7 @@ pub(super) struct Queue {
     pub(super) cq: Cq,
     /// The epoch at which it was found empty: nothing is in it while that is still the present one.
     empty_at: AtomicU64,
-    /// It has a channel.
+    /// The queue has a channel.
     reports: bool,
 }
 
@@ -57,7 +57,7 @@ impl CompletionQueue {
         Ok(Self { inner: Arc::new(Queue { handle, cq, empty_at, reports }) })
     }
 
-    /// Its number, which asynchronous events and channels carry.
+    /// The queue's number, which asynchronous events and channels carry.
     #[must_use]
     pub fn number(&self) -> Cq {
         self.inner.cq
@@ -127,7 +127,7 @@ impl CompletionQueue {
         self.inner.handle.shared.with(|core| core.rnic().resize_cq(self.inner.cq, depth))
     }
 
-    /// Sends its asynchronous events to `channel` alone from now on.
+    /// Sends the asynchronous events of the queue to `channel` alone from now on.
     pub fn report_to(&self, channel: &AsyncEventChannel) {
         channel.own(EventSource::Cq(self.inner.cq));
     }
@@ -252,7 +252,7 @@ impl SharedReceiveQueue {
         Self { inner: Arc::new(Receives { domain, srq }) }
     }
 
-    /// Its number, which asynchronous events carry.
+    /// The queue's number, which asynchronous events carry.
     #[must_use]
     pub fn number(&self) -> Srq {
         self.inner.srq
@@ -285,7 +285,7 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Sends its asynchronous events to `channel` alone from now on.
+    /// Sends the asynchronous events of the queue to `channel` alone from now on.
     pub fn report_to(&self, channel: &AsyncEventChannel) {
         channel.own(EventSource::Srq(self.inner.srq));
     }

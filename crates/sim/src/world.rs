@@ -53,17 +53,17 @@ pub struct Outside<'w, S> {
 /// The surroundings of a process when it starts.
 #[derive(Debug)]
 pub struct Start<'w> {
-    /// Its host.
+    /// The process's host.
     pub host: HostId,
     /// The number of the process at this host, from 1.
     pub life: u64,
-    /// Its address.
+    /// The process's address.
     pub addr: Addr,
-    /// Its clock.
+    /// The process's clock.
     pub now: Instant,
-    /// Its driver, for a process that keeps one.
+    /// The process's driver, for a process that keeps one.
     pub port: Port,
-    /// Its randomness.
+    /// The process's randomness.
     pub rng: Rng,
     /// The contents of its disk.
     pub disk: &'w Contents,
@@ -119,9 +119,9 @@ pub struct Chaos {
 /// Which blows of [`Chaos`] may hit a host. Partitions and full disks hit all alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frail {
-    /// Its process may crash.
+    /// The host's process may crash.
     pub crash: bool,
-    /// Its process may be paused.
+    /// The host's process may be paused.
     pub pause: bool,
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sprat_proto::node::machine::{Caller, Link, Machine, Output};
+use sprat_proto::node::machine::{Caller, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{CHANNELS, Config, Message, Payload, RpcError, Slice, Slices};
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Instant, Rng};
@@ -100,19 +100,25 @@ impl Machine for Peer {
         caller: Caller,
         payload: Payload<'_>,
         _: Instant,
-    ) -> Option<Message> {
+        reply: &mut Message,
+    ) -> Replied {
         let id = u64::from_be_bytes(payload[..8].try_into().unwrap());
         assert!(*payload == filler(id, payload.len()), "request {id} is damaged");
         self.executed.push((id, payload.len()));
         if id % 10 == 3 {
             self.later.push(now.after(id % 7 * 100 * US), (caller, id));
-            return None;
+            return Replied::Later;
         }
-        Some(filler(!id, reply_len(id)).into())
+        *reply = filler(!id, reply_len(id)).into();
+        Replied::Now
     }
 
     fn response(&mut self, _: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         self.ended.push((tag, result.map(Payload::into_vec)));
+    }
+
+    fn has_output(&self) -> bool {
+        !self.wants.is_empty()
     }
 
     fn output(&mut self, _: Instant) -> Option<Output> {

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     while replies < 3 {
         client.turn_and_rest();
         while let Some((_, reply)) = client.completed() {
-            println!("{}", String::from_utf8_lossy(&reply?));
+            println!("{}", String::from_utf8_lossy(reply?));
             replies += 1;
         }
     }

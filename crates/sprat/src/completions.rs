@@ -1,10 +1,15 @@
 //! Operations of a client, from their start until the program has their outcome.
 //!
 //! Each operation has an entry. An entry is free, in progress, or holds an outcome. An [`EntryId`]
-//! names an entry and its generation, so that a stale one finds nothing.
+//! names an entry and its generation, so that a stale one finds nothing. The bytes of an outcome
+//! stay in the entry's buffer, which the next operation of the entry uses again: they are lent to
+//! the program, or moved to it with the buffer.
 
 use std::collections::VecDeque;
 use std::mem;
+
+/// The longest buffer that a free entry keeps.
+const KEPT_MOST: usize = 4096;
 
 /// An entry and its generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -27,14 +32,14 @@ impl EntryId {
     }
 }
 
-/// Where an outcome goes.
+/// The destination of an outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivery {
-    /// It stays in the entry until the program asks for it.
+    /// The outcome stays in the entry until the program asks for it.
     Held,
     /// [`Completions::next`] returns it.
     Queued,
-    /// It is dropped.
+    /// The outcome is dropped.
     Discarded,
 }
 
@@ -50,6 +55,8 @@ struct Entry<R, T> {
     generation: u32,
     delivery: Delivery,
     state: State<R, T>,
+    /// The bytes of the outcome.
+    bytes: Vec<u8>,
 }
 
 /// Operations with outcome `T`; `R` is kept with an operation in progress.
@@ -60,11 +67,13 @@ pub(crate) struct Completions<R, T> {
     /// Entries with an outcome for [`Completions::next`], the oldest first. An entry whose outcome
     /// the program took otherwise may still stand here, with an old generation.
     ended: VecDeque<EntryId>,
+    /// A free entry whose long buffer is lent. The next call that needs the entries drops it.
+    lent: Option<u32>,
 }
 
 impl<R, T> Default for Completions<R, T> {
     fn default() -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), ended: VecDeque::new() }
+        Self { entries: Vec::new(), free: Vec::new(), ended: VecDeque::new(), lent: None }
     }
 }
 
@@ -72,13 +81,18 @@ impl<R, T> Completions<R, T> {
     /// Makes an entry for an operation in progress.
     #[inline]
     pub(crate) fn begin(&mut self, request: R, delivery: Delivery) -> EntryId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, delivery, state: State::Free });
-            (self.entries.len() - 1) as u32
-        });
+        self.drop_long();
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
         let entry = &mut self.entries[index as usize];
         (entry.delivery, entry.state) = (delivery, State::InProgress(request));
         EntryId { index, generation: entry.generation }
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let (delivery, state) = (Delivery::Held, State::Free);
+        self.entries.push(Entry { generation: 0, delivery, state, bytes: Vec::new() });
+        (self.entries.len() - 1) as u32
     }
 
     /// Returns what is kept with an operation in progress.
@@ -90,21 +104,29 @@ impl<R, T> Completions<R, T> {
         }
     }
 
-    /// Ends an operation in progress with the outcome that `outcome` makes of its request.
+    /// Exchanges `bytes` for the buffer of an operation in progress.
     #[inline]
-    pub(crate) fn end(&mut self, id: EntryId, outcome: impl FnOnce(R) -> T) {
+    pub(crate) fn swap_bytes(&mut self, id: EntryId, bytes: &mut Vec<u8>) {
+        if let Some(entry) = self.entry(id) {
+            mem::swap(&mut entry.bytes, bytes);
+        }
+    }
+
+    /// Ends an operation in progress with the outcome that `outcome` makes. It puts the outcome's
+    /// bytes into the empty buffer that it gets.
+    #[inline]
+    pub(crate) fn end(&mut self, id: EntryId, outcome: impl FnOnce(&mut Vec<u8>) -> T) {
         let Some(entry) = self.entry(id) else { return };
-        match mem::replace(&mut entry.state, State::Free) {
-            State::InProgress(request) => match entry.delivery {
-                Delivery::Discarded => self.release(id.index),
-                delivery => {
-                    entry.state = State::Ended(outcome(request));
-                    if delivery == Delivery::Queued {
-                        self.ended.push_back(id);
-                    }
-                }
-            },
-            other => entry.state = other,
+        if !matches!(entry.state, State::InProgress(_)) {
+            return;
+        }
+        if entry.delivery == Delivery::Discarded {
+            return self.release(id.index);
+        }
+        entry.bytes.clear();
+        entry.state = State::Ended(outcome(&mut entry.bytes));
+        if entry.delivery == Delivery::Queued {
+            self.ended.push_back(id);
         }
     }
 
@@ -114,30 +136,47 @@ impl<R, T> Completions<R, T> {
         self.entry(id).is_some()
     }
 
-    /// Takes the outcome of an operation that has ended.
+    /// Takes the outcome of an operation that has ended, and lends its bytes.
     #[inline]
-    pub(crate) fn take(&mut self, id: EntryId) -> Option<T> {
-        let entry = self.entry(id)?;
-        match mem::replace(&mut entry.state, State::Free) {
-            State::Ended(outcome) => {
-                self.release(id.index);
-                Some(outcome)
-            }
-            other => {
-                entry.state = other;
-                None
+    pub(crate) fn lend(&mut self, id: EntryId) -> Option<(T, &mut Vec<u8>)> {
+        self.drop_long();
+        let entry = self.entries.get_mut(id.index as usize)?;
+        if entry.generation != id.generation || !matches!(entry.state, State::Ended(_)) {
+            return None;
+        }
+        let State::Ended(outcome) = mem::replace(&mut entry.state, State::Free) else {
+            return None;
+        };
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(id.index);
+        if entry.bytes.capacity() > KEPT_MOST {
+            self.lent = Some(id.index);
+        }
+        Some((outcome, &mut entry.bytes))
+    }
+
+    /// Takes the oldest outcome of [`Delivery::Queued`], and lends its bytes.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<(EntryId, T, &mut Vec<u8>)> {
+        loop {
+            let id = self.ended.pop_front()?;
+            if self.has_ended(id) {
+                let (outcome, bytes) = self.lend(id)?;
+                return Some((id, outcome, bytes));
             }
         }
     }
 
-    /// Takes the oldest outcome of [`Delivery::Queued`].
+    /// Gives a buffer that [`Completions::next`] lent, and that the program moved out, to the next
+    /// operation of the entry, unless that has one.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<(EntryId, T)> {
-        loop {
-            let id = self.ended.pop_front()?;
-            if let Some(outcome) = self.take(id) {
-                return Some((id, outcome));
-            }
+    pub(crate) fn give_back(&mut self, id: EntryId, bytes: Vec<u8>) {
+        if let Some(entry) = self.entries.get_mut(id.index as usize)
+            && entry.bytes.capacity() == 0
+            && matches!(entry.state, State::Free)
+            && bytes.capacity() <= KEPT_MOST
+        {
+            entry.bytes = bytes;
         }
     }
 
@@ -162,17 +201,37 @@ impl<R, T> Completions<R, T> {
     }
 
     #[inline]
+    fn has_ended(&self, id: EntryId) -> bool {
+        self.entries.get(id.index as usize).is_some_and(|entry| {
+            entry.generation == id.generation && matches!(entry.state, State::Ended(_))
+        })
+    }
+
+    #[inline]
     fn entry(&mut self, id: EntryId) -> Option<&mut Entry<R, T>> {
         let known =
             |e: &&mut Entry<R, T>| e.generation == id.generation && !matches!(e.state, State::Free);
         self.entries.get_mut(id.index as usize).filter(known)
     }
 
+    /// Drops the long buffer that was lent last.
     #[inline]
+    fn drop_long(&mut self) {
+        if let Some(index) = self.lent.take() {
+            let bytes = &mut self.entries[index as usize].bytes;
+            if bytes.capacity() > KEPT_MOST {
+                *bytes = Vec::new();
+            }
+        }
+    }
+
     fn release(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         entry.generation = entry.generation.wrapping_add(1);
         entry.state = State::Free;
+        if entry.bytes.capacity() > KEPT_MOST {
+            entry.bytes = Vec::new();
+        }
         self.free.push(index);
     }
 }
@@ -181,35 +240,94 @@ impl<R, T> Completions<R, T> {
 mod tests {
     use super::*;
 
+    /// The oldest outcome that [`Completions::next`] returns, by value.
+    fn next(all: &mut Completions<u8, u8>) -> Option<(EntryId, u8, Vec<u8>)> {
+        all.next().map(|(id, outcome, bytes)| (id, outcome, bytes.clone()))
+    }
+
+    fn take(all: &mut Completions<u8, u8>, id: EntryId) -> Option<(u8, Vec<u8>)> {
+        all.lend(id).map(|(outcome, bytes)| (outcome, mem::take(bytes)))
+    }
+
     #[test]
     fn an_outcome_goes_where_it_was_asked_for_and_once() {
         let mut all = Completions::<u8, u8>::default();
         let [held, queued, dropped] = [Delivery::Held, Delivery::Queued, Delivery::Discarded]
             .map(|delivery| all.begin(1, delivery));
-        assert_eq!((all.take(held), all.next()), (None, None));
+        assert_eq!((take(&mut all, held), next(&mut all)), (None, None));
         for id in [held, queued, dropped] {
-            all.end(id, |request| request + 1);
+            all.end(id, |bytes| {
+                bytes.push(7);
+                2
+            });
             all.end(id, |_| unreachable!("an operation ends once"));
         }
-        assert_eq!((all.take(held), all.take(held)), (Some(2), None));
-        assert_eq!((all.next(), all.next()), (Some((queued, 2)), None));
+        assert_eq!((take(&mut all, held), take(&mut all, held)), (Some((2, vec![7])), None));
+        assert_eq!((next(&mut all), next(&mut all)), (Some((queued, 2, vec![7])), None));
         assert!(![held, queued, dropped].into_iter().any(|id| all.is_known(id)));
     }
 
     #[test]
     fn an_old_number_finds_nothing() {
-        let mut all = Completions::<(), u8>::default();
-        let first = all.begin((), Delivery::Queued);
-        all.end(first, |()| 1);
-        assert_eq!(all.take(first), Some(1), "taken out of turn");
-        let second = all.begin((), Delivery::Held);
+        let mut all = Completions::<u8, u8>::default();
+        let first = all.begin(0, Delivery::Queued);
+        all.end(first, |_| 1);
+        assert_eq!(take(&mut all, first), Some((1, Vec::new())), "taken out of turn");
+        let second = all.begin(0, Delivery::Held);
         assert_eq!((first.tag() as u32, second.tag() as u32), (0, 0), "the same entry");
         assert_eq!(EntryId::of_tag(second.tag()), second);
         assert!(all.request(first).is_none() && all.request(second).is_some());
-        all.end(second, |()| 2);
-        assert_eq!(all.next(), None, "the queue still names the first");
+        all.end(second, |_| 2);
+        assert_eq!(next(&mut all), None, "the queue still names the first");
         all.deliver(first, Delivery::Discarded);
         all.deliver(second, Delivery::Queued);
-        assert_eq!(all.next(), Some((second, 2)));
+        assert_eq!(next(&mut all), Some((second, 2, Vec::new())));
+    }
+
+    #[test]
+    fn a_lent_buffer_serves_the_next_operation_unless_it_is_long() {
+        let mut all = Completions::<u8, u8>::default();
+        for (len, kept) in [(100, true), (KEPT_MOST + 1, false)] {
+            let first = all.begin(0, Delivery::Queued);
+            all.end(first, |bytes| {
+                bytes.resize(len, 7);
+                1
+            });
+            let lent = all.next().map(|(_, _, bytes)| (bytes.len(), bytes.as_ptr()));
+            let (was, at) = lent.expect("an outcome");
+            assert_eq!((was, all.next().is_none()), (len, true));
+            let second = all.begin(0, Delivery::Held);
+            all.end(second, |bytes| {
+                assert!(bytes.is_empty(), "nothing of the first is left");
+                assert_eq!((bytes.capacity() >= len, bytes.as_ptr() == at), (kept, kept));
+                1
+            });
+            take(&mut all, second).expect("an outcome");
+        }
+    }
+
+    #[test]
+    fn a_buffer_comes_back_only_to_a_free_entry_without_one() {
+        let mut all = Completions::<u8, u8>::default();
+        let first = all.begin(0, Delivery::Held);
+        all.end(first, |bytes| {
+            bytes.push(1);
+            1
+        });
+        let (_, bytes) = take(&mut all, first).expect("an outcome");
+        let second = all.begin(0, Delivery::Held);
+        all.give_back(first, bytes);
+        let mut own = vec![2];
+        all.swap_bytes(second, &mut own);
+        assert!(own.is_empty(), "an entry in progress gets no buffer");
+        all.end(second, |bytes| {
+            bytes.push(3);
+            1
+        });
+        let (_, bytes) = take(&mut all, second).expect("an outcome");
+        all.give_back(second, bytes);
+        let third = all.begin(0, Delivery::Held);
+        all.swap_bytes(third, &mut own);
+        assert_eq!(own, [3], "the buffer that came back");
     }
 }

@@ -1,6 +1,5 @@
-//! Doors for the fuzzer alone (`--cfg fuzzing`), to parsers of what another process or the kernel
-//! says that nobody else calls by themselves. Each takes any octets; what must hold is asserted
-//! behind it.
+//! Entry points for the fuzzer alone (`--cfg fuzzing`): parsers of input from other processes and
+//! from the kernel. Each takes any bytes and asserts what must hold.
 
 /// A ring of memif's under whatever its peer writes into it, as a script: both ends, both
 /// directions.

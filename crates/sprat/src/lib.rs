@@ -22,6 +22,7 @@ pub mod internals;
 pub mod kv;
 pub mod locator;
 mod open;
+mod promise;
 mod random;
 pub mod rpc;
 pub mod server;

@@ -343,7 +343,8 @@ fn shm_name(name: &str) -> Result<&str, LocatorError> {
         return Err(LocatorError::BadValue {
             key: "name",
             value: name.into(),
-            expected: "1 to 64 letters, digits, dots, underscores and hyphens, without a dot at the start",
+            expected: "1 to 64 letters, digits, dots, underscores and hyphens, \
+                       without a dot at the start",
         });
     }
     Ok(name)

@@ -12,7 +12,7 @@ use crate::driver::shm::{self, Shm};
 use crate::driver::udp::{self, Udp};
 use crate::locator::{Kind, Locator};
 use crate::random::rng;
-use crate::trace::Marks;
+use crate::trace::TraceRing;
 use crate::trace::watch::{Traced, TracedTransport};
 use crate::transport::SystemTransport;
 use crate::transport::any::AnyTransport;
@@ -32,7 +32,7 @@ pub struct Options {
     pub local: Vec<Locator>,
     /// Tracepoints where the time of requests goes. Peers may ask for their samples. Nothing is
     /// traced without.
-    pub marks: Option<Marks>,
+    pub trace: Option<TraceRing>,
 }
 
 /// Most requests that wait on one session beyond its channels. They are the program's own, in its
@@ -76,7 +76,7 @@ fn udp_options(options: &Options) -> udp::Options {
 // Wrappers are around driver and transport only if the process traces.
 
 fn ring(driver: Shm, serve: bool, options: &Options) -> io::Result<AnyTransport> {
-    match &options.marks {
+    match &options.trace {
         None => Ok(AnyTransport::Shm(Box::new(fast(driver, serve, NoProbe)?))),
         Some(_) => datagrams(driver, serve, options),
     }
@@ -91,9 +91,9 @@ fn datagrams<D: Driver + 'static>(
 }
 
 fn stack(stack: Stack, serve: bool, options: &Options) -> io::Result<AnyTransport> {
-    let stack = match &options.marks {
+    let stack = match &options.trace {
         None => stack,
-        Some(marks) => stack.traced(marks),
+        Some(trace) => stack.traced(trace),
     };
     marked(stack, serve, true, options)
 }
@@ -104,15 +104,15 @@ fn marked<D: Driver + 'static>(
     over_ip: bool,
     options: &Options,
 ) -> io::Result<AnyTransport> {
-    let Some(marks) = &options.marks else { return Ok(other(fast(driver, serve, NoProbe)?)) };
-    let watched = Traced::new(driver, marks.clone(), over_ip);
-    Ok(other(TracedTransport::new(fast(watched, serve, marks.clone())?, marks.clone(), false)))
+    let Some(trace) = &options.trace else { return Ok(other(fast(driver, serve, NoProbe)?)) };
+    let watched = Traced::new(driver, trace.clone(), over_ip);
+    Ok(other(TracedTransport::new(fast(watched, serve, trace.clone())?, trace.clone(), false)))
 }
 
 fn frames(transport: impl SystemTransport + 'static, options: &Options) -> AnyTransport {
-    match &options.marks {
+    match &options.trace {
         None => other(transport),
-        Some(marks) => other(TracedTransport::new(transport, marks.clone(), true)),
+        Some(trace) => other(TracedTransport::new(transport, trace.clone(), true)),
     }
 }
 

@@ -17,6 +17,7 @@ use sprat_store::coordinator::{Config, Coordinator};
 use sprat_store::master::{self, Master};
 use sprat_store::objects::segment::segment_bytes;
 
+use self::ahead::Ahead;
 use crate::disk::Disk;
 use crate::locator::Locator;
 use crate::random::rng;
@@ -24,6 +25,8 @@ use crate::transports::{Options, Transports};
 use crate::worker::Worker;
 use sprat_sys::clock::Clock;
 use sprat_sys::crc::crc32c;
+
+mod ahead;
 
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
@@ -123,5 +126,7 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         crc32c,
         ..master::Config::default()
     };
-    Worker::new(Master::new(config, rng()?), transports, None, Clock::new())
+    let mut master = Master::new(config, rng()?);
+    master.prepare(Box::new(Ahead::default()));
+    Worker::new(master, transports, None, Clock::new())
 }

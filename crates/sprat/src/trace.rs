@@ -2,11 +2,11 @@
 //! layers, in a ring that is read afterwards.
 //!
 //! ```text
-//!  caller   Start ········ Request                                           Done ········ End
-//!  transport               └──────── ·                          · ──────────┘
-//!  IP                                └─ ·                    · ─┘
-//!  driver                               └ Send, Sent   Receive ┘        the server: from Receive
-//!                                               └ away ┘                by Serve and Answer to Sent
+//!  caller   Start ········ Request                                      Done ········ End
+//!  transport               └────── ·                          · ────────┘
+//!  IP                              └─ ·                    · ─┘
+//!  driver                             └ Send, Sent   Receive ┘      the server: from Receive
+//!                                             └ away ┘              by Serve and Answer to Sent
 //! ```
 //!
 //! All time from one tracepoint to the next belongs to one layer, so that the parts of a round trip
@@ -33,82 +33,82 @@ pub(crate) mod watch;
 #[cfg(test)]
 mod tests;
 
-/// Marks that a ring holds, the last ones: those of some hundred requests at least. They are gone
-/// over at each turn of the ring, so that a longer one would push more out of the cache.
+/// The records that a ring has room for: those of some hundred requests at least. A longer ring
+/// would push more out of the cache.
 const ROOM: usize = 16 << 10;
 
 /// The event at a tracepoint, which decides the layer that the time from there on belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Step {
-    /// A program begins an operation. Caller.
+pub enum TraceEvent {
+    /// A program begins an operation. The caller's time begins.
     Start,
-    /// The transport was given a request, by the number that both ends know it by. Transport.
+    /// The transport gets a request, with the number that both ends know. The transport's time
+    /// begins.
     Request,
-    /// A service is given a request. Service.
+    /// A service gets a request. The service's time begins.
     Serve,
-    /// The transport was given its reply. Transport.
+    /// The transport gets the service's reply. The transport's time begins.
     Answer,
-    /// The caller gets its reply. Caller.
+    /// The caller gets the reply. The caller's time begins.
     Done,
-    /// The operation has ended. No layer.
+    /// The operation has ended. The time from here on belongs to no layer.
     End,
-    /// The last packet of a request or reply was given to the driver: no border, and no time of its
-    /// own.
+    /// The driver got the last packet of a request or reply. No layer's time begins here.
     Given,
-    /// The IP layer was called, or goes on. IP.
+    /// The IP layer is called, or goes on. Its time begins.
     Ip,
-    /// The IP layer has ended. Transport.
+    /// The IP layer returns. The transport's time begins.
     Transport,
-    /// The driver was given a packet. Driver.
+    /// The driver gets a packet. Its time begins.
     Send,
-    /// The driver sends its waiting packets. Driver.
+    /// The driver sends its waiting packets. Its time begins.
     Flush,
-    /// The driver has done so; IP goes on.
+    /// The driver has sent, and IP goes on.
     SentIp,
-    /// The driver has done so; the transport goes on.
+    /// The driver has sent, and the transport goes on.
     Sent,
-    /// The driver began to look for what has arrived, and found something. Driver.
+    /// The driver began a poll that found packets. Its time begins.
     Receive,
-    /// It has it; IP goes on.
+    /// The driver has received packets, and IP goes on.
     ReceivedIp,
-    /// It has it; the transport goes on.
+    /// The driver has received packets, and the transport goes on.
     Received,
 }
 
-const STEPS: [Step; 16] = [
-    Step::Start,
-    Step::Request,
-    Step::Serve,
-    Step::Answer,
-    Step::Done,
-    Step::End,
-    Step::Given,
-    Step::Ip,
-    Step::Transport,
-    Step::Send,
-    Step::Flush,
-    Step::SentIp,
-    Step::Sent,
-    Step::Receive,
-    Step::ReceivedIp,
-    Step::Received,
+const EVENTS: [TraceEvent; 16] = [
+    TraceEvent::Start,
+    TraceEvent::Request,
+    TraceEvent::Serve,
+    TraceEvent::Answer,
+    TraceEvent::Done,
+    TraceEvent::End,
+    TraceEvent::Given,
+    TraceEvent::Ip,
+    TraceEvent::Transport,
+    TraceEvent::Send,
+    TraceEvent::Flush,
+    TraceEvent::SentIp,
+    TraceEvent::Sent,
+    TraceEvent::Receive,
+    TraceEvent::ReceivedIp,
+    TraceEvent::Received,
 ];
 
-/// One tracepoint that was passed.
+/// The record of one tracepoint that was passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub struct TraceRecord {
     /// The time in the clock's ticks.
     pub at: u64,
     /// The event.
-    pub step: Step,
-    /// Which request, where the step is about one: the lower 60 bits of its number.
+    pub kind: TraceEvent,
+    /// The lower 60 bits of the request's number, if the tracepoint belongs to a request.
     pub rpc: u64,
 }
 
 /// A ring of passed tracepoints. A clone shares the ring. One thread writes it.
 #[derive(Clone)]
-pub struct Marks {
+pub struct TraceRing {
     ring: Arc<Ring>,
     clock: Clock,
 }
@@ -116,71 +116,72 @@ pub struct Marks {
 struct Ring {
     /// Tracepoints passed, ever.
     next: AtomicU64,
-    marks: Box<[[AtomicU64; 2]]>,
+    records: Box<[[AtomicU64; 2]]>,
 }
 
-impl fmt::Debug for Marks {
+impl fmt::Debug for TraceRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Marks({})", self.count())
+        write!(f, "TraceRing({})", self.count())
     }
 }
 
-impl Default for Marks {
+impl Default for TraceRing {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Marks {
+impl TraceRing {
     /// An empty ring.
     #[must_use]
     pub fn new() -> Self {
-        let marks = std::iter::repeat_with(Default::default).take(ROOM).collect();
-        Self { ring: Arc::new(Ring { next: AtomicU64::new(0), marks }), clock: Clock::new() }
+        let records = std::iter::repeat_with(Default::default).take(ROOM).collect();
+        Self { ring: Arc::new(Ring { next: AtomicU64::new(0), records }), clock: Clock::new() }
     }
 
-    /// The clock whose ticks they have.
+    /// The clock whose ticks the records have.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// An operation of the program begins.
+    /// Records that an operation of the program begins.
     pub fn start(&self) {
-        self.now(Step::Start, 0);
+        self.now(TraceEvent::Start, 0);
     }
 
-    /// An operation of the IP layer itself begins: an echo request.
+    /// Records that an operation of the IP layer begins: an echo request.
     pub fn begin_echo(&self) {
         self.start();
-        self.now(Step::Ip, 0);
+        self.now(TraceEvent::Ip, 0);
     }
 
-    /// It has ended.
+    /// Records that the operation has ended.
     pub fn end(&self) {
-        self.now(Step::End, 0);
+        self.now(TraceEvent::End, 0);
     }
 
-    /// Tracepoints passed, ever.
+    /// The number of tracepoints passed since the ring was made.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.ring.next.load(Ordering::Relaxed)
     }
 
-    /// Those after the first `count` of all, the last ones only if there have been too many since.
+    /// The records after the first `count` of all. If the ring has lost some of them, the last
+    /// ones.
     #[must_use]
-    pub fn since(&self, count: u64) -> Vec<Mark> {
+    pub fn since(&self, count: u64) -> Vec<TraceRecord> {
         let next = self.count();
         let first = count.max(next.saturating_sub(ROOM as u64));
-        (first..next).map(|n| self.mark_at(n)).collect()
+        (first..next).map(|n| self.record_at(n)).collect()
     }
 
-    fn mark_at(&self, n: u64) -> Mark {
-        let [at, what] = &self.ring.marks[n as usize % ROOM];
+    fn record_at(&self, n: u64) -> TraceRecord {
+        let [at, what] = &self.ring.records[n as usize % ROOM];
         let what = what.load(Ordering::Relaxed);
-        Mark {
+        TraceRecord {
             at: at.load(Ordering::Relaxed),
-            step: STEPS[what as usize % STEPS.len()],
+            kind: EVENTS[what as usize % EVENTS.len()],
             rpc: what >> 4,
         }
     }
@@ -189,11 +190,11 @@ impl Marks {
     #[must_use]
     pub fn cost(&self) -> f64 {
         const EACH: u32 = 100;
-        let marks = Self::new();
+        let trace = Self::new();
         let mut all: Vec<u64> = (0..201)
             .map(|_| {
                 let begin = self.clock.ticks();
-                (0..EACH).for_each(|_| marks.now(Step::Ip, 0));
+                (0..EACH).for_each(|_| trace.now(TraceEvent::Ip, 0));
                 self.clock.ticks().saturating_sub(begin)
             })
             .collect();
@@ -208,29 +209,29 @@ impl Marks {
     }
 
     #[inline]
-    pub(crate) fn now(&self, step: Step, rpc: u64) {
-        self.at(self.clock.ticks(), step, rpc);
+    pub(crate) fn now(&self, kind: TraceEvent, rpc: u64) {
+        self.at(self.clock.ticks(), kind, rpc);
     }
 
     #[inline]
-    pub(crate) fn at(&self, at: u64, step: Step, rpc: u64) {
+    pub(crate) fn at(&self, at: u64, kind: TraceEvent, rpc: u64) {
         let n = self.count();
-        let [when, what] = &self.ring.marks[n as usize % ROOM];
+        let [when, what] = &self.ring.records[n as usize % ROOM];
         when.store(at, Ordering::Relaxed);
-        what.store(rpc << 4 | step as u64, Ordering::Relaxed);
+        what.store(rpc << 4 | kind as u64, Ordering::Relaxed);
         self.ring.next.store(n + 1, Ordering::Relaxed);
     }
 }
 
-impl Probe for Marks {
+impl Probe for TraceRing {
     #[inline]
     fn hit(&mut self, tracepoint: Tracepoint, rpc: u64) {
         match tracepoint {
-            Tracepoint::ClientRequest => self.now(Step::Request, rpc),
-            Tracepoint::ServiceStart => self.now(Step::Serve, rpc),
-            Tracepoint::ServiceEnd => self.now(Step::Answer, rpc),
-            Tracepoint::ClientDone => self.now(Step::Done, rpc),
-            Tracepoint::ClientSent | Tracepoint::ServerSent => self.at(0, Step::Given, rpc),
+            Tracepoint::ClientRequest => self.now(TraceEvent::Request, rpc),
+            Tracepoint::ServiceStart => self.now(TraceEvent::Serve, rpc),
+            Tracepoint::ServiceEnd => self.now(TraceEvent::Answer, rpc),
+            Tracepoint::ClientDone => self.now(TraceEvent::Done, rpc),
+            Tracepoint::ClientSent | Tracepoint::ServerSent => self.at(0, TraceEvent::Given, rpc),
             // Neither is a border: the transport has it before and after.
             _ => {}
         }

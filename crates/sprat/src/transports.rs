@@ -4,7 +4,6 @@
 //! its protocol is called. A poll that is a system call would slow the other transports down: such
 //! a transport is polled at every turn only while it is active.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -119,21 +118,11 @@ impl Transports {
         Ok(self.add(transport, to))
     }
 
-    /// Adds the transports' counters to an object in JSON, one member a protocol, and closes it.
-    pub(crate) fn counters(&self, json: &mut Vec<u8>) {
-        let mut all: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+    /// Calls `each` with the protocol, the name and the value of every counter.
+    pub(crate) fn counters(&self, each: &mut dyn FnMut(&str, &'static str, u64)) {
         for entry in &self.entries {
-            let counters = all.entry(&entry.protocol).or_default();
-            entry
-                .transport
-                .counters(&mut |name, count| *counters.entry(name).or_default() += count);
+            entry.transport.counters(&mut |name, value| each(&entry.protocol, name, value));
         }
-        for (protocol, counters) in all {
-            let lines: Vec<_> =
-                counters.iter().map(|(name, count)| format!("\"{name}\":{count}")).collect();
-            json.extend_from_slice(format!(",\"{protocol}\":{{{}}}", lines.join(",")).as_bytes());
-        }
-        json.push(b'}');
     }
 
     #[inline]

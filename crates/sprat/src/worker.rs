@@ -12,9 +12,11 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::OwnedFd;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Machine};
 use sprat_proto::node::{ConnectError, Node};
@@ -40,7 +42,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { fd: Arc::new(fd), woken: Arc::new(AtomicBool::new(false)) })
     }
@@ -88,6 +90,10 @@ pub struct Worker<M: Machine> {
     idle: Idle,
     waker: Waker,
     stop: Arc<AtomicBool>,
+    /// The descriptor for a loop of the program's own, once it has asked for it.
+    watched: Option<OwnedFd>,
+    /// Notification is armed, and the program's loop may wait.
+    armed: bool,
 }
 
 impl<M: Machine> Worker<M> {
@@ -119,6 +125,8 @@ impl<M: Machine> Worker<M> {
             idle: Idle::new(),
             waker: Waker::new()?,
             stop: Arc::new(AtomicBool::new(false)),
+            watched: None,
+            armed: false,
         })
     }
 
@@ -161,6 +169,9 @@ impl<M: Machine> Worker<M> {
 
     #[inline]
     fn turn_at(&mut self, now: Instant) -> bool {
+        if self.armed {
+            self.disarm();
+        }
         if self.waker.clear() {
             self.node.mark_unsent();
         }
@@ -208,6 +219,61 @@ impl<M: Machine> Worker<M> {
         })
     }
 
+    // Loops of the program's own.
+
+    /// Returns a descriptor that becomes readable when the worker has something to do after
+    /// [`Worker::prepare_to_sleep`].
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub(crate) fn descriptor(&mut self) -> io::Result<OwnedFd> {
+        if self.watched.is_none() {
+            let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let System { disk, .. } = self.node.host();
+            watch(&watched, self.waker.fd.as_fd())?;
+            if let Some(disk) = disk {
+                watch(&watched, disk.fd())?;
+            }
+            self.watched = Some(watched);
+        }
+        self.watch_all()?;
+        self.watched.as_ref().map_or(Err(Errno::BADF.into()), OwnedFd::try_clone)
+    }
+
+    /// Arms notification, and returns how long the program's loop may wait for
+    /// [`Worker::descriptor`]. `None`: there is something to do at once. The next turn disarms
+    /// notification.
+    pub(crate) fn prepare_to_sleep(&mut self) -> Option<Duration> {
+        if self.armed {
+            self.disarm();
+        }
+        let now = self.clock.now();
+        let wake_at = self.node.pause(now)?;
+        self.armed = true;
+        if !self.node.host_mut().transports.arm() || self.watch_all().is_err() {
+            self.disarm();
+            return None;
+        }
+        Some(Duration::from_nanos(wake_at.since(now).min(LONGEST_SLEEP_NS)))
+    }
+
+    /// Watches the transports that were opened since the descriptor was made.
+    fn watch_all(&self) -> io::Result<()> {
+        let Some(watched) = &self.watched else { return Ok(()) };
+        self.node.host().transports.fds().try_for_each(|fd| watch(watched, fd))
+    }
+
+    #[cold]
+    fn disarm(&mut self) {
+        self.armed = false;
+        let System { transports, disk } = self.node.host_mut();
+        transports.disarm();
+        if let Some(disk) = disk {
+            disk.clear();
+        }
+        self.node.resume();
+    }
+
     /// Sleeps until a transport, the disk, another thread or a timer has something.
     fn sleep(&mut self) {
         let now = self.clock.now();
@@ -233,5 +299,13 @@ impl<M: Machine> Worker<M> {
         if let Some(disk) = disk {
             disk.clear();
         }
+    }
+}
+
+/// Adds a descriptor to those that make `watched` readable, unless it is one of them.
+fn watch(watched: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    match epoll::add(watched, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

@@ -32,3 +32,13 @@ fn rpc() {
 fn rdma() {
     run("rdma");
 }
+
+#[test]
+fn rpc_async() {
+    run("rpc_async");
+}
+
+#[test]
+fn event_loop() {
+    run("event_loop");
+}

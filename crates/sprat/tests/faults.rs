@@ -40,7 +40,7 @@ fn request(number: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What the service makes of it.
+/// The reply of the service to a request.
 fn answer(request: &[u8]) -> Vec<u8> {
     request.iter().map(|b| b ^ 0x5a).collect()
 }

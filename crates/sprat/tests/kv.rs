@@ -1,5 +1,4 @@
-//! The store door for programs: a coordinator and servers in threads of this process, over every
-//! transport.
+//! The module `kv`, over every transport: a coordinator and servers in threads of this process.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -263,7 +262,8 @@ macro_rules! over {
             over!(@ $transport, objects_of_all_sizes, conditions_and_versions, numbers,
                 an_operation_is_waited_for_once, a_reader_of_a_lent_value_may_use_the_client,
                 futures_complete_on_any_thread,
-                many_operations_at_once_and_every_object_once, a_dropped_table_is_gone_for_every_client);
+                many_operations_at_once_and_every_object_once,
+                a_dropped_table_is_gone_for_every_client);
         }
     };
     (@ $transport:literal, $($test:ident),*) => {

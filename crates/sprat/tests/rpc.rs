@@ -1,9 +1,9 @@
-//! The RPC door for programs, over every transport that needs no privilege: the same tests for
-//! each.
+//! The module `rpc`: the same tests over every transport that needs no privilege.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use sprat::rpc::{Call, Client, RpcError, Server, Stop};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -62,7 +62,7 @@ fn many_requests_at_once(locator: &str) {
     let mut want = std::collections::HashMap::new();
     for i in 0..500_usize {
         let request = [i.to_be_bytes().to_vec(), pattern(i * 13 % 3_000)].concat();
-        let rpc = client.start(sessions[i % sessions.len()], request.as_slice(), LONG);
+        let rpc = client.start(sessions[i % sessions.len()], &request, LONG);
         want.insert(rpc, request);
     }
     while !want.is_empty() {
@@ -91,7 +91,7 @@ fn replies_may_come_later_and_from_another_thread(locator: &str) {
     });
     let mut client = Client::new().unwrap();
     let session = client.connect(&at).unwrap();
-    let (a, b) = (client.start(session, &b"a"[..], LONG), client.start(session, &b"b"[..], LONG));
+    let (a, b) = (client.start(session, b"a", LONG), client.start(session, b"b", LONG));
     assert_eq!(client.wait(a).unwrap(), b"a");
     assert_eq!(client.wait(b).unwrap(), b"b");
     replying.join().unwrap();
@@ -99,7 +99,7 @@ fn replies_may_come_later_and_from_another_thread(locator: &str) {
     serving.join().unwrap();
 }
 
-fn deadlines_end_requests_that_nobody_answers(locator: &str) {
+fn deadlines_end_requests_without_an_answer(locator: &str) {
     let server =
         Running::start(locator, |call| (call.payload.len() == 1).then(|| b"first".to_vec()));
     let mut client = Client::new().unwrap();
@@ -116,9 +116,9 @@ fn cancelled_requests_end_at_once(locator: &str) {
     let mut client = Client::new().unwrap();
     let session = client.connect(&server.at).unwrap();
     assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first");
-    let sent = client.start(session, &b"never answered"[..], LONG);
+    let sent = client.start(session, b"never answered", LONG);
     client.turn();
-    for rpc in [sent, client.start(session, &b"not even sent yet"[..], LONG)] {
+    for rpc in [sent, client.start(session, b"not even sent yet", LONG)] {
         client.cancel(rpc);
         assert_eq!(client.wait(rpc).unwrap_err(), RpcError::Cancelled);
     }
@@ -145,16 +145,103 @@ fn a_restarted_server_is_found_again(locator: &str) {
     assert_eq!(reply, b"after");
 }
 
+/// The reply comes only once the client is ready to sleep, so that nothing but its descriptor can
+/// say so.
+fn a_loop_of_the_program_is_woken(locator: &str) {
+    let (give, take) = std::sync::mpsc::channel();
+    let mut server = Server::listen(&[locator], move |call: Call<'_>| {
+        give.send(call.caller).unwrap();
+        None
+    })
+    .unwrap();
+    let (at, stop, replier) = (server.locators(), server.stop(), server.replier());
+    let serving = std::thread::spawn(move || server.run());
+    let mut client = Client::new().unwrap();
+    let descriptor = client.descriptor().unwrap();
+    let session = client.connect(&at).unwrap();
+    for round in 0..3 {
+        let rpc = client.start(session, b"a request", LONG);
+        let caller = loop {
+            client.turn();
+            if let Ok(caller) = take.try_recv() {
+                break caller;
+            }
+        };
+        while client.prepare_to_sleep().is_none() {
+            while client.turn() {}
+        }
+        replier.reply(caller, vec![round]);
+        let reply = loop {
+            let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, None).unwrap(), 1);
+            // A transport may be woken for less than a whole reply.
+            while client.turn() {}
+            if let Some((ended, outcome)) = client.completed() {
+                assert_eq!(ended, rpc);
+                break outcome.unwrap().to_vec();
+            }
+            while client.prepare_to_sleep().is_none() {
+                while client.turn() {}
+            }
+        };
+        assert_eq!(reply, [round]);
+    }
+    stop.stop();
+    serving.join().unwrap();
+}
+
+/// The server answers no request before all have come: more than one connection carries.
+fn lanes_carry_more_than_one_connection_does(locator: &str) {
+    const REQUESTS: usize = 32;
+    let mut callers = Vec::new();
+    let (give, take) = std::sync::mpsc::channel();
+    let mut server = Server::listen(&[locator], move |call: Call<'_>| {
+        callers.push(call.caller);
+        if callers.len() == REQUESTS {
+            give.send(std::mem::take(&mut callers)).unwrap();
+        }
+        None
+    })
+    .unwrap();
+    let (at, stop, replier) = (server.locators(), server.stop(), server.replier());
+    let serving = std::thread::spawn(move || server.run());
+    let replying = std::thread::spawn(move || {
+        for caller in take.iter().next().expect("all requests come") {
+            replier.reply(caller, b"all are here".to_vec());
+        }
+    });
+    let mut client = Client::builder().lanes(4).build().unwrap();
+    let session = client.connect(&at).unwrap();
+    for _ in 0..REQUESTS {
+        client.start(session, b"one of many", LONG);
+    }
+    let mut replies = 0;
+    while replies < REQUESTS {
+        client.turn_and_rest();
+        while let Some((_, outcome)) = client.completed() {
+            assert_eq!(outcome.unwrap(), b"all are here");
+            replies += 1;
+        }
+    }
+    client.close(session);
+    replying.join().unwrap();
+    stop.stop();
+    serving.join().unwrap();
+}
+
 macro_rules! over {
     ($name:ident, $locator:expr) => {
         mod $name {
             fn locator(test: &str) -> String {
-                $locator.replace("TEST", &format!("{}-{}", test.replace("::", "."), std::process::id()))
+                let unique = format!("{}-{}", test.replace("::", "."), std::process::id());
+                $locator.replace("TEST", &unique)
             }
 
-            over!(@ sizes_come_back_whole, many_requests_at_once, replies_may_come_later_and_from_another_thread,
-                deadlines_end_requests_that_nobody_answers, cancelled_requests_end_at_once,
-                a_restarted_server_is_found_again);
+            over!(@ sizes_come_back_whole, many_requests_at_once,
+                replies_may_come_later_and_from_another_thread,
+                deadlines_end_requests_without_an_answer, cancelled_requests_end_at_once,
+                a_restarted_server_is_found_again, a_loop_of_the_program_is_woken,
+                lanes_carry_more_than_one_connection_does);
         }
     };
     (@ $($test:ident),*) => {
@@ -180,8 +267,9 @@ over!(
 over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");
 
-/// Who calls with a checksum where the server has none learns that nobody answers, soon; and a
-/// client who calls through one end of a memory both with and without is told at once.
+/// A client that sends checksums to a server without them soon learns that the server does not
+/// answer. A client that connects through one end of a shared memory both with and without them
+/// gets an error at once.
 #[test]
 fn checksums_are_agreed_on_by_the_locator() {
     let socket = format!("/tmp/sprat-minds-{}", std::process::id());

@@ -13,7 +13,7 @@ use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::{Instant, Rng};
 use sprat_store::message::data::{Once, RejectRules, Target};
 use sprat_store::objects::cleaner::{Cleaner, STEP};
-use sprat_store::objects::entry::{COMPLETION, OBJECT};
+use sprat_store::objects::entry::{OBJECT, Record};
 use sprat_store::objects::log::Log;
 use sprat_store::objects::memory::{Change, Memory, Mutation};
 use sprat_store::objects::tablet::Tablet;
@@ -48,7 +48,7 @@ impl Load {
         self.rpc += 1;
         let once = Once { lease: LEASE, rpc: self.rpc, ack: self.rpc - 1 };
         let Memory { results, log, .. } = &mut self.memory;
-        results.check(Instant::ZERO, once, |at| log.dead(at, COMPLETION));
+        results.check(Instant::ZERO, once, |at| log.dead_record(at));
         let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
         let hash = self.memory.tablets.locate(TABLE, &key).expect("all hashes are owned");
         let change = Change::Write(&[7; 100]);
@@ -57,7 +57,7 @@ impl Load {
             self.retries += 1;
             self.cleaner.step(&mut self.memory, STEP);
         }
-        self.written += ENTRY + (8 + COMPLETION) as u64;
+        self.written += ENTRY + Record::size(false) as u64;
         let appended = self.memory.log.appended_bytes();
         self.cleaner.pay(&mut self.memory);
         let moved = self.memory.log.appended_bytes() - appended;
@@ -85,7 +85,7 @@ fn main() {
         let objects = load.memory.log.capacity_bytes() * live / 100 / ENTRY;
         (0..objects).for_each(|n| load.write(n));
         let mut rng = Rng::seeded(live);
-        let rounds = 3 * load.memory.log.capacity_bytes() / 246;
+        let rounds = 3 * load.memory.log.capacity_bytes() / (ENTRY + Record::size(false) as u64);
         (0..rounds).for_each(|_| load.write(draw(&mut rng, objects, skewed)));
         let (appended, written) = (load.memory.log.appended_bytes(), load.written);
         (load.retries, load.longest) = (0, 0);

@@ -29,14 +29,28 @@ pub enum Unit {
     Bytes,
     /// Clients.
     Clients,
+    /// Connections, and attempts to open one.
+    Connections,
+    /// Events of other kinds.
+    Events,
+    /// Frames of a packet device.
+    Frames,
     /// Objects of the store.
     Objects,
+    /// Packets and datagrams.
+    Packets,
     /// Completion records.
     Records,
+    /// Replies to requests.
+    Replies,
     /// Requests of clients.
     Requests,
     /// Segments of the log.
     Segments,
+    /// Servers of the store.
+    Servers,
+    /// Sessions.
+    Sessions,
     /// Tablets.
     Tablets,
 }

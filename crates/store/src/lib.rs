@@ -17,4 +17,6 @@ pub mod master;
 pub mod message;
 pub mod objects;
 pub mod ops;
+#[cfg(test)]
+mod testing;
 pub mod types;

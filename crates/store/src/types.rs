@@ -11,6 +11,11 @@ pub const MAX_VALUE: usize = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct TableId(pub u64);
 
+impl TableId {
+    /// The last one: the log has 40 bits for it. A thousand tables a second reach it in 35 years.
+    pub const MAX: Self = Self((1 << 40) - 1);
+}
+
 /// One life of one server. A restarted server gets a new generation, so that it cannot be taken for
 /// the old one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -37,6 +42,12 @@ impl fmt::Debug for ServerId {
 /// grow, even across its removal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Version(pub u64);
+
+impl Version {
+    /// The last one: the log has 48 bits for it. A server that creates five million objects a
+    /// second reaches it in 20 months, at about the time when it runs out of segment numbers.
+    pub const MAX: Self = Self((1 << 48) - 1);
+}
 
 /// The place of a key in its table: the hash of the key under the table's [`HashKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]

@@ -1,5 +1,6 @@
-/* What the driver `dpdk` needs of DPDK: most of its calls for the path of a frame are inline in headers. One queue each way, frames
- * in one piece. Every function returns 0 or a count, or a negative errno. */
+/* The part of DPDK that the driver `dpdk` calls. Most of DPDK's calls on the path of a frame are
+ * inline functions of headers. There is one queue each way, and a frame is in one piece. Every
+ * function returns 0 or a count, or a negative errno. */
 
 #include <errno.h>
 #include <string.h>
@@ -91,10 +92,12 @@ int sprat_dpdk_open(const char *device, uint16_t mtu, uint16_t frames, struct sp
         room = RTE_MBUF_DEFAULT_DATAROOM;
     if (room + RTE_PKTMBUF_HEADROOM > UINT16_MAX)
         return -EMSGSIZE;
-    /* One that was left alone keeps its name. Devices come and go one at a time, as the caller sees to. */
+    /* A pool that could not be freed keeps its name. The caller opens and closes one device at a
+     * time. */
     snprintf(name, sizeof name, "sprat-%u-%u", port, serial++);
     rte_errno = 0;
-    out->pool = rte_pktmbuf_pool_create(name, rx + tx + 4 * frames, 32, 0, room + RTE_PKTMBUF_HEADROOM, SOCKET_ID_ANY);
+    out->pool = rte_pktmbuf_pool_create(name, rx + tx + 4 * frames, 32, 0,
+                                        room + RTE_PKTMBUF_HEADROOM, SOCKET_ID_ANY);
     if (out->pool == NULL)
         return failed(-1);
     code = rte_eth_rx_queue_setup(port, 0, rx, SOCKET_ID_ANY, NULL, out->pool);
@@ -117,7 +120,8 @@ int sprat_dpdk_open(const char *device, uint16_t mtu, uint16_t frames, struct sp
 }
 
 /* Up to `room` frames; what is not in one piece is joined, or dropped and counted in `*dropped`. */
-uint16_t sprat_dpdk_receive(uint16_t port, struct sprat_frame *frames, uint16_t room, uint64_t *dropped)
+uint16_t sprat_dpdk_receive(uint16_t port, struct sprat_frame *frames, uint16_t room,
+                            uint64_t *dropped)
 {
     struct rte_mbuf *mbufs[64];
     uint16_t got = rte_eth_rx_burst(port, 0, mbufs, RTE_MIN(room, (uint16_t)64)), kept = 0;
@@ -132,7 +136,8 @@ uint16_t sprat_dpdk_receive(uint16_t port, struct sprat_frame *frames, uint16_t 
         }
         frames[kept].bytes = rte_pktmbuf_mtod(mbuf, const uint8_t *);
         frames[kept].len = rte_pktmbuf_data_len(mbuf);
-        frames[kept].checked = (mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+        frames[kept].checked =
+            (mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD;
         frames[kept].mbuf = mbuf;
         kept++;
     }

@@ -1,5 +1,5 @@
-//! bpf(2), as much as a device needs: a map of sockets, programs, a table of them, and the link
-//! that holds one on an interface.
+//! The part of bpf(2) that a device needs: a map of sockets, programs, a table of programs, and the
+//! link that holds a program on an interface.
 //!
 //! A link is a file descriptor: when the last one is closed, also by the process's death, the
 //! kernel takes the program off the interface. So none stays behind, which would slow every path on

@@ -21,7 +21,7 @@ const SLEEP_AWAITED_AFTER_NS: u64 = 300 * US;
 /// The result of [`Idle::rest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
-    /// It paused or yielded: poll again.
+    /// The loop paused or yielded: poll again.
     Spun,
     /// Nothing has happened for long: sleep until something does.
     Sleep,

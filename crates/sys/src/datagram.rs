@@ -6,7 +6,7 @@
 //! slice borrowed for the whole call, its length is given beside it, and the kernel keeps none of
 //! them after the call returns.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -89,9 +89,9 @@ struct Control<T> {
 /// The result of one receive: the bytes are in the buffer with the same number.
 #[derive(Clone, Copy, Default)]
 pub struct Received {
-    /// Its bytes in the buffer.
+    /// The datagram's bytes in the buffer.
     pub len: usize,
-    /// Its sender.
+    /// The datagram's sender.
     pub from: Name,
     /// Bytes of each datagram but the last, if the kernel joined several.
     pub segment: Option<usize>,
@@ -179,10 +179,10 @@ fn received(
 /// Datagrams of one length (the last may be shorter) to one peer.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Whereto; none by a connected socket.
-    pub to: Option<&'a Name>,
-    /// The datagrams, end to end.
-    pub bytes: &'a [u8],
+    /// Whereto; not used by a connected socket.
+    pub to: &'a Name,
+    /// The datagrams, end to end; each piece has whole ones.
+    pub pieces: &'a [IoSlice<'a>],
     /// Bytes of each datagram, if they are several.
     pub segment: Option<u16>,
 }
@@ -200,24 +200,21 @@ pub fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Resu
 }
 
 /// Sends up to [`BURST`] items in one call and returns how many; an error concerns the first item.
-pub fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>]) -> io::Result<usize> {
+/// `named` is false for a connected socket.
+pub fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>], named: bool) -> io::Result<usize> {
     let mut controls = [Control::<u16>::default(); BURST];
-    // SAFETY: `iovec` and `mmsghdr` are plain C structures for which all zeros is a value.
-    let (mut iovs, mut msgs): ([libc::iovec; BURST], [libc::mmsghdr; BURST]) =
-        unsafe { mem::zeroed() };
+    // SAFETY: `mmsghdr` is a plain C structure for which all zeros is a value.
+    let mut msgs: [libc::mmsghdr; BURST] = unsafe { mem::zeroed() };
     let n = items.len().min(BURST);
     for (i, item) in items[..n].iter().enumerate() {
-        iovs[i] = libc::iovec {
-            iov_base: item.bytes.as_ptr().cast_mut().cast(),
-            iov_len: item.bytes.len(),
-        };
         let header = &mut msgs[i].msg_hdr;
-        if let Some(to) = item.to {
-            header.msg_name = (&raw const *to).cast_mut().cast();
-            header.msg_namelen = to.len() as _;
+        if named {
+            header.msg_name = (&raw const *item.to).cast_mut().cast();
+            header.msg_namelen = item.to.len() as _;
         }
-        header.msg_iov = &raw mut iovs[i];
-        header.msg_iovlen = 1;
+        // `IoSlice` has the layout of `iovec`.
+        header.msg_iov = item.pieces.as_ptr().cast_mut().cast();
+        header.msg_iovlen = item.pieces.len() as _;
         if let Some(value) = item.segment {
             controls[i] = Control {
                 len: control_len::<u16>() as _,
@@ -229,9 +226,9 @@ pub fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>]) -> io::Result<usize> {
             header.msg_controllen = size_of_val(&controls[i]) as _;
         }
     }
-    // SAFETY: the first `n` headers point to arrays of this function and to slices that `items`
-    // borrows, alive during the call and as long as they say; sending only reads what they point
-    // to.
+    // SAFETY: the first `n` headers point to an array of this function, and to names and lists of
+    // slices that `items` borrows, alive during the call and as long as they say; sending only
+    // reads what they point to.
     let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0) };
     check(sent as isize)
 }

@@ -8,11 +8,11 @@ use crate::socket::check;
 /// The state of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// It is there no more.
+    /// The interface does not exist any more.
     Gone,
-    /// It is switched off, or its other end is.
+    /// The interface or its other end is switched off.
     Down,
-    /// It carries frames.
+    /// The interface carries frames.
     Up,
 }
 
@@ -32,10 +32,10 @@ union Value {
     octets: [u64; 3],
 }
 
-/// ethtool's request for the carrier. The answer is in the second number.
+/// The ethtool command that reads the carrier. The answer is in the second number.
 const GET_LINK: u32 = 10;
-/// Its question how many queues there are (`ethtool_channels`): the answer is in the last four
-/// numbers of nine, those that receive, those that send, others, and those that do both.
+/// The ethtool command that reads the numbers of queues (`ethtool_channels`). The answer is in the
+/// last four numbers of nine, those that receive, those that send, others, and those that do both.
 const GET_CHANNELS: u32 = 0x3c;
 
 fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io::Result<()> {

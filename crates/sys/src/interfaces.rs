@@ -19,21 +19,22 @@ const ETHERNET_MTU: u32 = 1500;
 /// An IP interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its name, `lo` or `eth0`.
+    /// The interface's name, `lo` or `eth0`.
     pub name: String,
-    /// Its number in the system.
+    /// The interface's number in the system.
     pub index: u32,
-    /// It is up, and has a carrier.
+    /// The interface is up, and has a carrier.
     pub up: bool,
-    /// It leads back to this machine.
+    /// The interface leads back to this machine.
     pub loopback: bool,
     /// The longest packet, in bytes.
     pub mtu: u32,
-    /// Its rate in Mb/s, if it reports one.
+    /// The interface's rate in Mb/s, if it reports one.
     pub mbps: Option<u32>,
-    /// Its hardware address; zeros where it has none.
+    /// The interface's hardware address; zeros where it has none.
     pub mac: [u8; 6],
-    /// Its addresses: IPv4 first, link-local ones last, otherwise in the system's order.
+    /// The interface's addresses: IPv4 first, link-local ones last, otherwise in the system's
+    /// order.
     pub addresses: Vec<IpAddr>,
 }
 

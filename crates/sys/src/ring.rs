@@ -17,7 +17,7 @@
 //! full.
 //!
 //! What always holds, whatever the other side writes: no access outside the ring, no panic; a word
-//! is read once and its length checked before use; a payload is copied out before anybody looks at
+//! is read once and its length checked before use; a payload is copied out before any code reads
 //! it; a head that cannot be, or a length that cannot be, makes the ring [`Broken`], for good.
 //!
 //! **Sleeping.** A consumer that wants to sleep raises `sleeping`, has every processor pass a
@@ -25,7 +25,8 @@
 //! looks at `sleeping` after it has published, sees the flag. The barrier is on the sleeper's side
 //! alone; a producer pays for a plain load. Where the kernel has no such barrier, both sides use
 //! fences (`fenced`). A producer that waits for room does the same with `waiting` and the head.
-//! Whoever finds a flag lowers it and wakes its owner, by means that are not the ring's business.
+//! The side that finds a flag lowers it and wakes its owner, by means that are not the ring's
+//! business.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -33,7 +34,7 @@ use std::sync::atomic::{Ordering, compiler_fence, fence};
 use sprat_proto::datagrams::PaddedHeader;
 use sprat_proto::device::Headers;
 
-use crate::memory::Region;
+use crate::memory::{Region, Window};
 
 #[cfg(test)]
 mod handshake;
@@ -56,10 +57,12 @@ pub const MAX_SIZE: usize = 1 << 26;
 
 const LINE: usize = 64;
 const WORD: usize = 8;
+/// From the position of a record to its payload.
+const PAYLOAD: u64 = WORD as u64;
 const _: () = assert!(WORD + PaddedHeader::CAPACITY <= LINE);
-const HEAD: usize = 0;
-const SLEEPING: usize = 8;
-const WAITING: usize = 128;
+const HEAD: u64 = 0;
+const SLEEPING: u64 = 8;
+const WAITING: u64 = 128;
 const LEN_MASK: u64 = 0xFF_FFFF;
 /// The length field of a record that fills the rest of the ring.
 const PAD: u64 = LEN_MASK;
@@ -87,30 +90,31 @@ pub struct Place {
     pub fenced: bool,
 }
 
-impl Place {
-    fn check(&self) {
+/// One side's view of a ring.
+#[derive(Clone, Debug)]
+struct Ring {
+    control: Window,
+    data: Window,
+    secret: u64,
+    fenced: bool,
+}
+
+impl Ring {
+    fn new(place: &Place) -> Self {
         assert!(
-            self.size.is_power_of_two() && (MIN_SIZE..=MAX_SIZE).contains(&self.size),
+            place.size.is_power_of_two() && (MIN_SIZE..=MAX_SIZE).contains(&place.size),
             "ring size"
         );
         assert!(
-            self.control.is_multiple_of(128) && self.data.is_multiple_of(LINE),
+            place.control.is_multiple_of(128) && place.data.is_multiple_of(LINE),
             "ring alignment"
         );
-        assert!(self.control + CONTROL <= self.memory.len(), "control block outside the region");
-        assert!(self.data + self.size <= self.memory.len(), "ring outside the region");
-    }
-
-    /// The place of `position` in the region.
-    #[inline]
-    fn offset(&self, position: u64) -> usize {
-        self.data + self.in_ring(position)
-    }
-
-    /// The place of `position` in the ring.
-    #[inline]
-    fn in_ring(&self, position: u64) -> usize {
-        (position & (self.size as u64 - 1)) as usize
+        Self {
+            control: Window::new(&place.memory, place.control, CONTROL),
+            data: Window::new(&place.memory, place.data, place.size),
+            secret: place.secret,
+            fenced: place.fenced,
+        }
     }
 
     /// The upper 40 bits of the word of a record at `position`. One bit is always set: a word of
@@ -122,7 +126,7 @@ impl Place {
         (x & !LEN_MASK) | (LEN_MASK + 1)
     }
 
-    /// Orders this side's publishing store before its look at the other side's flag, as far as this
+    /// Orders this side's publishing store before it reads the other side's flag, as far as this
     /// side has to.
     #[inline]
     fn order(&self) {
@@ -133,10 +137,10 @@ impl Place {
         }
     }
 
-    /// Lowers the flag at `offset` of the control block if it is up; true if it was.
+    /// Lowers a flag of the control block if it is up; true if it was.
     #[inline(always)]
-    fn take_flag(&self, offset: usize) -> bool {
-        let flag = self.memory.flag(self.control + offset);
+    fn take_flag(&self, flag: u64) -> bool {
+        let flag = self.control.flag(flag);
         flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
     }
 }
@@ -162,10 +166,10 @@ pub enum Push {
 /// The side that writes records.
 #[derive(Debug)]
 pub struct Producer {
-    place: Place,
+    ring: Ring,
     /// Position of the next record.
     tail: u64,
-    /// Its tag.
+    /// The ring's tag.
     tag: u64,
     /// The consumer's head as last seen.
     head: u64,
@@ -180,9 +184,9 @@ impl Producer {
     /// If the place is not as its fields demand.
     #[must_use]
     pub fn new(place: Place) -> Self {
-        place.check();
-        let tag = place.tag(0);
-        Self { place, tail: 0, tag, head: 0, lacking: 0 }
+        let ring = Ring::new(&place);
+        let tag = ring.tag(0);
+        Self { ring, tail: 0, tag, head: 0, lacking: 0 }
     }
 
     /// Publishes the concatenation of `parts` as one record.
@@ -201,10 +205,10 @@ impl Producer {
         if !self.has_place(len)? {
             return Ok(Push::Full);
         }
-        let mut at = self.place.offset(self.tail) + WORD;
+        let mut at = self.tail + PAYLOAD;
         for part in parts {
-            self.place.memory.copy_in(at, part);
-            at += part.len();
+            self.ring.data.copy_in(at, part);
+            at += part.len() as u64;
         }
         Ok(self.done(len))
     }
@@ -222,10 +226,10 @@ impl Producer {
         if !self.has_place(len)? {
             return Ok(Push::Full);
         }
-        let at = self.place.offset(self.tail) + WORD;
+        let at = self.tail + PAYLOAD;
         // All of its room, since every record has as much.
-        self.place.memory.copy_words_in(at, head.padded().as_chunks().0);
-        self.place.memory.copy_in(at + head.len(), body);
+        self.ring.data.copy_words_in(at, head.padded().as_chunks().0);
+        self.ring.data.copy_in(at + head.len() as u64, body);
         Ok(self.done(len))
     }
 
@@ -249,9 +253,15 @@ impl Producer {
         if !self.has_place(room)? {
             return Ok(Push::Full);
         }
-        let begin = self.place.offset(self.tail) + WORD;
-        let filled = self.place.memory.fill(begin, room, headers.words(), headers.len(), parts);
-        Ok(self.done(filled.expect("more than was said")))
+        let begin = self.tail + PAYLOAD;
+        self.ring.data.copy_words_in(begin, &headers.words().map(u64::to_le_bytes));
+        let mut at = headers.len();
+        for part in parts {
+            assert!(part.len() <= room - at, "more than was said");
+            self.ring.data.copy_in(begin + at as u64, part);
+            at += part.len();
+        }
+        Ok(self.done(at))
     }
 
     /// True if a record of `len` bytes has room at the tail, at which it then begins.
@@ -260,8 +270,8 @@ impl Producer {
         let take = footprint(len);
         self.lacking = 0;
         let fits = len <= MAX_PAYLOAD
-            && self.place.in_ring(self.tail) + take <= self.place.size
-            && self.tail + take as u64 <= self.head + self.place.size as u64;
+            && self.ring.data.place(self.tail) + take <= self.ring.data.size()
+            && self.tail + take as u64 <= self.head + self.ring.data.size() as u64;
         Ok(fits || self.make_room(len, take)?)
     }
 
@@ -269,8 +279,8 @@ impl Producer {
     #[inline(always)]
     fn done(&mut self, len: usize) -> Push {
         self.publish(len as u64, footprint(len));
-        self.place.order();
-        Push::Done { wake: self.place.take_flag(SLEEPING) }
+        self.ring.order();
+        Push::Done { wake: self.ring.take_flag(SLEEPING) }
     }
 
     /// Sees what the consumer has read, and fills the end of the ring if the record does not fit
@@ -279,7 +289,7 @@ impl Producer {
     #[inline(never)]
     fn make_room(&mut self, len: usize, take: usize) -> Result<bool, Broken> {
         assert!(len <= MAX_PAYLOAD, "the record is too long");
-        let to_end = self.place.size - self.place.in_ring(self.tail);
+        let to_end = self.ring.data.size() - self.ring.data.place(self.tail);
         let pad = if take > to_end { to_end } else { 0 };
         if !self.room((take + pad) as u64)? {
             return Ok(false);
@@ -294,17 +304,17 @@ impl Producer {
     #[inline(always)]
     fn publish(&mut self, len: u64, take: usize) {
         let word = self.tag | len;
-        self.place.memory.word(self.place.offset(self.tail)).store(word, Ordering::Release);
+        self.ring.data.word(self.tail).store(word, Ordering::Release);
         self.tail += take as u64;
         // Now, not when the next record is waited for.
-        self.tag = self.place.tag(self.tail);
+        self.tag = self.ring.tag(self.tail);
     }
 
     /// True if `need` bytes are free at the tail.
     fn room(&mut self, need: u64) -> Result<bool, Broken> {
-        let size = self.place.size as u64;
+        let size = self.ring.data.size() as u64;
         if self.tail + need > self.head + size {
-            let head = self.place.memory.word(self.place.control + HEAD).load(Ordering::Acquire);
+            let head = self.ring.control.word(HEAD).load(Ordering::Acquire);
             if head < self.head || head > self.tail || !head.is_multiple_of(LINE as u64) {
                 return Err(Broken);
             }
@@ -328,9 +338,9 @@ impl Producer {
     }
 
     /// Asks to be woken when there is room. Then comes [`barrier()`], then [`Producer::has_room`].
-    pub fn wait_for_room(&self) {
-        self.place.memory.flag(self.place.control + WAITING).store(1, Ordering::Relaxed);
-        self.place.order();
+    pub fn arm(&self) {
+        self.ring.control.flag(WAITING).store(1, Ordering::Relaxed);
+        self.ring.order();
     }
 
     /// True if what the last push lacked has become free (or the ring is broken, which the next
@@ -340,15 +350,15 @@ impl Producer {
     }
 
     /// No more need to be woken.
-    pub fn stop_waiting(&self) {
-        self.place.memory.flag(self.place.control + WAITING).store(0, Ordering::Relaxed);
+    pub fn disarm(&self) {
+        self.ring.control.flag(WAITING).store(0, Ordering::Relaxed);
     }
 }
 
 /// The side that reads records.
 #[derive(Debug)]
 pub struct Consumer {
-    place: Place,
+    ring: Ring,
     /// Position of the next record.
     head: u64,
     /// The head that the producer has read.
@@ -366,15 +376,15 @@ impl Consumer {
     /// If the place is not as its fields demand.
     #[must_use]
     pub fn new(place: Place) -> Self {
-        place.check();
-        let expect = place.tag(0);
-        Self { place, head: 0, told: 0, expect, wake: false }
+        let ring = Ring::new(&place);
+        let expect = ring.tag(0);
+        Self { ring, head: 0, told: 0, expect, wake: false }
     }
 
     /// The word at the head, read once.
     #[inline]
     fn word(&self) -> u64 {
-        self.place.memory.word(self.place.offset(self.head)).load(Ordering::Acquire)
+        self.ring.data.word(self.head).load(Ordering::Acquire)
     }
 
     /// True if there is a record (or something as urgent: damage).
@@ -391,17 +401,17 @@ impl Consumer {
     /// [`Broken`] if its length cannot be.
     #[inline(always)]
     pub fn pop(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
-        let at = self.place.in_ring(self.head);
-        let word = self.place.memory.word(self.place.data + at).load(Ordering::Acquire);
+        let word = self.word();
         if word & !LEN_MASK != self.expect {
             return Ok(None);
         }
         let len = (word & LEN_MASK) as usize;
         let take = footprint(len);
-        if len > MAX_PAYLOAD || at + take > self.place.size {
+        let data = &self.ring.data;
+        if len > MAX_PAYLOAD || data.place(self.head) + take > data.size() {
             return self.pop_odd(len, into);
         }
-        self.place.memory.copy_out(self.place.data + at + WORD, &mut into[..len]);
+        data.copy_out(self.head + PAYLOAD, &mut into[..len]);
         self.advance(take);
         Ok(Some(len))
     }
@@ -410,10 +420,10 @@ impl Consumer {
     #[cold]
     #[inline(never)]
     fn pop_odd(&mut self, len: usize, into: &mut [u8]) -> Result<Option<usize>, Broken> {
-        let to_end = self.place.size - self.place.in_ring(self.head);
+        let to_end = self.ring.data.size() - self.ring.data.place(self.head);
         // No pad fills the whole ring, so two pads never follow each other, and this step runs at
         // most once.
-        if len as u64 != PAD || to_end == self.place.size {
+        if len as u64 != PAD || to_end == self.ring.data.size() {
             return Err(Broken);
         }
         self.advance(to_end);
@@ -423,8 +433,8 @@ impl Consumer {
     #[inline]
     fn advance(&mut self, by: usize) {
         self.head += by as u64;
-        self.expect = self.place.tag(self.head);
-        if self.head - self.told >= self.place.size as u64 / 8 {
+        self.expect = self.ring.tag(self.head);
+        if self.head - self.told >= self.ring.data.size() as u64 / 8 {
             self.tell();
         }
     }
@@ -434,9 +444,9 @@ impl Consumer {
     #[inline(never)]
     fn tell(&mut self) {
         self.told = self.head;
-        self.place.memory.word(self.place.control + HEAD).store(self.head, Ordering::Release);
-        self.place.order();
-        self.wake |= self.place.take_flag(WAITING);
+        self.ring.control.word(HEAD).store(self.head, Ordering::Release);
+        self.ring.order();
+        self.wake |= self.ring.take_flag(WAITING);
     }
 
     /// True once if the producer waits for room that it has been given: it must be woken.
@@ -446,14 +456,14 @@ impl Consumer {
     }
 
     /// Asks to be woken at the next record. Then comes [`barrier()`], then [`Consumer::is_ready`].
-    pub fn lie_down(&self) {
-        self.place.memory.flag(self.place.control + SLEEPING).store(1, Ordering::Relaxed);
-        self.place.order();
+    pub fn arm(&self) {
+        self.ring.control.flag(SLEEPING).store(1, Ordering::Relaxed);
+        self.ring.order();
     }
 
     /// No more need to be woken.
-    pub fn get_up(&self) {
-        self.place.memory.flag(self.place.control + SLEEPING).store(0, Ordering::Relaxed);
+    pub fn disarm(&self) {
+        self.ring.control.flag(SLEEPING).store(0, Ordering::Relaxed);
     }
 }
 

@@ -16,8 +16,8 @@ macro_rules! same {
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = control::opcode(bytes);
-    same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables GetTablets
-        ListServers HintCrashed TakeTablet DropTablet);
+    same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
+        GetTablets ListServers HintCrashed TakeTablet DropTablet);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
     replies(bytes);

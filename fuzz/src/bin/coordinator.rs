@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::node::machine::{Caller, Machine, Output};
-use sprat_proto::rpc::{Payload, RpcError, ServerRpc};
+use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc};
 use sprat_proto::{Instant, Rng};
 use sprat_store::coordinator::{Config, Coordinator};
 
@@ -34,7 +34,13 @@ fuzz_target!(|input: &[u8]| {
     while let Some(request) = piece(&mut input) {
         rpc += 1;
         let caller = Caller { transport: 0, rpc: ServerRpc(rpc) };
-        coordinator.request(now, caller, Payload::Borrowed(request), Instant::NEVER);
+        coordinator.request(
+            now,
+            caller,
+            Payload::Borrowed(request),
+            Instant::NEVER,
+            &mut Message::default(),
+        );
         while let Some(output) = coordinator.output(now) {
             match output {
                 Output::Persist { seq, .. } => coordinator.persisted(now, seq),

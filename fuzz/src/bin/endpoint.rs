@@ -1,11 +1,12 @@
-//! The transport's state machine: a client and a server in virtual time, and a wire that does what
-//! the input says: it delivers, loses, doubles, reorders, replays and damages packets, forges their
-//! fields under a right checksum, and brings those of a stranger; the programs ask, answer, refuse,
-//! cancel, close and restart.
+//! The RPC transport's state machine: a client and a server in virtual time, and a wire that obeys
+//! the input. The wire delivers, loses, doubles, reorders, replays and damages packets, forges
+//! their fields under a right checksum, and delivers packets of a third host. The programs request,
+//! reply, refuse, cancel, close and restart.
 //!
-//! Always: nothing panics; every request ends exactly once; every slice comes back exactly once,
-//! and is not read after that. As long as nobody forges with a session's token, every request also
-//! runs at most once, has the right reply, and ends by itself as soon as the wire is calm.
+//! Always holds: nothing panics; every request ends exactly once; every slice is released exactly
+//! once, and is not read after that. Unless a packet is forged with a session's token, every
+//! request also runs at most once, gets the right reply, and ends by itself as soon as the wire is
+//! calm.
 
 #![no_main]
 
@@ -26,7 +27,7 @@ use sprat_proto::{Addr, Datagrams, Instant, Rng};
 const REQUESTS: u64 = 64;
 /// Packets that a forger remembers.
 const SEEN: usize = 32;
-/// Where the fields of a header are, and how long: see `wire::rpc`.
+/// The offset and length of each field of a header (`wire::rpc`).
 const FIELDS: [(usize, usize); 10] =
     [(0, 1), (1, 1), (2, 1), (3, 1), (4, 4), (8, 4), (12, 4), (16, 4), (20, 2), (22, 2)];
 
@@ -37,7 +38,7 @@ struct Port {
     inbox: VecDeque<(Addr, Vec<u8>)>,
     burst: Vec<(Addr, Vec<u8>)>,
     outbox: Vec<(Addr, Vec<u8>)>,
-    /// So many packets are taken before it is full for once.
+    /// The driver takes this many packets before it is full once.
     room: Option<usize>,
     gone: Option<Addr>,
 }
@@ -92,7 +93,7 @@ impl Datagrams for Port {
     }
 }
 
-/// What slices point into: each lent slice is a segment of its own with the same bytes.
+/// The memory of slices: each lent slice is a segment of its own, and all have the same bytes.
 struct Memory {
     bytes: Vec<u8>,
     lent: HashSet<u32>,
@@ -180,9 +181,9 @@ struct World {
     /// Someone sent what only a peer can send.
     forged: bool,
     asked: Vec<Asked>,
-    /// What the server's program has not answered.
+    /// Requests that the server's program has not answered.
     executing: Vec<(ServerRpc, Vec<u8>)>,
-    /// How often each request ran, the stranger's too.
+    /// The number of times that each request ran, also those of the third host.
     executed: HashMap<Vec<u8>, u32>,
     lives: u64,
 }
@@ -338,7 +339,7 @@ impl World {
             endpoint.output(self.now, memory, port);
             let sent = std::mem::take(&mut port.outbox);
             self.events(side);
-            // What goes to the stranger goes nowhere.
+            // Packets to the third host are dropped.
             for (_, bytes) in sent.into_iter().filter(|(to, _)| *to == Addr::Local(1 - side as u64))
             {
                 if self.seen.len() == SEEN {
@@ -355,7 +356,7 @@ impl World {
         self.sides[to].port.inbox.push_back((from, bytes));
     }
 
-    /// Any bytes with a right checksum, as if a stranger or the peer had sent them.
+    /// Delivers any bytes with a right checksum, as if the peer or a third host had sent them.
     fn inject(&mut self, to: usize, as_peer: bool, bytes: &[u8]) {
         // The fuzzer sees what is compared: it knows tokens, and what our requests begin with.
         let copies = |asked: &Asked| bytes.windows(16).any(|window| window == &asked.bytes[..16]);
@@ -438,7 +439,7 @@ impl World {
         }
     }
 
-    /// What a bad wire does.
+    /// Loses, doubles, reorders, replays or damages a packet, as a bad wire does.
     fn lose(&mut self, op: u8, arg: usize) {
         match op {
             9 => drop(self.wire.pop_front()),

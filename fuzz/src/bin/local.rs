@@ -1,7 +1,7 @@
-//! What the host hears beside messages: the hellos of shared memory, what the kernel answers about
-//! an interface, and the marks that a server echoes. No octets panic.
+//! Input that is no packet: the hellos of shared memory, the kernel's answers about an interface,
+//! and the tracepoints that a server echoes. No bytes cause a panic.
 //!
-//! The first octet says which; the rest is theirs.
+//! The first byte chooses the parser; the rest is its input.
 
 #![no_main]
 

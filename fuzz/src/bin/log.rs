@@ -13,11 +13,17 @@ fuzz_target!(|bytes: &[u8]| {
     let Some(len) = entry::seal(crc32c, &mut sealed) else { return };
     assert!(len <= sealed.len());
     let first = entry::parse(&sealed).expect("what was sealed").0;
-    if !matches!(first, Entry::Group(_)) {
-        assert_eq!(entry::replay(crc32c, &sealed).next(), Some(first));
-    }
+    assert_eq!(entry::replay(crc32c, &sealed).next(), Some(first));
     let _ = entry::replay(crc32c, &sealed).count();
+    if let Entry::Object(object, _) = first {
+        assert_eq!(entry::object(&sealed), object);
+        let mut copy = vec![0; object.entry_len()];
+        entry::copy(&mut copy, &sealed, object.older);
+        assert_eq!(entry::parse(&copy), Some((Entry::Object(object, None), copy.len())));
+    }
+    let parsed = entry::parse(&sealed).map(|(first, len)| (format!("{first:?}"), len));
     entry::mark_dead(&mut sealed);
+    entry::mark_record_dead(&mut sealed);
     assert_eq!(entry::dead(&sealed), Some(len));
-    assert!(entry::parse(&sealed).is_some());
+    assert_eq!(entry::parse(&sealed).map(|(first, len)| (format!("{first:?}"), len)), parsed);
 });

@@ -1,7 +1,7 @@
-//! memif: no octets at the control socket panic, and what parses is written back as it came; no
-//! descriptor and no index in a ring leads anywhere but into its memory.
+//! The memif protocol: no bytes at the control socket cause a panic, and a message that parses is
+//! written back unchanged; no descriptor or index in a ring leads out of the ring's memory.
 //!
-//! The first octet says which of the two; the rest is the peer's.
+//! The first byte chooses socket or ring; the rest is the peer's input.
 
 #![no_main]
 

@@ -162,7 +162,7 @@ fn framed(crc: bool, markers: bool, bytes: &[u8]) {
     assert_eq!(run(crc, markers, 1_000, true, &stream), (expected, stream.len(), None));
 }
 
-/// What is there; nothing is there anywhere.
+/// The memory that MPA reads: the `len` bytes at `at`.
 fn memory(bytes: &[u8], at: usize, len: usize) -> Option<&[u8]> {
     if len == 0 { Some(&[]) } else { bytes.get(at..at + len) }
 }

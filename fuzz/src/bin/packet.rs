@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(packet.body(bytes).len(), packet.body_len());
     let head = packet.head();
     let len = head.len();
-    // Extension words that nobody knows are not written.
+    // Unknown extension words are not written.
     assert_eq!((&head[..3], &head[4..HEADER]), (&bytes[..3], &bytes[4..HEADER]));
     assert!(packet.flags & TTL == 0 || head[HEADER..len] == bytes[HEADER..len]);
     body_reads(&packet, packet.body(bytes));

@@ -56,7 +56,7 @@ impl Memory for Ram {
 struct Peer {
     conn: Conn,
     qp: Qp,
-    /// What it said and was not consumed.
+    /// Bytes that the side sent and the test has not consumed.
     inbox: Vec<u8>,
     sends: VecDeque<u64>,
     receives: VecDeque<u64>,
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// What came of it is in order.
+    /// Checks the completions and events of a side.
     fn look(&mut self) {
         while let Some(conn) = self.rnic.ready() {
             let mut record = Record::default();

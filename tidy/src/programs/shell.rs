@@ -330,7 +330,8 @@ case $x in ten | "$(true)") eleven ;; twelve) y=1 thirteen ;; esac
 cat <<END
 fourteen
 END
-[[ $x == fifteen && -n $y ]] && timeout 5 "$z" sixteen; command -v seventeen >/dev/null || exit $((1 + x))
+[[ $x == fifteen && -n $y ]] && timeout 5 "$z" sixteen
+command -v seventeen >/dev/null || exit $((1 + x))
 list=(eighteen "$(nineteen)") w=$(twenty <(twenty_one))
 if ! twenty_two; then ${x:-$(twenty_three)} not; fi >twenty_four
 "#;
@@ -365,6 +366,6 @@ if ! twenty_two; then ${x:-$(twenty_three)} not; fi >twenty_four
     assert_eq!(read.functions, ["a"]);
     assert_eq!(
         read.commands.iter().find(|(_, name)| name == "nineteen").map(|(line, _)| *line),
-        Some(10)
+        Some(11)
     );
 }

@@ -114,12 +114,12 @@ impl Side {
                 Push::Full => {}
             }
             if self.idle.rest(true, || self.clock.now()) == Rest::Sleep {
-                self.tx.wait_for_room();
+                self.tx.arm();
                 ring::barrier();
                 if !self.tx.has_room() {
                     self.sleep()?;
                 }
-                self.tx.stop_waiting();
+                self.tx.disarm();
             }
         }
     }
@@ -136,12 +136,12 @@ impl Side {
                 return Ok(len);
             }
             if self.idle.rest(true, || self.clock.now()) == Rest::Sleep {
-                self.rx.lie_down();
+                self.rx.arm();
                 ring::barrier();
                 if !self.rx.is_ready() {
                     self.sleep()?;
                 }
-                self.rx.get_up();
+                self.rx.disarm();
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sprat::kv::{Table, TableId};
 use sprat::locator::Locator;
-use sprat::trace::Marks;
+use sprat::trace::TraceRing;
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
@@ -127,13 +127,13 @@ impl Set {
     }
 
     /// Opens a client of the set over `transport` that records tracepoints.
-    pub(crate) fn over_marked(
+    pub(crate) fn over_traced(
         &self,
         bench: &mut Bench,
         transport: &str,
-        marks: &Marks,
+        trace: &TraceRing,
     ) -> Result<Objects, Fail> {
-        let store = bench.marked_store(transport, marks)?;
+        let store = bench.traced_store(transport, trace)?;
         self.client(store)
     }
 

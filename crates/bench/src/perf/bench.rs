@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sprat::locator::Protocol;
-use sprat::trace::Marks;
+use sprat::trace::TraceRing;
 
 use super::lanes::{self, Exchange};
 use super::measure::{self, Figures, Lane};
@@ -96,9 +96,13 @@ impl Bench {
     }
 
     /// Opens a client over one transport that records tracepoints.
-    pub(crate) fn marked_store(&mut self, transport: &str, marks: &Marks) -> Result<Store, Fail> {
+    pub(crate) fn traced_store(
+        &mut self,
+        transport: &str,
+        trace: &TraceRing,
+    ) -> Result<Store, Fail> {
         let coordinator = self.coordinator()?;
-        Store::from(&coordinator, &[transport.to_owned()], self.local.own()?, Some(marks.clone()))
+        Store::from(&coordinator, &[transport.to_owned()], self.local.own()?, Some(trace.clone()))
     }
 
     /// Returns the locator of a server that echoes over `transport`. True beside it means a server

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sprat::kv::ServerInfo;
-use sprat::trace::Marks;
+use sprat::trace::TraceRing;
 use sprat::trace::sample::{Far, Joined, NAMES, PARTS, RoundTrip, ask, calls, round_trips};
 
 use super::basic::{Objects, Set, key};
@@ -46,9 +46,10 @@ pub struct Breakdown {
     whole_us: f64,
     /// Median of all round trips in µs, by a clock around the tracepoints.
     clock_us: f64,
-    /// Tracepoints of one round trip, and the time of one in µs.
-    marks: f64,
-    mark_us: f64,
+    /// The number of tracepoints on one round trip.
+    tracepoints: f64,
+    /// The time of one tracepoint in µs.
+    tracepoint_us: f64,
 }
 
 /// Fields of the JSON beyond those of a row.
@@ -57,8 +58,10 @@ struct More<'b> {
     part: &'b str,
     share: f64,
     joined: &'b str,
-    marks: f64,
-    mark_us: f64,
+    #[serde(rename = "marks")]
+    tracepoints: f64,
+    #[serde(rename = "mark_us")]
+    tracepoint_us: f64,
 }
 
 impl Breakdown {
@@ -68,7 +71,7 @@ impl Breakdown {
         (operation, transport, size): (&str, &str, usize),
         (joined, mut trips): (Joined, Vec<RoundTrip>),
         times_us: &[f64],
-        marks: &Marks,
+        trace: &TraceRing,
     ) -> Option<Self> {
         trips.sort_by(|a, b| a.whole_ns.total_cmp(&b.whole_ns));
         let count = trips.len();
@@ -89,8 +92,8 @@ impl Breakdown {
             parts_us: std::array::from_fn(|part| mean(&|trip| trip.parts_ns[part]) / 1e3),
             whole_us: mean(&|trip| trip.whole_ns) / 1e3,
             clock_us: median(times_us.iter().copied()).unwrap_or_default(),
-            marks: mean(&|trip| trip.marks as f64),
-            mark_us: marks.cost() * marks.clock().tick_ns() / 1e3,
+            tracepoints: mean(&|trip| trip.tracepoints as f64),
+            tracepoint_us: trace.cost() * trace.clock().tick_ns() / 1e3,
         })
     }
 
@@ -112,7 +115,7 @@ impl Breakdown {
             }
             before += us;
         }
-        let marks = self.marks * self.mark_us;
+        let traced_us = self.tracepoints * self.tracepoint_us;
         let mut text = format!("{}{}", self.title(), table.text());
         text += &format!(
             "  parts {}, round trip {} ({:.1} %); median of all by the caller's clock {}\n  of \
@@ -121,9 +124,9 @@ impl Breakdown {
             out::micros(self.whole_us),
             100.0 * sum / self.whole_us.max(f64::MIN_POSITIVE),
             out::micros(self.clock_us),
-            out::micros(marks),
-            self.marks,
-            out::micros(self.mark_us),
+            out::micros(traced_us),
+            self.tracepoints,
+            out::micros(self.tracepoint_us),
         );
         text += match self.joined {
             Joined::OneClock => "",
@@ -169,8 +172,8 @@ impl Breakdown {
                     Joined::TwoClocks => "two clocks",
                     Joined::NearOnly => "near only",
                 },
-                marks: self.marks,
-                mark_us: self.mark_us,
+                tracepoints: self.tracepoints,
+                tracepoint_us: self.tracepoint_us,
             };
             report.json_row(&row, &more)?;
         }
@@ -218,17 +221,17 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
 struct Side {
     objects: Objects,
     servers: Vec<ServerInfo>,
-    marks: Marks,
+    trace: TraceRing,
     transport: String,
     size: usize,
 }
 
 impl Side {
     fn open(bench: &mut Bench, set: &Set, transport: &str, size: usize) -> Result<Self, Fail> {
-        let marks = Marks::new();
-        let mut objects = set.over_marked(bench, transport, &marks)?;
+        let trace = TraceRing::new();
+        let mut objects = set.over_traced(bench, transport, &trace)?;
         let servers = objects.store.servers()?;
-        Ok(Self { objects, servers, marks, transport: transport.to_owned(), size })
+        Ok(Self { objects, servers, trace, transport: transport.to_owned(), size })
     }
 
     /// Runs batches of one operation until `time` is over. The first batch does not count.
@@ -237,16 +240,16 @@ impl Side {
         let (mut joined, mut trips, mut times) = (Joined::NearOnly, Vec::new(), Vec::new());
         let end = self.objects.clock.now().after(time.as_nanos() as u64);
         while times.is_empty() || self.objects.clock.now() < end {
-            let before = self.marks.count();
+            let before = self.trace.count();
             times.extend(self.batch(operation)?);
-            let calls = calls(&self.marks.since(before));
+            let calls = calls(&self.trace.since(before));
             let far = self.ask()?;
-            let more = round_trips(&calls, far.as_ref(), &self.marks);
+            let more = round_trips(&calls, far.as_ref(), &self.trace);
             joined = more.0;
             trips.extend(more.1);
         }
         let what = (operation, self.transport.as_str(), self.size);
-        Breakdown::of(what, (joined, trips), &times, &self.marks).ok_or_else(|| {
+        Breakdown::of(what, (joined, trips), &times, &self.trace).ok_or_else(|| {
             Fail::new(format!(
                 "none of {} round trips over {} could be put together",
                 times.len(),
@@ -263,14 +266,14 @@ impl Side {
             let objects = &mut self.objects;
             let key = key(objects.rng.below(objects.count));
             let begin = objects.clock.now();
-            self.marks.start();
+            self.trace.start();
             if operation == "read" {
                 let read = objects.table().get_with(&key, |_, value| value.len());
-                self.marks.end();
+                self.trace.end();
                 read.map_err(|error| objects.store.explain(error, "a read"))?;
             } else {
                 let written = objects.table().put(&key, &objects.value);
-                self.marks.end();
+                self.trace.end();
                 written.map_err(|error| objects.store.explain(error, "a write"))?;
             }
             times.push(objects.clock.now().since(begin) as f64 / 1e3);
@@ -284,7 +287,7 @@ impl Side {
         for server in &self.servers {
             let echoed = self.objects.store.raw().echo(Some(&server.data), ask());
             let echoed =
-                echoed.map_err(|error| self.objects.store.explain(error, "a server's marks"))?;
+                echoed.map_err(|error| self.objects.store.explain(error, "a server's trace"))?;
             match (&mut all, Far::parse(&echoed)) {
                 (Some(all), Some(more)) => all.extend(more),
                 (all, more) => *all = all.take().or(more),
@@ -399,7 +402,7 @@ mod tests {
             std::array::from_fn(
                 |part| if part == 17 { 0.0 } else { f64::from(n) * (part + 1) as f64 },
             );
-        RoundTrip { parts_ns, whole_ns: parts_ns.iter().sum(), marks: 20 }
+        RoundTrip { parts_ns, whole_ns: parts_ns.iter().sum(), tracepoints: 20 }
     }
 
     fn breakdown() -> Breakdown {
@@ -407,7 +410,7 @@ mod tests {
         let trips = [90, 7, 10, 10, 14, 10, 1, 100].map(trip).to_vec();
         let times: Vec<f64> = (1..=9).map(f64::from).collect();
         let what = ("read", "fast+shm", 100);
-        Breakdown::of(what, (Joined::OneClock, trips), &times, &Marks::new())
+        Breakdown::of(what, (Joined::OneClock, trips), &times, &TraceRing::new())
             .expect("there are some")
     }
 
@@ -419,15 +422,19 @@ mod tests {
             "{b:?}"
         );
         assert!((b.parts_us.iter().sum::<f64>() - b.whole_us).abs() < 1e-9);
-        assert_eq!((b.count, b.all, b.clock_us, b.marks), (8, 9, 5.0, 20.0));
+        assert_eq!((b.count, b.all, b.clock_us, b.tracepoints), (8, 9, 5.0, 20.0));
         let text = b.text();
         assert!(
             text.contains("(100.0 %)") && text.contains("service") && !text.contains("far end"),
             "{text}"
         );
         assert!(text.contains("the tracepoints took") && text.contains("20 of"), "{text}");
-        let none =
-            Breakdown::of(("read", "x", 1), (Joined::OneClock, Vec::new()), &[1.0], &Marks::new());
+        let none = Breakdown::of(
+            ("read", "x", 1),
+            (Joined::OneClock, Vec::new()),
+            &[1.0],
+            &TraceRing::new(),
+        );
         assert!(none.is_none());
     }
 

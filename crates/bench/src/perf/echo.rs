@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sprat::locator::Locator;
-use sprat::rpc::{Call, Client, Options, Rpc, RpcError, Session};
+use sprat::rpc::{Call, Client, Options, Payload, Replied, Rpc, RpcError, Service, Session};
 use sprat_store::ops::{Echo, Operation as _};
 use sprat_sys::clock::Clock;
 
@@ -75,8 +75,8 @@ impl EchoClient {
         outstanding: usize,
     ) -> Result<Self, Fail> {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {locator}: {error}"));
-        let mut client =
-            Client::with(Options { insecure_network: true, local, marks: None }).map_err(failed)?;
+        let options = Options { insecure_network: true, local, trace: None };
+        let mut client = Client::builder().options(options).build().map_err(failed)?;
         let sessions = (0..outstanding.div_ceil(CHANNELS))
             .map(|_| client.connect(locator))
             .collect::<Result<_, _>>();
@@ -134,7 +134,7 @@ impl EchoClient {
         loop {
             while now < end && started - finished < outstanding as u64 {
                 let session = self.sessions[started as usize % self.sessions.len()];
-                let rpc = self.client.start(session, self.request.as_slice(), TIMEOUT);
+                let rpc = self.client.start(session, &self.request, TIMEOUT);
                 if timed.is_none() && started.is_multiple_of(TIMED_EVERY) {
                     timed = Some((rpc, self.clock.now()));
                 }
@@ -165,8 +165,17 @@ pub(crate) fn failure(error: RpcError) -> Fail {
     Fail::new(format!("a request failed: {error}")).next("see whether the server still runs")
 }
 
-/// Answers a request with the same bytes.
-pub fn answer(Call { payload, mut room, .. }: Call<'_>) -> Option<Vec<u8>> {
-    room.extend_from_slice(&payload);
-    Some(room)
+/// Answers each request with the same bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct EchoService;
+
+impl Service for EchoService {
+    #[inline]
+    fn request(&mut self, call: Call<'_>, reply: &mut Vec<u8>) -> Replied {
+        match call.payload {
+            Payload::Borrowed(bytes) => reply.extend_from_slice(bytes),
+            Payload::Owned(bytes) => *reply = bytes,
+        }
+        Replied::Now
+    }
 }

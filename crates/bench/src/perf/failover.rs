@@ -50,7 +50,7 @@ struct Outcome {
 /// Runs the test.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin(
-        "failover: four clients of one server over a bond, each of whose devices is set down in turn",
+        "failover: four clients of one server over a bond, whose devices are set down in turn",
     );
     let each = (bench.outstanding / CLIENTS).max(1);
     let phase = (bench.time / u32::from(bench.rounds) / 5).max(PHASE);
@@ -156,7 +156,7 @@ impl Caller {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {at}: {error}"));
         let options =
             Options { insecure_network: true, local: crate::store::local()?, ..Options::default() };
-        let mut client = Client::with(options).map_err(failed)?;
+        let mut client = Client::builder().options(options).build().map_err(failed)?;
         let session = client.connect(at).map_err(failed)?;
         Ok(Self { client, session, in_progress: 0, answered: clock.now(), gap_ns: 0 })
     }

@@ -27,6 +27,8 @@ pub(crate) struct Local {
     folder: Option<Folder>,
     net: Option<Net>,
     tracepoints: bool,
+    /// Memory of a server of a store.
+    memory: u64,
 }
 
 /// Beginning of the name of a run's folder. The process id follows.
@@ -79,7 +81,16 @@ impl Local {
             .transpose()?;
         let folder = transports.iter().any(|t| t == "fast+memif").then(Folder::new).transpose()?;
         let (cores, transports) = (process::cores(), transports.to_vec());
-        Ok(Self { cores, transports, echo: None, cluster: None, folder, net, tracepoints: false })
+        Ok(Self {
+            cores,
+            transports,
+            echo: None,
+            cluster: None,
+            folder,
+            net,
+            tracepoints: false,
+            memory: MEMORY,
+        })
     }
 
     /// Sets whether servers record tracepoints from now on. Ends running servers that do otherwise.
@@ -88,6 +99,11 @@ impl Local {
             (self.echo, self.cluster) = (None, None);
             self.tracepoints = tracepoints;
         }
+    }
+
+    /// Sets the memory of a server of a store from now on. Ends a running cluster.
+    pub(crate) fn resize(&mut self, memory: u64) {
+        (self.memory, self.cluster) = (memory, None);
     }
 
     /// Returns the wire of the baselines, if the run has packet devices.
@@ -170,7 +186,7 @@ impl Local {
                 name: &name,
                 port: free_ports(ports(1))?,
                 servers: 1,
-                memory: MEMORY.min(memory::available()),
+                memory: self.memory.min(memory::available()),
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),

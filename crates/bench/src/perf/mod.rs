@@ -22,6 +22,7 @@ pub mod local;
 pub(crate) mod measure;
 mod net;
 mod options;
+mod overwrite;
 pub(crate) mod procfs;
 pub mod report;
 mod sessions;
@@ -69,6 +70,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::ReadWrite => basic::run(&mut bench)?,
             Test::ReadThroughput => basic::throughput(&mut bench)?,
             Test::Loaded => loaded::run(&mut bench)?,
+            Test::Overwrite => overwrite::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
             Test::Failover => failover::run(&mut bench)?,
             Test::SingleThread => single_thread::run(&mut bench)?,

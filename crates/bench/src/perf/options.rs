@@ -17,6 +17,8 @@ pub enum Test {
     ReadThroughput,
     /// Latency of reads against the offered load.
     Loaded,
+    /// Random overwrites, by the share of the server's memory that is live.
+    Overwrite,
     /// The processor time of an idle cluster, and the latency of the first request after a pause.
     Idle,
     /// A bond of two devices (`fast+bond`), each removed once under load.
@@ -38,6 +40,7 @@ impl Test {
             Self::ReadWrite => "read-write",
             Self::ReadThroughput => "read-throughput",
             Self::Loaded => "loaded",
+            Self::Overwrite => "overwrite",
             Self::Idle => "idle",
             Self::Failover => "failover",
             Self::SingleThread => "single-thread",
@@ -48,7 +51,7 @@ impl Test {
     /// True if the test measures only processes that it starts.
     #[must_use]
     pub const fn starts_processes(self) -> bool {
-        matches!(self, Self::Sessions | Self::Idle | Self::Failover)
+        matches!(self, Self::Sessions | Self::Idle | Self::Failover | Self::Overwrite)
     }
 }
 

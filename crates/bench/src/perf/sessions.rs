@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sprat::locator::Protocol;
-use sprat::rpc::{Client, Options, Rpc, Session};
+use sprat::rpc::{Client, Rpc, Session};
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
@@ -147,8 +147,9 @@ struct Sessions {
 impl Sessions {
     fn new(server: &local::Echo) -> Result<Self, Fail> {
         let locator = server.only();
-        let options = Options { insecure_network: true, ..Options::default() };
-        let client = Client::with(options)
+        let client = Client::builder()
+            .insecure_network(true)
+            .build()
             .map_err(|error| Fail::new(format!("cannot reach {locator}: {error}")))?;
         Ok(Self {
             client,
@@ -170,7 +171,7 @@ impl Sessions {
                 let session = session.map_err(|error| {
                     Fail::new(format!("cannot reach {}: {error}", self.locator))
                 })?;
-                self.client.start(session, self.request.as_slice(), TIMEOUT);
+                self.client.start(session, &self.request, TIMEOUT);
                 self.sessions.push(session);
                 opening += 1;
             }
@@ -203,8 +204,9 @@ impl Sessions {
                 let pick = |_| self.sessions[self.rng.below(self.sessions.len() as u64) as usize];
                 picked.extend((started.len()..outstanding).map(pick));
             }
+            self.client.prefetch(picked.iter().copied());
             for session in picked.drain(..) {
-                let rpc = self.client.start(session, self.request.as_slice(), TIMEOUT);
+                let rpc = self.client.start(session, &self.request, TIMEOUT);
                 started.insert(rpc, self.clock.now());
             }
             self.client.turn_and_rest();

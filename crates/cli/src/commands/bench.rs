@@ -59,6 +59,10 @@ pub(crate) enum Bench {
     #[command(after_help = "Example:
   sprat bench loaded --transport fast+shm")]
     Loaded(LoadedReads),
+    /// Measure random overwrites by the share of a server's memory that is live (takes 1.5 GiB).
+    #[command(after_help = "Example:
+  sprat bench overwrite --transport fast+shm --seconds 5")]
+    Overwrite(Overwrites),
     /// Measure the processor time of an idle cluster, and the first request after a pause.
     #[command(after_help = "Example:
   sprat bench idle --transport fast+shm")]
@@ -243,6 +247,15 @@ pub(crate) struct LoadedReads {
     plain: Plain,
 }
 
+/// Options of `overwrite`.
+#[derive(Args, Debug)]
+pub(crate) struct Overwrites {
+    #[command(flatten)]
+    outstanding: Outstanding,
+    #[command(flatten)]
+    plain: Plain,
+}
+
 /// Options of `failover`.
 #[derive(Args, Debug)]
 pub(crate) struct Failover {
@@ -328,6 +341,10 @@ impl Bench {
                 objects: args.objects.count(),
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Loaded)
+            },
+            Self::Overwrite(args) => Options {
+                outstanding: args.outstanding.outstanding.into(),
+                ..args.plain.options(Test::Overwrite)
             },
             Self::Idle(plain) => plain.options(Test::Idle),
             Self::Failover(args) => Options {

@@ -34,7 +34,7 @@ const MEMORY: u64 = 256 << 20;
 const KILLS: u64 = 5;
 /// Acknowledged increments before a client is killed.
 const BEFORE_KILL: usize = 2000;
-/// Time that these increments may take.
+/// The deadline of the demo's increments.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Show a cluster of processes, real data, killed clients and figures, in two minutes.

@@ -2,10 +2,10 @@
 
 use clap::Args;
 use sprat::internals::transports::Options;
-use sprat::rpc::{Call, Server};
-use sprat::trace::Marks;
+use sprat::rpc::{Call, ServerBuilder, Service};
+use sprat::trace::TraceRing;
 use sprat_bench::fail::Fail;
-use sprat_bench::perf::echo::answer;
+use sprat_bench::perf::echo::EchoService;
 use sprat_bench::process::{self, StopSignals};
 
 use super::serve::listening;
@@ -30,7 +30,7 @@ pub(crate) struct Echo {
 /// Runs the command.
 pub(crate) fn run(args: &Echo) -> Result<(), Fail> {
     if !args.tally {
-        return serve(args, answer);
+        return serve(args, EchoService);
     }
     let mut executed = 0_u64;
     serve(args, move |_: Call<'_>| {
@@ -39,12 +39,12 @@ pub(crate) fn run(args: &Echo) -> Result<(), Fail> {
     })
 }
 
-fn serve(args: &Echo, service: impl FnMut(Call<'_>) -> Option<Vec<u8>>) -> Result<(), Fail> {
+fn serve(args: &Echo, service: impl Service) -> Result<(), Fail> {
     process::allow_files();
     let signals = StopSignals::catch()?;
-    let marks = args.tracepoints.then(Marks::new);
-    let options = Options { insecure_network: args.insecure_network, marks, ..Options::default() };
-    let server = Server::listen_with(options, &[&args.locators], service);
+    let trace = args.tracepoints.then(TraceRing::new);
+    let options = Options { insecure_network: args.insecure_network, trace, ..Options::default() };
+    let server = ServerBuilder::default().options(options).listen(&[&args.locators], service);
     let mut server = server.map_err(|error| listening(&error))?;
     process::print_ready(&server.locators())?;
     let stop = server.stop();

@@ -13,7 +13,7 @@ use clap::Args;
 use sprat::internals::driver::ip::Stack;
 use sprat::locator::{DevicePort, Kind, Locator};
 use sprat::rpc::{Client, Options};
-use sprat::trace::Marks;
+use sprat::trace::TraceRing;
 use sprat::trace::sample::{Far, ask, calls, round_trips};
 use sprat_proto::net::StackEvent;
 use sprat_proto::time::{MS, SECOND};
@@ -127,7 +127,7 @@ impl Times {
     fn end(
         mut self,
         args: &Ping,
-        marks: &Marks,
+        trace: &TraceRing,
         transport: &str,
         far: Option<&Far>,
     ) -> Result<(), Fail> {
@@ -139,13 +139,13 @@ impl Times {
         self.report.print(&format!(
             "{sent} sent, {answered} answered; least {first}, median {median}, most {last} µs\n"
         ))?;
-        let mut all = calls(&marks.since(0));
+        let mut all = calls(&trace.since(0));
         // The first request opens the session or resolves the address, so it is left out.
         let most = HELD.min(all.len().saturating_sub(1).max(1));
         let all = all.split_off(all.len().saturating_sub(most));
         let times: Vec<f64> = self.ns.iter().map(|&ns| ns as f64 / 1e3).collect();
         let what = ("ping", transport, usize::from(args.size));
-        let Some(breakdown) = Breakdown::of(what, round_trips(&all, far, marks), &times, marks)
+        let Some(breakdown) = Breakdown::of(what, round_trips(&all, far, trace), &times, trace)
         else {
             return self
                 .report
@@ -165,10 +165,10 @@ fn micros(ns: u64) -> String {
 
 fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
     let failed = |error: std::io::Error| Fail::new(format!("cannot reach {to}: {error}"));
-    let marks = Marks::new();
+    let trace = TraceRing::new();
     let local = sprat_bench::store::local()?;
-    let options = Options { insecure_network: true, local, marks: Some(marks.clone()) };
-    let mut client = Client::with(options).map_err(failed)?;
+    let options = Options { insecure_network: true, local, trace: Some(trace.clone()) };
+    let mut client = Client::builder().options(options).build().map_err(failed)?;
     let session = client.connect(&args.locator).map_err(failed)?;
     let patience = Duration::from_nanos(PATIENCE_NS);
     let (mut times, mut reply) = (Times::new(args)?, Vec::new());
@@ -177,9 +177,9 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
     let mut error = None;
     for _ in 0..args.count {
         let begin = clock::now();
-        marks.start();
+        trace.start();
         let outcome = client.call_into(session, &request, patience, &mut reply);
-        marks.end();
+        trace.end();
         let ns = clock::now().since(begin);
         error = outcome.err();
         times
@@ -204,7 +204,7 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
     }
     let asked = client.call(session, &Echo(ask()).emit(), patience);
     let far = asked.ok().and_then(|reply| reply.get(4..).and_then(Far::parse));
-    times.end(args, &marks, to.protocol(), far.as_ref())
+    times.end(args, &trace, to.protocol(), far.as_ref())
 }
 
 // IP.
@@ -212,10 +212,10 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
 fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
     let host = target.at.resolve().named(to)?.first().map(std::net::SocketAddr::ip);
     let host = host.ok_or_else(|| Fail::new(format!("{to}: the host has no address")))?;
-    let marks = Marks::new();
+    let trace = TraceRing::new();
     let stack = Stack::client(to, &sprat_bench::store::local()?)
         .map_err(|error| Fail::new(error.to_string()))?;
-    let mut stack = stack.traced(&marks);
+    let mut stack = stack.traced(&trace);
     if let Some(mac) = target.mac {
         stack.port().set_neighbour(host, mac);
     }
@@ -227,7 +227,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
             std::thread::yield_now();
         }
         at = clock::now().after(args.interval_ms * MS);
-        let answer = once(&mut stack, host, args.size.into(), &marks)?;
+        let answer = once(&mut stack, host, args.size.into(), &trace)?;
         times.add(answer, &host.to_string())?;
     }
     if times.ns.is_empty() {
@@ -236,7 +236,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
              network",
         ));
     }
-    times.end(args, &marks, to.protocol(), None)
+    times.end(args, &trace, to.protocol(), None)
 }
 
 /// Runs one turn of the stack: received frames, and due timers.
@@ -254,11 +254,11 @@ fn once(
     stack: &mut Stack,
     host: IpAddr,
     size: usize,
-    marks: &Marks,
+    trace: &TraceRing,
 ) -> Result<Option<(usize, u64)>, Fail> {
     let start = clock::now();
     turn(stack, start);
-    marks.begin_echo();
+    trace.begin_echo();
     let sent = stack.port().stack_mut().ping(clock::now(), host, size);
     let sent = sent.map_err(|error| Fail::new(format!("{host}: {error}")))?;
     loop {
@@ -268,7 +268,7 @@ fn once(
             if let StackEvent::EchoReply { seq, len, rtt_ns, .. } = event
                 && seq == sent
             {
-                marks.end();
+                trace.end();
                 return Ok(Some((len, rtt_ns)));
             }
         }

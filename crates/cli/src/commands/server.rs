@@ -3,7 +3,7 @@
 use clap::Args;
 use sprat::internals::transports::Options;
 use sprat::server::{self, ServerOptions};
-use sprat::trace::Marks;
+use sprat::trace::TraceRing;
 use sprat_bench::fail::Fail;
 use sprat_bench::memory;
 use sprat_bench::process::StopSignals;
@@ -49,9 +49,9 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
-    let marks = args.tracepoints.then(Marks::new);
+    let trace = args.tracepoints.then(TraceRing::new);
     options.transports =
-        Options { insecure_network: args.insecure_network, marks, ..Options::default() };
+        Options { insecure_network: args.insecure_network, trace, ..Options::default() };
     let signals = StopSignals::catch()?;
     let worker = server::server(&options).map_err(|error| listening(&error))?;
     serve::run(signals, worker, "start it anew: it joins the cluster as a new server")

@@ -8,6 +8,9 @@ use crate::options::Cluster;
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 
+mod catalogue;
+mod prometheus;
+
 /// Show the counters of the servers.
 ///
 /// Counters that are 0 on all servers are left out.
@@ -15,7 +18,8 @@ use sprat_bench::out::{self, Columns};
 #[command(after_help = "Examples:
   sprat stats
   sprat stats --all
-  sprat stats --json")]
+  sprat stats --json
+  sprat stats --prometheus")]
 pub(crate) struct Stats {
     #[command(flatten)]
     at: Cluster,
@@ -25,6 +29,9 @@ pub(crate) struct Stats {
     /// Write one JSON object a server, with all counters.
     #[arg(long)]
     json: bool,
+    /// Write all counters in Prometheus's text format.
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
 }
 
 /// Runs the command.
@@ -48,6 +55,11 @@ pub(crate) fn run(args: &Stats) -> Result<(), Fail> {
             format!("{about}\n")
         };
         return out::raw(servers.iter().zip(&counted).map(line).collect::<String>());
+    }
+    if args.prometheus {
+        let named = |server: &ServerInfo| server.server.to_string();
+        let servers = servers.iter().map(named).zip(counted.iter().map(Option::as_ref));
+        return out::raw(prometheus::text(&servers.collect::<Vec<_>>()));
     }
     if servers.is_empty() {
         return out::print(

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command that a user sees.
-const COMMANDS: [&[&str]; 44] = [
+const COMMANDS: [&[&str]; 45] = [
     &[],
     &["up"],
     &["down"],
@@ -35,6 +35,7 @@ const COMMANDS: [&[&str]; 44] = [
     &["bench", "read-write"],
     &["bench", "read-throughput"],
     &["bench", "loaded"],
+    &["bench", "overwrite"],
     &["bench", "idle"],
     &["bench", "failover"],
     &["bench", "single-thread"],

@@ -58,6 +58,16 @@ impl<D: TimedDatagrams, P: Probe> Transport for Fast<D, P> {
     }
 
     #[inline]
+    fn peek_requests(&self, each: &mut dyn FnMut(&[u8])) {
+        self.endpoint.peek_requests(&self.driver, each);
+    }
+
+    #[inline]
+    fn has_output(&self) -> bool {
+        self.endpoint.has_output()
+    }
+
+    #[inline]
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
         self.endpoint.output(now, memory, &mut self.driver)
     }

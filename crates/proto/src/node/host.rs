@@ -28,7 +28,8 @@ pub enum Written {
         /// All that is durable.
         durable: Pairs,
     },
-    /// It is not known what is durable, and nothing is written any more. The text says why.
+    /// The disk failed: its contents are unknown, and nothing is written any more. The text says
+    /// why.
     Failed(String),
 }
 
@@ -73,7 +74,7 @@ pub trait Host {
     /// Returns what became of writes. Call it until `None`.
     fn written(&mut self) -> Option<Written>;
 
-    /// Adds the transports' counters to an object in JSON that lacks its closing brace, and the
-    /// brace.
-    fn counters(&mut self, json: &mut Vec<u8>);
+    /// Calls `each` with the protocol, the name and the value of every counter of the transports.
+    /// Two transports of one protocol have the same names. A name needs no escapes in JSON.
+    fn counters(&self, each: &mut dyn FnMut(&str, &'static str, u64));
 }

@@ -7,6 +7,7 @@
 //! ```text
 //!   bound        lane ─► server, transport, session, and for lane 0 of a link: the lane used last
 //!   targets      server ─► its locators; few, even where there are a million links
+//!   by_text      the list of locators ─► server, of servers that lanes are bound to
 //!   by_session   transport, place of a session ─► lane; may name a lane whose session was closed
 //! ```
 //! A lane takes 16 bytes, so that a million cost little and a request touches one cache line of
@@ -15,6 +16,7 @@
 //! Always: a session belongs to at most one lane. A server has a race exactly while it is listed in
 //! `racing`. Not here: opening and closing sessions.
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Display;
@@ -51,6 +53,9 @@ pub(crate) struct Links<E> {
     lanes: u16,
     bound: Vec<Bound>,
     targets: Vec<Target<E>>,
+    by_text: BTreeMap<String, u32>,
+    /// Servers that no lane is bound to.
+    unused: Vec<u32>,
     /// Servers whose locator is being chosen.
     racing: Vec<u32>,
     by_session: Vec<Vec<Link>>,
@@ -63,12 +68,20 @@ impl<E: Display> Links<E> {
             lanes,
             bound: Vec::new(),
             targets: Vec::new(),
+            by_text: BTreeMap::new(),
+            unused: Vec::new(),
             racing: Vec::new(),
             by_session: Vec::new(),
         }
     }
 
     // Lanes.
+
+    /// The number of lanes.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.bound.len()
+    }
 
     /// All lanes of `link`.
     pub(crate) fn lanes(&self, link: Link) -> impl Iterator<Item = Link> + use<E> {
@@ -147,7 +160,12 @@ impl<E: Display> Links<E> {
         if index >= self.bound.len() {
             self.bound.resize(index + 1, UNBOUND);
         }
-        self.targets[target as usize].lanes += 1;
+        let server = &mut self.targets[target as usize];
+        server.lanes += 1;
+        if server.lanes == 1 {
+            self.unused.retain(|unused| *unused != target);
+            self.by_text.insert(server.text.clone(), target);
+        }
         self.bound[index] = Bound { target, ..UNBOUND };
     }
 
@@ -165,6 +183,10 @@ impl<E: Display> Links<E> {
         {
             close.extend(race.opening().map(|(_, session)| session));
             self.racing.retain(|t| *t != bound.target);
+        }
+        if target.lanes == 0 {
+            self.by_text.remove(&target.text);
+            self.unused.push(bound.target);
         }
         close
     }
@@ -224,19 +246,21 @@ impl<E: Display> Links<E> {
 
     /// The number of the server that links are bound to by this text.
     pub(crate) fn known(&self, text: &str) -> Option<u32> {
-        self.targets.iter().position(|t| t.lanes > 0 && t.text == text).map(|i| i as u32)
+        self.by_text.get(text).copied()
     }
 
     /// A number for the server at these locators, which [`Links::known`] finds by `text` once a
     /// lane is bound to it.
     pub(crate) fn learn(&mut self, text: &str, locators: Vec<String>) -> u32 {
         let target = Target::new(text, locators);
-        if let Some(i) = self.targets.iter().position(|t| t.lanes == 0) {
-            self.targets[i] = target;
-            return i as u32;
+        if let Some(&unused) = self.unused.last() {
+            self.targets[unused as usize] = target;
+            return unused;
         }
         self.targets.push(target);
-        self.targets.len() as u32 - 1
+        let target = self.targets.len() as u32 - 1;
+        self.unused.push(target);
+        target
     }
 
     /// The server with this number.
@@ -244,7 +268,7 @@ impl<E: Display> Links<E> {
         &mut self.targets[target as usize]
     }
 
-    /// A race begins for a server; the lane gets the session.
+    /// Begins a race for a server. Its winner's session becomes the lane's.
     pub(crate) fn begin_race(&mut self, now: Instant, target: u32, lane: Link) {
         let server = &mut self.targets[target as usize];
         server.race = Some((server.race(now), lane));

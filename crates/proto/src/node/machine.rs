@@ -61,13 +61,15 @@ pub enum Output {
         /// The reply.
         message: Message,
     },
-    /// Answer a request for counters. The message ends with an object in JSON that lacks its
-    /// closing brace: the node adds the counters of its transports, and the brace.
+    /// Answer a request for counters. The node adds those of its transports, and writes all of them
+    /// behind the message, as an object in JSON.
     Counters {
         /// The request.
         caller: Caller,
-        /// The reply without its end.
+        /// The beginning of the reply.
         message: Message,
+        /// The names and values of the machine's counters. A name needs no escapes in JSON.
+        counters: Vec<(String, u64)>,
     },
     /// Write to the machine's durable state, all or nothing. [`Machine::persisted`] with `seq` or a
     /// later number follows when the write is durable, or [`Machine::rollback`] if it was refused.
@@ -87,17 +89,41 @@ pub enum Output {
     },
 }
 
+/// A machine answers a request now or later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Replied {
+    /// At once: the reply is in the message that [`Machine::request`] got.
+    Now,
+    /// Later, as [`Output::Reply`] or [`Output::Counters`].
+    Later,
+}
+
 /// A machine that a node runs: a coordinator, a master, the client of a program, an RPC service. As
 /// [`Slices`] it resolves the slices in its messages.
 pub trait Machine: Slices {
-    /// A request arrived. Returns the reply, or `None` if the reply follows as [`Output::Reply`].
+    /// A request arrived. The machine writes the reply into `reply`, which is empty and may have
+    /// the buffer of an earlier one, and says whether it did.
     fn request(
         &mut self,
         now: Instant,
         caller: Caller,
         payload: Payload<'_>,
         deadline: Instant,
-    ) -> Option<Message>;
+        reply: &mut Message,
+    ) -> Replied;
+
+    /// True if the machine gains from [`Machine::expect`] at present.
+    fn expects(&self) -> bool {
+        false
+    }
+
+    /// A request with these bytes has arrived and may follow by [`Machine::request`]. The machine
+    /// may load what it will touch into the processor's cache, and nothing else: the bytes are not
+    /// checked. [`Machine::prefetch`] follows the last of them.
+    fn expect(&mut self, _request: &[u8]) {}
+
+    /// All requests were passed to [`Machine::expect`] that arrived together.
+    fn prefetch(&mut self) {}
 
     /// The call with this `tag` was sent by `transport` as `rpc`. Only a machine that may cancel
     /// the call needs this.
@@ -111,14 +137,17 @@ pub trait Machine: Slices {
     /// all the same.
     fn unreachable(&mut self, _link: Link, _why: &str) {}
 
-    /// Returns the next thing that the machine wants done. Call it until `None` after every other
-    /// method.
+    /// True if [`Machine::output`] may return something.
+    fn has_output(&self) -> bool;
+
+    /// Returns the next thing that the machine wants done. Call it until `None` when
+    /// [`Machine::has_output`] is true, and after [`Machine::tick`].
     fn output(&mut self, now: Instant) -> Option<Output>;
 
     /// A slice of a message that was sent is not needed any more.
     fn released(&mut self, _slice: Slice) {}
 
-    /// Returns the buffer of a message that was sent. The machine may build its next message in it.
+    /// Returns the buffer of a request that was sent. The machine may build its next request in it.
     fn spare(&mut self, _buffer: Vec<u8>) {}
 
     /// The [`Output::Persist`] with number `seq` and all before it are durable.

@@ -15,6 +15,7 @@
 
 pub mod machine;
 
+mod counters;
 mod fast;
 mod held;
 mod host;

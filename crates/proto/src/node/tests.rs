@@ -182,17 +182,53 @@ fn requests_are_answered_where_they_came_from() {
     node.host_mut().wires[1].events.push_back(request(4, 7));
     turn(&mut node, 0, []);
     assert_eq!(node.host().wires[1].replies, [(ServerRpc(4), 9)]);
-    assert_eq!(node.machine().spare, 1, "the buffer comes back");
     node.machine().reply = None;
     node.host_mut().wires[0].events.push_back(request(5, 8));
     turn(&mut node, 1, []);
     let (caller, byte) = node.machine().requests[1];
     assert_eq!((caller, byte), (Caller { transport: 0, rpc: ServerRpc(5) }, 8));
     let reply = |caller| Output::Reply { caller, message: Message::from(&[6][..]) };
-    let counters = Output::Counters { caller, message: Message::from(&b"{"[..]) };
+    let counters =
+        Output::Counters { caller, message: Message::default(), counters: vec![("a".into(), 1)] };
     let nowhere = Caller { transport: 2, rpc: ServerRpc(5) };
     turn(&mut node, 2, [reply(nowhere), reply(caller), counters]);
     assert_eq!(node.host().wires[0].replies, [(ServerRpc(5), 6), (ServerRpc(5), b'{')]);
+    assert_eq!(node.host().wires[0].last_reply, b"{\"a\":1,\"fake\":{\"turns\":5}}");
+}
+
+#[test]
+fn requests_that_arrive_together_are_announced_before_the_first() {
+    let mut node = node(1);
+    node.machine().reply = Some(9);
+    for (burst, expected) in [(1, 0), (3, 3)] {
+        let requests = (0..burst).map(|i| Event::Request {
+            rpc: ServerRpc(i),
+            payload: Payload::Owned(vec![i as u8]),
+            deadline: Instant::NEVER,
+        });
+        node.host_mut().wires[0].events.extend(requests);
+        turn(&mut node, burst, []);
+        assert_eq!(
+            (node.machine().expected.len(), node.machine().prefetched),
+            (expected, expected)
+        );
+    }
+    assert_eq!(node.machine().requests.len(), 4, "each is executed once");
+}
+
+#[test]
+fn a_turn_without_output_sends_nothing() {
+    let mut node = node(1);
+    turn(&mut node, 0, [connect(A, "0.a"), call(A, 1)]);
+    let outputs = |node: &TestNode| node.host().wires[0].outputs;
+    let before = outputs(&node);
+    node.host_mut().wires[0].answer(0);
+    assert!(node.turn(at(1)));
+    assert_eq!(outputs(&node), before, "the transport has nothing to send");
+    node.host_mut().wires[0].more = 1;
+    node.mark_unsent();
+    node.turn(at(2));
+    assert_eq!(outputs(&node), before + 1);
 }
 
 #[test]
@@ -235,18 +271,19 @@ fn a_transport_that_is_not_due_is_not_polled() {
 fn output_goes_on_while_a_transport_has_more() {
     let mut node = node(1);
     turn(&mut node, 0, []);
-    let outputs = |node: &TestNode| node.host().wires[0].outputs;
+    let outputs = |node: &TestNode| node.host().wires.each_ref().map(|wire| wire.outputs);
     let before = outputs(&node);
     node.turn(at(1));
     assert_eq!(outputs(&node), before, "nothing happened");
     node.mark_unsent();
-    node.host_mut().wires[1].more = true;
+    node.host_mut().wires[1].more = 2;
     let slice = Slice { segment: 1, offset: 2, len: 3 };
     node.host_mut().wires[1].slices.push(slice);
     node.turn(at(2));
     node.turn(at(3));
     node.turn(at(4));
-    assert_eq!((outputs(&node), &node.machine().released[..]), (before + 2, &[slice][..]));
+    assert_eq!(outputs(&node), [before[0], before[1] + 2]);
+    assert_eq!(node.machine().released, [slice]);
 }
 
 #[test]

@@ -22,6 +22,15 @@ pub trait Transport {
     /// something and after each [`Transport::tick`].
     fn event(&mut self, now: Instant) -> Option<Event<'_>>;
 
+    /// Passes the bytes of requests that [`Transport::event`] may return next to `each`. Nothing is
+    /// checked: they are good only to load into the cache what the requests will touch. Passes
+    /// none where a transport has not received them yet.
+    fn peek_requests(&self, each: &mut dyn FnMut(&[u8]));
+
+    /// True if [`Transport::output`] may have something to send, or [`Transport::released`]
+    /// something to return.
+    fn has_output(&self) -> bool;
+
     /// Sends what is queued, up to the budget of one turn. Returns true if more is ready to be
     /// sent.
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool;

@@ -14,10 +14,11 @@ use alloc::string::String;
 
 use arrayvec::ArrayVec;
 
+use super::counters;
 use super::held::Calls;
 use super::host::{Host, Opened, Written};
 use super::links::Links;
-use super::machine::{Caller, Link, Machine, Output};
+use super::machine::{Caller, Link, Machine, Output, Replied};
 use super::transport::Transport;
 use crate::Instant;
 use crate::rpc::{Event, Message, RequestError, RpcError, RpcId};
@@ -28,8 +29,8 @@ use crate::time::US;
 const TIMER_CHECK_NS: u64 = 20 * US;
 /// Sessions that are loaded into the cache together.
 const PREFETCH: usize = 32;
-/// The longest buffer that a machine gets back, in bytes.
-const SPARE_MOST: usize = 64 << 10;
+/// Up to this many links, their sessions stay in the processor's second-level cache.
+const CACHED_LINKS: usize = 4096;
 /// The time after which a machine repeats a call that a full session did not take.
 const FULL_RETRY_NS: u64 = 100 * US;
 /// The transport that [`Machine::sent`] names for a call that waits for a race.
@@ -50,6 +51,8 @@ pub struct Node<M: Machine, H: Host> {
     pub(super) awaited: usize,
     /// Those of them that wait for a race.
     pub(super) held: Calls,
+    /// The buffer for the next reply.
+    reply: Message,
     stopped: Option<String>,
 }
 
@@ -77,6 +80,7 @@ impl<M: Machine, H: Host> Node<M, H> {
             unsent: true,
             awaited: 0,
             held: Calls::default(),
+            reply: Message::default(),
             stopped: None,
         }
     }
@@ -179,10 +183,15 @@ impl<M: Machine, H: Host> Node<M, H> {
             if !self.host.is_due(index, now) {
                 continue;
             }
-            if self.host.transport(index).input(now) > 0 {
+            let events = self.host.transport(index).input(now);
+            if events > 0 {
                 work = true;
-                self.unsent = true;
                 self.host.received(index, now);
+                if events > 1 && self.machine.expects() {
+                    let Self { machine, host, .. } = self;
+                    host.transport(index).peek_requests(&mut |request| machine.expect(request));
+                    machine.prefetch();
+                }
                 self.events(index, now);
             }
         }
@@ -195,10 +204,12 @@ impl<M: Machine, H: Host> Node<M, H> {
         while let Some(event) = transport.event(now) {
             match event {
                 Event::Request { rpc, payload, deadline } => {
-                    let caller = Caller { transport: index as u32, rpc };
-                    if let Some(mut reply) = self.machine.request(now, caller, payload, deadline) {
-                        transport.reply(now, rpc, &mut reply);
-                        spare(&mut self.machine, reply);
+                    let (caller, reply) =
+                        (Caller { transport: index as u32, rpc }, &mut self.reply);
+                    let replied = self.machine.request(now, caller, payload, deadline, reply);
+                    if replied == Replied::Now {
+                        transport.reply(now, rpc, reply);
+                        reply.empty();
                     }
                 }
                 Event::Response { tag, payload, .. } => {
@@ -217,8 +228,8 @@ impl<M: Machine, H: Host> Node<M, H> {
                     }
                 }
             }
-            self.unsent = true;
         }
+        self.unsent |= transport.has_output() || self.machine.has_output();
     }
 
     /// Runs the timers that are due, and gives the machine the writes that are done.
@@ -264,6 +275,9 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
         for index in 0..self.host.transports() {
             let transport = self.host.transport(index);
+            if !transport.has_output() {
+                continue;
+            }
             self.unsent |= transport.output(now, &self.machine);
             while let Some(slice) = transport.released() {
                 self.machine.released(slice);
@@ -279,8 +293,8 @@ impl<M: Machine, H: Host> Node<M, H> {
                 self.call(now, link, tag, message, deadline);
             }
             Output::Reply { caller, message } => self.reply(now, caller, message),
-            Output::Counters { caller, mut message } => {
-                self.host.counters(&mut message.bytes);
+            Output::Counters { caller, mut message, counters } => {
+                counters::put(&mut message.bytes, &counters, &self.host);
                 self.reply(now, caller, message);
             }
             Output::Connect { link, locator } => self.bind(now, link, &locator),
@@ -304,7 +318,6 @@ impl<M: Machine, H: Host> Node<M, H> {
         if (caller.transport as usize) < self.host.transports() {
             let transport = self.host.transport(caller.transport as usize);
             transport.reply(now, caller.rpc, &mut message);
-            spare(&mut self.machine, message);
         }
     }
 
@@ -323,7 +336,10 @@ impl<M: Machine, H: Host> Node<M, H> {
             Reach::Session((index, session)) => {
                 let transport = self.host.transport(index);
                 let sent = transport.request(now, session, tag, &mut message, deadline);
-                spare(&mut self.machine, message);
+                message.empty();
+                if message.bytes.capacity() > 0 {
+                    self.machine.spare(message.bytes);
+                }
                 sent.map(|rpc| (index, rpc)).map_err(not_taken)
             }
             Reach::Opening => return self.hold(now, link, tag, message, deadline),
@@ -333,7 +349,8 @@ impl<M: Machine, H: Host> Node<M, H> {
     }
 
     /// Sends a request of bytes that the caller keeps. Its response, an error included, goes to the
-    /// machine.
+    /// machine. A driver may hold the packet until [`Node::send`] or the end of the next turn, so
+    /// that requests which start together leave together.
     #[inline]
     pub fn call_bytes(
         &mut self,
@@ -374,6 +391,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         match result {
             Ok((index, rpc)) => {
                 self.awaited += 1;
+                self.unsent |= self.host.transport(index).has_output();
                 self.machine.sent(tag, index as u32, rpc);
             }
             Err(error) => {
@@ -387,6 +405,9 @@ impl<M: Machine, H: Host> Node<M, H> {
     /// Cache misses that are independent overlap: among a million sessions they are most of a
     /// call's time.
     pub fn prefetch(&mut self, links: &[Link]) {
+        if self.links.len() <= CACHED_LINKS {
+            return;
+        }
         for links in links.chunks(PREFETCH) {
             let sessions: ArrayVec<_, PREFETCH> =
                 links.iter().filter_map(|&link| self.links.session(link)).collect();
@@ -403,14 +424,5 @@ fn not_taken(error: RequestError) -> RpcError {
     match error {
         RequestError::QueueFull => RpcError::Busy { retry_after_ns: FULL_RETRY_NS },
         _ => RpcError::NotExecuted,
-    }
-}
-
-/// Gives the machine the buffer of a message that was sent, unless there is none or it is too long
-/// to keep.
-#[inline]
-fn spare<M: Machine>(machine: &mut M, message: Message) {
-    if (1..=SPARE_MOST).contains(&message.bytes.capacity()) {
-        machine.spare(message.bytes);
     }
 }

@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use crate::wire::checksum::Crc32c;
+
 /// Access rights of a region or window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
@@ -81,6 +83,23 @@ pub trait Memory {
         let start = bytes.len();
         bytes.resize(start + span.len as usize, 0);
         self.read(span, &mut bytes[start..])
+    }
+
+    /// Appends a copy of `span` to `bytes`. Returns the CRC32C `crc` extended over the appended
+    /// bytes, also if others change the memory meanwhile.
+    ///
+    /// # Errors
+    /// [`Unmapped`]; some bytes may have been appended.
+    fn append_summed(
+        &mut self,
+        span: Span,
+        bytes: &mut Vec<u8>,
+        crc: u32,
+        crc32c: Crc32c,
+    ) -> Result<u32, Unmapped> {
+        let start = bytes.len();
+        self.append(span, bytes)?;
+        Ok(crc32c(crc, &bytes[start..]))
     }
 
     /// Replaces the aligned 64-bit word at `span` (8 bytes, host byte order) by the result of

@@ -1,18 +1,19 @@
-//! Room for messages that have come in part: one [`Budget`] for all connections that a transport
-//! accepted, so that stalled senders neither take all memory nor keep others out.
+//! Room for messages of which a part has arrived: one [`Budget`] for all connections that a
+//! transport accepted, so that stalled senders neither take all memory nor keep others out.
 //!
 //! ```text
-//!  take ─► holds ── brought … ──► give, leave
-//!    │       └─ 5 s without a byte, or slow while another waits for 1 s ─► late: its connection is to be ended
+//!  take ─► has room ── brought … ──► give, leave
+//!    │        └─ 5 s without a byte, or slow while another message waits for 1 s ─► late
 //!    └───► waits, and its connection is not read ── room ─► granted
 //! ```
-//! A message takes room for its whole length before more of it than [`FREE`] bytes are kept. So
-//! every message that has room can be finished, and no two wait for each other. The shortest
-//! message that waits gets room first, and every 16th time the oldest; long messages leave a fifth
-//! of the room to the others.
+//! The caller ends a connection that is late. A message takes room for its whole length before more
+//! of it than [`FREE`] bytes are kept. So every message that has room can be finished, and no two
+//! wait for each other. The shortest message that waits gets room first, and every 16th time the
+//! oldest; long messages leave a fifth of the room to the others.
 //!
-//! Always: the room taken is no more than the limit, unless one message alone is longer. Not here:
-//! the memory, and the connections, which are names.
+//! Always holds: the room taken is no more than the limit, unless one message alone is longer.
+//!
+//! Not here: the memory, and the connections, of which the budget knows numbers.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -29,17 +30,17 @@ pub const FREE: usize = 4 << 10;
 pub const MOST: usize = 5 * MAX_MESSAGE;
 /// Messages above this length are long: the store has no values that are longer.
 const LONG: usize = (1 << 20) + FREE;
-/// How often the oldest message gets room instead of the shortest.
+/// One in this many grants goes to the oldest message instead of the shortest.
 const OLDEST_EVERY: u32 = 16;
 /// A message of which no byte comes for this long is given up, as the datagram transport does.
 const SILENT_NS: u64 = 5 * SECOND;
-/// How long a message waits for room before slow ones have to make some.
+/// The time that a message waits for room before slow connections are ended to make some.
 const WAIT_NS: u64 = SECOND;
-/// How often progress is looked at while a message waits for room,
-const LOOK_NS: u64 = 100 * MS;
-/// and while none does.
-const LOOK_SELDOM_NS: u64 = SECOND;
-/// Bytes between two looks below which a message is slow: about 1 MiB a second.
+/// The interval of progress checks while a message waits for room.
+const CHECK_NS: u64 = 100 * MS;
+/// The interval of progress checks while no message waits for room.
+const IDLE_CHECK_NS: u64 = SECOND;
+/// A message that brings fewer bytes than this between two checks is slow: about 1 MiB a second.
 const SLOW: usize = 100 << 10;
 
 /// A connection that has room.
@@ -48,7 +49,7 @@ struct Holder {
     room: usize,
     since: Instant,
     brought_at: Instant,
-    /// Bytes since the last look.
+    /// Bytes since the last check.
     brought: usize,
 }
 
@@ -60,7 +61,7 @@ struct Waiter {
     since: Instant,
 }
 
-/// See the module.
+/// The room for messages of which a part has arrived, and the connections that have or want some.
 #[derive(Debug)]
 pub struct Budget {
     most: usize,
@@ -68,15 +69,15 @@ pub struct Budget {
     holders: BTreeMap<u32, Holder>,
     waiting: VecDeque<Waiter>,
     granted: VecDeque<u32>,
-    /// Times that room was given to one that waited.
+    /// The number of grants to connections that waited.
     grants: u32,
     late: VecDeque<u32>,
-    looked_at: Instant,
-    look_at: Instant,
+    checked_at: Instant,
+    check_at: Instant,
 }
 
 impl Budget {
-    /// Room for `most` bytes.
+    /// A budget of `most` bytes.
     #[must_use]
     pub const fn new(most: usize) -> Self {
         Self {
@@ -87,24 +88,24 @@ impl Budget {
             granted: VecDeque::new(),
             grants: 0,
             late: VecDeque::new(),
-            looked_at: Instant::ZERO,
-            look_at: Instant::NEVER,
+            checked_at: Instant::ZERO,
+            check_at: Instant::NEVER,
         }
     }
 
-    /// Takes room for `len` bytes on the connection `name`, besides what it has. False if there is
-    /// none: it waits, until [`Budget::granted`] names it.
+    /// Takes room for `len` more bytes on the connection `name`. False if there is none; then the
+    /// connection waits until [`Budget::granted`] names it.
     pub fn take(&mut self, now: Instant, name: u32, len: usize) -> bool {
         if self.fits(len) && self.waiting.iter().all(|waiter| waiter.len > len) {
             self.hold(now, name, len);
             return true;
         }
         self.waiting.push_back(Waiter { name, len, since: now });
-        self.look_at = self.look_at.min(now.after(LOOK_NS));
+        self.check_at = self.check_at.min(now.after(CHECK_NS));
         false
     }
 
-    /// Bytes came on a connection that has room.
+    /// Counts bytes that arrived on a connection that has room.
     pub fn brought(&mut self, now: Instant, name: u32, bytes: usize) {
         if let Some(holder) = self.holders.get_mut(&name) {
             holder.brought_at = now;
@@ -112,7 +113,7 @@ impl Budget {
         }
     }
 
-    /// A connection gives back `len` bytes of its room.
+    /// Returns `len` bytes of a connection's room.
     pub fn give(&mut self, now: Instant, name: u32, len: usize) {
         let Some(holder) = self.holders.get_mut(&name) else { return };
         let len = len.min(holder.room);
@@ -124,7 +125,7 @@ impl Budget {
         self.grant(now);
     }
 
-    /// A connection gives all its room back, and waits for none.
+    /// Returns all room of a connection, which waits for none any more.
     pub fn leave(&mut self, now: Instant, name: u32) {
         if let Some(holder) = self.holders.remove(&name) {
             self.taken -= holder.room;
@@ -136,39 +137,39 @@ impl Budget {
         self.grant(now);
     }
 
-    /// A connection that waited and has room now. Call until `None` after [`Budget::give`] and
-    /// [`Budget::leave`].
+    /// The next connection that waited and has room now. Call until `None` after [`Budget::give`]
+    /// and [`Budget::leave`].
     pub fn granted(&mut self) -> Option<u32> {
         self.granted.pop_front()
     }
 
-    /// A connection that is to be ended, since it stands still or is the slowest while others wait;
-    /// [`Budget::leave`] must follow. Call until `None` after [`Budget::tick`].
+    /// The next connection that the caller must end, since it stalls or is the slowest while others
+    /// wait; [`Budget::leave`] must follow. Call until `None` after [`Budget::tick`].
     pub fn late(&mut self) -> Option<u32> {
         self.late.pop_front()
     }
 
-    /// True while a message waits for room: what is read meanwhile should be little.
+    /// True while a message waits for room. Callers then read little at a time.
     #[must_use]
-    pub fn is_crowded(&self) -> bool {
+    pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Connections that have room or wait for it.
+    /// The number of connections that have room or wait for some.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.holders.len() + self.waiting.len()
     }
 
-    /// When [`Budget::tick`] wants to be called.
+    /// The time when [`Budget::tick`] is due.
     #[must_use]
     pub const fn deadline(&self) -> Instant {
-        self.look_at
+        self.check_at
     }
 
-    /// Looks at the progress of all that have room, if it is time.
+    /// Checks the progress of all connections that have room, if a check is due.
     pub fn tick(&mut self, now: Instant) {
-        if now < self.look_at {
+        if now < self.check_at {
             return;
         }
         let silent = |holder: &Holder| now.since(holder.brought_at) >= SILENT_NS;
@@ -183,9 +184,9 @@ impl Budget {
         let mut slow: Vec<(usize, u32)> = self
             .holders
             .iter()
-            // One that has not had its chance since the last look is not judged.
+            // A connection that got its room after the last check is not judged yet.
             .filter(|(_, holder)| {
-                holder.since <= self.looked_at && holder.brought < SLOW && !silent(holder)
+                holder.since <= self.checked_at && holder.brought < SLOW && !silent(holder)
             })
             .map(|(name, holder)| (holder.brought, *name))
             .collect();
@@ -196,10 +197,10 @@ impl Budget {
         for holder in self.holders.values_mut() {
             holder.brought = 0;
         }
-        self.looked_at = now;
-        self.look_at = match (self.waiting.is_empty(), self.holders.is_empty()) {
-            (false, _) => now.after(LOOK_NS),
-            (true, false) => now.after(LOOK_SELDOM_NS),
+        self.checked_at = now;
+        self.check_at = match (self.waiting.is_empty(), self.holders.is_empty()) {
+            (false, _) => now.after(CHECK_NS),
+            (true, false) => now.after(IDLE_CHECK_NS),
             (true, true) => Instant::NEVER,
         };
     }
@@ -215,10 +216,10 @@ impl Budget {
         let holder = self.holders.entry(name).or_insert(fresh);
         holder.room += len;
         holder.brought_at = now;
-        self.look_at = self.look_at.min(now.after(LOOK_SELDOM_NS));
+        self.check_at = self.check_at.min(now.after(IDLE_CHECK_NS));
     }
 
-    /// Gives room to those that wait.
+    /// Grants room to waiting connections, as far as there is some.
     fn grant(&mut self, now: Instant) {
         while let Some(i) = self.next()
             && let Some(waiter) = self.waiting.get(i)
@@ -232,7 +233,7 @@ impl Budget {
         }
     }
 
-    /// Which of those that wait gets room next.
+    /// The index in `waiting` of the connection that gets room next.
     fn next(&self) -> Option<usize> {
         if self.grants % OLDEST_EVERY == OLDEST_EVERY - 1 {
             return (!self.waiting.is_empty()).then_some(0);
@@ -261,7 +262,7 @@ mod tests {
     #[test]
     fn room_is_for_whole_messages_and_the_shortest_gets_it_first() {
         let mut budget = Budget::new(100);
-        assert!(budget.take(at(0), 1, 60) && budget.take(at(0), 2, 40) && !budget.is_crowded());
+        assert!(budget.take(at(0), 1, 60) && budget.take(at(0), 2, 40) && !budget.has_waiting());
         assert!(
             !budget.take(at(0), 3, 50) && !budget.take(at(0), 4, 20) && !budget.take(at(0), 6, 20)
         );
@@ -277,7 +278,7 @@ mod tests {
         for name in [8, 9] {
             budget.leave(at(2), name);
         }
-        assert!(!budget.is_crowded());
+        assert!(!budget.has_waiting());
         for name in [1, 3, 4, 6, 99] {
             budget.leave(at(3), name);
         }
@@ -286,7 +287,7 @@ mod tests {
         budget.leave(at(3), 6);
         budget.leave(at(3), 7);
         assert_eq!(
-            (granted(&mut budget), budget.is_crowded()),
+            (granted(&mut budget), budget.has_waiting()),
             (Vec::new(), false),
             "it waits no more"
         );

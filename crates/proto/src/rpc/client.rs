@@ -55,7 +55,7 @@ struct IdleSessions {
     /// By index and epoch, with the time (as in `active_ms`) at which each was added. The oldest
     /// first.
     list: VecDeque<(u32, u32, u16)>,
-    /// When to look at them.
+    /// The time of the next check for idle sessions.
     check: Instant,
 }
 
@@ -111,13 +111,19 @@ impl Client {
         (session.phase != Phase::Free && session.id(c) == id).then_some(c)
     }
 
+    /// Indexes of sessions ever used: all of them are below this.
+    #[inline]
+    pub(super) const fn len(&self) -> u32 {
+        self.sessions.len()
+    }
+
     /// Reads the cache line of the session at an index; returns an arbitrary number.
     #[inline]
     pub(super) fn touch(&self, c: u32) -> u32 {
         self.sessions.get(c).map_or(0, |session| session.peer)
     }
 
-    /// When `tick` has work to do.
+    /// The time when `tick` has work to do.
     pub(super) fn deadline<P: Probe>(&self, shared: &Shared<P>) -> Instant {
         if self.unchecked > 0 {
             return shared.now;

@@ -9,7 +9,7 @@ use crate::wire::checksum::{Crc32c, crc32c};
 pub struct Config {
     /// Continues a CRC32C; `wire::checksum::crc32c` is the portable implementation.
     pub crc32c: Crc32c,
-    /// Whether the endpoint accepts sessions. A pure client sets this to false.
+    /// True if the endpoint accepts sessions. A pure client sets this to false.
     pub serve: bool,
     /// Client: the maximum of requests that wait on one session beyond its eight channels.
     pub queue_limit: usize,

@@ -18,7 +18,7 @@ pub(super) struct Control {
     pub(super) body: ControlBody,
 }
 
-/// What follows the header of a control packet.
+/// The body of a control packet.
 #[derive(Debug)]
 pub(super) enum ControlBody {
     None,

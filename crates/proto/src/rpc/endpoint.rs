@@ -27,6 +27,9 @@ use crate::tracepoint::{NoProbe, Probe};
 use crate::wire::rpc::{self, Bad, RxPacket, TO_CLIENT};
 use crate::{Addr, Datagrams, Instant, Rng};
 
+/// Up to this many sessions, 64 bytes each, stay in the processor's second-level cache.
+const CACHED_SESSIONS: u32 = 4096;
+
 /// All sessions of one driver, as client and as server.
 #[derive(Debug)]
 pub struct Endpoint<P: Probe = NoProbe> {
@@ -56,7 +59,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// What the endpoint has counted.
+    /// The counters of the endpoint.
     pub const fn stats(&self) -> &Stats {
         &self.shared.stats
     }
@@ -84,11 +87,21 @@ impl<P: Probe> Endpoint<P> {
                 }
             }
             self.shared.stats.received += self.arrived as u64;
-            if self.arrived > 1 {
+            if self.arrived > 1 && self.client.len().max(self.server.len()) > CACHED_SESSIONS {
                 self.touch_sessions(driver);
             }
         }
         self.arrived - self.handled + self.shared.events.len() + self.gone.len()
+    }
+
+    /// Passes the unchecked bytes of each request of one packet in the burst to `each`.
+    #[inline]
+    pub fn peek_requests<D: Datagrams>(&self, driver: &D, each: &mut dyn FnMut(&[u8])) {
+        for i in self.handled..self.arrived {
+            if let Some(request) = rpc::peek_request(driver.datagram(i).1, !driver.intact()) {
+                each(request);
+            }
+        }
     }
 
     /// True while a session that this side opened is open: the server has accepted it, and it has
@@ -116,7 +129,7 @@ impl<P: Probe> Endpoint<P> {
         self.next_event(now, driver)
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_event<'b, D: Datagrams>(&mut self, now: Instant, driver: &'b D) -> Option<Event<'b>> {
         self.shared.now = now;
         let crc = (!driver.intact()).then_some(self.shared.config.crc32c);
@@ -163,7 +176,7 @@ impl<P: Probe> Endpoint<P> {
         memory: &(impl Slices + ?Sized),
         driver: &mut D,
     ) -> bool {
-        if !self.has_output() {
+        if !self.shared.is_queued() {
             self.shared.flush_direct(driver);
             return false;
         }
@@ -172,13 +185,13 @@ impl<P: Probe> Endpoint<P> {
         self.send_queued(memory, driver)
     }
 
-    /// True if [`Endpoint::output`] has packets to send.
+    /// True if [`Endpoint::output`] has packets to send, or [`Endpoint::released`] a slice to
+    /// return.
     #[inline(always)]
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.shared.active.is_empty()
-            || !self.shared.control.is_empty()
-            || self.shared.credit.is_dirty()
+        let shared = &self.shared;
+        shared.unflushed > 0 || !shared.released.is_empty() || shared.is_queued()
     }
 
     /// Sends what is queued.
@@ -248,7 +261,7 @@ impl<P: Probe> Endpoint<P> {
 
     // Time.
 
-    /// When to call `tick`, and `output` after it, if nothing happens before.
+    /// The time to call `tick`, and `output` after it, if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         let Self { shared, client, server, .. } = self;
         let next = client.deadline(shared).min(server.deadline(shared)).min(shared.retry_at);
@@ -274,7 +287,7 @@ impl<P: Probe> Endpoint<P> {
         self.client.connect(&mut self.shared, to)
     }
 
-    /// Ends a session: its requests fail, and the server is told.
+    /// Ends a session: its requests fail, and the server gets a CLOSE.
     pub fn close(&mut self, now: Instant, session: SessionId) {
         self.shared.now = now;
         self.client.close(&mut self.shared, session);
@@ -331,8 +344,9 @@ impl<P: Probe> Endpoint<P> {
         self.client.begin_call(shared, session, tag, request, deadline, emit)
     }
 
-    /// Accepts a request of bytes that stay the caller's, which waits for the reply: the driver is
-    /// flushed at once.
+    /// Accepts a request of bytes that stay the caller's. Sends it before this returns if it can.
+    /// A driver that sends several packets together may hold it until the next
+    /// [`Endpoint::output`].
     ///
     /// # Errors
     /// As for [`Endpoint::request`].
@@ -348,7 +362,7 @@ impl<P: Probe> Endpoint<P> {
     ) -> Result<RpcId, RequestError> {
         self.shared.now = now;
         let (shared, request) = (&mut self.shared, Request::Bytes(bytes));
-        let emit = Direct { driver, flush: true };
+        let emit = Direct { driver, flush: false };
         self.client.begin_call(shared, session, tag, request, deadline, emit)
     }
 
@@ -400,7 +414,8 @@ impl<P: Probe> Endpoint<P> {
 
     // Private.
 
-    /// Loads the session of every packet of the burst. The loads are independent, so they overlap.
+    /// Loads the session of each packet of the burst. The loads are independent, so they overlap.
+    #[inline(never)]
     fn touch_sessions<D: Datagrams>(&mut self, driver: &D) {
         let mut sum = 0u32;
         for i in 0..self.arrived {
@@ -437,7 +452,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// How much of everything is in use.
+    /// The number of entries in use in every table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Sizes {
         let (clients, calls) = self.client.used();
@@ -454,7 +469,7 @@ impl<P: Probe> Endpoint<P> {
     }
 }
 
-/// How much of everything an endpoint has in use, for tests to compare.
+/// The number of entries that an endpoint uses in every table, for tests to compare.
 #[cfg(test)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sizes {

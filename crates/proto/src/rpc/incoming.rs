@@ -35,7 +35,7 @@ pub(super) const fn claim(len: u32) -> usize {
     len as usize + ENTRY
 }
 
-/// Where the scheduler of grants holds a message.
+/// The list in which the scheduler of grants has a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Scheduled {
     /// The scheduler does not hold the message.
@@ -60,14 +60,14 @@ pub(super) struct Incoming {
     /// Bytes that have arrived.
     pub(super) received: u32,
     pub(super) granted: u32,
-    /// When the sender was last granted more, or the message began.
+    /// The time of the last grant to the sender, or of the message's first packet.
     pub(super) granted_at: Instant,
     /// Packets behind the first hole that have arrived, by number. Empty while there is no hole.
     holes: Vec<u64>,
-    /// When the first hole appeared.
+    /// The time when the first hole appeared.
     pub(super) gap_since: Option<Instant>,
     pub(super) last_nack: Option<Instant>,
-    /// Where [`Credit`](super::credit::Credit) holds the message.
+    /// The list in which [`Credit`](super::credit::Credit) has the message.
     pub(super) scheduled: Scheduled,
 }
 

@@ -1,6 +1,6 @@
 //! The RPC transport: requests and replies of up to 16 MiB, at most once, over any
 //! [`Datagrams`](crate::Datagrams) ([`Endpoint`]), over a reliable byte stream ([`stream`]), or
-//! over the Sends and Reads of a queue pair ([`notes`]).
+//! over the Sends and Reads of a queue pair ([`over_qp`]).
 //!
 //! A *session* joins a client to a server and has eight *channels*. A channel carries one RPC at a
 //! time, and the next request on it acknowledges the last reply. The client drives: it alone has
@@ -14,7 +14,7 @@
 
 pub mod budget;
 pub mod endpoint;
-pub mod notes;
+pub mod over_qp;
 pub mod stream;
 
 mod client;

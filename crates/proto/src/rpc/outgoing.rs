@@ -33,7 +33,7 @@ pub(super) struct Outgoing {
 pub(super) struct Piece {
     pub(super) offset: u32,
     pub(super) len: u32,
-    /// It was sent before.
+    /// The piece was sent before.
     pub(super) again: bool,
 }
 

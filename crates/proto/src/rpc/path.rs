@@ -25,7 +25,7 @@ pub(super) struct Path {
     unasked: u32,
     /// The window is not reduced again before this time.
     reduced_until: Instant,
-    /// When bytes of long messages were last acknowledged.
+    /// The time when the peer last acknowledged bytes of long messages.
     acked_at: Instant,
 }
 

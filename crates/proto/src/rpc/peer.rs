@@ -48,13 +48,13 @@ pub(super) struct Peer {
     /// The driver was full towards this peer at the last attempt. Messages then wait in the queues,
     /// in order.
     pub(super) blocked: bool,
-    /// When the driver last took a queued packet to the peer.
+    /// The time when the driver last took a queued packet to the peer.
     pub(super) progress: Instant,
     /// Client sessions that wait for their OPEN to be sent, by index and epoch.
     pub(super) to_open: VecDeque<(u32, u32)>,
     /// Client sessions whose OPEN is unanswered, the oldest first.
     pub(super) opening: VecDeque<(u32, u32)>,
-    /// When the timing wheel fires for `opening`.
+    /// The time when the timing wheel fires for `opening`.
     pub(super) open_due: Instant,
     /// Client: the number of the last OPEN.
     pub(super) opens: u32,
@@ -73,7 +73,7 @@ pub(super) struct Peer {
     pub(super) silent: u8,
     /// No further probe is sent before this time, because one is unanswered.
     pub(super) probing_until: Instant,
-    /// When the last probe was sent.
+    /// The time of the last probe.
     pub(super) probed_at: Instant,
 }
 

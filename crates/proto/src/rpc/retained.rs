@@ -26,7 +26,7 @@ impl Default for Retained {
 }
 
 impl Retained {
-    /// True if so many bytes wait to be sent that the server refuses requests.
+    /// True if the server refuses requests because too many bytes of replies wait to be sent.
     #[inline]
     pub(super) const fn is_full(&self, max_bytes: usize) -> bool {
         self.unsent_bytes / 4 >= max_bytes

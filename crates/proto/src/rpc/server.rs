@@ -55,7 +55,7 @@ struct ResetLimit {
 /// The progress of the search for sessions and slots that have expired.
 #[derive(Debug, Default)]
 struct ExpiryState {
-    /// When the next step is due.
+    /// The time when the next step of the expiry is due.
     next: Instant,
     /// The session and the slot at which the next step begins.
     session: u32,
@@ -79,6 +79,12 @@ impl Server {
             resets: ResetLimit::default(),
             expiry: ExpiryState::default(),
         }
+    }
+
+    /// Indexes of sessions ever used: all of them are below this.
+    #[inline]
+    pub(super) const fn len(&self) -> u32 {
+        self.sessions.len()
     }
 
     /// Reads the cache line of the session at an index; returns an arbitrary number.
@@ -134,7 +140,8 @@ impl Server {
         self.sessions[s].channels[channel] = ServerChannel::new(seq, state);
     }
 
-    /// What is in use: sessions, blocks, executing requests, bytes of incomplete requests.
+    /// The numbers of sessions, blocks and executing requests, and the bytes of incomplete
+    /// requests.
     #[cfg(test)]
     pub(super) fn used(&self) -> (usize, usize, u32, usize) {
         (self.sessions.used(), self.blocks.used(), self.executing, self.assembling_bytes)
@@ -142,7 +149,7 @@ impl Server {
 }
 
 /// The seconds of a clock, modulo 2¹⁶.
-#[inline]
+#[inline(always)]
 fn seconds(now: Instant) -> u16 {
     (now.as_ns() / SECOND) as u16
 }

@@ -1,8 +1,8 @@
-//! What a session is while nothing happens on it: 64 bytes, a cache line, at either side. Whatever
-//! an RPC needs while it is under way lives in a [slot](super::slot).
+//! The part of a session that exists while it is idle: 64 bytes, a cache line, at either side. The
+//! state of an RPC in progress lives in a [slot](super::slot).
 //!
-//! Always: a server session's channel word moves forward only, so a request number is accepted at
-//! most once.
+//! Always holds: a server session's channel word moves forward only, so a request number is
+//! accepted at most once.
 
 use super::limits::CHANNELS;
 use super::slab::NONE;
@@ -16,28 +16,28 @@ pub(super) const INDEX_BITS: u32 = SessionId::PLACE_BITS;
 /// The largest slab index.
 pub(super) const INDEX_MAX: u32 = (1 << INDEX_BITS) - 1;
 
-/// How far `seq` is ahead of `base`, modulo 2²⁹.
+/// The distance by which `seq` is ahead of `base`, modulo 2²⁹.
 #[inline]
 pub(super) const fn ahead(seq: u32, base: u32) -> u32 {
     seq.wrapping_sub(base) & SEQ_MAX
 }
 
-/// Numbers less far ahead than this are new; the others are past.
+/// Sequence numbers less far ahead than this are new; the others are past.
 pub(super) const HALF: u32 = 1 << (SEQ_BITS - 1);
 
-/// Where the server is with the last request of a channel.
+/// The progress of the last request of a channel at its server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum State {
-    /// There was none, or it was refused and will never be executed.
+    /// The channel had no request, or its last one was refused and will never be executed.
     Empty = 0,
-    /// Some packets are here; a slot holds them.
+    /// Some packets of the request have arrived; a slot has them.
     Recv = 1,
-    /// The application has it.
+    /// The program executes the request.
     Exec = 2,
-    /// A slot holds the reply.
+    /// The reply is sent, and a slot retains it.
     Reply = 3,
-    /// The reply is acknowledged, or no longer kept.
+    /// The reply is acknowledged, or no longer retained.
     Done = 4,
 }
 
@@ -71,21 +71,21 @@ impl ServerChannel {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct ServerSession {
-    /// The secret both sides know.
+    /// The secret that both sides know.
     pub(super) token: u64,
     pub(super) channels: [ServerChannel; CHANNELS],
     pub(super) peer: u32,
-    /// The client's name for it.
+    /// The client's name for the session.
     pub(super) client: u32,
-    /// Where the slots of the channels are, while any has one.
+    /// The index of the block with the channels' slots, while a channel has one.
     pub(super) block: u32,
     /// Payload bytes of a full packet.
     pub(super) mss: u16,
-    /// When something last arrived: seconds, modulo 2¹⁶.
+    /// The time when a packet last arrived, in seconds modulo 2¹⁶.
     pub(super) active_s: u16,
     pub(super) generation: u8,
     pub(super) open: bool,
-    /// Which channels have a slot in the block.
+    /// A bit for each channel that has a slot in the block.
     pub(super) live: u8,
 }
 
@@ -107,20 +107,20 @@ impl ServerSession {
         }
     }
 
-    /// Its name on the wire and in handles.
+    /// The session's name on the wire and in handles.
     pub(super) const fn name(&self, index: u32) -> u32 {
         index | (self.generation as u32) << INDEX_BITS
     }
 }
 
-/// How far a client's session is.
+/// The life of a client's session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Nobody has it.
+    /// The entry is free for a new session.
     Free,
-    /// Waits for its turn to be opened, or for an answer to its OPEN.
+    /// The session waits for its turn to be opened, or for the answer to its OPEN.
     Opening,
-    /// Requests flow.
+    /// The session is open and carries requests.
     Open,
 }
 
@@ -128,38 +128,39 @@ pub(super) enum Phase {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct ClientSession {
-    /// The secret both sides know; while opening, the nonce.
+    /// The secret that both sides know; while the session opens, the nonce.
     pub(super) token: u64,
-    /// The last request's number, by channel.
+    /// The sequence number of each channel's last request.
     pub(super) seqs: [u32; CHANNELS],
-    /// The server's name for it; while opening, the number of the OPEN.
+    /// The server's name for the session; while it opens, the number of the OPEN.
     pub(super) server: u32,
     pub(super) peer: u32,
-    /// Tells apart the sessions that had this index; its low 8 bits are the generation on the wire.
+    /// A number that differs between the sessions that had this index. Its low 8 bits are the
+    /// generation on the wire.
     pub(super) epoch: u32,
-    /// Where its [`Calls`] are, while it has any.
+    /// The index of the session's [`Calls`], while it has some.
     pub(super) calls: u32,
-    /// When it was last used, or its OPEN last sent: milliseconds, modulo 2¹⁶.
+    /// The time when the session was last used, or its OPEN last sent, in milliseconds modulo 2¹⁶.
     pub(super) active_ms: u16,
     pub(super) phase: Phase,
-    /// Channels with a request in progress.
+    /// A bit for each channel with a request in progress.
     pub(super) busy: u8,
-    /// Channels whose last reply the server may still keep for us.
+    /// A bit for each channel whose last reply the server may still retain.
     pub(super) unacked: u8,
-    /// True while the endpoint's idle list has it.
+    /// True while the endpoint's idle list has the session.
     pub(super) listed: bool,
-    /// OPENs sent.
+    /// The number of OPENs sent.
     pub(super) tries: u8,
 }
 
 const _: () = assert!(size_of::<ClientSession>() == 64);
 
-/// The requests of a client's session: what it needs only while it has some.
+/// The requests of a client's session. A session has this only while it has requests.
 #[derive(Debug)]
 pub(super) struct Calls {
     /// The slot of the request in progress, by channel.
     pub(super) slots: [u32; CHANNELS],
-    /// Requests waiting for a channel, linked through their slots.
+    /// The first request that waits for a channel. The others follow through their slots.
     pub(super) head: u32,
     pub(super) tail: u32,
     pub(super) queued: u32,
@@ -189,22 +190,22 @@ impl ClientSession {
         }
     }
 
-    /// Notes that it is used now.
+    /// Notes that the session is used now.
     pub(super) fn touch(&mut self, now: Instant) {
         self.active_ms = (now.as_ns() / MS) as u16;
     }
 
-    /// How long ago it was used, to a millisecond, modulo a minute.
+    /// The time since the session was last used, to a millisecond, modulo a minute.
     pub(super) fn idle_ns(&self, now: Instant) -> u64 {
         u64::from(((now.as_ns() / MS) as u16).wrapping_sub(self.active_ms)) * MS
     }
 
-    /// Its name on the wire.
+    /// The session's name on the wire.
     pub(super) const fn name(&self, index: u32) -> u32 {
         index | self.epoch << INDEX_BITS
     }
 
-    /// The caller's name for it.
+    /// The caller's name for the session.
     #[inline]
     pub(super) const fn id(&self, index: u32) -> SessionId {
         SessionId::new(self.epoch as u64, index)

@@ -29,13 +29,13 @@ pub(super) const BUDGET: u32 = 256 << 10;
 pub(super) const PACKET_COST: u32 = 512;
 /// Packets that one turn sends directly, besides those that are queued.
 pub(super) const DIRECT_MAX: u32 = BUDGET / PACKET_COST;
-/// How soon an endpoint offers packets to a full driver again; doubles while the driver stays
-/// full.
+/// The time after which an endpoint offers packets to a full driver again. It doubles while the
+/// driver stays full.
 const RETRY_MIN_NS: u64 = 20 * US;
 /// The probe timeout on a lossless driver. It only finds a server that does not answer.
 const PTO_LOSSLESS_NS: u64 = SECOND;
 
-/// How far sending to a peer, or sending a slot, has come.
+/// The progress of sending to a peer, or of sending a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     /// Nothing more may be sent now.
@@ -77,7 +77,7 @@ pub(super) struct Shared<P> {
     pub(super) control: VecDeque<Control>,
     /// Packets that the driver has taken since it was last flushed.
     pub(super) unflushed: u32,
-    /// When to offer packets to a full driver again, and how long to wait after that.
+    /// The time to offer packets to a full driver again.
     pub(super) retry_at: Instant,
     pub(super) retry_ns: u64,
     /// Events that the caller has not taken.
@@ -120,6 +120,12 @@ impl<P: Probe> Shared<P> {
         self.lossless = driver.lossless();
         self.checked = !driver.intact();
         self.max_payload = driver.max_payload();
+    }
+
+    /// True if packets or grants wait to be sent.
+    #[inline(always)]
+    pub(super) fn is_queued(&self) -> bool {
+        !self.active.is_empty() || !self.control.is_empty() || self.credit.is_dirty()
     }
 
     /// The checksum of packets, if they have one.

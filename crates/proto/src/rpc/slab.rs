@@ -15,7 +15,7 @@ const FIRST_BITS: u32 = 9;
 /// No item.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// See the file.
+/// Items under small numbers, in one vector that moves when it grows.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     items: Vec<T>,
@@ -76,7 +76,7 @@ impl<T> IndexMut<u32> for Slab<T> {
     }
 }
 
-/// See the file.
+/// Items under small numbers, in chunks that never move.
 #[derive(Debug)]
 pub(super) struct Chunks<T> {
     chunks: Vec<Vec<T>>,
@@ -134,7 +134,7 @@ impl<T> Chunks<T> {
         self.chunks.get(chunk)?.get(at)
     }
 
-    /// The same, to be changed.
+    /// The entry at an index, for a change.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, i: u32) -> Option<&mut T> {
         let (chunk, at) = place(i);

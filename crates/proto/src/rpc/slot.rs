@@ -20,7 +20,7 @@ pub(super) const BUFFER_MAX: usize = 512;
 /// Only messages of more packets than this count against the window of a path.
 const WINDOWED_PACKETS: u32 = 16;
 
-/// What a slot is used for.
+/// The use of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// The slot is free.
@@ -48,7 +48,7 @@ pub(super) struct Slot {
     /// Client: the number that the caller gave the request.
     pub(super) tag: u64,
     pub(super) deadline: Instant,
-    /// When a packet of this RPC was last sent or received.
+    /// The time when a packet of this RPC was last sent or received.
     pub(super) progress: Instant,
     /// Client: when the timing wheel fires for this slot, or [`Instant::NEVER`]. The value
     /// outlives the use of the slot.

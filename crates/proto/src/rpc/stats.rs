@@ -4,7 +4,7 @@
 use crate::count::counters;
 
 counters! {
-    /// What an endpoint has done and seen since it was made.
+    /// The counters of an endpoint since it was made.
     Stats, "",
     /// Datagrams received.
     received,

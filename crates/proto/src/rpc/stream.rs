@@ -1,27 +1,27 @@
-//! RPC over a reliable byte stream: one [`Stream`] for each connection, client and server side
-//! alike.
+//! RPC over a reliable byte stream: one [`Stream`] for each connection, at its client and at its
+//! server.
 //!
 //! ```text
-//! frame := header (32 bytes) | extension words | message      header: the datagram transport's, see `head`
-//!                                                              both directions: frame*
+//! each direction := frame*
+//! frame          := header (32 bytes) | extension words | message
 //! ```
-//! Every message is one frame, whole. There are no credits, acknowledgements, tokens or checksums:
-//! the stream below does not lose, repeat or damage bytes, and pushes back by itself. Requests are
-//! pipelined and answered in any order.
+//! The header is that of the datagram transport (`head`). Every message is one frame. There are no
+//! credits, acknowledgements, tokens or checksums: the stream below loses, repeats and damages no
+//! bytes and has flow control of its own. Requests are pipelined and answered in any order.
 //!
-//! Bytes come in by [`Stream::input`], where small messages are lent from the caller's buffer, or
-//! straight into the destination of a long message, [`Stream::body`]. They go out as parts for a
-//! gathering write: [`Stream::output`] lends them, [`Stream::written`] says how far the write got.
+//! Bytes arrive by [`Stream::input`], which lends small messages from the caller's buffer, or
+//! straight in the memory of a long message, [`Stream::body`]. They leave as parts of a gathering
+//! write: [`Stream::output`] lends the parts, [`Stream::written`] takes the number of bytes
+//! written.
 //!
-//! Always holds: what a peer claims allocates nothing; buffers grow with the bytes that came. At
-//! most once ends with the connection: a request whose last byte was written may have been
-//! executed, any other was not.
+//! Always holds: a length that a peer claims allocates nothing; buffers grow with the bytes that
+//! arrived. At most once ends with the connection: a request whose last byte was written may have
+//! been executed, any other was not.
 //!
-//! Not here: connecting, sockets, and who polls which connection.
+//! Not here: connecting, sockets, and the loop over the connections.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::mem;
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
@@ -34,29 +34,29 @@ use super::types::{
 };
 use crate::Instant;
 
+mod assembly;
 mod frame;
 mod head;
 mod ordered;
 mod outgoing;
+mod requests;
 #[cfg(test)]
 mod tests;
 
+use assembly::{Assembly, Piece};
 use frame::Frame;
 pub use frame::Front;
-pub use head::Bad;
+pub use head::BadFrame;
 use head::{FIXED, Head, Kind, LONGEST, REASON_VERSION, SEQ_MASK};
 use ordered::Ordered;
+use requests::{Request, Requests};
 
-/// The first piece of memory for a message that does not come in one read, in bytes.
-const FIRST_PIECE: usize = 4 << 10;
-/// How many times larger than the bytes that came a message's memory may be.
-const GROWTH: usize = 4;
-/// Unsent bytes of replies from which on no more requests are read.
+/// Unsent bytes of replies from which on the stream wants no more input.
 const UNSENT_LIMIT: usize = 2 * MAX_MESSAGE;
-/// Unanswered requests of a peer from which on no more are read.
+/// Unanswered requests of the peer from which on the stream wants no more input.
 const PENDING_LIMIT: usize = 4096;
 
-/// Numbers for requests, unique among all streams that share one.
+/// A source of numbers for requests, unique among all streams that share it.
 #[derive(Debug, Default)]
 pub struct Ids(u64);
 
@@ -66,61 +66,59 @@ impl Ids {
         self.0 << 16 | u64::from(stream)
     }
 
-    /// The name of the stream that such a number belongs to.
+    /// The name of the stream that the request with number `id` belongs to.
     #[must_use]
     pub fn stream(id: u64) -> u16 {
         id as u16
     }
 }
 
-/// What a stream is to this side.
+/// The part that this side plays on a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// We opened it, and send the requests.
+    /// This side opened the connection and sends requests.
     Client(SessionId),
-    /// We accepted it, and answer.
+    /// This side accepted the connection and answers requests.
     Server,
 }
 
-/// One connection.
+/// The frames and requests of one connection.
 #[derive(Debug)]
 pub struct Stream {
     name: u16,
     role: Role,
     queue_limit: usize,
-    /// A header of which a part has come.
-    partial: Vec<u8>,
-    /// A message of which a part has come.
-    incoming: Option<(Head, Vec<u8>)>,
-    /// There is no room for that message yet.
+    /// The frame of which a part has arrived.
+    assembly: Assembly,
+    /// The message of which a part has arrived waits for room.
     waits: bool,
-    /// Too much waits to be written, on all connections together.
+    /// All connections together have too many bytes to write.
     paused: bool,
-    /// Bytes to come that nobody wants: a late reply's.
-    skip: usize,
-    frames: VecDeque<Frame>,
+    /// Frames that wait to be written, by number.
+    frames: Ordered<u64, Frame>,
+    /// The number of the next frame. A client writes only requests, and a request's sequence
+    /// number is that of its frame.
+    next_number: u64,
     /// Bytes of the first frame that have been written.
     front_written: usize,
     /// Bytes of the messages in `frames`.
     unsent: usize,
-    requests: Ordered<Request>,
-    next_seq: u64,
-    pending: Ordered<u32>,
+    requests: Requests,
+    /// The sequence numbers of the requests that this side has not answered, by [`ServerRpc`].
+    pending: Ordered<u64, u32>,
     failed: VecDeque<Event<'static>>,
     released: VecDeque<Slice>,
-    /// Not later than the first deadline of a request.
-    first_deadline: Instant,
     ended: Option<CloseReason>,
-    bad: Option<Bad>,
+    bad: Option<BadFrame>,
     unsolicited: u64,
 }
 
-/// What [`Stream::input`] found in the bytes given to it.
+/// An event that [`Stream::input`] found in the bytes given to it.
 #[derive(Debug)]
 pub struct Arrived {
-    /// Without its payload if that is lent.
+    /// The event, with an empty payload if `lent` has the place of the real one.
     event: Event<'static>,
-    /// Where the payload lies in the bytes.
+    /// The place of the payload in the bytes.
     lent: Option<Range<usize>>,
 }
 
@@ -140,7 +138,7 @@ impl Arrived {
     }
 }
 
-/// The header of a message that comes by itself.
+/// The header of a message that a rendezvous transfers apart from its frame.
 #[derive(Debug)]
 pub struct Announced(Head);
 
@@ -158,39 +156,26 @@ impl Announced {
     }
 }
 
-/// A request of ours that waits for its reply.
-#[derive(Debug)]
-struct Request {
-    id: RpcId,
-    tag: u64,
-    deadline: Instant,
-    /// The last byte of it has been written.
-    sent: bool,
-}
-
 impl Stream {
-    /// A new connection. `name` tells it from the others that exist now; `queue_limit` bounds the
-    /// requests that wait for a reply.
+    /// A new connection. `name` differs from the names of the others that exist now; at most
+    /// `queue_limit` requests wait for a reply.
     #[must_use]
     pub fn new(name: u16, role: Role, queue_limit: usize) -> Self {
         Self {
             name,
             role,
             queue_limit,
-            partial: Vec::new(),
-            incoming: None,
+            assembly: Assembly::default(),
             waits: false,
             paused: false,
-            skip: 0,
-            frames: VecDeque::new(),
+            frames: Ordered::default(),
+            next_number: 1,
             front_written: 0,
             unsent: 0,
-            requests: Ordered::default(),
-            next_seq: 1,
+            requests: Requests::default(),
             pending: Ordered::default(),
             failed: VecDeque::new(),
             released: VecDeque::new(),
-            first_deadline: Instant::NEVER,
             ended: None,
             bad: None,
             unsolicited: 0,
@@ -199,8 +184,8 @@ impl Stream {
 
     // Input.
 
-    /// Takes bytes that arrived, `bytes[*at..]`, up to the first thing that they make happen. Call
-    /// until `None`; then all have been taken.
+    /// Takes bytes that arrived, `bytes[*at..]`, up to the first event in them. Call until `None`;
+    /// then all of them have been taken.
     pub fn input(
         &mut self,
         now: Instant,
@@ -209,89 +194,66 @@ impl Stream {
         ids: &mut Ids,
     ) -> Option<Arrived> {
         while *at < bytes.len() && self.ended.is_none() {
-            let rest = &bytes[*at..];
-            if self.skip > 0 {
-                let n = self.skip.min(rest.len());
-                self.skip -= n;
-                *at += n;
-                continue;
-            }
-            if let Some((head, got)) = &mut self.incoming {
-                let n = (head.len as usize - got.len()).min(rest.len());
-                if got.capacity() - got.len() < n {
-                    grow(head, got, n);
+            let event = match self.assembly.next(bytes, at) {
+                None => continue,
+                Some(Piece::Message(head, got)) => self
+                    .deliver(now, head, Payload::Owned(got), ids)
+                    .map(|event| Arrived { event, lent: None }),
+                Some(Piece::Header(parsed)) => {
+                    let Some(head) = self.admit(parsed) else { continue };
+                    if !self.wanted(&head) {
+                        self.assembly.skip(&head);
+                        continue;
+                    }
+                    let Some(range) = self.assembly.begin(head, bytes, at) else { continue };
+                    self.deliver(now, head, Payload::Borrowed(&[]), ids)
+                        .map(|event| Arrived { event, lent: Some(range) })
                 }
-                got.extend_from_slice(&rest[..n]);
-                *at += n;
-                match self.filled(now, ids) {
-                    None => continue,
-                    Some(event) => return Some(Arrived { event, lent: None }),
-                }
-            }
-            let Some(head) = self.head(bytes, at) else { continue };
-            let end = *at + head.len as usize;
-            if !self.wanted(&head) {
-                self.skip = head.len as usize;
-            } else if end <= bytes.len() {
-                let lent = Some(*at..end);
-                *at = end;
-                match self.deliver(now, head, Payload::Borrowed(&[]), ids) {
-                    None => continue,
-                    Some(event) => return Some(Arrived { event, lent }),
-                }
-            } else {
-                self.incoming = Some((head, Vec::new()));
+            };
+            if event.is_some() {
+                return event;
             }
         }
         *at = bytes.len();
         None
     }
 
-    /// Where the bytes that arrive next belong, if they continue a message: append at most so many
-    /// to the vector, which has room for them (and they are at least one), then call
-    /// [`Stream::filled`].
+    /// The vector to which the bytes that arrive next belong, if they continue a message, and how
+    /// many of them: at least one, and the vector has room for them. Append at most that many, then
+    /// call [`Stream::filled`].
     pub fn body(&mut self) -> Option<(&mut Vec<u8>, usize)> {
-        let (head, got) = self.incoming.as_mut()?;
-        if got.len() == got.capacity() {
-            grow(head, got, 1);
-        }
-        let room = got.capacity().min(head.len as usize) - got.len();
-        Some((got, room))
+        self.assembly.body()
     }
 
-    /// Bytes were appended to [`Stream::body`]; the message may be whole now.
+    /// Delivers the message of [`Stream::body`] if the bytes that were appended complete it.
     ///
     /// # Panics
-    /// If they were more than there was room for.
+    /// If more bytes were appended than there was room for.
     pub fn filled(&mut self, now: Instant, ids: &mut Ids) -> Option<Event<'static>> {
-        let (head, got) = self.incoming.take_if(|(head, got)| got.len() >= head.len as usize)?;
-        assert_eq!(
-            got.len(),
-            head.len as usize,
-            "bytes of the next frame ended up in this message"
-        );
+        let (head, got) = self.assembly.filled()?;
+        assert_eq!(got.len(), head.len as usize, "bytes of the next frame are in this message");
         self.deliver(now, head, Payload::Owned(got), ids)
     }
 
-    /// A frame's header whose message comes by itself ([`super::notes`]). `None` if the peer must
-    /// not send it: the connection has ended then.
+    /// Takes the header of a frame whose message a rendezvous transfers ([`super::over_qp`]).
+    /// `None` if the peer must not send this frame; then the connection has ended.
     pub fn announced(&mut self, header: &[u8]) -> Option<Announced> {
         let parsed = match header.len() >= FIXED && header.len() == head::len(header) {
             true => Head::parse(header),
-            false => Err(Bad::Field),
+            false => Err(BadFrame::Field),
         };
         self.admit(parsed).map(Announced)
     }
 
-    /// False if nobody waits for that message any more.
+    /// False if no request waits for that message any more.
     pub fn wants(&mut self, announced: &Announced) -> bool {
         self.wanted(&announced.0)
     }
 
-    /// A message that was announced has come.
+    /// Delivers a message whose header was announced.
     ///
     /// # Panics
-    /// If it is not as long as it was announced to be.
+    /// If the message has another length than announced.
     pub fn whole(
         &mut self,
         now: Instant,
@@ -303,34 +265,33 @@ impl Stream {
         self.deliver(now, announced.0, Payload::Owned(message), ids)
     }
 
-    /// True unless a frame is there in part.
+    /// True unless a part of a frame has arrived.
     #[must_use]
     pub fn is_between(&self) -> bool {
-        self.partial.is_empty() && self.incoming.is_none() && self.skip == 0
+        self.assembly.is_between()
     }
 
-    /// The connection is over because the peer does not keep to the rules of what carries the
-    /// frames.
-    pub fn blame(&mut self) {
+    /// Ends the connection because the peer broke a rule of the carrier.
+    pub fn carrier_error(&mut self) {
         if self.ended.is_none() {
-            self.bad = Some(Bad::Field);
+            self.bad = Some(BadFrame::Field);
             self.end(CloseReason::Reset);
         }
     }
 
-    /// What happened without input: failures, and last the end. Call until `None`.
+    /// The next event without input: failed requests, and last the end. Call until `None`.
     pub fn event(&mut self) -> Option<Event<'static>> {
         self.failed.pop_front()
     }
 
-    /// True if [`Stream::event`] has something.
+    /// True if [`Stream::event`] has an event.
     #[must_use]
     pub fn has_event(&self) -> bool {
         !self.failed.is_empty()
     }
 
-    /// False while the peer has sent more than we have answered, or more than there is room for:
-    /// leave its bytes where they are.
+    /// False while the peer has sent more requests than this side has answered, or more than there
+    /// is room for. Its bytes stay where they are.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         !self.waits
@@ -345,45 +306,38 @@ impl Stream {
         self.unsent
     }
 
-    /// Whether no more is read because too much waits to be written on all connections together.
+    /// Stops the input, or lets it go on: all connections together have too many bytes to write.
     pub fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// The length of the request that has come in part, if it needs room ([`super::budget`]); 0 if
-    /// there is none.
+    /// The length of the request of which a part has arrived, if it needs room
+    /// ([`super::budget`]); 0 if there is none.
     #[must_use]
     pub fn assembling(&self) -> usize {
-        let len = self.incoming.as_ref().map_or(0, |(head, _)| head.len as usize);
+        let len = self.assembly.len();
         if self.role == Role::Server && len > FREE { len } else { 0 }
     }
 
-    /// Whether the request that has come in part waits for room.
+    /// Notes that the request of which a part has arrived waits for room, or does so no more.
     pub fn set_waiting(&mut self, waits: bool) {
         self.waits = waits;
     }
 
     // Time.
 
-    /// Not later than the first deadline of a request.
+    /// A time not later than the first deadline of a request. It is exact after [`Stream::tick`].
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        self.first_deadline
+        self.requests.deadline()
     }
 
-    /// Requests whose time is over fail.
+    /// Fails the requests whose deadline has passed.
     pub fn tick(&mut self, now: Instant) {
-        if now < self.first_deadline {
-            return;
-        }
-        let late: Vec<u64> =
-            self.requests.iter().filter(|(_, r)| r.deadline <= now).map(|(seq, _)| seq).collect();
-        for seq in late {
+        while let Some(seq) = self.requests.next_late(now) {
             let maybe_executed = !self.unsend(seq);
             self.fail(seq, RpcError::Deadline { maybe_executed });
         }
-        self.first_deadline =
-            self.requests.iter().map(|(_, r)| r.deadline).min().unwrap_or(Instant::NEVER);
     }
 
     // Commands.
@@ -406,18 +360,12 @@ impl Stream {
         if self.ended.is_some() || self.role == Role::Server {
             return Err(RequestError::Closed);
         }
-        // Numbers on the wire have 29 bits: two that wait at the same time must not look alike.
-        let oldest = self.requests.oldest().unwrap_or(self.next_seq);
-        if self.requests.len() >= self.queue_limit
-            || self.next_seq - oldest > u64::from(SEQ_MASK) / 2
-        {
+        let seq = self.next_number;
+        if self.requests.len() >= self.queue_limit || self.requests.is_ambiguous(seq) {
             return Err(RequestError::QueueFull);
         }
         let id = RpcId(ids.take(self.name));
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        self.requests.push(seq, Request { id, tag, deadline, sent: false });
-        self.first_deadline = self.first_deadline.min(deadline);
+        self.requests.push(seq, id, tag, deadline);
         let head = Head {
             kind: Kind::Request,
             seq: seq as u32 & SEQ_MASK,
@@ -425,94 +373,93 @@ impl Stream {
             extra: 0,
             ttl_us: None,
         };
-        self.push(head, message, deadline, Some(seq));
+        self.push(head, message, deadline);
         Ok(id)
     }
 
-    /// Gives a request up. One of which nothing was written is not sent any more.
+    /// Fails a request as cancelled. If nothing of it was written, it is not sent any more.
     pub fn cancel(&mut self, rpc: RpcId) {
-        let found = self.requests.iter().find(|(_, r)| r.id == rpc).map(|(seq, _)| seq);
-        if let Some(seq) = found {
+        if let Some(seq) = self.requests.seq(rpc) {
             self.unsend(seq);
             self.fail(seq, RpcError::Cancelled);
         }
     }
 
-    /// Answers a request; a stale one is ignored.
+    /// Answers a request. Does nothing if the request is stale.
     ///
     /// # Panics
     /// If the message exceeds [`MAX_MESSAGE`].
     pub fn reply(&mut self, rpc: ServerRpc, message: Message) {
         let len = message.len();
         assert!(len <= MAX_MESSAGE, "a reply of {len} bytes");
-        match self.pending.take(rpc.0) {
-            Some(seq) => {
+        match self.pending.take(|key| key.cmp(&rpc.0)) {
+            Some((_, seq)) => {
                 let head = Head { kind: Kind::Reply, seq, len: len as u32, extra: 0, ttl_us: None };
-                self.push(head, message, Instant::NEVER, None);
+                self.push(head, message, Instant::NEVER);
             }
             None => self.released.extend(message.slices),
         }
     }
 
-    /// Refuses a request that was not executed; a stale one is ignored.
+    /// Refuses a request that was not executed. Does nothing if the request is stale.
     pub fn refuse(&mut self, rpc: ServerRpc, retry_after_ns: u64) {
-        if let Some(seq) = self.pending.take(rpc.0) {
+        if let Some((_, seq)) = self.pending.take(|key| key.cmp(&rpc.0)) {
             let extra = u32::try_from(retry_after_ns.div_ceil(1_000)).unwrap_or(u32::MAX);
             let head = Head { kind: Kind::Refusal, seq, len: 0, extra, ttl_us: None };
-            self.push(head, Message::default(), Instant::NEVER, None);
+            self.push(head, Message::default(), Instant::NEVER);
         }
     }
 
-    /// The connection is over: every request fails, then [`Event::Closed`] says so on the client's
-    /// side.
+    /// Ends the connection: every request fails, and [`Event::Closed`] follows at the client.
     pub fn end(&mut self, reason: CloseReason) {
         if self.ended.is_some() {
             return;
         }
         self.ended = Some(reason);
-        for (_, request) in self.requests.drain() {
-            let error = if request.sent { RpcError::MaybeExecuted } else { RpcError::NotExecuted };
-            self.failed.push_back(Event::Failed { rpc: request.id, tag: request.tag, error });
+        for (rpc, Request { tag, sent }) in self.requests.drain() {
+            let error = if sent { RpcError::MaybeExecuted } else { RpcError::NotExecuted };
+            self.failed.push_back(Event::Failed { rpc, tag, error });
         }
         if let Role::Client(session) = self.role {
             self.failed.push_back(Event::Closed { session, reason });
         }
-        for frame in mem::take(&mut self.frames) {
+        for (_, frame) in self.frames.drain() {
             self.released.extend(frame.message.slices);
         }
         self.pending = Ordered::default();
-        (self.front_written, self.unsent, self.skip) = (0, 0, 0);
-        (self.partial, self.incoming, self.waits) = (Vec::new(), None, false);
-        self.first_deadline = Instant::NEVER;
+        (self.front_written, self.unsent, self.waits) = (0, 0, false);
+        self.assembly = Assembly::default();
     }
 
-    // What is known.
+    // State.
 
-    /// Why the connection ended, if it has: drop the socket. The events that are left tell of it.
+    /// The reason why the connection ended, if it has. The socket can be closed then; the caller
+    /// still takes the events that are left.
     #[must_use]
     pub fn ended(&self) -> Option<CloseReason> {
         self.ended
     }
 
-    /// What to write, if it can be, before the connection is dropped.
+    /// The RESET frame for a peer of another version, to be written if possible before the
+    /// connection is closed.
     #[must_use]
-    pub fn farewell(&self) -> Option<ArrayVec<u8, LONGEST>> {
-        (self.bad == Some(Bad::Version) && self.role == Role::Server).then(Head::reset_version)
+    pub fn reset_frame(&self) -> Option<ArrayVec<u8, LONGEST>> {
+        (self.bad == Some(BadFrame::Version) && self.role == Role::Server).then(Head::reset_version)
     }
 
-    /// What the peer sent that was no frame, and so ended the connection.
+    /// The peer's error that ended the connection, if one did.
     #[must_use]
-    pub fn bad(&self) -> Option<Bad> {
+    pub fn bad(&self) -> Option<BadFrame> {
         self.bad
     }
 
-    /// Replies that came for no request: late ones, after a deadline or a `cancel`.
+    /// The number of replies that arrived after their request had failed.
     #[must_use]
     pub fn unsolicited(&self) -> u64 {
         self.unsolicited
     }
 
-    /// What this stream is to us.
+    /// The part that this side plays.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
@@ -520,60 +467,36 @@ impl Stream {
 
     // Private.
 
-    /// The next header, once all of it is there; the bytes of one that is not are kept.
-    fn head(&mut self, bytes: &[u8], at: &mut usize) -> Option<Head> {
-        let rest = &bytes[*at..];
-        let parsed =
-            if self.partial.is_empty() && rest.len() >= FIXED && rest.len() >= head::len(rest) {
-                let len = head::len(rest);
-                *at += len;
-                Head::parse(&rest[..len])
-            } else {
-                let whole =
-                    if self.partial.len() < FIXED { FIXED } else { head::len(&self.partial) };
-                let n = (whole - self.partial.len()).min(rest.len());
-                self.partial.extend_from_slice(&rest[..n]);
-                *at += n;
-                let done =
-                    self.partial.len() >= FIXED && self.partial.len() >= head::len(&self.partial);
-                match head::check(&self.partial) {
-                    Ok(()) if !done => return None,
-                    Ok(()) => Head::parse(&mem::take(&mut self.partial)),
-                    Err(bad) => Err(bad),
-                }
-            };
-        self.admit(parsed)
-    }
-
     /// Ends the connection if the peer must not send this.
-    fn admit(&mut self, parsed: Result<Head, Bad>) -> Option<Head> {
+    fn admit(&mut self, parsed: Result<Head, BadFrame>) -> Option<Head> {
         let bad = match parsed {
             Ok(head) if self.expects(head.kind) && head.kind != Kind::Reset => return Some(head),
-            Ok(head) if self.expects(head.kind) && head.extra == REASON_VERSION => Bad::Version,
-            Ok(_) => Bad::Field,
+            Ok(head) if self.expects(head.kind) && head.extra == REASON_VERSION => {
+                BadFrame::Version
+            }
+            Ok(_) => BadFrame::Field,
             Err(bad) => bad,
         };
         self.bad = Some(bad);
-        self.end(if bad == Bad::Version { CloseReason::Version } else { CloseReason::Reset });
+        self.end(if bad == BadFrame::Version { CloseReason::Version } else { CloseReason::Reset });
         None
     }
 
-    /// Only clients ask and only servers answer.
+    /// True if the peer may send frames of this kind: requests if it is the client, else replies.
     fn expects(&self, kind: Kind) -> bool {
         (kind == Kind::Request) == (self.role == Role::Server)
     }
 
     /// False for a reply to a request that has failed meanwhile.
     fn wanted(&mut self, head: &Head) -> bool {
-        let wanted =
-            head.kind == Kind::Request || self.requests.get_mut(self.whole_seq(head.seq)).is_some();
+        let wanted = head.kind == Kind::Request || self.requests.contains(self.whole_seq(head.seq));
         self.unsolicited += u64::from(!wanted);
         wanted
     }
 
-    /// The youngest of our numbers that is `seq` on the wire.
+    /// The largest sequence number in use whose low 29 bits are `seq`.
     fn whole_seq(&self, seq: u32) -> u64 {
-        let youngest = self.next_seq - 1;
+        let youngest = self.next_number - 1;
         youngest.saturating_sub(u64::from((youngest as u32).wrapping_sub(seq) & SEQ_MASK))
     }
 
@@ -591,9 +514,9 @@ impl Stream {
                 head.ttl_us.map_or(Instant::NEVER, |us| now.after(u64::from(us) * 1_000));
             return Some(Event::Request { rpc, payload, deadline });
         }
-        // It may have failed while its reply was on the way.
-        let Some(Request { id: rpc, tag, .. }) = self.requests.take(self.whole_seq(head.seq))
-        else {
+        // The request may have failed while its reply was on the way.
+
+        let Some((rpc, Request { tag, .. })) = self.requests.take(self.whole_seq(head.seq)) else {
             self.unsolicited += 1;
             return None;
         };
@@ -607,16 +530,8 @@ impl Stream {
     }
 
     fn fail(&mut self, seq: u64, error: RpcError) {
-        if let Some(request) = self.requests.take(seq) {
-            self.failed.push_back(Event::Failed { rpc: request.id, tag: request.tag, error });
+        if let Some((rpc, Request { tag, .. })) = self.requests.take(seq) {
+            self.failed.push_back(Event::Failed { rpc, tag, error });
         }
     }
-}
-
-/// Makes room for `more` bytes of a message (at least one): as many again as have come, some times
-/// over, but not more than it needs.
-fn grow(head: &Head, got: &mut Vec<u8>, more: usize) {
-    let have = got.len() + more;
-    let target = FIRST_PIECE.max(GROWTH * have).min(head.len as usize);
-    got.reserve_exact(target - got.len());
 }

@@ -37,6 +37,9 @@ impl Slices for () {
     }
 }
 
+/// The longest buffer that is kept for another message, in bytes.
+const SPARE_MOST: usize = 64 << 10;
+
 /// A request or reply to be sent: `bytes`, then the slices in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
@@ -52,6 +55,16 @@ impl Message {
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len() + self.slices.iter().map(|s| s.len as usize).sum::<usize>()
+    }
+
+    /// Removes all parts. A buffer that is longer than a short message needs is freed.
+    #[inline]
+    pub(crate) fn empty(&mut self) {
+        if self.bytes.capacity() > SPARE_MOST {
+            self.bytes = Vec::new();
+        }
+        self.bytes.clear();
+        self.slices.clear();
     }
 
     /// True if it has no bytes.
@@ -144,7 +157,7 @@ pub struct RpcId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ServerRpc(pub u64);
 
-/// Why the endpoint did not accept a request. Nothing was sent.
+/// The reason why the endpoint did not accept a request. Nothing was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -159,13 +172,16 @@ pub enum RequestError {
     QueueFull,
 }
 
-/// Why a request that the endpoint had accepted failed.
+/// The reason why a request that the endpoint had accepted failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcError {
     /// The deadline passed. If `maybe_executed`, the server may have executed the request or may
     /// still execute it.
-    #[error("the deadline passed{}", if *maybe_executed { ", and the request may have been executed" } else { "" })]
+    #[error(
+        "the deadline passed{}",
+        if *maybe_executed { ", and the request may have been executed" } else { "" }
+    )]
     Deadline {
         /// False if no byte of the request can have reached the server's application.
         maybe_executed: bool,
@@ -181,7 +197,7 @@ pub enum RpcError {
     /// The server is overloaded and did not execute the request; it names a time to wait.
     #[error("the server is overloaded, try again in {retry_after_ns} ns")]
     Busy {
-        /// How long to wait, in nanoseconds.
+        /// The time to wait, in nanoseconds.
         retry_after_ns: u64,
     },
     /// The caller cancelled the request. The server may have executed it.
@@ -202,7 +218,7 @@ impl RpcError {
     }
 }
 
-/// What happened at an endpoint.
+/// An event at an endpoint.
 #[derive(Debug)]
 pub enum Event<'b> {
     /// A complete request arrived for the first time.
@@ -211,7 +227,7 @@ pub enum Event<'b> {
         rpc: ServerRpc,
         /// The request.
         payload: Payload<'b>,
-        /// When its client stops waiting; [`Instant::NEVER`] if the client did not say.
+        /// The time when its client stops waiting; [`Instant::NEVER`] if the client did not say.
         deadline: Instant,
     },
     /// The reply to a request of this side arrived.
@@ -242,7 +258,7 @@ pub enum Event<'b> {
     },
 }
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CloseReason {

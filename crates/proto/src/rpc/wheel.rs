@@ -1,9 +1,12 @@
-//! A timing wheel that holds only what is in flight, lazily: an entry says "look at this one then"
-//! and is never taken out before; its owner ignores one that he has since armed for another time.
+//! A timing wheel for the timers of requests in progress. It is lazy: an entry is never taken out
+//! before it fires, and its owner ignores an entry that it has meanwhile replaced by another.
 //!
-//! Four levels of 64 buckets, 65.5 µs · 64ⁿ wide: a far entry moves to a finer level when its
-//! coarse bucket begins. Always: an entry fires once, at the first tick not before it is due. Not
-//! here: what an entry stands for.
+//! Four levels have 64 buckets each, 65.5 µs · 64ⁿ wide: a far entry moves to a finer level when
+//! its coarse bucket begins.
+//!
+//! Always holds: an entry fires once, at the first tick not before it is due.
+//!
+//! Not here: the meaning of an entry's number.
 
 use alloc::vec::Vec;
 
@@ -13,13 +16,15 @@ const TICK_BITS: u32 = 16;
 const LEVELS: usize = 4;
 const BUCKETS: usize = 64;
 
-/// See the file.
+/// A timing wheel of numbers with due times.
 #[derive(Debug)]
 pub(super) struct Wheel {
     now_tick: u64,
     occupied: [u64; LEVELS],
     buckets: Vec<Vec<(Instant, u32)>>,
     moving: Vec<(Instant, u32)>,
+    /// The tick at which the first occupied bucket begins; [`u64::MAX`] if none is occupied.
+    next_tick: u64,
 }
 
 impl Wheel {
@@ -29,6 +34,7 @@ impl Wheel {
             occupied: [0; LEVELS],
             buckets: (0..LEVELS * BUCKETS).map(|_| Vec::new()).collect(),
             moving: Vec::new(),
+            next_tick: u64::MAX,
         }
     }
 
@@ -44,21 +50,27 @@ impl Wheel {
         let bucket = (tick % BUCKETS as u64) as usize;
         self.occupied[level] |= 1 << bucket;
         self.buckets[level * BUCKETS + bucket].push((due, id));
+        self.next_tick = self.next_tick.min(tick << (6 * level));
     }
 
-    /// When [`Wheel::advance`] has something to fire.
+    /// The time when [`Wheel::advance`] has an entry to fire or to move.
+    #[inline]
     pub(super) fn next(&self) -> Option<Instant> {
-        let mut best: Option<u64> = None;
+        (self.next_tick != u64::MAX).then(|| Instant::from_ns(self.next_tick << TICK_BITS))
+    }
+
+    /// The tick at which the first occupied bucket begins.
+    fn first_tick(&self) -> u64 {
+        let mut best = u64::MAX;
         for (level, &occupied) in self.occupied.iter().enumerate() {
             if occupied == 0 {
                 continue;
             }
             let at = self.now_tick >> (6 * level);
             let ahead = occupied.rotate_right(((at + 1) % BUCKETS as u64) as u32).trailing_zeros();
-            let tick = (at + 1 + u64::from(ahead)) << (6 * level);
-            best = Some(best.map_or(tick, |b| b.min(tick)));
+            best = best.min((at + 1 + u64::from(ahead)) << (6 * level));
         }
-        best.map(|tick| Instant::from_ns(tick << TICK_BITS))
+        best
     }
 
     /// Moves to `now` and appends to `fired` every entry that is due.
@@ -86,6 +98,7 @@ impl Wheel {
                 self.insert(due, id);
             }
         }
+        self.next_tick = self.first_tick();
     }
 }
 
@@ -104,11 +117,13 @@ mod tests {
         let mut due: Vec<u64> = (0..500).map(|i| rng.below(1 << (18 + i % 24))).collect();
         for (id, &ns) in due.iter().enumerate() {
             wheel.insert(Instant::from_ns(ns), id as u32);
+            assert_eq!(wheel.next_tick, wheel.first_tick());
         }
         let mut fired = Vec::new();
         while let Some(now) = wheel.next() {
             wheel.advance(now, &mut fired);
             assert!(wheel.next().is_none_or(|next| next > now));
+            assert_eq!(wheel.next_tick, wheel.first_tick());
             for (at, id) in fired.drain(..) {
                 let ns = core::mem::replace(&mut due[id as usize], u64::MAX);
                 assert_eq!(at.as_ns(), ns);

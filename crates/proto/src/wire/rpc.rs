@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  0 u8  version(3) | type(5)    1 u8 flags    2 u8 channel    3 u8 extension words
-//!  4 u32 session   8 u32 seq   12 u32 msg_len   16 u32 offset   20 u16 ts_us   22 u16 ts_echo_us   24 u64 token
+//!  4 u32 session   8 u32 seq   12 u32 msg_len   16 u32 offset
+//! 20 u16 ts_us    22 u16 ts_echo_us             24 u64 token
 //! ```
 //!
 //! Always: what [`parse`] accepts can be used without a further length check, and what
@@ -125,11 +126,11 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ResetReason {
-    /// It does not know the session: it restarted, or the session expired.
+    /// The server does not know the session: it restarted, or the session expired.
     Unknown = 1,
-    /// It does not speak the version of the OPEN.
+    /// The server does not speak the version of the OPEN.
     Version = 2,
-    /// It accepts no (more) sessions.
+    /// The server accepts no (more) sessions.
     Refused = 3,
 }
 
@@ -149,7 +150,7 @@ pub enum Bad {
 /// A packet's header as values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// Its version: [`VERSION`], unless it is an OPEN or RESET.
+    /// The packet's version: [`VERSION`], unless it is an OPEN or RESET.
     pub version: u8,
     /// The type.
     pub kind: Kind,
@@ -241,12 +242,12 @@ impl Packet {
 /// The first byte of a packet of [`Kind::Data`].
 const DATA: u8 = VERSION << 5 | Kind::Data as u8;
 
-/// A packet that arrived: the words of its header, its extensions and its body. [`Packet`] has the
-/// same fields as values.
+/// A packet that arrived: the words of its header, and its body. [`Packet`] has the same fields as
+/// values.
 #[derive(Clone, Copy, Debug)]
 pub struct RxPacket<'b> {
     words: [u64; 4],
-    extensions: &'b [u8],
+    bytes: &'b [u8],
     body: &'b [u8],
 }
 
@@ -279,18 +280,26 @@ impl<'b> RxPacket<'b> {
         let word = |i: usize| u64::from_be_bytes(head.as_chunks().0[i]);
         let words = [word(0), word(1), word(2), word(3)];
         let ext_bytes = 4 * usize::from((words[0] >> 32) as u8);
-        let Some((extensions, body)) = rest.split_at_checked(ext_bytes) else {
-            return Err(too_short(words));
+        let Some(body) = rest.get(ext_bytes..) else {
+            return Err(too_short(words[0]));
         };
-        let packet = Self { words, extensions, body };
+        let packet = Self { words, bytes: covered, body };
         // The channel is below 8, and the number has 29 bits.
         let in_range = words[0] & CHANNEL_HIGH == 0 && words[1] >> (32 + SEQ_BITS) == 0;
         let has_ttl = words[0] & TTL_BIT == 0 || ext_bytes > 0;
         if packet.is_data() && in_range && has_ttl && packet.data_fits() {
             return Ok(packet);
         }
-        packet.check_other(in_range && has_ttl)?;
+        check_other(words[0], body.len(), in_range && has_ttl)?;
         Ok(packet)
+    }
+
+    /// The packet without its checksum. [`RxPacket::parse`] without one returns the packet again: a
+    /// function that is rarely called gets these bytes, which take less to pass than the packet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bytes(&self) -> &'b [u8] {
+        self.bytes
     }
 
     /// True if the packet is of [`Kind::Data`].
@@ -358,7 +367,7 @@ impl<'b> RxPacket<'b> {
         if self.words[0] & TTL_BIT == 0 {
             return None;
         }
-        self.extensions.first_chunk().map(|ttl| u32::from_be_bytes(*ttl))
+        self.bytes.get(HEADER..)?.first_chunk().map(|ttl| u32::from_be_bytes(*ttl))
     }
 
     /// The bytes behind the header and its extensions.
@@ -379,7 +388,7 @@ impl<'b> RxPacket<'b> {
     #[must_use]
     pub fn packet(&self) -> Packet {
         let [first, _, third, _] = self.words;
-        let start = HEADER + self.extensions.len();
+        let start = self.bytes.len() - self.body.len();
         Packet {
             version: (first >> 61) as u8,
             kind: Kind::new((first >> 56) as u8 & 0x1f).unwrap_or(Kind::Data),
@@ -408,26 +417,27 @@ impl<'b> RxPacket<'b> {
             && offset.wrapping_add(len) <= msg_len
             && (len > 0 || msg_len == 0)
     }
+}
 
-    /// Checks a packet that is no proper one of [`Kind::Data`].
-    #[inline(never)]
-    fn check_other(&self, in_range: bool) -> Result<(), Bad> {
-        let kind = kind_of(self.words)?;
-        let is_ours = self.words[0] >> 61 == u64::from(VERSION);
-        if is_ours && kind != Kind::Data && self.body.len() < kind.body_min() {
-            return Err(Bad::Short);
-        }
-        if !in_range || kind == Kind::Data { Err(Bad::Field) } else { Ok(()) }
+/// Checks a packet that is no proper one of [`Kind::Data`]: its first word, the length of its body,
+/// and whether its other fields are in range.
+#[cold]
+fn check_other(first: u64, body_len: usize, in_range: bool) -> Result<(), Bad> {
+    let kind = kind_of(first)?;
+    let is_ours = first >> 61 == u64::from(VERSION);
+    if is_ours && kind != Kind::Data && body_len < kind.body_min() {
+        return Err(Bad::Short);
     }
+    if !in_range || kind == Kind::Data { Err(Bad::Field) } else { Ok(()) }
 }
 
 /// The bits of the first word that a channel below 8 leaves zero.
 const CHANNEL_HIGH: u64 = 0xf8 << 40;
 
 /// The kind of a packet, if it is of our version or of a kind that every version has.
-fn kind_of(words: [u64; 4]) -> Result<Kind, Bad> {
-    let kind = Kind::new((words[0] >> 56) as u8 & 0x1f).ok_or(Bad::Field)?;
-    let is_ours = words[0] >> 61 == u64::from(VERSION);
+fn kind_of(first: u64) -> Result<Kind, Bad> {
+    let kind = Kind::new((first >> 56) as u8 & 0x1f).ok_or(Bad::Field)?;
+    let is_ours = first >> 61 == u64::from(VERSION);
     if !is_ours && !matches!(kind, Kind::Open | Kind::Reset) {
         return Err(Bad::Version);
     }
@@ -436,8 +446,8 @@ fn kind_of(words: [u64; 4]) -> Result<Kind, Bad> {
 
 /// The reason why a packet without all its extension words is none.
 #[cold]
-fn too_short(words: [u64; 4]) -> Bad {
-    kind_of(words).err().unwrap_or(Bad::Short)
+fn too_short(first: u64) -> Bad {
+    kind_of(first).err().unwrap_or(Bad::Short)
 }
 
 /// The checksum of a datagram of `len` bytes, before its first byte: the pseudo-header, which makes
@@ -460,6 +470,19 @@ pub const fn crc_start(len: usize) -> u32 {
 pub fn peek(datagram: &[u8]) -> Option<(bool, u32)> {
     let (&[_, flags, _, _, a, b, c, d], _) = datagram.split_first_chunk()?;
     Some((flags & TO_CLIENT != 0, u32::from_be_bytes([a, b, c, d])))
+}
+
+/// The body of a datagram that seems to be a request of one packet, before anything is checked:
+/// good for nothing but to load what the request will touch.
+#[must_use]
+#[inline]
+pub fn peek_request(datagram: &[u8], has_crc: bool) -> Option<&[u8]> {
+    let covered = if has_crc { datagram.split_last_chunk::<CRC>()?.0 } else { datagram };
+    let (&[kind, flags, _, extensions, ..], rest) = covered.split_first_chunk::<HEADER>()?;
+    let body = rest.get(4 * usize::from(extensions)..)?;
+    let msg_len = u32::from_be_bytes(*covered.get(12..)?.first_chunk()?);
+    let is_request = kind == DATA && flags & TO_CLIENT == 0 && msg_len as usize == body.len();
+    is_request.then_some(body)
 }
 
 /// The bytes before the checksum, if that is right.

@@ -13,7 +13,7 @@ pub(crate) struct Connection {
     pub(crate) server: Vec<u8>,
 }
 
-/// What one end sent: the sequence number of its first octet, and the octets.
+/// The bytes that one end sent, with the sequence number of the first.
 struct Sent {
     first: u32,
     bytes: Vec<u8>,

@@ -3,9 +3,9 @@
 //! call.
 //!
 //! ```text
-//!   the program polls ───────────────► it pauses, 50 µs at first and up to 1 ms, and reads a counter
-//!   the program sleeps on the sockets ► it sleeps until that thread is awake
-//!   neither ─────────────────────────► it takes a turn and sleeps on the sockets
+//!   the program polls ────────────────► the thread pauses, 50 µs to 1 ms, and reads a counter
+//!   the program sleeps on the sockets ─► the thread sleeps until the program is awake
+//!   neither ──────────────────────────► the thread takes a turn and sleeps on the sockets
 //! ```
 //!
 //! Always holds: it never polls. While the program polls it touches neither the lock nor a socket.
@@ -43,7 +43,7 @@ struct Background {
 }
 
 impl Shared {
-    /// Runs the thread until it is told to stop.
+    /// Runs the thread until the device closes.
     pub(super) fn run_in_background(&self) {
         let _ = self.background.set(thread::current());
         let mut me = Background { taken: 0, pause_ns: FIRST_PAUSE_NS, follows: false };

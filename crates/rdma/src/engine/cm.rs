@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   a connection changes its state ──┐
-//!   a peer requests a connection ────┼─► the id's event channel (a queue with a descriptor) ─► program
-//!   the program posts an event ──────┘
+//!   a peer requests a connection ────┼─► event channel of the id ─► program
+//!   the program posts an event ──────┘   (a queue with a descriptor)
 //! ```
 //!
 //! An id has one connection or one listener, and at most one queue pair. An event carries a key of
@@ -65,9 +65,9 @@ pub(crate) struct CmIds {
 pub(crate) struct Destroyed {
     /// Events that the program has taken.
     pub(crate) taken: u64,
-    /// Its queue pair.
+    /// The destroyed id's queue pair.
     pub(crate) pair: Option<Qp>,
-    /// Its listener.
+    /// The destroyed id's listener.
     pub(crate) listener: Option<u32>,
     /// Requests that the program has not taken.
     pub(crate) asked: Vec<Conn>,
@@ -157,14 +157,14 @@ impl CmIds {
         }
     }
 
-    /// The id listens.
+    /// Notes the listener of an id.
     pub(crate) fn set_listener(&mut self, number: CmId, listener: u32) {
         if let Some(entry) = self.ids.get_mut(&number) {
             entry.listener = Some(listener);
         }
     }
 
-    /// It does no longer.
+    /// Notes that the id has no listener any more.
     pub(crate) fn clear_listener(&mut self, number: CmId) {
         if let Some(entry) = self.ids.get_mut(&number) {
             entry.listener = None;

@@ -52,7 +52,7 @@ pub(super) const LISTENER: u64 = 1 << 32;
 pub enum Copies {
     /// An FPDU is put together in a buffer of its connection, then placed.
     Two,
-    /// It is placed out of the buffer that was read into.
+    /// The payload is copied from the read buffer into its place.
     #[default]
     One,
     /// Payload is read straight into its region where that is possible: without CRC and markers, in
@@ -97,7 +97,7 @@ pub struct Settings {
 /// An error ended a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// Its queue pair.
+    /// The failed connection's queue pair.
     pub pair: Qp,
     /// The peer's address, if it was connected.
     pub peer: Option<SocketAddr>,

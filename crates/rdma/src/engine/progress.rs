@@ -41,7 +41,7 @@ struct Progress {
     due: Instant,
     /// There is more to do at once.
     more: bool,
-    /// It has owned progress until now: another thread has just taken over.
+    /// The thread has owned progress until now: another thread has just taken over.
     fresh: bool,
     /// The program's turns at the last look.
     taken: u64,
@@ -51,7 +51,7 @@ struct Progress {
 }
 
 impl Shared {
-    /// Runs the device's own thread until it is told to stop.
+    /// Runs the device's own thread until the device closes.
     pub(crate) fn run(&self) {
         if self.threading == Threading::Background {
             return self.run_in_background();

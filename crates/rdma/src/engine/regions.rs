@@ -16,9 +16,10 @@ use std::sync::Arc;
 
 use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};
 use sprat_proto::rpc::{Message, Slices};
+use sprat_proto::wire::checksum::Crc32c;
 
 use sprat_sys::gather::Source;
-use sprat_sys::memory::{Foreign, Region};
+use sprat_sys::memory::{Foreign, Region, append_summed};
 
 /// Bits of a number that are the slot; the others count how often it was used.
 const SLOT_BITS: u32 = 20;
@@ -256,6 +257,33 @@ impl Regions {
         }
     }
 
+    #[inline]
+    fn append_summed_with(
+        &self,
+        span: Span,
+        slices: &dyn Slices,
+        bytes: &mut Vec<u8>,
+        crc: u32,
+    ) -> Result<u32, Unmapped> {
+        let (offset, len) = (span.offset as usize, span.len as usize);
+        match self.slot(span.region).ok_or(Unmapped)? {
+            Place::Mapped(region) => {
+                within(region.len(), span)?;
+                Ok(region.append_summed(offset, len, bytes, crc))
+            }
+            Place::Foreign(memory) => {
+                within(memory.len(), span)?;
+                Ok(memory.append_summed(offset, len, bytes, crc)?)
+            }
+            Place::Said(message) => {
+                let mut sum = crc;
+                parts(message, slices, span, |part| sum = append_summed(bytes, part, sum))?;
+                Ok(sum)
+            }
+            Place::Heard(_) => Err(Unmapped),
+        }
+    }
+
     fn read_with(&self, span: Span, slices: &dyn Slices, bytes: &mut [u8]) -> Result<(), Unmapped> {
         debug_assert_eq!(span.len as usize, bytes.len(), "a span is as long as what is copied");
         match self.slot(span.region).ok_or(Unmapped)? {
@@ -341,6 +369,16 @@ impl Memory for Regions {
         self.append_with(span, &(), bytes)
     }
 
+    fn append_summed(
+        &mut self,
+        span: Span,
+        bytes: &mut Vec<u8>,
+        crc: u32,
+        _: Crc32c,
+    ) -> Result<u32, Unmapped> {
+        self.append_summed_with(span, &(), bytes, crc)
+    }
+
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
         use std::sync::atomic::Ordering;
         let region = match self.slot(span.region).ok_or(Unmapped)? {
@@ -383,6 +421,17 @@ impl Memory for Reach<'_> {
     #[inline]
     fn append(&mut self, span: Span, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
         self.regions.append_with(span, self.slices, bytes)
+    }
+
+    #[inline]
+    fn append_summed(
+        &mut self,
+        span: Span,
+        bytes: &mut Vec<u8>,
+        crc: u32,
+        _: Crc32c,
+    ) -> Result<u32, Unmapped> {
+        self.regions.append_summed_with(span, self.slices, bytes, crc)
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
@@ -474,6 +523,29 @@ mod tests {
         assert_eq!(regions.read(span(number, 3, 7), &mut bytes), Err(Unmapped));
         assert_eq!(regions.said(number), Some(message));
         assert_eq!(regions.read(span(number, 0, 1), &mut [0]), Err(Unmapped));
+    }
+
+    #[test]
+    fn a_copy_comes_with_the_sum_of_its_bytes() {
+        let mut regions = Regions::default();
+        let region = regions.insert(Arc::new(Region::anonymous(4096).unwrap())).unwrap();
+        regions.write(span(region, 90, 4000), &[7; 4000]).unwrap();
+        let mut message = Message::from(&[1; 2000][..]);
+        message.slices.push(Slice { segment: 7, offset: 0, len: 6 });
+        let said = regions.say(message).unwrap();
+        let portable = sprat_proto::wire::checksum::crc32c;
+        let mut reach = Reach { regions: &mut regions, slices: &Seven(b"sprats") };
+        let mut bytes = b"front".to_vec();
+        for span in [span(region, 80, 4010), span(region, 0, 0), span(said, 10, 1_996)] {
+            let start = bytes.len();
+            let sum = reach.append_summed(span, &mut bytes, 5, portable).unwrap();
+            let mut copy = vec![0; span.len as usize];
+            reach.read(span, &mut copy).unwrap();
+            assert!(bytes[start..] == copy, "{span:?}");
+            assert_eq!(sum, portable(5, &copy), "{span:?}");
+        }
+        let past = reach.append_summed(span(region, 4000, 97), &mut bytes, 5, portable);
+        assert_eq!(past, Err(Unmapped));
     }
 
     #[test]

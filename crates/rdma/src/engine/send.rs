@@ -18,8 +18,10 @@ const BATCH: usize = 256 << 10;
 /// Bytes that are handed to the kernel in one call while no other stream waits: the kernel moves 1
 /// MB in less time if it gets all of it at once.
 const BATCH_ALONE: usize = 1 << 20;
-/// Bytes of a call that are copied together (with CRC or markers). The peer waits meanwhile.
-const COPIED: usize = 64 << 10;
+/// Bytes of a call that are copied together (with CRC or markers): two messages of 64 KB, for which
+/// the kernel makes fewer segments than one by one. More would leave the second-level cache
+/// (docs/decisions.md, "A copy and its CRC in one pass").
+const COPIED: usize = 128 << 10;
 /// Bytes that one connection sends in a turn while others wait to send.
 const WORK: usize = 1 << 20;
 /// The most reads of a socket whose peer is gone: more than the kernel keeps.

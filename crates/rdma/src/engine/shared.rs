@@ -77,9 +77,9 @@ pub enum Threading {
 /// The way in which a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Patience {
-    /// It polls for a while, then sleeps.
+    /// The caller polls for a while, then sleeps.
     Spin,
-    /// It sleeps at once.
+    /// The caller sleeps at once.
     Sleep,
 }
 
@@ -142,13 +142,14 @@ impl Shared {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The device's own thread makes progress.
+    /// True if the device's own thread owns progress.
     #[inline]
     pub(super) fn thread_owns_progress(&self) -> bool {
         self.thread_owns.load(Ordering::Relaxed)
     }
 
-    /// Says whether it does; the core's lock is shown as proof.
+    /// Notes whether the device's thread owns progress. `&Core` proves that the caller has the
+    /// lock.
     pub(super) fn set_thread_owns(&self, _: &Core, owns: bool) {
         self.thread_owns.store(owns, Ordering::Relaxed);
     }

@@ -12,9 +12,9 @@ pub enum ConnectionState {
     /// There is none.
     #[default]
     Idle,
-    /// It is being made.
+    /// The connection is being opened.
     Opening,
-    /// It is there.
+    /// The connection is open.
     Connected {
         /// From the peer's program.
         private_data: Vec<u8>,
@@ -36,16 +36,17 @@ pub enum ConnectionState {
     Unreachable(io::ErrorKind),
     /// The start-up failed.
     Failed(StartupError),
-    /// It has ended; by an error, if there is a cause, which we found or the peer.
+    /// The connection has ended, by an error if there is a cause. True if this side found the
+    /// error.
     Disconnected(Option<(Cause, bool)>),
 }
 
 /// A peer asks for a connection.
 #[derive(Debug)]
 pub struct PendingRequest {
-    /// Its stream.
+    /// The request's stream.
     pub conn: Conn,
-    /// Its address.
+    /// The client's address.
     pub peer: SocketAddr,
     /// The address that it asks at.
     pub local: SocketAddr,

@@ -80,11 +80,11 @@ pub(super) struct Stream {
     pub(super) pending: Option<Box<Pending>>,
     /// The peer has sent its last byte, or everything is over.
     pub(super) finished: bool,
-    /// It is not read: what has come for which no receive is posted is enough.
+    /// The stream is not read: enough messages wait for receives to be posted.
     pub(super) stalled: bool,
     /// The peer has sent its last byte, behind what is not read.
     pub(super) unread: bool,
-    /// It is in the list of those that have something to send.
+    /// The list of streams with output has this one.
     pub(super) dirty: bool,
     /// The events that the epoll reports.
     pub(super) interest: EventFlags,
@@ -252,8 +252,8 @@ pub struct SocketOptions {
     pub traffic_class: Option<u8>,
     /// Of IPv6's wildcard: IPv4 is not meant.
     pub v6_only: bool,
-    /// It is to connect: with port 0 it gets one then, which may be one of many connections to
-    /// different peers.
+    /// The socket is to connect: with port 0 it gets one then, which may be one of many connections
+    /// to different peers.
     pub connects: bool,
 }
 

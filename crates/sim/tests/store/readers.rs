@@ -6,12 +6,11 @@ use sprat_proto::{Instant, Rng};
 use sprat_sim::node::{Node, config, locator};
 use sprat_sim::{Frail, Options, Outside, Process, Start, World, seeds, wire};
 use sprat_store::client::{Answer, Client, Config, Done, Error, Op};
-use sprat_store::coordinator::Coordinator;
+use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::master::{self, Master};
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::TableId;
 
-use crate::coordinator_config;
 use crate::user::Side;
 
 /// A small log, and objects that are large compared to its segments.
@@ -132,7 +131,9 @@ fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
     world.host(Frail::SOLID, |start| {
         let (now, mut rng) = (start.now, start.rng);
-        let coordinator = Coordinator::restore(now, coordinator_config(), rng.fork(), []);
+        // Terms as in production: a network that loses every fourth packet ends shorter leases.
+        let terms = coordinator::Config::default();
+        let coordinator = Coordinator::restore(now, terms, rng.fork(), []);
         Box::new(Node::new(
             coordinator.expect("an empty disk is sound"),
             config(true),

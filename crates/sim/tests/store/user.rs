@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sprat_proto::node::machine::{Caller, Machine, Output};
+use sprat_proto::node::machine::{Caller, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use sprat_proto::time::MS;
 use sprat_proto::{Instant, Rng};
@@ -113,7 +113,14 @@ impl Slices for Side {
 }
 
 impl Machine for Side {
-    fn request(&mut self, _: Instant, _: Caller, _: Payload<'_>, _: Instant) -> Option<Message> {
+    fn request(
+        &mut self,
+        _: Instant,
+        _: Caller,
+        _: Payload<'_>,
+        _: Instant,
+        _: &mut Message,
+    ) -> Replied {
         panic!("a request to a client")
     }
 
@@ -121,6 +128,10 @@ impl Machine for Side {
         if let Some(Done { op, outcome }) = self.client.response(now, tag, result) {
             self.done.push(Done { op, outcome: outcome.map(Answer::into_owned) });
         }
+    }
+
+    fn has_output(&self) -> bool {
+        self.client.has_output()
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {

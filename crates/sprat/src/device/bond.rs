@@ -2,7 +2,7 @@
 //! vanishes, its flows use the others. Sessions lose only the frames of that moment.
 //!
 //! ```text
-//! out  a flow (addresses, protocol, ports) ─► one device with a carrier;  to a group ─► all of them
+//! out  a flow (addresses, protocol, ports) ─► one device with a carrier;  to a group ─► all
 //! in   a burst of one device, then of the next
 //! ```
 //!

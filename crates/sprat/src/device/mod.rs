@@ -5,7 +5,7 @@
 //!
 //! | driver | device | rights |
 //! | --- | --- | --- |
-//! | `packet` | AF_PACKET with a mapped ring: any interface, beside the kernel's stack | CAP_NET_RAW |
+//! | `packet` | AF_PACKET, mapped: any interface, beside the kernel's stack | CAP_NET_RAW |
 //! | `tap` | an interface of the kernel whose other end is this process | CAP_NET_ADMIN |
 //! | `xdp` | AF_XDP: frames past the kernel's stack, by a program on the interface | see [`xdp`] |
 //! | `dpdk` | any poll-mode driver of DPDK, in builds with the feature `dpdk` | by driver |
@@ -203,7 +203,10 @@ impl std::fmt::Display for XdpMode {
 #[non_exhaustive]
 pub enum OpenError {
     /// A capability is missing.
-    #[error("{driver} on {dev:?} needs {capability}: run as root, or allow it: setcap {}+ep PROGRAM", .capability.to_lowercase())]
+    #[error(
+        "{driver} on {dev:?} needs {capability}: run as root, or allow it: setcap {}+ep PROGRAM",
+        .capability.to_lowercase()
+    )]
     NotPermitted {
         /// The driver.
         driver: &'static str,
@@ -227,13 +230,13 @@ pub enum OpenError {
     /// There is no such interface.
     #[error("there is no interface {dev:?} here; `ip link` shows those that there are")]
     NoDevice {
-        /// Its name.
+        /// The device's name.
         dev: String,
     },
     /// The interface is switched off.
     #[error("the interface {dev:?} is down: ip link set {dev} up")]
     Down {
-        /// Its name.
+        /// The device's name.
         dev: String,
     },
     /// This kernel, or this interface, cannot.

@@ -2,7 +2,8 @@
 //! both directions, to a file that Wireshark, tshark and tcpdump read.
 //!
 //! ```text
-//! file    magic a1b23c4d (nanoseconds, in the order of the machine), 2, 4, 0, 0, longest: u32, 1 (Ethernet)
+//! file    magic a1b23c4d (nanoseconds, in the order of the machine), 2, 4, 0, 0,
+//!         longest: u32, 1 (Ethernet)
 //! frame   seconds, nanoseconds, bytes kept, bytes of the frame (u32 each), the bytes
 //! ```
 //! A checksum that the device was asked for is filled in, as the frame will have it on the wire,

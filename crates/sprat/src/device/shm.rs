@@ -3,8 +3,8 @@
 //! machine, without root.
 //!
 //! ```text
-//! server  a name, to which any number of clients connect: a frame goes to the connection from which its
-//!         destination last sent, a group's frame to all
+//! server  a name, to which any number of clients connect: a frame goes to the connection from
+//!         which its destination last sent, a group's frame to all
 //! client  one connection; connects again when it ends
 //! ```
 //!
@@ -290,7 +290,7 @@ impl Device for Frames {
         each("frames_bad", self.counted.short);
         each("frames_refused", self.counted.refused);
         each("frames_unsent", self.counted.unsent);
-        each("frames_to_nobody", self.counted.nobody);
+        each("frames_unconnected", self.counted.nobody);
         TimedDatagrams::counters(&self.shm, each);
     }
 }

@@ -2,7 +2,7 @@
 //! interface.
 //!
 //! ```text
-//! arriving  the interface ─► the program, on each of its queues ─► that queue's socket ─► one burst
+//! arriving  the interface ─► the program, on each of its queues ─► the queue's socket ─► a burst
 //! sending   one queue ─► the interface
 //! ```
 //!
@@ -324,9 +324,10 @@ fn explain(
             "another AF_XDP socket has one of its queues: `ss --xdp -p` shows whose".into(),
         ),
         Some(libc::EBUSY | libc::EEXIST) => unsupported(format!(
-            "another XDP program has it, and an interface has but one (`ip link show {dev}` shows it). If that is another \
-             Sprat, which took all queues, give each an interface, or each a queue (queue=N, and have the card steer to it: \
-             ethtool -N), or use fast+packet, which shares; if it was left behind, take it off by `ip link set {dev} xdp off`"
+            "another XDP program has it, and an interface has but one (`ip link show {dev}` shows \
+             it). If that is another Sprat, which took all queues, give each an interface, or each \
+             a queue (queue=N, and have the card steer to it: ethtool -N), or use fast+packet, \
+             which shares; if it was left behind, take it off by `ip link set {dev} xdp off`"
         )),
         Some(libc::EOPNOTSUPP) => unsupported(format!("the interface's driver has no {xdp_mode}")),
         Some(libc::EAFNOSUPPORT) => {

@@ -30,16 +30,15 @@ const RESERVE: u64 = 4096;
 /// The longest file that is read. The greatest state that the coordinator's limits allow has some
 /// 100 MB.
 const LONGEST: u64 = 1 << 30;
-/// The log may have so many bytes more than the checkpoint had, and as many again, before the next
-/// checkpoint.
+/// A checkpoint is due when the log has this many bytes more than twice the last checkpoint.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// Why a change was not written.
+/// The reason why a change was not written.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It does not fit, or the file is not at its path. The file is as before.
+    /// The change does not fit, or the file is not at its path. The file is unchanged.
     Refused(io::Error),
-    /// Nobody knows what is on the disk now.
+    /// The contents of the disk are unknown.
     Broken(io::Error),
 }
 
@@ -58,7 +57,7 @@ pub(super) struct StateFile {
     /// A full disk: the file gets no blocks behind this place.
     #[cfg(test)]
     pub(super) room: std::sync::Arc<std::sync::atomic::AtomicU64>,
-    /// How many writes and syncs succeed before the disk fails.
+    /// The number of writes and syncs that succeed before the disk fails.
     #[cfg(test)]
     pub(super) sound: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
@@ -147,7 +146,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// What the file holds, read anew.
+    /// Reads the pairs of the file again.
     pub(super) fn pairs(&self) -> io::Result<Pairs> {
         Ok(read(&self.file)?.pairs)
     }
@@ -162,8 +161,8 @@ impl StateFile {
         Ok(())
     }
 
-    /// The same, later if there is no room (on file systems that never write in place): the records
-    /// count without it.
+    /// Writes the seal, or leaves it for later if the disk has no room (on file systems that never
+    /// write in place): the records are valid without it.
     fn seal_if_room(&mut self) -> io::Result<()> {
         self.seal().or_else(|e| if no_room(&e) { Ok(()) } else { Err(e) })
     }
@@ -260,8 +259,8 @@ impl StateFile {
         };
         let (process, file) = (std::process::id(), self.file.as_raw_fd());
         Err(io::Error::other(format!(
-            "the file was {what} while in use; put it back, or copy /proc/{process}/fd/{file} there and start the \
-             coordinator anew"
+            "the file was {what} while in use; put it back, or copy /proc/{process}/fd/{file} \
+             there and start the coordinator anew"
         )))
     }
 }

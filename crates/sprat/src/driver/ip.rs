@@ -29,7 +29,7 @@ use crate::device::bond::Bond;
 use crate::device::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
 use crate::driver::Driver;
 use crate::locator::{DevicePort, Kind, Locator};
-use crate::trace::{Marks, watch::TracedNic};
+use crate::trace::{TraceRing, watch::TracedNic};
 use sprat_sys::clock;
 
 /// The MTU of frames through rings: it costs no wire anything, and a long message wants few frames.
@@ -223,7 +223,8 @@ impl Stack {
             && sprat_sys::interfaces::interfaces()?.iter().any(|i| i.addresses.contains(&ip))
         {
             return Err(refused(
-                "the kernel answers for that address: give one that no interface has, on the same network",
+                "the kernel answers for that address: give one that no interface has, on the same \
+                 network",
             ));
         }
         let mac = match port.mac {
@@ -247,8 +248,8 @@ impl Stack {
     }
 
     /// Traces the device's calls too.
-    pub fn traced(self, marks: &Marks) -> Self {
-        let watch = |nic| -> AnyNic { Box::new(TracedNic::new(nic, marks.clone())) };
+    pub fn traced(self, trace: &TraceRing) -> Self {
+        let watch = |nic| -> AnyNic { Box::new(TracedNic::new(nic, trace.clone())) };
         Self { port: self.port.map(watch), ..self }
     }
 

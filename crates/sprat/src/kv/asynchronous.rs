@@ -1,15 +1,13 @@
 //! The store's client for asynchronous programs, on any runtime.
 //!
-//! A thread owns the [`Client`] and makes its progress. Tasks send it operations through a channel
-//! and wait for the outcome in a one-shot cell. The thread ends with the last [`AsyncClient`] and
-//! the last operation in progress.
+//! A thread owns the [`Client`] and makes its progress. Tasks send it operations through a queue
+//! and wait for the outcome that it promised. The thread ends with the last [`AsyncClient`] and the
+//! last operation in progress. If it panics, what is in progress ends with [`Error::ClientEnded`].
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker as TaskWaker};
+use std::task::{Context, Poll, ready};
 use std::thread;
 
 use sprat_proto::Instant;
@@ -21,46 +19,15 @@ use super::condition::Condition;
 use super::machine::Outcome;
 use super::pending::OperationId;
 use super::table::{Number, Object, integer, object_or_none, removed, version};
-use crate::worker::Waker;
+use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
 
 /// Starts an operation.
 type Begin = Box<dyn FnOnce(&mut Machine, Instant) -> Op + Send>;
 
-/// What a task asks of the client's thread.
+/// A request of a task to the client's thread.
 struct Request {
     begin: Begin,
-    cell: Arc<Cell>,
-}
-
-/// The way of one outcome from the client's thread to a task.
-#[derive(Default)]
-struct Cell(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    outcome: Option<Outcome>,
-    task: Option<TaskWaker>,
-    /// The task has dropped its future.
-    abandoned: bool,
-}
-
-impl Cell {
-    /// Locks the cell. No code of the program runs while it is locked, so that it is never
-    /// poisoned.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn put(&self, outcome: Outcome) {
-        let task = {
-            let mut state = self.state();
-            state.outcome = Some(outcome);
-            state.task.take()
-        };
-        if let Some(task) = task {
-            task.wake();
-        }
-    }
+    promise: Promise<Outcome>,
 }
 
 /// A client of one cluster for asynchronous programs.
@@ -81,17 +48,7 @@ impl Cell {
 /// ```
 #[derive(Clone)]
 pub struct AsyncClient {
-    requests: Sender<Request>,
-    thread: Arc<WakeOnDrop>,
-}
-
-/// Wakes the client's thread when the last clone is dropped, so that the thread ends.
-struct WakeOnDrop(Waker);
-
-impl Drop for WakeOnDrop {
-    fn drop(&mut self) {
-        self.0.wake();
-    }
+    requests: Requests<Request>,
 }
 
 impl Builder {
@@ -100,32 +57,33 @@ impl Builder {
     /// # Errors
     /// Those of [`Builder::connect`], or the thread could not be started.
     pub fn connect_async(self) -> io::Result<AsyncClient> {
+        let most = self.most_operations();
         let client = self.connect()?;
         let waker = client.shared().inner().worker.waker();
-        let (requests, queue) = channel();
+        let (requests, queue) = requests(waker, most);
         thread::Builder::new().name("sprat-kv".into()).spawn(move || run(&client, &queue))?;
-        Ok(AsyncClient { requests, thread: Arc::new(WakeOnDrop(waker)) })
+        Ok(AsyncClient { requests })
     }
 }
 
 /// Serves the tasks until no client is left and no operation is in progress.
-fn run(client: &Client, queue: &Receiver<Request>) {
-    let mut cells: Vec<Option<(OperationId, Arc<Cell>)>> = Vec::new();
+fn run(client: &Client, queue: &Queue<Request>) {
+    let mut promises: Vec<Option<(OperationId, Promise<Outcome>)>> = Vec::new();
     let mut in_progress = 0_usize;
     loop {
         let open = loop {
-            match queue.try_recv() {
-                Ok(Request { cell, .. }) if cell.state().abandoned => {}
-                Ok(Request { begin, cell }) => {
+            match queue.take() {
+                Ok(Some(Request { promise, .. })) if promise.is_abandoned() => {}
+                Ok(Some(Request { begin, promise })) => {
                     let id = OperationId(client.shared().start_queued(begin));
-                    if id.index() >= cells.len() {
-                        cells.resize_with(id.index() + 1, || None);
+                    if id.index() >= promises.len() {
+                        promises.resize_with(id.index() + 1, || None);
                     }
-                    cells[id.index()] = Some((id, cell));
+                    promises[id.index()] = Some((id, promise));
                     in_progress += 1;
                 }
-                Err(TryRecvError::Empty) => break true,
-                Err(TryRecvError::Disconnected) => break false,
+                Ok(None) => break true,
+                Err(_) => break false,
             }
         };
         if !open && in_progress == 0 {
@@ -133,10 +91,10 @@ fn run(client: &Client, queue: &Receiver<Request>) {
         }
         client.turn_and_rest();
         while let Some((id, outcome)) = client.next_completed() {
-            let cell = cells.get_mut(id.index()).and_then(|c| c.take_if(|c| c.0 == id));
-            if let Some((_, cell)) = cell {
+            let promise = promises.get_mut(id.index()).and_then(|p| p.take_if(|p| p.0 == id));
+            if let Some((_, promise)) = promise {
                 in_progress -= 1;
-                cell.put(outcome);
+                promise.give(outcome);
             }
         }
     }
@@ -145,10 +103,11 @@ fn run(client: &Client, queue: &Receiver<Request>) {
 /// The result of an operation of an [`AsyncClient`].
 ///
 /// The operation starts without a poll. After the future is dropped, the cluster may still execute
-/// the operation.
+/// the operation. If more operations wait for the client's thread than [`Builder::max_operations`]
+/// allows, it ends with [`Error::TooManyOps`].
 #[must_use = "a result that nothing awaits is lost"]
 pub struct Operation<T> {
-    cell: Arc<Cell>,
+    promised: Promised<Outcome>,
     convert: Box<dyn FnOnce(Outcome) -> Result<T, Error> + Send>,
     finished: bool,
 }
@@ -166,26 +125,12 @@ impl<T> Future for Operation<T> {
         if self.finished {
             return Poll::Ready(Err(Error::NotInProgress));
         }
-        let outcome = {
-            let mut state = self.cell.state();
-            match state.outcome.take() {
-                Some(outcome) => outcome,
-                None => {
-                    state.task = Some(context.waker().clone());
-                    return Poll::Pending;
-                }
-            }
-        };
+        // The thread ends only without clients, or by a panic.
+        let outcome = ready!(self.promised.poll(context)).unwrap_or(Err(Error::ClientEnded));
         self.finished = true;
         let none = Box::new(|_| Err(Error::NotInProgress));
         let convert = std::mem::replace(&mut self.convert, none);
         Poll::Ready(convert(outcome))
-    }
-}
-
-impl<T> Drop for Operation<T> {
-    fn drop(&mut self) {
-        self.cell.state().abandoned = true;
     }
 }
 
@@ -195,14 +140,12 @@ impl AsyncClient {
         begin: impl FnOnce(&mut Machine, Instant) -> Op + Send + 'static,
         convert: impl FnOnce(Outcome) -> Result<T, Error> + Send + 'static,
     ) -> Operation<T> {
-        let cell = Arc::<Cell>::default();
-        let request = Request { begin: Box::new(begin), cell: Arc::clone(&cell) };
-        if self.requests.send(request).is_err() {
-            // The thread ends only without clients, or by a panic.
-            cell.put(Err(Error::NotInProgress));
+        let (promise, promised) = promise();
+        let mut operation = Operation { promised, convert: Box::new(convert), finished: false };
+        if !self.requests.send(Request { begin: Box::new(begin), promise }) {
+            operation.convert = Box::new(|_| Err(Error::TooManyOps));
         }
-        self.thread.0.wake();
-        Operation { cell, convert: Box::new(convert), finished: false }
+        operation
     }
 
     /// Creates a table whose keys are spread over `span` servers. Returns the existing one if there

@@ -1,8 +1,10 @@
 //! A client of one cluster: tables, servers, and progress.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use sprat_proto::rpc::Payload;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
     Answer, Client as Machine, Config, Error, PeerId, ServerInfo, TableInfo,
@@ -80,6 +82,11 @@ impl Builder {
     pub fn max_operations(mut self, most: u32) -> Self {
         self.config.max_ops = most;
         self
+    }
+
+    /// The most operations in progress.
+    pub(super) fn most_operations(&self) -> usize {
+        self.config.max_ops as usize
     }
 
     /// Sets the transport options that only this repository's own programs use.
@@ -242,11 +249,47 @@ impl Client {
         self.shared.inner().worker.turn_and_rest();
     }
 
+    /// Returns a descriptor for a loop of the program's own (`epoll`, mio): it becomes readable
+    /// when there is something to do after [`Client::prepare_to_sleep`] returned a time. Each call
+    /// returns another descriptor of the same state.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.shared.inner().worker.descriptor()
+    }
+
+    /// Prepares for a wait on [`Client::descriptor`]. Returns the longest wait; then make turns
+    /// until one finds no work. `None`: there is work at once, so make turns instead.
+    ///
+    /// Call it again before each wait, and after each start of an operation.
+    pub fn prepare_to_sleep(&self) -> Option<Duration> {
+        self.shared.inner().worker.prepare_to_sleep()
+    }
+
     /// Returns the oldest outcome of the operations that [`Pending::queue`](super::Pending::queue)
     /// named. Makes no turn.
     pub fn next_completed(&self) -> Option<(OperationId, Outcome)> {
-        let completed = self.shared.inner().worker.machine().completions.next();
-        completed.map(|(id, outcome)| (OperationId(id), outcome))
+        let (id, outcome, bytes) = self.shared.inner().worker.machine().next()?;
+        Some((OperationId(id), outcome.map(|kept| kept.join(Payload::Owned(bytes)))))
+    }
+
+    /// Lends the oldest outcome of the operations that [`Pending::queue`](super::Pending::queue)
+    /// named to `f`, and returns what `f` returns. Makes no turn.
+    ///
+    /// The value of a read lies in a buffer that the client uses again, so that no memory is
+    /// allocated for it.
+    #[inline]
+    pub fn next_completed_with<R>(
+        &self,
+        f: impl FnOnce(OperationId, Result<Answer<'_>, Error>) -> R,
+    ) -> Option<R> {
+        let (id, outcome, bytes) = self.shared.inner().worker.machine().next()?;
+        // `f` may use the client, which must not be borrowed then.
+        let lent = outcome.map(|kept| kept.join(Payload::Borrowed(&bytes)));
+        let result = f(OperationId(id), lent);
+        self.shared.inner().worker.machine().completions.give_back(id, bytes);
+        Some(result)
     }
 }
 

@@ -1,15 +1,51 @@
 //! The store's client with the outcomes that the program has not taken yet, as a [`Machine`].
 
+use std::mem;
+
 use sprat_proto::Instant;
-use sprat_proto::node::machine::{Caller, Link, Machine, Output};
+use sprat_proto::node::machine::{Caller, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
-use sprat_store::client::{Answer, Client, Done, Error, Op};
+use sprat_store::client::{Answer, Client, Done, Error, Op, Value};
 use sprat_store::types::Version;
 
 use crate::completions::{Completions, Delivery, EntryId};
 
 /// The result of an operation. Its bytes belong to the program.
 pub type Outcome = Result<Answer<'static>, Error>;
+
+/// An outcome as it waits for the program. The value of a read waits in the entry's buffer, without
+/// its first `skip` bytes.
+#[derive(Debug)]
+pub(super) enum Kept {
+    Object { version: Version, skip: usize },
+    Version(Version),
+    Other(Box<Answer<'static>>),
+}
+
+impl Kept {
+    #[inline]
+    fn new(answer: Answer<'_>, bytes: &mut Vec<u8>) -> Self {
+        match answer {
+            Answer::Object { version, value } => {
+                Self::Object { version, skip: value.keep_in(bytes) }
+            }
+            Answer::Version(version) => Self::Version(version),
+            other => Self::Other(Box::new(other.into_owned())),
+        }
+    }
+
+    /// The outcome with its bytes.
+    #[inline]
+    pub(super) fn join(self, payload: Payload<'_>) -> Answer<'_> {
+        match self {
+            Self::Object { version, skip } => {
+                Answer::Object { version, value: Value::new(payload, skip) }
+            }
+            Self::Version(version) => Answer::Version(version),
+            Self::Other(answer) => *answer,
+        }
+    }
+}
 
 /// The read that [`super::Table::get_with`] waits for, and the buffer for its value.
 #[derive(Debug, Default)]
@@ -25,7 +61,7 @@ pub(super) struct Direct {
 pub(super) struct Operations {
     pub(super) client: Client,
     pub(super) direct: Direct,
-    pub(super) completions: Completions<Op, Outcome>,
+    pub(super) completions: Completions<Op, Result<Kept, Error>>,
     /// The entry of an operation in progress, by [`Op::index`].
     by_op: Vec<Option<EntryId>>,
 }
@@ -42,7 +78,7 @@ impl Operations {
 
     /// Starts an operation.
     #[inline]
-    pub(super) fn start(&mut self, begin: impl FnOnce(&mut Client) -> Op) -> EntryId {
+    pub(super) fn start(&mut self, begin: impl FnOnce(&mut Client) -> Op) -> (Op, EntryId) {
         // An operation that has ended may have the index that the new one gets.
         self.collect();
         let op = begin(&mut self.client);
@@ -51,25 +87,33 @@ impl Operations {
             self.by_op.resize(op.index() + 1, None);
         }
         self.by_op[op.index()] = Some(id);
-        id
+        (op, id)
     }
 
     /// Starts the read that [`Direct`] is for.
     #[inline]
-    pub(super) fn start_direct(&mut self, begin: impl FnOnce(&mut Client) -> Op) {
+    pub(super) fn start_direct(&mut self, begin: impl FnOnce(&mut Client) -> Op) -> Op {
         self.collect();
-        self.direct.op = Some(begin(&mut self.client));
+        let op = begin(&mut self.client);
+        self.direct.op = Some(op);
+        op
     }
 
     /// Returns the outcome of an operation that has ended. It is [`Error::NotInProgress`] if the
     /// program took it before or cancelled the operation.
     #[inline]
     pub(super) fn take(&mut self, id: EntryId) -> Option<Outcome> {
-        let outcome = self.completions.take(id);
-        if outcome.is_none() && !self.completions.is_known(id) {
-            return Some(Err(Error::NotInProgress));
-        }
-        outcome
+        let Some((outcome, bytes)) = self.completions.lend(id) else {
+            return (!self.completions.is_known(id)).then_some(Err(Error::NotInProgress));
+        };
+        Some(outcome.map(|kept| kept.join(Payload::Owned(mem::take(bytes)))))
+    }
+
+    /// Returns the oldest outcome for [`super::Client::next_completed`], with its bytes.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<(EntryId, Result<Kept, Error>, Vec<u8>)> {
+        let (id, outcome, bytes) = self.completions.next()?;
+        Some((id, outcome, mem::take(bytes)))
     }
 
     /// Gives an operation up. It has no outcome.
@@ -97,7 +141,7 @@ impl Operations {
         }
         let Some(&Some(id)) = self.by_op.get(done.op.index()) else { return };
         if self.completions.request(id).is_some_and(|op| *op == done.op) {
-            self.completions.end(id, |_| done.outcome.map(Answer::into_owned));
+            self.completions.end(id, |bytes| done.outcome.map(|answer| Kept::new(answer, bytes)));
         }
     }
 }
@@ -128,8 +172,15 @@ impl Slices for Operations {
 }
 
 impl Machine for Operations {
-    fn request(&mut self, _: Instant, _: Caller, _: Payload<'_>, _: Instant) -> Option<Message> {
-        None
+    fn request(
+        &mut self,
+        _: Instant,
+        _: Caller,
+        _: Payload<'_>,
+        _: Instant,
+        _: &mut Message,
+    ) -> Replied {
+        Replied::Later
     }
 
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
@@ -140,6 +191,11 @@ impl Machine for Operations {
 
     fn unreachable(&mut self, link: Link, why: &str) {
         self.client.unreachable(link, why);
+    }
+
+    #[inline]
+    fn has_output(&self) -> bool {
+        self.client.has_output()
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {

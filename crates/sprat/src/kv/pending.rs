@@ -26,8 +26,8 @@ impl OperationId {
 
 /// An operation in progress whose result is a `T`.
 ///
-/// The operation goes out with the client's next turn. Dropping a `Pending` discards its result
-/// and does not cancel the operation.
+/// The operation goes out at once over memory, and with the client's next turn over sockets.
+/// Dropping a `Pending` discards its result and does not cancel the operation.
 #[must_use = "a result that nothing waits for is lost"]
 pub struct Pending<'c, T> {
     shared: &'c Shared,

@@ -3,7 +3,7 @@
 use std::cell::{RefCell, RefMut};
 
 use sprat_proto::Instant;
-use sprat_store::client::{Client as Machine, Op};
+use sprat_store::client::{Call, Client as Machine, Op};
 
 use super::machine::{Operations, Outcome};
 use crate::completions::{Delivery, EntryId};
@@ -22,6 +22,29 @@ impl Inner {
     pub(super) fn times(&self) -> (Instant, Instant) {
         let now = self.worker.now();
         (now, now.after(self.timeout_ns))
+    }
+
+    /// Starts an operation. It goes out at once if it can, and otherwise with the next turn.
+    #[inline]
+    fn start(&mut self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> (Instant, EntryId) {
+        let (now, deadline) = self.times();
+        let machine = self.worker.machine();
+        let (op, id) = machine.start(|client| begin(client, deadline));
+        self.send(now, op);
+        (now, id)
+    }
+
+    /// Sends an operation that has just started, if it can go out at once.
+    #[inline]
+    pub(super) fn send(&mut self, now: Instant, op: Op) {
+        if let Some(call) = self.worker.machine().client.direct(now, op) {
+            let Call { link, tag, bytes, deadline } = call;
+            self.worker.node().call_bytes(now, link, tag, &bytes, deadline);
+            self.worker.machine().client.spare(bytes);
+        }
+        if self.worker.machine().client.has_output() {
+            self.worker.node().mark_unsent();
+        }
     }
 
     /// Waits for an operation.
@@ -52,12 +75,10 @@ impl Shared {
         self.inner.borrow_mut()
     }
 
-    /// Starts an operation that goes out with the next turn.
+    /// Starts an operation.
+    #[inline]
     pub(super) fn start(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> EntryId {
-        let mut inner = self.inner();
-        inner.worker.node().mark_unsent();
-        let (_, deadline) = inner.times();
-        inner.worker.machine().start(|client| begin(client, deadline))
+        self.inner().start(begin).1
     }
 
     /// Starts an operation whose outcome [`super::Client::next_completed`] returns.
@@ -70,8 +91,7 @@ impl Shared {
     /// Starts an operation, sends it at once and waits for it.
     pub(super) fn ask(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> Outcome {
         let mut inner = self.inner();
-        let (now, deadline) = inner.times();
-        let id = inner.worker.machine().start(|client| begin(client, deadline));
+        let (now, id) = inner.start(begin);
         inner.worker.node().send(now);
         inner.wait(id)
     }

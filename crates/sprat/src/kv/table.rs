@@ -106,7 +106,8 @@ impl<'c> Table<'c> {
         let mut inner = self.shared.inner();
         let (now, deadline) = inner.times();
         let machine = inner.worker.machine();
-        machine.start_direct(|client| client.read(self.id, key, condition.0, deadline));
+        let op = machine.start_direct(|client| client.read(self.id, key, condition.0, deadline));
+        inner.send(now, op);
         inner.worker.node().send(now);
         let outcome = loop {
             if let Some(outcome) = inner.worker.machine().direct.outcome.take() {

@@ -248,11 +248,13 @@ fn devices_that_are_made_or_shared_and_two_as_one() {
         ),
         (
             "fast+tap:dev=a,with=b,host=h,port=1",
-            "fast+tap has no key \"with\"; its keys are dev, bridge, host, port, mac, prefix, gateway, pcap",
+            "fast+tap has no key \"with\"; \
+             its keys are dev, bridge, host, port, mac, prefix, gateway, pcap",
         ),
         (
             "fast+shmnet:name=../x,host=h,port=1",
-            "name=\"../x\": 1 to 64 letters, digits, dots, underscores and hyphens, without a dot at the start",
+            "name=\"../x\": 1 to 64 letters, digits, dots, underscores and hyphens, \
+             without a dot at the start",
         ),
     ] {
         assert_eq!(refused(text), message);
@@ -307,7 +309,8 @@ proptest! {
 
     #[test]
     fn no_text_panics(text in any::<String>(), tail in r#"[a-z+:=,;"\\ ]{0,40}"#) {
-        for text in [text.clone(), tail.clone(), format!("{text}{tail}"), format!("tcp:{tail}{text}")] {
+        let both = [format!("{text}{tail}"), format!("tcp:{tail}{text}")];
+        for text in [text, tail].into_iter().chain(both) {
             if let Ok(all) = Locator::list(&text) {
                 for l in all {
                     let _ = l.kind();

@@ -25,7 +25,7 @@ use sprat_store::message::Status;
 use sprat_store::message::data;
 use sprat_store::ops::{Echo, Operation as _};
 
-use super::{Mark, Marks, Step};
+use super::{TraceEvent, TraceRecord, TraceRing};
 
 /// A layer, as tracepoints know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,7 @@ pub struct Call {
     rpc: u64,
     out: Leg,
     back: Leg,
-    marks: u64,
+    tracepoints: u64,
 }
 
 /// The cost of a request at its server.
@@ -91,7 +91,7 @@ pub struct Served {
     inward: Leg,
     service: u64,
     out: Leg,
-    marks: u64,
+    tracepoints: u64,
 }
 
 /// A round trip.
@@ -101,8 +101,8 @@ pub struct RoundTrip {
     pub parts_ns: [f64; PARTS],
     /// From its beginning to its end by the caller's clock, in nanoseconds.
     pub whole_ns: f64,
-    /// Marks on its way.
-    pub marks: u64,
+    /// The tracepoints on the request's way.
+    pub tracepoints: u64,
 }
 
 /// The samples that a server has returned.
@@ -116,7 +116,7 @@ pub struct Far {
 /// The method by which round trips were put together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Joined {
-    /// Both sides by one clock.
+    /// The client and the server read one clock.
     OneClock,
     /// Of two machines: the wire is what is left, halved.
     TwoClocks,
@@ -124,125 +124,131 @@ pub enum Joined {
     NearOnly,
 }
 
-fn layer(step: Step) -> Option<Layer> {
-    match step {
-        Step::Start | Step::Serve | Step::Done => Some(Layer::Program),
-        Step::Request | Step::Answer | Step::Transport | Step::Sent | Step::Received => {
-            Some(Layer::Transport)
-        }
-        Step::Ip | Step::SentIp | Step::ReceivedIp => Some(Layer::Ip),
-        Step::Send | Step::Flush | Step::Receive => Some(Layer::Driver),
-        Step::End | Step::Given => None,
+fn layer(kind: TraceEvent) -> Option<Layer> {
+    match kind {
+        TraceEvent::Start | TraceEvent::Serve | TraceEvent::Done => Some(Layer::Program),
+        TraceEvent::Request
+        | TraceEvent::Answer
+        | TraceEvent::Transport
+        | TraceEvent::Sent
+        | TraceEvent::Received => Some(Layer::Transport),
+        TraceEvent::Ip | TraceEvent::SentIp | TraceEvent::ReceivedIp => Some(Layer::Ip),
+        TraceEvent::Send | TraceEvent::Flush | TraceEvent::Receive => Some(Layer::Driver),
+        TraceEvent::End | TraceEvent::Given => None,
     }
 }
 
-/// The time of each layer between the first and the last of `marks`.
-fn spent(marks: &[Mark]) -> Spent {
+/// The time of each layer between the first and the last of `trace`.
+fn spent(trace: &[TraceRecord]) -> Spent {
     let mut spent = Spent::default();
     let mut last: Option<(u64, Layer)> = None;
-    for mark in marks.iter().filter(|mark| mark.step != Step::Given) {
+    for record in trace.iter().filter(|record| record.kind != TraceEvent::Given) {
         if let Some((since, layer)) = last {
-            spent[layer as usize] += mark.at.saturating_sub(since);
+            spent[layer as usize] += record.at.saturating_sub(since);
         }
-        last = layer(mark.step).map(|layer| (mark.at, layer));
+        last = layer(record.kind).map(|layer| (record.at, layer));
     }
     spent
 }
 
-/// The number of `marks` that took time.
-fn timed(marks: &[Mark]) -> u64 {
-    marks.iter().filter(|mark| mark.step != Step::Given).count() as u64
+/// The number of `trace` that took time.
+fn timed(trace: &[TraceRecord]) -> u64 {
+    trace.iter().filter(|record| record.kind != TraceEvent::Given).count() as u64
 }
 
-/// The path out, which begins with `marks[from]` and ends at the latest before `marks[until]`;
+/// The path out, which begins with `trace[from]` and ends at the latest before `trace[until]`;
 /// `given` finds the packet's send.
 fn outward(
-    marks: &[Mark],
+    trace: &[TraceRecord],
     from: usize,
     handed: usize,
     until: usize,
     rpc: u64,
 ) -> Option<(Leg, u64)> {
-    let steps = |range: std::ops::Range<usize>| range.clone().zip(&marks[range]);
-    let given =
-        steps(handed..until).find(|(_, m)| m.step == Step::Given && m.rpc == rpc).map(|(i, _)| i);
-    let flushed = steps(given.unwrap_or(handed)..until).find(|(_, m)| m.step == Step::Flush);
-    let sent_by = || steps(handed..given.unwrap_or(until)).rfind(|(_, m)| m.step == Step::Send);
+    let steps = |range: std::ops::Range<usize>| range.clone().zip(&trace[range]);
+    let given = steps(handed..until)
+        .find(|(_, m)| m.kind == TraceEvent::Given && m.rpc == rpc)
+        .map(|(i, _)| i);
+    let flushed = steps(given.unwrap_or(handed)..until).find(|(_, m)| m.kind == TraceEvent::Flush);
+    let sent_by =
+        || steps(handed..given.unwrap_or(until)).rfind(|(_, m)| m.kind == TraceEvent::Send);
     let (began, call) = flushed.or_else(sent_by)?;
-    let (end, left) =
-        steps(began..until).find(|(_, m)| matches!(m.step, Step::Sent | Step::SentIp))?;
-    let way = &marks[from..=end];
+    let (end, left) = steps(began..until)
+        .find(|(_, m)| matches!(m.kind, TraceEvent::Sent | TraceEvent::SentIp))?;
+    let way = &trace[from..=end];
     let leg = Leg { begin: way[0].at, end: left.at, turn: call.at, spent: spent(way) };
     // The last one only ends the way.
     Some((leg, timed(way) - 1))
 }
 
-/// The path in, which ends with `marks[to]` and begins with the poll that found the packet handed
-/// up at `marks[up]`, after `marks[from]`.
-fn inward(marks: &[Mark], from: usize, up: usize, to: usize) -> Option<(usize, Leg, u64)> {
-    let begin = from + marks[from..up].iter().rposition(|m| m.step == Step::Receive)?;
-    let got =
-        marks[begin..up].iter().find(|m| matches!(m.step, Step::Received | Step::ReceivedIp))?;
-    let way = &marks[begin..=to];
-    let leg = Leg { begin: way[0].at, end: marks[to].at, turn: got.at, spent: spent(way) };
+/// The path in, which ends with `trace[to]` and begins with the poll that found the packet handed
+/// up at `trace[up]`, after `trace[from]`.
+fn inward(trace: &[TraceRecord], from: usize, up: usize, to: usize) -> Option<(usize, Leg, u64)> {
+    let begin = from + trace[from..up].iter().rposition(|m| m.kind == TraceEvent::Receive)?;
+    let got = trace[begin..up]
+        .iter()
+        .find(|m| matches!(m.kind, TraceEvent::Received | TraceEvent::ReceivedIp))?;
+    let way = &trace[begin..=to];
+    let leg = Leg { begin: way[0].at, end: trace[to].at, turn: got.at, spent: spent(way) };
     // The first one was made while it was waited.
     Some((begin, leg, timed(way) - 1))
 }
 
 /// The operations of a caller that were one request each, or an echo of the IP layer.
 #[must_use]
-pub fn calls(marks: &[Mark]) -> Vec<Call> {
+pub fn calls(trace: &[TraceRecord]) -> Vec<Call> {
     let mut calls = Vec::new();
     let mut start = None;
-    for (i, mark) in marks.iter().enumerate() {
-        match (mark.step, start) {
-            (Step::Start, _) => start = Some(i),
-            (Step::End, Some(begin)) => calls.extend(call(marks, begin, i)),
+    for (i, record) in trace.iter().enumerate() {
+        match (record.kind, start) {
+            (TraceEvent::Start, _) => start = Some(i),
+            (TraceEvent::End, Some(begin)) => calls.extend(call(trace, begin, i)),
             _ => {}
         }
     }
     calls
 }
 
-fn call(marks: &[Mark], start: usize, end: usize) -> Option<Call> {
-    let of = |step| (start..end).filter(move |&i| marks[i].step == step);
-    let (request, done) = match (of(Step::Request).count(), of(Step::Done).count()) {
+fn call(trace: &[TraceRecord], start: usize, end: usize) -> Option<Call> {
+    let of = |kind| (start..end).filter(move |&i| trace[i].kind == kind);
+    let (request, done) = match (of(TraceEvent::Request).count(), of(TraceEvent::Done).count()) {
         (0, 0) => (start, end),
-        (1, 1) => (of(Step::Request).next()?, of(Step::Done).next()?),
+        (1, 1) => (of(TraceEvent::Request).next()?, of(TraceEvent::Done).next()?),
         _ => return None,
     };
-    let rpc = if request == start { 0 } else { marks[request].rpc };
-    if request > done || done != end && marks[done].rpc != rpc {
+    let rpc = if request == start { 0 } else { trace[request].rpc };
+    if request > done || done != end && trace[done].rpc != rpc {
         return None;
     }
-    let (found, back, marks_in) = inward(marks, request, done, end)?;
-    let (out, marks_out) = outward(marks, start, request, found, rpc)?;
-    Some(Call { rpc, out, back, marks: marks_out + marks_in })
+    let (found, back, tracepoints_in) = inward(trace, request, done, end)?;
+    let (out, tracepoints_out) = outward(trace, start, request, found, rpc)?;
+    Some(Call { rpc, out, back, tracepoints: tracepoints_out + tracepoints_in })
 }
 
 /// The requests that a server had one at a time.
 #[must_use]
-pub fn served(marks: &[Mark]) -> Vec<Served> {
-    let serves: Vec<usize> = (0..marks.len()).filter(|&i| marks[i].step == Step::Serve).collect();
+pub fn served(trace: &[TraceRecord]) -> Vec<Served> {
+    let serves: Vec<usize> =
+        (0..trace.len()).filter(|&i| trace[i].kind == TraceEvent::Serve).collect();
     let mut all = Vec::new();
     for (n, &serve) in serves.iter().enumerate() {
         let from = if n == 0 { 0 } else { serves[n - 1] };
-        let until = serves.get(n + 1).copied().unwrap_or(marks.len());
-        all.extend(serving(marks, from, serve, until));
+        let until = serves.get(n + 1).copied().unwrap_or(trace.len());
+        all.extend(serving(trace, from, serve, until));
     }
     all
 }
 
-fn serving(marks: &[Mark], from: usize, serve: usize, until: usize) -> Option<Served> {
-    let rpc = marks[serve].rpc;
-    let answer = serve + marks[serve..until].iter().position(|m| m.step == Step::Answer)?;
-    let (found, inward, marks_in) = inward(marks, from, serve, serve)?;
+fn serving(trace: &[TraceRecord], from: usize, serve: usize, until: usize) -> Option<Served> {
+    let rpc = trace[serve].rpc;
+    let answer = serve + trace[serve..until].iter().position(|m| m.kind == TraceEvent::Answer)?;
+    let (found, inward, tracepoints_in) = inward(trace, from, serve, serve)?;
     // An answer behind the look is another request's, and the look was its too.
-    let alone =
-        marks[answer].rpc == rpc && !marks[found..serve].iter().any(|m| m.step == Step::Answer);
-    let (out, marks_out) = outward(marks, answer, answer, until, rpc).filter(|_| alone)?;
-    let service = marks[answer].at.saturating_sub(marks[serve].at);
-    Some(Served { rpc, inward, service, out, marks: marks_in + marks_out + 1 })
+    let alone = trace[answer].rpc == rpc
+        && !trace[found..serve].iter().any(|m| m.kind == TraceEvent::Answer);
+    let (out, tracepoints_out) = outward(trace, answer, answer, until, rpc).filter(|_| alone)?;
+    let service = trace[answer].at.saturating_sub(trace[serve].at);
+    Some(Served { rpc, inward, service, out, tracepoints: tracepoints_in + tracepoints_out + 1 })
 }
 
 /// From a sender to a receiver: what the sender's driver did when the receiver had it already, the
@@ -269,7 +275,7 @@ fn by_one_clock(call: &Call, served: &Served, tick_ns: f64) -> Option<RoundTrip>
     Some(RoundTrip {
         parts_ns: ticks.map(|ticks| ticks as f64 * tick_ns),
         whole_ns: call.back.end.saturating_sub(call.out.begin) as f64 * tick_ns,
-        marks: call.marks + served.marks,
+        tracepoints: call.tracepoints + served.tracepoints,
     })
 }
 
@@ -310,7 +316,7 @@ fn by_two_clocks(call: &Call, served: &Served, tick_ns: f64, far_tick_ns: f64) -
     let whole_ns = call.back.end.saturating_sub(call.out.begin) as f64 * tick_ns;
     let left = (whole_ns - parts_ns.iter().sum::<f64>()) / 2.0;
     (parts_ns[4], parts_ns[12]) = (left, left);
-    RoundTrip { parts_ns, whole_ns, marks: call.marks + served.marks }
+    RoundTrip { parts_ns, whole_ns, tracepoints: call.tracepoints + served.tracepoints }
 }
 
 /// The caller's side alone.
@@ -320,15 +326,19 @@ fn near_only(call: &Call, tick_ns: f64) -> RoundTrip {
     RoundTrip {
         parts_ns: ticks.map(|ticks| ticks as f64 * tick_ns),
         whole_ns: call.back.end.saturating_sub(call.out.begin) as f64 * tick_ns,
-        marks: call.marks,
+        tracepoints: call.tracepoints,
     }
 }
 
 /// The round trips of `calls`, and how they were put together. What the server knows nothing of is
 /// left out, unless it knows nothing at all.
 #[must_use]
-pub fn round_trips(calls: &[Call], far: Option<&Far>, marks: &Marks) -> (Joined, Vec<RoundTrip>) {
-    let clock = marks.clock();
+pub fn round_trips(
+    calls: &[Call],
+    far: Option<&Far>,
+    trace: &TraceRing,
+) -> (Joined, Vec<RoundTrip>) {
+    let clock = trace.clock();
     round_trips_by(calls, far, machine(clock.is_counter()), clock.tick_ns())
 }
 
@@ -380,7 +390,7 @@ fn machine(is_counter: bool) -> [u8; 16] {
 /// The content of the echo that asks for samples.
 const ASK: &[u8] = b"sprat: your marks, please";
 const MAGIC: [u8; 8] = *b"sprmark1";
-/// Words of a sample.
+/// The number of 64-bit words that encode one sample.
 const WORDS: usize = 14;
 /// Bytes before the samples.
 const HEAD: usize = 8 + 16 + 8 + 8;
@@ -399,11 +409,11 @@ pub(crate) fn is_ask(request: &[u8]) -> bool {
 }
 
 /// The whole reply of a server that traces.
-pub(crate) fn answer(marks: &Marks) -> Vec<u8> {
-    let clock = marks.clock();
+pub(crate) fn answer(trace: &TraceRing) -> Vec<u8> {
+    let clock = trace.clock();
     let mut reply = data::head(Status::Ok).to_vec();
     let tick = (clock.tick_ns() * SHIFTED) as u64;
-    encode(&mut reply, machine(clock.is_counter()), tick, &served(&marks.since(0)));
+    encode(&mut reply, machine(clock.is_counter()), tick, &served(&trace.since(0)));
     reply
 }
 
@@ -412,7 +422,7 @@ fn encode(into: &mut Vec<u8>, machine: [u8; 16], tick: u64, served: &[Served]) {
     into.extend(machine);
     into.extend(tick.to_be_bytes());
     into.extend((served.len() as u64).to_be_bytes());
-    for Served { rpc, inward, service, out, marks } in served {
+    for Served { rpc, inward, service, out, tracepoints } in served {
         let [_, it, ip, id] = inward.spent;
         let [_, ot, op, od] = out.spent;
         let words: [u64; WORDS] = [
@@ -429,7 +439,7 @@ fn encode(into: &mut Vec<u8>, machine: [u8; 16], tick: u64, served: &[Served]) {
             ot,
             op,
             od,
-            *marks,
+            *tracepoints,
         ];
         words.iter().for_each(|word| into.extend(word.to_be_bytes()));
     }
@@ -448,7 +458,7 @@ impl Far {
         let machine = head[8..24].try_into().ok()?;
         let served = samples.chunks_exact(8 * WORDS).filter_map(|sample| {
             let words: Vec<u64> = sample.chunks_exact(8).filter_map(word).collect();
-            let [rpc, begin, got, serve, id, ip, it, service, left, turn, ot, op, od, marks] =
+            let [rpc, begin, got, serve, id, ip, it, service, left, turn, ot, op, od, tracepoints] =
                 words[..]
             else {
                 return None;
@@ -456,8 +466,8 @@ impl Far {
             let inward = Leg { begin, end: serve, turn: got, spent: [0, it, ip, id] };
             let out =
                 Leg { begin: serve.wrapping_add(service), end: left, turn, spent: [0, ot, op, od] };
-            let marks = marks.min(u64::from(u32::MAX));
-            Some(Served { rpc, inward, service, out, marks })
+            let tracepoints = tracepoints.min(u64::from(u32::MAX));
+            Some(Served { rpc, inward, service, out, tracepoints })
         });
         Some(Self { machine, tick_ns: tick as f64 / SHIFTED, served: served.collect() })
     }

@@ -10,93 +10,93 @@ use super::watch::TracedNic;
 use super::*;
 use crate::device::{AnyNic, Nic, bond, pcap};
 
-/// Marks with times of our own making.
+/// Records with times that a test chooses.
 #[derive(Default)]
 struct Script {
     at: u64,
-    marks: Vec<Mark>,
+    trace: Vec<TraceRecord>,
 }
 
 impl Script {
-    /// `step` after `ticks` more.
-    fn then(&mut self, ticks: u64, step: Step, rpc: u64) -> u64 {
+    /// `kind` after `ticks` more.
+    fn then(&mut self, ticks: u64, kind: TraceEvent, rpc: u64) -> u64 {
         self.at += ticks;
-        self.marks.push(Mark { at: self.at, step, rpc });
+        self.trace.push(TraceRecord { at: self.at, kind, rpc });
         self.at
     }
 
     fn at(at: u64) -> Self {
-        Self { at, marks: Vec::new() }
+        Self { at, trace: Vec::new() }
     }
 }
 
-/// A way out over IP: caller or service 3, transport 5, IP 7, driver 11 in all; from a mark that
+/// A way out over IP: caller or service 3, transport 5, IP 7, driver 11 in all; from a record that
 /// has been made.
 fn out_over_ip(script: &mut Script, rpc: u64) {
-    script.then(5, Step::Ip, 0);
-    script.then(3, Step::Send, 0);
-    script.then(1, Step::SentIp, 0);
-    script.then(2, Step::Transport, 0);
-    script.then(0, Step::Given, rpc);
-    script.then(0, Step::Ip, 0);
-    script.then(2, Step::Flush, 0);
-    script.then(10, Step::SentIp, 0);
-    script.then(100, Step::Transport, 0);
+    script.then(5, TraceEvent::Ip, 0);
+    script.then(3, TraceEvent::Send, 0);
+    script.then(1, TraceEvent::SentIp, 0);
+    script.then(2, TraceEvent::Transport, 0);
+    script.then(0, TraceEvent::Given, rpc);
+    script.then(0, TraceEvent::Ip, 0);
+    script.then(2, TraceEvent::Flush, 0);
+    script.then(10, TraceEvent::SentIp, 0);
+    script.then(100, TraceEvent::Transport, 0);
 }
 
 /// A way in: driver 13, IP 17, transport 19.
-fn in_over_ip(script: &mut Script, waited: u64, up: Step, rpc: u64) {
-    script.then(waited, Step::Receive, 0);
-    script.then(13, Step::ReceivedIp, 0);
-    script.then(17, Step::Transport, 0);
+fn in_over_ip(script: &mut Script, waited: u64, up: TraceEvent, rpc: u64) {
+    script.then(waited, TraceEvent::Receive, 0);
+    script.then(13, TraceEvent::ReceivedIp, 0);
+    script.then(17, TraceEvent::Transport, 0);
     script.then(19, up, rpc);
 }
 
 /// One request over IP, with the server's side; the wire takes `there` and `back`, 100 more to the
 /// sender than to the wire at the end of each way out.
-fn over_ip(begin: u64, there: u64, back: u64, rpc: u64) -> (Vec<Mark>, Vec<Mark>) {
+fn over_ip(begin: u64, there: u64, back: u64, rpc: u64) -> (Vec<TraceRecord>, Vec<TraceRecord>) {
     let mut client = Script::at(begin);
-    client.then(0, Step::Start, 0);
-    client.then(3, Step::Request, rpc);
+    client.then(0, TraceEvent::Start, 0);
+    client.then(3, TraceEvent::Request, rpc);
     out_over_ip(&mut client, rpc);
     let mut server = Script::at(client.at - 100);
-    in_over_ip(&mut server, there, Step::Serve, rpc);
-    server.then(23, Step::Answer, rpc);
+    in_over_ip(&mut server, there, TraceEvent::Serve, rpc);
+    server.then(23, TraceEvent::Answer, rpc);
     out_over_ip(&mut server, rpc);
-    let mut client = Script { at: server.at - 100, marks: client.marks };
-    in_over_ip(&mut client, back, Step::Done, rpc);
-    client.then(29, Step::End, 0);
-    (client.marks, server.marks)
+    let mut client = Script { at: server.at - 100, trace: client.trace };
+    in_over_ip(&mut client, back, TraceEvent::Done, rpc);
+    client.then(29, TraceEvent::End, 0);
+    (client.trace, server.trace)
 }
 
-fn far(marks: &Marks) -> Far {
-    Far::parse(&answer(marks)[4..]).unwrap()
+fn far(trace: &TraceRing) -> Far {
+    Far::parse(&answer(trace)[4..]).unwrap()
 }
 
-/// Marks that hold these.
-fn ring(marks: &[Mark]) -> Marks {
-    let ring = Marks::new();
-    marks.iter().for_each(|mark| ring.at(mark.at, mark.step, mark.rpc));
+/// A ring with these records.
+fn ring(trace: &[TraceRecord]) -> TraceRing {
+    let ring = TraceRing::new();
+    trace.iter().for_each(|record| ring.at(record.at, record.kind, record.rpc));
     ring
 }
 
-fn ticks(trip: &RoundTrip, marks: &Marks) -> Vec<u64> {
-    trip.parts_ns.iter().map(|ns| (ns / marks.clock().tick_ns()).round() as u64).collect()
+fn ticks(trip: &RoundTrip, trace: &TraceRing) -> Vec<u64> {
+    trip.parts_ns.iter().map(|ns| (ns / trace.clock().tick_ns()).round() as u64).collect()
 }
 
 #[test]
 fn each_layer_gets_what_it_took() {
     let (client, server) = over_ip(1000, 40, 50, 7);
-    let marks = ring(&server);
-    let (joined, trips) = round_trips(&calls(&client), Some(&far(&marks)), &marks);
+    let trace = ring(&server);
+    let (joined, trips) = round_trips(&calls(&client), Some(&far(&trace)), &trace);
     assert_eq!((joined, trips.len()), (Joined::OneClock, 1));
     let expected = [3, 5, 7, 11, 40, 13, 17, 19, 23, 5, 7, 11, 50, 13, 17, 19, 29, 0];
-    assert_eq!(ticks(&trips[0], &marks), expected);
-    let whole = (trips[0].whole_ns / marks.clock().tick_ns()).round() as u64;
+    assert_eq!(ticks(&trips[0], &trace), expected);
+    let whole = (trips[0].whole_ns / trace.clock().tick_ns()).round() as u64;
     assert_eq!(whole, expected.iter().sum::<u64>());
     // Seven on the way out before it is sent, one when it began; three and the end on the way back;
     // the server's.
-    assert_eq!(trips[0].marks, 8 + 4 + 3 + 1 + 7);
+    assert_eq!(trips[0].tracepoints, 8 + 4 + 3 + 1 + 7);
 }
 
 #[test]
@@ -104,30 +104,30 @@ fn what_both_ends_do_at_once_counts_once() {
     // The server finds the packet 6 before the caller's driver is done, by a look that began 8
     // before.
     let mut client = Script::at(0);
-    client.then(0, Step::Start, 0);
-    client.then(3, Step::Request, 1);
-    client.then(5, Step::Send, 0);
-    client.then(20, Step::Sent, 0);
-    client.then(0, Step::Given, 1);
+    client.then(0, TraceEvent::Start, 0);
+    client.then(3, TraceEvent::Request, 1);
+    client.then(5, TraceEvent::Send, 0);
+    client.then(20, TraceEvent::Sent, 0);
+    client.then(0, TraceEvent::Given, 1);
     let mut server = Script::at(20);
-    server.then(0, Step::Receive, 0);
-    server.then(2, Step::Received, 0);
-    server.then(1, Step::Serve, 1);
-    server.then(4, Step::Answer, 1);
-    server.then(1, Step::Send, 0);
-    server.then(30, Step::Sent, 0);
-    server.then(0, Step::Given, 1);
+    server.then(0, TraceEvent::Receive, 0);
+    server.then(2, TraceEvent::Received, 0);
+    server.then(1, TraceEvent::Serve, 1);
+    server.then(4, TraceEvent::Answer, 1);
+    server.then(1, TraceEvent::Send, 0);
+    server.then(30, TraceEvent::Sent, 0);
+    server.then(0, TraceEvent::Given, 1);
     // The caller's look began before the server's driver did, and found the reply.
     let mut client = Script { at: 26, ..client };
-    client.marks.retain(|m| m.at <= 28);
-    client.then(0, Step::Receive, 0);
-    client.then(14, Step::Received, 0);
-    client.then(2, Step::Done, 1);
-    client.then(2, Step::End, 0);
-    let marks = ring(&server.marks);
-    let (_, trips) = round_trips(&calls(&client.marks), Some(&far(&marks)), &marks);
+    client.trace.retain(|m| m.at <= 28);
+    client.then(0, TraceEvent::Receive, 0);
+    client.then(14, TraceEvent::Received, 0);
+    client.then(2, TraceEvent::Done, 1);
+    client.then(2, TraceEvent::End, 0);
+    let trace = ring(&server.trace);
+    let (_, trips) = round_trips(&calls(&client.trace), Some(&far(&trace)), &trace);
     let expected = [3, 5, 0, 12, 0, 2, 0, 1, 4, 1, 0, 0, 0, 12, 0, 2, 2, 0];
-    assert_eq!(ticks(&trips[0], &marks), expected);
+    assert_eq!(ticks(&trips[0], &trace), expected);
     assert_eq!(expected.iter().sum::<u64>(), client.at);
 }
 
@@ -140,10 +140,10 @@ fn the_parts_add_up_whatever_happens_when() {
         // The server's clock goes with the caller's, but what it does overlaps the caller's driver
         // by up to all of it.
         let early = rng.below(100);
-        let server: Vec<Mark> =
-            server.into_iter().map(|m| Mark { at: m.at - early, ..m }).collect();
-        let marks = ring(&server);
-        let (_, trips) = round_trips(&calls(&client), Some(&far(&marks)), &marks);
+        let server: Vec<TraceRecord> =
+            server.into_iter().map(|m| TraceRecord { at: m.at - early, ..m }).collect();
+        let trace = ring(&server);
+        let (_, trips) = round_trips(&calls(&client), Some(&far(&trace)), &trace);
         for trip in &trips {
             let sum = trip.parts_ns.iter().sum::<f64>();
             assert!((sum - trip.whole_ns).abs() < 1e-6 * trip.whole_ns, "{trip:?}");
@@ -156,49 +156,49 @@ fn the_parts_add_up_whatever_happens_when() {
 #[test]
 fn clocks_of_two_machines_leave_the_wire_its_rest() {
     let (client, server) = over_ip(1000, 40, 50, 7);
-    let marks = ring(&server);
-    let mut said = answer(&marks);
+    let trace = ring(&server);
+    let mut said = answer(&trace);
     said[4 + 8] ^= 0x80;
     let far = Far::parse(&said[4..]).unwrap();
-    let (joined, trips) = round_trips(&calls(&client), Some(&far), &marks);
+    let (joined, trips) = round_trips(&calls(&client), Some(&far), &trace);
     assert_eq!(joined, Joined::TwoClocks);
-    let parts = ticks(&trips[0], &marks);
+    let parts = ticks(&trips[0], &trace);
     assert_eq!((parts[4], parts[12], parts[8], parts[3]), (45, 45, 23, 11));
     let sum = trips[0].parts_ns.iter().sum::<f64>();
     assert!((sum - trips[0].whole_ns).abs() < 1e-6 * sum);
 }
 
 #[test]
-fn who_keeps_no_marks_is_far_away() {
+fn a_server_without_tracing_is_far_away() {
     let (client, _) = over_ip(1000, 40, 50, 7);
-    let marks = ring(&[]);
+    let trace = ring(&[]);
     assert_eq!(Far::parse(ask()).is_none(), Far::parse(&[]).is_none());
-    let (joined, trips) = round_trips(&calls(&client), None, &marks);
+    let (joined, trips) = round_trips(&calls(&client), None, &trace);
     assert_eq!(joined, Joined::NearOnly);
     let expected = [3, 5, 7, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13, 17, 19, 29, 40 + 49 + 23 + 23 + 50];
-    assert_eq!(ticks(&trips[0], &marks), expected);
+    assert_eq!(ticks(&trips[0], &trace), expected);
 }
 
 #[test]
 fn an_echo_of_the_ip_layer_needs_no_transport() {
     let mut client = Script::at(5);
-    for (ticks, step) in [
-        (0, Step::Start),
-        (0, Step::Ip),
-        (7, Step::Send),
-        (2, Step::SentIp),
-        (1, Step::Flush),
-        (9, Step::SentIp),
-        (100, Step::Receive),
-        (13, Step::ReceivedIp),
-        (17, Step::End),
+    for (ticks, kind) in [
+        (0, TraceEvent::Start),
+        (0, TraceEvent::Ip),
+        (7, TraceEvent::Send),
+        (2, TraceEvent::SentIp),
+        (1, TraceEvent::Flush),
+        (9, TraceEvent::SentIp),
+        (100, TraceEvent::Receive),
+        (13, TraceEvent::ReceivedIp),
+        (17, TraceEvent::End),
     ] {
-        client.then(ticks, step, 0);
+        client.then(ticks, kind, 0);
     }
-    let marks = ring(&[]);
-    let (_, trips) = round_trips(&calls(&client.marks), None, &marks);
+    let trace = ring(&[]);
+    let (_, trips) = round_trips(&calls(&client.trace), None, &trace);
     assert_eq!(
-        ticks(&trips[0], &marks),
+        ticks(&trips[0], &trace),
         [0, 0, 8, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13, 17, 0, 0, 100]
     );
 }
@@ -207,34 +207,34 @@ fn an_echo_of_the_ip_layer_needs_no_transport() {
 fn frames_are_matched_by_when_they_came() {
     let side = |begin: u64, rpc| {
         let mut client = Script::at(begin);
-        client.then(0, Step::Start, 0);
-        client.then(3, Step::Request, rpc);
-        client.then(5, Step::Flush, 0);
-        client.then(11, Step::Sent, 0);
+        client.then(0, TraceEvent::Start, 0);
+        client.then(3, TraceEvent::Request, rpc);
+        client.then(5, TraceEvent::Flush, 0);
+        client.then(11, TraceEvent::Sent, 0);
         let mut server = Script::at(client.at);
-        server.then(40, Step::Receive, 0);
-        server.then(13, Step::Received, 0);
-        server.then(0, Step::Serve, 0);
-        server.then(23, Step::Answer, 0);
-        server.then(5, Step::Flush, 0);
-        server.then(11, Step::Sent, 0);
+        server.then(40, TraceEvent::Receive, 0);
+        server.then(13, TraceEvent::Received, 0);
+        server.then(0, TraceEvent::Serve, 0);
+        server.then(23, TraceEvent::Answer, 0);
+        server.then(5, TraceEvent::Flush, 0);
+        server.then(11, TraceEvent::Sent, 0);
         let mut client = Script { at: server.at, ..client };
-        client.then(50, Step::Receive, 0);
-        client.then(13, Step::Received, 0);
-        client.then(0, Step::Done, rpc);
-        client.then(29, Step::End, 0);
-        (client.marks, server.marks)
+        client.then(50, TraceEvent::Receive, 0);
+        client.then(13, TraceEvent::Received, 0);
+        client.then(0, TraceEvent::Done, rpc);
+        client.then(29, TraceEvent::End, 0);
+        (client.trace, server.trace)
     };
-    let (mut near, mut far_marks) = side(1000, 5);
+    let (mut near, mut far_records) = side(1000, 5);
     let (more, more_far) = side(5000, 6);
     near.extend(more);
-    far_marks.extend(more_far);
-    let marks = ring(&far_marks);
-    let (_, trips) = round_trips(&calls(&near), Some(&far(&marks)), &marks);
+    far_records.extend(more_far);
+    let trace = ring(&far_records);
+    let (_, trips) = round_trips(&calls(&near), Some(&far(&trace)), &trace);
     assert_eq!(trips.len(), 2);
     for trip in &trips {
         let expected = [3, 5, 0, 11, 40, 13, 0, 0, 23, 5, 0, 11, 50, 13, 0, 0, 29, 0];
-        assert_eq!(ticks(trip, &marks), expected);
+        assert_eq!(ticks(trip, &trace), expected);
     }
 }
 
@@ -248,31 +248,32 @@ fn what_makes_no_sense_is_left_out() {
     assert!(calls(&client[..client.len() - 1]).is_empty());
     assert_eq!((served(&server).len(), served(&server[..5]).len()), (1, 0));
     // The reply arrived before it was sent.
-    let marks = ring(&server.iter().map(|m| Mark { at: m.at + 1000, ..*m }).collect::<Vec<_>>());
-    assert!(round_trips(&calls(&client), Some(&far(&marks)), &marks).1.is_empty());
-    // Another one's marks.
+    let trace =
+        ring(&server.iter().map(|m| TraceRecord { at: m.at + 1000, ..*m }).collect::<Vec<_>>());
+    assert!(round_trips(&calls(&client), Some(&far(&trace)), &trace).1.is_empty());
+    // Another one's trace.
     let other = ring(&over_ip(1000, 40, 50, 8).1);
     assert!(round_trips(&calls(&client), Some(&far(&other)), &other).1.is_empty());
 }
 
 #[test]
-fn any_marks_at_all_do_no_harm() {
+fn random_records_do_no_harm() {
     let mut rng = Rng::seeded(3);
     for _ in 0..300 {
         let len = rng.below(60);
-        let mut marks: Vec<Mark> = (0..len)
-            .map(|_| Mark {
+        let mut trace: Vec<TraceRecord> = (0..len)
+            .map(|_| TraceRecord {
                 at: rng.below(500),
-                step: STEPS[rng.below(16) as usize],
+                kind: EVENTS[rng.below(16) as usize],
                 rpc: rng.below(3),
             })
             .collect();
         if rng.below(2) == 0 {
-            marks.sort_by_key(|mark| mark.at);
+            trace.sort_by_key(|record| record.at);
         }
-        let ring = ring(&marks);
+        let ring = ring(&trace);
         let far = far(&ring);
-        for trip in round_trips(&calls(&marks), Some(&far), &ring).1 {
+        for trip in round_trips(&calls(&trace), Some(&far), &ring).1 {
             assert!(trip.whole_ns >= 0.0);
         }
     }
@@ -280,8 +281,8 @@ fn any_marks_at_all_do_no_harm() {
 
 #[test]
 fn what_a_server_says_is_taken_whole_or_not_at_all() {
-    let marks = ring(&over_ip(1000, 40, 50, 7).1);
-    let said = answer(&marks);
+    let trace = ring(&over_ip(1000, 40, 50, 7).1);
+    let said = answer(&trace);
     assert_eq!(said.len(), 4 + 40 + 14 * 8);
     for len in 4..said.len() {
         assert!(Far::parse(&said[4..len]).is_none());
@@ -293,29 +294,29 @@ fn what_a_server_says_is_taken_whole_or_not_at_all() {
         let at = 4 + rng.below(lie.len() as u64 - 4) as usize;
         lie[at] = rng.below(256) as u8;
         if let Some(far) = Far::parse(&lie[4..]) {
-            let _ = round_trips(&calls(&client), Some(&far), &marks);
+            let _ = round_trips(&calls(&client), Some(&far), &trace);
         }
     }
     let lie: Vec<u8> = [&said[..4 + 40], &[0xff; 14 * 8]].concat();
     let far = Far::parse(&lie[4..]).unwrap();
-    let _ = round_trips(&calls(&client), Some(&far), &marks);
+    let _ = round_trips(&calls(&client), Some(&far), &trace);
 }
 
 #[test]
 fn a_ring_keeps_the_last_ones() {
-    let marks = Marks::new();
+    let trace = TraceRing::new();
     for n in 0..ROOM as u64 + 3 {
-        marks.at(n, Step::Send, n);
+        trace.at(n, TraceEvent::Send, n);
     }
-    assert_eq!(marks.count(), ROOM as u64 + 3);
-    let all = marks.since(0);
-    assert_eq!((all.len(), all[0].rpc, all[0].step), (ROOM, 3, Step::Send));
-    assert_eq!(marks.since(ROOM as u64).len(), 3);
-    assert!(marks.cost() > 0.0 && marks.count() == ROOM as u64 + 3);
-    for step in STEPS {
-        marks.at(1, step, u64::MAX >> 4);
-        let last = marks.since(marks.count() - 1);
-        assert_eq!(last, [Mark { at: 1, step, rpc: u64::MAX >> 4 }]);
+    assert_eq!(trace.count(), ROOM as u64 + 3);
+    let all = trace.since(0);
+    assert_eq!((all.len(), all[0].rpc, all[0].kind), (ROOM, 3, TraceEvent::Send));
+    assert_eq!(trace.since(ROOM as u64).len(), 3);
+    assert!(trace.cost() > 0.0 && trace.count() == ROOM as u64 + 3);
+    for kind in EVENTS {
+        trace.at(1, kind, u64::MAX >> 4);
+        let last = trace.since(trace.count() - 1);
+        assert_eq!(last, [TraceRecord { at: 1, kind, rpc: u64::MAX >> 4 }]);
     }
 }
 
@@ -380,12 +381,12 @@ impl Nic for Takes {
 fn wrappers_call_what_they_are_called_by() {
     let fd = || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let nic = || -> AnyNic { Box::new(Takes { fd: fd(), whole: 0, behind: 0 }) };
-    let marks = Marks::new();
+    let trace = TraceRing::new();
     let folder = tempfile::tempdir().unwrap();
     let captured = pcap::Capture::new(nic(), &folder.path().join("capture"), 1 << 20).unwrap();
     let bond = bond::Bond::new(vec![nic(), nic()]).unwrap();
     let wrappers: Vec<(AnyNic, usize)> = vec![
-        (Box::new(TracedNic::new(nic(), marks)), 7),
+        (Box::new(TracedNic::new(nic(), trace)), 7),
         (Box::new(captured), 7),
         (Box::new(bond), 14),
         (Box::new(nic()), 7),

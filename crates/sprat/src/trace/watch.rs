@@ -12,7 +12,7 @@ use sprat_proto::node::Transport;
 use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
 use sprat_proto::{Addr, Datagrams, Instant, TimedDatagrams};
 
-use super::{Marks, Step, sample};
+use super::{TraceEvent, TraceRing, sample};
 use crate::device::{AnyNic, Nic};
 use crate::driver::Driver;
 use crate::locator::Locator;
@@ -23,7 +23,7 @@ use crate::transport::SystemTransport;
 #[derive(Debug)]
 pub(crate) struct Traced<D> {
     inner: D,
-    marks: Marks,
+    trace: TraceRing,
     over_ip: bool,
     /// Something was sent since the last flush.
     unflushed: bool,
@@ -31,18 +31,21 @@ pub(crate) struct Traced<D> {
 
 impl<D: Driver> Traced<D> {
     /// Wraps `inner`; `over_ip` if the device below it is traced.
-    pub(crate) fn new(inner: D, marks: Marks, over_ip: bool) -> Self {
-        Self { inner, marks, over_ip, unflushed: false }
+    pub(crate) fn new(inner: D, trace: TraceRing, over_ip: bool) -> Self {
+        Self { inner, trace, over_ip, unflushed: false }
     }
 
     /// Records a call into the layer.
     #[inline]
-    fn inside<T>(&mut self, step: Step, call: impl FnOnce(&mut D) -> T) -> T {
-        let (begin, end) =
-            if self.over_ip { (Step::Ip, Step::Transport) } else { (step, Step::Sent) };
-        self.marks.now(begin, 0);
+    fn inside<T>(&mut self, kind: TraceEvent, call: impl FnOnce(&mut D) -> T) -> T {
+        let (begin, end) = if self.over_ip {
+            (TraceEvent::Ip, TraceEvent::Transport)
+        } else {
+            (kind, TraceEvent::Sent)
+        };
+        self.trace.now(begin, 0);
         let result = call(&mut self.inner);
-        self.marks.now(end, 0);
+        self.trace.now(end, 0);
         result
     }
 }
@@ -53,15 +56,15 @@ impl<D: Driver> Datagrams for Traced<D> {
         if self.over_ip {
             let n = self.inner.recv_burst();
             if n > 0 {
-                self.marks.now(Step::Transport, 0);
+                self.trace.now(TraceEvent::Transport, 0);
             }
             return n;
         }
-        let begin = self.marks.ticks();
+        let begin = self.trace.ticks();
         let n = self.inner.recv_burst();
         if n > 0 {
-            self.marks.at(begin, Step::Receive, 0);
-            self.marks.now(Step::Received, 0);
+            self.trace.at(begin, TraceEvent::Receive, 0);
+            self.trace.now(TraceEvent::Received, 0);
         }
         n
     }
@@ -74,13 +77,13 @@ impl<D: Driver> Datagrams for Traced<D> {
     #[inline]
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         self.unflushed = true;
-        self.inside(Step::Send, |inner| inner.send(to, parts))
+        self.inside(TraceEvent::Send, |inner| inner.send(to, parts))
     }
 
     #[inline]
     fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.unflushed = true;
-        self.inside(Step::Send, |inner| inner.send_short(to, head, body))
+        self.inside(TraceEvent::Send, |inner| inner.send_short(to, head, body))
     }
 
     #[inline]
@@ -90,7 +93,7 @@ impl<D: Driver> Datagrams for Traced<D> {
             return self.inner.flush();
         }
         self.unflushed = false;
-        self.inside(Step::Flush, D::flush);
+        self.inside(TraceEvent::Flush, D::flush);
     }
 
     fn gone(&mut self) -> Option<Addr> {
@@ -146,24 +149,24 @@ impl<D: Driver> Driver for Traced<D> {
 /// A device whose calls from the IP layer are traced.
 pub(crate) struct TracedNic {
     inner: AnyNic,
-    marks: Marks,
+    trace: TraceRing,
     unflushed: bool,
 }
 
 impl TracedNic {
-    pub(crate) fn new(inner: AnyNic, marks: Marks) -> Self {
-        Self { inner, marks, unflushed: false }
+    pub(crate) fn new(inner: AnyNic, trace: TraceRing) -> Self {
+        Self { inner, trace, unflushed: false }
     }
 }
 
 impl Device for TracedNic {
     #[inline]
     fn recv_burst(&mut self) -> usize {
-        let begin = self.marks.ticks();
+        let begin = self.trace.ticks();
         let n = self.inner.recv_burst();
         if n > 0 {
-            self.marks.at(begin, Step::Receive, 0);
-            self.marks.now(Step::ReceivedIp, 0);
+            self.trace.at(begin, TraceEvent::Receive, 0);
+            self.trace.now(TraceEvent::ReceivedIp, 0);
         }
         n
     }
@@ -176,9 +179,9 @@ impl Device for TracedNic {
     #[inline]
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         self.unflushed = true;
-        self.marks.now(Step::Send, 0);
+        self.trace.now(TraceEvent::Send, 0);
         let sent = self.inner.send(parts, offload);
-        self.marks.now(Step::SentIp, 0);
+        self.trace.now(TraceEvent::SentIp, 0);
         sent
     }
 
@@ -191,9 +194,9 @@ impl Device for TracedNic {
         offload: Offload,
     ) -> Sent {
         self.unflushed = true;
-        self.marks.now(Step::Send, 0);
+        self.trace.now(TraceEvent::Send, 0);
         let sent = self.inner.send_with_headers(headers, parts, len, offload);
-        self.marks.now(Step::SentIp, 0);
+        self.trace.now(TraceEvent::SentIp, 0);
         sent
     }
 
@@ -203,9 +206,9 @@ impl Device for TracedNic {
             return self.inner.flush();
         }
         self.unflushed = false;
-        self.marks.now(Step::Flush, 0);
+        self.trace.now(TraceEvent::Flush, 0);
         self.inner.flush();
-        self.marks.now(Step::SentIp, 0);
+        self.trace.now(TraceEvent::SentIp, 0);
     }
 
     fn info(&self) -> Info {
@@ -247,7 +250,7 @@ impl Nic for TracedNic {
 /// layer, the driver's.
 pub(crate) struct TracedTransport<T> {
     inner: T,
-    marks: Marks,
+    trace: TraceRing,
     frames: bool,
     /// Frames: something was handed in since the last output.
     unsent: bool,
@@ -262,8 +265,8 @@ const ASKING: usize = 16;
 
 impl<T: SystemTransport> TracedTransport<T> {
     /// Wraps `inner`; `frames` if `inner` itself records no tracepoint.
-    pub(crate) fn new(inner: T, marks: Marks, frames: bool) -> Self {
-        Self { inner, marks, frames, unsent: false, looked: 0, asking: Vec::new() }
+    pub(crate) fn new(inner: T, trace: TraceRing, frames: bool) -> Self {
+        Self { inner, trace, frames, unsent: false, looked: 0, asking: Vec::new() }
     }
 
     /// Sends a request by `send`, and records that if nothing in the transport does.
@@ -274,11 +277,11 @@ impl<T: SystemTransport> TracedTransport<T> {
         if !self.frames {
             return send(&mut self.inner);
         }
-        let begin = self.marks.ticks();
+        let begin = self.trace.ticks();
         let result = send(&mut self.inner);
         if let Ok(rpc) = &result {
             self.unsent = true;
-            self.marks.at(begin, Step::Request, rpc.0);
+            self.trace.at(begin, TraceEvent::Request, rpc.0);
         }
         result
     }
@@ -286,16 +289,16 @@ impl<T: SystemTransport> TracedTransport<T> {
 
 /// Records the events of a transport of frames. Its requests have no number that both ends know, so
 /// the server's tracepoints carry none.
-fn mark_event(marks: &Marks, looked: u64, event: &Event<'_>) {
-    let (step, rpc) = match event {
-        Event::Request { .. } => (Step::Serve, 0),
-        Event::Response { rpc, .. } => (Step::Done, rpc.0),
+fn mark_event(trace: &TraceRing, looked: u64, event: &Event<'_>) {
+    let (kind, rpc) = match event {
+        Event::Request { .. } => (TraceEvent::Serve, 0),
+        Event::Response { rpc, .. } => (TraceEvent::Done, rpc.0),
         _ => return,
     };
-    let now = marks.ticks();
-    marks.at(looked, Step::Receive, 0);
-    marks.at(now, Step::Received, 0);
-    marks.at(now, step, rpc);
+    let now = trace.ticks();
+    trace.at(looked, TraceEvent::Receive, 0);
+    trace.at(now, TraceEvent::Received, 0);
+    trace.at(now, kind, rpc);
 }
 
 impl<T: SystemTransport> Transport for TracedTransport<T> {
@@ -304,7 +307,7 @@ impl<T: SystemTransport> Transport for TracedTransport<T> {
         if !self.frames {
             return self.inner.input(now);
         }
-        self.looked = self.marks.ticks();
+        self.looked = self.trace.ticks();
         self.inner.input(now)
     }
 
@@ -321,7 +324,7 @@ impl<T: SystemTransport> Transport for TracedTransport<T> {
             return None;
         }
         if self.frames {
-            mark_event(&self.marks, self.looked, &event);
+            mark_event(&self.trace, self.looked, &event);
         }
         Some(event)
     }
@@ -329,15 +332,15 @@ impl<T: SystemTransport> Transport for TracedTransport<T> {
     #[inline]
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
         for rpc in std::mem::take(&mut self.asking) {
-            self.inner.reply(now, rpc, &mut sample::answer(&self.marks).into());
+            self.inner.reply(now, rpc, &mut sample::answer(&self.trace).into());
         }
         if !self.unsent {
             return self.inner.output(now, memory);
         }
         self.unsent = false;
-        self.marks.now(Step::Flush, 0);
+        self.trace.now(TraceEvent::Flush, 0);
         let more = self.inner.output(now, memory);
-        self.marks.now(Step::Sent, 0);
+        self.trace.now(TraceEvent::Sent, 0);
         more
     }
 
@@ -366,11 +369,17 @@ impl<T: SystemTransport> Transport for TracedTransport<T> {
     fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
         if self.frames {
             self.unsent = true;
-            self.marks.now(Step::Answer, 0);
+            self.trace.now(TraceEvent::Answer, 0);
         }
         self.inner.reply(now, rpc, message);
     }
 
+    fn peek_requests(&self, each: &mut dyn FnMut(&[u8])) {
+        self.inner.peek_requests(each);
+    }
+    fn has_output(&self) -> bool {
+        self.unsent || !self.asking.is_empty() || self.inner.has_output()
+    }
     fn released(&mut self) -> Option<Slice> {
         self.inner.released()
     }

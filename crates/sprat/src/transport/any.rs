@@ -41,6 +41,16 @@ impl Transport for AnyTransport {
     }
 
     #[inline(always)]
+    fn peek_requests(&self, each: &mut dyn FnMut(&[u8])) {
+        on!(self, t => t.peek_requests(each));
+    }
+
+    #[inline(always)]
+    fn has_output(&self) -> bool {
+        on!(self, t => t.has_output())
+    }
+
+    #[inline(always)]
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
         on!(self, t => t.output(now, memory))
     }

@@ -1,76 +1,67 @@
-//! Requests and replies as frames on connections, whatever carries them: kernel TCP
+//! Requests and replies as frames on connections, over any carrier: kernel TCP
 //! ([`crate::transport::tcp`]) or queue pairs ([`crate::transport::qp`]).
 //!
 //! ```text
-//!   Framed ─┬─ links     slot ─► Link { Stream: the frames, Wire: the carrier's own }
-//!           ├─ buffer    what came on one of them and is taken apart
-//!           └─ carrier   who asks the kernel: finds what came, sends what is to go, opens, accepts, ends
+//!   Framed ─┬─ links     slot ─► Link { Stream: the frames, Wire: the carrier's part }
+//!           ├─ buffer    bytes that arrived on the current link, parsed frame by frame
+//!           └─ carrier   makes the system calls: finds input, sends, opens, accepts, closes
 //! ```
-//! A turn: `input` lets the carrier find out who has something, `event` takes apart what it brings,
-//! one thing after the other, `output` lets it send for each link that has something to say.
+//! A turn: `input` lets the carrier find links with input, `event` takes it apart into one event at
+//! a time, `output` lets the carrier send for each link with output.
 //!
-//! Always holds: `buffer[at..filled]` belongs to `current`, and is taken apart before anything else
-//! is taken; a slot of `links` is emptied only after all its events have been handed up; every
-//! number given out (session, request) contains the slot and a counter, so that a stale one finds
-//! nothing.
+//! Always holds: `buffer[at..filled]` belongs to `current`, and is parsed before any other input is
+//! taken; a slot of `links` is emptied only after all events of its link were handed up; every
+//! number given out (session, request) contains the slot and a counter, so that a stale number
+//! finds nothing.
 //!
-//! Memory: what has come in part is limited in sum for the connections that were accepted
-//! ([`Budget`]). One that waits for room is not read, and keeps what one read brought: 64 KiB, or 4
-//! KiB while another waits already.
-//!
-//! Not here: the frames (`proto`), reconnecting (whoever holds the session).
+//! Not here: the frames (`proto`), the limits on memory (`memory`), and reconnecting, which the
+//! owner of the session does.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::mem;
-use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
 use sprat_proto::node::Transport;
 use sprat_proto::rpc::budget::{self, Budget};
-use sprat_proto::rpc::stream::{Arrived, Bad, Ids, Role, Stream};
+use sprat_proto::rpc::stream::{Arrived, BadFrame, Ids, Role};
 use sprat_proto::rpc::{
     CloseReason, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices,
 };
 use sprat_proto::time::SECOND;
 
-use crate::count::counters;
-use crate::locator::Locator;
-use crate::transport::SystemTransport;
-
 mod carrier;
+mod counters;
+mod links;
+mod memory;
+mod system;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use carrier::{Around, Carrier, Connecting, Link};
+pub(crate) use carrier::{Carrier, Shared};
+use counters::Counters;
+use links::Links;
+pub(crate) use links::{Connecting, Link};
 
-/// How long a connection may take to open.
+/// The time in which a connection must open.
 pub(crate) const CONNECT_NS: u64 = 3 * SECOND;
-/// How long an accepted connection may stay without a first frame.
+/// The time in which the first frame must arrive on an accepted connection.
 pub(crate) const SILENCE_NS: u64 = 10 * SECOND;
-/// Bytes of replies that wait to be written, on all connections together, from which on those with
-/// much of it are not read. The datagram transport refuses requests from as many on.
-const UNSENT_MOST: usize = 256 << 20;
-/// A connection whose peer finishes none of its replies for so long ends, and what the replies hold
-/// is released. The datagram transport gives up a reply that is as old.
-const UNTAKEN_NS: u64 = 30 * SECOND;
-/// What is much for one connection then.
-const UNSENT_MUCH: usize = 64 << 10;
 /// The most connections: slots have 16 bits.
-const MOST: usize = 1 << 16;
+const MAX_CONNECTIONS: usize = 1 << 16;
 
-/// How to open a transport.
+/// The options of a transport of frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Allow peers that are not on loopback. Nothing is encrypted.
     pub(crate) insecure_network: bool,
-    /// The most connections, accepted and opened; at most 65,536. Beyond it none is accepted.
+    /// The most connections, accepted and opened; at most 65,536. A full transport accepts none.
     pub(crate) connection_limit: usize,
     /// The most requests that wait for a reply on one session.
     pub(crate) queue_limit: usize,
-    /// Kernel TCP alone: let the kernel poll the device for so long in each read (SO_BUSY_POLL), in
-    /// microseconds.
+    /// Kernel TCP alone: the microseconds for which the kernel polls the device in each read
+    /// (SO_BUSY_POLL).
     pub(crate) busy_poll_us: Option<u32>,
 }
 
@@ -85,81 +76,31 @@ impl Default for Options {
     }
 }
 
-counters! {
-    /// What a transport has counted since it was opened.
-    pub(crate) struct Counters {
-        /// Connections opened,
-        opened,
-        /// accepted,
-        accepted,
-        /// and ended, of both.
-        ended,
-        /// Client: requests taken from the caller,
-        calls,
-        /// replies handed up,
-        responses,
-        /// requests that failed.
-        failures,
-        /// Server: requests handed up,
-        requests,
-        /// replies taken,
-        replies,
-        /// requests refused.
-        refused,
-        /// Connections ended because the peer speaks another version, or no protocol of ours.
-        bad_version,
-        /// Connections ended because the peer broke another rule of frames, or of what carries
-        /// them.
-        bad_field,
-        /// Accepted connections ended because they said nothing,
-        silent,
-        /// or because a message stood still in the middle, or was the slowest while others waited
-        /// for room, or because the peer took no reply.
-        stalled,
-        /// Replies that came after their request had failed.
-        unsolicited,
-    }
-}
-
-impl Counters {
-    fn event(&mut self, event: &Event<'_>) {
-        match event {
-            Event::Request { .. } => self.requests += 1,
-            Event::Response { .. } => self.responses += 1,
-            Event::Failed { .. } => self.failures += 1,
-            Event::Closed { .. } => {}
-        }
-    }
-}
-
-/// The transport.
+/// A transport of frames over the carrier `C`.
 pub(crate) struct Framed<C: Carrier> {
     pub(crate) options: Options,
     pub(crate) carrier: C,
-    links: Vec<Option<Box<Link<C::Wire>>>>,
-    free: VecDeque<u16>,
-    /// The slots in use.
-    pub(crate) live: Vec<u16>,
+    pub(super) links: Links<C::Wire>,
     buffer: Box<[u8]>,
     at: usize,
     filled: usize,
-    /// Whose bytes are in the buffer.
+    /// The slot whose bytes are in the buffer.
     current: Option<u16>,
-    /// An event that was found and not handed up.
+    /// An event that was found and not handed up yet.
     pub(crate) found: Option<Event<'static>>,
-    /// Who has something to send.
+    /// Slots with output.
     dirty: VecDeque<u16>,
-    /// Who has events without input.
+    /// Slots with events that no input made.
     owing: VecDeque<u16>,
     /// Slots with a backlog whose streams want input again.
     resumed: VecDeque<u16>,
-    /// Bytes that wait to be written on the connections that were accepted.
+    /// Bytes of replies that wait to be written on the accepted connections.
     unsent: usize,
     released: VecDeque<Slice>,
     ids: Ids,
-    /// Room for what has come in part on the connections that were accepted.
+    /// Room for requests of which a part has arrived on the accepted connections.
     budget: Budget,
-    /// The last time handed in.
+    /// The last time that a caller gave.
     now: Instant,
     sessions: u64,
     pub(crate) first_deadline: Instant,
@@ -167,14 +108,12 @@ pub(crate) struct Framed<C: Carrier> {
 }
 
 impl<C: Carrier> Framed<C> {
-    /// No connections yet.
-    pub(crate) fn over(carrier: C, options: Options) -> Self {
+    /// A transport without connections.
+    pub(crate) fn with_carrier(carrier: C, options: Options) -> Self {
         Self {
             options,
             carrier,
-            links: Vec::new(),
-            free: VecDeque::new(),
-            live: Vec::new(),
+            links: Links::new(),
             buffer: vec![0; C::BUFFER].into(),
             at: 0,
             filled: 0,
@@ -194,103 +133,89 @@ impl<C: Carrier> Framed<C> {
         }
     }
 
-    /// True if there may be no more connections.
+    /// The slots in use.
+    pub(crate) fn live(&self) -> &[u16] {
+        self.links.live()
+    }
+
+    /// True if the transport has its most connections.
     pub(crate) fn is_full(&self) -> bool {
-        self.live.len() >= self.options.connection_limit.min(MOST)
+        self.live().len() >= self.options.connection_limit.min(MAX_CONNECTIONS)
     }
 
     /// The link in `slot`.
     #[inline]
-    pub(crate) fn at_slot(&mut self, slot: u16) -> Option<&mut Link<C::Wire>> {
-        self.links.get_mut(usize::from(slot))?.as_deref_mut()
+    pub(crate) fn link(&mut self, slot: u16) -> Option<&mut Link<C::Wire>> {
+        self.links.get_mut(slot)
     }
 
-    /// The link of a session of ours.
+    /// The link of a session that was opened from here.
     fn own(&self, session: SessionId) -> Option<&Link<C::Wire>> {
-        let link = self.links.get(usize::from(slot_of(session)))?.as_deref()?;
+        let link = self.links.get(slot_of(session))?;
         (link.stream.role() == Role::Client(session)).then_some(link)
     }
 
-    /// The link in `slot`, and what surrounds it.
+    /// The link in `slot`, and the parts of the transport that all links share.
     #[inline]
-    pub(crate) fn around(&mut self, slot: u16) -> Option<(&mut Link<C::Wire>, Around<'_, C>)> {
-        let link = self.links.get_mut(usize::from(slot))?.as_deref_mut()?;
+    pub(crate) fn link_and_shared(
+        &mut self,
+        slot: u16,
+    ) -> Option<(&mut Link<C::Wire>, Shared<'_, C>)> {
+        let link = self.links.get_mut(slot)?;
         let (carrier, buffer) = (&mut self.carrier, &mut self.buffer[..]);
         let (ids, released, budget) = (&mut self.ids, &mut self.released, &mut self.budget);
-        Some((link, Around { carrier, buffer, ids, released, budget }))
+        Some((link, Shared { carrier, buffer, ids, released, budget }))
     }
 
-    /// The carrier, and where slices go that are no longer needed.
+    /// The carrier, and the list for slices that are no longer needed.
     pub(crate) fn carrier_and_released(&mut self) -> (&mut C, &mut VecDeque<Slice>) {
         (&mut self.carrier, &mut self.released)
     }
 
     /// The slot that the next link gets.
     pub(crate) fn next_slot(&self) -> u16 {
-        self.free.front().copied().unwrap_or(self.links.len() as u16)
+        self.links.next_slot()
     }
 
-    /// Gives a connection that we open a slot.
-    pub(crate) fn place_opened(&mut self, wire: C::Wire) -> u16 {
+    /// Adds the link of a connection that is opened from here. Returns its slot.
+    pub(crate) fn insert_opened(&mut self, wire: C::Wire) -> u16 {
         self.sessions += 1;
         self.counters.opened += 1;
         let session = SessionId::new(self.sessions, u32::from(self.next_slot()));
-        self.place(wire, Role::Client(session), self.options.queue_limit)
+        self.links.insert(wire, Role::Client(session), self.options.queue_limit)
     }
 
-    /// Gives one that we accept a slot.
-    pub(crate) fn place_accepted(&mut self, now: Instant, wire: C::Wire) -> u16 {
+    /// Adds the link of an accepted connection. Returns its slot.
+    pub(crate) fn insert_accepted(&mut self, now: Instant, wire: C::Wire) -> u16 {
         self.counters.accepted += 1;
-        let slot = self.place(wire, Role::Server, 0);
+        let slot = self.links.insert(wire, Role::Server, 0);
         let silent_until = now.after(SILENCE_NS);
-        if let Some(link) = self.at_slot(slot) {
+        if let Some(link) = self.link(slot) {
             link.silent_until = silent_until;
         }
         self.first_deadline = self.first_deadline.min(silent_until);
         slot
     }
 
-    fn place(&mut self, wire: C::Wire, role: Role, queue_limit: usize) -> u16 {
-        let slot = self.next_slot();
-        if self.free.pop_front().is_none() {
-            self.links.push(None);
-        }
-        self.links[usize::from(slot)] = Some(Box::new(Link {
-            stream: Stream::new(slot, role, queue_limit),
-            wire,
-            connecting: None,
-            cause: None,
-            room: 0,
-            unsent: 0,
-            backlog: Vec::new(),
-            resumed: false,
-            dirty: false,
-            owing: false,
-            silent_until: Instant::NEVER,
-            taken_until: Instant::NEVER,
-        }));
-        self.live.push(slot);
-        slot
-    }
-
-    /// Frames are in the buffer, from `at` to `filled`.
+    /// Notes that the buffer has bytes of `slot`, from `at` to `filled`.
     #[inline]
-    pub(crate) fn brought(&mut self, slot: u16, at: usize, filled: usize) {
+    pub(crate) fn buffer_filled(&mut self, slot: u16, at: usize, filled: usize) {
         (self.current, self.at, self.filled) = (Some(slot), at, filled);
     }
 
-    /// Attends to what a change of the stream's state brings: its slices, its events, its end.
+    /// Handles a change of the stream in `slot`: takes its released slices, and queues the slot if
+    /// it has events, has ended or goes on with its backlog.
     #[inline]
-    pub(crate) fn settle(&mut self, slot: u16) {
-        let Some((link, _)) = self.around(slot) else { return };
+    pub(crate) fn stream_changed(&mut self, slot: u16) {
+        let Some((link, _)) = self.link_and_shared(slot) else { return };
         if link.stream.assembling() != link.room {
-            self.make_room(slot);
+            self.request_room(slot);
         }
         self.count_unsent(slot);
-        let Some((link, around)) = self.around(slot) else { return };
-        around.carrier.settled(slot, link);
+        let Some((link, shared)) = self.link_and_shared(slot) else { return };
+        shared.carrier.stream_changed(slot, link);
         while let Some(slice) = link.stream.released() {
-            around.released.push_back(slice);
+            shared.released.push_back(slice);
         }
         let owes = link.stream.has_event() || link.stream.ended().is_some();
         let goes_on = !link.backlog.is_empty() && !link.resumed && link.stream.wants_input();
@@ -304,88 +229,28 @@ impl<C: Carrier> Framed<C> {
         }
     }
 
-    /// Counts what waits to be written, and lets one that has much of it wait while that is too
-    /// much in sum.
-    #[inline]
-    fn count_unsent(&mut self, slot: u16) {
-        let (all, until) = (self.unsent, self.now.after(UNTAKEN_NS));
-        let Some(link) = self.at_slot(slot).filter(|link| link.stream.role() == Role::Server)
-        else {
-            return;
-        };
-        let (before, now) = (link.unsent, link.stream.unsent() + C::untaken(&link.wire));
-        if before == now {
-            return;
-        }
-        link.unsent = now;
-        if now == 0 {
-            link.taken_until = Instant::NEVER;
-        } else if now < before || before == 0 {
-            link.taken_until = until;
-        }
-        let all = all - before + now;
-        link.stream.set_paused(now >= UNSENT_MUCH && all >= UNSENT_MOST);
-        self.unsent = all;
-        self.first_deadline = self.first_deadline.min(until);
-    }
-
-    /// Puts the backlog of a connection that may go on with it into the buffer; false if there is
-    /// none.
+    /// Fills the buffer with the backlog of a connection whose stream wants input again. False if
+    /// there is none.
     fn resume(&mut self) -> bool {
         while let Some(slot) = self.resumed.pop_front() {
-            let Some((link, around)) = self.around(slot) else { continue };
+            let Some((link, shared)) = self.link_and_shared(slot) else { continue };
             link.resumed = false;
             if !link.stream.wants_input() || link.backlog.is_empty() {
                 continue;
             }
-            let n = link.backlog.len().min(around.buffer.len());
-            around.buffer[..n].copy_from_slice(&link.backlog[..n]);
+            let n = link.backlog.len().min(shared.buffer.len());
+            shared.buffer[..n].copy_from_slice(&link.backlog[..n]);
             link.backlog.drain(..n);
-            self.brought(slot, 0, n);
+            self.buffer_filled(slot, 0, n);
             return true;
         }
         false
     }
 
-    /// Takes room for the request that has come in part, after giving back that of the one before.
-    #[cold]
-    fn make_room(&mut self, slot: u16) {
-        let (now, name) = (self.now, u32::from(slot));
-        let Some((link, around)) = self.around(slot) else { return };
-        if link.room > 0 {
-            around.budget.leave(now, name);
-        }
-        link.room = link.stream.assembling();
-        let waits = link.room > 0 && !around.budget.take(now, name, link.room);
-        link.stream.set_waiting(waits);
-        self.admit();
-    }
-
-    /// Goes on with connections that have waited for room.
-    pub(crate) fn admit(&mut self) {
-        while let Some(name) = self.budget.granted() {
-            let slot = name as u16;
-            let Some(link) = self.at_slot(slot) else { continue };
-            link.stream.set_waiting(false);
-            C::admitted(link);
-            self.settle(slot);
-            self.soil(slot);
-        }
-    }
-
-    /// Ends the connections whose messages stand still.
-    fn end_stalled(&mut self, now: Instant) {
-        self.budget.tick(now);
-        while let Some(name) = self.budget.late() {
-            self.counters.stalled += 1;
-            self.end(name as u16, CloseReason::Unreachable);
-        }
-    }
-
-    /// Marks a connection as one that has something to send.
+    /// Queues `slot` for output.
     #[inline]
-    pub(crate) fn soil(&mut self, slot: u16) {
-        if let Some(link) = self.at_slot(slot)
+    pub(crate) fn mark_dirty(&mut self, slot: u16) {
+        if let Some(link) = self.link(slot)
             && !link.dirty
             && link.connecting.is_none()
             && C::may_send(&link.wire)
@@ -395,46 +260,43 @@ impl<C: Carrier> Framed<C> {
         }
     }
 
-    /// The connection in `slot` is over.
+    /// Ends the connection in `slot`.
     pub(crate) fn end(&mut self, slot: u16, reason: CloseReason) {
-        if let Some(link) = self.at_slot(slot) {
+        if let Some(link) = self.link(slot) {
             link.stream.end(reason);
         }
-        self.settle(slot);
+        self.stream_changed(slot);
     }
 
-    /// The connection in `slot` cannot be opened.
-    pub(crate) fn unreachable(&mut self, slot: u16, cause: io::Error) {
-        if let Some(link) = self.at_slot(slot) {
+    /// Ends the connection in `slot`, which could not be opened.
+    pub(crate) fn open_failed(&mut self, slot: u16, cause: io::Error) {
+        if let Some(link) = self.link(slot) {
             link.cause = Some(cause);
         }
         self.end(slot, CloseReason::Unreachable);
     }
 
-    /// Empties the slot of a connection that has ended.
+    /// Removes the link of a connection that has ended.
     pub(crate) fn remove(&mut self, slot: u16) {
-        let Some(link) = self.links[usize::from(slot)].take() else { return };
+        let Some(link) = self.links.remove(slot) else { return };
         match link.stream.bad() {
-            Some(Bad::Version) => self.counters.bad_version += 1,
+            Some(BadFrame::Version) => self.counters.bad_version += 1,
             Some(_) => self.counters.bad_field += 1,
             None => {}
         }
         self.counters.ended += 1;
         self.unsent -= link.unsent;
         self.counters.unsolicited += link.stream.unsolicited();
-        self.live.retain(|s| *s != slot);
-        self.free.push_back(slot);
-        C::removed(self, *link);
+        C::removed(self, link);
         self.budget.leave(self.now, u32::from(slot));
-        self.admit();
+        self.resume_granted();
     }
 
-    /// Takes the next event out of the buffer; `None` once all of it has been taken apart.
+    /// Parses the buffer up to the next event. `None` once all of it is parsed.
     #[inline]
-    fn take_apart(&mut self, now: Instant) -> Option<Arrived> {
+    fn next_arrived(&mut self, now: Instant) -> Option<Arrived> {
         let slot = self.current?;
-        let Some(link) = self.links.get_mut(usize::from(slot)).and_then(Option::as_deref_mut)
-        else {
+        let Some(link) = self.links.get_mut(slot) else {
             self.current = None;
             return None;
         };
@@ -442,7 +304,7 @@ impl<C: Carrier> Framed<C> {
         if waits && link.stream.ended().is_none() && self.at < self.filled {
             link.backlog.extend_from_slice(&self.buffer[self.at..self.filled]);
             self.current = None;
-            self.settle(slot);
+            self.stream_changed(slot);
             return None;
         }
         let arrived =
@@ -451,17 +313,17 @@ impl<C: Carrier> Framed<C> {
             link.silent_until = Instant::NEVER;
         } else {
             self.current = None;
-            C::taken(link);
-            self.settle(slot);
+            C::buffer_consumed(link);
+            self.stream_changed(slot);
         }
         arrived
     }
 
-    /// The next event that no input made: a failure, or the end.
+    /// The next event that no input made: a failed request, or the end of a connection.
     #[inline]
-    fn owed(&mut self) -> Option<Event<'static>> {
+    fn next_owed(&mut self) -> Option<Event<'static>> {
         while let Some(&slot) = self.owing.front() {
-            if let Some(link) = self.at_slot(slot) {
+            if let Some(link) = self.link(slot) {
                 if let Some(event) = link.stream.event() {
                     return Some(event);
                 }
@@ -475,27 +337,27 @@ impl<C: Carrier> Framed<C> {
         None
     }
 
-    /// What is late in `slot`; returns when it is to be looked at again.
+    /// Handles the deadlines of `slot` that have passed, and returns the next one.
     fn tick_one(&mut self, now: Instant, slot: u16) -> Instant {
-        let Some(link) = self.at_slot(slot) else { return Instant::NEVER };
+        let Some(link) = self.link(slot) else { return Instant::NEVER };
         link.stream.tick(now);
         if link.silent_until <= now && link.stream.ended().is_none() {
             link.stream.end(CloseReason::Unreachable);
             self.counters.silent += 1;
-        } else if link.taken_until <= now && link.stream.ended().is_none() {
+        } else if link.progress_until <= now && link.stream.ended().is_none() {
             link.stream.end(CloseReason::Unreachable);
             self.counters.stalled += 1;
         } else if link.connecting.as_ref().is_some_and(|c| c.until <= now) {
-            C::late(self, now, slot);
+            C::connect_timed_out(self, now, slot);
         }
-        self.settle(slot);
-        let Some(link) = self.at_slot(slot).filter(|link| link.stream.ended().is_none()) else {
+        self.stream_changed(slot);
+        let Some(link) = self.link(slot).filter(|link| link.stream.ended().is_none()) else {
             return Instant::NEVER;
         };
         let connecting = link.connecting.as_ref().map_or(Instant::NEVER, |c| c.until);
-        // What is late and stays so is somebody else's to end.
+        // A carrier that keeps a late connection ends it by a deadline of its own.
         let connecting = if connecting > now { connecting } else { Instant::NEVER };
-        link.stream.deadline().min(connecting).min(link.silent_until).min(link.taken_until)
+        link.stream.deadline().min(connecting).min(link.silent_until).min(link.progress_until)
     }
 }
 
@@ -508,7 +370,7 @@ impl<C: Carrier> fmt::Debug for Framed<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Framed")
             .field("carrier", &self.carrier)
-            .field("links", &self.live.len())
+            .field("links", &self.live().len())
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
@@ -526,14 +388,14 @@ impl<C: Carrier> Transport for Framed<C> {
     fn event(&mut self, now: Instant) -> Option<Event<'_>> {
         let arrived = loop {
             if let Some(event) = self.found.take() {
-                self.counters.event(&event);
+                self.counters.count(&event);
                 return Some(event);
             }
-            if let Some(arrived) = self.take_apart(now) {
+            if let Some(arrived) = self.next_arrived(now) {
                 break arrived;
             }
-            if let Some(event) = self.owed() {
-                self.counters.event(&event);
+            if let Some(event) = self.next_owed() {
+                self.counters.count(&event);
                 return Some(event);
             }
             if self.resume() {
@@ -544,23 +406,32 @@ impl<C: Carrier> Transport for Framed<C> {
             }
         };
         let event = arrived.event(&self.buffer[..self.filled]);
-        self.counters.event(&event);
+        self.counters.count(&event);
         Some(event)
+    }
+
+    fn peek_requests(&self, _: &mut dyn FnMut(&[u8])) {
+        // A request is taken apart when its turn comes.
+    }
+
+    fn has_output(&self) -> bool {
+        // The carrier may hold something.
+        true
     }
 
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
         let alone = self.dirty.len() <= 1;
         for _ in 0..self.dirty.len() {
             let Some(slot) = self.dirty.pop_front() else { break };
-            let Some((link, around)) = self.around(slot) else { continue };
+            let Some((link, shared)) = self.link_and_shared(slot) else { continue };
             link.dirty = false;
             if link.stream.ended().is_some() {
                 continue;
             }
-            let more = C::send(now, slot, link, around, memory, alone);
-            self.settle(slot);
+            let more = C::send(now, slot, link, shared, memory, alone);
+            self.stream_changed(slot);
             if more {
-                self.soil(slot);
+                self.mark_dirty(slot);
             }
         }
         let more = self.carrier.flush(now, memory);
@@ -589,8 +460,8 @@ impl<C: Carrier> Transport for Framed<C> {
         }
         self.first_deadline = Instant::NEVER;
         let mut next = Instant::NEVER;
-        for i in 0..self.live.len() {
-            let slot = self.live[i];
+        for i in 0..self.live().len() {
+            let slot = self.live()[i];
             next = next.min(self.tick_one(now, slot));
         }
         self.first_deadline = self.first_deadline.min(next);
@@ -627,13 +498,14 @@ impl<C: Carrier> Transport for Framed<C> {
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
         let slot = slot_of(session);
-        let found =
-            self.around(slot).filter(|(link, _)| link.stream.role() == Role::Client(session));
-        let Some((link, around)) = found else { return Err(RequestError::Closed) };
-        let id = link.stream.request(tag, mem::take(message), deadline, around.ids)?;
+        let found = self
+            .link_and_shared(slot)
+            .filter(|(link, _)| link.stream.role() == Role::Client(session));
+        let Some((link, shared)) = found else { return Err(RequestError::Closed) };
+        let id = link.stream.request(tag, mem::take(message), deadline, shared.ids)?;
         self.counters.calls += 1;
         self.first_deadline = self.first_deadline.min(deadline);
-        self.soil(slot);
+        self.mark_dirty(slot);
         Ok(id)
     }
 
@@ -650,79 +522,36 @@ impl<C: Carrier> Transport for Framed<C> {
 
     fn cancel(&mut self, _: Instant, rpc: RpcId) {
         let slot = Ids::stream(rpc.0);
-        if let Some(link) = self.at_slot(slot) {
+        if let Some(link) = self.link(slot) {
             link.stream.cancel(rpc);
-            self.settle(slot);
+            self.stream_changed(slot);
         }
     }
 
     fn reply(&mut self, _: Instant, rpc: ServerRpc, message: &mut Message) {
         let message = mem::take(message);
         let slot = Ids::stream(rpc.0);
-        match self.at_slot(slot) {
+        match self.link(slot) {
             Some(link) => link.stream.reply(rpc, message),
             None => return self.released.extend(message.slices),
         }
         self.counters.replies += 1;
-        self.settle(slot);
-        self.soil(slot);
+        self.stream_changed(slot);
+        self.mark_dirty(slot);
     }
 
     fn refuse(&mut self, _: Instant, rpc: ServerRpc, retry_after_ns: u64) {
         let slot = Ids::stream(rpc.0);
-        if let Some(link) = self.at_slot(slot) {
+        if let Some(link) = self.link(slot) {
             link.stream.refuse(rpc, retry_after_ns);
             self.counters.refused += 1;
-            self.settle(slot);
-            self.soil(slot);
+            self.stream_changed(slot);
+            self.mark_dirty(slot);
         }
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.counters.each(each);
         self.carrier.counters(each);
-    }
-}
-
-impl<C: Carrier> SystemTransport for Framed<C> {
-    fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("{to}: {e}"));
-        let at = C::place(to)?;
-        if at.port == 0 {
-            return Err(named(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "no one listens at port 0",
-            )));
-        }
-        let addresses = at.allowed(self.options.insecure_network)?.into();
-        if self.is_full() {
-            return Err(named(io::Error::new(
-                io::ErrorKind::QuotaExceeded,
-                "too many connections",
-            )));
-        }
-        let slot = C::open(self, now, to, addresses).map_err(named)?;
-        match self.at_slot(slot).map(|link| link.stream.role()) {
-            Some(Role::Client(session)) => Ok(session),
-            _ => Err(named(io::ErrorKind::NotConnected.into())),
-        }
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.carrier.fd()
-    }
-
-    fn arm(&mut self) -> bool {
-        let idle = self.current.is_none() && self.found.is_none();
-        let settled = self.dirty.is_empty() && self.owing.is_empty() && self.resumed.is_empty();
-        self.carrier.arm() && idle && settled
-    }
-
-    fn disarm(&mut self) {
-        self.carrier.disarm();
-    }
-
-    fn locator(&self) -> Option<String> {
-        self.carrier.locator()
     }
 }

@@ -1,13 +1,13 @@
-//! Frames over kernel TCP: [`Framed`] on non-blocking sockets. The reference that the other
-//! transports are compared with, and the control path of a cluster.
+//! Frames over kernel TCP: [`Framed`] on non-blocking sockets. It is the baseline of the other
+//! transports, and the control path of a cluster.
 //!
-//! `input` finds out who has something, with few connections by reading each, else by asking the
-//! epoll; they are read one after the other; `output` makes one gathering write for each connection
-//! that has something to say.
+//! `input` finds the connections with input: it reads each of a few, and polls epoll for many. They
+//! are read one after the other. `output` makes one gathering write for each connection with
+//! output.
 //!
 //! ```text
 //!   small messages:  socket ─read─► buffer (64 KiB, one for all) ─lent─► event
-//!   long ones:       socket ─read─► the message itself            ─owned─► event
+//!   long messages:   socket ─read─► memory of the message       ─owned─► event
 //! ```
 //!
 //! Not here: links, requests and their numbers ([`crate::transport::framed`]).
@@ -24,7 +24,7 @@ use sprat_proto::rpc::budget::FREE;
 use sprat_proto::rpc::{CloseReason, Slices};
 
 use crate::locator::{HostPort, Kind, Locator};
-use crate::transport::framed::{Around, CONNECT_NS, Carrier, Connecting, Framed, Link, Options};
+use crate::transport::framed::{CONNECT_NS, Carrier, Connecting, Framed, Link, Options, Shared};
 
 mod accept;
 mod connection;
@@ -35,48 +35,49 @@ mod tests;
 use connection::{Read, Socket};
 use listener::Listener;
 
-/// Up to so many connections each is polled by reading it; more are polled through the epoll.
+/// The most connections that are each polled by a read. More are polled by epoll.
 const DIRECT: usize = 8;
-/// With few connections, how many turns pass between looks at the epoll (for new connections).
+/// With few connections, epoll is polled once in this many turns, for new connections.
 const EPOLL_EVERY: u32 = 32;
 /// The most bytes that one connection writes in a turn while others wait to write.
 const WORK: usize = 128 << 10;
-/// The same while no other waits: the kernel moves a message of 1 MB in about half the time if it
-/// gets it at once.
+/// The most bytes that one connection writes in a turn while no other waits to write: the kernel
+/// moves a message of 1 MB in about half the time if it gets all of it in one call.
 const WORK_ALONE: usize = 1 << 20;
-/// What the epoll calls the listener.
+/// The epoll data of the listener. That of a connection is its slot.
 const LISTENER: u64 = u64::MAX;
 
-/// The transport.
+/// The TCP transport: frames on kernel sockets.
 pub(crate) type Tcp = Framed<Sockets>;
 
-/// Kernel TCP, as what carries frames.
+/// The carrier of frames on kernel TCP.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     epoll: OwnedFd,
     listener: Option<Listener>,
     busy_poll_us: Option<u32>,
-    /// How many wait until their socket is writable, which only the epoll knows.
+    /// The number of sockets that wait until they are writable, which only epoll reports.
     waiting: usize,
     turn: u32,
-    /// The epoll may have something.
+    /// Epoll may have events.
     look: bool,
-    /// Who may have something to read.
+    /// Slots whose sockets may have input.
     ready: VecDeque<u16>,
-    /// Times that accepting failed or had to wait: no descriptor left, or at the limit.
+    /// The times that accepting failed or had to wait: no descriptor was left, or the transport was
+    /// full.
     accept_errors: u64,
 }
 
 impl Tcp {
-    /// A transport that listens at `at`, a locator of `tcp`, and may call others too.
+    /// Opens a transport that listens at `at`, a locator of `tcp`, and that can connect too.
     ///
     /// # Errors
-    /// The locator is of another kind or names no address that is allowed, or the address cannot be
-    /// bound.
+    /// The locator is of another protocol or names no address that is allowed, or the system cannot
+    /// bind the address.
     pub(crate) fn listen(at: &Locator, options: Options) -> io::Result<Self> {
         let mut tcp = Self::client(options)?;
         let mut last = io::ErrorKind::NotFound.into();
-        for addr in Sockets::place(at)?.allowed(options.insecure_network)? {
+        for addr in Sockets::host_port(at)?.allowed(options.insecure_network)? {
             match Listener::bind(addr) {
                 Ok(listener) => {
                     let data = epoll::EventData::new_u64(LISTENER);
@@ -90,10 +91,10 @@ impl Tcp {
         Err(last)
     }
 
-    /// A transport that only calls others.
+    /// Opens a transport that only connects.
     ///
     /// # Errors
-    /// `epoll` failed.
+    /// The system gives no epoll.
     pub(crate) fn client(options: Options) -> io::Result<Self> {
         let sockets = Sockets {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -105,13 +106,13 @@ impl Tcp {
             ready: VecDeque::new(),
             accept_errors: 0,
         };
-        Ok(Self::over(sockets, options))
+        Ok(Self::with_carrier(sockets, options))
     }
 
-    /// Reads from `slot` once; returns true if anything came.
+    /// Reads from the socket of `slot` once. True if the read brought bytes or the end.
     #[inline]
     fn read(&mut self, now: Instant, slot: u16) -> bool {
-        let Some((link, around)) = self.around(slot) else { return false };
+        let Some((link, shared)) = self.link_and_shared(slot) else { return false };
         let stream = &link.stream;
         if link.connecting.is_some() || stream.ended().is_some() || !stream.wants_input() {
             return false;
@@ -119,30 +120,31 @@ impl Tcp {
         if !link.backlog.is_empty() {
             return false;
         }
-        let most = if around.budget.is_crowded() { FREE } else { around.buffer.len() };
-        match link.read(now, &mut around.buffer[..most], around.ids) {
+        let most = if shared.budget.has_waiting() { FREE } else { shared.buffer.len() };
+        match link.read(now, &mut shared.buffer[..most], shared.ids) {
             Read::Nothing => return false,
-            Read::Bytes(n) => self.brought(slot, 0, n),
+            Read::Bytes(n) => self.buffer_filled(slot, 0, n),
             Read::Body(event, n) => {
-                around.budget.brought(now, u32::from(slot), n);
+                shared.budget.brought(now, u32::from(slot), n);
                 link.silent_until = Instant::NEVER;
                 self.found = event;
-                self.settle(slot);
+                self.stream_changed(slot);
             }
             Read::End => self.end(slot, CloseReason::Reset),
         }
         true
     }
 
-    /// Asks the epoll who has something; returns how many.
-    fn look(&mut self, now: Instant) -> usize {
+    /// Polls epoll: accepts, notes which sockets are readable or writable, and returns the number
+    /// of events.
+    fn poll_epoll(&mut self, now: Instant) -> usize {
         self.carrier.look = false;
         let mut events = [const {
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }
         }; 64];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let count = epoll::wait(&self.carrier.epoll, &mut events, Some(&none)).unwrap_or(0);
-        // There may be more than fit.
+        // If the array is full, epoll may have more events.
         self.carrier.look = count == events.len();
         for event in &events[..count] {
             let (flags, data) = (event.flags, event.data.u64());
@@ -151,68 +153,67 @@ impl Tcp {
                 continue;
             }
             let slot = data as u16;
-            let Some((link, around)) = self.around(slot) else { continue };
+            let Some((link, shared)) = self.link_and_shared(slot) else { continue };
             if link.connecting.is_some() {
                 self.connected(now, slot);
                 continue;
             }
             let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
             if broken || flags.contains(epoll::EventFlags::IN) {
-                around.carrier.ready.push_back(slot);
+                shared.carrier.ready.push_back(slot);
             }
             if link.wire.blocked && (broken || flags.contains(epoll::EventFlags::OUT)) {
                 link.wire.blocked = false;
-                self.settle(slot);
-                self.soil(slot);
+                self.stream_changed(slot);
+                self.mark_dirty(slot);
             }
         }
         count
     }
 
-    /// A connection that was being opened is open, or this address does not work.
+    /// Notes that the connection in `slot` is open, or tries the next address if this one failed.
     fn connected(&mut self, now: Instant, slot: u16) {
-        let Some(link) = self.at_slot(slot) else { return };
+        let Some(link) = self.link(slot) else { return };
         if let Err(e) | Ok(Err(e)) = sockopt::socket_error(&link.wire.socket) {
             return self.try_others(now, slot, e.into());
         }
         link.connecting = None;
-        self.settle(slot);
-        self.soil(slot);
+        self.stream_changed(slot);
+        self.mark_dirty(slot);
     }
 
-    /// Goes on to the next addresses for the connection in `slot`, whose socket has failed for this
-    /// `cause`.
+    /// Tries the next addresses for the connection in `slot`, after one failed with `cause`.
     fn try_others(&mut self, now: Instant, slot: u16, cause: io::Error) {
-        let Some((link, around)) = self.around(slot) else { return };
+        let Some((link, shared)) = self.link_and_shared(slot) else { return };
         let mut left = link.connecting.take().map_or_else(VecDeque::new, |c| c.left);
         if left.is_empty() {
-            return self.unreachable(slot, cause);
+            return self.open_failed(slot, cause);
         }
-        match connection::begin(&mut left, around.carrier.busy_poll_us) {
-            Err(e) => self.unreachable(slot, e),
+        match connection::begin(&mut left, shared.carrier.busy_poll_us) {
+            Err(e) => self.open_failed(slot, e),
             Ok((socket, done)) => {
-                // The old socket leaves the epoll by being closed.
-                around.carrier.forget(&link.wire);
+                // Closing the old socket takes it out of epoll.
+                shared.carrier.forget(&link.wire);
                 link.wire = Socket::new(socket);
                 self.opening(now, slot, done, left);
             }
         }
     }
 
-    /// The connection in `slot` has been begun.
+    /// Notes that the socket of `slot` connects, or is `done` already.
     fn opening(&mut self, now: Instant, slot: u16, done: bool, left: VecDeque<SocketAddr>) {
         let until = now.after(CONNECT_NS);
-        if let Some(link) = self.at_slot(slot) {
+        if let Some(link) = self.link(slot) {
             link.connecting = (!done).then_some(Connecting { left, until });
             self.first_deadline = self.first_deadline.min(until);
-            self.settle(slot);
-            self.soil(slot);
+            self.stream_changed(slot);
+            self.mark_dirty(slot);
         }
     }
 }
 
 impl Sockets {
-    /// A socket is about to be closed.
+    /// Takes a socket that is about to be closed out of the counts.
     fn forget(&mut self, wire: &Socket) {
         self.waiting -= usize::from(wire.interest.contains(epoll::EventFlags::OUT));
     }
@@ -222,7 +223,7 @@ impl Carrier for Sockets {
     type Wire = Socket;
     const BUFFER: usize = 64 << 10;
 
-    fn place(to: &Locator) -> io::Result<HostPort> {
+    fn host_port(to: &Locator) -> io::Result<HostPort> {
         match to.kind()? {
             Kind::Tcp(host_port) => Ok(host_port),
             _ => Err(io::Error::new(
@@ -239,23 +240,24 @@ impl Carrier for Sockets {
         mut left: VecDeque<SocketAddr>,
     ) -> io::Result<u16> {
         let (socket, done) = connection::begin(&mut left, tcp.carrier.busy_poll_us)?;
-        let slot = tcp.place_opened(Socket::new(socket));
+        let slot = tcp.insert_opened(Socket::new(socket));
         tcp.opening(now, slot, done, left);
         Ok(slot)
     }
 
     #[inline]
     fn input(tcp: &mut Tcp, now: Instant) -> usize {
-        let sockets = &mut tcp.carrier;
+        let Framed { carrier: sockets, links, .. } = &mut *tcp;
         sockets.turn = sockets.turn.wrapping_add(1);
-        let waiting = tcp.live.len() > DIRECT || sockets.waiting > 0;
+        let waiting = links.live().len() > DIRECT || sockets.waiting > 0;
         let mut count = 0;
         if sockets.look || waiting || sockets.turn.is_multiple_of(EPOLL_EVERY) {
-            count += tcp.look(now);
+            count += tcp.poll_epoll(now);
         }
         if !waiting {
             tcp.carrier.ready.clear();
-            tcp.carrier.ready.extend(&tcp.live);
+            let Framed { carrier, links, .. } = tcp;
+            carrier.ready.extend(links.live());
         }
         while let Some(slot) = tcp.carrier.ready.pop_front() {
             if tcp.read(now, slot) {
@@ -272,7 +274,13 @@ impl Carrier for Sockets {
         true
     }
 
-    fn untaken(_: &Socket) -> usize {
+    #[inline]
+    fn buffer_consumed(_: &mut Link<Socket>) {}
+
+    fn room_granted(_: &mut Link<Socket>) {}
+
+    #[inline]
+    fn unread_by_peer(_: &Socket) -> usize {
         0
     }
 
@@ -286,7 +294,7 @@ impl Carrier for Sockets {
         now: Instant,
         _: u16,
         link: &mut Link<Socket>,
-        _: Around<'_, Self>,
+        _: Shared<'_, Self>,
         memory: &dyn Slices,
         alone: bool,
     ) -> bool {
@@ -294,15 +302,20 @@ impl Carrier for Sockets {
         link.stream.has_output()
     }
 
-    /// Makes the epoll report what the connection waits for.
     #[inline]
-    fn settled(&mut self, slot: u16, link: &mut Link<Socket>) {
+    fn flush(&mut self, _: Instant, _: &dyn Slices) -> bool {
+        false
+    }
+
+    /// Makes epoll report what the connection waits for.
+    #[inline]
+    fn stream_changed(&mut self, slot: u16, link: &mut Link<Socket>) {
         let (old, wanted) = (link.wire.interest, link.wanted_interest());
         if wanted == old {
             return;
         }
         let data = epoll::EventData::new_u64(u64::from(slot));
-        // A socket that nothing is wanted of leaves the epoll, which would report its end again and
+        // A socket without interest leaves epoll, which would otherwise report its end again and
         // again.
         let result = match (old.is_empty(), wanted.is_empty()) {
             (true, _) => epoll::add(&self.epoll, &link.wire.socket, data, wanted),
@@ -317,13 +330,13 @@ impl Carrier for Sockets {
         }
     }
 
-    fn late(tcp: &mut Tcp, now: Instant, slot: u16) {
+    fn connect_timed_out(tcp: &mut Tcp, now: Instant, slot: u16) {
         tcp.try_others(now, slot, io::ErrorKind::TimedOut.into());
     }
 
     fn removed(tcp: &mut Tcp, link: Link<Socket>) {
         tcp.carrier.forget(&link.wire);
-        link.say_farewell();
+        link.send_reset();
         if !tcp.is_full() {
             tcp.carrier.resume_accepting();
         }
@@ -342,7 +355,8 @@ impl Carrier for Sockets {
     }
 
     fn arm(&mut self) -> bool {
-        // The descriptor reports what is still in a socket, but not what has been taken out of one.
+        // The descriptor reports bytes in sockets, but not the slots that `ready` has.
+
         self.look = true;
         self.ready.is_empty()
     }

@@ -61,7 +61,7 @@ impl Host for System {
         self.disk.as_mut()?.completed()
     }
 
-    fn counters(&mut self, json: &mut Vec<u8>) {
-        self.transports.counters(json);
+    fn counters(&self, each: &mut dyn FnMut(&str, &'static str, u64)) {
+        self.transports.counters(each);
     }
 }

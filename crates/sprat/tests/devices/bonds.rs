@@ -1,4 +1,4 @@
-//! Two cables between two machines, used as one.
+//! Bonds: two cables between two machines that a bond uses as one device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::house::counter;
 const DEVS: [&str; 2] = ["wire0", "wire1"];
 const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 1, 1]), Mac([2, 0, 0, 0, 1, 2])];
 const FLOWS: u16 = 64;
-/// How often a frame is sent again before its flow is cut off for good.
+/// A frame that was sent this many times without arriving has a flow that is cut off for good.
 const TRIES: u32 = 2_000;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -32,13 +32,13 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Clients of one server, each with flows of its own, so that both cables are in use.
 pub(crate) const CLIENTS: usize = 4;
-/// Requests of a client in one phase of the test, and how many of them are under way at a time.
+/// Requests of a client in one phase of the test, and the most of them in progress at a time.
 const REQUESTS: u32 = 600;
 const OUTSTANDING: u32 = 16;
-/// How long a request may take before it counts as lost.
+/// The time after which a request counts as lost.
 const LOST: Duration = Duration::from_secs(60);
 
-/// Whoever asks, and what has been asked.
+/// A client, and the requests that it has sent.
 pub(crate) struct Asker {
     pub(crate) client: Client,
     pub(crate) session: Session,
@@ -54,7 +54,7 @@ impl Asker {
         Self { client, session, number, next: 0, done: 0 }
     }
 
-    /// Asks up to request `until`, a turn of it; true when all are answered.
+    /// One turn of the client, which sends up to request `until`. True when all are answered.
     pub(crate) fn turn(&mut self, until: u32) -> bool {
         while self.next < until && self.next - self.done < OUTSTANDING {
             let number = self.number * 1_000_000 + self.next;
@@ -62,7 +62,7 @@ impl Asker {
             let len = if self.next.is_multiple_of(7) { 5_000 } else { 100 };
             let mut request = vec![7; len];
             request[..4].copy_from_slice(&number.to_be_bytes());
-            self.client.start(self.session, request, LOST);
+            self.client.start(self.session, &request, LOST);
             self.next += 1;
         }
         self.client.turn_and_rest();
@@ -74,7 +74,7 @@ impl Asker {
     }
 }
 
-/// All ask up to request `until`; `halfway` is done once half of it is answered.
+/// Lets all clients send up to request `until`, and calls `halfway` when half is answered.
 pub(crate) fn ask(askers: &mut [Asker], until: u32, mut halfway: impl FnMut()) {
     let half = until - REQUESTS / 2;
     let mut pulled = false;
@@ -140,7 +140,7 @@ fn end(at: &Namespace, mac: Mac) -> AnyNic {
     Box::new(Bond::new(DEVS.map(device).into_iter().collect()).unwrap())
 }
 
-/// A UDP datagram to port `flow`, as far as a bond looks.
+/// The beginning of a UDP datagram to port `flow`, as much of it as a bond reads.
 fn datagram(from: Mac, to: Mac, flow: u16) -> Vec<u8> {
     let mut bytes = vec![0; 100];
     bytes[..6].copy_from_slice(&to.0);
@@ -152,7 +152,7 @@ fn datagram(from: Mac, to: Mac, flow: u16) -> Vec<u8> {
     bytes
 }
 
-/// Sends until it arrives, as a transport would; returns how often it was sent in vain.
+/// Sends a frame until it arrives, as a transport would. Returns the number of frames lost.
 fn deliver(from: &mut AnyNic, to: &mut AnyNic, bytes: &[u8]) -> u32 {
     for lost in 0..TRIES {
         from.send(&[bytes], Offload::None);
@@ -204,9 +204,9 @@ fn pulled(removed: bool) {
     }
 }
 
-/// A socket keeps the error of its interface's going down until something is sent, which must not
-/// be taken for the frame's own: flows that come over from another device would each lose the first
-/// one.
+/// A socket whose interface went down reports that error at the next send. The device must not take
+/// it for an error of that frame: each flow that moves over from another device would lose its
+/// first frame.
 fn back() {
     let net = Wire::new(1500).unwrap();
     let options = Options { dev: DEVS[0].into(), ..Options::default() };

@@ -1,5 +1,5 @@
-//! What tshark finds in our captures: every frame whole, every checksum right, and everything that
-//! was sent.
+//! Captures, checked by tshark: every frame is whole, every checksum right, and every frame that
+//! was sent is there.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::Case;
 use crate::stack::{World, datagrams, echoes};
 
 const PROGRAM: &str = "tshark";
-/// What tshark says of a checksum that is wrong.
+/// The state that tshark prints for a wrong checksum.
 const BAD: &str = "0";
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -52,7 +52,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The protocols in a capture, with how many frames have each; wrong frames fail.
+/// The protocols in a capture, with the number of frames of each. A wrong frame fails the test.
 fn protocols(path: &Path) -> BTreeMap<String, usize> {
     const SUMS: [&str; 5] = [
         "ip.checksum.status",
@@ -62,7 +62,7 @@ fn protocols(path: &Path) -> BTreeMap<String, usize> {
         "tcp.checksum.status",
     ];
     let mut command = Command::new(PROGRAM);
-    // Our payload is nobody's protocol, whatever its port is known for.
+    // Our payload is no known protocol, even if its port belongs to one.
     command.args([
         "-n",
         "-T",
@@ -115,8 +115,8 @@ fn beside_the_kernel(driver: &str, kernel: &str, ours: &str) {
     datagrams(&mut world, kernel, ours);
     drop(world);
     let found = protocols(&path);
-    // Echoes of ours and of the kernel, with replies; datagrams both ways; who asked whom for his
-    // address.
+    // Echo requests of both sides with their replies; datagrams both ways; address requests of both
+    // sides.
     let (echo, neighbours) = if ours.is_ipv4() { ("icmp", "arp") } else { ("icmpv6", "icmpv6") };
     at_least(&found, echo, 2 * (5 + 4));
     at_least(&found, "udp", 2 * 9);

@@ -1,5 +1,5 @@
-//! What ends while it is in use: an interface under a load of RPCs, and the process at the other
-//! end of shared memory.
+//! Devices that end while they are in use: an interface under a load of RPCs, and the process at
+//! the other end of shared memory.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -19,11 +19,11 @@ const TAP: &str = "tap0";
 const BRIDGE: &str = "bridge0";
 /// Requests of a client in one phase of a test.
 const REQUESTS: u32 = 300;
-/// How long a request may take of which nobody knows whether it is answered.
+/// The deadline of a request that may stay without an answer.
 const SOON: Duration = Duration::from_millis(300);
 /// Processes that are killed one after the other.
 const KILLED: usize = 5;
-/// Looks until something has come about.
+/// The polls of a condition after which a wait fails.
 const MANY: u32 = 5_000_000;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -48,8 +48,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A wire, with a bridge between it and a tap of the same name at both ends; the interface that is
-/// in the way of RPCs at end 1, and the locator of a server there.
+/// A wire, with a bridge to a tap of the same name at both ends where the driver needs one. Returns
+/// also the interface that RPCs pass at end 1, and the locator of a server there.
 fn world(driver: &str) -> (Wire, &'static str, String) {
     let net = Wire::new(1500).unwrap();
     if driver != "tap" {
@@ -62,7 +62,7 @@ fn world(driver: &str) -> (Wire, &'static str, String) {
     (net, TAP, format!("fast+tap:dev={TAP},bridge={BRIDGE},host=10.83.0.201,port=7"))
 }
 
-/// A server that answers with a number, running while `body` does what it does with its locator.
+/// Runs a server that answers with a number while `body` uses its locator.
 fn serving(at: &Namespace, locator: &str, body: impl FnOnce(&str)) {
     let service = |call: Call<'_>| Some(call.payload[..4].to_vec());
     let mut server = at.run(|| Server::listen(&[locator], service)).unwrap().unwrap();
@@ -74,7 +74,7 @@ fn serving(at: &Namespace, locator: &str, body: impl FnOnce(&str)) {
     });
 }
 
-/// Ends a server, whatever becomes of the test.
+/// Ends a server when the test ends, also when it fails.
 struct Ended(Stop);
 
 impl Drop for Ended {
@@ -83,8 +83,8 @@ impl Drop for Ended {
     }
 }
 
-/// Who asks over this driver: several, with flows of their own, where an interface may have several
-/// of its devices.
+/// The clients over this driver. There are several, with flows of their own, where an interface may
+/// have several devices.
 fn askers(driver: &str, at: &str) -> Vec<Asker> {
     let most = if driver == "packet" { CLIENTS as u32 } else { 1 };
     (0..most).map(|number| Asker::new(at, number)).collect()
@@ -127,7 +127,7 @@ fn deleted(driver: &str) {
             removed = askers.iter().all(|asker| asker.done > REQUESTS);
         }
         net.end(1).run(|| link::remove(dev)).unwrap().unwrap();
-        // The client is told, and goes on.
+        // The client reports the error and goes on.
         for asker in &mut askers {
             for _ in 0..3 {
                 assert!(asker.client.call(asker.session, b"1234", SOON).is_err());
@@ -143,7 +143,7 @@ fn deleted(driver: &str) {
             net.add(dev, 1500).unwrap();
         }
     });
-    // All is as before for who comes next.
+    // The next client finds everything as before.
     serving(net.end(1), &locator, |at| {
         let asked = net.end(0).run(|| ask(&mut [Asker::new(at, 0)], REQUESTS, || ()));
         asked.unwrap();
@@ -163,8 +163,8 @@ fn end(driver: &str, place: &Path, server: bool) -> AnyNic {
     open(driver, &options).unwrap()
 }
 
-/// What this program does as a process of its own: it sends and takes frames as fast as it can,
-/// until it is killed. The arguments are the driver, the place, and which end it is.
+/// The main function of a child process: it sends and takes frames as fast as it can until it is
+/// killed. The arguments are the driver, the place and the end.
 pub(crate) fn flooding(arguments: &[String]) {
     let [driver, place, role] = arguments else { return };
     let mut nic = end(driver, Path::new(place), role == "server");
@@ -190,7 +190,7 @@ fn flooder(driver: &str, place: &Path, role: &str) -> Child {
     child
 }
 
-/// What the process has open and mapped, and its threads.
+/// The numbers of open descriptors, mappings and threads of this process.
 fn held() -> [usize; 3] {
     let entries = |folder: &str| std::fs::read_dir(folder).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -1,5 +1,5 @@
-//! What every device test needs: two devices on one wire, and waiting for frames that is neither
-//! for ever nor by the clock.
+//! The rig of the device tests: two devices on one wire, and waits for frames that end and do not
+//! depend on the clock.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::internals::device::fake;
@@ -9,22 +9,22 @@ use sprat_sys::netns::{DEV, Wire};
 
 /// An Ethernet type for experiments: nothing but our tests sends it.
 pub(crate) const KIND: u16 = 0x88b5;
-/// How long a frame is waited for before the test has failed.
+/// The time after which a frame that has not arrived fails the test.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
-/// How long nothing must arrive to be nothing.
+/// The time without a frame after which a wire counts as quiet.
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Two devices on one wire.
 pub(crate) struct Pair {
     pub(crate) a: AnyNic,
     pub(crate) b: AnyNic,
-    /// Where the interfaces are, if there are any.
+    /// The wire of the interfaces, if the devices have some.
     pub(crate) net: Option<Wire>,
-    /// The interface's name at both ends, or at the one end where it is.
+    /// The name of the interface, at each end that has one.
     pub(crate) dev: &'static str,
 }
 
-/// A kind of device, and how a pair of them is made.
+/// A kind of device, and the function that makes a pair of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -36,7 +36,7 @@ fn on_veth(driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair 
     on_queues(1, driver, mtu, change)
 }
 
-/// The same on interfaces with several queues.
+/// A pair of devices on interfaces with several queues.
 fn on_queues(queues: u32, driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair {
     let mut options = Options { dev: DEV.into(), ..Options::default() };
     change(&mut options);
@@ -45,7 +45,7 @@ fn on_queues(queues: u32, driver: &str, mtu: usize, change: impl FnOnce(&mut Opt
     Pair { a: end(0), b: end(1), net: Some(net), dev: DEV }
 }
 
-/// A tap, and whoever sits on its interface inside the kernel.
+/// A tap, and a packet device on its interface inside the kernel.
 fn on_tap(mtu: usize, no_offload: bool) -> Pair {
     const TAP: &str = "tap7";
     let net = Wire::new(mtu).unwrap();
@@ -74,7 +74,7 @@ fn on_memif(mtu: usize, ring: usize) -> Pair {
     pair
 }
 
-/// A listener and who connects to it.
+/// A listening device of shared memory, and one that connects to it.
 fn on_shm(mtu: usize) -> Pair {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -93,7 +93,7 @@ fn on_shm(mtu: usize) -> Pair {
     pair
 }
 
-/// Our server and DPDK's client.
+/// A pair over memif: our server and DPDK's client.
 #[cfg(feature = "dpdk")]
 fn on_dpdk(mtu: usize) -> Pair {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -121,7 +121,7 @@ fn on_dpdk(mtu: usize) -> Pair {
     Pair { a, b, net: None, dev: "" }
 }
 
-/// All kinds.
+/// All kinds of devices.
 pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "fake",
@@ -154,7 +154,7 @@ pub(crate) const KINDS: &[Kind] = &[
     },
 ];
 
-/// A frame of `len` octets from `from` to `to`: numbered, the rest a pattern of the number.
+/// A frame of `len` bytes from `from` to `to`: its number, then a pattern of the number.
 pub(crate) fn frame(from: Mac, to: Mac, number: u32, len: usize) -> Vec<u8> {
     let mut bytes = [&to.0[..], &from.0, &KIND.to_be_bytes()].concat();
     let fill = (0..).map(|i: u32| (number.wrapping_mul(31).wrapping_add(i * 7) >> 2) as u8);
@@ -162,7 +162,7 @@ pub(crate) fn frame(from: Mac, to: Mac, number: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The next frames of ours that arrive: at least `n`, waiting for them.
+/// Waits for frames of ours until at least `n` have arrived.
 pub(crate) fn receive(nic: &mut AnyNic, n: usize) -> Vec<(Vec<u8>, RxOffload)> {
     let mut frames = Vec::new();
     while frames.len() < n {
@@ -175,7 +175,7 @@ pub(crate) fn receive(nic: &mut AnyNic, n: usize) -> Vec<(Vec<u8>, RxOffload)> {
     frames
 }
 
-/// The frames of ours that arrive until it is quiet.
+/// The frames of ours that arrive until the wire is quiet.
 pub(crate) fn drain(nic: &mut AnyNic) -> Vec<(Vec<u8>, RxOffload)> {
     let mut frames = Vec::new();
     let mut idle = 0;

@@ -9,15 +9,15 @@ use sprat_sys::netns::Wire;
 
 use crate::Case;
 
-/// How long a connection is waited for before the test has failed.
+/// The time after which a connection that is not open fails the test.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![Case::root("machines::a_listener_for_this_machine_serves_no_other", one_machine)]
 }
 
-/// Without `insecure_network` a program reaches each address of its own machine, also one that is
-/// not on loopback, and no address of another machine; nor is it reached from there.
+/// Without `insecure_network` a program connects to each address of its own machine, also to one
+/// that is not on loopback. No connection to or from another machine is possible.
 fn one_machine() {
     let net = Wire::new(1500).unwrap();
     let at = |i| SocketAddr::from((Wire::kernel(i), 0));

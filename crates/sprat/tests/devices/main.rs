@@ -91,7 +91,8 @@ fn main() -> ExitCode {
     }
     let word = if failed == 0 { "ok" } else { "FAILED" };
     println!(
-        "\ntest result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; {filtered} filtered out\n"
+        "\ntest result: {word}. {passed} passed; {failed} failed; {ignored} ignored; \
+         0 measured; {filtered} filtered out\n"
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 use sprat::internals::device::{Nic as _, Options, Steer, XdpMode, open, xdp::Xdp};
-use sprat::rpc::{self, Call, Client, Server};
+use sprat::rpc::{Call, Client, Server};
 use sprat_proto::device::Device as _;
 use sprat_sys::netns::{DEV, Wire, link};
 
@@ -18,7 +18,7 @@ use crate::Case;
 use crate::house::sleep;
 
 const QUEUES: u32 = 4;
-/// Sockets that send: so many that none of the queues is left out.
+/// Sockets that send. They are enough for datagrams on every queue.
 const SOCKETS: usize = 128;
 const PORT: u16 = 7;
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -46,7 +46,7 @@ fn options(xdp_mode: XdpMode, queue: Option<u32>) -> Options {
     Options { dev: DEV.into(), xdp_mode: Some(xdp_mode), steer, queue, ..Options::default() }
 }
 
-/// A wire with the kernel at one end, which knows our address, and sockets of its own.
+/// A wire with the kernel at one end, which knows our address, and sockets of the kernel.
 struct Net {
     wire: Wire,
     sockets: Vec<UdpSocket>,
@@ -75,8 +75,7 @@ impl Net {
     }
 }
 
-/// Which sockets the next datagrams are from, and of which round they are: at least `n`, waiting
-/// for them.
+/// Waits until at least `n` datagrams have arrived. Returns the socket and the round of each.
 fn datagrams(device: &mut Xdp, n: usize) -> Vec<(usize, u8)> {
     let mut found = Vec::new();
     while found.len() < n {
@@ -163,7 +162,7 @@ fn each() {
     }
 }
 
-/// What there is, one datagram at least.
+/// Waits for a datagram, and returns all that have arrived.
 fn rest(device: &mut Xdp) -> Vec<(usize, u8)> {
     let mut found = datagrams(device, 1);
     while sleep(device, &Timespec { tv_sec: 0, tv_nsec: 20_000_000 }) {
@@ -180,7 +179,7 @@ fn left() {
     let net = Net::new();
     let mut all: Vec<_> = (0..3).map(|n| net.open(&options(XdpMode::Native, Some(n)))).collect();
     drop(all.remove(0));
-    // Somebody comes where nobody was, and finds what the one who has gone has made.
+    // A device opens the queue of the one that is gone, and finds the program that it attached.
     all.push(net.open(&options(XdpMode::Native, Some(3))));
     (0..SOCKETS).for_each(|socket| net.send(socket, 0));
     let found: Vec<_> = all.iter_mut().map(|device| rest(device).len()).collect();
@@ -232,9 +231,7 @@ fn calls() {
         let asked = net.end(0).run(|| {
             catch_unwind(|| {
                 for n in 0..16 {
-                    let options =
-                        rpc::Options { insecure_network: true, ..rpc::Options::default() };
-                    let mut client = Client::with(options).unwrap();
+                    let mut client = Client::builder().insecure_network(true).build().unwrap();
                     let session = client.connect(&by_kernel).unwrap();
                     // What is longer the kernel would send as one frame for a card to cut, and
                     // there is no card here.

@@ -17,7 +17,7 @@ use sprat_sys::netns::{DEV, Wire, link};
 
 use crate::Case;
 
-/// What a test does with a world and the addresses of the kernel and of the stack.
+/// A test on a world, with the addresses of the kernel and of the stack.
 type Test = fn(&mut World, SocketAddr, SocketAddr);
 
 const TESTS: &[(&str, Test)] = &[
@@ -34,8 +34,8 @@ pub(crate) fn cases() -> Vec<Case> {
                 [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")]
             {
                 let run = move || {
-                    // A device that was told the port leaves datagrams to others alone: they are
-                    // nobody's to refuse.
+                    // A device that was opened for one port takes only datagrams to that port, so
+                    // it refuses none.
                     let port = if name.starts_with("a_closed") { 0 } else { 7 };
                     let mut world = World::new(driver, kernel, ours, &port.to_string());
                     let [kernel, ours] =
@@ -71,7 +71,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `port` is what the locator of the stack ends with, which may be more.
+    /// Makes a world. The locator of the stack ends with `port`, which may have options too.
     pub(crate) fn new(driver: &str, kernel: &str, ours: &str, port: &str) -> Self {
         let net = Wire::new(1500).unwrap();
         net.end(0).run(|| link::address(DEV, kernel.parse().unwrap(), 24)).unwrap().unwrap();
@@ -80,12 +80,12 @@ impl World {
         Self { net, stack }
     }
 
-    /// Where others would reach the stack.
+    /// The locator under which others reach the stack.
     pub(crate) fn locator(&self) -> String {
         self.stack.locator().unwrap()
     }
 
-    /// One turn of the stack; it sleeps a moment if nothing comes.
+    /// One turn of the stack. It sleeps a moment if no frame arrives.
     fn turn<T>(&mut self, done: &mut impl FnMut(&mut Stack, usize) -> Option<T>) -> Option<T> {
         let stack = &mut self.stack;
         stack.set_now(clock::now());
@@ -105,8 +105,7 @@ impl World {
         found
     }
 
-    /// Turns the stack until `done` finds what it looks for, sleeping while nothing comes; not for
-    /// ever.
+    /// Turns the stack until `done` returns a value. Fails after a time.
     fn until<T>(&mut self, mut done: impl FnMut(&mut Stack, usize) -> Option<T>) -> T {
         for _ in 0..20_000 {
             if let Some(found) = self.turn(&mut done) {
@@ -202,7 +201,7 @@ fn closed(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     assert_eq!(told.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
-/// What ARP has told the kernel about `ip`, of the neighbours that it has found.
+/// The MAC address that the kernel's neighbour table has for `ip`.
 fn arp_entry(world: &World, ip: &str) -> Option<String> {
     let table = world.kernel(|| std::fs::read_to_string("/proc/thread-self/net/arp")).unwrap();
     let line = table.lines().find(|line| line.starts_with(&format!("{ip} ")))?;

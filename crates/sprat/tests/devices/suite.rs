@@ -1,4 +1,4 @@
-//! What every device must do, one test for each sentence and device.
+//! The promises of every device: one test for each promise and device.
 
 use sprat::internals::device::Nic as _;
 use sprat_proto::Rng;
@@ -14,7 +14,7 @@ const MTU: usize = 1500;
 /// Ethernet types that the kernel on the way knows, and a length.
 const KINDS_OF_OTHERS: [u16; 5] = [0x0800, 0x0806, 0x86dd, 0x8100, 5];
 
-/// A test: its name, and what it does with a kind of device.
+/// A test: its name, and the function that tests a kind of device.
 type Test = (&'static str, fn(&Kind));
 
 /// The tests that run against every kind of device.
@@ -63,7 +63,7 @@ fn bytes_of(frames: Vec<(Vec<u8>, sprat_proto::device::RxOffload)>) -> Vec<Vec<u
     frames.into_iter().map(|(bytes, _)| bytes).collect()
 }
 
-/// Each frame there and back: what comes may be padded to 60 octets.
+/// Sends each frame there and back. A frame that arrives may be padded to 60 bytes.
 fn there_and_back(pair: &mut Pair, sizes: impl Iterator<Item = usize>) {
     let (a, b) = (pair.a.info().mac, pair.b.info().mac);
     assert!(a.is_unicast() && b.is_unicast() && a != b);
@@ -153,8 +153,8 @@ fn ring_full(kind: &Kind) {
     there_and_back(&mut pair, [60, 1514].into_iter());
 }
 
-/// More frames than any ring holds: what is lost is counted, at one end or by the kernel between
-/// them.
+/// Sends more frames than any ring holds. Each lost frame is counted, at one end or by the kernel
+/// between them.
 fn flood(pair: &mut Pair) {
     let (a, b) = (pair.a.info().mac, pair.b.info().mac);
     let before = lost(pair);
@@ -186,7 +186,7 @@ fn lost(pair: &Pair) -> u64 {
     for nic in [&pair.a, &pair.b] {
         nic.counters(&mut |name, count| {
             let losses =
-                ["frames_unsent", "frames_ring_full", "frames_no_chunk", "frames_to_nobody"];
+                ["frames_unsent", "frames_ring_full", "frames_no_chunk", "frames_unconnected"];
             lost += if losses.contains(&name) { count } else { 0 };
         });
     }
@@ -237,8 +237,8 @@ fn garbage(kind: &Kind) {
         send(&mut pair.a, &bytes);
         let got = receive(&mut pair.b, 1);
         assert!(got[0].0.starts_with(&bytes));
-        // And with types that the kernel on the way knows, to addresses of anybody: whatever comes
-        // of it, it goes on.
+        // Frames of types that the kernel on the way knows, to any address, must not stop the
+        // device.
         let mut wild = bytes;
         rng.fill(&mut wild[..12]);
         wild[12..14].copy_from_slice(&KINDS_OF_OTHERS[rng.below(5) as usize].to_be_bytes());
@@ -332,7 +332,7 @@ fn stamps(kind: &Kind) {
     panic!("it does not arrive");
 }
 
-/// The ones' complement sum of `bytes`, which begin at an even place.
+/// The ones' complement sum of `bytes`, which begin at an even offset.
 fn sum(bytes: &[u8], start: u32) -> u16 {
     let words =
         bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |b| u32::from(*b)));
@@ -352,7 +352,7 @@ fn pseudo(frame: &[u8]) -> u32 {
     u32::from(sum(&frame[IP + 12..IP + 20], 17 + (frame.len() - UDP) as u32))
 }
 
-/// A UDP datagram with `len` octets of payload, its checksum field prepared for the device.
+/// A UDP datagram with `len` bytes of payload, its checksum field prepared for the device.
 fn datagram(pair: &Pair, len: usize) -> Vec<u8> {
     let (a, b) = (pair.a.info().mac, pair.b.info().mac);
     let mut f = [&b.0[..], &a.0, &0x0800_u16.to_be_bytes()].concat();
@@ -406,7 +406,7 @@ fn segments(kind: &Kind) {
     }
 }
 
-/// Our datagrams in the next burst that `b` gets.
+/// The datagrams of ours in the next burst of `b`.
 fn datagrams(pair: &mut Pair) -> Vec<(Vec<u8>, sprat_proto::device::RxOffload)> {
     let mut n = pair.b.recv_burst();
     if n == 0 {

@@ -10,11 +10,11 @@ use crate::Case;
 use crate::house::frame;
 
 const PROGRAM: &str = "dpdk-testpmd";
-/// Looks into the ring before a frame counts as not answered yet, and before it counts as lost.
+/// Polls of the ring after which a frame counts as late, and after which it counts as lost.
 const SOON: u32 = 20_000;
 const PATIENCE: u32 = 2_000_000;
 
-/// The process, which is ended with this.
+/// A process of testpmd. It ends when this is dropped.
 struct Peer(Child);
 
 impl Drop for Peer {
@@ -25,8 +25,8 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// With `queues` queues each way on the virtual device `device`, in the calling thread's
-    /// network.
+    /// Starts testpmd with `queues` queues each way on the virtual device `device`, in the network
+    /// namespace of the calling thread.
     fn start(device: &str, queues: u32) -> Self {
         let vdev = format!("--vdev={device}");
         let eal = [
@@ -77,7 +77,7 @@ fn exchanged(bytes: &[u8]) -> Vec<u8> {
     [&bytes[6..12], &bytes[..6], &bytes[12..]].concat()
 }
 
-/// The next frame; none if that takes too long.
+/// The next frame; `None` if it does not arrive in time.
 fn next(device: &mut AnyNic, looks: u32) -> Option<Vec<u8>> {
     for _ in 0..looks {
         if device.recv_burst() > 0 {
@@ -112,8 +112,8 @@ fn across_a_wire(driver: &str) {
 
 fn there_and_back(mut device: AnyNic, _peer: Peer) {
     let (ours, other) = (device.info().mac, Mac([2, 0, 0, 0, 0, 9]));
-    // It takes a second or so to start; what is sent until then is lost, or finds a ring that
-    // nobody reads yet.
+    // It takes about a second to start. Frames sent until then are lost, or wait in a ring that is
+    // not read yet.
     let mut first = None;
     for number in 0..1000 {
         device.disarm();

@@ -32,7 +32,7 @@ pub enum Answer<'b> {
     Object {
         /// The object's version.
         version: Version,
-        /// Its value.
+        /// The object's value.
         value: Value<'b>,
     },
     /// The new version of a written object, or the old version of a removed one (0 if it did not
@@ -72,13 +72,13 @@ impl<'b> Answer<'b> {
     pub(super) fn new(parsed: Reply, payload: Payload<'b>) -> Self {
         match parsed {
             Reply::Object { version, value: skip } => {
-                Self::Object { version, value: Value { payload, skip } }
+                Self::Object { version, value: Value::new(payload, skip) }
             }
             Reply::Version(version) => Self::Version(version),
             Reply::Integer { version, sum } => Self::Integer { version, sum },
             Reply::Double { version, sum } => Self::Double { version, sum },
             Reply::Objects { next } => Self::Page(Page { payload, next }),
-            Reply::Bytes(skip) => Self::Bytes(Value { payload, skip }),
+            Reply::Bytes(skip) => Self::Bytes(Value::new(payload, skip)),
         }
     }
 }
@@ -107,8 +107,17 @@ impl Answer<'_> {
 /// Bytes of a reply, borrowed if the reply was.
 #[derive(Debug)]
 pub struct Value<'b> {
-    pub(super) payload: Payload<'b>,
-    pub(super) skip: usize,
+    payload: Payload<'b>,
+    skip: usize,
+}
+
+impl<'b> Value<'b> {
+    /// Makes a value of the bytes of `payload` behind its first `skip`.
+    #[must_use]
+    pub fn new(payload: Payload<'b>, skip: usize) -> Self {
+        let skip = skip.min(payload.len());
+        Self { payload, skip }
+    }
 }
 
 impl Value<'_> {
@@ -229,6 +238,10 @@ pub enum Error {
     /// cancelled.
     #[error("the operation is not in progress: its outcome was given before, or it was cancelled")]
     NotInProgress,
+    /// The thread of an asynchronous client has ended by a panic. The operation may have been
+    /// executed. Make a new client.
+    #[error("the client's thread has ended; the operation may have been executed")]
+    ClientEnded,
     /// The table was dropped, or never existed.
     #[error("the table does not exist")]
     TableDoesntExist,
@@ -333,6 +346,7 @@ impl Error {
         matches!(
             self,
             Self::Unknown
+                | Self::ClientEnded
                 | Self::Deadline { maybe_executed: true, .. }
                 | Self::NotDurable { maybe_executed: true, .. }
         )

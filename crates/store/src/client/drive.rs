@@ -7,24 +7,51 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 
 use super::answer::Done;
+use super::op::Op;
+use super::send::Call;
 use super::state::{Client, State};
+
+/// The longest key and value of an operation that goes out directly, in bytes. The transport copies
+/// the request, where it takes over the buffer of another one.
+pub(super) const DIRECT_MOST: usize = 4096;
 
 impl Client {
     /// Returns the next thing to do. Call it until `None` after every operation, `response` and
     /// `tick`.
     #[inline]
     pub fn output(&mut self, now: Instant) -> Option<Output> {
-        if let Some(output) = self.out.pop_front() {
-            return Some(output);
-        }
-        while let Some(index) = self.ready.pop_front() {
-            if self.slots[index as usize].state == State::Ready
-                && let Some(output) = self.send(now, index)
-            {
+        loop {
+            if let Some(output) = self.out.pop_front() {
                 return Some(output);
             }
+            let index = self.ready.pop_front()?;
+            if self.slots[index as usize].state == State::Ready
+                && let Some(call) = self.send(now, index)
+            {
+                return Some(call.into());
+            }
         }
-        None
+    }
+
+    /// Returns the call of an operation that has just started, if it can go out at once and its
+    /// bytes are few. Otherwise [`Client::output`] returns it when its turn comes. Give the buffer
+    /// of the bytes back by [`Client::spare`].
+    #[inline]
+    pub fn direct(&mut self, now: Instant, op: Op) -> Option<Call> {
+        let index = self.live(op.0).filter(|index| self.ready.back() == Some(index))?;
+        let slot = &self.slots[index as usize];
+        if slot.state != State::Ready || slot.body.len() > DIRECT_MOST {
+            return None;
+        }
+        self.ready.pop_back();
+        self.send(now, index)
+    }
+
+    /// Returns true if [`Client::output`] or [`Client::event`] may return something.
+    #[must_use]
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        !self.out.is_empty() || !self.ready.is_empty() || !self.events.is_empty()
     }
 
     /// Takes the result of a call, and returns the operation that ended by it, if one did.

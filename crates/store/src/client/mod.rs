@@ -36,6 +36,7 @@ mod tests;
 pub use answer::{Answer, Done, Error, Page, ServerInfo, TableInfo, Value, WaitedFor};
 pub use op::{Op, PeerId};
 pub use rifl::WINDOW;
+pub use send::Call;
 pub use state::{Client, Config};
 
 pub use crate::ops::Cursor;

@@ -25,7 +25,7 @@ pub(super) enum Owner {
     Peer(u32),
     /// No server has its data any more.
     Lost,
-    /// Its server has not taken it yet.
+    /// The tablet's server has not taken it yet.
     Nobody,
     /// A server that the transports in use cannot reach, with a text about that.
     Unreachable(Box<str>),

@@ -15,10 +15,30 @@ use crate::message::data::{Once, Target};
 use crate::ops::{Parts, Request};
 use crate::types::{LeaseId, TableId};
 
+/// A request on its way to a server.
+#[derive(Debug)]
+pub struct Call {
+    /// The server.
+    pub link: Link,
+    /// The tag of the response.
+    pub tag: u64,
+    /// The request.
+    pub bytes: Vec<u8>,
+    /// The time at which this try ends.
+    pub deadline: Instant,
+}
+
+impl From<Call> for Output {
+    #[inline]
+    fn from(Call { link, tag, bytes, deadline }: Call) -> Self {
+        Self::Call { link, tag, message: bytes.into(), deadline }
+    }
+}
+
 impl Client {
     /// Sends an operation, or parks or ends it if that is not possible.
     #[inline]
-    pub(super) fn send(&mut self, now: Instant, index: u32) -> Option<Output> {
+    pub(super) fn send(&mut self, now: Instant, index: u32) -> Option<Call> {
         let slot = &self.slots[index as usize];
         if slot.deadline <= now {
             self.end_late(index);
@@ -30,17 +50,17 @@ impl Client {
                 let (peer, parts) =
                     (slot.place, self.parts(index, Target::default(), Once::default()));
                 let message = request.emit_in(parts, Vec::new());
-                Some(self.call(now, index, peer, message))
+                self.call(now, index, peer, message)
             }
             _ => {
                 let message = self.control_message(now, index);
-                Some(self.call(now, index, 0, message))
+                self.call(now, index, 0, message)
             }
         }
     }
 
     #[inline]
-    fn send_object(&mut self, now: Instant, index: u32, mut request: Request) -> Option<Output> {
+    fn send_object(&mut self, now: Instant, index: u32, mut request: Request) -> Option<Call> {
         let slot = &mut self.slots[index as usize];
         let table = &self.routes.tables[slot.place as usize];
         let tablet = table.tablet(|hasher| slot.hash(hasher));
@@ -63,7 +83,7 @@ impl Client {
         let once = if request.changes() { self.once(now, index)? } else { Once::default() };
         let room = core::mem::take(&mut self.spare);
         let message = request.emit_in(self.parts(index, target, once), room);
-        Some(self.call(now, index, peer, message))
+        self.call(now, index, peer, message)
     }
 
     #[inline]
@@ -104,20 +124,23 @@ impl Client {
         }
     }
 
+    /// Returns the call of an operation, unless its server is not bound yet: then it waits behind
+    /// the binding.
     #[inline]
-    fn call(&mut self, now: Instant, index: u32, peer: u32, message: Vec<u8>) -> Output {
+    fn call(&mut self, now: Instant, index: u32, peer: u32, bytes: Vec<u8>) -> Option<Call> {
         let slot = &mut self.slots[index as usize];
         slot.state = State::Calling;
         let deadline = slot.deadline.min(now.after(self.config.try_timeout_ns));
         let link = Link(peer);
-        let call = Output::Call { link, tag: op(index, slot).0, message: message.into(), deadline };
+        let call = Call { link, tag: op(index, slot).0, bytes, deadline };
         let peer = &mut self.routes.peers[peer as usize];
         if peer.bound {
-            return call;
+            return Some(call);
         }
         peer.bound = true;
-        self.out.push_back(call);
-        Output::Connect { link, locator: peer.locators().into() }
+        self.out.push_back(Output::Connect { link, locator: peer.locators().into() });
+        self.out.push_back(call.into());
+        None
     }
 
     /// Returns the identity of a mutation, or `None` if the mutation had to be parked or ended.

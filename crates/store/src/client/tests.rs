@@ -23,6 +23,7 @@ use crate::message::{Opcode, Status};
 use crate::ops::{Enumerate, Increment, Operation as _, Read, Remove, Write};
 use crate::types::{HashKey, KeyHash, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
+mod direct;
 mod leases;
 mod routes;
 mod tables;

@@ -15,7 +15,7 @@ use crate::message::Status;
 use crate::message::codec::{Field, Reader, choices, records};
 use crate::types::{HashKey, ServerId};
 
-/// The format of the whole state.
+/// The version of the format in which the coordinator's state is written.
 pub(super) const FORMAT: u16 = 1;
 
 /// The reason why a state was not accepted. The state is untouched.
@@ -28,7 +28,7 @@ pub enum RestoreError {
     /// A key or value is malformed.
     #[error("a {0} in the coordinator's state is damaged")]
     Damaged(&'static str),
-    /// It has tables, servers or leases, but no cluster.
+    /// The state has tables, servers or leases, but no cluster.
     #[error("the coordinator's state has no cluster record")]
     NoCluster,
 }
@@ -48,11 +48,11 @@ choices! {
 
     /// The stage of a table's life.
     Stage {
-        /// Its servers have not all taken its tablets. No client knows its id.
+        /// The table's servers have not all taken its tablets. No client knows its id.
         Creating = 0,
         /// In use.
         Ready = 1,
-        /// Its name is free again. Its servers have not all dropped their tablets.
+        /// The table's name is free again. Its servers have not all dropped their tablets.
         Dropping = 2,
     }
 }

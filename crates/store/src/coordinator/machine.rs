@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
-use sprat_proto::node::machine::{Caller, Machine, Output};
+use sprat_proto::node::machine::{Caller, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 
 use super::state::{Coordinator, Effect};
@@ -52,19 +52,27 @@ impl Machine for Coordinator {
         caller: Caller,
         payload: Payload<'_>,
         _deadline: Instant,
-    ) -> Option<Message> {
+        reply: &mut Message,
+    ) -> Replied {
         self.notice(now);
         match self.dispatch(now, caller, &payload) {
-            Ok(reply) => reply,
+            Ok(Some(message)) => *reply = message,
+            Ok(None) => return Replied::Later,
             Err(status) => {
-                Some(control::failure(status, "the coordinator cannot read this request").into())
+                *reply =
+                    control::failure(status, "the coordinator cannot read this request").into();
             }
         }
+        Replied::Now
     }
 
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         self.notice(now);
         self.called(now, tag, result);
+    }
+
+    fn has_output(&self) -> bool {
+        !self.out.is_empty() || !self.tables.ready.is_empty()
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {

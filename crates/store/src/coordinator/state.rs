@@ -70,7 +70,7 @@ pub(super) enum Effect {
     Reply {
         /// The sender of the request.
         caller: Caller,
-        /// Its bytes.
+        /// The reply's bytes.
         reply: Vec<u8>,
         /// The reply if the change is not written.
         otherwise: Otherwise,

@@ -50,10 +50,10 @@ pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// It has no bytes.
+    /// The file has no bytes.
     #[error("the file is empty: it is no state file, or it was cut off")]
     Empty,
-    /// It does not start like a state file.
+    /// The file does not start like a state file.
     #[error("this is no state file of sprat")]
     Foreign,
     /// Another version of the program wrote it.
@@ -62,7 +62,7 @@ pub enum Damage {
     /// Neither superblock is intact.
     #[error("the state file is damaged: neither of its two superblocks is whole")]
     Superblocks,
-    /// It ends before its sealed records do.
+    /// The file ends before its sealed records do.
     #[error(
         "the state file is damaged: it has {len} bytes, and its records go on up to byte {end}"
     )]
@@ -153,7 +153,7 @@ impl Body {
         self.0.len()
     }
 
-    /// Returns true if it has no changes.
+    /// Returns true if the batch has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

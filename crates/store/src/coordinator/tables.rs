@@ -53,6 +53,7 @@ impl Coordinator {
         let limit = &self.config;
         if self.tables.by_id.len() >= limit.max_tables
             || self.tables.tablets + request.span as usize > limit.max_tablets
+            || self.cluster.next_table > TableId::MAX.0
         {
             return self.fail(
                 caller,

@@ -44,9 +44,9 @@ struct World {
     disk_stalls: bool,
     /// Once it is 0 the disk does nothing any more.
     persists_left: usize,
-    /// It takes no writes.
+    /// The disk takes no writes.
     disk_full: bool,
-    /// It is full, once, rather than dead when `persists_left` is 0.
+    /// The disk is full once, rather than dead, when `persists_left` is 0.
     fills: bool,
     masters: BTreeMap<String, Master>,
     links: BTreeMap<u32, String>,
@@ -177,7 +177,13 @@ impl World {
         self.asked += 1;
         let caller = Caller { transport: 0, rpc: ServerRpc(self.asked) };
         let payload = Payload::Owned(request);
-        if let Some(message) = self.coordinator.request(self.now, caller, payload, Instant::NEVER) {
+        if let Some(message) = crate::testing::request(
+            &mut self.coordinator,
+            self.now,
+            caller,
+            payload,
+            Instant::NEVER,
+        ) {
             self.replies.insert(self.asked, message.bytes);
         }
         self.run();

@@ -24,7 +24,7 @@ const CACHE_LINE: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Burst {
     hashes: [u64; MOST],
-    len: usize,
+    pub(super) len: usize,
 }
 
 impl Default for Burst {
@@ -53,8 +53,8 @@ impl Burst {
         }
     }
 
-    /// Reads the objects of all announced requests and forgets the requests. Returns their number.
-    pub(super) fn prefetch(&mut self, memory: &Memory) -> usize {
+    /// Reads the objects of all announced requests and forgets the requests.
+    pub(super) fn prefetch(&mut self, memory: &Memory) {
         let hashes = &self.hashes[..self.len];
         let mut read = 0;
         for &hash in hashes {
@@ -66,6 +66,6 @@ impl Burst {
         }
         // The compiler must not drop the reads.
         black_box(read);
-        core::mem::take(&mut self.len)
+        self.len = 0;
     }
 }

@@ -1,11 +1,16 @@
-//! The counters of a master, in one list from which JSON and other formats are made.
+//! The counters of a master, in one list from which all formats and the documents are made.
 
+use alloc::borrow::ToOwned as _;
+use alloc::format;
 use alloc::string::String;
-use core::fmt::Write as _;
+use alloc::vec::Vec;
 
 use crate::counter::{Counter, Kind, Unit};
 use crate::message::Status;
 use crate::objects::memory::Memory;
+
+/// The beginning of the names of refusals. The status follows.
+pub const REFUSED: &str = "refused_";
 
 /// The number of requests since the start, by kind and by refusal.
 #[derive(Debug, Default)]
@@ -88,18 +93,16 @@ catalogue! {
     lent_copies_bytes Level Bytes = memory.log.copied_bytes(), "Copies that replies refer to.";
 }
 
-/// Returns all counters as a JSON object that lacks its closing brace.
-pub(super) fn json(counters: &Counters, memory: &Memory, cleaned: u64) -> String {
-    let mut text = String::from("{");
-    // Writing to a string cannot fail.
+/// Returns the names and values of all counters. A refusal that never occurred is left out.
+pub(super) fn list(counters: &Counters, memory: &Memory, cleaned: u64) -> Vec<(String, u64)> {
+    let mut list = Vec::new();
     each(counters, memory, cleaned, &mut |counter, value| {
-        let _ = write!(text, "\"{}\":{value},", counter.name);
+        list.push((counter.name.to_owned(), value));
     });
     for (code, &count) in counters.refused.iter().enumerate().filter(|&(_, &count)| count > 0) {
         if let Some(status) = Status::from_code(code as u8) {
-            let _ = write!(text, "\"refused_{status:?}\":{count},");
+            list.push((format!("{REFUSED}{status:?}"), count));
         }
     }
-    text.pop();
-    text
+    list
 }

@@ -1,7 +1,7 @@
 //! The master as a machine: requests and responses come in, outputs go out.
 
 use sprat_proto::Instant;
-use sprat_proto::node::machine::{Caller, Machine, Output};
+use sprat_proto::node::machine::{Caller, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 
 use super::burst::Burst;
@@ -10,11 +10,8 @@ use super::state::Master;
 use crate::message::control::Usage;
 use crate::message::{Status, data};
 use crate::objects::cleaner::{SMALL_STEP, STEP};
-use crate::objects::entry::COMPLETION;
 use crate::objects::memory::Memory;
 use crate::ops::{self, Call};
-
-use alloc::vec::Vec;
 
 /// Lines of the hash table that one tick moves while the table grows.
 const GROW_LINES: usize = 16;
@@ -22,47 +19,27 @@ const GROW_LINES: usize = 16;
 const SWEEP_LINES: usize = 16;
 
 impl Master {
-    /// Announces a request of a burst, before the first request of the burst is executed.
-    ///
-    /// It has no effect but to load memory into the processor's cache. Any bytes are allowed. Call
-    /// [`Master::prefetch`] after the last request of the burst was announced.
-    #[inline]
-    pub fn expect(&mut self, payload: &[u8]) {
-        if Burst::pays(&self.memory)
-            && let Some((table, key)) = ops::key(payload)
-        {
-            self.burst.expect(&mut self.memory, table, key);
-        }
-    }
-
-    /// Loads the objects of the announced requests, and returns the number of the requests.
-    #[inline]
-    pub fn prefetch(&mut self) -> usize {
-        self.burst.prefetch(&self.memory)
-    }
-
     /// Continues the mutations that waited until the coordinator answered for their leases.
     fn resume(&mut self, now: Instant, result: Result<Payload<'_>, RpcError>) {
         let checked = {
             let Memory { log, results, .. } = &mut self.memory;
-            self.leases.checked(result, results, |at| log.dead(at, COMPLETION))
+            self.leases.checked(result, results, |at| log.dead_record(at))
         };
         for (suspended, expired) in checked {
             let Suspended { caller, request, deadline, .. } = suspended;
             let call = Call { now, caller, request: &request, deadline };
-            let answer = match expired {
+            let mut message = Message::default();
+            let replied = match expired {
                 Some(true) => Err(Status::ExpiredLease),
                 None => Err(Status::Retry),
                 Some(false) if deadline < now => Err(Status::Retry),
-                Some(false) => ops::execute(self, &call),
+                Some(false) => ops::execute(self, &call, &mut message),
             };
-            match answer {
-                Ok(None) => {}
-                Ok(Some(message)) => self.out.push_back(Output::Reply { caller, message }),
-                Err(status) => {
-                    let message = self.refuse(status);
-                    self.out.push_back(Output::Reply { caller, message });
-                }
+            if let Err(status) = replied {
+                self.refuse(status, &mut message);
+            }
+            if replied != Ok(Replied::Later) {
+                self.out.push_back(Output::Reply { caller, message });
             }
         }
     }
@@ -81,18 +58,37 @@ impl Machine for Master {
         caller: Caller,
         payload: Payload<'_>,
         deadline: Instant,
-    ) -> Option<Message> {
+        reply: &mut Message,
+    ) -> Replied {
         self.requested = true;
         if deadline < now {
             // No client waits for the reply. A short one lets the transport forget the request.
             self.counters.late += 1;
-            return Some(data::head(Status::Retry)[..].into());
+            reply.bytes.extend_from_slice(&data::head(Status::Retry));
+            return Replied::Now;
         }
         let call = Call { now, caller, request: &payload, deadline };
-        match ops::execute(self, &call) {
-            Ok(answer) => answer,
-            Err(status) => Some(self.refuse(status)),
+        ops::execute(self, &call, reply).unwrap_or_else(|status| {
+            self.refuse(status, reply);
+            Replied::Now
+        })
+    }
+
+    #[inline]
+    fn expects(&self) -> bool {
+        Burst::pays(&self.memory)
+    }
+
+    #[inline]
+    fn expect(&mut self, request: &[u8]) {
+        if let Some((table, key)) = ops::key(request) {
+            self.burst.expect(&mut self.memory, table, key);
         }
+    }
+
+    #[inline]
+    fn prefetch(&mut self) {
+        self.burst.prefetch(&self.memory);
     }
 
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
@@ -104,6 +100,11 @@ impl Machine for Master {
         if let Some(server) = self.membership.server() {
             self.memory.log.set_server(server);
         }
+    }
+
+    #[inline]
+    fn has_output(&self) -> bool {
+        !self.out.is_empty()
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {
@@ -133,10 +134,6 @@ impl Machine for Master {
         if self.memory.log.give_back(slice) {
             self.busy |= self.cleaner.wanted(&self.memory);
         }
-    }
-
-    fn spare(&mut self, buffer: Vec<u8>) {
-        self.spare = buffer;
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -25,7 +25,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use counters::COUNTERS;
+pub use counters::{COUNTERS, REFUSED};
 pub use membership::COORDINATOR;
 pub(crate) use state::MAX_GATED;
 pub use state::{Config, Master};

@@ -1,11 +1,12 @@
 //! The state of a master, and the ways in which replies leave it.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::Rng;
-use sprat_proto::node::machine::{Caller, Output};
+use sprat_proto::node::machine::{Caller, Output, Replied};
 use sprat_proto::rpc::Message;
 use sprat_proto::wire::checksum::Crc32c;
 
@@ -14,6 +15,7 @@ use super::counters::{self, Counters};
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
 use crate::message::{Status, data};
+use crate::objects::blocks::Prepare;
 use crate::objects::cleaner::Cleaner;
 use crate::objects::log::Log;
 use crate::objects::memory::Memory;
@@ -83,8 +85,6 @@ pub struct Master {
     pub(crate) busy: bool,
     /// A request arrived since the last tick.
     pub(super) requested: bool,
-    /// The buffer for the next reply.
-    pub(crate) spare: Vec<u8>,
 }
 
 impl Master {
@@ -109,7 +109,6 @@ impl Master {
             last_tag: 0,
             busy: false,
             requested: false,
-            spare: Vec::new(),
         }
     }
 
@@ -125,6 +124,11 @@ impl Master {
         &self.memory
     }
 
+    /// Lets `host` touch the memory of later segments ahead.
+    pub fn prepare(&mut self, host: Box<dyn Prepare>) {
+        self.memory.log.prepare(host);
+    }
+
     /// Sends the replies that waited for the log to be durable up to `position`.
     pub fn durable(&mut self, position: Position) {
         self.memory.log.set_durable(position);
@@ -135,34 +139,31 @@ impl Master {
         }
     }
 
-    /// Returns the reply if all that it tells is durable, else keeps it until the log is.
+    /// Lets the reply go out if all that it tells is durable, else keeps it until the log is.
     ///
     /// `durable` is true if the caller knows that the reply tells nothing new.
     #[inline]
-    pub(crate) fn gate(
-        &mut self,
-        caller: Caller,
-        message: Message,
-        durable: bool,
-    ) -> Option<Message> {
+    pub(crate) fn gate(&mut self, caller: Caller, reply: &mut Message, durable: bool) -> Replied {
         if durable || self.memory.log.is_all_durable() {
-            return Some(message);
+            return Replied::Now;
         }
         if self.gated.len() >= MAX_GATED {
-            for &slice in &message.slices {
+            for &slice in &reply.slices {
                 self.memory.log.give_back(slice);
             }
-            return Some(self.refuse(Status::Retry));
+            self.refuse(Status::Retry, reply);
+            return Replied::Now;
         }
+        let message = core::mem::take(reply);
         self.gated.push_back(Gated { until: self.memory.log.tail(), caller, message });
-        None
+        Replied::Later
     }
 
-    /// Counts a refusal and returns the reply that has `status` alone.
+    /// Counts a refusal. The reply has `status` alone.
     #[cold]
-    pub(crate) fn refuse(&mut self, status: Status) -> Message {
+    pub(crate) fn refuse(&mut self, status: Status, reply: &mut Message) {
         self.counters.refused(status);
-        data::head(status)[..].into()
+        *reply = data::head(status)[..].into();
     }
 
     /// Returns an unused tag for a call.
@@ -171,8 +172,8 @@ impl Master {
         self.last_tag
     }
 
-    /// Returns all counters as a JSON object that lacks its closing brace.
-    pub(crate) fn counters_json(&self) -> String {
-        counters::json(&self.counters, &self.memory, self.cleaner.cleaned())
+    /// Returns the names and values of all counters.
+    pub(crate) fn list_counters(&self) -> Vec<(String, u64)> {
+        counters::list(&self.counters, &self.memory, self.cleaner.cleaned())
     }
 }

@@ -153,17 +153,17 @@ choices! {
     pub,
     /// The state of a server according to the coordinator.
     ServerState {
-        /// It holds a lease.
+        /// The server holds a lease.
         Up = 0,
-        /// Its lease expired, or it stopped: its tablets are lost.
+        /// The server's lease expired, or it stopped: its tablets are lost.
         Crashed = 1,
     }
 
     /// The state of a tablet.
     TabletState {
-        /// Its server serves it.
+        /// The tablet's server serves it.
         Normal = 0,
-        /// Its server crashed, and no other server has its data.
+        /// The tablet's server crashed, and no other server has its data.
         Lost = 1,
         /// The coordinator has ordered its server to take it, and the server has not replied yet.
         Taking = 2,

@@ -17,10 +17,10 @@
 //!
 //! An entry is live if it is an object that the hash table points to, a completion record that
 //! [`rifl`](super::rifl) remembers, or a tombstone while one of the segments that may hold its
-//! object is in the log. The log marks dead objects and completion records, so that the cleaner
-//! skips them without a look-up. The rest is cleaned in groups: a first pass computes the hashes of
-//! a group and touches the lines of the hash table, so that their cache misses overlap; a second
-//! pass moves the entries.
+//! object is in the log. A record moves with its object, and alone if only the record is live. The
+//! log marks dead objects and records, so that the cleaner skips them without a look-up. The rest
+//! is cleaned in groups: a first pass computes the hashes of a group and touches the lines of the
+//! hash table, so that their cache misses overlap; a second pass moves the entries.
 //!
 //! Writes pay for the cleaning that they cause ([`Cleaner::pay`]): the budget of a step is the
 //! number of bytes written since the last one, times the bytes to clean for one byte of free
@@ -35,11 +35,14 @@
 use alloc::vec::Vec;
 use core::hint::black_box;
 
-use super::entry::{self, Entry, HEAD, HEADER};
-use super::log::{Full, LEAST_GAIN, MIN_SEGMENTS};
+use super::entry::{self, COMPLETION, Completion, Entry, HEADER, Outcome, Record};
+use super::log::{Full, LEAST_GAIN, Log, MIN_SEGMENTS};
 use super::memory::Memory;
-use super::segment::{Location, SegmentId, State};
+use super::segment::{Location, SegmentId, Span, State};
 use super::table::spread;
+use super::tablet::Tablets;
+use crate::message::Status;
+use crate::types::{KeyHash, TableId, Version};
 
 /// The work of one step in idle time, in bytes.
 ///
@@ -111,9 +114,8 @@ enum Phase {
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     offset: usize,
-    len: usize,
-    /// The hash of an object for the hash table.
-    hash: u64,
+    /// The hash of the key of an object.
+    hash: KeyHash,
 }
 
 impl Cleaner {
@@ -285,7 +287,7 @@ impl Cleaner {
         let (count, next) = gather(memory, slot, offset, &mut group, left);
         for candidate in &group[..count] {
             let at = Location::new(slot, candidate.offset as u32);
-            if let Err(full) = move_entry(memory, at, candidate) {
+            if let Err(full) = move_entry(memory, at, candidate.hash) {
                 self.phase = Phase::Clean { slot, offset: candidate.offset };
                 return Err(full);
             }
@@ -326,24 +328,21 @@ fn gather(
             debug_assert!(entries.is_empty(), "the log's own entries are well-formed");
             return (count, segment.written as usize);
         };
-        let hash = match entry {
-            Entry::Group(_) => {
-                offset += HEAD;
-                continue;
-            }
-            Entry::Object(object) => tablets
-                .hash(object.table, object.key)
-                .map(|hash| spread(object.table, hash))
-                .inspect(|hash| touched ^= table.touch(*hash)),
-            Entry::Completion(_) | Entry::Tombstone(_) => Some(0),
-            Entry::Header(_) => None,
-        };
-        if let Some(hash) = hash {
-            *left = left.saturating_sub(LIVE_COST + len);
-            group[count] = Candidate { offset, len, hash };
-            count += 1;
-        }
+        let mut candidate = Candidate { offset, hash: KeyHash::default() };
         offset += len;
+        match entry {
+            Entry::Header(_) => continue,
+            Entry::Object(object, _) if !entry::is_dead(entries) => {
+                if let Some(hash) = tablets.hash(object.table, object.key) {
+                    touched ^= table.touch(spread(object.table, hash));
+                    candidate.hash = hash;
+                }
+            }
+            Entry::Object(..) | Entry::Tombstone(..) | Entry::Completion(_) => {}
+        }
+        *left = left.saturating_sub(LIVE_COST + len);
+        group[count] = candidate;
+        count += 1;
     }
     // The compiler must not drop the reads.
     black_box(touched);
@@ -385,7 +384,8 @@ fn gain(memory: &Memory, slot: usize) -> u32 {
         segment.tombstones > 0 && memory.log.narrow(segment.buried, segment.id).is_empty();
     let live = if useless { segment.live - segment.tombstones } else { segment.live };
     let room = if segment.closed_early { segment.room() as u32 } else { 0 };
-    segment.written - HEADER as u32 - live + room
+    // A record counts as more than it takes beside its object.
+    (segment.written - HEADER as u32 + room).saturating_sub(live)
 }
 
 /// Returns the benefit of cleaning the segment in `slot`, 0 if it is not worth cleaning.
@@ -401,37 +401,91 @@ fn benefit(memory: &Memory, slot: usize) -> u128 {
     ((u128::from(gain) * u128::from(age)) << 20) / u128::from(cost)
 }
 
-/// Moves the entry at `at` if it is live.
-fn move_entry(memory: &mut Memory, at: Location, candidate: &Candidate) -> Result<(), Full> {
-    let Memory { log, table, results, .. } = memory;
-    let len = candidate.len;
+/// Moves the entry at `at` if it is live, or what is live of it.
+fn move_entry(memory: &mut Memory, at: Location, hash: KeyHash) -> Result<(), Full> {
+    let Memory { log, table, tablets, results, .. } = memory;
+    let bytes = log.bytes(at);
+    let Some((entry, _)) = entry::parse(bytes) else { return Ok(()) };
+    let remembered = |record: &Record| results.location(record.once) == Some(at);
+    let (is_dead, is_record_dead) = (entry::is_dead(bytes), entry::is_record_dead(bytes));
     let cleaned = log.slots()[at.slot()].id;
-    match entry::parse(log.bytes(at)) {
-        Some((Entry::Object(object), _)) => {
-            let Some(place) = table.find(candidate.hash, |other| other == at) else {
-                return Ok(());
+    let live = |record: Option<Record>| record.filter(|_| !is_record_dead).filter(remembered);
+    match entry {
+        Entry::Object(object, record) => {
+            let record = live(record);
+            let place = match is_dead {
+                true => None,
+                false => table.find(spread(object.table, hash), |other| other == at),
             };
-            let older = log.narrow(object.older, cleaned);
-            let (to, copy) = log.relocate(at, len)?;
-            entry::set_older(copy, older);
+            let Some(place) = place else {
+                let of = (object.table, object.key, object.version);
+                let alone = record.map(|record| alone(tablets, record, of));
+                return alone.map_or(Ok(()), |alone| move_completion(memory, at, &alone));
+            };
+            let to = copy(log, at, object.entry_len(), record.as_ref(), object.older)?;
             table.set(place, to);
-        }
-        Some((Entry::Tombstone(tombstone), _)) => {
-            let older = log.narrow(tombstone.older, cleaned);
-            if older.is_empty() {
-                log.dead_tombstone(at, len);
-            } else {
-                log.relocate_tombstone(at, len, older)?;
+            if let Some(record) = record {
+                results.moved(record.once, to);
             }
         }
-        Some((Entry::Completion(completion), _))
-            if results.location(completion.once) == Some(at) =>
-        {
-            let (to, _) = log.relocate(at, len)?;
-            results.moved(completion.once, to);
+        Entry::Tombstone(tombstone, record) => {
+            let (record, len) = (live(record), tombstone.entry_len());
+            let older = log.narrow(tombstone.older, cleaned);
+            if is_dead || older.is_empty() {
+                let of = (tombstone.table, tombstone.key, tombstone.version);
+                let alone = record.map(|record| alone(tablets, record, of));
+                if !is_dead {
+                    log.dead_tombstone(at, len);
+                }
+                return alone.map_or(Ok(()), |alone| move_completion(memory, at, &alone));
+            }
+            let to = copy(log, at, len, record.as_ref(), older)?;
+            log.tombstone_moved(at, to, len, older);
+            if let Some(record) = record {
+                results.moved(record.once, to);
+            }
         }
-        _ => {}
+        Entry::Completion(completion) if results.location(completion.once) == Some(at) => {
+            move_completion(memory, at, &completion)?;
+        }
+        Entry::Completion(_) | Entry::Header(_) => {}
     }
+    Ok(())
+}
+
+/// Copies the object or tombstone of `len` bytes at `at`, with its record if that is live.
+fn copy(
+    log: &mut Log,
+    at: Location,
+    len: usize,
+    record: Option<&Record>,
+    older: Span,
+) -> Result<Location, Full> {
+    let older = log.narrow(older, log.slots()[at.slot()].id);
+    let (counted, whole) = match record {
+        Some(record) => (len + COMPLETION, len + Record::size(record.sum.is_some())),
+        None => (len, len),
+    };
+    log.relocate(at, counted, whole, |out, entry| entry::copy(out, entry, older))
+}
+
+/// Returns the completion for the record of a mutation that wrote `key` of `table` in `version`.
+fn alone(
+    tablets: &Tablets,
+    record: Record,
+    (table, key, version): (TableId, &[u8], Version),
+) -> Completion {
+    let Record { once, sum } = record;
+    // A table that is gone needs no place for the record.
+    let hash = tablets.hash(table, key).unwrap_or_default();
+    Completion { once, table, hash, outcome: Outcome { status: Status::Ok, version, sum } }
+}
+
+/// Writes the completion at `at`, or of the record of the entry there, to the survivor segment.
+fn move_completion(memory: &mut Memory, at: Location, completion: &Completion) -> Result<(), Full> {
+    let write = |out: &mut [u8], _: &[u8]| entry::put_completion(out, completion);
+    let to = memory.log.relocate(at, COMPLETION, completion.entry_len(), write)?;
+    memory.results.moved(completion.once, to);
     Ok(())
 }
 

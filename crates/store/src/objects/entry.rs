@@ -4,22 +4,27 @@
 //! entry       0 kind u8 | 1 length of the body u24 | 4 crc32c u32 | 8 body
 //! 1 header    8 server index u32 | 12 generation u32 | 16 segment id u32 | 20 capacity u32
 //!            24 safe version u64
-//! 2 object    8 table u64 | 16 version u64 | 24 stamp u32 | 28 older first u32 | 32 older last u32
-//!            36 key length u32 | 40 key | value
-//! 3 tombstone 8 table u64 | 16 version u64 | 24 stamp u32 | 28 older first u32 | 32 older last u32
-//!            36 key
-//! 4 completion 8 lease u64 | 16 rpc u64 | 24 ack u64 | 32 table u64 | 40 key hash u64
-//!            48 version u64 | 56 sum 8 B | 64 status u8 | 65 has a sum u8 | 66 zero u16
-//! 5 group     8 entries, which stand or fall together: an object or tombstone, then the completion
+//! 2 object    8 table u40 | 13 key length u24 | 16 version u48 | 22 older first u32
+//!            26 older count u24 | 29 key | value | [record]
+//! 3 tombstone as an object without a value
+//! 4 completion 8 lease u64 | 16 rpc u64 | 24 rpc - ack u16 | 26 table u40 | 31 status u8
+//!            32 key hash u64 | 40 version u48 | [46 sum 8 B]
+//! record      0 lease u64 | 8 rpc u64 | 16 rpc - ack u16 | [18 sum 8 B]
+//! kind        bits 0..3 as above | bit 4 a record follows | bit 5 it, or the completion, has a sum
+//!             bit 6 the record is dead here | bit 7 the rest is dead here
 //! ```
 //!
 //! Integers are big-endian. A segment is a header and entries without gaps. The checksum covers the
-//! kind, the length and the body; inside a group it is zero, since the checksum of the group covers
-//! all of it: half a group is no group. The highest bit of a kind is not part of the entry: a
-//! master marks entries there that are dead in its own memory, so that the cleaner skips them
-//! without a look-up. Checksums take it as 0, and a replay ignores it. A replay keeps for each key
-//! the object of the highest version, unless a tombstone has at least that version. It lets no
-//! version fall below a header's safe version or below a version that it has seen.
+//! kind, the length and the body. A record is the completion of the mutation that wrote the entry.
+//! It has no table, version or status of its own: it says that the mutation of this object, or the
+//! removal, succeeded. One checksum covers both, so that they stand or fall together. A completion
+//! that stands alone is that of a mutation that changed nothing, or one whose object is dead.
+//!
+//! The two highest bits of a kind are not part of the entry: a master marks there what is dead in
+//! its own memory, so that the cleaner skips it without a look-up. Checksums take them as 0, and a
+//! replay ignores them. A replay keeps for each key the object of the highest version, unless a
+//! tombstone has at least that version. It lets no version fall below a header's safe version or
+//! below a version that it has seen.
 //!
 //! `older` is a span of the segments that may hold older versions of the key. Its tombstone must
 //! stay while one of them does, or a replay would bring an old version back. Invariant: parsing
@@ -35,23 +40,35 @@ use crate::objects::segment::{SegmentId, Span};
 use crate::types::{KeyHash, LeaseId, ServerId, TableId, Version};
 
 /// The bytes before the body of an entry.
-pub const HEAD: usize = 8;
-/// The bytes of an object's entry without key and value.
+const HEAD: usize = 8;
+/// The bytes of an object's entry, or a tombstone's, without key, value and record.
 pub const OBJECT: usize = size_of::<ObjectWire>();
-/// The bytes of a tombstone's entry without the key.
-pub const TOMBSTONE: usize = size_of::<TombstoneWire>();
-/// The bytes of a completion record's entry.
-pub const COMPLETION: usize = size_of::<CompletionWire>();
+/// The most bytes of a record.
+pub const RECORD: usize = size_of::<RecordWire>() + SUM;
+/// The most bytes of a completion that stands alone. Each live record counts as this many, for the
+/// cleaner may have to write it apart from its object.
+pub const COMPLETION: usize = size_of::<CompletionWire>() + SUM;
 /// The bytes of a segment's header.
 pub const HEADER: usize = size_of::<HeaderWire>();
+/// The bytes of the sum of an increment.
+const SUM: usize = 8;
+/// The most that a number can be ahead of its acknowledgement in the log. A master executes no
+/// mutation that is further ahead of what the client has acknowledged.
+pub const MOST_AHEAD: u64 = u16::MAX as u64;
 
-/// The bit that marks an entry as dead in this memory.
+/// The bit that marks an entry as dead in this memory, its record apart.
 const DEAD: u8 = 0x80;
+/// The bit that marks the record of an entry as dead in this memory.
+const RECORD_DEAD: u8 = 0x40;
+const HAS_SUM: u8 = 0x20;
+const HAS_RECORD: u8 = 0x10;
+const KIND: u8 = 0x0f;
 const KIND_HEADER: u8 = 1;
 const KIND_OBJECT: u8 = 2;
 const KIND_TOMBSTONE: u8 = 3;
 const KIND_COMPLETION: u8 = 4;
-const KIND_GROUP: u8 = 5;
+/// The count of segments that means all later segments.
+const UNBOUNDED: u32 = 0xff_ffff;
 
 /// The first entry of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,8 +90,6 @@ pub struct Object<'a> {
     pub table: TableId,
     /// The version.
     pub version: Version,
-    /// The number of segments that the log had opened when it was written: for its age only.
-    pub stamp: u32,
     /// A span of the segments that may hold older versions.
     pub older: Span,
     /// The key.
@@ -84,7 +99,7 @@ pub struct Object<'a> {
 }
 
 impl Object<'_> {
-    /// Returns the length of its entry.
+    /// Returns the length of its entry without a record.
     #[must_use]
     #[inline]
     pub fn entry_len(&self) -> usize {
@@ -99,12 +114,18 @@ pub struct Tombstone<'a> {
     pub table: TableId,
     /// The version that was removed.
     pub version: Version,
-    /// The number of segments that the log had opened when it was written.
-    pub stamp: u32,
     /// A span of the segments that may hold versions of the object.
     pub older: Span,
     /// The key.
     pub key: &'a [u8],
+}
+
+impl Tombstone<'_> {
+    /// Returns the length of its entry without a record.
+    #[must_use]
+    pub fn entry_len(&self) -> usize {
+        OBJECT + self.key.len()
+    }
 }
 
 /// The outcome of a mutation.
@@ -118,7 +139,27 @@ pub struct Outcome {
     pub sum: Option<[u8; 8]>,
 }
 
-/// The record of an executed mutation (RIFL's completion record).
+/// The record of the mutation that wrote an entry.
+///
+/// The mutation succeeded, and its version is that of the entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The identity of the mutation.
+    pub once: Once,
+    /// The sum for the reply, if the mutation was an increment.
+    pub sum: Option<[u8; 8]>,
+}
+
+impl Record {
+    /// Returns the length of a record, with a sum or without.
+    #[must_use]
+    #[inline]
+    pub fn size(has_sum: bool) -> usize {
+        RECORD - if has_sum { 0 } else { SUM }
+    }
+}
+
+/// The completion record of a mutation that stands alone (RIFL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The identity of the mutation.
@@ -131,19 +172,25 @@ pub struct Completion {
     pub outcome: Outcome,
 }
 
+impl Completion {
+    /// Returns the length of its entry.
+    #[must_use]
+    pub fn entry_len(&self) -> usize {
+        COMPLETION - if self.outcome.sum.is_some() { 0 } else { SUM }
+    }
+}
+
 /// An entry of any kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry<'a> {
     /// The header of the segment.
     Header(Header),
-    /// An object.
-    Object(Object<'a>),
-    /// The removal of an object.
-    Tombstone(Tombstone<'a>),
-    /// The record of an executed mutation.
+    /// An object, and the record of the mutation that wrote it.
+    Object(Object<'a>, Option<Record>),
+    /// The removal of an object, and the record of the mutation that removed it.
+    Tombstone(Tombstone<'a>, Option<Record>),
+    /// The record of an executed mutation, alone.
     Completion(Completion),
-    /// The bytes of several entries that belong together.
-    Group(&'a [u8]),
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -165,51 +212,112 @@ struct HeaderWire {
     safe_version: U64,
 }
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct TombstoneWire {
-    head: HeadWire,
-    table: U64,
-    version: U64,
-    stamp: U32,
-    first: U32,
-    last: U32,
+struct VersionWire {
+    high: U32,
+    low: U16,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct ObjectWire {
-    buried: TombstoneWire,
-    key_len: U32,
+    head: HeadWire,
+    /// The table in the highest 40 bits, and the length of the key in the others.
+    table_key_len: U64,
+    version: VersionWire,
+    first: U32,
+    count: [u8; 3],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RecordWire {
+    lease: U64,
+    rpc: U64,
+    ahead: U16,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct CompletionWire {
     head: HeadWire,
-    lease: U64,
-    rpc: U64,
-    ack: U64,
-    table: U64,
-    hash: U64,
-    version: U64,
-    sum: [u8; 8],
+    record: RecordWire,
+    table: [u8; 5],
     status: u8,
-    has_sum: u8,
-    zero: U16,
+    hash: U64,
+    version: VersionWire,
+}
+
+impl VersionWire {
+    #[inline]
+    fn new(version: Version) -> Self {
+        Self { high: ((version.0 >> 16) as u32).into(), low: (version.0 as u16).into() }
+    }
+
+    #[inline]
+    fn get(self) -> Version {
+        Version(u64::from(self.high.get()) << 16 | u64::from(self.low.get()))
+    }
+}
+
+impl RecordWire {
+    #[inline]
+    fn new(once: &Once) -> Self {
+        let ahead = once.rpc.saturating_sub(once.ack).min(MOST_AHEAD);
+        Self { lease: once.lease.0.into(), rpc: once.rpc.into(), ahead: (ahead as u16).into() }
+    }
+
+    fn get(&self) -> Option<Once> {
+        let rpc = self.rpc.get();
+        let ack = rpc.checked_sub(self.ahead.get().into())?;
+        Some(Once { lease: LeaseId(self.lease.get()), rpc, ack })
+    }
+}
+
+impl ObjectWire {
+    #[inline]
+    fn table(&self) -> TableId {
+        TableId(self.table_key_len.get() >> 24)
+    }
+
+    #[inline]
+    fn key_len(&self) -> usize {
+        (self.table_key_len.get() & 0xff_ffff) as usize
+    }
+
+    // A reader of the value alone computes no span if this is inlined.
+    #[inline(always)]
+    fn older(&self) -> Span {
+        let [a, b, c] = self.count;
+        let (first, count) = (self.first.get(), u32::from_be_bytes([0, a, b, c]));
+        match count {
+            0 => Span::default(),
+            UNBOUNDED => span(first, u32::MAX),
+            _ => span(first, first.saturating_add(count - 1)),
+        }
+    }
+
+    fn set_older(&mut self, older: Span) {
+        let count = if older.is_empty() {
+            0
+        } else {
+            older.last.0.saturating_sub(older.first.0).saturating_add(1)
+        };
+        let [_, count @ ..] = count.min(UNBOUNDED).to_be_bytes();
+        (self.first, self.count) = (older.first.0.into(), count);
+    }
+}
+
+#[inline]
+fn span(first: u32, last: u32) -> Span {
+    Span { first: SegmentId(first), last: SegmentId(last) }
 }
 
 fn head(kind: u8, entry_len: usize) -> HeadWire {
     let len = entry_len - HEAD;
     debug_assert!(len < 1 << 24, "no segment is that long");
     HeadWire { kind_len: (u32::from(kind) << 24 | len as u32).into(), crc: U32::ZERO }
-}
-
-/// Writes the head of a group that fills `out`.
-#[inline]
-pub fn put_group(out: &mut [u8]) {
-    let head = head(KIND_GROUP, out.len());
-    out[..HEAD].copy_from_slice(head.as_bytes());
 }
 
 /// Writes a segment's header at the start of `out`.
@@ -225,71 +333,83 @@ pub fn put_header(out: &mut [u8], header: &Header) {
     out[..HEADER].copy_from_slice(wire.as_bytes());
 }
 
-/// Writes an object, which fills `out`.
+/// Writes an object and its record, which fill `out`.
 #[inline]
-pub fn put_object(out: &mut [u8], object: &Object<'_>) {
-    let Object { table, version, stamp, older, key, value } = *object;
-    let buried = TombstoneWire {
-        head: head(KIND_OBJECT, out.len()),
-        table: table.0.into(),
-        version: version.0.into(),
-        stamp: stamp.into(),
-        first: older.first.0.into(),
-        last: older.last.0.into(),
-    };
-    let wire = ObjectWire { buried, key_len: (key.len() as u32).into() };
-    let (fixed, rest) = out.split_at_mut(OBJECT);
-    fixed.copy_from_slice(wire.as_bytes());
-    let (key_out, value_out) = rest.split_at_mut(key.len());
-    key_out.copy_from_slice(key);
-    value_out.copy_from_slice(value);
+pub fn put_object(out: &mut [u8], object: &Object<'_>, record: Option<&Record>) {
+    put(out, KIND_OBJECT, object, record);
 }
 
-/// Writes a tombstone, which fills `out`.
+/// Writes a tombstone and its record, which fill `out`.
 #[inline]
-pub fn put_tombstone(out: &mut [u8], tombstone: &Tombstone<'_>) {
-    let Tombstone { table, version, stamp, older, key } = *tombstone;
-    let wire = TombstoneWire {
-        head: head(KIND_TOMBSTONE, out.len()),
-        table: table.0.into(),
-        version: version.0.into(),
-        stamp: stamp.into(),
-        first: older.first.0.into(),
-        last: older.last.0.into(),
+pub fn put_tombstone(out: &mut [u8], tombstone: &Tombstone<'_>, record: Option<&Record>) {
+    let Tombstone { table, version, older, key } = *tombstone;
+    put(out, KIND_TOMBSTONE, &Object { table, version, older, key, value: &[] }, record);
+}
+
+#[inline]
+fn put(out: &mut [u8], kind: u8, object: &Object<'_>, record: Option<&Record>) {
+    let Object { table, version, older, key, value } = *object;
+    debug_assert!(table <= TableId::MAX && version <= Version::MAX);
+    let flags = match record {
+        None => 0,
+        Some(Record { sum: None, .. }) => HAS_RECORD,
+        Some(Record { sum: Some(_), .. }) => HAS_RECORD | HAS_SUM,
     };
-    let (fixed, rest) = out.split_at_mut(TOMBSTONE);
+    let mut wire = ObjectWire {
+        head: head(kind | flags, out.len()),
+        table_key_len: (table.0 << 24 | key.len() as u64).into(),
+        version: VersionWire::new(version),
+        first: U32::ZERO,
+        count: [0; 3],
+    };
+    wire.set_older(older);
+    let (fixed, rest) = out.split_at_mut(OBJECT);
     fixed.copy_from_slice(wire.as_bytes());
-    rest.copy_from_slice(key);
+    let (key_out, rest) = rest.split_at_mut(key.len());
+    key_out.copy_from_slice(key);
+    let (value_out, rest) = rest.split_at_mut(value.len());
+    value_out.copy_from_slice(value);
+    if let Some(Record { once, sum }) = record {
+        let (fixed, rest) = rest.split_at_mut(size_of::<RecordWire>());
+        fixed.copy_from_slice(RecordWire::new(once).as_bytes());
+        rest.copy_from_slice(sum.as_ref().map_or(&[], |sum| sum));
+    }
 }
 
 /// Writes a completion, which fills `out`.
 #[inline]
 pub fn put_completion(out: &mut [u8], completion: &Completion) {
     let Completion { once, table, hash, outcome } = *completion;
+    let [_, _, _, table @ ..] = table.0.to_be_bytes();
+    let flags = if outcome.sum.is_some() { HAS_SUM } else { 0 };
     let wire = CompletionWire {
-        head: head(KIND_COMPLETION, COMPLETION),
-        lease: once.lease.0.into(),
-        rpc: once.rpc.into(),
-        ack: once.ack.into(),
-        table: table.0.into(),
-        hash: hash.0.into(),
-        version: outcome.version.0.into(),
-        sum: outcome.sum.unwrap_or([0; 8]),
+        head: head(KIND_COMPLETION | flags, out.len()),
+        record: RecordWire::new(&once),
+        table,
         status: outcome.status as u8,
-        has_sum: u8::from(outcome.sum.is_some()),
-        zero: U16::ZERO,
+        hash: hash.0.into(),
+        version: VersionWire::new(outcome.version),
     };
-    out.copy_from_slice(wire.as_bytes());
+    let (fixed, rest) = out.split_at_mut(size_of::<CompletionWire>());
+    fixed.copy_from_slice(wire.as_bytes());
+    rest.copy_from_slice(outcome.sum.as_ref().map_or(&[], |sum| sum));
 }
 
-/// Rewrites the span of older versions in the object or tombstone at the start of `entry`, and
-/// clears its checksum. The cleaner does that to its copies.
-pub fn set_older(entry: &mut [u8], older: Span) {
-    if let Ok((wire, _)) = TombstoneWire::mut_from_prefix(entry) {
-        wire.head.crc = U32::ZERO;
-        wire.first = older.first.0.into();
-        wire.last = older.last.0.into();
-    }
+/// Copies the object or tombstone at the start of `entry` to `out`, which it fills, with another
+/// span of older versions. Its record goes with it if it fits.
+///
+/// # Panics
+/// If `out` is not as long as the entry, with its record or without.
+pub fn copy(out: &mut [u8], entry: &[u8], older: Span) {
+    let (fixed, rest) = ObjectWire::read_from_prefix(entry).expect("an object's entry");
+    let mut wire = fixed;
+    let kind = (wire.head.kind_len.get() >> 24) as u8;
+    let whole = out.len() == len(entry);
+    wire.head = head(if whole { kind & !(DEAD | RECORD_DEAD) } else { kind & KIND }, out.len());
+    wire.set_older(older);
+    let (fixed_out, rest_out) = out.split_at_mut(OBJECT);
+    fixed_out.copy_from_slice(wire.as_bytes());
+    rest_out.copy_from_slice(&rest[..rest_out.len()]);
 }
 
 /// Returns the object at the start of `entry`. This is the fast path for bytes of this process's
@@ -297,62 +417,74 @@ pub fn set_older(entry: &mut [u8], older: Span) {
 ///
 /// # Panics
 /// If `entry` does not start with an object.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn object(entry: &[u8]) -> Object<'_> {
     let (wire, rest) = ObjectWire::ref_from_prefix(entry).expect("an object's entry");
-    let kind_len = wire.buried.head.kind_len.get();
-    debug_assert_eq!((kind_len >> 24) as u8 & !DEAD, KIND_OBJECT);
-    let (key, rest) = rest.split_at(wire.key_len.get() as usize);
-    let value = &rest[..(kind_len & 0xff_ffff) as usize + HEAD - OBJECT - key.len()];
-    let TombstoneWire { table, version, stamp, .. } = wire.buried;
-    Object {
-        table: TableId(table.get()),
-        version: Version(version.get()),
-        stamp: stamp.get(),
-        older: span(&wire.buried),
-        key,
-        value,
+    let kind_len = wire.head.kind_len.get();
+    let kind = (kind_len >> 24) as u8;
+    debug_assert_eq!(kind & KIND, KIND_OBJECT);
+    let (key, rest) = rest.split_at(wire.key_len());
+    let len = (kind_len & 0xff_ffff) as usize + HEAD - record_len(kind);
+    let value = &rest[..len - OBJECT - key.len()];
+    Object { table: wire.table(), version: wire.version.get(), older: wire.older(), key, value }
+}
+
+/// Returns true if the entry at the start of `entry` is that of `key` in `table`.
+///
+/// # Panics
+/// If `entry` does not start with an object.
+#[inline]
+#[must_use]
+pub fn is_of(entry: &[u8], table: TableId, key: &[u8]) -> bool {
+    let (wire, rest) = ObjectWire::ref_from_prefix(entry).expect("an object's entry");
+    wire.table_key_len.get() == (table.0 << 24 | key.len() as u64) && rest.starts_with(key)
+}
+
+/// Returns the length of the record behind an entry of `kind`.
+#[inline]
+fn record_len(kind: u8) -> usize {
+    match kind & (HAS_RECORD | HAS_SUM) {
+        0 => 0,
+        HAS_RECORD => Record::size(false),
+        _ => Record::size(true),
     }
 }
 
-fn span(wire: &TombstoneWire) -> Span {
-    Span { first: SegmentId(wire.first.get()), last: SegmentId(wire.last.get()) }
+/// Returns the length of the entry at the start of `entry`.
+#[inline]
+fn len(entry: &[u8]) -> usize {
+    let length = entry.first_chunk().map_or(0, |&[_, a, b, c]| u32::from_be_bytes([0, a, b, c]));
+    HEAD + length as usize
 }
 
 /// Parses the entry at the start of `bytes`, without its checksum, and returns it with its length.
 /// `None` means that there is no entry or that it is malformed.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
-    let (head, rest) = HeadWire::ref_from_prefix(bytes).ok()?;
-    let kind_len = head.kind_len.get();
-    let len = HEAD + (kind_len & 0xff_ffff) as usize;
-    rest.get(..len - HEAD)?;
-    let whole = &bytes[..len];
-    let entry = match (kind_len >> 24) as u8 & !DEAD {
-        KIND_HEADER => Entry::Header(parse_header(HeaderWire::ref_from_bytes(whole).ok()?)),
+    let (head, _) = HeadWire::ref_from_prefix(bytes).ok()?;
+    let kind = (head.kind_len.get() >> 24) as u8;
+    let whole = bytes.get(..len(bytes))?;
+    let entry = match kind & KIND {
+        KIND_HEADER if kind & (HAS_RECORD | HAS_SUM) == 0 => {
+            Entry::Header(parse_header(HeaderWire::ref_from_bytes(whole).ok()?))
+        }
         KIND_OBJECT => {
-            let (wire, rest) = ObjectWire::ref_from_prefix(whole).ok()?;
-            rest.get(..wire.key_len.get() as usize)?;
-            Entry::Object(object(whole))
+            let (object, record) = parse_object(kind, whole)?;
+            Entry::Object(object, record)
         }
         KIND_TOMBSTONE => {
-            let (wire, key) = TombstoneWire::ref_from_prefix(whole).ok()?;
-            Entry::Tombstone(Tombstone {
-                table: TableId(wire.table.get()),
-                version: Version(wire.version.get()),
-                stamp: wire.stamp.get(),
-                older: span(wire),
-                key,
-            })
+            let (Object { table, version, older, key, value: [] }, record) =
+                parse_object(kind, whole)?
+            else {
+                return None;
+            };
+            Entry::Tombstone(Tombstone { table, version, older, key }, record)
         }
-        KIND_COMPLETION => {
-            Entry::Completion(parse_completion(CompletionWire::ref_from_bytes(whole).ok()?)?)
-        }
-        KIND_GROUP => Entry::Group(&whole[HEAD..]),
+        KIND_COMPLETION => Entry::Completion(parse_completion(kind, whole)?),
         _ => return None,
     };
-    Some((entry, len))
+    Some((entry, whole.len()))
 }
 
 fn parse_header(wire: &HeaderWire) -> Header {
@@ -364,27 +496,41 @@ fn parse_header(wire: &HeaderWire) -> Header {
     }
 }
 
-fn parse_completion(wire: &CompletionWire) -> Option<Completion> {
-    let sum = match wire.has_sum {
+fn parse_object(kind: u8, whole: &[u8]) -> Option<(Object<'_>, Option<Record>)> {
+    let (wire, rest) = ObjectWire::ref_from_prefix(whole).ok()?;
+    let (rest, tail) = rest.split_at_checked(rest.len().checked_sub(record_len(kind))?)?;
+    let (key, value) = rest.split_at_checked(wire.key_len())?;
+    let record = match kind & (HAS_RECORD | HAS_SUM) {
         0 => None,
-        1 => Some(wire.sum),
+        HAS_SUM => return None,
+        _ => {
+            let (wire, sum) = RecordWire::ref_from_prefix(tail).ok()?;
+            Some(Record { once: wire.get()?, sum: sum.first_chunk().copied() })
+        }
+    };
+    let (table, version, older) = (wire.table(), wire.version.get(), wire.older());
+    Some((Object { table, version, older, key, value }, record))
+}
+
+fn parse_completion(kind: u8, whole: &[u8]) -> Option<Completion> {
+    let (wire, sum) = CompletionWire::ref_from_prefix(whole).ok()?;
+    let sum = match (kind & (HAS_RECORD | HAS_SUM), sum.len()) {
+        (0, 0) => None,
+        (HAS_SUM, SUM) => sum.first_chunk().copied(),
         _ => return None,
     };
-    let once = Once { lease: LeaseId(wire.lease.get()), rpc: wire.rpc.get(), ack: wire.ack.get() };
-    let outcome = Outcome {
-        status: Status::from_code(wire.status)?,
-        version: Version(wire.version.get()),
-        sum,
-    };
+    let [a, b, c, d, e] = wire.table;
+    let outcome =
+        Outcome { status: Status::from_code(wire.status)?, version: wire.version.get(), sum };
     Some(Completion {
-        once,
-        table: TableId(wire.table.get()),
+        once: wire.record.get()?,
+        table: TableId(u64::from_be_bytes([0, 0, 0, a, b, c, d, e])),
         hash: KeyHash(wire.hash.get()),
         outcome,
     })
 }
 
-/// Marks the entry at the start of `entry` as dead in this memory.
+/// Marks the object or tombstone at the start of `entry` as dead in this memory.
 #[inline]
 pub fn mark_dead(entry: &mut [u8]) {
     if let Some(kind) = entry.first_mut() {
@@ -392,26 +538,41 @@ pub fn mark_dead(entry: &mut [u8]) {
     }
 }
 
-/// Returns the length of the entry at the start of `entry` if it is marked as dead.
+/// Marks the completion at the start of `entry`, or the record of the entry there, as dead in this
+/// memory.
+#[inline]
+pub fn mark_record_dead(entry: &mut [u8]) {
+    if let Some(kind) = entry.first_mut() {
+        *kind |= if *kind & KIND == KIND_COMPLETION { DEAD } else { RECORD_DEAD };
+    }
+}
+
+/// Returns the length of the entry at the start of `entry` if all of it is marked as dead.
 #[must_use]
 #[inline]
 pub fn dead(entry: &[u8]) -> Option<usize> {
-    let (&[kind, a, b, c], _) = entry.split_first_chunk()?;
-    (kind & DEAD != 0).then_some(HEAD + u32::from_be_bytes([0, a, b, c]) as usize)
+    let kind = *entry.first()?;
+    let record_dead = kind & (HAS_RECORD | RECORD_DEAD) != HAS_RECORD;
+    (kind & DEAD != 0 && record_dead).then(|| len(entry))
+}
+
+/// Returns true if the entry at the start of `entry` is marked as dead, its record apart.
+#[must_use]
+pub fn is_dead(entry: &[u8]) -> bool {
+    entry.first().is_none_or(|kind| kind & DEAD != 0)
+}
+
+/// Returns true if the record of the entry at the start of `entry` is marked as dead.
+#[must_use]
+pub fn is_record_dead(entry: &[u8]) -> bool {
+    entry.first().is_none_or(|kind| kind & RECORD_DEAD != 0)
 }
 
 /// Returns the checksum of the entry that fills `entry`.
 #[must_use]
 pub fn checksum(crc32c: Crc32c, entry: &[u8]) -> u32 {
-    let mut crc = crc32c(crc32c(0, &[entry[0] & !DEAD]), &entry[1..4]);
-    let mut rest = &entry[HEAD..];
-    if entry[0] & !DEAD == KIND_GROUP {
-        while let Some((_, len)) = parse(rest) {
-            crc = crc32c(crc32c(crc, &[rest[0] & !DEAD]), &rest[1..len]);
-            rest = &rest[len..];
-        }
-    }
-    crc32c(crc, rest)
+    let kind = entry[0] & !(DEAD | RECORD_DEAD);
+    crc32c(crc32c(crc32c(0, &[kind]), &entry[1..4]), &entry[HEAD..])
 }
 
 /// Fills in the checksum of the entry at the start of `bytes`. Returns its length, or `None` if
@@ -423,49 +584,16 @@ pub fn seal(crc32c: Crc32c, bytes: &mut [u8]) -> Option<usize> {
     Some(len)
 }
 
-/// Iterates over the entries of a sealed segment, with groups taken apart, up to the end or to the
-/// first entry that is malformed or has a wrong checksum.
-#[must_use]
-pub fn replay(crc32c: Crc32c, segment: &[u8]) -> Replay<'_> {
-    Replay { crc32c, rest: segment, group: &[] }
-}
-
-/// The iterator that [`replay`] returns.
-#[derive(Debug)]
-pub struct Replay<'a> {
-    crc32c: Crc32c,
-    rest: &'a [u8],
-    group: &'a [u8],
-}
-
-impl<'a> Iterator for Replay<'a> {
-    type Item = Entry<'a>;
-
-    fn next(&mut self) -> Option<Entry<'a>> {
-        while self.group.is_empty() {
-            let (entry, len) = parse(self.rest)?;
-            let (whole, rest) = self.rest.split_at(len);
-            if whole[4..8] != checksum(self.crc32c, whole).to_be_bytes() {
-                self.rest = &[];
-                return None;
-            }
-            self.rest = rest;
-            match entry {
-                Entry::Group(group) => self.group = group,
-                entry => return Some(entry),
-            }
-        }
-        match parse(self.group) {
-            Some((entry, len)) if !matches!(entry, Entry::Group(_)) => {
-                self.group = &self.group[len..];
-                Some(entry)
-            }
-            _ => {
-                (self.group, self.rest) = (&[], &[]);
-                None
-            }
-        }
-    }
+/// Iterates over the entries of a sealed segment, up to the end or to the first entry that is
+/// malformed or has a wrong checksum.
+pub fn replay(crc32c: Crc32c, mut segment: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    core::iter::from_fn(move || {
+        let (entry, len) = parse(segment)?;
+        let (whole, rest) = segment.split_at(len);
+        let intact = whole[4..8] == checksum(crc32c, whole).to_be_bytes();
+        segment = if intact { rest } else { &[] };
+        intact.then_some(entry)
+    })
 }
 
 #[cfg(test)]

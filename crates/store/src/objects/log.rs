@@ -18,12 +18,14 @@
 //! checksum over a value of 1 MiB costs more than a turn may take. The [`crate::objects::cleaner`]
 //! finds out which entries are live.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use crate::objects::entry;
+use crate::objects::blocks::{Blocks, Prepare};
+use crate::objects::entry::{self, COMPLETION};
 use crate::objects::loans::Loans;
 use crate::objects::segment::{
     Location, MAX_SEGMENTS, Position, SEGMENT_BYTES, Segment, SegmentId, Span, State,
@@ -73,6 +75,7 @@ pub struct Log {
     free: Vec<u32>,
     /// Slots without memory.
     bare: Vec<u32>,
+    blocks: Blocks,
     /// The segments in the log, in their order, with their slots.
     order: BTreeMap<SegmentId, u32>,
     segment_bytes: u32,
@@ -113,6 +116,7 @@ impl Log {
             slots: Vec::new(),
             free: Vec::new(),
             bare: Vec::new(),
+            blocks: Blocks::default(),
             order: BTreeMap::new(),
             segment_bytes,
             limit: limit as u32,
@@ -134,6 +138,11 @@ impl Log {
             durable: Position::default(),
             crc32c,
         }
+    }
+
+    /// Lets `host` touch the memory of later segments ahead.
+    pub fn prepare(&mut self, host: Box<dyn Prepare>) {
+        self.blocks.prepare(host);
     }
 
     /// Sets the owner of the log, for the headers of later segments.
@@ -214,7 +223,8 @@ impl Log {
         if let Some(slot) = self.free.pop() {
             return slot;
         }
-        let segment = Segment::new(self.segment_bytes);
+        let later = self.limit.saturating_sub(self.taken() + 1);
+        let segment = Segment::new(self.blocks.take(self.segment_bytes as usize, later));
         if let Some(slot) = self.bare.pop() {
             self.slots[slot as usize] = segment;
             return slot;
@@ -230,7 +240,7 @@ impl Log {
             self.slots[slot as usize].state = State::Free;
             self.free.push(slot);
         } else {
-            self.slots[slot as usize] = Segment::new(0);
+            self.slots[slot as usize] = Segment::new(Vec::new());
             self.bare.push(slot);
         }
     }
@@ -241,38 +251,35 @@ impl Log {
         self.segment_bytes as usize - entry::HEADER
     }
 
-    /// Moves the live entry of `len` bytes at `from` to the survivor segment.
+    /// Moves the live entry at `from`, which counts as `counted` bytes, to the survivor segment,
+    /// or the live part of it. The copy has at most that length, `len` bytes. `write` gets the
+    /// memory of the copy, and the entry.
     ///
     /// # Errors
     /// [`Full`], and nothing changed.
-    pub fn relocate(&mut self, from: Location, len: usize) -> Result<(Location, &mut [u8]), Full> {
+    pub fn relocate(
+        &mut self,
+        from: Location,
+        counted: usize,
+        len: usize,
+        write: impl FnOnce(&mut [u8], &[u8]),
+    ) -> Result<Location, Full> {
         let (to, _) = self.append(len, Purpose::Survive)?;
         let pair = self.slots.get_disjoint_mut([from.slot(), to.slot()]);
         let [source, target] = pair.map_err(|_| Full::NoSegment)?;
-        source.live -= len as u32;
-        target.live += len as u32;
-        let copy = &mut target.bytes[to.offset()..][..len];
-        copy.copy_from_slice(&source.bytes[from.offset()..][..len]);
-        Ok((to, copy))
+        source.live -= counted as u32;
+        target.live += counted as u32;
+        write(&mut target.bytes[to.offset()..][..len], &source.bytes[from.offset()..]);
+        Ok(to)
     }
 
-    /// Moves a live tombstone to the survivor segment. It is needed for the rest of `buried`.
-    ///
-    /// # Errors
-    /// [`Full`], and nothing changed.
-    pub fn relocate_tombstone(
-        &mut self,
-        from: Location,
-        len: usize,
-        buried: Span,
-    ) -> Result<(), Full> {
-        let (to, copy) = self.relocate(from, len)?;
-        entry::set_older(copy, buried);
+    /// Counts the live tombstone of `len` bytes at `from`, which was moved to `to`, there. It is
+    /// needed for the rest of `buried`.
+    pub fn tombstone_moved(&mut self, from: Location, to: Location, len: usize, buried: Span) {
         self.slots[from.slot()].tombstones -= len as u32;
         let target = &mut self.slots[to.slot()];
         target.tombstones += len as u32;
         target.buried = target.buried.hull(buried);
-        Ok(())
     }
 
     // What is live.
@@ -294,12 +301,30 @@ impl Log {
         self.tombstones += len as u64;
     }
 
-    /// Counts the entry of `len` bytes at `at` as dead, and marks it, so that the cleaner skips it.
+    /// Counts the entry of `len` bytes at `at`, its record apart, as dead, and marks it, so that
+    /// the cleaner skips it.
     #[inline]
     pub fn dead(&mut self, at: Location, len: usize) {
-        let segment = &mut self.slots[at.slot()];
-        segment.live -= len as u32;
-        entry::mark_dead(&mut segment.bytes[at.offset()..]);
+        self.count_dead(at, len);
+        entry::mark_dead(&mut self.slots[at.slot()].bytes[at.offset()..]);
+    }
+
+    /// Counts the completion at `at`, or the record of the entry there, as live.
+    #[inline]
+    pub fn live_record(&mut self, at: Location) {
+        self.live(at, COMPLETION);
+    }
+
+    /// Counts the completion at `at`, or the record of the entry there, as dead, and marks it.
+    #[inline]
+    pub fn dead_record(&mut self, at: Location) {
+        self.count_dead(at, COMPLETION);
+        entry::mark_record_dead(&mut self.slots[at.slot()].bytes[at.offset()..]);
+    }
+
+    #[inline]
+    fn count_dead(&mut self, at: Location, len: usize) {
+        self.slots[at.slot()].live -= len as u32;
         self.live -= len as u64;
         self.died += len as u64;
     }
@@ -311,7 +336,7 @@ impl Log {
         self.tombstones -= len as u64;
     }
 
-    /// Returns the bytes of live entries.
+    /// Returns the bytes of live entries. A record counts as a completion that stands alone.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.live
@@ -342,8 +367,8 @@ impl Log {
         self.appended - self.survived
     }
 
-    /// Returns the number of segments that were opened since the start. Entries take it as their
-    /// stamp, so that their age counts what was appended since then.
+    /// Returns the number of segments that were opened since the start. The cleaner uses it as a
+    /// clock.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> u32 {

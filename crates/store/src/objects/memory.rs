@@ -16,7 +16,7 @@ use crate::message::Status;
 use crate::message::data::{Amount, Once, Target};
 use crate::message::list::object_head;
 use crate::objects::entry::{
-    self, COMPLETION, Completion, HEAD, OBJECT, Object, Outcome, TOMBSTONE, Tombstone,
+    self, COMPLETION, Completion, OBJECT, Object, Outcome, RECORD, Record, Tombstone,
 };
 use crate::objects::log::{Log, Purpose};
 use crate::objects::number;
@@ -106,24 +106,15 @@ impl Memory {
 
     // Objects.
 
-    /// Returns the object of `target` under `key`.
+    /// Returns the location of the object of `target` under `key`.
     #[inline]
-    pub fn find(
-        &self,
-        target: &Target,
-        hash: KeyHash,
-        key: &[u8],
-    ) -> Option<(Place, Location, Object<'_>)> {
+    pub fn find(&self, target: &Target, hash: KeyHash, key: &[u8]) -> Option<(Place, Location)> {
         let mut found = None;
         let place = self.table.find(spread(target.table, hash), |at| {
-            let object = self.log.object(at);
-            let same = object.key == key && object.table == target.table;
-            if same {
-                found = Some((at, object));
-            }
-            same
+            found = Some(at);
+            entry::is_of(self.log.bytes(at), target.table, key)
         })?;
-        found.map(|(at, object)| (place, at, object))
+        found.map(|at| (place, at))
     }
 
     /// Executes a mutation that is new.
@@ -134,7 +125,8 @@ impl Memory {
     pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
         let Mutation { target, key, hash, .. } = mutation;
         let mut sum = None;
-        let before = self.find(target, *hash, key).map(|(place, at, object)| {
+        let before = self.find(target, *hash, key).map(|(place, at)| {
+            let object = self.log.object(at);
             if let Change::Add(amount) = mutation.change {
                 sum = Some(number::add(Some(object.value), amount));
             }
@@ -167,33 +159,30 @@ impl Memory {
         sum: Option<[u8; 8]>,
     ) -> Result<Outcome, Status> {
         let len = OBJECT + mutation.key.len() + value.len();
-        if HEAD + len + COMPLETION > self.log.longest_entry() {
+        if len + RECORD > self.log.longest_entry() {
             return Err(Status::ValueTooLong);
         }
         let old_len = before.as_ref().map_or(0, |before| before.len);
         let grown = self.log.live_bytes() + (len + COMPLETION) as u64 - old_len as u64;
-        if len > old_len && grown > self.log.live_limit_with(HEAD + len + COMPLETION) {
+        if len > old_len && grown > self.log.live_limit_with(len + RECORD) {
             return Err(Status::NoSpace);
         }
         let safe_version = self.log.safe_version();
-        let stamp = self.log.clock();
-        let appended = self.log.append(HEAD + len + COMPLETION, Purpose::Write);
-        let Ok((at, memory)) = appended else { return Err(Status::Retry) };
         let version = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
+        if version > Version::MAX {
+            return Err(Status::NoSpace);
+        }
+        let appended = self.log.append(len + Record::size(sum.is_some()), Purpose::Write);
+        let Ok((at, memory)) = appended else { return Err(Status::Retry) };
         let outcome = Outcome { status: Status::Ok, version, sum };
         let object = Object {
             table: mutation.target.table,
             version,
-            stamp,
             older: before.as_ref().map_or_else(Span::default, |before| before.older),
             key: mutation.key,
             value,
         };
-        entry::put_group(memory);
-        let (object_memory, completion_memory) = memory[HEAD..].split_at_mut(len);
-        entry::put_object(object_memory, &object);
-        entry::put_completion(completion_memory, &completion(mutation, outcome));
-        let at = at.plus(HEAD);
+        entry::put_object(memory, &object, Some(&Record { once: mutation.once, sum }));
         self.log.live(at, len);
         match before {
             Some(before) => {
@@ -207,47 +196,43 @@ impl Memory {
                 self.table.insert(spread(mutation.target.table, mutation.hash), at, hash_of);
             }
         }
-        self.completed(mutation.once, outcome, at.plus(len));
+        self.completed(mutation.once, outcome, at);
         Ok(outcome)
     }
 
     fn remove(&mut self, mutation: &Mutation<'_>, before: &Before) -> Result<Outcome, Status> {
-        let len = TOMBSTONE + mutation.key.len();
-        let stamp = self.log.clock();
-        let appended = self.log.append(HEAD + len + COMPLETION, Purpose::Remove);
-        let (at, memory) = appended.map_err(|_| Status::Retry)?;
-        let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
         let tombstone = Tombstone {
             table: mutation.target.table,
             version: before.version,
-            stamp,
             older: before.older,
             key: mutation.key,
         };
-        entry::put_group(memory);
-        let (tombstone_memory, completion_memory) = memory[HEAD..].split_at_mut(len);
-        entry::put_tombstone(tombstone_memory, &tombstone);
-        entry::put_completion(completion_memory, &completion(mutation, outcome));
-        let at = at.plus(HEAD);
+        let len = tombstone.entry_len();
+        let appended = self.log.append(len + Record::size(false), Purpose::Remove);
+        let (at, memory) = appended.map_err(|_| Status::Retry)?;
+        let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
+        entry::put_tombstone(memory, &tombstone, Some(&Record { once: mutation.once, sum: None }));
         self.log.live_tombstone(at, len, before.older);
         self.log.bury(before.version);
         self.table.remove(before.place);
         self.log.dead(before.at, before.len);
-        self.completed(mutation.once, outcome, at.plus(len));
+        self.completed(mutation.once, outcome, at);
         Ok(outcome)
     }
 
     /// Records a mutation that changes no object.
     fn conclude(&mut self, mutation: &Mutation<'_>, outcome: Outcome) -> Result<Outcome, Status> {
-        let appended = self.log.append(COMPLETION, Purpose::Remove);
+        let Mutation { target, once, hash, .. } = *mutation;
+        let completion = Completion { once, table: target.table, hash, outcome };
+        let appended = self.log.append(completion.entry_len(), Purpose::Remove);
         let (at, memory) = appended.map_err(|_| Status::Retry)?;
-        entry::put_completion(memory, &completion(mutation, outcome));
+        entry::put_completion(memory, &completion);
         self.completed(mutation.once, outcome, at);
         Ok(outcome)
     }
 
     fn completed(&mut self, once: Once, outcome: Outcome, at: Location) {
-        self.log.live(at, COMPLETION);
+        self.log.live_record(at);
         self.results.done(once, outcome, at, self.log.tail());
     }
 
@@ -364,10 +349,6 @@ fn hash_at(log: &Log, tablets: &Tablets, at: Location) -> u64 {
     let hash = tablets.hash(object.table, object.key);
     debug_assert!(hash.is_some(), "an object in the hash table belongs to a table that is known");
     spread(object.table, hash.unwrap_or_default())
-}
-
-fn completion(mutation: &Mutation<'_>, outcome: Outcome) -> Completion {
-    Completion { once: mutation.once, table: mutation.target.table, hash: mutation.hash, outcome }
 }
 
 #[cfg(test)]

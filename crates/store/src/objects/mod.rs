@@ -1,5 +1,6 @@
 //! Objects of a master in memory: the log that holds them and the tables that point into it.
 
+pub mod blocks;
 pub mod cleaner;
 pub mod entry;
 mod loans;

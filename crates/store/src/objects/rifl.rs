@@ -32,13 +32,14 @@ pub const WINDOW: u64 = 512;
 /// The treatment of a mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It is new: execute it.
+    /// The request is new: execute it.
     New,
-    /// It was executed: reply with this outcome once the log is durable up to the position.
+    /// The request was executed: reply with this outcome once the log is durable up to the
+    /// position.
     Done(Outcome, Position),
-    /// It was acknowledged before, so that its client does not wait for a reply.
+    /// The request was acknowledged before, so that its client does not wait for a reply.
     Stale,
-    /// Its number is too far ahead of the acknowledgement.
+    /// The request's number is too far ahead of the acknowledgement.
     TooFar,
     /// The coordinator must say whether the client's lease is valid.
     Unknown,

@@ -8,9 +8,9 @@
 //! Invariants: bytes below `written` never change while the segment is in the log, apart from
 //! checksums, which the log fills in later, and marks of dead entries ([`crate::objects::entry`]).
 //! The memory of a segment with pins is not reused, so that replies can refer to it. `live` counts
-//! the bytes of live entries without group headers. This file does not know the meaning of entries.
+//! the bytes that live entries take when they are moved, at most. This file does not know the
+//! meaning of entries.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 /// The size of a segment in bytes, and the largest that a [`Location`] can name.
@@ -135,13 +135,13 @@ impl Span {
 /// The use of a block of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It is free.
+    /// The segment is free.
     Free,
     /// The log appends entries to it.
     Open,
-    /// It is in the log, and complete.
+    /// The segment is in the log, and complete.
     Closed,
-    /// It is no longer in the log, but replies still refer to it.
+    /// The segment is no longer in the log, but replies still refer to it.
     Draining,
 }
 
@@ -177,11 +177,11 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns a free block of `bytes` zero bytes.
+    /// Returns a free block with this memory.
     #[must_use]
-    pub fn new(bytes: u32) -> Self {
+    pub fn new(bytes: Vec<u8>) -> Self {
         Self {
-            bytes: vec![0; bytes as usize],
+            bytes,
             id: SegmentId(0),
             state: State::Free,
             survivor: false,
@@ -199,7 +199,7 @@ impl Segment {
     /// Makes the block an empty segment of the log.
     pub fn open(&mut self, id: SegmentId, survivor: bool) {
         let bytes = core::mem::take(&mut self.bytes);
-        *self = Self { bytes, id, state: State::Open, survivor, ..Self::new(0) };
+        *self = Self { bytes, id, state: State::Open, survivor, ..Self::new(Vec::new()) };
     }
 
     /// Returns the bytes that still fit.

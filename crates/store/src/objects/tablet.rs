@@ -36,10 +36,11 @@ impl Tablet {
 /// The reason why a tablet cannot be taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TakeError {
-    /// It overlaps a tablet that is owned already and differs from it, or it has another hash key.
+    /// The tablet overlaps a tablet that is owned already and differs from it, or it has another
+    /// hash key.
     #[error("it overlaps another tablet")]
     Overlap,
-    /// It was owned before, and its old objects are still in memory.
+    /// The tablet was owned before, and its old objects are still in memory.
     #[error("its old objects are being removed")]
     Sweeping,
 }

@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
@@ -32,10 +33,16 @@ impl<'a> Operation<'a> for Echo<'a> {
         None
     }
 
-    fn execute(self, master: &mut Master, _: &Call<'_>) -> Result<Option<Message>, Status> {
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
         master.counters.echoes += 1;
-        let spare = core::mem::take(&mut master.spare);
-        Ok(Some(concat(spare, &data::head(Status::Ok), self.0, &[]).into()))
+        reply.bytes.extend_from_slice(&data::head(Status::Ok));
+        reply.bytes.extend_from_slice(self.0);
+        Ok(Replied::Now)
     }
 }
 

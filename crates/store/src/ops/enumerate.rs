@@ -9,6 +9,7 @@
 
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -101,7 +102,12 @@ impl<'a> Operation<'a> for Enumerate {
         None
     }
 
-    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status> {
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
         master.counters.enumerations += 1;
         master.membership.check(call.now, self.cluster)?;
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
@@ -110,15 +116,13 @@ impl<'a> Operation<'a> for Enumerate {
         }
         let limit = MOST_BYTES.min(self.limit_bytes as usize);
         let listing = master.memory.enumerate(tablet, self.cursor, limit);
-        let mut bytes = Vec::with_capacity(16 + listing.bytes.len());
-        bytes.extend_from_slice(&objects_head(listing.count, listing.next));
-        bytes.extend_from_slice(&listing.bytes);
-        let mut message = Message::from(bytes);
+        reply.bytes.extend_from_slice(&objects_head(listing.count, listing.next));
+        reply.bytes.extend_from_slice(&listing.bytes);
         if let Some((at, len)) = listing.large {
-            message.slices.push(master.memory.log.lend(at, len).ok_or(Status::Retry)?);
+            reply.slices.push(master.memory.log.lend(at, len).ok_or(Status::Retry)?);
         }
         // Some of the objects may be newer than the durable part of the log.
-        Ok(master.gate(call.caller, message, false))
+        Ok(master.gate(call.caller, reply, false))
     }
 }
 

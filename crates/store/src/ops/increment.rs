@@ -9,6 +9,7 @@
 
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -70,12 +71,17 @@ impl<'a> Operation<'a> for Increment<'a> {
         Some((self.target.table, self.key))
     }
 
-    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status> {
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
         let Self { target, once, amount, key } = self;
         if matches!(amount, Amount::Double(amount) if !amount.is_finite()) {
             return Err(Status::NotFinite);
         }
-        mutation::execute(master, call, target, once, key, Change::Add(amount))
+        mutation::execute(master, call, reply, target, once, key, Change::Add(amount))
     }
 }
 

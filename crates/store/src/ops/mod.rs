@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use crate::master::Master;
@@ -38,12 +39,14 @@ pub use write::Write;
 /// Declares how a master finds an operation by its opcode.
 macro_rules! master_operations {
     ($($($opcode:ident)|+ => $operation:ty,)*) => {
-        /// Executes a request of any operation. Returns the reply, or `None` if it follows later.
+        /// Executes a request of any operation. Writes the reply into `reply`, which is empty,
+        /// unless it follows later.
         #[inline]
         pub(crate) fn execute(
             master: &mut Master,
             call: &Call<'_>,
-        ) -> Result<Option<Message>, Status> {
+            reply: &mut Message,
+        ) -> Result<Replied, Status> {
             let code = match *call.request {
                 [VERSION, code, _, _, ..] => code,
                 [_, _, _, _, ..] => return Err(Status::BadVersion),
@@ -51,7 +54,7 @@ macro_rules! master_operations {
             };
             match Opcode::from_code(code) {
                 $(Some($(Opcode::$opcode)|+) => {
-                    <$operation as Operation<'_>>::parse(call.request)?.execute(master, call)
+                    <$operation as Operation<'_>>::parse(call.request)?.execute(master, call, reply)
                 })*
                 _ => Err(Status::UnknownOpcode),
             }

@@ -3,8 +3,7 @@
 //! A mutation of which the master has a completion record gets the recorded outcome. A mutation
 //! whose lease the master does not know waits until the coordinator has answered for the lease.
 
-use alloc::vec::Vec;
-
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use super::operation::Call;
@@ -12,7 +11,7 @@ use crate::master::{MAX_GATED, Master};
 use crate::message::Status;
 use crate::message::data::{Once, Target, result_head};
 use crate::objects::cleaner::STEP;
-use crate::objects::entry::{COMPLETION, Outcome};
+use crate::objects::entry::Outcome;
 use crate::objects::memory::{self, Change, Memory, Mutation};
 use crate::objects::rifl::Verdict;
 
@@ -20,11 +19,12 @@ use crate::objects::rifl::Verdict;
 pub(super) fn execute(
     master: &mut Master,
     call: &Call<'_>,
+    reply: &mut Message,
     target: Target,
     once: Once,
     key: &[u8],
     change: Change<'_>,
-) -> Result<Option<Message>, Status> {
+) -> Result<Replied, Status> {
     master.membership.check(call.now, target.cluster)?;
     memory::check_sizes(key, if let Change::Write(value) = change { value } else { &[] })?;
     let Memory { log, tablets, results, .. } = &mut master.memory;
@@ -32,17 +32,18 @@ pub(super) fn execute(
     if once.lease.0 == 0 {
         return Err(Status::ExpiredLease);
     }
-    match results.check(call.now, once, |at| log.dead(at, COMPLETION)) {
+    match results.check(call.now, once, |at| log.dead_record(at)) {
         Verdict::New => {}
         Verdict::Done(outcome, end) if end <= log.durable() => {
             master.counters.repeated += 1;
-            return Ok(Some(reply(&mut master.spare, outcome)));
+            write(reply, outcome);
+            return Ok(Replied::Now);
         }
         Verdict::Done(..) | Verdict::TooFar => return Err(Status::Retry),
         Verdict::Stale => return Err(Status::StaleRpc),
         Verdict::Unknown => {
             master.leases.suspend(once.lease, call.caller, call.request, call.deadline)?;
-            return Ok(None);
+            return Ok(Replied::Later);
         }
     }
     match change {
@@ -64,17 +65,14 @@ pub(super) fn execute(
         }
     }
     master.busy |= master.cleaner.pay(&mut master.memory);
-    let message = reply(&mut master.spare, outcome?);
-    Ok(master.gate(call.caller, message, false))
+    write(reply, outcome?);
+    Ok(master.gate(call.caller, reply, false))
 }
 
-/// Returns the reply that tells the outcome of a mutation, in the spare buffer.
-fn reply(spare: &mut Vec<u8>, outcome: Outcome) -> Message {
-    let mut bytes = core::mem::take(spare);
-    bytes.clear();
-    bytes.extend_from_slice(&result_head(outcome.status, outcome.version));
+/// Writes the outcome of a mutation into its reply.
+fn write(reply: &mut Message, outcome: Outcome) {
+    reply.bytes.extend_from_slice(&result_head(outcome.status, outcome.version));
     if let Some(sum) = outcome.sum {
-        bytes.extend_from_slice(&sum);
+        reply.bytes.extend_from_slice(&sum);
     }
-    bytes.into()
 }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
-use sprat_proto::node::machine::Caller;
+use sprat_proto::node::machine::{Caller, Replied};
 use sprat_proto::rpc::Message;
 
 use crate::master::Master;
@@ -29,11 +29,17 @@ pub trait Operation<'a>: Sized {
     /// Returns the table and the key of the object that the request names, if it names one.
     fn key(&self) -> Option<(TableId, &'a [u8])>;
 
-    /// Executes the request. Returns the reply, or `None` if the reply follows later.
+    /// Executes the request. Writes the reply into `reply`, which is empty, unless it follows
+    /// later.
     ///
     /// # Errors
     /// The status to reply with. Nothing has changed.
-    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status>;
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status>;
 
     /// Returns the bytes of the request in a vector of their own.
     #[must_use]

@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
@@ -46,35 +47,37 @@ impl<'a> Operation<'a> for Read<'a> {
         Some((self.target.table, self.key))
     }
 
-    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status> {
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
         let Self { target, key } = self;
         master.counters.reads += 1;
         master.membership.check(call.now, target.cluster)?;
         memory::check_sizes(key, &[])?;
         let hash = master.memory.tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
-        let Some((_, at, object)) = master.memory.find(&target, hash, key) else {
+        let Some((_, at)) = master.memory.find(&target, hash, key) else {
             let status = target.rules.check(Version(0)).err().unwrap_or(Status::ObjectDoesntExist);
             // The object may have been removed, and the removal may not be durable yet.
-            return Ok(master.gate(call.caller, verdict(status, Version(0)), false));
+            reply.bytes.extend_from_slice(&data::result_head(status, Version(0)));
+            return Ok(master.gate(call.caller, reply, false));
         };
+        let object = master.memory.log.object(at);
         let durable = master.memory.log.is_durable(at);
         if let Err(status) = target.rules.check(object.version) {
-            return Ok(master.gate(call.caller, verdict(status, object.version), durable));
+            reply.bytes.extend_from_slice(&data::result_head(status, object.version));
+            return Ok(master.gate(call.caller, reply, durable));
         }
-        let head = data::result_head(Status::Ok, object.version);
+        reply.bytes.extend_from_slice(&data::result_head(Status::Ok, object.version));
         let (at, len) = (at.plus(OBJECT + key.len()), object.value.len());
         if len > INLINE_VALUE {
-            let slice = master.memory.log.lend(at, len).ok_or(Status::Retry)?;
-            let mut message = Message::from(&head[..]);
-            message.slices.push(slice);
-            return Ok(master.gate(call.caller, message, durable));
+            reply.slices.push(master.memory.log.lend(at, len).ok_or(Status::Retry)?);
+        } else {
+            reply.bytes.extend_from_slice(object.value);
         }
-        let mut bytes = core::mem::take(&mut master.spare);
-        bytes.clear();
-        bytes.reserve(head.len() + len);
-        bytes.extend_from_slice(&head);
-        bytes.extend_from_slice(&master.memory.log.bytes(at)[..len]);
-        Ok(master.gate(call.caller, bytes.into(), durable))
+        Ok(master.gate(call.caller, reply, durable))
     }
 }
 
@@ -93,9 +96,4 @@ impl<'a> ClientOperation<'a> for Read<'a> {
         let (version, value) = data::versioned(reply)?;
         Ok(Reply::Object { version, value: reply.len() - value.len() })
     }
-}
-
-/// Returns the reply that the conditions refuse the operation.
-fn verdict(status: Status, version: Version) -> Message {
-    data::result_head(status, version)[..].into()
 }

@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use super::mutation;
@@ -46,8 +47,13 @@ impl<'a> Operation<'a> for Remove<'a> {
         Some((self.target.table, self.key))
     }
 
-    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status> {
-        mutation::execute(master, call, self.target, self.once, self.key, Change::Remove)
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        mutation::execute(master, call, reply, self.target, self.once, self.key, Change::Remove)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::Output;
+use sprat_proto::node::machine::{Output, Replied};
 use sprat_proto::rpc::Message;
 
 use super::echo::bytes;
@@ -35,11 +35,15 @@ impl<'a> Operation<'a> for Stats {
     }
 
     /// The reply goes out as [`Output::Counters`], to which the transports add theirs.
-    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status> {
-        let text = master.counters_json();
-        let message = [&data::head(Status::Ok)[..], text.as_bytes()].concat().into();
-        master.out.push_back(Output::Counters { caller: call.caller, message });
-        Ok(None)
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        _: &mut Message,
+    ) -> Result<Replied, Status> {
+        let (message, counters) = (data::head(Status::Ok)[..].into(), master.list_counters());
+        master.out.push_back(Output::Counters { caller: call.caller, message, counters });
+        Ok(Replied::Later)
     }
 }
 

@@ -4,6 +4,7 @@
 
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use super::operation::{Call, Operation};
@@ -26,20 +27,26 @@ impl<'a> Operation<'a> for TakeTablet {
         None
     }
 
-    fn execute(self, master: &mut Master, _: &Call<'_>) -> Result<Option<Message>, Status> {
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
         master.membership.is_me(self.cluster, self.server)?;
-        if self.first > self.last {
+        if self.first > self.last || self.table > TableId::MAX {
             return Err(Status::BadFormat);
         }
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
         match master.memory.tablets.take(tablet, self.hash_key) {
-            Ok(()) => Ok(Some(control::done().into())),
-            Err(TakeError::Sweeping) => Err(Status::Retry),
+            Ok(()) => *reply = control::done().into(),
+            Err(TakeError::Sweeping) => return Err(Status::Retry),
             Err(error @ TakeError::Overlap) => {
                 let text = alloc::format!("{error}");
-                Ok(Some(control::failure(Status::BadFormat, &text).into()))
+                *reply = control::failure(Status::BadFormat, &text).into();
             }
         }
+        Ok(Replied::Now)
     }
 }
 
@@ -56,10 +63,16 @@ impl<'a> Operation<'a> for DropTablet {
         None
     }
 
-    fn execute(self, master: &mut Master, _: &Call<'_>) -> Result<Option<Message>, Status> {
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
         master.membership.is_me(self.cluster, self.server)?;
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
         master.busy |= master.memory.tablets.drop_tablet(tablet);
-        Ok(Some(control::done().into()))
+        *reply = control::done().into();
+        Ok(Replied::Now)
     }
 }

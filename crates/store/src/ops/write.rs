@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 
+use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -63,9 +64,14 @@ impl<'a> Operation<'a> for Write<'a> {
         Some((self.target.table, self.key))
     }
 
-    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status> {
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
         let Self { target, once, key, value } = self;
-        mutation::execute(master, call, target, once, key, Change::Write(value))
+        mutation::execute(master, call, reply, target, once, key, Change::Write(value))
     }
 }
 

@@ -94,8 +94,10 @@ unsafe fn move64(dst: *mut u8, src: *const u8) {
     // for.
     unsafe {
         core::arch::asm!(
-            "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {e}, [{s} + 48]",
-            "movdqu [{d}], {a}", "movdqu [{d} + 16], {b}", "movdqu [{d} + 32], {c}", "movdqu [{d} + 48], {e}",
+            "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]",
+            "movdqu {c}, [{s} + 32]", "movdqu {e}, [{s} + 48]",
+            "movdqu [{d}], {a}", "movdqu [{d} + 16], {b}",
+            "movdqu [{d} + 32], {c}", "movdqu [{d} + 48], {e}",
             s = in(reg) src, d = in(reg) dst,
             a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, e = out(xmm_reg) _,
             options(nostack, preserves_flags),

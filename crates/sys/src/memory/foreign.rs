@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::guard::{self, Gone};
+use super::sum;
 
 /// An address and a length of memory that the program may unmap at any time.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Foreign {
         populate(base, len, writable)
     }
 
-    /// Its size in bytes.
+    /// The memory's size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -143,6 +144,30 @@ impl Foreign {
         // SAFETY: they are written now.
         unsafe { bytes.set_len(len + n) };
         Ok(())
+    }
+
+    /// Appends a copy of `n` bytes to `bytes`; returns the CRC32C `crc` extended over the copy.
+    ///
+    /// # Errors
+    /// [`Gone`]; nothing was appended.
+    #[inline]
+    pub fn append_summed(
+        &self,
+        offset: usize,
+        n: usize,
+        bytes: &mut Vec<u8>,
+        crc: u32,
+    ) -> Result<u32, Gone> {
+        let from = self.address(offset, n);
+        bytes.reserve(n);
+        let len = bytes.len();
+        // SAFETY: the vector has capacity for the bytes behind its own, and it is borrowed mutably.
+        // Afterwards they are written.
+        unsafe {
+            let sum = sum::read(from, bytes.as_mut_ptr().add(len), n, crc)?;
+            bytes.set_len(len + n);
+            Ok(sum)
+        }
     }
 
     /// Replaces the eight bytes at `offset`, a number in the machine's byte order, by what `change`

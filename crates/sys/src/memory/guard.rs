@@ -2,8 +2,9 @@
 //! an error of the copy and not a signal.
 //!
 //! ```text
-//!   Routine   our own instructions; SIGSEGV and SIGBUS whose instruction is one of them continue at their end   (`routine`)
-//!   Kernel    process_vm_readv and process_vm_writev on this very process: EFAULT                             a system call
+//!   Routine   our own instructions (`routine`); after SIGSEGV or SIGBUS at one of them, the thread
+//!             continues at their end
+//!   Kernel    process_vm_readv and process_vm_writev on this very process, which return EFAULT
 //! ```
 //!
 //! The handler is put in front of whatever handled the two signals before, and hands on to that
@@ -17,7 +18,7 @@
 //! those two calls, what the kernel has to copy is an error of the copy.
 //!
 //! Always holds: bytes are written in ascending order, the last sixteen after all others, so that
-//! who looks at the last one sees the others too.
+//! a reader of the last one sees the others too.
 
 use std::cell::Cell;
 use std::io;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod handler;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod routine;
+pub(super) mod routine;
 #[cfg(test)]
 mod tests;
 
@@ -92,7 +93,7 @@ pub fn look() {
 
 /// This thread may use the routine now.
 #[inline]
-fn by_routine() -> bool {
+pub(super) fn by_routine() -> bool {
     HANDLED.load(Ordering::Relaxed)
         && match MASK.get() {
             Mask::Open => true,

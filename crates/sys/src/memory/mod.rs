@@ -2,9 +2,10 @@
 //!
 //! A [`Region`] is such memory, mapped; it is never lent as a slice. It is reached by copies
 //! ([`Region::copy_in`], [`Region::copy_out`]) and by single atomic words, each of them checked
-//! against the region's end. A [`Sealed`] is the file behind one: no process can shrink it, so that
-//! no access can fault. [`Foreign`] is memory that the program has mapped and may unmap: an access
-//! that faults is an error of the copy.
+//! against the region's end. A [`Window`] is a piece of a region whose bounds are checked once. A
+//! [`Sealed`] is the file behind a region: no process can shrink it, so that no access can fault.
+//! [`Foreign`] is memory that the program has mapped and may unmap: an access that faults is an
+//! error of the copy.
 //!
 //! Not here: the meaning of the bytes (`ring`).
 
@@ -21,11 +22,15 @@ mod copy;
 mod foreign;
 mod guard;
 pub mod huge;
+mod sum;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use foreign::Foreign;
 pub use guard::{Gone, look};
+pub use sum::append_summed;
+pub use window::Window;
 
 /// The seals that fix the size of a shared file.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -102,7 +107,7 @@ impl Sealed {
         Ok(Self { fd, len })
     }
 
-    /// Its size in bytes.
+    /// The memory's size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -230,7 +235,7 @@ impl Region {
         Ok(Self { base, len })
     }
 
-    /// Its size in bytes.
+    /// The region's size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -361,6 +366,19 @@ impl Region {
             copy::copy(bytes.as_mut_ptr().add(len), src, n);
             bytes.set_len(len + n);
         }
+    }
+
+    /// Appends a copy of the region's `n` bytes from `offset` to `bytes`; returns the CRC32C `crc`
+    /// extended over the copy. While another process writes them, the copy is any mixture.
+    ///
+    /// # Panics
+    /// If the region has fewer bytes there.
+    #[inline]
+    #[must_use]
+    pub fn append_summed(&self, offset: usize, n: usize, bytes: &mut Vec<u8>, crc: u32) -> u32 {
+        let src = self.at(offset, n);
+        // SAFETY: `at` checked that the `n` bytes are mapped; no vector is a region's memory.
+        unsafe { sum::append(bytes, src, n, crc) }
     }
 
     /// Lends the region's `n` bytes from `offset`.

@@ -25,6 +25,33 @@ fn copies_are_exact_at_every_length_and_offset() {
     }
 }
 
+/// A window masks every position, and a copy that would go on behind its end is refused, though the
+/// region goes on there.
+#[test]
+fn a_window_ends_where_it_was_said() {
+    let region = std::sync::Arc::new(Region::anonymous(4096).unwrap());
+    let window = Window::new(&region, 1024, 512);
+    window.copy_in(512 * 7 + 8, b"sprat");
+    window.copy_words_in(512 * 3 + 504, &[*b"the last"]);
+    let mut seen = [0; 512];
+    region.copy_out(1024, &mut seen);
+    assert_eq!((&seen[8..13], &seen[504..]), (&b"sprat"[..], &b"the last"[..]));
+    window.word(504 + 512).store(u64::MAX, Ordering::Relaxed);
+    window.flag(500).store(7, Ordering::Relaxed);
+    region.copy_out(1024, &mut seen);
+    assert_eq!((seen[500], &seen[504..]), (7, &[0xFF; 8][..]));
+    let mut whole = [0; 4096];
+    region.copy_out(0, &mut whole);
+    assert!(whole[..1024].iter().chain(&whole[1536..]).all(|b| *b == 0), "outside");
+    let refused =
+        |what: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).is_err();
+    assert!(refused(&|| window.copy_in(508, b"sprat")));
+    assert!(refused(&|| window.copy_words_in(504, &[[0; 8]; 2])));
+    assert!(refused(&|| window.copy_out(511, &mut [0; 2])));
+    assert!(refused(&|| drop(Window::new(&region, 3584, 1024))));
+    assert!(refused(&|| drop(Window::new(&region, 4, 512))));
+}
+
 #[test]
 fn nothing_is_reached_past_the_end() {
     let region = Region::anonymous(4096).unwrap();

@@ -49,17 +49,17 @@ const NAME_ROOM: usize = 16;
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its number.
+    /// The interface's number.
     pub index: u32,
-    /// Its hardware address; zero for kinds that have none of six bytes.
+    /// The interface's hardware address; zero for kinds that have none of six bytes.
     pub mac: Mac,
-    /// Its MTU.
+    /// The interface's MTU.
     pub mtu: usize,
     /// Switched on.
     pub up: bool,
-    /// It has a carrier: the other end is there and on.
+    /// The interface has a carrier: the other end is there and on.
     pub running: bool,
-    /// What made it: `veth`, `tun`, …; empty for hardware.
+    /// The kind of the interface: `veth`, `tun`, …; empty for hardware.
     pub kind: String,
     /// An XDP program is attached to it.
     pub xdp: bool,

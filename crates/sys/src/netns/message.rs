@@ -1,4 +1,4 @@
-//! Messages to rtnetlink(7), the kernel's door to interfaces, and its answers.
+//! Messages to rtnetlink(7), the kernel's interface for network interfaces, and its answers.
 //!
 //! ```text
 //! message    length: u32, type: u16, flags: u16, sequence: u32, sender: u32, body, attributes …

@@ -13,7 +13,7 @@ enum Order {
     Barrier,
     /// Each side has a fence of its own.
     Fences,
-    /// The consumer alone has a fence: as wrong as none.
+    /// The consumer alone has a fence, which is as wrong as no fence.
     ConsumerFence,
 }
 

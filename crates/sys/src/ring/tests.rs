@@ -155,8 +155,8 @@ fn the_longest_records_pass_even_through_the_smallest_ring() {
     let (mut producer, mut consumer) = pair(MIN_SIZE);
     let (longest, mut buffer) = (vec![7; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
     for lap in 0..100 {
-        // A reader that has read all has always told enough for the next record, so nobody waits
-        // for ever.
+        // A reader that has read all has always published enough room for the next record, so
+        // neither side waits for ever.
         assert_eq!(producer.push(&[&longest]), Ok(Push::Done { wake: false }), "lap {lap}");
         assert_eq!(producer.push(&[&longest[..lap]]), Ok(Push::Done { wake: false }), "lap {lap}");
         assert_eq!(consumer.pop(&mut buffer), Ok(Some(MAX_PAYLOAD)));
@@ -177,7 +177,7 @@ fn an_old_word_and_a_word_in_a_payload_are_no_records() {
     // A payload that holds, where the next record's word will be, the word of another position.
     let mut forged = [0; 256];
     for at in (LINE - WORD..forged.len()).step_by(LINE) {
-        forged[at..at + 8].copy_from_slice(&(producer.place.tag(producer.tail) | 4).to_le_bytes());
+        forged[at..at + 8].copy_from_slice(&(producer.ring.tag(producer.tail) | 4).to_le_bytes());
     }
     producer.push(&[&forged]).unwrap();
     producer.push(&[&forged]).unwrap();
@@ -211,7 +211,7 @@ fn heads_that_cannot_be_break_the_ring() {
         let (mut producer, _consumer) = pair(MIN_SIZE);
         let record = [0; 1000];
         while let Ok(Push::Done { .. }) = producer.push(&[&record]) {}
-        producer.place.memory.word(HEAD).store(bad, Ordering::Relaxed);
+        producer.ring.control.word(HEAD).store(bad, Ordering::Relaxed);
         assert_eq!(producer.push(&[&record]), Err(Broken), "{bad:#x}");
     }
     // A head that goes back.
@@ -220,7 +220,7 @@ fn heads_that_cannot_be_break_the_ring() {
     while producer.push(&[&record]) != Ok(Push::Full) {}
     while consumer.pop(&mut buffer).unwrap().is_some() {}
     while producer.push(&[&record]) != Ok(Push::Full) {}
-    producer.place.memory.word(HEAD).store(0, Ordering::Relaxed);
+    producer.ring.control.word(HEAD).store(0, Ordering::Relaxed);
     assert_eq!(producer.push(&[&record]), Err(Broken));
 }
 
@@ -244,12 +244,12 @@ fn a_hostile_peer_cannot_do_more_than_break_the_ring() {
         for _ in 0..3_000 {
             scribble(&place, &mut rng);
             let _ = consumer.is_ready();
-            consumer.lie_down();
+            consumer.arm();
             let popped = consumer.pop(&mut buffer);
             assert!(popped.is_err() || popped.unwrap().is_none_or(|n| n <= MAX_PAYLOAD));
             let _ = consumer.take_wake();
             let pushed = producer.push(&[&payload[..rng.below(2000) as usize]]);
-            producer.wait_for_room();
+            producer.arm();
             let _ = producer.has_room();
             broken += u32::from(popped.is_err()) + u32::from(pushed.is_err());
         }
@@ -267,8 +267,9 @@ fn scribble(place: &Place, rng: &mut Rng) {
     // The peer knows the secret: it can write true tags with false lengths at the first positions.
     let position = rng.below(64) * LINE as u64;
     let len = if rng.below(2) == 0 { rng.below(200) } else { rng.u64() & LEN_MASK };
-    place.memory.word(place.offset(position)).store(place.tag(position) | len, Ordering::Relaxed);
-    place.memory.word(place.control + HEAD).store(rng.below(1 << 20), Ordering::Relaxed);
+    let ring = Ring::new(place);
+    ring.data.word(position).store(ring.tag(position) | len, Ordering::Relaxed);
+    ring.control.word(HEAD).store(rng.below(1 << 20), Ordering::Relaxed);
 }
 
 /// Both flags at work: each side sleeps whenever it can do nothing, and is woken by nothing but the
@@ -290,12 +291,12 @@ fn nobody_sleeps_for_ever() {
                         Push::Done { wake: true } => break to_reader.send(()).unwrap(),
                         Push::Full => {}
                     }
-                    producer.wait_for_room();
+                    producer.arm();
                     barrier();
                     if !producer.has_room() {
                         writer_bell.recv().unwrap();
                     }
-                    producer.stop_waiting();
+                    producer.disarm();
                 }
             }
         });
@@ -306,13 +307,13 @@ fn nobody_sleeps_for_ever() {
                     assert_eq!(len as u64, i % 5000);
                     break;
                 }
-                consumer.lie_down();
+                consumer.arm();
                 barrier();
                 if !consumer.is_ready() {
                     // The last bell may be the writer's end.
                     let _ = reader_bell.recv();
                 }
-                consumer.get_up();
+                consumer.disarm();
             }
             if consumer.take_wake() {
                 to_writer.send(()).unwrap();

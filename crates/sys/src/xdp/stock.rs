@@ -60,8 +60,8 @@ impl Stock {
         self.wanted.saturating_sub(left)
     }
 
-    /// The chunks that the kernel is to get before this side sleeps, besides the `left` that it
-    /// has.
+    /// The number of chunks to give the kernel before this side sleeps, if the kernel has `left`
+    /// already.
     pub(super) fn owed_asleep(&self, left: u32) -> u32 {
         self.wanted.max(ASLEEP).min(self.most).saturating_sub(left)
     }

@@ -16,11 +16,11 @@ pub(crate) enum State {
 /// The end of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// It ends by itself with exit code 0.
+    /// The program ends by itself with exit code 0.
     Well,
-    /// It ends by itself with any exit code: the program's own way.
+    /// The program ends by itself with any exit code: the program's own way.
     Somehow,
-    /// It does not end, and is killed after the client.
+    /// The program does not end, and is killed after the client.
     Never,
 }
 

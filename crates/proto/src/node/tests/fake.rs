@@ -8,7 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::Instant;
-use crate::node::machine::{Caller, Link, Machine, Output};
+use crate::node::machine::{Caller, Link, Machine, Output, Replied};
 use crate::node::{Host, Node, Opened, Pairs, Transport, Written};
 use crate::rpc::{
     CloseReason, Event, Message, Payload, RequestError, RpcError, RpcId, ServerRpc, SessionId,
@@ -37,6 +37,9 @@ pub(super) struct Script {
     pub(super) sent: Vec<(u64, u32, RpcId)>,
     pub(super) unreachable: Vec<(Link, Box<str>)>,
     pub(super) requests: Vec<(Caller, u8)>,
+    /// The requests that were announced, and how many of them at the prefetches.
+    pub(super) expected: Vec<u8>,
+    pub(super) prefetched: usize,
     /// The reply to each request; none for later ones.
     pub(super) reply: Option<u8>,
     pub(super) persisted: Vec<u64>,
@@ -62,9 +65,25 @@ impl Machine for Script {
         caller: Caller,
         payload: Payload<'_>,
         _: Instant,
-    ) -> Option<Message> {
+        reply: &mut Message,
+    ) -> Replied {
+        assert!(reply.is_empty() && reply.slices.is_empty(), "the last reply is in the message");
         self.requests.push((caller, payload[0]));
-        self.reply.map(|byte| Message::from(&[byte][..]))
+        let Some(byte) = self.reply else { return Replied::Later };
+        reply.bytes.push(byte);
+        Replied::Now
+    }
+
+    fn expects(&self) -> bool {
+        true
+    }
+
+    fn expect(&mut self, request: &[u8]) {
+        self.expected.push(request[0]);
+    }
+
+    fn prefetch(&mut self) {
+        self.prefetched += self.expected.len();
     }
 
     fn sent(&mut self, tag: u64, transport: u32, rpc: RpcId) {
@@ -78,6 +97,10 @@ impl Machine for Script {
 
     fn unreachable(&mut self, link: Link, why: &str) {
         self.unreachable.push((link, why.into()));
+    }
+
+    fn has_output(&self) -> bool {
+        !self.wants.is_empty()
     }
 
     fn output(&mut self, _: Instant) -> Option<Output> {
@@ -136,10 +159,12 @@ pub(super) struct Wire {
     pub(super) queue: usize,
     pub(super) inputs: usize,
     pub(super) replies: Vec<(ServerRpc, u8)>,
+    pub(super) last_reply: Vec<u8>,
     pub(super) cancelled: Vec<RpcId>,
     pub(super) deadline: Option<Instant>,
     pub(super) slices: Vec<Slice>,
-    pub(super) more: bool,
+    /// Outputs that have something to send.
+    pub(super) more: u32,
     pub(super) outputs: usize,
     rpcs: u64,
 }
@@ -182,9 +207,22 @@ impl Transport for Wire {
         self.events.pop_front()
     }
 
+    fn peek_requests(&self, each: &mut dyn FnMut(&[u8])) {
+        for event in &self.events {
+            if let Event::Request { payload, .. } = event {
+                each(payload);
+            }
+        }
+    }
+
+    fn has_output(&self) -> bool {
+        self.more > 0 || !self.slices.is_empty()
+    }
+
     fn output(&mut self, _: Instant, _: &dyn Slices) -> bool {
         self.outputs += 1;
-        core::mem::take(&mut self.more)
+        self.more = self.more.saturating_sub(1);
+        self.more > 0
     }
 
     fn released(&mut self) -> Option<Slice> {
@@ -256,6 +294,7 @@ impl Transport for Wire {
 
     fn reply(&mut self, _: Instant, rpc: ServerRpc, message: &mut Message) {
         self.replies.push((rpc, message.bytes[0]));
+        self.last_reply.clone_from(&message.bytes);
     }
 
     fn refuse(&mut self, _: Instant, _: ServerRpc, _: u64) {}
@@ -341,7 +380,8 @@ impl Host for Fake {
         self.written.pop_front()
     }
 
-    fn counters(&mut self, json: &mut Vec<u8>) {
-        json.push(b'}');
+    fn counters(&self, each: &mut dyn FnMut(&str, &'static str, u64)) {
+        each("fake", "turns", 2);
+        each("fake", "turns", 3);
     }
 }

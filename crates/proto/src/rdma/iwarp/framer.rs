@@ -22,9 +22,13 @@ use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, MULPDU_MAX, fpdu_len, marke
 /// part.
 const WORTH_A_PART: u32 = 2048;
 
-/// The framer copies and sums memory in blocks of this size, so that the sum finds each block in
-/// the first-level cache.
+/// The framer copies and sums memory in blocks of this size, so that a sum after the copy finds
+/// each block in the first-level cache.
 const BLOCK: usize = 8192;
+
+/// The framer sums runs of memory from this length on while it copies them. It sums shorter runs
+/// later, together with the bytes around them.
+const WORTH_A_SUM: u32 = 1024;
 
 /// A piece of a ULPDU's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -222,7 +226,15 @@ impl Interleaved<'_> {
     fn copy<M: Memory + ?Sized>(&mut self, mut span: Span, memory: &mut M) -> Result<(), Unmapped> {
         while span.len > 0 {
             let run = self.room().min(BLOCK).min(span.len as usize) as u32;
-            append(self.bytes, Span { len: run, ..span }, memory)?;
+            let piece = Span { len: run, ..span };
+            match self.crc {
+                Some(crc) if run >= WORTH_A_SUM => {
+                    self.sum();
+                    self.sum = memory.append_summed(piece, self.bytes, self.sum, crc)?;
+                    self.summed = self.bytes.len();
+                }
+                _ => append(self.bytes, piece, memory)?,
+            }
             self.to_marker -= run as usize;
             span.offset += u64::from(run);
             span.len -= run;

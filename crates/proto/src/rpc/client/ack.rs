@@ -18,7 +18,7 @@ use crate::wire::rpc::{DoneEntry, HEADER, Kind, Packet};
 
 /// Idle sessions that one tick looks at.
 const IDLE_BATCH: usize = 64;
-/// When the next batch follows while there are more. A client acknowledges a million sessions at
+/// The time between two batches of acknowledgements. A client acknowledges a million sessions at
 /// about the rate at which it can use them.
 const NEXT_BATCH_NS: u64 = 50 * US;
 /// The longest DONE, in bytes.

@@ -278,7 +278,7 @@ impl Client {
     }
 }
 
-/// How long to wait for an answer to the OPEN number `tries` of a session.
+/// The time to wait for an answer to OPEN number `tries` of a session.
 fn open_rto_ns<P: Probe>(shared: &Shared<P>, tries: u8) -> u64 {
     if shared.lossless {
         return OPEN_RTO_LOSSLESS_NS;

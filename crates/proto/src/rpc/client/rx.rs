@@ -26,7 +26,7 @@ impl Client {
         lossless: bool,
     ) -> Option<Event<'b>> {
         if !packet.is_data() {
-            self.control_packet(shared, from, packet);
+            self.control_packet(shared, from, packet.bytes());
             return None;
         }
         let Self { sessions, calls, idle, .. } = self;
@@ -37,7 +37,7 @@ impl Client {
             return drop_stale(shared);
         }
         if !packet.is_whole_message() {
-            return self.reply_packet(shared, i, packet);
+            return self.reply_packet(shared, i, packet.bytes());
         }
         let (rpc, tag, trace) = (RpcId(slot.id), slot.tag, slot.trace());
         shared.probe.hit(Tracepoint::ClientReceived, trace);
@@ -52,7 +52,8 @@ impl Client {
 
     /// Handles a packet that carries no bytes of a reply.
     #[cold]
-    fn control_packet<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, rx: RxPacket<'_>) {
+    fn control_packet<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, bytes: &[u8]) {
+        let Ok(rx) = RxPacket::parse(bytes, None) else { return };
         let (packet, body) = (rx.packet(), rx.body());
         match packet.kind {
             Kind::Cookie => return self.cookie_arrived(shared, from, &packet, body),
@@ -83,8 +84,9 @@ impl Client {
         &mut self,
         shared: &mut Shared<P>,
         i: u32,
-        rx: RxPacket<'_>,
+        bytes: &[u8],
     ) -> Option<Event<'b>> {
+        let rx = RxPacket::parse(bytes, None).ok()?;
         let (packet, lossless) = (rx.packet(), shared.lossless);
         if shared.slots[i].incoming.is_none() {
             // The reply acknowledges the request.

@@ -169,7 +169,7 @@ fn back_off_probes<P: Probe>(shared: &mut Shared<P>, peer: u32) {
     entry.probing_until = shared.now.after(wait_ns + shared.rng.below(wait_ns / 8 + 1));
 }
 
-/// When a request's reply is overdue.
+/// The time when a request's reply is overdue.
 fn pto_due<P: Probe>(shared: &Shared<P>, i: u32) -> Instant {
     let slot = &shared.slots[i];
     let pto_ns = shared.pto_ns(slot.peer);

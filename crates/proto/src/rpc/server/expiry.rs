@@ -20,8 +20,8 @@ const STEP_SLOTS: u32 = 256;
 /// Slots that a step checks under pressure: all requests that can be incomplete are checked within
 /// two seconds.
 const STEP_SLOTS_PRESSURE: u32 = 16 * 1024;
-/// How long the pressure lasts after a long request was refused. Its client tries again well
-/// within that.
+/// The time that memory pressure lasts after a long request was refused. The client tries again
+/// well before its end.
 const PRESSURE_NS: u64 = 2 * SECOND;
 /// Under pressure, a request is dropped if its client could send and has sent nothing for this
 /// long, or has not sent all of a grant this old.
@@ -53,7 +53,7 @@ impl Server {
         self.expiry.urgent = self.sessions.len();
     }
 
-    /// When the next step is due.
+    /// The time when the next step of the expiry is due.
     #[inline]
     pub(in crate::rpc) fn deadline<P: Probe>(&self, shared: &Shared<P>) -> Instant {
         if self.expiry.urgent > 0 {

@@ -24,7 +24,7 @@ use crate::wire::rpc::{
 };
 use crate::{Addr, Instant};
 
-/// A cookie is valid for between one and two of these.
+/// The interval at which the secret of cookies changes. A cookie is valid for one to two intervals.
 const COOKIE_EPOCH_NS: u64 = 8 * SECOND;
 /// RESETs that may be sent in one second.
 const RESETS_PER_SECOND: u32 = 1000;

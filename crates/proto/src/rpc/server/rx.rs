@@ -13,8 +13,9 @@ use crate::rpc::session::{
     HALF, INDEX_BITS, INDEX_MAX, ServerChannel, ServerSession, State, ahead,
 };
 use crate::rpc::shared::Shared;
+use crate::rpc::slab::Chunks;
 use crate::rpc::slot::Role;
-use crate::rpc::types::{Event, Payload, trace_id};
+use crate::rpc::types::{Event, Payload, ServerRpc, trace_id};
 use crate::time::US;
 use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{
@@ -33,16 +34,49 @@ impl Server {
         lossless: bool,
     ) -> Option<Event<'b>> {
         if !packet.is_data() {
-            self.control_packet(shared, from, packet);
+            self.control_packet(shared, from, packet.bytes());
             return None;
         }
-        let s = self.session_of(shared, from, packet, lossless)?;
-        self.accept_request(shared, s, packet, lossless)
+        let (s, mut session) = session_of(&mut self.sessions, shared, from, packet, lossless)?;
+        let channel = usize::from(packet.channel() & 7);
+        let last = session.channels[channel];
+        let ahead = ahead(packet.seq(), last.seq());
+        if ahead == 0 || ahead >= HALF {
+            return self.repeated_packet(shared, s, packet.bytes());
+        }
+        // A later number ends the last request on the channel and acknowledges its reply.
+        if session.live & 1 << channel != 0 {
+            self.drop_slot(shared, s, channel);
+            session = &mut self.sessions[s];
+        }
+        if last.state() == State::Exec {
+            self.executing -= 1;
+        }
+        let deadline = match packet.ttl_us() {
+            None => Instant::NEVER,
+            Some(us) => shared.now.after(u64::from(us) * US),
+        };
+        if !packet.is_whole_message() {
+            return self.begin_request(shared, s, packet.bytes(), deadline);
+        }
+        let is_full = self.executing >= shared.config.max_executing
+            || self.retained.is_full(shared.config.max_kept_bytes);
+        if is_full {
+            self.refuse_packet(shared, s, packet.bytes());
+            return None;
+        }
+        let rpc = begin_execution(shared, session, packet, deadline)?;
+        self.executing += 1;
+        if !lossless {
+            shared.last_request = rpc;
+        }
+        Some(Event::Request { rpc, payload: Payload::Borrowed(packet.body()), deadline })
     }
 
     /// Handles a packet that carries no bytes of a request.
     #[cold]
-    fn control_packet<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, rx: RxPacket<'_>) {
+    fn control_packet<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, bytes: &[u8]) {
+        let Ok(rx) = RxPacket::parse(bytes, None) else { return };
         let (packet, body) = (rx.packet(), rx.body());
         match packet.kind {
             Kind::Open => return self.open_arrived(shared, from, &packet, body),
@@ -50,7 +84,8 @@ impl Server {
             _ => {}
         }
         let lossless = shared.lossless;
-        let Some(s) = self.session_of(shared, from, rx, lossless) else {
+        let session = session_of(&mut self.sessions, shared, from, rx, lossless);
+        let Some((s, _)) = session else {
             if packet.kind == Kind::Probe
                 && let Ok((probe, _)) = ProbeBody::ref_from_prefix(body)
             {
@@ -67,97 +102,15 @@ impl Server {
         }
     }
 
-    /// The session of a packet, if its name, token and address agree. The session counts as active.
-    #[inline(always)]
-    fn session_of<P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        from: Addr,
-        packet: RxPacket<'_>,
-        lossless: bool,
-    ) -> Option<u32> {
-        let (s, session) = self.named(shared, packet.session(), packet.token())?;
-        if !shared.record_activity(session.peer, from, packet, lossless) {
-            return None;
-        }
-        session.active_s = seconds(shared.now);
-        Some(s)
-    }
-
-    /// The session of this name and its index, if the token agrees.
-    #[inline(always)]
-    fn named<P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        name: u32,
-        token: u64,
-    ) -> Option<(u32, &mut ServerSession)> {
-        let s = name & INDEX_MAX;
-        let session = self
-            .sessions
-            .get_mut(s)
-            .filter(|s| s.open && u32::from(s.generation) == name >> INDEX_BITS);
-        let Some(session) = session else {
-            shared.stats.drop_session += 1;
-            return None;
-        };
-        if session.token != token {
-            shared.stats.drop_token += 1;
-            return None;
-        }
-        Some((s, session))
-    }
-
-    /// Handles a packet of a request.
-    #[inline(always)]
-    fn accept_request<'b, P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        s: u32,
-        packet: RxPacket<'b>,
-        lossless: bool,
-    ) -> Option<Event<'b>> {
-        let channel = usize::from(packet.channel() & 7);
-        let session = &self.sessions[s];
-        let last = session.channels[channel];
-        let ahead = ahead(packet.seq(), last.seq());
-        if ahead == 0 || ahead >= HALF {
-            return self.repeated_packet(shared, s, packet);
-        }
-        // A later number ends the last request on the channel and acknowledges its reply.
-        if session.live & 1 << channel != 0 {
-            self.drop_slot(shared, s, channel);
-        }
-        if last.state() == State::Exec {
-            self.executing -= 1;
-        }
-        let is_whole = packet.is_whole_message();
-        if self.is_full(shared, packet.msg_len(), is_whole) {
-            return self.refuse_packet(shared, s, packet);
-        }
-        let deadline = match packet.ttl_us() {
-            None => Instant::NEVER,
-            Some(us) => shared.now.after(u64::from(us) * US),
-        };
-        if !is_whole {
-            return self.begin_request(shared, s, packet, deadline);
-        }
-        let payload = Payload::Borrowed(packet.body());
-        let event = self.deliver(shared, s, packet, payload, deadline)?;
-        if !lossless && let Event::Request { rpc, .. } = event {
-            shared.last_request = rpc;
-        }
-        Some(event)
-    }
-
     /// Handles a packet whose number is not later than the last one of its channel.
     #[inline(never)]
     fn repeated_packet<'b, P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
         s: u32,
-        packet: RxPacket<'_>,
+        bytes: &[u8],
     ) -> Option<Event<'b>> {
+        let packet = RxPacket::parse(bytes, None).ok()?;
         let last = self.sessions[s].channels[usize::from(packet.channel())];
         if packet.seq() != last.seq() {
             shared.stats.drop_stale += 1;
@@ -169,13 +122,11 @@ impl Server {
         None
     }
 
-    /// True if there is no room for a new request of `len` bytes. Long requests are admitted by
-    /// the length that they claim, so that those admitted can all be completed, though memory
-    /// follows what arrives.
-    #[inline(always)]
-    fn is_full<P: Probe>(&mut self, shared: &Shared<P>, len: u32, is_complete: bool) -> bool {
-        let lacks_room = !is_complete
-            && self.assembling_bytes > 0
+    /// True if there is no room for a new request of several packets and `len` bytes. Requests are
+    /// admitted by the length that they claim, so that those admitted can all be completed, though
+    /// memory follows what arrives.
+    fn lacks_room<P: Probe>(&mut self, shared: &Shared<P>, len: u32) -> bool {
+        let lacks_room = self.assembling_bytes > 0
             && self.assembling_bytes + claim(len) > shared.config.max_assembling_bytes;
         if lacks_room {
             self.begin_pressure(shared.now);
@@ -187,45 +138,12 @@ impl Server {
 
     /// Refuses a new request for lack of room.
     #[cold]
-    fn refuse_packet<'b, P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        s: u32,
-        packet: RxPacket<'_>,
-    ) -> Option<Event<'b>> {
+    fn refuse_packet<P: Probe>(&mut self, shared: &mut Shared<P>, s: u32, bytes: &[u8]) {
+        let Ok(packet) = RxPacket::parse(bytes, None) else { return };
         self.sessions[s].channels[usize::from(packet.channel())] =
             ServerChannel::new(packet.seq(), State::Empty);
         let retry_after_ns = shared.config.retry_after_ns;
         self.send_refusal(shared, s, packet.channel(), packet.seq(), retry_after_ns);
-        None
-    }
-
-    /// Gives a complete request to the caller, unless its deadline has passed.
-    #[inline(always)]
-    fn deliver<'b, P: Probe>(
-        &mut self,
-        shared: &mut Shared<P>,
-        s: u32,
-        packet: RxPacket<'_>,
-        payload: Payload<'b>,
-        deadline: Instant,
-    ) -> Option<Event<'b>> {
-        let session = &mut self.sessions[s];
-        let (channel, seq) = (packet.channel() & 7, packet.seq());
-        let last = &mut session.channels[usize::from(channel)];
-        if deadline <= shared.now {
-            *last = ServerChannel::new(seq, State::Empty);
-            shared.stats.drop_dead += 1;
-            return None;
-        }
-        *last = ServerChannel::new(seq, State::Exec);
-        self.executing += 1;
-        shared.stats.requests += 1;
-        let trace = trace_id(packet.token(), channel, seq);
-        shared.probe.hit(Tracepoint::ServerReceived, trace);
-        shared.probe.hit(Tracepoint::ServiceStart, trace);
-        let rpc = server_rpc(packet.session(), channel, seq);
-        Some(Event::Request { rpc, payload, deadline })
     }
 
     /// Handles the first packet of a request of several packets.
@@ -234,10 +152,15 @@ impl Server {
         &mut self,
         shared: &mut Shared<P>,
         s: u32,
-        rx: RxPacket<'_>,
+        bytes: &[u8],
         deadline: Instant,
     ) -> Option<Event<'b>> {
+        let rx = RxPacket::parse(bytes, None).ok()?;
         let packet = rx.packet();
+        if self.lacks_room(shared, packet.msg_len) {
+            self.refuse_packet(shared, s, bytes);
+            return None;
+        }
         let i = shared.slots.alloc(Role::Recv)?;
         let granted = shared.first_grant(packet.msg_len);
         let session = &mut self.sessions[s];
@@ -286,7 +209,9 @@ impl Server {
             Inserted::Complete => {
                 let (bytes, deadline) = (core::mem::take(&mut incoming.bytes), slot.deadline);
                 self.drop_slot(shared, s, channel);
-                return self.deliver(shared, s, rx, Payload::Owned(bytes), deadline);
+                let rpc = begin_execution(shared, &mut self.sessions[s], rx, deadline)?;
+                self.executing += 1;
+                return Some(Event::Request { rpc, payload: Payload::Owned(bytes), deadline });
             }
             Inserted::Duplicate => shared.stats.drop_duplicate += 1,
             Inserted::Misfit => shared.stats.drop_misfit += 1,
@@ -361,7 +286,8 @@ impl Server {
             };
             body = rest;
             let (name, token) = (entry.session.get(), entry.token.get());
-            let Some((s, session)) = self.named(shared, name, token) else { continue };
+            let session = named(&mut self.sessions, shared, name, token);
+            let Some((s, session)) = session else { continue };
             if shared.peers.slab[session.peer].addr != from {
                 shared.stats.drop_address += 1;
                 continue;
@@ -400,6 +326,69 @@ impl Server {
         packet.token = session.token;
         shared.queue_control(session.peer, packet, ControlBody::None);
     }
+}
+
+/// The session of a packet and its index, if its name, token and address agree. The session counts
+/// as active.
+#[inline(always)]
+fn session_of<'s, P: Probe>(
+    sessions: &'s mut Chunks<ServerSession>,
+    shared: &mut Shared<P>,
+    from: Addr,
+    packet: RxPacket<'_>,
+    lossless: bool,
+) -> Option<(u32, &'s mut ServerSession)> {
+    let (s, session) = named(sessions, shared, packet.session(), packet.token())?;
+    if !shared.record_activity(session.peer, from, packet, lossless) {
+        return None;
+    }
+    session.active_s = seconds(shared.now);
+    Some((s, session))
+}
+
+/// The session of this name and its index, if the token agrees.
+#[inline(always)]
+fn named<'s, P: Probe>(
+    sessions: &'s mut Chunks<ServerSession>,
+    shared: &mut Shared<P>,
+    name: u32,
+    token: u64,
+) -> Option<(u32, &'s mut ServerSession)> {
+    let s = name & INDEX_MAX;
+    let session =
+        sessions.get_mut(s).filter(|s| s.open && u32::from(s.generation) == name >> INDEX_BITS);
+    let Some(session) = session else {
+        shared.stats.drop_session += 1;
+        return None;
+    };
+    if session.token != token {
+        shared.stats.drop_token += 1;
+        return None;
+    }
+    Some((s, session))
+}
+
+/// The caller gets a complete request unless its deadline has passed.
+#[inline(always)]
+fn begin_execution<P: Probe>(
+    shared: &mut Shared<P>,
+    session: &mut ServerSession,
+    packet: RxPacket<'_>,
+    deadline: Instant,
+) -> Option<ServerRpc> {
+    let (channel, seq) = (packet.channel() & 7, packet.seq());
+    let last = &mut session.channels[usize::from(channel)];
+    if deadline <= shared.now {
+        *last = ServerChannel::new(seq, State::Empty);
+        shared.stats.drop_dead += 1;
+        return None;
+    }
+    *last = ServerChannel::new(seq, State::Exec);
+    shared.stats.requests += 1;
+    let trace = trace_id(packet.token(), channel, seq);
+    shared.probe.hit(Tracepoint::ServerReceived, trace);
+    shared.probe.hit(Tracepoint::ServiceStart, trace);
+    Some(server_rpc(packet.session(), channel, seq))
 }
 
 /// A client that has received everything before `received` asks for a reply.

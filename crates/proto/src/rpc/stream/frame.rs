@@ -1,4 +1,4 @@
-//! A frame that waits to be written.
+//! The frames that a stream has queued and not written.
 
 use arrayvec::ArrayVec;
 
@@ -6,12 +6,12 @@ use super::head::{Head, LONGEST};
 use crate::Instant;
 use crate::rpc::types::Message;
 
-/// The next frame to be written.
+/// The next frame to be written, lent to a carrier of whole frames.
 #[derive(Debug)]
 pub struct Front<'s> {
-    /// Its header.
+    /// The header's bytes.
     pub header: &'s [u8],
-    /// Its message.
+    /// The message behind the header.
     pub message: &'s Message,
 }
 
@@ -19,12 +19,11 @@ pub struct Front<'s> {
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) head: Head,
-    /// The header's bytes once it is the frame's turn: it tells how much time is left then.
+    /// The header's bytes. They are encoded when the frame is written, for they contain the time
+    /// that is left then.
     pub(super) bytes: ArrayVec<u8, LONGEST>,
     pub(super) message: Message,
     pub(super) deadline: Instant,
-    /// The request that it carries.
-    pub(super) request: Option<u64>,
 }
 
 impl Frame {

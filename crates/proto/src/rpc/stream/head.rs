@@ -29,27 +29,27 @@ const RESET: u8 = wire::Kind::Reset as u8;
 /// The reason in a RESET.
 pub(super) const REASON_VERSION: u32 = ResetReason::Version as u32;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// DATA to the server.
+    /// A DATA packet to the server.
     Request,
-    /// DATA to the client.
+    /// A DATA packet to the client.
     Reply,
-    /// BUSY: not executed, try again in `extra` microseconds.
+    /// A BUSY packet: the request was not executed; try again in `extra` microseconds.
     Refusal,
-    /// RESET: the server will not talk to us; `extra` is the reason.
+    /// A RESET packet: the server ends the connection; `extra` is the reason.
     Reset,
 }
 
-/// Why bytes are no frame; they end the connection.
+/// The reason why bytes are no frame. They end the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Bad {
-    /// Another version.
+pub enum BadFrame {
+    /// The peer speaks another version.
     Version,
-    /// A type that has no place here, a length beyond [`MAX_MESSAGE`], or something where zeros
-    /// should be.
+    /// The type may not appear here, a length exceeds [`MAX_MESSAGE`], or an unused field is not
+    /// zero.
     Field,
 }
 
@@ -61,32 +61,33 @@ pub(super) struct Head {
     pub(super) seq: u32,
     /// Bytes of the message that follows.
     pub(super) len: u32,
-    /// See [`Kind`].
+    /// The retry time or reason, by [`Kind`]; else 0.
     pub(super) extra: u32,
     /// Microseconds that the request has left.
     pub(super) ttl_us: Option<u32>,
 }
 
-/// The length of a header, of which the first four bytes are known.
+/// The length of a header whose first four bytes are `bytes`.
 pub(super) fn len(bytes: &[u8]) -> usize {
     FIXED + 4 * usize::from(bytes[3])
 }
 
-/// Looks at the beginning of a header that has not come whole: what is wrong already need not be
-/// waited for.
-pub(super) fn check(part: &[u8]) -> Result<(), Bad> {
+/// Checks the part of a header that has arrived, so that an error is found without the rest.
+pub(super) fn check(part: &[u8]) -> Result<(), BadFrame> {
     match (part.first(), part.first_chunk()) {
         (_, Some(fixed)) => Head::fixed(fixed).map(drop),
-        (Some(first), None) if first >> 5 != VERSION && first & 0x1f != RESET => Err(Bad::Version),
+        (Some(first), None) if first >> 5 != VERSION && first & 0x1f != RESET => {
+            Err(BadFrame::Version)
+        }
         _ => Ok(()),
     }
 }
 
 impl Head {
-    /// Parses a whole header, with its extension words; those that nobody knows are skipped.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Bad> {
+    /// Parses a whole header with its extension words. Unknown words are skipped.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadFrame> {
         let Some((fixed, extensions)) = bytes.split_first_chunk::<FIXED>() else {
-            return Err(Bad::Field);
+            return Err(BadFrame::Field);
         };
         let mut head = Self::fixed(fixed)?;
         if let (Some(ttl_us), Some(word)) = (&mut head.ttl_us, extensions.first_chunk()) {
@@ -95,38 +96,38 @@ impl Head {
         Ok(head)
     }
 
-    /// Parses the part that every header has; how much time is left stands behind it.
-    fn fixed(fixed: &[u8; FIXED]) -> Result<Self, Bad> {
+    /// Parses the part that every header has. The time that is left stands in an extension word.
+    fn fixed(fixed: &[u8; FIXED]) -> Result<Self, BadFrame> {
         let word = |at: usize| {
             u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
         };
         let [version_type, flags, ..] = *fixed;
         if version_type >> 5 != VERSION && version_type & 0x1f != RESET {
-            return Err(Bad::Version);
+            return Err(BadFrame::Version);
         }
         let kind = match (version_type & 0x1f, flags & !TTL) {
             (DATA, 0) => Kind::Request,
             (DATA, TO_CLIENT) => Kind::Reply,
             (BUSY, TO_CLIENT) => Kind::Refusal,
             (RESET, TO_CLIENT) => Kind::Reset,
-            _ => return Err(Bad::Field),
+            _ => return Err(BadFrame::Field),
         };
         let (seq, len, extra) = (word(8), word(12), word(16));
         let unused = fixed[2] == 0 && word(4) == 0 && [20, 24, 28].iter().all(|&at| word(at) == 0);
         let message = matches!(kind, Kind::Request | Kind::Reply);
         let limit = if message { MAX_MESSAGE } else { 0 };
         if !unused || (message && extra != 0) || seq > SEQ_MASK || len as usize > limit {
-            return Err(Bad::Field);
+            return Err(BadFrame::Field);
         }
         let ttl_us = (flags & TTL != 0).then_some(0);
         if ttl_us.is_some() && fixed[3] == 0 {
-            return Err(Bad::Field);
+            return Err(BadFrame::Field);
         }
         Ok(Self { kind, seq, len, extra, ttl_us })
     }
 
-    /// Writes the header. A request says how long it may take, `left_ns`, unless its deadline never
-    /// comes or is too far away to be said.
+    /// Writes the header. A request has the time that is left, `left_ns`, unless its deadline is
+    /// [`Instant::NEVER`] or too far away for the field.
     pub(super) fn encode(&self, left_ns: u64, deadline: Instant, out: &mut ArrayVec<u8, LONGEST>) {
         let (kind, direction) = match self.kind {
             Kind::Request => (DATA, 0),
@@ -154,7 +155,7 @@ impl Head {
         }
     }
 
-    /// What a server writes before it hangs up on a client of another version.
+    /// The RESET frame that a server writes before it disconnects a client of another version.
     pub(super) fn reset_version() -> ArrayVec<u8, LONGEST> {
         let head = Self { kind: Kind::Reset, seq: 0, len: 0, extra: REASON_VERSION, ttl_us: None };
         let mut bytes = ArrayVec::new();

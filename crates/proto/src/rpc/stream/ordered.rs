@@ -1,73 +1,108 @@
-//! What waits under a growing number: a queue of entries that are mostly taken from near its front.
+//! A queue of entries under growing keys. Callers look entries up by key, and take most of them
+//! from near the front.
 //!
-//! Always holds: keys grow; the first entry is there unless there is none; of the places at most
-//! half and a few are empty, so that one entry which stays for long does not make the queue grow.
+//! Always holds: keys grow; the first place has an entry, unless the queue is empty; at most half
+//! of the places and 64 more are empty, so that one entry that stays does not make the queue grow.
 
 use alloc::collections::VecDeque;
+use core::cmp::Ordering;
 
 #[derive(Debug)]
-pub(super) struct Ordered<T> {
-    places: VecDeque<(u64, Option<T>)>,
+pub(super) struct Ordered<K, T> {
+    places: VecDeque<(K, Option<T>)>,
     len: usize,
 }
 
-impl<T> Default for Ordered<T> {
+impl<K, T> Default for Ordered<K, T> {
     fn default() -> Self {
         Self { places: VecDeque::new(), len: 0 }
     }
 }
 
-impl<T> Ordered<T> {
+impl<K: Ord + Copy, T> Ordered<K, T> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn oldest(&self) -> Option<u64> {
+    /// The key of the first entry.
+    pub(super) fn oldest(&self) -> Option<K> {
         self.places.front().map(|(key, _)| *key)
     }
 
     /// Adds an entry; `key` exceeds all keys before.
-    pub(super) fn push(&mut self, key: u64, value: T) {
+    pub(super) fn push(&mut self, key: K, value: T) {
         debug_assert!(self.places.back().is_none_or(|(last, _)| *last < key), "keys grow");
         self.places.push_back((key, Some(value)));
         self.len += 1;
     }
 
-    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut T> {
-        let i = self.find(key)?;
+    /// The key of the entry that `order` calls equal. `order` compares a key with the one wanted,
+    /// and agrees with the order of the keys.
+    pub(super) fn find(&self, order: impl Fn(&K) -> Ordering) -> Option<K> {
+        let (key, value) = &self.places[self.position(order)?];
+        value.is_some().then_some(*key)
+    }
+
+    /// The entry that `order` calls equal, as in [`Ordered::find`].
+    pub(super) fn get_mut(&mut self, order: impl Fn(&K) -> Ordering) -> Option<&mut T> {
+        let i = self.position(order)?;
         self.places[i].1.as_mut()
     }
 
-    pub(super) fn take(&mut self, key: u64) -> Option<T> {
-        let i = self.find(key)?;
-        let value = self.places[i].1.take()?;
+    /// Takes the entry that `order` calls equal, as in [`Ordered::find`], with its key.
+    pub(super) fn take(&mut self, order: impl Fn(&K) -> Ordering) -> Option<(K, T)> {
+        let i = self.position(order)?;
+        let (key, value) = &mut self.places[i];
+        let entry = (*key, value.take()?);
         self.len -= 1;
-        while self.places.front().is_some_and(|(_, value)| value.is_none()) {
-            self.places.pop_front();
-        }
+        self.drop_empty_front();
         if self.places.len() > 2 * self.len + 64 {
             self.places.retain(|(_, value)| value.is_some());
         }
-        Some(value)
+        Some(entry)
     }
 
-    /// The entries, oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+    /// The first entry.
+    pub(super) fn front_mut(&mut self) -> Option<&mut T> {
+        self.places.front_mut()?.1.as_mut()
+    }
+
+    /// Takes the first entry with its key.
+    pub(super) fn pop_front(&mut self) -> Option<(K, T)> {
+        let (key, value) = self.places.pop_front()?;
+        self.len -= 1;
+        self.drop_empty_front();
+        Some((key, value?))
+    }
+
+    /// The entries with their keys, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         self.places.iter().filter_map(|(key, value)| value.as_ref().map(|v| (*key, v)))
     }
 
+    /// The entries, oldest first.
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().filter_map(|(_, value)| value.as_mut())
+    }
+
     /// Takes all entries, oldest first.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = (u64, T)> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (K, T)> {
         self.len = 0;
         self.places.drain(..).filter_map(|(key, value)| value.map(|v| (key, v)))
     }
 
-    fn find(&self, key: u64) -> Option<usize> {
-        // Mostly it is the first.
-        if self.oldest() == Some(key) {
+    fn drop_empty_front(&mut self) {
+        while self.places.front().is_some_and(|(_, value)| value.is_none()) {
+            self.places.pop_front();
+        }
+    }
+
+    fn position(&self, order: impl Fn(&K) -> Ordering) -> Option<usize> {
+        // Most lookups name the first entry.
+        if order(&self.places.front()?.0) == Ordering::Equal {
             return Some(0);
         }
-        self.places.binary_search_by_key(&key, |(k, _)| *k).ok()
+        self.places.binary_search_by(|(key, _)| order(key)).ok()
     }
 }
 
@@ -75,9 +110,24 @@ impl<T> Ordered<T> {
 mod tests {
     use alloc::collections::BTreeMap;
     use alloc::vec::Vec;
+    use core::cell::Cell;
 
     use super::Ordered;
     use crate::Rng;
+
+    #[test]
+    fn a_lookup_compares_a_logarithm_of_keys() {
+        let mut queue = Ordered::default();
+        (0..4096).for_each(|key| queue.push(key, ()));
+        for key in 0..4096 {
+            let compared = Cell::new(0);
+            let order = |k: &u32| {
+                compared.set(compared.get() + 1);
+                k.cmp(&key)
+            };
+            assert!(queue.find(order).is_some() && compared.get() <= 15, "{compared:?}");
+        }
+    }
 
     #[test]
     fn agrees_with_a_map_and_stays_small() {
@@ -93,15 +143,22 @@ mod tests {
             // The first entry stays for good.
             while map.len() as u64 > 1 + rng.below(40) {
                 let wanted = 1 + rng.below(key);
-                assert_eq!(queue.get_mut(wanted), map.get_mut(&wanted));
+                assert_eq!(queue.get_mut(|k| k.cmp(&wanted)), map.get_mut(&wanted));
                 let nearest = map.range(wanted..).next().map_or(key, |(k, _)| *k);
-                assert_eq!(queue.take(nearest), map.remove(&nearest));
-                assert_eq!(queue.take(nearest), None);
+                let found = map.contains_key(&nearest).then_some(nearest);
+                assert_eq!(queue.find(|k| k.cmp(&nearest)), found);
+                assert_eq!(queue.take(|k| k.cmp(&nearest)), map.remove_entry(&nearest));
+                assert_eq!(queue.take(|k| k.cmp(&nearest)), None);
+                assert_eq!(queue.find(|k| k.cmp(&nearest)), None);
             }
             assert_eq!((queue.len(), queue.oldest()), (map.len(), Some(0)));
             assert!(queue.places.len() <= 2 * map.len() + 65, "{} places", queue.places.len());
         }
         assert!(queue.iter().map(|(k, v)| (k, *v)).eq(map.iter().map(|(k, v)| (*k, *v))));
+        assert!(queue.values_mut().map(|v| *v).eq(map.values().copied()));
+        assert_eq!(queue.front_mut().copied(), map.values().next().copied());
+        assert_eq!(queue.pop_front(), map.pop_first());
+        assert_eq!(queue.oldest(), map.keys().next().copied());
         assert_eq!(queue.drain().collect::<Vec<_>>(), map.into_iter().collect::<Vec<_>>());
         assert_eq!((queue.len(), queue.oldest()), (0, None));
     }

@@ -1,8 +1,7 @@
-//! What a stream writes: frames that wait in order, lent as parts of a gathering write or taken
-//! whole.
+//! The output of a stream: frames in order, lent as parts of a gathering write or taken whole.
 //!
-//! Always holds: a header of which the peer has a part stays as it is; a request counts as sent
-//! once its last byte is written, and one of which nothing was written can be taken back.
+//! Always holds: a header of which the peer has a part does not change; a request counts as sent
+//! once its last byte is written, and can be unsent as long as nothing of it is written.
 
 use arrayvec::ArrayVec;
 
@@ -13,8 +12,8 @@ use crate::Instant;
 use crate::rpc::types::{Message, Slice, Slices};
 
 impl Stream {
-    /// Lends what is to be written next, in order: at most `work` bytes, so that no connection
-    /// keeps the others waiting, and none if there is nothing.
+    /// Lends the next bytes to write, in order: at most `work` of them, so that no connection keeps
+    /// the others waiting.
     pub fn output<'m, const N: usize>(
         &'m mut self,
         now: Instant,
@@ -23,9 +22,9 @@ impl Stream {
         parts: &mut ArrayVec<&'m [u8], N>,
     ) {
         let (mut room, mut begun) = (work + self.front_written, 0);
-        for frame in &mut self.frames {
-            // A header of which the peer has a part stays as it is; others say how much time is
-            // left now.
+        for frame in self.frames.values_mut() {
+            // A header of which the peer has a part does not change; the others get the time that
+            // is left now.
             if begun > 0 || self.front_written == 0 {
                 frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
             }
@@ -37,7 +36,7 @@ impl Stream {
         }
         let mut left = work;
         let mut skip = self.front_written;
-        for frame in self.frames.iter().take(begun) {
+        for (_, frame) in self.frames.iter().take(begun) {
             let slices = frame.message.slices.iter().map(|&s| memory.bytes(s));
             for part in [&frame.bytes[..], &frame.message.bytes].into_iter().chain(slices) {
                 let gone = skip.min(part.len());
@@ -51,84 +50,73 @@ impl Stream {
         }
     }
 
-    /// The next frame as a whole, for what carries whole frames; then call [`Stream::written`] with
-    /// its length.
+    /// The next frame as a whole, for a carrier of whole frames, which then calls
+    /// [`Stream::written`] with the frame's length.
     pub fn front(&mut self, now: Instant) -> Option<Front<'_>> {
         let frame = self.frames.front_mut()?;
         frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
         Some(Front { header: &frame.bytes, message: &frame.message })
     }
 
-    /// Takes the next frame's message, which the peer will fetch from where it lies: the frame
-    /// counts as written. The caller gives its slices back.
+    /// Takes the message of the next frame, for a rendezvous: the frame counts as written, and the
+    /// caller releases the slices.
     pub fn take_front(&mut self) -> Option<Message> {
-        let Frame { message, request, .. } = self.frames.pop_front()?;
+        let (number, Frame { message, .. }) = self.frames.pop_front()?;
         self.unsent -= message.len();
-        self.was_sent(request);
+        self.requests.was_sent(number);
         Some(message)
     }
 
-    /// The first `n` bytes that [`Stream::output`] lent have been written.
+    /// Notes that the first `n` bytes that [`Stream::output`] lent have been written.
     pub fn written(&mut self, n: usize) {
         self.front_written += n;
-        while let Some(frame) = self.frames.front() {
+        while let Some(frame) = self.frames.front_mut() {
             let len = frame.len();
             if frame.bytes.is_empty() || self.front_written < len {
                 break;
             }
             self.front_written -= len;
-            if let Some(frame) = self.frames.pop_front() {
-                self.was_sent(frame.request);
+            if let Some((number, frame)) = self.frames.pop_front() {
+                self.requests.was_sent(number);
                 self.drop_message(frame.message);
             }
         }
     }
 
-    /// True if there is something to write.
+    /// True if a frame waits to be written.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.frames.is_empty()
+        self.frames.len() > 0
     }
 
-    /// A slice that is no longer needed; call until `None`.
+    /// The next slice that the stream needs no more. Call until `None`.
     pub fn released(&mut self) -> Option<Slice> {
         self.released.pop_front()
     }
 
     // Private.
 
-    pub(super) fn push(
-        &mut self,
-        head: Head,
-        message: Message,
-        deadline: Instant,
-        request: Option<u64>,
-    ) {
+    /// Queues a frame under the next number.
+    pub(super) fn push(&mut self, head: Head, message: Message, deadline: Instant) {
+        let number = self.next_number;
+        self.next_number += 1;
         if self.ended.is_some() {
             self.released.extend(message.slices);
             return;
         }
         self.unsent += message.len();
-        self.frames.push_back(Frame { head, bytes: ArrayVec::new(), message, deadline, request });
+        self.frames.push(number, Frame { head, bytes: ArrayVec::new(), message, deadline });
     }
 
-    /// Takes a request's frame out of the queue, if nothing of it has been written; true if so.
-    pub(super) fn unsend(&mut self, seq: u64) -> bool {
-        let Some(i) = self.frames.iter().position(|f| f.request == Some(seq)) else { return false };
-        if i == 0 && self.front_written > 0 {
+    /// Takes the frame with this number out of the queue, if nothing of it has been written. True
+    /// if it did.
+    pub(super) fn unsend(&mut self, number: u64) -> bool {
+        if self.front_written > 0 && self.frames.oldest() == Some(number) {
             return false;
         }
-        if let Some(frame) = self.frames.remove(i) {
-            self.drop_message(frame.message);
-        }
+        let Some((_, frame)) = self.frames.take(|other| other.cmp(&number)) else { return false };
+        self.drop_message(frame.message);
         true
-    }
-
-    /// From here on a request may be executed.
-    fn was_sent(&mut self, request: Option<u64>) {
-        if let Some(request) = request.and_then(|seq| self.requests.get_mut(seq)) {
-            request.sent = true;
-        }
     }
 
     pub(super) fn drop_message(&mut self, message: Message) {

@@ -1,10 +1,15 @@
-use alloc::collections::BTreeMap;
+//! A stream's frames: cut anywhere, damaged, or too long. The folder has what a request becomes.
+
 use alloc::vec;
 
+use super::assembly::{FIRST_PIECE, GROWTH};
 use super::*;
 use crate::Rng;
 use crate::rpc::Slices;
 use crate::time::{MS, US};
+
+mod oracle;
+mod requests;
 
 const NOW: Instant = Instant::from_ns(5_000);
 const WORK: usize = 128 << 10;
@@ -51,7 +56,7 @@ fn write_all(from: &mut Stream) -> Vec<u8> {
     wire
 }
 
-/// What happened, owned.
+/// An event of a stream, with owned payload.
 #[derive(Debug, PartialEq, Eq, Clone)]
 enum Seen {
     Request(ServerRpc, Vec<u8>, Instant),
@@ -183,160 +188,6 @@ fn whole_small_messages_are_lent() {
     assert_eq!(lent, 5);
 }
 
-/// One client and one server, joined by two pipes, and what ought to come of it.
-struct Pair {
-    client: Stream,
-    server: Stream,
-    memory: Memory,
-    to_server: Vec<u8>,
-    to_client: Vec<u8>,
-    client_ids: Ids,
-    server_ids: Ids,
-    /// By tag: what the server must see, and what the client must see in the end.
-    requests: BTreeMap<u64, Vec<u8>>,
-    unanswered: Vec<(ServerRpc, Vec<u8>)>,
-    ends: BTreeMap<u64, Seen>,
-    slices_out: usize,
-}
-
-impl Pair {
-    fn new() -> Self {
-        Self {
-            client: client(),
-            server: server(),
-            memory: Memory(bytes(99, 64 << 10)),
-            to_server: Vec::new(),
-            to_client: Vec::new(),
-            client_ids: Ids::default(),
-            server_ids: Ids::default(),
-            requests: BTreeMap::new(),
-            unanswered: Vec::new(),
-            ends: BTreeMap::new(),
-            slices_out: 0,
-        }
-    }
-
-    /// A message of random length, some of it in slices, and its bytes.
-    fn message(&mut self, rng: &mut Rng) -> (Message, Vec<u8>) {
-        let len = if rng.chance(50_000) { rng.below(300_000) } else { rng.below(200) };
-        let mut message: Message = bytes(rng.below(256) as usize, len as usize).into();
-        let mut whole = message.bytes.clone();
-        for _ in 0..rng.below(4) {
-            let offset = rng.below(60_000) as u32;
-            let slice = Slice { segment: 0, offset, len: rng.below(4000) as u32 };
-            message.slices.push(slice);
-            whole.extend_from_slice(self.memory.bytes(slice));
-            self.slices_out += 1;
-        }
-        (message, whole)
-    }
-
-    fn step(&mut self, rng: &mut Rng) {
-        match rng.below(6) {
-            0 if self.requests.len() < 100 => {
-                let tag = self.requests.len() as u64;
-                let (message, whole) = self.message(rng);
-                self.client
-                    .request(tag, message, Instant::NEVER, &mut self.client_ids)
-                    .expect("taken");
-                self.requests.insert(tag, whole);
-            }
-            1 if !self.unanswered.is_empty() => {
-                let (rpc, request) =
-                    self.unanswered.swap_remove(rng.below(self.unanswered.len() as u64) as usize);
-                if rng.chance(100_000) {
-                    self.server.refuse(rpc, 40 * US);
-                    return;
-                }
-                // The reply names its request by repeating it.
-                let (mut message, _) = self.message(rng);
-                message.bytes = request;
-                self.server.reply(rpc, message);
-                self.server.reply(rpc, Message::default());
-            }
-            2 => {
-                write(
-                    &mut self.client,
-                    &self.memory,
-                    rng.below(200_000) as usize,
-                    &mut self.to_server,
-                );
-            }
-            3 => {
-                write(
-                    &mut self.server,
-                    &self.memory,
-                    rng.below(200_000) as usize,
-                    &mut self.to_client,
-                );
-            }
-            4 => {
-                let n = rng.below(self.to_server.len() as u64 + 1) as usize;
-                let mut all = Vec::new();
-                let read = if rng.chance(500_000) { read } else { read_into_body };
-                read(&mut self.server, &self.to_server[..n], &mut self.server_ids, &mut all);
-                self.to_server.drain(..n);
-                for e in all {
-                    let Seen::Request(rpc, payload, _) = e else { panic!("{e:?}") };
-                    self.unanswered.push((rpc, payload));
-                }
-            }
-            _ => {
-                let n = rng.below(self.to_client.len() as u64 + 1) as usize;
-                let mut all = Vec::new();
-                let read = if rng.chance(500_000) { read } else { read_into_body };
-                read(&mut self.client, &self.to_client[..n], &mut self.client_ids, &mut all);
-                self.to_client.drain(..n);
-                for e in all {
-                    let (Seen::Response(tag, _) | Seen::Failed(tag, _)) = e else {
-                        panic!("{e:?}")
-                    };
-                    assert_eq!(self.ends.insert(tag, e), None, "one end for each");
-                }
-            }
-        }
-        for stream in [&mut self.client, &mut self.server] {
-            while stream.released().is_some() {
-                self.slices_out -= 1;
-            }
-        }
-    }
-}
-
-#[test]
-fn random_pipelined_requests_against_an_oracle() {
-    for seed in 0..30 {
-        let mut rng = Rng::seeded(seed);
-        let mut pair = Pair::new();
-        while pair.requests.len() < 100 || pair.ends.len() < pair.requests.len() {
-            pair.step(&mut rng);
-        }
-        let mut refused = 0;
-        for (tag, end) in &pair.ends {
-            match end {
-                Seen::Response(_, payload) => {
-                    assert!(payload.starts_with(&pair.requests[tag]), "seed {seed}, {tag}")
-                }
-                Seen::Failed(_, RpcError::Busy { retry_after_ns }) => {
-                    assert_eq!(*retry_after_ns, 40 * US);
-                    refused += 1;
-                }
-                end => panic!("seed {seed}: {end:?}"),
-            }
-        }
-        assert!(refused < pair.ends.len());
-        while pair.client.has_output() || pair.server.has_output() {
-            pair.step(&mut rng);
-        }
-        assert_eq!(
-            (pair.slices_out, pair.client.unsent, pair.server.unsent),
-            (0, 0, 0),
-            "seed {seed}"
-        );
-        assert_eq!((pair.client.unsolicited(), pair.server.pending.len()), (0, 0));
-    }
-}
-
 #[test]
 fn the_largest_message_goes_through_in_bounded_pieces() {
     let (mut client, mut server, mut ids) = (client(), server(), Ids::default());
@@ -345,10 +196,9 @@ fn the_largest_message_goes_through_in_bounded_pieces() {
     while write(&mut client, &(), usize::MAX, &mut wire) > 0 {
         read_into_body(&mut server, &wire, &mut ids, &mut all);
         wire.clear();
-        let Some((_, got)) = &server.incoming else { continue };
-        assert!(
-            got.capacity() <= FIRST_PIECE.max(GROWTH * got.len()) && got.capacity() <= MAX_MESSAGE
-        );
+        let Some(capacity) = server.assembly.capacity() else { continue };
+        let got = server.body().map_or(0, |(got, _)| got.len());
+        assert!(capacity <= FIRST_PIECE.max(GROWTH * got) && capacity <= MAX_MESSAGE);
     }
     assert!(
         matches!(&all[..], [Seen::Request(_, payload, _)] if *payload == bytes(1, MAX_MESSAGE))
@@ -367,9 +217,9 @@ fn a_claimed_length_allocates_nothing() {
     let wire = write_all(&mut client);
     let mut all = Vec::new();
     read(&mut server, &wire[..FIXED], &mut ids, &mut all);
-    assert_eq!(server.incoming.as_ref().map(|(_, got)| got.capacity()), Some(0));
+    assert_eq!(server.assembly.capacity(), Some(0));
     read(&mut server, &wire[FIXED..FIXED + 10], &mut ids, &mut all);
-    assert_eq!(server.incoming.as_ref().map(|(_, got)| got.capacity()), Some(FIRST_PIECE));
+    assert_eq!(server.assembly.capacity(), Some(FIRST_PIECE));
 }
 
 #[test]
@@ -387,27 +237,27 @@ fn what_is_no_frame_ends_the_connection() {
         bad
     };
     let cases = [
-        (with(0, 2 << 5 | 1), Bad::Version),
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), Bad::Version),
-        (with(0, 1 << 5 | 2), Bad::Field),
-        (with(0, 1 << 5 | 14), Bad::Field),
-        (with(1, 0x08), Bad::Field),
-        (with(1, 0x80), Bad::Field),
-        (with(2, 1), Bad::Field),
-        (with(4, 1), Bad::Field),
-        (with(8, 0xff), Bad::Field),
-        (with(12, 0x02), Bad::Field),
-        (with(19, 1), Bad::Field),
-        (with(20, 1), Bad::Field),
-        (with(31, 1), Bad::Field),
-        (reply.to_vec(), Bad::Field),
-        (b"hello".to_vec(), Bad::Version),
+        (with(0, 2 << 5 | 1), BadFrame::Version),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), BadFrame::Version),
+        (with(0, 1 << 5 | 2), BadFrame::Field),
+        (with(0, 1 << 5 | 14), BadFrame::Field),
+        (with(1, 0x08), BadFrame::Field),
+        (with(1, 0x80), BadFrame::Field),
+        (with(2, 1), BadFrame::Field),
+        (with(4, 1), BadFrame::Field),
+        (with(8, 0xff), BadFrame::Field),
+        (with(12, 0x02), BadFrame::Field),
+        (with(19, 1), BadFrame::Field),
+        (with(20, 1), BadFrame::Field),
+        (with(31, 1), BadFrame::Field),
+        (reply.to_vec(), BadFrame::Field),
+        (b"hello".to_vec(), BadFrame::Version),
     ];
     for (i, (bad, why)) in cases.into_iter().enumerate() {
         let (mut server, mut ids, mut all) = (server(), Ids::default(), Vec::new());
         read(&mut server, &bad, &mut ids, &mut all);
         assert_eq!((server.bad(), all), (Some(why), vec![]), "case {i}");
-        assert_eq!(server.farewell().is_some(), why == Bad::Version);
+        assert_eq!(server.reset_frame().is_some(), why == BadFrame::Version);
         read(&mut server, &wire, &mut ids, &mut Vec::new());
         assert!(!server.has_output());
     }
@@ -454,163 +304,4 @@ fn extensions_that_nobody_knows_are_skipped() {
             "{all:?}"
         );
     }
-}
-
-#[test]
-fn at_most_once_ends_with_the_connection() {
-    let (mut client, mut ids, mut all) = (client(), Ids::default(), Vec::new());
-    for tag in 0..3 {
-        let mut message: Message = vec![1; 50].into();
-        message.slices.push(Slice { segment: tag as u32, offset: 0, len: 10 });
-        client.request(tag, message, Instant::NEVER, &mut ids).expect("taken");
-    }
-    // The first is written to its last byte, the second all but one.
-    let frame = FIXED + 60;
-    assert_eq!(
-        write(&mut client, &Memory(vec![0; 10]), 2 * frame - 1, &mut Vec::new()),
-        2 * frame - 1
-    );
-    client.end(CloseReason::Reset);
-    client.end(CloseReason::Local);
-    events(&mut client, &mut all);
-    let expected = [
-        Seen::Failed(0, RpcError::MaybeExecuted),
-        Seen::Failed(1, RpcError::NotExecuted),
-        Seen::Failed(2, RpcError::NotExecuted),
-        Seen::Closed(CloseReason::Reset),
-    ];
-    assert_eq!(all, expected);
-    assert_eq!(core::iter::from_fn(|| client.released()).count(), 3);
-    assert_eq!(
-        client.request(9, Message::default(), Instant::NEVER, &mut ids),
-        Err(RequestError::Closed)
-    );
-    assert!(!client.has_output());
-}
-
-#[test]
-fn replies_after_the_end_give_their_slices_back() {
-    let (wire, _) = some_requests();
-    let (mut server, mut ids, mut all) = (server(), Ids::default(), Vec::new());
-    read(&mut server, &wire, &mut ids, &mut all);
-    server.end(CloseReason::Reset);
-    let Seen::Request(rpc, ..) = all[0] else { panic!("{all:?}") };
-    let slice = Slice { segment: 1, offset: 2, len: 3 };
-    let mut message = Message::default();
-    message.slices.push(slice);
-    server.reply(rpc, message);
-    server.refuse(rpc, 1);
-    assert_eq!(
-        (server.released(), server.released(), server.has_output()),
-        (Some(slice), None, false)
-    );
-    assert!(server.event().is_none());
-}
-
-#[test]
-fn deadlines_and_cancels() {
-    let (mut client, mut server, mut ids, mut all) =
-        (client(), server(), Ids::default(), Vec::new());
-    let send = |client: &mut Stream, ids: &mut Ids, tag, ns| {
-        client.request(tag, vec![tag as u8].into(), Instant::from_ns(ns), ids).expect("taken")
-    };
-    assert_eq!(client.deadline(), Instant::NEVER);
-    send(&mut client, &mut ids, 0, 90_000);
-    send(&mut client, &mut ids, 1, 70_000);
-    let cancelled = send(&mut client, &mut ids, 2, 95_000);
-    assert_eq!(client.deadline(), Instant::from_ns(70_000));
-    let wire = write_all(&mut client);
-    send(&mut client, &mut ids, 3, 60_000);
-    let unsent = send(&mut client, &mut ids, 4, 100_000);
-    send(&mut client, &mut ids, 5, 110_000);
-    client.tick(Instant::from_ns(59_999));
-    events(&mut client, &mut all);
-    assert_eq!(all, []);
-    client.tick(Instant::from_ns(70_000));
-    client.cancel(cancelled);
-    client.cancel(cancelled);
-    client.cancel(unsent);
-    events(&mut client, &mut all);
-    let expected = [
-        Seen::Failed(1, RpcError::Deadline { maybe_executed: true }),
-        Seen::Failed(3, RpcError::Deadline { maybe_executed: false }),
-        Seen::Failed(2, RpcError::Cancelled),
-        Seen::Failed(4, RpcError::Cancelled),
-    ];
-    assert_eq!(all, expected);
-    assert_eq!(client.deadline(), Instant::from_ns(90_000));
-    // What had not been written is not sent any more; replies that come too late are skipped.
-    let mut wire = [wire, write_all(&mut client)].concat();
-    let mut requests = Vec::new();
-    read(&mut server, &wire, &mut ids, &mut requests);
-    let mut tags = Vec::new();
-    for e in requests {
-        let Seen::Request(rpc, payload, _) = e else { panic!("{e:?}") };
-        tags.push(payload[0]);
-        server.reply(rpc, bytes(0, 10_000).into());
-    }
-    assert_eq!(tags, [0, 1, 2, 5]);
-    wire = write_all(&mut server);
-    all.clear();
-    for piece in wire.chunks(999) {
-        read_into_body(&mut client, piece, &mut ids, &mut all);
-    }
-    assert_eq!(all, [Seen::Response(0, bytes(0, 10_000)), Seen::Response(5, bytes(0, 10_000))]);
-    assert_eq!(client.unsolicited(), 2);
-}
-
-#[test]
-fn queues_have_limits() {
-    let (mut client, mut ids) = (Stream::new(0, Role::Client(SESSION), 10), Ids::default());
-    for tag in 0..10 {
-        client.request(tag, Message::default(), Instant::NEVER, &mut ids).expect("taken");
-    }
-    assert_eq!(
-        client.request(10, Message::default(), Instant::NEVER, &mut ids),
-        Err(RequestError::QueueFull)
-    );
-    let (mut client, mut server) = (Stream::new(0, Role::Client(SESSION), usize::MAX), server());
-    for tag in 0..PENDING_LIMIT as u64 {
-        client.request(tag, Message::default(), Instant::NEVER, &mut ids).expect("taken");
-    }
-    let mut all = Vec::new();
-    let wire = write_all(&mut client);
-    assert!(server.wants_input());
-    read(&mut server, &wire, &mut ids, &mut all);
-    assert!(!server.wants_input());
-    let Seen::Request(rpc, ..) = all[0] else { panic!("{all:?}") };
-    server.refuse(rpc, 0);
-    assert!(server.wants_input());
-    // A peer that asks and never reads is not read either.
-    let Seen::Request(rpc, ..) = all[1] else { panic!("{all:?}") };
-    server.reply(rpc, vec![0; MAX_MESSAGE].into());
-    let Seen::Request(rpc, ..) = all[2] else { panic!("{all:?}") };
-    assert!(server.wants_input());
-    server.reply(rpc, vec![0; MAX_MESSAGE].into());
-    assert!(!server.wants_input());
-    write_all(&mut server);
-    assert!(server.wants_input());
-}
-
-#[test]
-fn numbers_wrap() {
-    let (mut client, mut server, mut ids) = (client(), server(), Ids::default());
-    client.next_seq = 3 * u64::from(SEQ_MASK + 1) - 2;
-    for tag in 0..5 {
-        client
-            .request(tag, bytes(tag as usize, 3).into(), Instant::NEVER, &mut ids)
-            .expect("taken");
-    }
-    let (mut requests, mut all) = (Vec::new(), Vec::new());
-    read(&mut server, &write_all(&mut client), &mut ids, &mut requests);
-    for e in requests.into_iter().rev() {
-        let Seen::Request(rpc, payload, _) = e else { panic!("{e:?}") };
-        assert_eq!(Ids::stream(rpc.0), 4);
-        server.reply(rpc, payload.into());
-    }
-    read(&mut client, &write_all(&mut server), &mut ids, &mut all);
-    assert_eq!(
-        all,
-        (0..5).rev().map(|tag| Seen::Response(tag, bytes(tag as usize, 3))).collect::<Vec<_>>()
-    );
 }

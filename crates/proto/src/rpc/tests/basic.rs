@@ -77,8 +77,9 @@ fn a_reply_to_a_ring_that_is_gone_gives_its_slices_back() {
     }
 }
 
-/// Requests whose deadlines are shorter than the wait for an overdue answer used to be sent for
-/// ever on a session that the server, started anew, did not know: nobody ever asked it.
+/// A restarted server does not know its old sessions. Requests with deadlines shorter than the wait
+/// for an overdue answer were sent on such a session for ever, since the client never asked the
+/// server about them.
 #[test]
 fn short_deadlines_find_out_that_the_server_has_started_anew() {
     let mut net = Net::new(4, 2, false);

@@ -23,7 +23,7 @@ fn bad_wire(rng: &mut Rng) -> Fault {
     }
 }
 
-/// What the oracle knows of the requests: how each ended, and how often each was executed.
+/// The oracle of the requests: the end of each, and the number of times that each was executed.
 #[derive(Default)]
 struct Oracle {
     taken: BTreeMap<u64, (RpcId, usize)>,
@@ -69,7 +69,8 @@ impl Oracle {
         }
     }
 
-    /// Every request ended once, none was executed twice, and no one was told a lie.
+    /// Checks that every request ended once, that none was executed twice, and that every reply and
+    /// error is true.
     fn judge(&self, seed: u64) {
         for (tag, executed) in &self.executed {
             assert_eq!(*executed, 1, "seed {seed}: {tag} was executed {executed} times");

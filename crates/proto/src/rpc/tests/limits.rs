@@ -1,4 +1,5 @@
-//! What an idle session costs, what ends by itself, and that memory follows what arrived.
+//! Limits of the transport: the cost of an idle session, sessions and requests that end by
+//! themselves, and memory that follows the bytes that arrived.
 
 use alloc::vec::Vec;
 

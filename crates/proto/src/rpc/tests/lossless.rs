@@ -1,5 +1,5 @@
-//! Drivers that lose nothing: pushing back, peers that go away, nothing kept, nobody waiting behind
-//! a megabyte.
+//! Drivers that lose nothing: a full ring, peers that leave, no retained replies, and small
+//! messages that do not wait behind a megabyte.
 
 use alloc::vec::Vec;
 
@@ -66,7 +66,7 @@ fn a_peer_that_takes_no_answers_keeps_nobody_elses_out() {
     assert!(net.run(SECOND, |net| !net.hosts[2].seen.is_empty()));
 }
 
-/// A ring that nobody empties: the sender wants to be called again, but less and less often.
+/// A ring whose receiver does not read: the sender's deadlines come less and less often.
 #[test]
 fn a_stuck_ring_is_tried_again_at_ease() {
     let mut net = Net::new(3, 2, true);

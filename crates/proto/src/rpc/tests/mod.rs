@@ -28,13 +28,13 @@ use crate::wire::checksum::{Crc32c, crc32c};
 use crate::wire::rpc::{CRC, Kind, Packet, crc_start, parse};
 use crate::{Addr, Datagrams, Instant, Rng};
 
-/// What all ports share.
+/// The network that all ports share.
 struct Shared {
     now: Instant,
     rng: Rng,
     fault: Fault,
     latency_ns: u64,
-    /// What a host's wire takes for a byte, in picoseconds: 0 for no time at all.
+    /// The time that a host's wire takes for a byte, in picoseconds; 0 for an instant wire.
     byte_ps: u64,
     /// Until when each host's wire is busy with what it sent.
     busy: BTreeMap<u64, Instant>,
@@ -48,7 +48,7 @@ struct Shared {
     gone: Vec<Addr>,
     /// Every port says that it is full, lossy ones too.
     full: bool,
-    /// Times that a port was told to send what waits in it.
+    /// The number of calls that flushed a port.
     flushes: u32,
     /// Every datagram ever sent, if wanted.
     trace: Option<Vec<(Addr, Addr, Vec<u8>)>>,
@@ -65,7 +65,7 @@ fn local(addr: Addr) -> u64 {
 struct Port {
     shared: Rc<RefCell<Shared>>,
     addr: Addr,
-    /// What it says about damage, if that is not what it says about loss.
+    /// True if the port claims to damage no packets; `None` if that follows from its losses.
     intact: Option<bool>,
     burst: Vec<(Addr, Vec<u8>)>,
     gone_seen: usize,
@@ -153,7 +153,7 @@ impl Datagrams for Port {
     }
 }
 
-/// What a host's application saw.
+/// An event that the program of a host saw.
 #[derive(Debug, PartialEq, Eq, Clone)]
 enum Seen {
     Request(ServerRpc, Vec<u8>, Instant),
@@ -436,7 +436,7 @@ impl Net {
         *self.hosts[n].endpoint.stats()
     }
 
-    /// What host `n` saw since it was asked last.
+    /// The events that host `n` saw since the last call.
     fn seen(&mut self, n: usize) -> Vec<Seen> {
         core::mem::take(&mut self.hosts[n].seen)
     }

@@ -1,5 +1,5 @@
-//! What goes wrong at the other end: restarts, silence, overload, deadlines, and what the client is
-//! told of it.
+//! Failures of the server: restarts, silence, overload and deadlines, and the errors that the
+//! client reports for them.
 
 use alloc::vec::Vec;
 
@@ -236,9 +236,10 @@ fn an_overloaded_server_puts_clients_off() {
     net.seen(1);
     (3..6).for_each(|n| _ = net.request(1, session, n, pattern(n, 20)));
     assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
-    assert!(
-        matches!(net.seen(1)[..], [Seen::Failed(_, _, RpcError::Busy { retry_after_ns })] if retry_after_ns == 2 * MS)
-    );
+    assert!(matches!(
+        net.seen(1)[..],
+        [Seen::Failed(_, _, RpcError::Busy { retry_after_ns })] if retry_after_ns == 2 * MS
+    ));
     assert_eq!(net.hosts[0].seen.len(), 2);
 }
 

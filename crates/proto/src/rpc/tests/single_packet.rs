@@ -29,7 +29,7 @@ fn quiet(seed: u64) -> (Net, SessionId) {
     (net, session)
 }
 
-/// What host 0 was asked since the last call.
+/// The requests that host 0 received since the last call.
 fn asked(net: &mut Net) -> Vec<(ServerRpc, Vec<u8>)> {
     let asked = net.seen(0).into_iter().map(|seen| match seen {
         Seen::Request(rpc, bytes, _) => (rpc, bytes),
@@ -107,10 +107,10 @@ fn what_a_turn_passed_is_flushed_once_and_nothing_is_not() {
     assert_eq!((sent_at_once(&net, 1), flushes(&net)), (3, 2));
 }
 
-/// What nothing follows in its turn is not kept waiting by it: a request whose caller waits, the
-/// reply to the last request.
+/// Requests that start together leave together, by the flush of the next output. The reply to the
+/// last request of a burst leaves at once, since no other follows in its turn.
 #[test]
-fn what_comes_alone_is_flushed_at_once() {
+fn requests_leave_together_and_the_last_reply_at_once() {
     let (mut net, session) = quiet(2);
     let flushes = |net: &Net| net.shared.borrow().flushes;
     let before = flushes(&net);
@@ -118,8 +118,13 @@ fn what_comes_alone_is_flushed_at_once() {
     let sent =
         endpoint.request_bytes_over(net.now, session, 1, &pattern(1, 10), Instant::NEVER, port);
     assert!(sent.is_ok());
+    assert!(endpoint.has_output(), "a caller that waits asks for the output");
     (2..4).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
-    assert_eq!((sent_at_once(&net, 1), flushes(&net)), (3, before + 1));
+    assert_eq!((sent_at_once(&net, 1), flushes(&net)), (3, before));
+    let now = net.now;
+    net.hosts[1].turn(now);
+    assert_eq!((sent_at_once(&net, 1), flushes(&net)), (0, before + 1));
+    assert!(!net.hosts[1].endpoint.has_output());
     assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 3));
     let rpcs = asked(&mut net);
     let before = flushes(&net);
@@ -148,7 +153,7 @@ fn requests_step_back_and_keep_their_order() {
         assert_eq!(net.sent(1, 0).len(), packets);
         assert!(net.run(SECOND, |net| !net.hosts[0].seen.is_empty()));
     }
-    // Every channel is in use: one more waits, and whoever comes after it, too, though a channel is
+    // Every channel is in use: one more request waits, and so does the next, though a channel is
     // free by then.
     let (mut net, session) = quiet(4);
     (0..=8).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
@@ -433,8 +438,8 @@ fn where_nothing_is_damaged_there_is_no_checksum() {
     assert_eq!(net.stats(1).probes, 1);
 }
 
-/// Ends of two minds: whichever of them expects checksums drops what has none, and the client
-/// learns that nobody answers.
+/// One side expects checksums and the other sends none. The side that expects them drops packets
+/// without, and the client learns that the server does not answer.
 #[test]
 fn ends_of_two_minds_about_checksums_do_not_meet() {
     for (server, client) in [(true, false), (false, true)] {

@@ -1,5 +1,4 @@
-//! Those who never proved who they are, and those who guess: nothing of what they send changes
-//! anything.
+//! Packets of unknown and forged sessions change no state.
 
 use super::{Net, Seen, pattern};
 use crate::rpc::{Config, SessionId};
@@ -110,7 +109,7 @@ fn forged_packets_change_nothing() {
         packet.channel = rng.below(2) as u8;
         packet.msg_len = 5000;
         packet.offset = rng.below(4) as u32 * 1432;
-        // One thing is wrong: the token, the session, its generation, or who sent it.
+        // One field is wrong: the token, the session, its generation, or the sender's address.
         let mut from = Addr::Local(1);
         match rng.below(4) {
             0 => packet.token ^= 1 << rng.below(64),

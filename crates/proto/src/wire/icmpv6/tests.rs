@@ -17,7 +17,7 @@ const ADVERTISEMENT: [u8; 32] = [
     136, 0, 0x1a, 0xf6, 0x60, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0,
     0x0b, 2, 1, 2, 0, 0, 0, 0, 0x0b,
 ];
-/// Its probe for `A`, with a nonce option (RFC 7527), which the parser skips.
+/// The kernel's probe for `A`, with a nonce option (RFC 7527), which the parser skips.
 const DETECTION: [u8; 32] = [
     135, 0, 0x42, 0x44, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0a,
     14, 1, 0x22, 4, 0x81, 0x71, 0x89, 0x50,

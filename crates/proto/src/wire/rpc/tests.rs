@@ -72,6 +72,27 @@ fn golden_data() {
 }
 
 #[test]
+fn a_request_of_one_packet_is_seen_before_it_is_checked() {
+    let mut packet = base(Kind::Data);
+    packet.msg_len = 3;
+    let datagram = |packet: &Packet, body: &[u8]| [&packet.head()[..], body].concat();
+    for flags in [0, TTL, ECHO] {
+        packet.flags = flags;
+        assert_eq!(peek_request(&datagram(&packet, b"abc"), false), Some(&b"abc"[..]));
+        assert_eq!(peek_request(&datagram(&packet, b"abc\0\0\0\0"), true), Some(&b"abc"[..]));
+    }
+    let whole = datagram(&packet, b"abc");
+    assert!((0..whole.len()).all(|len| peek_request(&whole[..len], false).is_none()));
+    assert!((0..7).all(|len| peek_request(&whole[..len], true).is_none()));
+    assert_eq!(peek_request(&datagram(&packet, b"abcd"), false), None, "of several packets");
+    packet.flags = TO_CLIENT;
+    assert_eq!(peek_request(&datagram(&packet, b"abc"), false), None, "a reply");
+    packet = base(Kind::Probe);
+    packet.msg_len = 3;
+    assert_eq!(peek_request(&datagram(&packet, b"abc"), false), None, "no request");
+}
+
+#[test]
 fn golden_progress() {
     let mut grant = base(Kind::Grant);
     grant.msg_len = 0x1_0000;
@@ -95,7 +116,8 @@ fn golden_progress() {
     check(
         probe,
         body.as_bytes(),
-        "24000500 07000003 12345678 00000064 0000003c 00000000 a1a2a3a4 a5a6a7a8 00000009 00000010 00000020",
+        "24000500 07000003 12345678 00000064 0000003c 00000000 a1a2a3a4 a5a6a7a8 \
+         00000009 00000010 00000020",
     );
 }
 
@@ -258,20 +280,26 @@ proptest! {
     fn the_checksum_begins_with_name_and_length(len: u32, short: u16) {
         for len in [len, u32::from(short), 0, 0xffff, 0x1_0000] {
             let [a, b, c, d] = len.to_be_bytes();
-            prop_assert_eq!(crc_start(len as usize), crc32c(0, &[b's', b'p', b'r', b't', a, b, c, d]));
+            let start = [b's', b'p', b'r', b't', a, b, c, d];
+            prop_assert_eq!(crc_start(len as usize), crc32c(0, &start));
         }
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), crc: bool) {
+    fn arbitrary_bytes_never_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..120), crc: bool,
+    ) {
         if let Ok(packet) = parse(&bytes, crc.then_some(crc32c as Crc32c)) {
-            prop_assert!(packet.body_end as usize <= bytes.len() && packet.body_start <= packet.body_end);
+            prop_assert!(packet.body_end as usize <= bytes.len());
+            prop_assert!(packet.body_start <= packet.body_end);
         }
     }
 
     /// Random headers that begin like a packet, so that the deeper checks are reached.
     #[test]
-    fn nearly_packets_never_panic(kind in 0u8..32, ext in 0u8..4, rest in proptest::collection::vec(any::<u8>(), 28..100)) {
+    fn nearly_packets_never_panic(
+        kind in 0u8..32, ext in 0u8..4, rest in proptest::collection::vec(any::<u8>(), 28..100),
+    ) {
         let mut bytes = alloc::vec![VERSION << 5 | kind, 0, 0, ext];
         bytes.extend(rest);
         if let Ok(packet) = parse(&bytes, None) {
@@ -281,16 +309,17 @@ proptest! {
 
     #[test]
     fn emit_and_parse_are_inverse(
-        kind in kinds(), flags in 0u8..32, channel in 0u8..8, session: u32, seq in 0..=SEQ_MAX, offset: u32,
-        ts_us: u16, ts_echo_us: u16, token: u64, ttl_us: u32, body in proptest::collection::vec(any::<u8>(), 40..80),
+        kind in kinds(), flags in 0u8..32, channel in 0u8..8, session: u32, seq in 0..=SEQ_MAX,
+        offset: u32, ts_us: u16, ts_echo_us: u16, token: u64, ttl_us: u32,
+        body in proptest::collection::vec(any::<u8>(), 40..80),
     ) {
         let data = kind == Kind::Data;
         let offset = if data { offset % 1000 } else { offset };
         let msg_len = if data { offset + body.len() as u32 } else { offset ^ 77 };
         let ttl_us = if flags & TTL == 0 { 0 } else { ttl_us };
         let packet = Packet {
-            version: VERSION, kind, flags, channel, session, seq, msg_len, offset, ts_us, ts_echo_us, token, ttl_us,
-            body_start: 0, body_end: 0,
+            version: VERSION, kind, flags, channel, session, seq, msg_len, offset, ts_us,
+            ts_echo_us, token, ttl_us, body_start: 0, body_end: 0,
         };
         let bytes = emit(&packet, &body, Some(crc32c));
         let head = packet.head();

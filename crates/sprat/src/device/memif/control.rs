@@ -1,8 +1,9 @@
 //! The control socket of a link: the exchange that makes the rings of a connection.
 //!
 //! ```text
-//! server ─ Hello ─►   ◄─ Init ─  Ack ─►   ◄─ AddRegion, its file ─  Ack ─►   ◄─ AddRing (twice or more) ─  Ack ─►
-//!                     ◄─ Connect ─  Connected ─►                either ─ Disconnect, why ─►
+//! server ─ Hello ─►   ◄─ Init ─  Ack ─►   ◄─ AddRegion, its file ─  Ack ─►
+//!          ◄─ AddRing (twice or more) ─  Ack ─►   ◄─ Connect ─  Connected ─►
+//! either ─ Disconnect, why ─►
 //! ```
 //!
 //! Always holds: a peer that sends a message out of turn gets a Disconnect. Memory is mapped only
@@ -131,11 +132,11 @@ pub(super) struct Control {
 /// The result of the exchange.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// It goes on, or nothing was said.
+    /// The exchange goes on, or no message has arrived.
     None,
     /// The link is there.
     Linked(Box<Rings>),
-    /// It has ended, and why.
+    /// The link has ended, for this reason.
     Ended(String),
 }
 

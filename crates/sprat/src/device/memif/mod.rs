@@ -1,10 +1,10 @@
-//! memif: Ethernet frames through memory shared with another process, in the format of VPP and
-//! DPDK, so that DPDK's `net_memif` is a peer as well as another Sprat. It needs no root, and no
-//! frame passes the kernel.
+//! The driver `memif`: Ethernet frames through memory shared with another process, in the format of
+//! VPP and DPDK, so that DPDK's `net_memif` is a peer as well as another Sprat. It needs no root,
+//! and no frame passes the kernel.
 //!
 //! ```text
-//! server  listens on a Unix socket; a link for each client, all of them one device: a frame goes to
-//!         the link from which its destination last sent, a group's frame to all
+//! server  listens on a Unix socket; a link for each client, all of them one device: a frame goes
+//!         to the link from which its destination last sent, a group's frame to all
 //! client  has one link; connects again when it ends
 //! ```
 //!
@@ -361,7 +361,7 @@ impl Memif {
         }
     }
 
-    /// Frame `i` of the burst says which address is at the link of this number.
+    /// Notes the source address of frame `i` of the burst as one of the link that it came from.
     #[inline]
     fn learn(&mut self, i: usize, number: u64) {
         let source =
@@ -568,6 +568,6 @@ impl Device for Memif {
         each("frames_bad", c.rx_bad);
         each("frames_unsent", c.tx_full);
         each("frames_refused", c.tx_invalid);
-        each("frames_to_nobody", c.tx_nobody);
+        each("frames_unconnected", c.tx_nobody);
     }
 }

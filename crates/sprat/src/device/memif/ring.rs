@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! to the server:  head ─ the client fills, `Sink` ─►  tail ─ the server empties, `Source`
-//! to the client:  tail ─ the server fills, `Sink` ─►  head ─ the client empties and offers again, `Source`
+//! to the client:  tail ─ the server fills, `Sink` ─►  head ─ the client empties, `Source`,
+//!                                                            and offers the slot again
 //! ```
 //!
 //! Always holds: the peer's values are read once and checked before they are used. An impossible

@@ -171,7 +171,7 @@ fn what_cannot_be_sent_is_counted() {
     let house = House::new();
     let mut alone = Memif::open(house.options(Role::Server)).unwrap();
     assert_eq!(alone.send(&[&[0; 60]], Offload::None), Sent::Yes);
-    assert_eq!(counter(&alone, "frames_to_nobody"), 1);
+    assert_eq!(counter(&alone, "frames_unconnected"), 1);
     for bytes in [&[0; HEADER - 1][..], &[0; HEADER + 1501]] {
         assert_eq!(alone.send(&[bytes], Offload::None), Sent::Yes);
     }
@@ -199,7 +199,7 @@ fn a_server_is_a_switch() {
     // A burst may end with one peer's frames.
     let heard: usize = (0..2).map(|_| received(&mut server).len()).sum();
     assert_eq!(heard, 2);
-    // Now it knows who is where; nobody takes another's address away.
+    // The server knows the address of each client now; none takes another's address away.
     second.send(&[&frame(macs[0], macs[1], &mut rng, 60)], Offload::None);
     second.flush();
     assert_eq!(received(&mut server).len(), 1);
@@ -235,7 +235,7 @@ fn a_peer_that_takes_nothing_holds_up_nobody_else() {
     assert_eq!(server.send(&[&one], Offload::None), Sent::Yes);
     server.flush();
     assert_eq!(received(&mut other), [one]);
-    // A caller that keeps its data is told, and tries again.
+    // A caller that keeps its data gets an error, and tries again.
     assert!(!received(&mut stuck).is_empty());
 }
 
@@ -351,7 +351,7 @@ impl Rude {
 }
 
 #[test]
-fn whoever_talks_out_of_turn_is_left() {
+fn a_peer_that_talks_out_of_turn_is_left() {
     let house = House::new();
     let (mut server, mut client) = pair(&house, |o| o);
     let name = chars("rude");

@@ -1,4 +1,4 @@
-//! What one client of several does to the others.
+//! Several clients of one server: none harms the others.
 
 use super::*;
 
@@ -8,7 +8,8 @@ fn open(name: &str, listens: bool) -> Frames {
 
 fn received(device: &mut Frames) -> usize {
     let mut n = 0;
-    for _ in 0..1000 {
+    // Long enough for a listener to accept.
+    for _ in 0..5000 {
         n += device.recv_burst();
     }
     n

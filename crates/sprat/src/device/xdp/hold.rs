@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! all queues   our program itself
-//! one queue    a program that calls the program in its table at the frame's queue; each process puts its
-//!              own program into the table for its queue
+//! one queue    a program that calls the program in its table at the frame's queue; each process
+//!              puts its own program into the table for its queue
 //! ```
 //!
 //! A second process finds the first one's program and table by their numbers in the kernel, and

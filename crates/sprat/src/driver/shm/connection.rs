@@ -2,8 +2,8 @@
 //! hellos.
 //!
 //! ```text
-//! memory file: control of the ring to the server (256 B) · control of the ring to the client (256 B) · unused to 4096
-//!              data of the ring to the server · data of the ring to the client
+//! memory file:  256 B control of the ring to the server · 256 B control of the ring to the client
+//!               unused to 4096 · data of the ring to the server · data of the ring to the client
 //! ```
 //!
 //! The server makes the memory, so that it need not trust the peer's layout. The client checks what

@@ -67,7 +67,7 @@ pub(super) fn connect(directory: &Path, name: &str) -> io::Result<Connected> {
     connect_at(&path)
 }
 
-/// A connection to the server at `path`, whosoever directory that is.
+/// A connection to the server at `path`, in a directory of any user.
 pub(crate) fn connect_at(path: &Path) -> io::Result<Connected> {
     connect_to(&address(path)?).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(path, &e),

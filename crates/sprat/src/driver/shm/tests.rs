@@ -5,10 +5,14 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, poll};
 use tempfile::TempDir;
 
+use super::sockets::NOW;
 use super::*;
+use sprat_proto::Rng;
+use sprat_proto::datagrams::BURST;
 use sprat_sys::fork::Child;
 
 mod death;
+mod polling;
 
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -56,7 +60,7 @@ fn pair(directory: &Path) -> (Shm, Shm, Addr) {
 /// The datagrams of the next bursts that have any.
 fn receive(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     let mut all = receive_burst(shm);
-    while !shm.burst.is_empty() {
+    while shm.burst.len() > 0 {
         all.extend(
             (0..shm.recv_burst())
                 .map(|i| shm.datagram(i))
@@ -184,7 +188,7 @@ fn whoever_dozes_is_woken_by_a_datagram() {
     let directory = directory();
     let (mut server, mut client, to) = pair(directory.path());
     for round in 0..10 {
-        server.look();
+        server.poll_sockets();
         assert!(server.arm(), "round {round}");
         assert!(is_quiet(&server));
         client.send(to, &[b"one"]);
@@ -206,7 +210,7 @@ fn whoever_waits_for_room_is_woken_when_there_is() {
     let (mut server, mut client, to) = pair(directory.path());
     let payload = [1; 5000];
     while client.send(to, &[&payload]) == Sent::Yes {}
-    client.look();
+    client.poll_sockets();
     assert!(client.arm());
     while server.counters.wakes == 0 {
         assert!(server.recv_burst() > 0, "all was read and nobody was woken");
@@ -218,46 +222,12 @@ fn whoever_waits_for_room_is_woken_when_there_is() {
 }
 
 #[test]
-fn silent_connections_go_cold_and_come_back() {
-    const CLIENTS: usize = ALWAYS_POLLED + 8;
-    let directory = directory();
-    let mut server = server(directory.path(), "s");
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| client(directory.path())).collect();
-    let to: Vec<_> = clients.iter_mut().map(|c| c.resolve(&locator("s")).unwrap()).collect();
-    while server.counters.opened < CLIENTS as u64 {
-        server.recv_burst();
-    }
-    assert_eq!(server.polled.len(), CLIENTS);
-    for client in &mut clients {
-        while client.counters.opened < 1 {
-            client.recv_burst();
-        }
-    }
-    // The first one keeps talking.
-    for _ in 0..=SILENT_LOOKS {
-        clients[0].send(to[0], &[b"x"]);
-        receive(&mut server);
-        server.look();
-    }
-    assert_eq!(server.polled.len(), 1);
-    for (i, client) in clients.iter_mut().enumerate() {
-        assert_eq!(client.send(to[i], &[b"again"]), Sent::Yes);
-        assert_eq!(client.counters.wakes, u64::from(i > 0));
-        let got = receive(&mut server);
-        assert_eq!(got[0].1, b"again");
-        assert_eq!(server.send(got[0].0, &[b"answer"]), Sent::Yes);
-        assert_eq!(receive(client)[0].1, b"answer");
-    }
-    assert_eq!(server.polled.len(), CLIENTS);
-}
-
-#[test]
 fn the_end_of_a_peer_is_told_after_what_it_had_sent() {
     let directory = directory();
     let (mut server, mut client, to) = pair(directory.path());
     client.send(to, &[b"last words"]);
     drop(client);
-    server.look();
+    server.poll_sockets();
     assert!(!server.arm());
     let got = receive_burst(&mut server);
     assert_eq!(got[0].1, b"last words");
@@ -275,7 +245,7 @@ fn a_server_that_comes_again_is_another_peer() {
     let (first, mut client, to) = pair(directory.path());
     drop(first);
     assert!(!directory.path().join("s").exists(), "no socket file is left");
-    client.look();
+    client.poll_sockets();
     while client.recv_burst() > 0 {}
     assert_eq!(client.gone(), Some(to));
     let e = client.resolve(&locator("s")).unwrap_err();
@@ -291,7 +261,7 @@ fn a_server_that_never_answers_leaves_the_client_waiting_until_it_ends() {
     let mut client = client(directory.path());
     let silent = Listener::bind(directory.path(), "s").unwrap();
     let to = client.resolve(&locator("s")).unwrap();
-    client.look();
+    client.poll_sockets();
     assert_eq!(client.gone(), None);
     assert!(client.arm());
     drop(silent);
@@ -354,15 +324,15 @@ fn a_directory_that_others_may_enter_is_not_used() {
 }
 
 #[test]
-fn strangers_and_those_too_many_are_turned_away() {
+fn peers_of_other_protocols_and_beyond_the_limit_are_refused() {
     let directory = directory();
     let few = Options { max_connections: 1, ..options(directory.path()) };
     let mut server = Shm::listen(&locator("s"), few).unwrap();
     let mut speaks = |words: &[u8]| {
         let socket = path::connect(directory.path(), "s").unwrap();
         rustix::net::send(&socket, words, rustix::net::SendFlags::empty()).unwrap();
-        server.look();
-        server.look();
+        server.poll_sockets();
+        server.poll_sockets();
         let mut answer = [0; 64];
         let n =
             rustix::net::recv(&socket, &mut answer, rustix::net::RecvFlags::DONTWAIT).unwrap().0;
@@ -379,9 +349,9 @@ fn strangers_and_those_too_many_are_turned_away() {
 
     let (mut a, mut b) = (client(directory.path()), client(directory.path()));
     let (_, to_b) = (a.resolve(&locator("s")).unwrap(), b.resolve(&locator("s")).unwrap());
-    server.look();
-    a.look();
-    b.look();
+    server.poll_sockets();
+    a.poll_sockets();
+    b.poll_sockets();
     assert_eq!((a.counters.opened, b.counters.opened), (1, 0));
     assert_eq!(b.gone(), Some(to_b));
     assert_eq!(server.counters.refused, 4);
@@ -395,7 +365,7 @@ fn a_client_that_says_nothing_loses_its_place() {
     let few = Options { max_connections: 1, ..options(directory.path()) };
     let mut server = Shm::listen(&locator("s"), few).unwrap();
     let silent = path::connect(directory.path(), "s").unwrap();
-    server.look();
+    server.poll_sockets();
     assert_eq!(server.connections(), 1);
     let due = server.deadline().unwrap();
     server.tick(Instant::from_ns(due.as_ns() - 1));
@@ -409,8 +379,8 @@ fn a_client_that_says_nothing_loses_its_place() {
     // One that said its hello in time stays.
     let mut good = client(directory.path());
     good.resolve(&locator("s")).unwrap();
-    server.look();
-    good.look();
+    server.poll_sockets();
+    good.poll_sockets();
     assert_eq!(good.counters.opened, 1);
     server.tick(Instant::NEVER);
     assert_eq!((server.connections(), server.counters.refused), (1, 1));
@@ -422,17 +392,10 @@ fn damage_ends_one_connection_only() {
     let (mut server, mut good, to) = pair(directory.path());
     let mut bad = client(directory.path());
     let server_of_bad = bad.resolve(&locator("s")).unwrap();
-    server.look();
-    bad.look();
-    let slot = bad
-        .slot_of(match server_of_bad {
-            Addr::Local(id) => id,
-            Addr::Net(_) => unreachable!(),
-        })
-        .unwrap();
-    let State::Open(rings) = &mut bad.slots[slot].as_mut().unwrap().state else {
-        panic!("not open")
-    };
+    server.poll_sockets();
+    bad.poll_sockets();
+    let Addr::Local(id) = server_of_bad else { unreachable!() };
+    let State::Open(rings) = &mut bad.table.get(id).unwrap().state else { panic!("not open") };
     rings.tx.forge(MAX_PAYLOAD as u64 + 1);
     let mut gone = None;
     turn_until(&mut [&mut server], |all| {
@@ -443,7 +406,7 @@ fn damage_ends_one_connection_only() {
     assert_eq!(server.counters.broken, 1);
     good.send(to, &[b"fine"]);
     assert_eq!(receive(&mut server)[0].1, b"fine");
-    bad.look();
+    bad.poll_sockets();
     while bad.recv_burst() > 0 {}
     assert_eq!(bad.gone(), Some(server_of_bad));
 }
@@ -495,7 +458,7 @@ fn a_client_killed_at_any_point_harms_only_itself() {
     assert!(maps() >= 2);
 }
 
-/// Runs `body` in a process of its own, where nobody else opens or maps anything; false if it
+/// Runs `body` in a process of its own, where no other test opens or maps anything. False if it
 /// panicked.
 fn alone(body: impl FnOnce()) -> bool {
     let flag = sprat_sys::memory::Region::anonymous(4096).unwrap();
@@ -553,13 +516,13 @@ fn a_server_without_file_descriptors_turns_clients_away_and_can_sleep() {
         while let Some(fd) = path::reserve() {
             hoard.push(fd);
         }
-        server.look();
+        server.poll_sockets();
         assert_eq!((server.counters.refused, server.connections()), (3, 0));
         assert!(server.arm() && is_quiet(&server));
         server.disarm();
         hoard.clear();
         for (client, to) in clients.iter_mut().zip(all) {
-            client.look();
+            client.poll_sockets();
             assert_eq!(client.gone(), Some(to));
             let again = client.resolve(&locator("s")).unwrap();
             while client.send(again, &[b"x"]) != Sent::Yes {

@@ -1,4 +1,6 @@
 use super::*;
+use sprat_proto::Rng;
+use sprat_proto::datagrams::BURST;
 
 fn locator(text: &str) -> Locator {
     text.parse().expect("a locator")
@@ -72,13 +74,104 @@ fn runs_of_every_shape_arrive_as_they_were_sent() {
     }
     client.flush();
     client.flush();
-    let got = receive(&mut server, lens.len());
-    for (i, ((_, bytes), &len)) in got.iter().zip(&lens).enumerate() {
-        assert_eq!(*bytes, payload(i, len), "datagram {i}");
+    // Those of one length stay in order.
+    let mut got = receive(&mut server, lens.len());
+    got.sort_by_key(|(_, bytes)| bytes.len());
+    let mut sent: Vec<_> = lens.iter().enumerate().map(|(i, &len)| payload(i, len)).collect();
+    sent.sort_by_key(Vec::len);
+    for (i, ((_, bytes), sent)) in got.iter().zip(&sent).enumerate() {
+        assert!(bytes == sent, "datagram {i} of {} bytes", sent.len());
     }
     let counters = client.counters();
     assert_eq!((counters.sent, counters.send_dropped), (lens.len() as u64, 0));
     assert_eq!(server.counters().received, lens.len() as u64);
+}
+
+/// The datagrams of a batch by peer, run by run; checks what the kernel demands of a run.
+fn runs(batch: &mut Batch) -> Vec<(SocketAddr, Vec<Vec<u8>>)> {
+    let mut all = Vec::new();
+    batch.close();
+    batch.each_socket(|_, items| {
+        for item in items {
+            let bytes: Vec<u8> = item.pieces.iter().flat_map(|p| p.iter().copied()).collect();
+            assert!(bytes.len() <= MAX_RUN);
+            let segment = item.segment.map_or_else(|| bytes.len().max(1), usize::from);
+            let mut run: Vec<_> = bytes.chunks(segment).map(<[u8]>::to_vec).collect();
+            run.resize(run.len().max(1), vec![]);
+            assert!(run.len() <= 64);
+            all.push((item.to.addr().expect("an address"), run));
+        }
+    });
+    batch.clear();
+    all
+}
+
+fn add(batch: &mut Batch, to: SocketAddr, bytes: &[u8]) -> bool {
+    let parts = &[&bytes[..bytes.len() / 2], &bytes[bytes.len() / 2..]];
+    if batch.join(&to, bytes.len(), parts) {
+        return true;
+    }
+    let room = batch.has_room(bytes.len());
+    if room {
+        batch.begin(0, to, bytes.len(), parts);
+    }
+    room
+}
+
+/// Replies to several clients, to reads and to writes, once left one by one unless their neighbour
+/// in the batch had the same peer and length.
+#[test]
+fn interleaved_peers_and_lengths_make_one_run_each() {
+    let mut batch = Batch::new();
+    let peers: Vec<SocketAddr> =
+        (1..=4).map(|i| SocketAddr::from((Ipv4Addr::LOCALHOST, i))).collect();
+    for i in 0..48 {
+        let bytes = payload(i, if i % 3 == 0 { 40 } else { 140 });
+        assert!(add(&mut batch, peers[i % 4], &bytes));
+    }
+    let all = runs(&mut batch);
+    assert_eq!(all.len(), 8, "a run for each peer and length");
+    for (to, run) in all {
+        let of = |i: &usize| peers[i % 4] == to && i.is_multiple_of(3) == (run[0].len() == 40);
+        let expected: Vec<_> = (0..48).filter(of).map(|i| payload(i, run[0].len())).collect();
+        assert!(run == expected);
+    }
+    // The last packet of a message goes with the others.
+    for len in [8188, 8188, 300, 8188, 412] {
+        assert!(add(&mut batch, peers[0], &payload(len, len)));
+    }
+    let all = runs(&mut batch);
+    let lens: Vec<Vec<_>> = all.iter().map(|(_, r)| r.iter().map(Vec::len).collect()).collect();
+    assert_eq!(lens, [vec![8188, 8188, 8188, 412], vec![300]]);
+}
+
+#[test]
+fn random_batches_lose_nothing() {
+    let mut rng = Rng::seeded(5);
+    let mut batch = Batch::new();
+    for round in 0..300 {
+        let (mut sent, peers) = (Vec::new(), 1 + rng.below(40) as u16);
+        let lens: Vec<u64> = (0..1 + rng.below(4)).map(|_| rng.below(9000)).collect();
+        for i in 0..rng.below(400) as usize {
+            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 1 + rng.below(peers.into()) as u16));
+            let len = match rng.below(4) {
+                0 => rng.below(500),
+                _ => lens[rng.below(lens.len() as u64) as usize],
+            };
+            let bytes = payload(i, len as usize);
+            if !add(&mut batch, to, &bytes) {
+                break;
+            }
+            sent.push((to, bytes));
+        }
+        let mut got: Vec<_> = runs(&mut batch)
+            .into_iter()
+            .flat_map(|(to, r)| r.into_iter().map(move |b| (to, b)))
+            .collect();
+        got.sort();
+        sent.sort();
+        assert!(got == sent, "round {round}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What a carrier of frames must do, and what it shares with [`Framed`]: the links.
+//! [`Carrier`], the trait of TCP and of queue pairs, and the parts of a transport that a carrier
+//! works with.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,72 +9,43 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
 use sprat_proto::rpc::budget::Budget;
-use sprat_proto::rpc::stream::{Ids, Stream};
+use sprat_proto::rpc::stream::Ids;
 use sprat_proto::rpc::{Slice, Slices};
 
 use super::Framed;
+use super::links::Link;
 use crate::locator::{HostPort, Locator};
 
-/// One connection, and where it stands.
-#[derive(Debug)]
-pub(crate) struct Link<W> {
-    pub(crate) stream: Stream,
-    pub(crate) wire: W,
-    /// Not connected yet.
-    pub(crate) connecting: Option<Connecting>,
-    /// Why it could not be opened.
-    pub(crate) cause: Option<io::Error>,
-    /// What it has taken of the budget, or waits for, for the request that has come in part.
-    pub(crate) room: usize,
-    /// Bytes that wait to be written, as counted in the sum.
-    pub(super) unsent: usize,
-    /// Bytes that were read and not parsed, since the stream wanted no more input.
-    pub(crate) backlog: Vec<u8>,
-    /// It is in the list of those that may go on with their backlog.
-    pub(super) resumed: bool,
-    /// It is in the list of those that have something to send.
-    pub(super) dirty: bool,
-    /// It is in the list of those that have events without input.
-    pub(super) owing: bool,
-    /// For one that we accepted: when its first frame must be there.
-    pub(crate) silent_until: Instant,
-    /// For one that we accepted and that has replies to take: when the peer must have taken one.
-    pub(super) taken_until: Instant,
-}
-
-/// A connection that is being opened.
-#[derive(Debug)]
-pub(crate) struct Connecting {
-    /// The addresses to try next.
-    pub(crate) left: VecDeque<SocketAddr>,
-    /// When to give up.
-    pub(crate) until: Instant,
-}
-
-/// What surrounds a link.
-pub(crate) struct Around<'f, C> {
+/// The parts of a transport that all links share.
+pub(crate) struct Shared<'f, C> {
     pub(crate) carrier: &'f mut C,
     pub(crate) buffer: &'f mut [u8],
     pub(crate) ids: &'f mut Ids,
     /// Slices that are no longer needed.
     pub(crate) released: &'f mut VecDeque<Slice>,
-    /// Room for what has come in part.
+    /// Room for requests of which a part has arrived.
     pub(crate) budget: &'f mut Budget,
 }
 
-/// What carries frames from one process to another. Functions that may change any link get the
-/// whole transport.
+/// A carrier: it moves frames from one process to another. A method that may change any link gets
+/// the whole transport.
 pub(crate) trait Carrier: fmt::Debug + Send + Sized {
-    /// What it knows of one connection.
+    /// The carrier's part of one connection.
     type Wire: fmt::Debug + Send;
-    /// Bytes of the buffer that frames are taken apart in.
+    /// Bytes of the buffer for frames that arrive.
     const BUFFER: usize;
 
-    /// Where a locator leads; an error if it is another transport's.
-    fn place(to: &Locator) -> io::Result<HostPort>;
+    /// The host and port of a locator.
+    ///
+    /// # Errors
+    /// The locator is of another transport.
+    fn host_port(to: &Locator) -> io::Result<HostPort>;
 
-    /// Begins to connect to the first of the addresses where that is possible; returns the new
-    /// link's slot.
+    /// Begins to connect to the first of the addresses where that is possible. Returns the slot of
+    /// the new link.
+    ///
+    /// # Errors
+    /// The system refuses every address.
     fn open(
         links: &mut Framed<Self>,
         now: Instant,
@@ -81,65 +53,63 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
         addresses: VecDeque<SocketAddr>,
     ) -> io::Result<u16>;
 
-    /// Finds out what has come; returns how much there is to look at.
+    /// Finds the links with input. Returns a number that is 0 only if there is none.
     fn input(links: &mut Framed<Self>, now: Instant) -> usize;
 
-    /// Looks at the next thing that has come: frames into the buffer ([`Framed::brought`]), a long
-    /// message into [`Framed::found`], an end. False if there is nothing.
+    /// Takes the next piece of input: frames into the buffer ([`Framed::buffer_filled`]), a long
+    /// message into [`Framed::found`], or the end of a link. False if there is no input.
     fn receive(links: &mut Framed<Self>, now: Instant) -> bool;
 
-    /// What was in the buffer has been taken apart.
-    fn taken(_: &mut Link<Self::Wire>) {}
+    /// Notes that the stream has taken all frames in the buffer.
+    fn buffer_consumed(link: &mut Link<Self::Wire>);
 
-    /// A link that waited for room has it.
-    fn admitted(_: &mut Link<Self::Wire>) {}
+    /// Notes that the budget has granted the room that a link waited for.
+    fn room_granted(link: &mut Link<Self::Wire>);
 
     /// Bytes of replies that left the stream and that the peer has not taken yet.
-    fn untaken(wire: &Self::Wire) -> usize;
+    fn unread_by_peer(wire: &Self::Wire) -> usize;
 
-    /// True if there is any use in sending.
+    /// True if sending may make progress.
     fn may_send(wire: &Self::Wire) -> bool;
 
-    /// Sends what a link has to say, as far as it may; true if more is left. `alone`: no other link
-    /// waits to send.
+    /// Sends the output of a link, as far as the carrier takes it now. True if the next turn can
+    /// send more. `alone` says that no other link has output.
     fn send(
         now: Instant,
         slot: u16,
         link: &mut Link<Self::Wire>,
-        around: Around<'_, Self>,
+        shared: Shared<'_, Self>,
         memory: &dyn Slices,
         alone: bool,
     ) -> bool;
 
-    /// Behind the last `send` of a turn; true if more waits for nothing but the next turn.
-    fn flush(&mut self, _: Instant, _: &dyn Slices) -> bool {
-        false
-    }
+    /// Ends the output of a turn, after the last `send`. True if the next turn can send more.
+    fn flush(&mut self, now: Instant, memory: &dyn Slices) -> bool;
 
-    /// The state of a link's stream has changed.
-    fn settled(&mut self, _slot: u16, _: &mut Link<Self::Wire>) {}
+    /// Notes that the state of a link's stream has changed.
+    fn stream_changed(&mut self, slot: u16, link: &mut Link<Self::Wire>);
 
-    /// The connection was to be open by now.
-    fn late(_: &mut Framed<Self>, _: Instant, _slot: u16) {}
+    /// Gives up or goes on with a connection that was not opened in time.
+    fn connect_timed_out(links: &mut Framed<Self>, now: Instant, slot: u16);
 
-    /// A link is no more.
+    /// Frees the carrier's part of a link that was removed.
     fn removed(links: &mut Framed<Self>, link: Link<Self::Wire>);
 
-    /// When [`Carrier::tick`] wants to be called.
+    /// The time when [`Carrier::tick`] is due.
     fn deadline(&self) -> Instant;
 
-    /// It is `now`.
+    /// Does what is due by `now`.
     fn tick(links: &mut Framed<Self>, now: Instant);
 
-    /// See [`crate::transport::SystemTransport`].
+    /// The descriptor of [`crate::transport::SystemTransport::fd`].
     fn fd(&self) -> BorrowedFd<'_>;
-    /// See there.
+    /// Arms the notification, as in [`crate::transport::SystemTransport::arm`].
     fn arm(&mut self) -> bool;
-    /// See there.
+    /// Disarms the notification, as in [`crate::transport::SystemTransport::disarm`].
     fn disarm(&mut self);
-    /// See there.
+    /// The locator that the carrier listens at, if it listens.
     fn locator(&self) -> Option<String>;
 
-    /// What it has counted itself.
+    /// Calls `each` with the name and value of each counter of the carrier.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 }

@@ -1,4 +1,5 @@
-//! The rig for transports of frames, and the cases that every one of them passes.
+//! The rig for transports of frames, and the cases that each of them passes. `limits` has those on
+//! memory.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +9,18 @@ use sprat_proto::rpc::{MAX_MESSAGE, RpcError};
 use sprat_proto::time::MS;
 
 use super::*;
+use crate::locator::Locator;
+use crate::transport::SystemTransport as _;
 use crate::transport::qp::{Pairs, Rdma};
 use crate::transport::tcp::{Sockets, Tcp};
 
+mod limits;
+
+use limits::*;
+
 pub(crate) const NOW: Instant = Instant::from_ns(1_000);
 
-/// A carrier that can be opened by name.
+/// A carrier that a test opens by its protocol's name.
 pub(crate) trait Named: Carrier {
     const PROTOCOL: &'static str;
     fn listen(at: &Locator, options: Options) -> io::Result<Framed<Self>>;
@@ -48,7 +55,7 @@ pub(crate) fn locator(text: &str) -> Locator {
     text.parse().expect("a locator")
 }
 
-/// A server at any port of `host` (and what else is said behind the port), and its locator.
+/// A server at any port of `host`, with the options `more` in its locator; and that locator.
 pub(crate) fn server_at<C: Named>(
     host: &str,
     more: &str,
@@ -72,7 +79,7 @@ pub(crate) fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed * 131 + i * 7 + i / 251) as u8).collect()
 }
 
-/// What a client saw.
+/// An event that a client saw.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub(crate) enum Seen {
     Response(u64, Vec<u8>),
@@ -80,7 +87,7 @@ pub(crate) enum Seen {
     Closed(SessionId, CloseReason),
 }
 
-/// What there is to see at a client.
+/// Takes the events of a client.
 pub(crate) fn look<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut Vec<Seen>) {
     client.input(now);
     while let Some(event) = client.event(now) {
@@ -99,8 +106,8 @@ pub(crate) fn turn<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut 
     client.output(now, &());
 }
 
-/// One turn of a server that answers each request with `answer` of it; returns the number of
-/// requests.
+/// One turn of a server that answers each request with the result of `answer`. Returns the number
+/// of requests.
 pub(crate) fn serve<C: Carrier>(
     server: &mut Framed<C>,
     answer: impl FnMut(&[u8]) -> Option<Vec<u8>>,
@@ -130,8 +137,8 @@ pub(crate) fn echo<C: Carrier>(server: &mut Framed<C>) -> usize {
     serve(server, |request| Some(request.to_vec()))
 }
 
-/// Both take turns until the client has seen so much. Loopback delivers by itself; the bound only
-/// ends a broken test.
+/// Turns of both until the client has seen `many` events. Loopback delivers by itself; the bound
+/// only ends a broken test.
 pub(crate) fn until<C: Carrier>(
     server: &mut Framed<C>,
     client: &mut Framed<C>,
@@ -169,11 +176,11 @@ pub(crate) fn exchange<C: Carrier>(
         .collect()
 }
 
-/// A server's turns until only so many connections are left.
+/// Turns of a server until it has `left` connections.
 pub(crate) fn serve_until<C: Carrier>(server: &mut Framed<C>, left: usize) {
     assert!((0..20_000_000).any(|_| {
         echo(server);
-        server.live.len() == left
+        server.live().len() == left
     }));
 }
 
@@ -182,14 +189,16 @@ pub(crate) fn readable<C: Carrier>(transport: &Framed<C>) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll") == 1
 }
 
-/// Each case for each carrier.
+/// Makes a test of each case for each carrier.
 macro_rules! cases {
     ($($case:ident)+) => {
         mod over_tcp {
-            $(#[test] fn $case() { super::$case::<crate::transport::tcp::Sockets>(); })+
+            use super::*;
+            $(#[test] fn $case() { super::$case::<Sockets>(); })+
         }
         mod over_rdma {
-            $(#[test] fn $case() { super::$case::<crate::transport::qp::Pairs>(); })+
+            use super::*;
+            $(#[test] fn $case() { super::$case::<Pairs>(); })+
         }
     };
 }
@@ -200,8 +209,8 @@ cases! {
     random_requests_on_random_sessions_each_answered_once
     many_connections_come_and_go
     a_server_that_dies_leaves_no_request_without_an_end
-    nobody_there
-    an_address_in_use_is_named
+    connecting_without_a_server_fails
+    an_error_names_the_address_in_use
     a_server_that_answers_late_is_not_flooded
     the_descriptor_tells_when_to_wake
     stale_numbers_are_ignored
@@ -211,154 +220,6 @@ cases! {
     short_requests_for_long_replies_are_answered_as_their_client_reads
     a_client_that_takes_no_reply_is_given_up
     where_too_much_waits_in_sum_one_that_has_much_is_not_read
-}
-
-/// 64 KiB of short requests, of a client that reads nothing, were all answered at once: 200 MB for
-/// this one.
-fn short_requests_for_long_replies_are_answered_as_their_client_reads<C: Named>() {
-    let (mut server, at) = server::<C>();
-    let mut client = client::<C>();
-    let session = client.connect(NOW, &at).expect("connects");
-    for tag in 0..200 {
-        client.request(NOW, session, tag, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
-    }
-    let (mut seen, mut served, mut most) = (Vec::new(), 0, 0);
-    let reply = bytes(2, 1 << 20);
-    let mut last = (0, 0);
-    // It reads nothing until the server has done all that it can.
-    for turns in 0.. {
-        if served == 0 {
-            turn(&mut client, NOW, &mut seen);
-        }
-        served += serve(&mut server, |_| Some(reply.clone()));
-        most = most.max(server.unsent);
-        last = if last.0 == served { (served, last.1 + 1) } else { (served, 0) };
-        if served > 0 && last.1 > 1000 {
-            break;
-        }
-        assert!(turns < 20_000_000);
-    }
-    assert!(served < 200, "{served} are answered");
-    for turns in 0.. {
-        turn(&mut client, NOW, &mut seen);
-        served += serve(&mut server, |_| Some(reply.clone()));
-        most = most.max(server.unsent);
-        if seen.len() == 200 {
-            break;
-        }
-        assert!(turns < 20_000_000, "{} of 200", seen.len());
-    }
-    assert!(seen.iter().all(|seen| matches!(seen, Seen::Response(_, bytes) if *bytes == reply)));
-    // Over queue pairs as much again is announced.
-    let announced = if C::PROTOCOL == "rdma" { 2 * MAX_MESSAGE } else { 0 };
-    assert!(most <= 2 * MAX_MESSAGE + (1 << 20) + announced, "{most} bytes waited to be taken");
-    assert_eq!((served, server.unsent), (200, 0));
-}
-
-/// Replies that wait on many connections are limited in sum too, not only by what one connection
-/// may have.
-fn where_too_much_waits_in_sum_one_that_has_much_is_not_read<C: Named>() {
-    const MANY: usize = 31;
-    let (mut server, at) = server::<C>();
-    let mut client = client::<C>();
-    let session = client.connect(NOW, &at).expect("connects");
-    for tag in 0..MANY {
-        client
-            .request(NOW, session, tag as u64, &mut bytes(1, 10).into(), Instant::NEVER)
-            .expect("taken");
-    }
-    // What waits on other connections.
-    server.unsent = UNSENT_MOST;
-    let (mut seen, mut served, mut idle) = (Vec::new(), 0, 0);
-    let reply = bytes(2, 1 << 20);
-    for turns in 0.. {
-        if served == 0 {
-            turn(&mut client, NOW, &mut seen);
-        }
-        let now = serve(&mut server, |_| Some(reply.clone()));
-        served += now;
-        idle = if served == 0 || now > 0 { 0 } else { idle + 1 };
-        if idle > 1000 {
-            break;
-        }
-        assert!(turns < 20_000_000);
-    }
-    // A connection's own limit is above all of them.
-    assert!(served < MANY, "all {MANY} are answered");
-    for turns in 0.. {
-        turn(&mut client, NOW, &mut seen);
-        served += serve(&mut server, |_| Some(reply.clone()));
-        if seen.len() == MANY {
-            break;
-        }
-        assert!(turns < 20_000_000, "{} of {MANY}", seen.len());
-    }
-    assert_eq!((served, server.unsent), (MANY, UNSENT_MOST));
-}
-
-/// A client that takes no reply held what the reply points to for ever.
-fn a_client_that_takes_no_reply_is_given_up<C: Named>() {
-    let (mut server, at) = server::<C>();
-    let mut client = client::<C>();
-    let session = client.connect(NOW, &at).expect("connects");
-    client.request(NOW, session, 1, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
-    let (mut served, mut seen) = (0, Vec::new());
-    let reply = bytes(2, MAX_MESSAGE);
-    assert!((0..20_000_000).any(|_| {
-        turn(&mut client, NOW, &mut seen);
-        served += serve(&mut server, |_| Some(reply.clone()));
-        served == 1
-    }));
-    // What fits into the carrier's buffers leaves.
-    for _ in 0..1000 {
-        serve(&mut server, |_| None);
-    }
-    assert!(server.unsent > 0);
-    let late = NOW.after(UNTAKEN_NS);
-    server.tick(Instant::from_ns(late.as_ns() - 1));
-    serve(&mut server, |_| None);
-    assert_eq!((server.live.len(), server.counters.stalled), (1, 0));
-    assert!(server.deadline().is_some_and(|due| due <= late));
-    server.tick(late);
-    serve(&mut server, |_| None);
-    assert_eq!((server.live.len(), server.counters.stalled, server.unsent), (0, 1, 0));
-}
-
-/// Senders that stop in the middle of their messages, more than there is room for, took memory
-/// without limit once.
-fn stalled_messages_make_room_for_others<C: Named>() {
-    let (mut server, at) = server::<C>();
-    let mut stalled = Vec::new();
-    for i in 1..=6 {
-        let mut client = client::<C>();
-        let session = client.connect(NOW, &at).expect("connects");
-        client
-            .request(NOW, session, 0, &mut bytes(i, MAX_MESSAGE).into(), Instant::NEVER)
-            .expect("taken");
-        let before = server.budget.asked();
-        assert!((0..20_000_000).any(|_| {
-            turn(&mut client, NOW, &mut Vec::new());
-            assert_eq!(echo(&mut server), 0, "no message is whole");
-            server.budget.asked() > before
-        }));
-        stalled.push(client);
-    }
-    assert!(server.budget.is_crowded(), "there is room for four");
-    let mut honest = client::<C>();
-    let session = honest.connect(NOW, &at).expect("connects");
-    let request = bytes(7, MAX_MESSAGE);
-    honest.request(NOW, session, 0, &mut request.clone().into(), Instant::NEVER).expect("taken");
-    let (mut now, mut seen) = (NOW, Vec::new());
-    while seen.is_empty() {
-        turn(&mut honest, now, &mut seen);
-        serve_at(&mut server, now, |request| Some(request.to_vec()));
-        // It brings much in each of the turns, and the others nothing.
-        now = now.after(MS);
-        server.tick(now);
-        assert!(now < NOW.after(60 * SECOND), "it is kept out");
-    }
-    assert!(seen == [Seen::Response(0, request)], "whole");
-    assert!((1..=6).contains(&server.counters.stalled), "{}", server.counters.stalled);
 }
 
 fn echo_by_address_and_name<C: Named>() {
@@ -387,7 +248,7 @@ fn random_requests_on_random_sessions_each_answered_once<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut client = client::<C>();
     let mut rng = Rng::seeded(11);
-    // More than are polled directly.
+    // More connections than TCP polls directly.
     let sessions: Vec<_> = (0..20).map(|_| client.connect(NOW, &at).expect("connects")).collect();
     let (mut sent, mut unanswered, mut seen) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut tag = 0;
@@ -396,7 +257,7 @@ fn random_requests_on_random_sessions_each_answered_once<C: Named>() {
             for _ in 0..rng.below(8) {
                 let len = match rng.below(50) {
                     0 => rng.below(400_000),
-                    // Where a message begins to be a long one.
+                    // Around the limit between eager messages and rendezvous.
                     1 => 16_300 + rng.below(80),
                     _ => rng.below(300),
                 };
@@ -458,14 +319,14 @@ fn many_connections_come_and_go<C: Named>() {
         }
     }
     until(&mut server, &mut client, &mut seen, 4 * MANY);
-    assert_eq!((server.live.len(), client.live.len()), (MANY, MANY));
+    assert_eq!((server.live().len(), client.live().len()), (MANY, MANY));
     assert!(seen.iter().all(|e| matches!(e, Seen::Response(..))));
     for &session in &sessions {
         client.close(NOW, session);
     }
     seen.clear();
     turn(&mut client, NOW, &mut seen);
-    assert_eq!((seen.len(), client.live.len()), (MANY, 0));
+    assert_eq!((seen.len(), client.live().len()), (MANY, 0));
     serve_until(&mut server, 0);
 }
 
@@ -477,7 +338,7 @@ fn a_server_that_dies_leaves_no_request_without_an_end<C: Named>() {
     for tag in 0..2 {
         client.request(NOW, session, tag, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
     }
-    // One that is not short.
+    // A request that is not short.
     client.request(NOW, session, 2, &mut bytes(3, 100_000).into(), Instant::NEVER).expect("taken");
     let mut got = 0;
     while got < 3 {
@@ -499,10 +360,10 @@ fn a_server_that_dies_leaves_no_request_without_an_end<C: Named>() {
     );
     let more = client.request(NOW, session, 4, &mut Message::default(), Instant::NEVER);
     assert_eq!(more, Err(RequestError::Closed));
-    assert_eq!(client.live.len(), 0);
+    assert_eq!(client.live().len(), 0);
 }
 
-fn nobody_there<C: Named>() {
+fn connecting_without_a_server_fails<C: Named>() {
     let (server, at) = server::<C>();
     drop(server);
     let mut client = client::<C>();
@@ -517,7 +378,7 @@ fn nobody_there<C: Named>() {
         let closed = Seen::Closed(session, CloseReason::Unreachable);
         assert_eq!(seen, [Seen::Failed(7, RpcError::NotExecuted), closed]);
     }
-    assert_eq!(client.live.len(), 0);
+    assert_eq!(client.live().len(), 0);
     let mut refused = |host_port: &str, protocol: &str| {
         let to = locator(&format!("{protocol}:{host_port}"));
         client.connect(NOW, &to).expect_err("no peer of ours").kind()
@@ -530,46 +391,11 @@ fn nobody_there<C: Named>() {
     assert_eq!(full.connect(NOW, &at).expect_err("full").kind(), io::ErrorKind::QuotaExceeded);
 }
 
-fn an_address_in_use_is_named<C: Named>() {
+fn an_error_names_the_address_in_use<C: Named>() {
     let (_server, at) = server::<C>();
     let e = C::listen(&at, Options::default()).expect_err("in use");
     assert_eq!(e.kind(), io::ErrorKind::AddrInUse);
     assert!(e.to_string().contains(&at.to_string()), "{e}");
-}
-
-fn a_server_that_answers_late_is_not_flooded<C: Named>() {
-    const MANY: usize = 10_000;
-    let (mut server, at) = server::<C>();
-    let mut client =
-        C::client(Options { queue_limit: MANY, ..Options::default() }).expect("descriptors");
-    let session = client.connect(NOW, &at).expect("loopback");
-    for tag in 0..MANY {
-        client
-            .request(NOW, session, tag as u64, &mut bytes(tag, 100).into(), Instant::NEVER)
-            .expect("taken");
-    }
-    let (mut seen, mut asked, mut most, mut quiet) = (Vec::new(), Vec::new(), 0, 0);
-    while seen.len() < MANY {
-        turn(&mut client, NOW, &mut seen);
-        server.input(NOW);
-        let before = asked.len();
-        while let Some(event) = server.event(NOW) {
-            let Event::Request { rpc, payload, .. } = event else { panic!("{event:?}") };
-            asked.push((rpc, payload.into_vec()));
-        }
-        most = most.max(asked.len());
-        quiet = if asked.len() == before { quiet + 1 } else { 0 };
-        if quiet > 50 {
-            for (rpc, request) in asked.drain(..) {
-                server.reply(NOW, rpc, &mut request.into());
-            }
-        }
-        server.output(NOW, &());
-    }
-    assert!(most < 5_000, "{most} requests in a server that answers none");
-    for (tag, one) in seen.into_iter().enumerate() {
-        assert_eq!(one, Seen::Response(tag as u64, bytes(tag, 100)));
-    }
 }
 
 fn the_descriptor_tells_when_to_wake<C: Named>() {
@@ -587,12 +413,13 @@ fn the_descriptor_tells_when_to_wake<C: Named>() {
     assert!(server.arm() && !readable(&server));
     assert!(client.arm() && !readable(&client));
     client.request(NOW, session, 0, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
-    assert!(!client.arm(), "there is something to send");
+    assert!(!client.arm(), "there is output");
+
     turn(&mut client, NOW, &mut Vec::new());
     assert!((0..20_000_000).any(|_| readable(&server)));
     server.disarm();
     assert!(server.input(NOW) > 0);
-    assert!(!server.arm(), "there is something to take apart");
+    assert!(!server.arm(), "there is input to parse");
 }
 
 fn stale_numbers_are_ignored<C: Named>() {

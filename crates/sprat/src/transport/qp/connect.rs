@@ -1,5 +1,4 @@
-//! How connections come to be: opening ours, accepting those that ask, and who is no peer of ours;
-//! and how they go.
+//! Connections of the RDMA transport: opened, accepted or refused, and closed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,16 +7,16 @@ use std::net::SocketAddr;
 use sprat_proto::Instant;
 use sprat_proto::rdma::{AcceptOptions, ConnectOptions};
 use sprat_proto::rpc::CloseReason;
-use sprat_proto::rpc::notes::{Hello, Stranger};
+use sprat_proto::rpc::over_qp::{Hello, HelloError};
 use sprat_proto::rpc::stream::Role;
 
-use super::pair::{Pair, READS};
+use super::pair::{MAX_READS, Pair};
 use super::{Rdma, Wire};
 use crate::transport::framed::{CONNECT_NS, Connecting};
 use sprat_rdma::engine::{ConnectionState as State, PendingRequest};
 
 impl Rdma {
-    /// Begins to connect to a server at the first of `left`.
+    /// Begins to connect to a server at the first address of `left` that takes a connection.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -25,7 +24,7 @@ impl Rdma {
         left: VecDeque<SocketAddr>,
     ) -> io::Result<u16> {
         let wire = self.wire(crc)?;
-        let slot = self.place_opened(wire);
+        let slot = self.insert_opened(wire);
         if let Err(e) =
             self.try_addresses(now, slot, Connecting { left, until: now.after(CONNECT_NS) })
         {
@@ -35,18 +34,18 @@ impl Rdma {
         Ok(slot)
     }
 
-    /// A queue pair for the connection that is placed next.
+    /// Makes the queue pair of the connection that gets the next slot.
     fn wire(&mut self, crc: bool) -> io::Result<Wire> {
         let slot = self.next_slot();
         let (pairs, mut released) = (&mut self.carrier, VecDeque::new());
-        let pair = Pair::open(slot, pairs.cq, &mut pairs.world(&mut released))
+        let pair = Pair::open(slot, pairs.cq, &mut pairs.engine(&mut released))
             .map_err(io::Error::other)?;
         pairs.by_qp.insert(pair.qp, slot);
         pairs.core.events().connections.insert(pair.qp, State::Idle);
-        Ok(Wire { pair, crc, held: VecDeque::new(), gone: false, resumed: false })
+        Ok(Wire { pair, crc, deferred: VecDeque::new(), ended: false, resumed: false })
     }
 
-    /// Goes on to the next addresses for the connection in `slot`.
+    /// Begins to connect `slot` to the next address of `connecting` where that is possible.
     fn try_addresses(
         &mut self,
         now: Instant,
@@ -55,18 +54,18 @@ impl Rdma {
     ) -> io::Result<()> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
         while let Some(addr) = connecting.left.pop_front() {
-            let Some((link, around)) = self.around(slot) else { break };
+            let Some((link, shared)) = self.link_and_shared(slot) else { break };
             let options = ConnectOptions {
-                ird: READS,
-                ord: READS,
+                ird: MAX_READS,
+                ord: MAX_READS,
                 private_data: Pair::hello(),
                 crc: Some(link.wire.crc),
-                // By its credits a peer knows how many receives are posted.
+                // A peer with credits never sends without a receive: no retry is needed.
                 rnr_timeout_ns: Some(0),
                 ..ConnectOptions::default()
             };
             let left_ns = connecting.until.since(now);
-            match around.carrier.core.connect(now, link.wire.pair.qp, addr, options, left_ns) {
+            match shared.carrier.core.connect(now, link.wire.pair.qp, addr, options, left_ns) {
                 Ok(()) => {
                     link.connecting = Some(connecting);
                     return Ok(());
@@ -77,8 +76,8 @@ impl Rdma {
         Err(last)
     }
 
-    /// Answers those who ask for a connection.
-    pub(super) fn welcome(&mut self, now: Instant) {
+    /// Accepts or rejects the connection requests that have arrived.
+    pub(super) fn accept_requests(&mut self, now: Instant) {
         let Some((listener, _)) = self.carrier.listener else { return };
         while let Some(PendingRequest { conn, private_data, .. }) =
             self.carrier.core.next_request(listener)
@@ -89,30 +88,30 @@ impl Rdma {
                 _ => None,
             };
             let (Some(hello), Some(mut wire)) = (hello, wire) else {
-                self.carrier.counters.strangers += u64::from(hello.is_none());
-                self.carrier.counters.crowded += u64::from(hello.is_some());
-                // By our hello it sees which version we speak.
+                self.carrier.counters.bad_hello += u64::from(hello.is_none());
+                self.carrier.counters.refused_full += u64::from(hello.is_some());
+                // The rejected peer learns our version from our hello.
                 let _ = self.carrier.core.rnic().reject(now, conn, &Pair::hello());
                 continue;
             };
             let options = AcceptOptions {
-                ird: READS,
-                ord: READS,
+                ird: MAX_READS,
+                ord: MAX_READS,
                 private_data: Pair::hello(),
                 rnr_timeout_ns: Some(0),
                 ..AcceptOptions::default()
             };
             if self.carrier.core.rnic().accept(now, conn, wire.pair.qp, &options).is_err() {
-                self.dropped(wire);
+                self.free_pair(wire);
                 continue;
             }
-            wire.pair.greet(hello);
-            self.place_accepted(now, wire);
+            wire.pair.hello_arrived(hello);
+            self.insert_accepted(now, wire);
         }
     }
 
-    /// Looks at connections that stand otherwise than before.
-    pub(super) fn moved(&mut self, now: Instant) {
+    /// Handles the connections whose state in the engine has changed.
+    pub(super) fn connection_events(&mut self, now: Instant) {
         while let Some(qp) =
             self.carrier.core.events().changed.as_mut().and_then(VecDeque::pop_front)
         {
@@ -129,11 +128,11 @@ impl Rdma {
                 }
                 State::Rejected { private_data, .. } => {
                     pairs.counters.rejected += 1;
-                    if Hello::parse(&private_data) == Err(Stranger::Version) {
+                    if Hello::parse(&private_data) == Err(HelloError::Version) {
                         self.end(slot, CloseReason::Version);
                     } else {
-                        let why = "the server refuses the connection, for it has no room or is no server of ours";
-                        self.unreachable(
+                        let why = "the server refuses the connection: it is full, or not Sprat";
+                        self.open_failed(
                             slot,
                             io::Error::new(io::ErrorKind::ConnectionRefused, why),
                         );
@@ -142,47 +141,46 @@ impl Rdma {
                 State::Unreachable(cause) => self.try_others(now, slot, cause.into()),
                 State::Failed(_) => {
                     let why = "what listens there does not speak MPA (iWARP)";
-                    self.unreachable(slot, io::Error::new(io::ErrorKind::InvalidData, why));
+                    self.open_failed(slot, io::Error::new(io::ErrorKind::InvalidData, why));
                 }
-                State::Disconnected(_) => self.gone(slot),
+                State::Disconnected(_) => self.pair_ended(slot),
             }
         }
     }
 
     fn connected(&mut self, slot: u16, private_data: &[u8], ord: u16) {
-        let Some(link) = self.at_slot(slot) else { return };
+        let Some(link) = self.link(slot) else { return };
         if let Role::Client(_) = link.stream.role() {
             match Hello::parse(private_data) {
-                Ok(hello) => link.wire.pair.greet(hello),
-                Err(Stranger::Version) => return self.end(slot, CloseReason::Version),
-                Err(Stranger::Other) => return self.blame(slot),
+                Ok(hello) => link.wire.pair.hello_arrived(hello),
+                Err(HelloError::Version) => return self.end(slot, CloseReason::Version),
+                Err(HelloError::Invalid) => return self.protocol_error(slot),
             }
         }
         link.connecting = None;
         link.wire.pair.connected(ord);
-        self.soil(slot);
+        self.mark_dirty(slot);
     }
 
-    /// Goes on to the next addresses for the connection in `slot`, where the last one failed for
-    /// this `cause`.
+    /// Tries the next addresses for the connection in `slot`, after one failed with `cause`.
     fn try_others(&mut self, now: Instant, slot: u16, cause: io::Error) {
-        let Some(connecting) = self.at_slot(slot).and_then(|link| link.connecting.take()) else {
+        let Some(connecting) = self.link(slot).and_then(|link| link.connecting.take()) else {
             return;
         };
         if connecting.until <= now || connecting.left.is_empty() {
-            return self.unreachable(slot, cause);
+            return self.open_failed(slot, cause);
         }
         if let Err(e) = self.try_addresses(now, slot, connecting) {
-            self.unreachable(slot, e);
+            self.open_failed(slot, e);
         }
     }
 
-    /// Gives back what a connection had.
-    pub(super) fn dropped(&mut self, wire: Wire) {
+    /// Destroys the queue pair of a connection.
+    pub(super) fn free_pair(&mut self, wire: Wire) {
         let qp = wire.pair.qp;
         self.carrier.by_qp.remove(&qp);
         self.carrier.core.events().connections.remove(&qp);
         let (pairs, released) = self.carrier_and_released();
-        wire.pair.close(&mut pairs.world(released));
+        wire.pair.close(&mut pairs.engine(released));
     }
 }

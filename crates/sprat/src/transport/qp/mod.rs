@@ -1,16 +1,15 @@
-//! Frames over RDMA: requests and replies by Send, long messages by Read, on the queue pairs of
-//! software iWARP.
+//! Frames over RDMA: Sends carry requests and replies, Reads fetch long messages, on the queue
+//! pairs of software iWARP.
 //!
-//! `input` lets the engine take in what came, `receive` looks at what it has completed, one thing
-//! after the other, `send` posts what there is to say on one connection, and `flush` lets the
-//! engine send it all.
+//! `input` runs the engine on what arrived, `receive` handles one completion at a time, `send`
+//! posts the work requests of one connection, and `flush` lets the engine send all of them.
 //!
 //! ```text
 //!   frames:  receive ─copy─► buffer (16 KiB, one for all) ─lent─► event
 //! ```
 //!
-//! Always holds: what a peer does wrong ends its own connection; the engine sends nothing before
-//! `flush` has the memory that messages name.
+//! Always holds: a peer that breaks a rule loses its own connection alone; the engine sends nothing
+//! before `flush` gets the memory that messages name.
 //!
 //! Not here: one connection's protocol (`pair`), links, requests and their numbers
 //! ([`crate::transport::framed`]), the engine and its sockets (`sprat_rdma`).
@@ -22,13 +21,13 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
 use sprat_proto::rdma::{Completed, Completion, Cq, Event as Happened, Qp, RnicOptions, Status};
-use sprat_proto::rpc::notes::HEADER;
+use sprat_proto::rpc::over_qp::HEADER;
 use sprat_proto::rpc::{CloseReason, Slice, Slices};
 use sprat_proto::wire::rdmap::Cause;
 
 use crate::count::counters;
 use crate::locator::{HostPort, Kind, Locator};
-use crate::transport::framed::{Around, Carrier, Framed, Link, Options};
+use crate::transport::framed::{Carrier, Framed, Link, Options, Shared};
 use sprat_rdma::Copies;
 use sprat_rdma::engine::{Core, Settings};
 use sprat_sys::crc::crc32c;
@@ -38,75 +37,76 @@ mod pair;
 #[cfg(test)]
 mod tests;
 
-use pair::{Brought, Pair, READ, SLOT, World};
+use pair::{BUFFER_BYTES, Engine, Pair, READ_ID};
 
-/// The transport.
+/// The RDMA transport: frames on queue pairs.
 pub(crate) type Rdma = Framed<Pairs>;
 
 counters! {
-    /// What has been counted besides what every transport counts.
+    /// Counters of the RDMA transport, beside those of every transport of frames.
     pub(crate) struct Counters {
-        /// Peers refused because they speak another version of the hello, or none,
-        strangers,
-        /// because there was no room for them,
-        crowded,
-        /// or because they began with no proper start-up frame of MPA, or too late.
+        /// Connection requests refused because their private data is no hello of our version.
+        bad_hello,
+        /// Connection requests refused because the transport has its most connections.
+        refused_full,
+        /// Connections ended because the peer sent no MPA start-up frame in time.
         bad_start,
-        /// Connections of ours that the peer refused.
+        /// Connections opened from here that the peer refused.
         rejected,
-        /// Terminates that we sent,
+        /// Terminate messages sent.
         terminates_sent,
-        /// and that came.
+        /// Terminate messages received.
         terminates_received,
-        /// Of both: for a wrong CRC32C,
+        /// Terminate messages of both directions that name a wrong CRC32C.
         bad_crc,
-        /// for another fault of MPA,
+        /// Terminate messages of both directions that name another error of MPA.
         bad_fpdu,
-        /// of DDP,
+        /// Terminate messages of both directions that name an error of DDP.
         bad_ddp,
-        /// of RDMAP.
+        /// Terminate messages of both directions that name an error of RDMAP.
         bad_rdmap,
     }
 }
 
-/// One connection.
+/// The carrier's part of one connection.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pair: Pair,
-    /// Ask for a CRC.
+    /// Request a CRC when the connection opens.
     crc: bool,
-    /// Receives that have come and wait until replies have gone: which, and how many bytes.
-    held: VecDeque<(u16, u32)>,
-    /// Its queue pair has ended; so will it, once nothing is held.
-    gone: bool,
-    /// It is in the list of those that take what they held.
+    /// The number and length of receives whose Sends wait until more replies are sent.
+    deferred: VecDeque<(u16, u32)>,
+    /// The queue pair has ended; the connection ends once nothing is deferred.
+    ended: bool,
+    /// [`Pairs::resumed`] has the connection.
     resumed: bool,
 }
 
-/// Queue pairs, as what carries frames.
+/// The carrier of frames on queue pairs.
 #[derive(Debug)]
 pub(crate) struct Pairs {
     core: Core,
     cq: Cq,
     listener: Option<(u32, SocketAddr)>,
-    /// Connections that are accepted have a CRC.
+    /// Accepted connections use a CRC even if their client requests none.
     crc: bool,
+    /// The slot of each queue pair.
     by_qp: BTreeMap<Qp, u16>,
-    /// A completion that `input` found.
+    /// A completion that `input` found and no call has handled yet.
     next: Option<Completion>,
-    /// Who takes what it held.
+    /// Slots whose deferred receives are handled next.
     resumed: VecDeque<u16>,
     counters: Counters,
 }
 
 impl Pairs {
-    /// The engine's objects, as one connection reaches them.
-    fn world<'w>(&'w mut self, released: &'w mut VecDeque<Slice>) -> World<'w> {
+    /// Lends a connection the parts of the engine that it works on.
+    fn engine<'w>(&'w mut self, released: &'w mut VecDeque<Slice>) -> Engine<'w> {
         let (rnic, regions) = self.core.parts();
-        World { rnic, regions, released }
+        Engine { rnic, regions, released }
     }
 
-    /// What the connection in `slot` held is taken now.
+    /// Queues `slot` so that its deferred receives are handled.
     fn resume(&mut self, slot: u16, wire: &mut Wire) {
         if !wire.resumed {
             wire.resumed = true;
@@ -114,8 +114,8 @@ impl Pairs {
         }
     }
 
-    /// Counts what went wrong.
-    fn note(&mut self) {
+    /// Counts the errors that the engine has reported.
+    fn count_failures(&mut self) {
         let counters = &mut self.counters;
         for notice in self.core.events().async_events.drain(..) {
             let (cause, ours) = match notice {
@@ -139,13 +139,13 @@ impl Pairs {
 }
 
 impl Rdma {
-    /// A transport that listens at `at`, a locator of `rdma`, and may call others too.
+    /// Opens a transport that listens at `at`, a locator of `rdma`, and that can connect too.
     ///
     /// # Errors
-    /// The locator is of another kind or names no address that is allowed, or the address cannot be
-    /// bound.
+    /// The locator is of another protocol or names no address that is allowed, or the system cannot
+    /// bind the address.
     pub(crate) fn listen(at: &Locator, options: Options) -> io::Result<Self> {
-        let (host_port, crc) = meaning(at)?;
+        let (host_port, crc) = parse_locator(at)?;
         let mut rdma = Self::new(options, crc)?;
         let mut last = io::ErrorKind::NotFound.into();
         for addr in host_port.allowed(options.insecure_network)? {
@@ -160,18 +160,18 @@ impl Rdma {
         Err(last)
     }
 
-    /// A transport that only calls others.
+    /// Opens a transport that only connects.
     ///
     /// # Errors
-    /// No descriptor, or no random numbers.
+    /// The system gives no file descriptor or no random numbers.
     pub(crate) fn client(options: Options) -> io::Result<Self> {
         Self::new(options, true)
     }
 
-    /// A transport that asks those who call it for a CRC, or not.
+    /// Opens a transport whose accepted connections use a CRC, or leave that to the client.
     fn new(options: Options, crc: bool) -> io::Result<Self> {
         let connections = options.connection_limit.min(1 << 16);
-        // Each connection has a few completions at most, so it is the connections that are limited.
+        // A connection has only a few completions, so the limit on connections is enough.
         let config = RnicOptions {
             crc32c,
             crc,
@@ -179,7 +179,8 @@ impl Rdma {
             max_cqe: u32::MAX,
             ..RnicOptions::default()
         };
-        // A server answers as soon as a request comes, without a program that may take its time.
+        // This server accepts a request in the turn in which it arrives, so a reply that is later
+        // than a start-up frame may be means that the peer is no such server.
         let config = RnicOptions { reply_timeout_ns: config.start_timeout_ns, ..config };
         let mut core = Core::new(Settings {
             config,
@@ -200,27 +201,27 @@ impl Rdma {
             resumed: VecDeque::new(),
             counters: Counters::default(),
         };
-        Ok(Self::over(pairs, options))
+        Ok(Self::with_carrier(pairs, options))
     }
 
-    /// The peer in `slot` broke a rule.
-    fn blame(&mut self, slot: u16) {
-        if let Some(link) = self.at_slot(slot) {
-            link.stream.blame();
+    /// Ends the connection in `slot`, whose peer broke a rule.
+    fn protocol_error(&mut self, slot: u16) {
+        if let Some(link) = self.link(slot) {
+            link.stream.carrier_error();
         }
-        self.settle(slot);
+        self.stream_changed(slot);
     }
 
-    /// The next completion that is to be looked at, held ones first.
+    /// The next completion to handle; deferred ones come first.
     fn completion(&mut self) -> Option<Completion> {
         while let Some(&slot) = self.carrier.resumed.front() {
-            let Some(link) = self.at_slot(slot) else {
+            let Some(link) = self.link(slot) else {
                 self.carrier.resumed.pop_front();
                 continue;
             };
             if link.backlog.is_empty()
-                && (link.stream.wants_input() || link.wire.gone)
-                && let Some((receive, len)) = link.wire.held.pop_front()
+                && (link.stream.wants_input() || link.wire.ended)
+                && let Some((receive, len)) = link.wire.deferred.pop_front()
             {
                 let id = u64::from(slot) << 32 | u64::from(receive);
                 let (status, completed, qp) = (Status::Success, Completed::Recv, link.wire.pair.qp);
@@ -236,7 +237,8 @@ impl Rdma {
                 });
             }
             link.wire.resumed = false;
-            let over = link.wire.gone && (link.wire.held.is_empty() || !link.backlog.is_empty());
+            let over =
+                link.wire.ended && (link.wire.deferred.is_empty() || !link.backlog.is_empty());
             self.carrier.resumed.pop_front();
             if over {
                 self.end(slot, CloseReason::Reset);
@@ -246,61 +248,61 @@ impl Rdma {
         pairs.next.take().or_else(|| pairs.core.rnic().poll(pairs.cq))
     }
 
-    /// Looks at a completion.
+    /// Handles a completion.
     fn completed(&mut self, now: Instant, done: Completion) {
         let slot = (done.id >> 32) as u16;
-        let Some((link, around)) = self.around(slot) else { return };
+        let Some((link, shared)) = self.link_and_shared(slot) else { return };
         let Link { stream, wire, backlog, .. } = link;
         if wire.pair.qp != done.qp || stream.ended().is_some() {
             return;
         }
         if done.status != Status::Success {
-            return self.gone(slot);
+            return self.pair_ended(slot);
         }
-        let mut world = around.carrier.world(around.released);
-        if done.id & READ != 0 {
-            match wire.pair.read(now, stream, around.ids, &mut world, around.budget) {
+        let mut engine = shared.carrier.engine(shared.released);
+        if done.id & READ_ID != 0 {
+            match wire.pair.read_completed(now, stream, shared.ids, &mut engine, shared.budget) {
                 Ok(event) => self.found = event,
-                Err(_) => return self.blame(slot),
+                Err(_) => return self.protocol_error(slot),
             }
-            self.admit();
-            self.soil(slot);
-            return self.settle(slot);
+            self.resume_granted();
+            self.mark_dirty(slot);
+            return self.stream_changed(slot);
         }
         let receive = done.id as u16;
         let goes_on = stream.wants_input() && backlog.is_empty();
-        // A note without frames is taken at once: the peer needs its receive to say what it has
-        // finished.
+        // A Send without frames is never deferred: the peer needs its receive to report the
+        // messages that it finished.
         let has_frames = done.len as usize > HEADER;
-        if has_frames && !wire.resumed && (!wire.held.is_empty() || !goes_on) {
-            if wire.pair.hear_first(receive, done.len as usize, &mut world).is_err() {
-                return self.blame(slot);
+        if has_frames && !wire.resumed && (!wire.deferred.is_empty() || !goes_on) {
+            if wire.pair.receive_header(receive, done.len as usize, &mut engine).is_err() {
+                return self.protocol_error(slot);
             }
-            wire.held.push_back((receive, done.len));
-            return self.soil(slot);
+            wire.deferred.push_back((receive, done.len));
+            return self.mark_dirty(slot);
         }
-        match wire.pair.take(receive, done.len as usize, around.buffer, stream, &mut world) {
-            Ok(Brought::Nothing) => self.settle(slot),
-            Ok(Brought::Frames(at)) => self.brought(slot, at, done.len as usize),
-            Err(_) => return self.blame(slot),
+        match wire.pair.receive(receive, done.len as usize, shared.buffer, stream, &mut engine) {
+            Ok(None) => self.stream_changed(slot),
+            Ok(Some(at)) => self.buffer_filled(slot, at, done.len as usize),
+            Err(_) => return self.protocol_error(slot),
         }
-        // There may be more to say now, or to read.
-        self.soil(slot);
+        // The Send may have brought credits, or announced a message to read.
+        self.mark_dirty(slot);
     }
 
-    /// The queue pair of the connection in `slot` has ended.
-    fn gone(&mut self, slot: u16) {
-        let Some((link, around)) = self.around(slot) else { return };
-        link.wire.gone = true;
-        if link.wire.held.is_empty() {
+    /// Ends the connection in `slot` with its queue pair, after its deferred receives.
+    fn pair_ended(&mut self, slot: u16) {
+        let Some((link, shared)) = self.link_and_shared(slot) else { return };
+        link.wire.ended = true;
+        if link.wire.deferred.is_empty() {
             return self.end(slot, CloseReason::Reset);
         }
-        around.carrier.resume(slot, &mut link.wire);
+        shared.carrier.resume(slot, &mut link.wire);
     }
 }
 
-/// The place, and whether to ask for a CRC.
-fn meaning(locator: &Locator) -> io::Result<(HostPort, bool)> {
+/// Parses a locator of `rdma`: host and port, and true if the connection requests a CRC.
+fn parse_locator(locator: &Locator) -> io::Result<(HostPort, bool)> {
     match locator.kind()? {
         Kind::Rdma { at, crc } => Ok((at, crc)),
         _ => Err(io::Error::new(
@@ -312,10 +314,10 @@ fn meaning(locator: &Locator) -> io::Result<(HostPort, bool)> {
 
 impl Carrier for Pairs {
     type Wire = Wire;
-    const BUFFER: usize = SLOT;
+    const BUFFER: usize = BUFFER_BYTES;
 
-    fn place(to: &Locator) -> io::Result<HostPort> {
-        meaning(to).map(|(at, _)| at)
+    fn host_port(to: &Locator) -> io::Result<HostPort> {
+        parse_locator(to).map(|(at, _)| at)
     }
 
     fn open(
@@ -324,22 +326,22 @@ impl Carrier for Pairs {
         to: &Locator,
         left: VecDeque<SocketAddr>,
     ) -> io::Result<u16> {
-        rdma.open(now, meaning(to)?.1, left)
+        rdma.open(now, parse_locator(to)?.1, left)
     }
 
     fn input(rdma: &mut Rdma, now: Instant) -> usize {
         let worked = rdma.carrier.core.input(now);
         if worked {
-            rdma.carrier.note();
-            rdma.welcome(now);
+            rdma.carrier.count_failures();
+            rdma.accept_requests(now);
         }
         let pairs = &mut rdma.carrier;
         if pairs.next.is_none() {
             pairs.next = pairs.core.rnic().poll(pairs.cq);
         }
-        // How connections stand is looked at behind what they have completed.
+        // A connection's last completions are handled before its end is.
         if pairs.next.is_none() {
-            rdma.moved(now);
+            rdma.connection_events(now);
         }
         usize::from(worked || rdma.carrier.next.is_some()) + rdma.carrier.resumed.len()
     }
@@ -350,19 +352,19 @@ impl Carrier for Pairs {
         true
     }
 
-    fn taken(link: &mut Link<Wire>) {
-        // Frames are whole in each Send.
+    fn buffer_consumed(link: &mut Link<Wire>) {
+        // A Send holds whole frames.
         if !link.stream.is_between() {
-            link.stream.blame();
+            link.stream.carrier_error();
         }
     }
 
-    fn admitted(link: &mut Link<Wire>) {
-        link.wire.pair.admitted();
+    fn room_granted(link: &mut Link<Wire>) {
+        link.wire.pair.room_granted();
     }
 
-    fn untaken(wire: &Wire) -> usize {
-        wire.pair.unread()
+    fn unread_by_peer(wire: &Wire) -> usize {
+        wire.pair.unfinished()
     }
 
     fn may_send(_: &Wire) -> bool {
@@ -373,19 +375,20 @@ impl Carrier for Pairs {
         now: Instant,
         slot: u16,
         link: &mut Link<Wire>,
-        around: Around<'_, Self>,
+        shared: Shared<'_, Self>,
         memory: &dyn Slices,
         _: bool,
     ) -> bool {
-        let mut world = around.carrier.world(around.released);
-        if link.wire.pair.output(now, &mut link.stream, memory, &mut world, around.budget).is_err()
+        let mut engine = shared.carrier.engine(shared.released);
+        if link.wire.pair.output(now, &mut link.stream, memory, &mut engine, shared.budget).is_err()
         {
             link.stream.end(CloseReason::Reset);
         }
-        if !link.wire.held.is_empty() && link.stream.wants_input() {
-            around.carrier.resume(slot, &mut link.wire);
+        if !link.wire.deferred.is_empty() && link.stream.wants_input() {
+            shared.carrier.resume(slot, &mut link.wire);
         }
-        // What waits does so for the peer.
+        // What is left waits for the peer.
+
         false
     }
 
@@ -394,8 +397,13 @@ impl Carrier for Pairs {
         self.core.has_output() || !self.resumed.is_empty()
     }
 
+    fn stream_changed(&mut self, _: u16, _: &mut Link<Wire>) {}
+
+    /// The engine limits the time itself and reports a failure.
+    fn connect_timed_out(_: &mut Rdma, _: Instant, _: u16) {}
+
     fn removed(rdma: &mut Rdma, link: Link<Wire>) {
-        rdma.dropped(link.wire);
+        rdma.free_pair(link.wire);
     }
 
     fn deadline(&self) -> Instant {
@@ -404,8 +412,8 @@ impl Carrier for Pairs {
 
     fn tick(rdma: &mut Rdma, now: Instant) {
         rdma.carrier.core.input(now);
-        rdma.carrier.note();
-        rdma.moved(now);
+        rdma.carrier.count_failures();
+        rdma.connection_events(now);
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -1,22 +1,24 @@
-//! One connection: a queue pair, the receives and the send buffers it owns, and the frames that it
+//! One connection of the RDMA transport: a queue pair with its buffers, and the frames that it
 //! carries.
 //!
 //! ```text
 //!  region: 16 receives | 16 send buffers, of 16 KiB each
 //!
-//!  small:  frames ─copy─► send buffer ─Send─► receive ─copy─► frames
-//!  long:   message ◄──Reads, up to 4 of 256 KiB── message
+//!  eager:       frames ─copy─► send buffer ─Send─► receive ─copy─► frames
+//!  rendezvous:  message ◄──Reads, up to 4 of 256 KiB── message
 //! ```
-//! A long message is registered where it lies, and read into the memory that becomes the message.
+//! Rendezvous registers a message where it lies, and reads it into the memory that becomes the
+//! message.
 //!
-//! A send buffer is free again when the peer has granted the receive that its Send took: so many
-//! Sends later, by the rule of credits, and no completion has to be waited for.
+//! A send buffer is free again when the peer has granted the receive that its Send used. There are
+//! as many buffers as credits, so the next buffer in turn is always free, and no send waits for a
+//! completion.
 //!
 //! Always holds: the peer reaches only the messages that were announced to it, through a protection
 //! domain of its own; a message's memory here grows with the bytes that were read.
 //!
-//! Not here: which connections there are, and who is asked for events (`mod.rs`); what a Send says
-//! (`proto::rpc::notes`).
+//! Not here: the table of connections and their events (`mod.rs`); the headers of Sends
+//! (`proto::rpc::over_qp`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,149 +29,148 @@ use sprat_proto::rdma::{
     SendRequest, Sge, Span, Stag,
 };
 use sprat_proto::rpc::budget::{Budget, FREE};
-use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, HEADER, Hello, Kind, Place, Said, Talk};
+use sprat_proto::rpc::over_qp::{
+    ANNOUNCEMENT, FlowControl, HEADER, Hello, Location, Received, SendKind, Violation,
+};
 use sprat_proto::rpc::stream::{Announced, Ids, Role, Stream};
 use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slice, Slices};
 
 use sprat_rdma::engine::Regions;
 use sprat_sys::memory::Region;
 
-/// Receives, and send buffers.
-pub(super) const SLOTS: u16 = 16;
-/// Bytes of each.
-pub(super) const SLOT: usize = 16 << 10;
-/// Bytes of one Read.
+/// The receives of a connection, and as many send buffers.
+pub(super) const BUFFERS: u16 = 16;
+/// Bytes of a receive and of a send buffer.
+pub(super) const BUFFER_BYTES: usize = 16 << 10;
+/// The most bytes of one Read.
 const CHUNK: usize = 256 << 10;
-/// Reads at once.
-pub(super) const READS: u16 = 4;
-/// Bytes that are announced and not read yet, beyond which no more are.
-const MOST_UNREAD: usize = 2 * MAX_MESSAGE;
-/// Requests in the send queue. While a Read is under way, those behind it stay.
-const DEPTH: u32 = 512;
-/// From so many on nothing more is posted until all Reads are done.
-const BEHIND: u32 = DEPTH - 2 * SLOTS as u32 - READS as u32;
-/// How many times larger than the bytes that came a message's memory may be.
+/// The most Reads in progress on one connection.
+pub(super) const MAX_READS: u16 = 4;
+/// The most bytes of messages that are announced and that the peer has not finished.
+const MAX_UNFINISHED: usize = 2 * MAX_MESSAGE;
+/// Work requests that the send queue holds. Those behind a Read stay there until it completes.
+const SEND_DEPTH: u32 = 512;
+/// The most work requests that are posted before all Reads have completed.
+const MAX_POSTED: u32 = SEND_DEPTH - 2 * BUFFERS as u32 - MAX_READS as u32;
+/// The memory of a message that is being read, as a multiple of the bytes that have arrived.
 const GROWTH: usize = 4;
-/// What a completion's name has in front of the number of a receive, for a Read.
-pub(super) const READ: u64 = 1 << 16;
+/// The bit of a work request's id that marks a Read. A receive has its number below that bit.
+pub(super) const READ_ID: u64 = 1 << 16;
 
-/// Registered memory, as one connection reaches it.
-pub(super) struct World<'w> {
+/// The parts of the RDMA engine that a connection works on.
+pub(super) struct Engine<'w> {
     pub(super) rnic: &'w mut Rnic,
     pub(super) regions: &'w mut Regions,
     /// Slices that are no longer needed.
     pub(super) released: &'w mut VecDeque<Slice>,
 }
 
-/// A registration: the number of the memory, and its tag.
+/// Registered memory: its number in [`Regions`], and its steering tag.
 #[derive(Clone, Copy, Debug)]
-struct Registered {
+struct Registration {
     number: u64,
     stag: Stag,
 }
 
-/// A message of ours that the peer has not read yet.
+/// A message that this side announced and that the peer has not finished.
 #[derive(Debug)]
-struct Shown {
-    at: Registered,
+struct Announcement {
+    at: Registration,
     len: usize,
 }
 
-/// A message of the peer's that we read.
+/// A message that the peer announced, and how far it has been read.
 #[derive(Debug)]
-struct Pull {
+struct Fetch {
     announced: Announced,
     wanted: bool,
-    /// There is room for it, in the budget of those who were accepted.
+    /// The message has room in the budget of the accepted connections, or needs none.
     has_room: bool,
-    place: Place,
-    /// Bytes asked for, and those that came.
-    asked: usize,
-    got: usize,
-    /// What is read into, and its bytes: all, or fewer until those have come.
-    into: Option<(Registered, usize)>,
+    location: Location,
+    /// Bytes for which Reads were posted.
+    requested: usize,
+    /// Bytes that have arrived.
+    received: usize,
+    /// The memory that is read into, and its length: the message's, or less until more has arrived.
+    into: Option<(Registration, usize)>,
 }
 
-impl Pull {
-    /// Bytes that nobody has asked for yet.
+impl Fetch {
+    /// Bytes for which no Read was posted yet.
     fn left(&self) -> usize {
-        if self.wanted { self.announced.len() - self.asked } else { 0 }
+        if self.wanted { self.announced.len() - self.requested } else { 0 }
     }
 
     fn is_done(&self) -> bool {
-        !self.wanted || self.got == self.announced.len()
+        !self.wanted || self.received == self.announced.len()
     }
 
-    /// Gives the memory back, with what has come.
-    fn close(&mut self, world: &mut World<'_>) -> Vec<u8> {
+    /// Deregisters the memory and returns it with the bytes that have arrived.
+    fn close(&mut self, engine: &mut Engine<'_>) -> Vec<u8> {
         let Some((at, _)) = self.into.take() else { return Vec::new() };
-        // It was registered when it was opened.
-        let _ = world.rnic.deregister(at.stag);
-        world.regions.heard(at.number).unwrap_or_default()
+        // This does not fail: the memory was registered when the first Read was posted.
+
+        let _ = engine.rnic.deregister(at.stag);
+        engine.regions.heard(at.number).unwrap_or_default()
     }
 
-    /// Bytes that may be asked for now: memory grows with those that have come, and at first there
-    /// is some for as many Reads as are `free`.
-    fn room(&mut self, pd: Pd, free: u16, world: &mut World<'_>) -> Result<usize, PostError> {
+    /// Bytes for which a Read may be posted now. Memory grows with the bytes that have arrived; the
+    /// first piece is enough for as many Reads as are `free`.
+    fn room(&mut self, pd: Pd, free: u16, engine: &mut Engine<'_>) -> Result<usize, PostError> {
         let room = self.into.map_or(0, |(_, room)| room);
-        if self.asked < room || self.got < self.asked {
-            return Ok(room - self.asked);
+        if self.requested < room || self.received < self.requested {
+            return Ok(room - self.requested);
         }
-        let mut message = self.close(world);
-        let target = (usize::from(free) * CHUNK).max(GROWTH * self.got).min(self.announced.len());
+        let mut message = self.close(engine);
+        let target =
+            (usize::from(free) * CHUNK).max(GROWTH * self.received).min(self.announced.len());
         message.reserve_exact(target - message.len());
-        let number = world.regions.hear(message).ok_or(PostError::NoRoom)?;
-        match world.rnic.register(pd, number, 0, target as u64, Access::LOCAL) {
+        let number = engine.regions.hear(message).ok_or(PostError::NoRoom)?;
+        match engine.rnic.register(pd, number, 0, target as u64, Access::LOCAL) {
             Ok(stag) => {
-                self.into = Some((Registered { number, stag }, target));
-                Ok(target - self.asked)
+                self.into = Some((Registration { number, stag }, target));
+                Ok(target - self.requested)
             }
             Err(e) => {
-                world.regions.remove(number);
+                engine.regions.remove(number);
                 Err(e)
             }
         }
     }
 }
 
-/// See the file.
+/// A queue pair, its registered buffers, and the messages that it announces and reads.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) qp: Qp,
     pd: Pd,
-    /// What its completions' names begin with.
-    name: u64,
-    slots: Registered,
-    talk: Talk,
-    /// Bytes of a Send, and the send buffer of the next.
-    room: usize,
-    next: u16,
-    /// Connected, with so many Reads at once.
-    reads: Option<u16>,
-    shown: VecDeque<Shown>,
-    unread: usize,
-    pulls: VecDeque<Pull>,
-    /// The first of them without room waits for it.
-    waits: bool,
-    /// Bytes of the Reads under way.
-    asked: VecDeque<u32>,
-    /// Requests posted since there was no Read under way.
-    behind: u32,
-}
-
-/// What a Send has brought besides credits.
-pub(super) enum Brought {
-    /// Nothing to look at.
-    Nothing,
-    /// Frames, in the buffer from here on.
-    Frames(usize),
+    /// The connection's slot in the upper half of a work request's id; the lower half is 0.
+    first_id: u64,
+    buffers: Registration,
+    flow: FlowControl,
+    /// The most bytes of a Send.
+    send_bytes: usize,
+    /// The send buffer that the next Send uses.
+    next_buffer: u16,
+    /// The most Reads in progress; `None` until the connection is open.
+    max_reads: Option<u16>,
+    announcements: VecDeque<Announcement>,
+    /// Bytes of the messages in `announcements`.
+    unfinished: usize,
+    fetches: VecDeque<Fetch>,
+    /// The budget has no room yet for the first fetch that needs some.
+    waits_for_room: bool,
+    /// Bytes of each Read in progress, in the order posted.
+    reads: VecDeque<u32>,
+    /// Work requests posted since no Read was in progress.
+    posted: u32,
 }
 
 impl Pair {
     /// A queue pair with all receives posted, for the connection in `slot`.
-    pub(super) fn open(slot: u16, cq: Cq, world: &mut World<'_>) -> Result<Self, PostError> {
-        let World { rnic, regions, .. } = world;
-        let len = 2 * usize::from(SLOTS) * SLOT;
+    pub(super) fn open(slot: u16, cq: Cq, engine: &mut Engine<'_>) -> Result<Self, PostError> {
+        let Engine { rnic, regions, .. } = engine;
+        let len = 2 * usize::from(BUFFERS) * BUFFER_BYTES;
         let region = Region::sparse(len).map_err(|_| PostError::NoRoom)?;
         let number = regions.insert(Arc::new(region)).ok_or(PostError::NoRoom)?;
         let made = rnic.alloc_pd().and_then(|pd| {
@@ -179,8 +180,8 @@ impl Pair {
                 send_cq: cq,
                 recv_cq: cq,
                 srq: None,
-                send_depth: DEPTH,
-                recv_depth: u32::from(SLOTS),
+                send_depth: SEND_DEPTH,
+                recv_depth: u32::from(BUFFERS),
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline: 0,
@@ -194,252 +195,262 @@ impl Pair {
         let pair = Self {
             qp,
             pd,
-            name: u64::from(slot) << 32,
-            slots: Registered { number, stag },
-            talk: Talk::new(SLOTS),
-            room: 0,
-            next: 0,
-            reads: None,
-            shown: VecDeque::new(),
-            unread: 0,
-            pulls: VecDeque::new(),
-            waits: false,
-            asked: VecDeque::new(),
-            behind: 0,
+            first_id: u64::from(slot) << 32,
+            buffers: Registration { number, stag },
+            flow: FlowControl::new(BUFFERS),
+            send_bytes: 0,
+            next_buffer: 0,
+            max_reads: None,
+            announcements: VecDeque::new(),
+            unfinished: 0,
+            fetches: VecDeque::new(),
+            waits_for_room: false,
+            reads: VecDeque::new(),
+            posted: 0,
         };
-        for receive in 0..SLOTS {
+        for receive in 0..BUFFERS {
             pair.post_receive(receive, rnic)?;
         }
         Ok(pair)
     }
 
-    /// What the peer is told at first.
+    /// The private data by which this side introduces itself.
     pub(super) fn hello() -> Vec<u8> {
-        Hello { receives: SLOTS, octets: SLOT as u32 }.octets().to_vec()
+        Hello { receives: BUFFERS, receive_bytes: BUFFER_BYTES as u32 }.to_bytes().to_vec()
     }
 
-    /// The protection domain that nobody else is in.
+    /// The connection's own protection domain.
     #[cfg(test)]
     pub(super) const fn domain(&self) -> Pd {
         self.pd
     }
 
-    /// What the peer has told at first.
-    pub(super) fn greet(&mut self, hello: Hello) {
-        self.talk.greet(&Hello { receives: hello.receives.min(SLOTS), ..hello });
-        self.room = SLOT.min(hello.octets as usize);
+    /// Takes the peer's hello.
+    pub(super) fn hello_arrived(&mut self, hello: Hello) {
+        self.flow.open(&Hello { receives: hello.receives.min(BUFFERS), ..hello });
+        self.send_bytes = BUFFER_BYTES.min(hello.receive_bytes as usize);
     }
 
-    /// The connection is there.
+    /// Notes that the connection is open, and serves up to `reads` Reads at a time.
     pub(super) fn connected(&mut self, reads: u16) {
-        self.reads = Some(reads.min(READS));
+        self.max_reads = Some(reads.min(MAX_READS));
     }
 
-    /// Gives everything back.
-    pub(super) fn close(mut self, world: &mut World<'_>) {
-        // Each of these is there: nobody else has these names.
-        let _ = world.rnic.destroy_qp(self.qp);
-        for mut pull in std::mem::take(&mut self.pulls) {
-            pull.close(world);
+    /// Destroys the queue pair and everything that was made for it.
+    pub(super) fn close(mut self, engine: &mut Engine<'_>) {
+        // None of these fails: only this connection knows their numbers, so each still exists.
+        let _ = engine.rnic.destroy_qp(self.qp);
+        for mut fetch in std::mem::take(&mut self.fetches) {
+            fetch.close(engine);
         }
-        while let Some(shown) = self.shown.pop_front() {
-            unshow(shown, world);
+        while let Some(announcement) = self.announcements.pop_front() {
+            withdraw(announcement, engine);
         }
-        let _ = world.rnic.deregister(self.slots.stag);
-        world.regions.remove(self.slots.number);
-        let _ = world.rnic.dealloc_pd(self.pd);
+        let _ = engine.rnic.deregister(self.buffers.stag);
+        engine.regions.remove(self.buffers.number);
+        let _ = engine.rnic.dealloc_pd(self.pd);
     }
 
     fn span(&self, slot: u16, offset: usize, len: usize) -> Span {
-        let at = usize::from(slot) * SLOT + offset;
-        Span { region: self.slots.number, offset: at as u64, len: len as u32 }
+        let at = usize::from(slot) * BUFFER_BYTES + offset;
+        Span { region: self.buffers.number, offset: at as u64, len: len as u32 }
     }
 
     fn post_receive(&self, receive: u16, rnic: &mut Rnic) -> Result<(), PostError> {
-        let addr = (usize::from(receive) * SLOT) as u64;
-        let into = Sge { stag: self.slots.stag, addr, len: SLOT as u32 };
-        rnic.post_recv(self.qp, RecvRequest::new(self.name | u64::from(receive), into))
+        let addr = (usize::from(receive) * BUFFER_BYTES) as u64;
+        let into = Sge { stag: self.buffers.stag, addr, len: BUFFER_BYTES as u32 };
+        rnic.post_recv(self.qp, RecvRequest::new(self.first_id | u64::from(receive), into))
     }
 
-    // What comes.
+    // Input.
 
-    /// Takes what came into a receive, which is posted anew: copies it into `buffer` and says what
-    /// of it is to be looked at.
-    pub(super) fn take(
+    /// Copies a Send of `len` bytes out of its receive into `buffer`, and posts the receive again.
+    /// Returns where the frames begin in `buffer`, if it has some.
+    pub(super) fn receive(
         &mut self,
         receive: u16,
         len: usize,
         buffer: &mut [u8],
         stream: &mut Stream,
-        world: &mut World<'_>,
-    ) -> Result<Brought, Bad> {
-        let send = buffer.get_mut(..len).ok_or(Bad)?;
-        world.regions.read(self.span(receive, 0, len), send).map_err(|_| Bad)?;
-        self.post_receive(receive, world.rnic).map_err(|_| Bad)?;
-        let (finished, said) = self.talk.hear(send, stream)?;
-        self.unshow(finished, world);
-        match said {
-            Said::Nothing => Ok(Brought::Nothing),
-            Said::Frames(_) => Ok(Brought::Frames(HEADER)),
-            Said::Announced { announced, place, wanted } => {
-                let (asked, got, into) = (0, 0, None);
+        engine: &mut Engine<'_>,
+    ) -> Result<Option<usize>, Violation> {
+        let send = buffer.get_mut(..len).ok_or(Violation)?;
+        engine.regions.read(self.span(receive, 0, len), send).map_err(|_| Violation)?;
+        self.post_receive(receive, engine.rnic).map_err(|_| Violation)?;
+        let (finished, received) = self.flow.receive(send, stream)?;
+        self.finished(finished, engine);
+        match received {
+            Received::Nothing => Ok(None),
+            Received::Frames(_) => Ok(Some(HEADER)),
+            Received::Announced { announced, location, wanted } => {
+                let (requested, received, into) = (0, 0, None);
                 let has_room = stream.role() != Role::Server || announced.len() <= FREE;
-                self.pulls.push_back(Pull { announced, wanted, has_room, place, asked, got, into });
-                Ok(Brought::Nothing)
+                self.fetches.push_back(Fetch {
+                    announced,
+                    wanted,
+                    has_room,
+                    location,
+                    requested,
+                    received,
+                    into,
+                });
+                Ok(None)
             }
         }
     }
 
-    /// Hears what a receive that is held grants and finishes: its frames wait for that, perhaps.
-    pub(super) fn hear_first(
+    /// Takes credits and finished messages out of a receive whose frames are deferred: the frames
+    /// may wait for just these.
+    pub(super) fn receive_header(
         &mut self,
         receive: u16,
         len: usize,
-        world: &mut World<'_>,
-    ) -> Result<(), Bad> {
-        let (span, mut note) = (self.span(receive, 0, HEADER), [0; HEADER]);
+        engine: &mut Engine<'_>,
+    ) -> Result<(), Violation> {
+        let (span, mut header) = (self.span(receive, 0, HEADER), [0; HEADER]);
         if len < HEADER {
-            return Err(Bad);
+            return Err(Violation);
         }
-        world.regions.read(span, &mut note).map_err(|_| Bad)?;
-        let finished = self.talk.hear_first(&mut note)?;
-        world.regions.write(span, &note).map_err(|_| Bad)?;
-        self.unshow(finished, world);
+        engine.regions.read(span, &mut header).map_err(|_| Violation)?;
+        let finished = self.flow.receive_header(&mut header)?;
+        engine.regions.write(span, &header).map_err(|_| Violation)?;
+        self.finished(finished, engine);
         Ok(())
     }
 
     /// Bytes of messages that were announced and that the peer has not finished.
-    pub(super) const fn unread(&self) -> usize {
-        self.unread
+    pub(super) const fn unfinished(&self) -> usize {
+        self.unfinished
     }
 
-    /// The peer has finished so many of our oldest messages.
-    fn unshow(&mut self, finished: usize, world: &mut World<'_>) {
-        for shown in self.shown.drain(..finished.min(self.shown.len())) {
-            self.unread -= shown.len;
-            unshow(shown, world);
+    /// Withdraws the oldest `finished` messages that this side announced.
+    fn finished(&mut self, finished: usize, engine: &mut Engine<'_>) {
+        for announcement in self.announcements.drain(..finished.min(self.announcements.len())) {
+            self.unfinished -= announcement.len;
+            withdraw(announcement, engine);
         }
     }
 
-    /// Takes what the oldest Read has brought.
-    pub(super) fn read(
+    /// Counts the bytes of the oldest Read, and delivers its message if that is whole now.
+    pub(super) fn read_completed(
         &mut self,
         now: Instant,
         stream: &mut Stream,
         ids: &mut Ids,
-        world: &mut World<'_>,
+        engine: &mut Engine<'_>,
         budget: &mut Budget,
-    ) -> Result<Option<Event<'static>>, Bad> {
-        self.drop_done();
-        let name = self.name();
-        let (Some(len), Some(pull)) = (self.asked.pop_front(), self.pulls.front_mut()) else {
-            return Err(Bad);
+    ) -> Result<Option<Event<'static>>, Violation> {
+        self.drop_finished();
+        let name = self.budget_name();
+        let (Some(len), Some(fetch)) = (self.reads.pop_front(), self.fetches.front_mut()) else {
+            return Err(Violation);
         };
-        pull.got += len as usize;
+        fetch.received += len as usize;
         budget.brought(now, name, len as usize);
-        if self.asked.is_empty() {
-            self.behind = 0;
+        if self.reads.is_empty() {
+            self.posted = 0;
         }
-        if !pull.is_done() {
+        if !fetch.is_done() {
             return Ok(None);
         }
-        let Some(mut pull) = self.pulls.pop_front() else { return Ok(None) };
-        if stream.role() == Role::Server && pull.announced.len() > FREE {
-            budget.give(now, name, pull.announced.len());
+        let Some(mut fetch) = self.fetches.pop_front() else { return Ok(None) };
+        if stream.role() == Role::Server && fetch.announced.len() > FREE {
+            budget.give(now, name, fetch.announced.len());
         }
-        let message = pull.close(world);
-        if message.len() != pull.got {
-            return Err(Bad);
+        let message = fetch.close(engine);
+        if message.len() != fetch.received {
+            return Err(Violation);
         }
-        self.talk.finish();
-        Ok(stream.whole(now, pull.announced, message, ids))
+        self.flow.finish();
+        Ok(stream.whole(now, fetch.announced, message, ids))
     }
 
-    // What goes.
+    // Output.
 
-    /// Posts what there is to say and to read, as far as it may.
+    /// Posts Reads of announced messages and Sends of frames, as far as flow control allows.
     pub(super) fn output(
         &mut self,
         now: Instant,
         stream: &mut Stream,
         memory: &dyn Slices,
-        world: &mut World<'_>,
+        engine: &mut Engine<'_>,
         budget: &mut Budget,
     ) -> Result<(), PostError> {
-        let Some(reads) = self.reads else { return Ok(()) };
-        self.make_room(now, budget);
-        self.ask(reads, world)?;
-        while self.talk.may_send() && self.behind < BEHIND {
+        let Some(reads) = self.max_reads else { return Ok(()) };
+        self.request_room(now, budget);
+        self.post_reads(reads, engine)?;
+        while self.flow.may_send() && self.posted < MAX_POSTED {
             let Some(front) = stream.front(now) else { break };
             let len = front.header.len() + front.message.len();
-            if HEADER + len <= self.room {
-                self.send_frames(now, stream, memory, world)?;
-            } else if !self.announce(now, stream, world)? {
+            if HEADER + len <= self.send_bytes {
+                self.send_frames(now, stream, memory, engine)?;
+            } else if !self.announce(now, stream, engine)? {
                 break;
             }
         }
-        let told = self.talk.has_finished() && self.talk.may_send() && self.behind < BEHIND;
-        if told || self.talk.must_tell() {
-            self.send(Kind::Nothing, 0, world)?;
+        let report = self.flow.has_finished() && self.flow.may_send() && self.posted < MAX_POSTED;
+        if report || self.flow.must_grant() {
+            self.send(SendKind::Credits, 0, engine)?;
         }
         Ok(())
     }
 
-    /// Nobody waits for what is in front.
-    fn drop_done(&mut self) {
-        while self.pulls.front().is_some_and(Pull::is_done) {
-            self.pulls.pop_front();
-            self.talk.finish();
+    /// Finishes the oldest fetches that need no more Reads.
+    fn drop_finished(&mut self) {
+        while self.fetches.front().is_some_and(Fetch::is_done) {
+            self.fetches.pop_front();
+            self.flow.finish();
         }
     }
 
-    /// Takes room for what was announced, in order.
-    fn make_room(&mut self, now: Instant, budget: &mut Budget) {
-        let name = self.name();
-        while !self.waits
-            && let Some(pull) = self.pulls.iter_mut().find(|pull| pull.wanted && !pull.has_room)
+    /// Takes room in the budget for the announced messages, in the order announced.
+    fn request_room(&mut self, now: Instant, budget: &mut Budget) {
+        let name = self.budget_name();
+        while !self.waits_for_room
+            && let Some(fetch) =
+                self.fetches.iter_mut().find(|fetch| fetch.wanted && !fetch.has_room)
         {
-            pull.has_room = budget.take(now, name, pull.announced.len());
-            self.waits = !pull.has_room;
+            fetch.has_room = budget.take(now, name, fetch.announced.len());
+            self.waits_for_room = !fetch.has_room;
         }
     }
 
-    /// The first message without room has it now.
-    pub(super) fn admitted(&mut self) {
-        self.waits = false;
-        if let Some(pull) = self.pulls.iter_mut().find(|pull| pull.wanted && !pull.has_room) {
-            pull.has_room = true;
+    /// Notes that the budget has granted the room that a fetch waited for.
+    pub(super) fn room_granted(&mut self) {
+        self.waits_for_room = false;
+        if let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.wanted && !fetch.has_room) {
+            fetch.has_room = true;
         }
     }
 
-    /// What the budget calls this connection.
-    const fn name(&self) -> u32 {
-        (self.name >> 32) as u32
+    /// The number of this connection in the budget: its slot.
+    const fn budget_name(&self) -> u32 {
+        (self.first_id >> 32) as u32
     }
 
-    /// Asks for as much of what was announced as there is room for.
-    fn ask(&mut self, reads: u16, world: &mut World<'_>) -> Result<(), PostError> {
-        self.drop_done();
-        for pull in &mut self.pulls {
-            if !pull.has_room && pull.wanted {
+    /// Posts Reads of the announced messages, as far as there is room.
+    fn post_reads(&mut self, reads: u16, engine: &mut Engine<'_>) -> Result<(), PostError> {
+        self.drop_finished();
+        for fetch in &mut self.fetches {
+            if !fetch.has_room && fetch.wanted {
                 return Ok(());
             }
-            while pull.left() > 0 && self.behind < BEHIND {
-                let free = reads.saturating_sub(self.asked.len() as u16);
+            while fetch.left() > 0 && self.posted < MAX_POSTED {
+                let free = reads.saturating_sub(self.reads.len() as u16);
                 if free == 0 {
                     return Ok(());
                 }
-                let len = pull.room(self.pd, free, world)?.min(CHUNK) as u32;
-                // Reads are answered in the order of messages: those behind wait as well.
-                let Some((at, _)) = pull.into.filter(|_| len > 0) else { return Ok(()) };
-                let into = Sge { stag: at.stag, addr: pull.asked as u64, len };
-                let addr = pull.place.address.wrapping_add(pull.asked as u64);
-                let from = Remote { stag: Stag(pull.place.tag), addr };
-                let request = SendRequest::new(self.name | READ, SendOp::Read(from), into);
-                world.rnic.post_send(self.qp, request)?;
-                self.asked.push_back(len);
-                pull.asked += len as usize;
-                self.behind += 1;
+                let len = fetch.room(self.pd, free, engine)?.min(CHUNK) as u32;
+                // Reads complete in the order of messages, so later messages wait as well.
+                let Some((at, _)) = fetch.into.filter(|_| len > 0) else { return Ok(()) };
+                let into = Sge { stag: at.stag, addr: fetch.requested as u64, len };
+                let addr = fetch.location.address.wrapping_add(fetch.requested as u64);
+                let from = Remote { stag: Stag(fetch.location.stag), addr };
+                let request = SendRequest::new(self.first_id | READ_ID, SendOp::Read(from), into);
+                engine.rnic.post_send(self.qp, request)?;
+                self.reads.push_back(len);
+                fetch.requested += len as usize;
+                self.posted += 1;
             }
         }
         Ok(())
@@ -451,91 +462,100 @@ impl Pair {
         now: Instant,
         stream: &mut Stream,
         memory: &dyn Slices,
-        world: &mut World<'_>,
+        engine: &mut Engine<'_>,
     ) -> Result<(), PostError> {
         let mut at = HEADER;
         while let Some(front) = stream.front(now) {
             let len = front.header.len() + front.message.len();
-            if at + len > self.room {
+            if at + len > self.send_bytes {
                 break;
             }
-            let to = self.span(SLOTS + self.next, at, len);
+            let to = self.span(BUFFERS + self.next_buffer, at, len);
             let header = Span { len: front.header.len() as u32, ..to };
-            put(world.regions, header, front.header)?;
+            write(engine.regions, header, front.header)?;
             let offset = to.offset + front.header.len() as u64;
-            copy_message(world.regions, Span { offset, ..to }, front.message, memory)?;
+            copy_message(engine.regions, Span { offset, ..to }, front.message, memory)?;
             at += len;
             stream.written(len);
         }
-        self.send(Kind::Frames, at - HEADER, world)
+        self.send(SendKind::Eager, at - HEADER, engine)
     }
 
-    /// Shows the peer the next frame's message, unless there is too much that it has not read yet.
+    /// Announces the message of the next frame. False if the peer has to finish others first.
     fn announce(
         &mut self,
         now: Instant,
         stream: &mut Stream,
-        world: &mut World<'_>,
+        engine: &mut Engine<'_>,
     ) -> Result<bool, PostError> {
         let Some(front) = stream.front(now) else { return Ok(false) };
         let len = front.message.len();
-        if !self.talk.may_announce() || self.unread + len > MOST_UNREAD {
+        if !self.flow.may_announce() || self.unfinished + len > MAX_UNFINISHED {
             return Ok(false);
         }
         let whole = ANNOUNCEMENT - HEADER + front.header.len();
-        put(
-            world.regions,
-            self.span(SLOTS + self.next, ANNOUNCEMENT, front.header.len()),
+        write(
+            engine.regions,
+            self.span(BUFFERS + self.next_buffer, ANNOUNCEMENT, front.header.len()),
             front.header,
         )?;
         let Some(message) = stream.take_front() else { return Ok(false) };
-        let number = world.regions.say(message).ok_or(PostError::NoRoom)?;
+        let number = engine.regions.say(message).ok_or(PostError::NoRoom)?;
         let access = Access { local_write: false, remote_read: true, ..Access::LOCAL };
-        let stag = world.rnic.register(self.pd, number, 0, len as u64, access);
-        let at = Registered { number, stag: stag.inspect_err(|_| hush(number, world))? };
-        self.shown.push_back(Shown { at, len });
-        self.unread += len;
-        let place = Place { tag: at.stag.0, address: 0 }.octets();
-        put(world.regions, self.span(SLOTS + self.next, HEADER, place.len()), &place)?;
-        self.send(Kind::Announcement, whole, world)?;
+        let stag = engine.rnic.register(self.pd, number, 0, len as u64, access);
+        let at = Registration { number, stag: stag.inspect_err(|_| take_back(number, engine))? };
+        self.announcements.push_back(Announcement { at, len });
+        self.unfinished += len;
+        let location = Location { stag: at.stag.0, address: 0 }.to_bytes();
+        write(
+            engine.regions,
+            self.span(BUFFERS + self.next_buffer, HEADER, location.len()),
+            &location,
+        )?;
+        self.send(SendKind::Rendezvous, whole, engine)?;
         Ok(true)
     }
 
-    /// Sends what is in the next send buffer: a note, and `len` bytes behind it.
-    fn send(&mut self, kind: Kind, len: usize, world: &mut World<'_>) -> Result<(), PostError> {
-        let note = self.talk.say(kind);
-        let slot = SLOTS + self.next;
-        self.next = (self.next + 1) % SLOTS;
+    /// Posts a Send of the next send buffer: a header, and the `len` bytes that lie behind it.
+    fn send(
+        &mut self,
+        kind: SendKind,
+        len: usize,
+        engine: &mut Engine<'_>,
+    ) -> Result<(), PostError> {
+        let header = self.flow.next_header(kind);
+        let slot = BUFFERS + self.next_buffer;
+        self.next_buffer = (self.next_buffer + 1) % BUFFERS;
         let span = self.span(slot, 0, HEADER);
-        put(world.regions, span, &note.octets())?;
-        let from = Sge { stag: self.slots.stag, addr: span.offset, len: (HEADER + len) as u32 };
-        world
+        write(engine.regions, span, &header.to_bytes())?;
+        let from = Sge { stag: self.buffers.stag, addr: span.offset, len: (HEADER + len) as u32 };
+        engine
             .rnic
-            .post_send(self.qp, SendRequest::new(self.name, SendOp::Send, from).unsignaled())?;
-        self.behind = if self.asked.is_empty() { 0 } else { self.behind + 1 };
+            .post_send(self.qp, SendRequest::new(self.first_id, SendOp::Send, from).unsignaled())?;
+        self.posted = if self.reads.is_empty() { 0 } else { self.posted + 1 };
         Ok(())
     }
 }
 
-/// The peer does not need a message any more.
-fn unshow(shown: Shown, world: &mut World<'_>) {
-    // It was registered when it was shown.
-    let _ = world.rnic.deregister(shown.at.stag);
-    hush(shown.at.number, world);
+/// Closes a message to the peer, which does not need it any more.
+fn withdraw(announcement: Announcement, engine: &mut Engine<'_>) {
+    // This does not fail: the message was registered when it was announced.
+    let _ = engine.rnic.deregister(announcement.at.stag);
+    take_back(announcement.at.number, engine);
 }
 
-/// Takes a message back that peers could read.
-fn hush(number: u64, world: &mut World<'_>) {
-    if let Some(message) = world.regions.said(number) {
-        world.released.extend(message.slices);
+/// Takes a message out of the engine and releases its slices.
+fn take_back(number: u64, engine: &mut Engine<'_>) {
+    if let Some(message) = engine.regions.said(number) {
+        engine.released.extend(message.slices);
     }
 }
 
-fn put(regions: &mut Regions, span: Span, bytes: &[u8]) -> Result<(), PostError> {
+fn write(regions: &mut Regions, span: Span, bytes: &[u8]) -> Result<(), PostError> {
     regions.write(span, bytes).map_err(|_| PostError::Invalid)
 }
 
-/// Copies a message to where `to` begins.
+/// Copies a message to the beginning of `to`.
 fn copy_message(
     regions: &mut Regions,
     mut to: Span,
@@ -544,7 +564,7 @@ fn copy_message(
 ) -> Result<(), PostError> {
     let slices = message.slices.iter().map(|&slice| memory.bytes(slice));
     for part in std::iter::once(&message.bytes[..]).chain(slices) {
-        put(regions, Span { len: part.len() as u32, ..to }, part)?;
+        write(regions, Span { len: part.len() as u32, ..to }, part)?;
         to.offset += part.len() as u64;
     }
     Ok(())

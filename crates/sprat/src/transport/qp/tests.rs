@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use sprat_proto::rdma::{
     Access, ConnectOptions, Pd, QpOptions, RecvRequest, SendOp, SendRequest, Sge, Stag,
 };
-use sprat_proto::rpc::notes::{Hello, Kind as Says, Note, Place};
+use sprat_proto::rpc::over_qp::{Hello, Location, SendHeader, SendKind};
 use sprat_proto::rpc::{Event, Message};
 use sprat_proto::time::SECOND;
 
@@ -39,7 +39,7 @@ fn a_crc_is_left_out_if_neither_side_asks() {
         let session = client.connect(NOW, &to).expect("loopback");
         let replies = exchange(&mut server, &mut client, session, &requests);
         assert!(replies.into_values().eq(requests.iter().cloned()), "{ours} {theirs}");
-        // Only without it is a message read to its place.
+        // Only without a CRC is a message received directly into its memory.
         let bare = !ours.is_empty() && !theirs.is_empty();
         for side in [&client, &server] {
             assert_eq!(side.carrier.core.counters().direct > 5_000_000, bare, "{ours} {theirs}");
@@ -47,7 +47,7 @@ fn a_crc_is_left_out_if_neither_side_asks() {
     }
 }
 
-/// A peer that speaks iWARP well and says what a test wants.
+/// A peer that speaks iWARP correctly and sends whatever a test gives it.
 struct Hostile {
     core: Core,
     pd: Pd,
@@ -87,7 +87,7 @@ impl Hostile {
         };
         let qp = core.rnic().create_qp(options).expect("the first");
         for _ in 0..1000 {
-            let into = Sge { stag, addr: 0, len: SLOT as u32 };
+            let into = Sge { stag, addr: 0, len: BUFFER_BYTES as u32 };
             core.rnic().post_recv(qp, RecvRequest::new(0, into)).expect("room");
         }
         core.events().connections.insert(qp, State::Idle);
@@ -113,12 +113,12 @@ impl Hostile {
 
     fn send(&mut self, send: &[u8]) {
         let request = SendRequest::new(0, SendOp::Send, send.to_vec()).unsignaled();
-        // The server may have hung up meanwhile.
+        // The server may have disconnected meanwhile.
         let _ = self.core.rnic().post_send(self.qp, request);
     }
 
-    /// Says all this; the server hangs up, on this peer alone.
-    fn sent_away(mut self, server: &mut Rdma, at: &Locator, sends: &[Vec<u8>]) {
+    /// SendKind all this; the server hangs up, on this peer alone.
+    fn expect_disconnect(mut self, server: &mut Rdma, at: &Locator, sends: &[Vec<u8>]) {
         let bad = server.counters.bad_field;
         for send in sends {
             self.send(send);
@@ -133,11 +133,11 @@ impl Hostile {
     }
 }
 
-fn note(kind: Says, granted: u16, finished: u16, rest: &[u8]) -> Vec<u8> {
-    [&Note { kind, granted, finished }.octets()[..], rest].concat()
+fn send(kind: SendKind, granted: u16, finished: u16, rest: &[u8]) -> Vec<u8> {
+    [&SendHeader { kind, granted, finished }.to_bytes()[..], rest].concat()
 }
 
-/// A frame's header: DATA to the server, of so many bytes.
+/// The header of a frame: DATA to the server with a message of `len` bytes.
 fn header(seq: u32, len: u32) -> Vec<u8> {
     let mut header = vec![0; 32];
     header[0] = 1 << 5 | 1;
@@ -147,12 +147,12 @@ fn header(seq: u32, len: u32) -> Vec<u8> {
 }
 
 fn announcement(stag: Stag, address: u64, header: &[u8]) -> Vec<u8> {
-    let place = Place { tag: stag.0, address }.octets();
-    note(Says::Announcement, 0, 0, &[&place[..], header].concat())
+    let place = Location { stag: stag.0, address }.to_bytes();
+    send(SendKind::Rendezvous, 0, 0, &[&place[..], header].concat())
 }
 
-fn greeting() -> Vec<u8> {
-    Hello { receives: 16, octets: 16_384 }.octets().to_vec()
+fn hello() -> Vec<u8> {
+    Hello { receives: 16, receive_bytes: 16_384 }.to_bytes().to_vec()
 }
 
 #[test]
@@ -160,55 +160,55 @@ fn a_peer_that_breaks_a_rule_loses_its_own_connection() {
     let (mut server, at) = server::<Pairs>();
     let frame = [header(1, 4), vec![9; 4]].concat();
     let cases: Vec<(&str, Vec<Vec<u8>>)> = vec![
-        ("no note", vec![vec![]]),
-        ("half a note", vec![vec![1, 0, 0]]),
+        ("an empty Send", vec![vec![]]),
+        ("half a header of a Send", vec![vec![1, 0, 0]]),
         ("no such kind", vec![vec![9; 20]]),
-        ("no frame", vec![note(Says::Frames, 0, 0, &[0xff; 40])]),
-        ("half a frame", vec![note(Says::Frames, 0, 0, &frame[..34])]),
-        ("half a header", vec![note(Says::Frames, 0, 0, &frame[..31])]),
-        ("more receives than it has", vec![note(Says::Frames, 1, 0, &frame)]),
-        ("what was never announced is finished", vec![note(Says::Nothing, 0, 1, &[])]),
-        ("an announcement without a place", vec![note(Says::Announcement, 0, 0, &[0; 15])]),
+        ("no frame", vec![send(SendKind::Eager, 0, 0, &[0xff; 40])]),
+        ("half a frame", vec![send(SendKind::Eager, 0, 0, &frame[..34])]),
+        ("half a header", vec![send(SendKind::Eager, 0, 0, &frame[..31])]),
+        ("more receives than it has", vec![send(SendKind::Eager, 1, 0, &frame)]),
+        ("what was never announced is finished", vec![send(SendKind::Credits, 0, 1, &[])]),
+        ("an announcement without a place", vec![send(SendKind::Rendezvous, 0, 0, &[0; 15])]),
         ("an announcement without a header", vec![announcement(Stag(1), 0, &[])]),
         ("an announcement of nothing", vec![announcement(Stag(1), 0, &header(1, 0))]),
         ("an announcement of too much", vec![announcement(Stag(1), 0, &header(1, (16 << 20) + 1))]),
         ("a tag that names nothing", vec![announcement(Stag(0x1234), 0, &header(1, 100_000))]),
         ("an address that wraps", vec![announcement(Stag(0x1234), u64::MAX, &header(1, 16 << 20))]),
-        ("more Sends than receives", vec![note(Says::Frames, 0, 0, &frame); 400]),
+        ("more Sends than receives", vec![send(SendKind::Eager, 0, 0, &frame); 400]),
     ];
     for (what, sends) in cases {
-        assert!(server.live.is_empty(), "before: {what}");
-        Hostile::connect(&mut server, greeting()).sent_away(&mut server, &at, &sends);
+        assert!(server.live().is_empty(), "before: {what}");
+        Hostile::connect(&mut server, hello()).expect_disconnect(&mut server, &at, &sends);
     }
 }
 
 #[test]
 fn what_is_announced_must_be_there() {
     let (mut server, at) = server::<Pairs>();
-    let hostile = Hostile::connect(&mut server, greeting());
+    let hostile = Hostile::connect(&mut server, hello());
     let beyond = announcement(hostile.stag, (1 << 20) - 100, &header(1, 101));
-    hostile.sent_away(&mut server, &at, &[beyond]);
+    hostile.expect_disconnect(&mut server, &at, &[beyond]);
     let many: Vec<_> = {
-        let hostile = Hostile::connect(&mut server, greeting());
+        let hostile = Hostile::connect(&mut server, hello());
         let one = announcement(hostile.stag, 0, &header(1, 1 << 20));
         drop(hostile);
         vec![one; 100]
     };
-    Hostile::connect(&mut server, greeting()).sent_away(&mut server, &at, &many);
+    Hostile::connect(&mut server, hello()).expect_disconnect(&mut server, &at, &many);
 }
 
 #[test]
-fn strangers_are_refused_and_told_which_version_we_speak() {
+fn a_peer_without_our_hello_is_refused_and_learns_our_version() {
     let (mut server, at) = server::<Pairs>();
-    let mut other = greeting();
+    let mut other = hello();
     other[4] = 2;
-    for (count, hello) in [Vec::new(), b"hello".to_vec(), other].into_iter().enumerate() {
-        let mut hostile = Hostile::connect(&mut server, hello);
+    for (count, private_data) in [Vec::new(), b"hello".to_vec(), other].into_iter().enumerate() {
+        let mut hostile = Hostile::connect(&mut server, private_data);
         let State::Rejected { private_data, .. } = hostile.state() else {
             panic!("{:?}", hostile.state())
         };
-        assert_eq!(private_data, greeting());
-        assert_eq!(server.carrier.counters.strangers, count as u64 + 1);
+        assert_eq!(private_data, hello());
+        assert_eq!(server.carrier.counters.bad_hello, count as u64 + 1);
     }
     serves(&mut server, &at);
 }
@@ -218,21 +218,21 @@ fn what_is_no_start_up_is_counted() {
     let (mut server, at) = server::<Pairs>();
     let (_, to) = server.carrier.listener.expect("it listens");
     for count in 1..3 {
-        let mut stranger = TcpStream::connect(to).expect("loopback");
-        stranger.write_all(b"GET / HTTP/1.1\r\n\r\nHost: localhost\r\n\r\n").expect("written");
+        let mut peer = TcpStream::connect(to).expect("loopback");
+        peer.write_all(b"GET / HTTP/1.1\r\n\r\nHost: localhost\r\n\r\n").expect("written");
         assert!((0..20_000_000).any(|_| {
             echo(&mut server);
             server.carrier.counters.bad_start == count
         }));
     }
-    assert!(server.live.is_empty());
+    assert!(server.live().is_empty());
     serves(&mut server, &at);
 }
 
 #[test]
-fn whoever_says_nothing_sent_away() {
+fn a_silent_peer_expect_disconnect() {
     let (mut server, at) = server::<Pairs>();
-    let mut hostile = Hostile::connect(&mut server, greeting());
+    let mut hostile = Hostile::connect(&mut server, hello());
     let late = NOW.after(SILENCE_NS);
     assert_eq!(server.first_deadline, late);
     server.tick(late);
@@ -262,13 +262,14 @@ fn a_closed_session_gives_everything_back() {
         );
     }
     for core in [&mut client.carrier.core, &mut server.carrier.core] {
-        // A number that is free again is the first: nothing else is registered.
+        // The domain gets a number that a closed connection had, and deallocates only if nothing
+        // of that connection is left.
         let pd = core.rnic().alloc_pd().expect("room");
         assert_eq!(core.rnic().dealloc_pd(pd), Ok(()));
     }
 }
 
-/// Slice n is 100,000 bytes that n begins.
+/// The memory of slices: slice n is 100,000 bytes that the seed n makes.
 struct Blocks(Vec<Vec<u8>>);
 
 impl Slices for Blocks {
@@ -301,7 +302,7 @@ fn a_slice_is_kept_until_the_peer_has_read_it_or_is_gone() {
                     answered = true;
                 }
                 server.output(NOW, &blocks);
-                assert!(server.released().is_none(), "nobody has read them all");
+                assert!(server.released().is_none(), "not all of them are read");
                 if answered && !reads {
                     client.close(NOW, session);
                 }
@@ -326,12 +327,11 @@ fn a_slice_is_kept_until_the_peer_has_read_it_or_is_gone() {
 
 #[test]
 fn hostile_regions_are_their_own() {
-    // The domain of each connection is its own: a tag that one peer learned is none on another's
-    // stream.
+    // Each connection has a domain of its own, so a tag that one peer learned is invalid on the
+    // connection of another.
     let (mut server, _) = server::<Pairs>();
-    let (a, b) =
-        (Hostile::connect(&mut server, greeting()), Hostile::connect(&mut server, greeting()));
-    let domain = |slot| server.at_slot(slot).expect("connected").wire.pair.domain();
+    let (a, b) = (Hostile::connect(&mut server, hello()), Hostile::connect(&mut server, hello()));
+    let domain = |slot| server.link(slot).expect("connected").wire.pair.domain();
     let [first, second] = [0, 1].map(domain);
     assert_ne!(first, second);
     assert!(a.region == b.region && a.pd == b.pd, "each hostile peer has an engine of its own");

@@ -1,4 +1,5 @@
-//! Accepting: up to the limit, and without spinning when the machine has no descriptor left.
+//! Accepting connections: up to the limit, and with a pause when the machine has no descriptor
+//! left.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -17,7 +18,7 @@ const PER_TURN: usize = 64;
 const PAUSE_NS: u64 = 100 * MS;
 
 impl Tcp {
-    /// Accepts whoever waits.
+    /// Accepts the connections that wait.
     pub(super) fn accept(&mut self, now: Instant) {
         for _ in 0..PER_TURN {
             if self.is_full() {
@@ -25,26 +26,26 @@ impl Tcp {
             }
             let Some(listener) = &self.carrier.listener else { return };
             match net::accept_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.welcome(now, socket),
+                Ok(socket) => self.accepted(now, socket),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     return self.carrier.pause_accepting(now.after(PAUSE_NS));
                 }
-                // This one is gone already; there may be others.
+                // This connection has ended already; there may be others.
                 Err(_) => {}
             }
         }
     }
 
-    fn welcome(&mut self, now: Instant, socket: OwnedFd) {
+    fn accepted(&mut self, now: Instant, socket: OwnedFd) {
         // A socket that cannot be tuned has ended already.
         if connection::tune(socket.as_fd(), self.carrier.busy_poll_us).is_err() {
             return;
         }
-        let slot = self.place_accepted(now, Socket::new(socket));
-        // It has probably said something already.
+        let slot = self.insert_accepted(now, Socket::new(socket));
+        // It has probably sent a request already.
         self.carrier.ready.push_back(slot);
-        self.settle(slot);
+        self.stream_changed(slot);
     }
 }
 
@@ -59,7 +60,7 @@ impl Sockets {
         }
     }
 
-    /// Accepts again, now that there is room or time has passed.
+    /// Ends a pause: there is room again, or its time has passed.
     pub(super) fn resume_accepting(&mut self) {
         if let Some(listener) = &mut self.listener
             && listener.paused_until.take().is_some()

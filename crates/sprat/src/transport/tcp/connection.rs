@@ -1,4 +1,4 @@
-//! One connection: a socket below the machine that speaks on it.
+//! One connection: a socket, and the reads and writes of its frames.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,19 +19,20 @@ use crate::transport::framed::Link;
 
 /// The most parts in one gathering write.
 const PARTS: usize = 64;
-/// Silence after which the kernel asks whether the peer is still there, and how long it may take to
-/// answer.
+/// Silence after which the kernel probes the peer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// The time between two probes.
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(2);
+/// The probes without an answer after which the connection ends.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// A connection's socket.
+/// The socket of a connection.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(super) socket: OwnedFd,
-    /// It took no more: wait until it is writable.
+    /// The last write was cut short: wait until the socket is writable.
     pub(super) blocked: bool,
-    /// What the epoll reports now.
+    /// The events that epoll reports for the socket now.
     pub(super) interest: EventFlags,
 }
 
@@ -41,25 +42,24 @@ impl Socket {
     }
 }
 
-/// What came of a read.
+/// The result of a read.
 pub(super) enum Read {
-    /// So many bytes are in the buffer.
+    /// The buffer has this many bytes.
     Bytes(usize),
-    /// So many bytes were added to a long message, which is whole now if there is an event.
+    /// A long message has this many bytes more. If it is whole now, there is an event.
     Body(Option<Event<'static>>, usize),
-    /// Nothing has come.
+    /// The socket has no input.
     Nothing,
-    /// The peer is gone.
+    /// The connection has ended.
     End,
 }
 
 impl Link<Socket> {
-    /// Reads once: into the message that is coming, or into `buffer`.
+    /// Reads once: into the message of which a part has arrived, or into `buffer`.
     pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8], ids: &mut Ids) -> Read {
         let (result, body) = match self.stream.body() {
             None => (rustix::io::read(&self.wire.socket, buffer), false),
-            // The capacity is what the message needs, unless the allocator gave more than it was
-            // asked for.
+            // The spare capacity is the room, unless the allocator gave more than requested.
             Some((body, room)) if body.capacity() - body.len() == room => {
                 (rustix::io::read(&self.wire.socket, spare_capacity(body)), true)
             }
@@ -80,7 +80,7 @@ impl Link<Socket> {
         }
     }
 
-    /// Writes once, as much as there is and the socket takes, up to `work` bytes.
+    /// Writes once, up to `work` bytes.
     pub(super) fn write(&mut self, now: Instant, memory: &dyn Slices, work: usize) {
         let mut parts = ArrayVec::<&[u8], PARTS>::new();
         self.stream.output(now, memory, work, &mut parts);
@@ -110,14 +110,14 @@ impl Link<Socket> {
         }
     }
 
-    /// Tells a peer of another version why it is sent away, if the socket takes that now.
-    pub(super) fn say_farewell(&self) {
-        if let Some(bytes) = self.stream.farewell() {
+    /// Sends a peer of another version the RESET that says so, if the socket takes it now.
+    pub(super) fn send_reset(&self) {
+        if let Some(bytes) = self.stream.reset_frame() {
             let _ = net::send(&self.wire.socket, &bytes, SendFlags::NOSIGNAL);
         }
     }
 
-    /// What its epoll should report.
+    /// The events that epoll should report for the socket.
     pub(super) fn wanted_interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
         if self.stream.ended().is_some() {
@@ -133,7 +133,7 @@ impl Link<Socket> {
     }
 }
 
-/// A socket for `addr`'s family that does not block.
+/// Opens a non-blocking socket of the family of `addr`.
 pub(super) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     Ok(net::socket_with(
@@ -168,7 +168,8 @@ pub(super) fn begin(
     Err(last)
 }
 
-/// Small messages leave at once; a peer whose machine has gone is noticed within half a minute.
+/// Sets the options of a connection's socket: small messages leave at once, and a peer whose
+/// machine is gone is noticed within half a minute.
 pub(super) fn tune(socket: BorrowedFd<'_>, busy_poll_us: Option<u32>) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;

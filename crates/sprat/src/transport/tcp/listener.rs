@@ -1,4 +1,4 @@
-//! A socket that listens.
+//! The listening socket of a TCP transport.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,14 +9,15 @@ use sprat_proto::Instant;
 
 use super::connection;
 
-/// How many connections wait in the kernel to be accepted.
+/// The most connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
     pub(super) local: SocketAddr,
-    /// While it is out of the epoll: when to try again, or never before a connection ends.
+    /// Present while the socket is out of epoll: the time to try again, or
+    /// [`Instant::NEVER`] if a connection has to end first.
     pub(super) paused_until: Option<Instant>,
 }
 

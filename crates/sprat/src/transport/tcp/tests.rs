@@ -24,8 +24,8 @@ fn tiny_send_buffers_only_make_it_slower() {
     sockopt::set_socket_send_buffer_size(listener, 1).expect("set");
     let mut client = client::<Sockets>();
     let session = client.connect(NOW, &at).expect("connects");
-    let slot = client.live[0];
-    let socket = &client.at_slot(slot).expect("there").wire.socket;
+    let slot = client.live()[0];
+    let socket = &client.link(slot).expect("there").wire.socket;
     sockopt::set_socket_send_buffer_size(socket, 1).expect("set");
     let requests: Vec<_> =
         (0..40).map(|i| bytes(i, if i % 10 == 0 { 300_000 } else { i * 50 })).collect();
@@ -39,12 +39,12 @@ fn a_connection_that_never_opens_is_given_up() {
     let (_server, at) = server::<Sockets>();
     let mut client = client::<Sockets>();
     let session = client.connect(NOW, &at).expect("begun");
-    let slot = client.live[0];
+    let slot = client.live()[0];
     let until = client.first_deadline;
     client.request(NOW, session, 1, &mut Message::default(), Instant::NEVER).expect("taken");
     // As if the answer to the first packet were still missing.
     let left = VecDeque::new();
-    client.at_slot(slot).expect("there").connecting = Some(Connecting { left, until });
+    client.link(slot).expect("there").connecting = Some(Connecting { left, until });
     let mut seen = Vec::new();
     client.first_deadline = until;
     client.tick(until);
@@ -64,38 +64,38 @@ fn garbage_at_the_port_harms_only_itself() {
     let mut noise = vec![0; 100_000];
     rng.fill(&mut noise);
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &wrong_field, &noise, b"\0", b"\x21\x00"] {
-        let mut stranger = TcpStream::connect(("127.0.0.1", port(&at))).expect("connects");
+        let mut peer = TcpStream::connect(("127.0.0.1", port(&at))).expect("connects");
         // It may be sent away before all of it is written.
-        let _ = stranger.write_all(garbage);
+        let _ = peer.write_all(garbage);
         let replies = exchange(&mut server, &mut client, session, &[bytes(5, 50)]);
         assert_eq!(replies[&0], bytes(5, 50));
-        drop(stranger);
+        drop(peer);
     }
     for _ in 0..1_000_000 {
         echo(&mut server);
-        if server.counters.accepted == 6 && server.live.len() == 1 {
+        if server.counters.accepted == 6 && server.live().len() == 1 {
             break;
         }
     }
     let counters = server.counters;
-    assert_eq!((server.live.len(), counters.accepted), (1, 6));
+    assert_eq!((server.live().len(), counters.accepted), (1, 6));
     assert!(counters.bad_version >= 2 && counters.bad_field >= 1, "{counters:?}");
 }
 
 #[test]
-fn a_client_of_another_version_is_told() {
+fn a_client_of_another_version_gets_a_reset() {
     let (mut server, at) = server::<Sockets>();
-    let mut stranger = TcpStream::connect(("127.0.0.1", port(&at))).expect("connects");
-    stranger.write_all(&[0x41; 32]).expect("written");
+    let mut peer = TcpStream::connect(("127.0.0.1", port(&at))).expect("connects");
+    peer.write_all(&[0x41; 32]).expect("written");
     for _ in 0..1_000_000 {
         echo(&mut server);
         if server.counters.bad_version == 1 {
             break;
         }
     }
-    let mut told = [0; 32];
-    stranger.read_exact(&mut told).expect("a RESET");
-    assert_eq!((told[0], told[1], told[19]), (0x2e, 0x01, 2));
+    let mut reset = [0; 32];
+    peer.read_exact(&mut reset).expect("a RESET");
+    assert_eq!((reset[0], reset[1], reset[19]), (0x2e, 0x01, 2));
 }
 
 #[test]
@@ -112,12 +112,12 @@ fn silent_and_half_closed_connections_are_ended() {
     assert_eq!(due, NOW.after(SILENCE_NS));
     server.tick(due);
     assert!(server.event(due).is_none());
-    assert_eq!((server.live.len(), server.counters.silent, server.deadline()), (0, 1, None));
+    assert_eq!((server.live().len(), server.counters.silent, server.deadline()), (0, 1, None));
     drop(silent);
 }
 
 #[test]
-fn beyond_the_limit_nobody_is_accepted_until_someone_leaves() {
+fn a_full_transport_accepts_again_after_a_connection_ends() {
     let (mut server, at) = server_at::<Sockets>(
         "127.0.0.1",
         "",
@@ -139,8 +139,8 @@ fn beyond_the_limit_nobody_is_accepted_until_someone_leaves() {
             turn(client, NOW, seen);
         }
     }
-    assert_eq!((served, server.live.len(), server.carrier.accept_errors), (2, 2, 1));
-    assert!(!readable(&server), "who waits to be accepted does not keep it awake");
+    assert_eq!((served, server.live().len(), server.carrier.accept_errors), (2, 2, 1));
+    assert!(!readable(&server), "a connection that waits in the kernel does not wake it");
     let first = seen.iter().position(|s| !s.is_empty()).expect("one was served");
     clients[first].close(NOW, sessions[first]);
     for _ in 0..1_000_000 {
@@ -167,7 +167,7 @@ fn a_pause_after_running_out_of_descriptors_ends_by_itself() {
         turn(&mut client, NOW, &mut seen);
         echo(&mut server);
     }
-    assert_eq!((server.live.len(), server.deadline()), (0, Some(NOW.after(5))));
+    assert_eq!((server.live().len(), server.deadline()), (0, Some(NOW.after(5))));
     server.tick(NOW.after(5));
     until(&mut server, &mut client, &mut seen, 1);
     assert_eq!(seen, [Seen::Response(0, Vec::new())]);
@@ -184,7 +184,7 @@ fn a_peer_that_asks_and_never_listens_is_not_read_for_ever() {
     let (mut served, mut idle) = (0, 0);
     while idle < 20_000 {
         // The client writes, but does not read.
-        if client.live.len() == 1 && client.carrier.waiting > 0 {
+        if client.live().len() == 1 && client.carrier.waiting > 0 {
             client.input(NOW);
         }
         client.output(NOW, &());

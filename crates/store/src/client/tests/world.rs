@@ -202,8 +202,13 @@ impl World {
     fn ask(&mut self, request: Vec<u8>) -> Option<Vec<u8>> {
         self.asks += 1;
         let caller = Caller { transport: 0, rpc: ServerRpc(self.asks) };
-        let reply =
-            self.coordinator.request(self.now, caller, Payload::Owned(request), Instant::NEVER);
+        let reply = crate::testing::request(
+            &mut self.coordinator,
+            self.now,
+            caller,
+            Payload::Owned(request),
+            Instant::NEVER,
+        );
         reply.map(|message| message.bytes)
     }
 
@@ -281,9 +286,13 @@ impl World {
                 }
                 let caller = Caller { transport: 0, rpc: ServerRpc(asked) };
                 let payload = Payload::Owned(request);
-                if let Some(message) =
-                    self.coordinator.request(self.now, caller, payload, Instant::NEVER)
-                {
+                if let Some(message) = crate::testing::request(
+                    &mut self.coordinator,
+                    self.now,
+                    caller,
+                    payload,
+                    Instant::NEVER,
+                ) {
                     self.replied(asked, message.bytes);
                 }
                 return;

@@ -138,7 +138,13 @@ fn what_the_disk_has_not_been_handed_is_given_up_too() {
     w.disk_stalls = true;
     let first = w.ask(lease.clone());
     let second = Caller { transport: 0, rpc: ServerRpc(first + 1) };
-    let reply = w.coordinator.request(w.now, second, Payload::Owned(lease), Instant::NEVER);
+    let reply = crate::testing::request(
+        &mut w.coordinator,
+        w.now,
+        second,
+        Payload::Owned(lease),
+        Instant::NEVER,
+    );
     assert!(reply.is_none(), "it waits for the disk");
     w.disk_full = true;
     w.persist_one();

@@ -8,14 +8,14 @@ use alloc::vec::Vec;
 use sprat_proto::Rng;
 
 const NONE: RejectRules = RejectRules {
-    given_version: crate::types::Version(0),
+    given_version: Version(0),
     doesnt_exist: false,
     exists: false,
     version_le_given: false,
     version_ne_given: false,
 };
 
-/// Writes objects `from..to`, each about a 25th of a segment.
+/// Writes objects `from..to`, each about a 43rd of a segment.
 fn write(world: &mut World, from: u64, to: u64) {
     for n in from..to {
         world.acknowledge(0);
@@ -58,7 +58,7 @@ fn rests_while_there_is_room() {
 #[test]
 fn memory_follows_what_is_live() {
     let mut world = World::new(400, 4096);
-    for _ in 0..400 {
+    for _ in 0..500 {
         write(&mut world, 0, 20);
         while world.cleaner.step(&mut world.memory, STEP) {}
     }
@@ -97,9 +97,11 @@ fn rests_when_nothing_is_dead() {
 #[test]
 fn a_step_is_bounded() {
     let mut world = World::new(8, 1 << 16);
-    for n in 0..3000u64 {
+    let mut rng = Rng::seeded(1);
+    while !world.cleaner.wanted(&world.memory) {
         world.acknowledge(0);
-        world.mutate(&(n % 700).to_be_bytes(), NONE, Change::Write(&[1; 100])).unwrap();
+        let key = rng.below(700).to_be_bytes();
+        world.mutate(&key, NONE, Change::Write(&[1; 100])).unwrap();
     }
     let mut steps = 0;
     loop {

@@ -61,7 +61,7 @@ impl World {
         let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
         let verdict = {
             let Memory { results, log, .. } = &mut self.memory;
-            results.check(Instant::ZERO, once, |at| log.dead(at, COMPLETION))
+            results.check(Instant::ZERO, once, |at| log.dead_record(at))
         };
         assert_eq!(verdict, Verdict::New);
         let target = Target { cluster: 0, table: TABLE, rules };
@@ -95,7 +95,7 @@ impl World {
         self.rpc += 1;
         let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
         let Memory { results, log, .. } = &mut self.memory;
-        results.check(Instant::ZERO, once, |at| log.dead(at, COMPLETION));
+        results.check(Instant::ZERO, once, |at| log.dead_record(at));
         let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
         let hash = self.memory.tablets.locate(TABLE, key).unwrap();
         self.memory.mutate(&Mutation { target, once, key, hash, change })
@@ -166,7 +166,8 @@ impl World {
         assert_eq!(self.memory.table.len(), self.objects.len() as u64);
         for (key, (version, value)) in &self.objects {
             let hash = self.memory.tablets.locate(TABLE, key).unwrap();
-            let (_, _, object) = self.memory.find(&target, hash, key).expect("it is there");
+            let (_, at) = self.memory.find(&target, hash, key).expect("it is there");
+            let object = self.memory.log.object(at);
             assert_eq!((object.version, object.value), (*version, &value[..]));
         }
         for (&rpc, &outcome) in &self.outcomes {
@@ -194,30 +195,35 @@ impl World {
             log.seal(slot);
             let segment = &log.slots()[slot as usize];
             assert_eq!(segment.sealed, segment.written);
+            let outcome = |record: Option<Record>, version| {
+                let outcome = |sum| Outcome { status: Status::Ok, version, sum };
+                record.map(|Record { once, sum }| (once.rpc, outcome(sum)))
+            };
             for entry in entry::replay(crc32c, &segment.bytes[..segment.written as usize]) {
                 match entry {
                     Entry::Header(header) => safe_version = safe_version.max(header.safe_version),
-                    Entry::Object(object) => {
+                    Entry::Object(object, record) => {
                         let newest = objects.entry(object.key.to_vec()).or_default();
                         if object.version > newest.0 {
                             *newest = (object.version, object.value.to_vec());
                         }
+                        outcomes.extend(outcome(record, object.version));
                     }
-                    Entry::Tombstone(tombstone) => {
+                    Entry::Tombstone(tombstone, record) => {
                         let newest = removed.entry(tombstone.key.to_vec()).or_default();
                         *newest = tombstone.version.max(*newest);
+                        outcomes.extend(outcome(record, tombstone.version));
                     }
-                    Entry::Completion(completion) if completion.once.rpc > self.ack => {
+                    Entry::Completion(completion) => {
                         outcomes.insert(completion.once.rpc, completion.outcome);
                     }
-                    Entry::Completion(_) => {}
-                    Entry::Group(_) => unreachable!("taken apart"),
                 }
             }
         }
         for version in objects.values().map(|object| object.0).chain(removed.values().copied()) {
             safe_version = safe_version.max(Version(version.0 + 1));
         }
+        outcomes.retain(|&rpc, _| rpc > self.ack);
         objects.retain(|key, object| removed.get(key).is_none_or(|&version| version < object.0));
         assert_eq!(objects, self.objects, "a replay brings back what is there and nothing else");
         assert_eq!(outcomes, self.outcomes);
@@ -389,8 +395,7 @@ fn the_limits_on_keys_and_values() {
     assert_eq!(check_sizes(&[], &[0; MAX_VALUE + 1]), Err(Status::ValueTooLong));
     // The longest object fits into a segment.
     assert!(
-        HEAD + OBJECT + MAX_KEY + MAX_VALUE + COMPLETION
-            < crate::objects::segment::SEGMENT_BYTES as usize / 2
+        OBJECT + MAX_KEY + MAX_VALUE + RECORD < crate::objects::segment::SEGMENT_BYTES as usize / 2
     );
     let mut world = World::new(8, 4096);
     let once = Once { lease: LEASE, rpc: 1, ack: 0 };
@@ -548,10 +553,10 @@ fn writes_are_refused_only_at_the_limit() {
                     let at = (before, log.live_limit(), log.tombstone_bytes());
                     let sizes = (segments, least, most);
                     assert!(!there, "{sizes:?}: {len} bytes replace as many at {at:?}");
-                    let appended = HEAD + OBJECT + key.len() + len as usize + COMPLETION;
-                    let limit = world.memory.log.live_limit_with(appended);
+                    let counted = OBJECT + key.len() + len as usize + COMPLETION;
+                    let limit = world.memory.log.live_limit_with(counted - COMPLETION + RECORD);
                     assert!(
-                        before + appended as u64 > limit,
+                        before + counted as u64 > limit,
                         "refused {len} at {before} of {limit} bytes"
                     );
                     full = true;
@@ -560,7 +565,7 @@ fn writes_are_refused_only_at_the_limit() {
                 Some(_) => {
                     let target = Target { table: TABLE, ..Target::default() };
                     let hash = world.memory.tablets.locate(TABLE, &key).unwrap();
-                    let (_, at, _) = world.memory.find(&target, hash, &key).unwrap();
+                    let (_, at) = world.memory.find(&target, hash, &key).unwrap();
                     lent.extend(world.memory.log.lend(at, OBJECT));
                 }
             }

@@ -27,7 +27,7 @@ impl Pages {
         Self { base: base.unwrap().cast(), len }
     }
 
-    /// The same of a file, which is returned too.
+    /// Maps pages of a file, which is returned too.
     fn of_file(pages: usize) -> (Self, std::os::fd::OwnedFd) {
         let len = pages * PAGE;
         let file = memfd_create("sprat-test", MemfdFlags::CLOEXEC).unwrap();
@@ -39,7 +39,7 @@ impl Pages {
     }
 
     fn protect(&self, rights: MprotectFlags) {
-        // SAFETY: nobody has a reference to this memory.
+        // SAFETY: no reference to this memory exists.
         unsafe { mprotect(self.base.cast(), self.len, rights) }.unwrap();
     }
 
@@ -54,21 +54,21 @@ impl Pages {
         }
     }
 
-    /// The same, and they are free.
+    /// Unmaps the pages.
     fn unmap(&self) {
         // SAFETY: as above.
         unsafe { munmap(self.base.add(PAGE).cast(), self.len - PAGE) }.unwrap();
     }
 
     fn register(&self, writable: bool) -> io::Result<Foreign> {
-        // SAFETY: nobody has a reference to this memory.
+        // SAFETY: no reference to this memory exists.
         unsafe { Foreign::new(self.base, self.len, writable) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no code uses this memory any more.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
 }
@@ -200,7 +200,7 @@ fn an_atomic_changes_one_aligned_word() {
     assert_eq!(memory.atomic(8, &mut |old| old), Ok(7));
     assert_eq!(memory.atomic(4, &mut |old| old), Err(Gone));
     // The address counts, not the place in the registration.
-    // SAFETY: nobody has a reference to this memory.
+    // SAFETY: no reference to this memory exists.
     let odd = unsafe { Foreign::new(pages.base.add(4), 64, true) }.unwrap();
     assert_eq!(odd.atomic(0, &mut |old| old), Err(Gone));
     assert_eq!(odd.atomic(4, &mut |old| old), Ok(7));

@@ -1,4 +1,5 @@
-//! What happens to faults, in processes of their own: ours are errors, others are what they were.
+//! Faults, in processes of their own: those of our routine are errors, others go where they went
+//! before.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -8,7 +9,7 @@ use rustix::process::WaitStatus;
 use super::*;
 use crate::fork::Child;
 
-/// Where nothing can be read or written.
+/// An address that can be neither read nor written.
 fn nowhere() -> *mut u8 {
     // SAFETY: a fresh mapping touches no memory of ours.
     let base = unsafe {
@@ -17,7 +18,7 @@ fn nowhere() -> *mut u8 {
     base.expect("a page can be had").cast()
 }
 
-/// How a process ends that runs `body` and, if that returns true, ends well.
+/// Forks a process that runs `body` and succeeds if that returns true. Returns its status.
 fn end(body: impl FnOnce() -> bool) -> WaitStatus {
     let child = Child::spawn(|| {
         // A process that ends by a fault leaves no dump behind.
@@ -61,7 +62,7 @@ fn install(signal: libc::c_int, handler: usize) {
 }
 
 fn touches(at: *mut u8) {
-    // SAFETY: it is not, and that is what is looked at.
+    // SAFETY: the address is not writable; the test is about just that fault.
     unsafe { at.write_volatile(1) }
 }
 
@@ -94,7 +95,7 @@ fn a_page_is_looked_at_without_a_change() {
     assert_eq!(word, 7);
     static FIXED: u64 = 9;
     let fixed = (&raw const FIXED).cast_mut().cast();
-    // SAFETY: not to be written, which is what is looked at.
+    // SAFETY: the pages may not be written; the test is about just that fault.
     assert_eq!(unsafe { (touch(fixed, false), touch(fixed, true)) }, (Ok(()), Err(Gone)));
     // SAFETY: nothing is there.
     assert_eq!(unsafe { touch(nowhere(), false) }, Err(Gone));
@@ -105,7 +106,7 @@ fn other_faults_end_the_process_as_before() {
     let at = nowhere();
     let ended = end(|| {
         install(libc::SIGSEGV, libc::SIG_DFL);
-        // Forked from a process that may have looked before: as if nobody had.
+        // The parent may have installed the handler; this process begins without it.
         handler::forget();
         look();
         let ours = reads(at) == Err(Gone);

@@ -1,6 +1,6 @@
-//! A ring under a script of what its peer does: he writes descriptors and indices, and we take, put
-//! and flush. Nothing panics, no frame is longer than any can be, and what lies behind the ring's
-//! memory is not touched (or the memory's own checks would panic).
+//! A ring under a script of its peer, which writes descriptors and indices, while this side takes,
+//! puts and flushes. Nothing panics, no frame is longer than the most that a frame may have, and
+//! the memory behind the ring is not touched (or the memory's own checks would panic).
 
 use super::*;
 
@@ -9,7 +9,7 @@ const BUFFERS: usize = 4096;
 const EACH: usize = 128;
 const OCTETS: usize = BUFFERS + (EACH << LOG2);
 
-/// See the file.
+/// Runs a script of the peer's writes and of our operations on one ring.
 pub(crate) fn run(script: &[u8]) {
     let Some((&how, mut script)) = script.split_first() else { return };
     let Ok(region) = Region::anonymous(OCTETS) else { return };

@@ -1,6 +1,6 @@
-//! What a peer may write into a ring while it is in use: each descriptor and index that cannot be,
-//! at both ends, in both directions. A wrong descriptor costs its frame, a wrong index the link;
-//! neither is ever followed.
+//! Impossible descriptors and indices that a peer writes into a ring in use, at both ends and in
+//! both directions. A wrong descriptor costs its frame, a wrong index the link; neither is ever
+//! followed.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn memory() -> Arc<[Region]> {
     [Region::anonymous(END).unwrap()].into()
 }
 
-/// What a good peer writes into a slot: the buffer of it, so much of it in use.
+/// The descriptor that a correct peer writes into a slot: the slot's buffer with `length` bytes.
 fn good(slot: u16, length: u32) -> Descriptor {
     let offset = (BUFFERS + EACH * usize::from(slot)) as u32;
     Descriptor { next: false, region: 0, length, offset }

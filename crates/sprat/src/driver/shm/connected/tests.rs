@@ -1,5 +1,4 @@
-//! How the peer's pidfd is found, and what tests of dead peers need: copies of a peer's sockets
-//! that outlive it.
+//! The pidfd of a peer; and copies of a peer's sockets that outlive it, for tests of dead peers.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

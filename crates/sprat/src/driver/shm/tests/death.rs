@@ -2,6 +2,8 @@
 //! peer has forked. Tests that fork run beside these, so that without this a dead server sometimes
 //! seemed to live (4 of 75 runs).
 
+use std::os::fd::OwnedFd;
+
 use rustix::process::Signal;
 
 use super::*;
@@ -9,8 +11,7 @@ use crate::driver::shm::connected::tests::Copies;
 
 /// The sockets of a driver: of its connections, and of its listener.
 fn sockets(shm: &Shm) -> impl Iterator<Item = BorrowedFd<'_>> {
-    let listener = shm.listener.iter().map(AsFd::as_fd);
-    shm.slots.iter().flatten().map(|c| c.socket.as_fd()).chain(listener)
+    shm.table.sockets().chain(shm.sockets.listener().map(AsFd::as_fd))
 }
 
 fn copies(shm: &Shm) -> Vec<OwnedFd> {
@@ -34,7 +35,7 @@ fn client_of_a_child(directory: &Path) -> (Child, Shm, Addr, Vec<OwnedFd>) {
     let handed = Copies::new();
     let child = Child::spawn(|| {
         let mut server = server(directory, "s");
-        handed.give(server.listener.as_ref().unwrap().as_fd());
+        handed.give(server.sockets.listener().unwrap().as_fd());
         while server.counters.opened == 0 {
             server.recv_burst();
         }
@@ -76,7 +77,7 @@ fn a_client_that_is_dropped_is_dead_whoever_has_its_sockets() {
     let copies = copies(&client);
     client.send(to, &[b"last words"]);
     drop(client);
-    server.look();
+    server.poll_sockets();
     let from = receive_burst(&mut server)[0].0;
     assert_eq!(gone(&mut server), from);
     assert!(server.arm() && is_quiet(&server));
@@ -87,14 +88,14 @@ fn a_client_that_is_dropped_is_dead_whoever_has_its_sockets() {
 fn a_server_that_is_killed_is_dead_whoever_has_its_sockets() {
     let directory = directory();
     let (child, mut client, to, copies) = client_of_a_child(directory.path());
-    client.look();
+    client.poll_sockets();
     assert!(client.arm());
     drop(child);
     assert!(!is_quiet(&client), "its sleep ends");
     client.disarm();
     assert_eq!(gone(&mut client), to);
     assert!(client.arm() && is_quiet(&client));
-    // Its name is free, and until somebody takes it nobody is there.
+    // Its name is free, and until a server takes it, the name resolves to none.
     let e = client.resolve(&locator("s")).unwrap_err();
     assert_eq!(e.kind(), io::ErrorKind::ConnectionRefused);
     let mut second = server(directory.path(), "s");
@@ -140,7 +141,7 @@ fn a_server_that_is_stopped_lives() {
     let (child, mut client, to, copies) = client_of_a_child(directory.path());
     child.signal(Signal::STOP).unwrap();
     for _ in 0..10 {
-        client.look();
+        client.poll_sockets();
         assert_eq!((client.recv_burst(), client.gone()), (0, None));
     }
     assert_eq!(client.send(to, &[b"when you can"]), Sent::Yes);

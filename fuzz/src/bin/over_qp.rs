@@ -1,8 +1,8 @@
-//! RPC over queue pairs, one side of it: no Sends of a peer, and nothing that its messages' memory
-//! turns out to hold, panic, are kept beyond the limits, or leave a request without exactly one
-//! end.
+//! One side of RPC over queue pairs. Whatever the peer sends, and whatever its messages contain,
+//! nothing panics, nothing is kept beyond the limits, and every request ends exactly once.
 //!
-//! The first byte says which side listens; then come steps: what comes, or what the program does.
+//! The first byte chooses client or server; the rest are steps: a Send arrives, a Read completes,
+//! or the program acts.
 
 #![no_main]
 
@@ -10,20 +10,20 @@ use std::collections::VecDeque;
 
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::Instant;
-use sprat_proto::rpc::notes::{Hello, Kind, MOST_ANNOUNCED, Said, Talk};
+use sprat_proto::rpc::over_qp::{FlowControl, Hello, MAX_ANNOUNCED, Received, SendKind};
 use sprat_proto::rpc::stream::{Announced, Ids, Role, Stream};
 use sprat_proto::rpc::{CloseReason, Event, Message, ServerRpc, SessionId};
 
 const NOW: Instant = Instant::from_ns(1_000_000);
-/// Octets of a receive.
+/// Bytes of a receive.
 const ROOM: usize = 256;
 
 struct End {
-    talk: Talk,
+    flow: FlowControl,
     stream: Stream,
     ids: Ids,
-    pulls: VecDeque<Announced>,
-    shown: usize,
+    to_read: VecDeque<Announced>,
+    announced: usize,
     asked: VecDeque<ServerRpc>,
     calls: u64,
     ends: Vec<u64>,
@@ -40,73 +40,78 @@ impl End {
         }
     }
 
-    /// Takes a Send; false if the peer is found out.
-    fn hear(&mut self, send: &[u8]) -> bool {
-        let Ok((finished, said)) = self.talk.hear(send, &mut self.stream) else { return false };
-        assert!(finished <= self.shown);
-        self.shown -= finished;
-        match said {
-            Said::Nothing => {}
-            Said::Frames(frames) => {
+    /// Takes a Send. False if the peer broke a rule.
+    fn receive(&mut self, send: &[u8]) -> bool {
+        let Ok((finished, received)) = self.flow.receive(send, &mut self.stream) else {
+            return false;
+        };
+        assert!(finished <= self.announced);
+        self.announced -= finished;
+        match received {
+            Received::Nothing => {}
+            Received::Frames(frames) => {
                 let mut at = 0;
                 while let Some(arrived) = self.stream.input(NOW, frames, &mut at, &mut self.ids) {
                     self.happened(arrived.event(frames));
                 }
                 return self.stream.is_between();
             }
-            Said::Announced { wanted: true, announced, .. } => self.pulls.push_back(announced),
-            Said::Announced { .. } => self.talk.finish(),
+            Received::Announced { wanted: true, announced, .. } => {
+                self.to_read.push_back(announced)
+            }
+            Received::Announced { .. } => self.flow.finish(),
         }
-        assert!(self.pulls.len() <= MOST_ANNOUNCED);
+        assert!(self.to_read.len() <= MAX_ANNOUNCED);
         true
     }
 
-    /// A message was read.
+    /// Delivers the oldest message to read, filled with `byte`.
     fn read(&mut self, byte: u8) {
-        // What may be long is read in a piece of it here.
-        let Some(announced) = self.pulls.pop_front_if(|a| a.len() <= 1 << 16) else { return };
-        self.talk.finish();
+        // A longer message would only take time.
+        let Some(announced) = self.to_read.pop_front_if(|a| a.len() <= 1 << 16) else { return };
+        self.flow.finish();
         let message = vec![byte; announced.len()];
         if let Some(event) = self.stream.whole(NOW, announced, message, &mut self.ids) {
             self.happened(event);
         }
     }
 
-    /// Says what may be said.
-    fn speak(&mut self) {
-        while self.talk.may_send()
+    /// Sends everything that may be sent.
+    fn send_all(&mut self) {
+        while self.flow.may_send()
             && let Some(front) = self.stream.front(NOW)
         {
             let len = front.header.len() + front.message.len();
             if len <= ROOM - 8 {
                 self.stream.written(len);
-                self.talk.say(Kind::Frames);
-            } else if self.talk.may_announce() {
+                self.flow.next_header(SendKind::Eager);
+            } else if self.flow.may_announce() {
                 assert!(self.stream.take_front().is_some());
-                self.shown += 1;
-                self.talk.say(Kind::Announcement);
+                self.announced += 1;
+                self.flow.next_header(SendKind::Rendezvous);
             } else {
                 break;
             }
         }
-        if self.talk.must_tell() || self.talk.has_finished() && self.talk.may_send() {
-            self.talk.say(Kind::Nothing);
+        if self.flow.must_grant() || self.flow.has_finished() && self.flow.may_send() {
+            self.flow.next_header(SendKind::Credits);
         }
-        assert!(self.shown <= MOST_ANNOUNCED);
+        assert!(self.announced <= MAX_ANNOUNCED);
     }
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    // Nothing but that they do not panic.
+    // A hello must only not panic.
     let _ = Hello::parse(bytes);
     let Some((&how, mut bytes)) = bytes.split_first() else { return };
     let client = how & 1 == 1;
     let role = if client { Role::Client(SessionId::new(0, 1)) } else { Role::Server };
-    let mut talk = Talk::new(16);
-    talk.greet(&Hello { receives: 4 + u16::from(how >> 4), octets: ROOM as u32 });
+    let mut flow = FlowControl::new(16);
+    flow.open(&Hello { receives: 4 + u16::from(how >> 4), receive_bytes: ROOM as u32 });
     let (stream, ids) = (Stream::new(3, role, 40), Ids::default());
-    let (pulls, asked, ends) = (VecDeque::new(), VecDeque::new(), Vec::new());
-    let mut end = End { talk, stream, ids, pulls, shown: 0, asked, calls: 0, ends, closed: 0 };
+    let (to_read, asked, ends) = (VecDeque::new(), VecDeque::new(), Vec::new());
+    let mut end =
+        End { flow, stream, ids, to_read, announced: 0, asked, calls: 0, ends, closed: 0 };
     while let [step, len, rest @ ..] = bytes
         && end.stream.ended().is_none()
     {
@@ -115,8 +120,8 @@ fuzz_target!(|bytes: &[u8]| {
             0 | 1 => {
                 let (send, rest) = bytes.split_at(usize::from(*len).min(bytes.len()));
                 bytes = rest;
-                if !end.hear(send) {
-                    end.stream.blame();
+                if !end.receive(send) {
+                    end.stream.carrier_error();
                 }
             }
             2 => end.read(*len),
@@ -130,7 +135,7 @@ fuzz_target!(|bytes: &[u8]| {
                     end.stream.reply(rpc, Message::from(vec![8; 2 * usize::from(*len)]));
                 }
             }
-            _ => end.speak(),
+            _ => end.send_all(),
         }
         while let Some(event) = end.stream.event() {
             end.happened(event);

@@ -1,8 +1,8 @@
-//! Two sides in full conversation over a model of a queue pair, with every way to end it; and
-//! hostile sides.
+//! Two sides that exchange requests over a model of a queue pair, which ends at every step in turn;
+//! and hostile peers.
 //!
-//! The model keeps order and loses nothing, as a reliable connection does: what can go wrong is
-//! that it ends, anywhere, and that the peer says what it must not.
+//! The model keeps order and loses nothing, as a reliable connection does. Two things can go wrong:
+//! the connection ends, and the peer breaks a rule.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -14,54 +14,57 @@ use crate::rpc::{CloseReason, Event, Message, RpcError, ServerRpc, SessionId};
 use crate::{Instant, Rng};
 
 const NOW: Instant = Instant::from_ns(1_000_000);
-/// Octets of a receive: the fewest.
+/// Bytes of a receive: the fewest that are allowed.
 const ROOM: usize = 256;
 
-/// What is on the way between two sides, in order.
+/// A piece of data on its way to one side. The pieces keep their order.
 #[derive(Debug)]
 enum Flying {
     Send(Vec<u8>),
-    /// What a Read brings; nothing if the tag meant nothing.
+    /// The bytes of a Read, or nothing if its tag was invalid.
     Read(Option<Vec<u8>>),
 }
 
-struct Pull {
+/// A message that the peer announced.
+struct Fetch {
     announced: Announced,
-    place: Place,
+    location: Location,
     wanted: bool,
     asked: bool,
 }
 
-/// One side.
+/// One side of the connection, with the program above it.
 struct End {
-    talk: Talk,
+    flow: FlowControl,
     stream: Stream,
     ids: Ids,
     /// Receives that are posted.
     posted: u16,
-    shown: VecDeque<(u32, Vec<u8>)>,
+    /// Messages that this side announced, by tag.
+    announced: VecDeque<(u32, Vec<u8>)>,
     tags: u32,
-    pulls: VecDeque<Pull>,
-    /// Requests that wait for an answer.
+    fetches: VecDeque<Fetch>,
+    /// Requests that wait for a reply.
     asked: Vec<(ServerRpc, Vec<u8>)>,
-    /// What was executed, and what came of what was asked.
+    /// Requests that the program executed.
     executed: Vec<Vec<u8>>,
+    /// The result of each request that this side sent, by tag.
     ends: BTreeMap<u64, Result<Vec<u8>, RpcError>>,
     closed: bool,
 }
 
 impl End {
     fn new(role: Role, receives: u16, peers: u16) -> Self {
-        let mut talk = Talk::new(receives);
-        talk.greet(&Hello { receives: peers, octets: ROOM as u32 });
+        let mut flow = FlowControl::new(receives);
+        flow.open(&Hello { receives: peers, receive_bytes: ROOM as u32 });
         Self {
-            talk,
+            flow,
             stream: Stream::new(7, role, 64),
             ids: Ids::default(),
             posted: receives,
-            shown: VecDeque::new(),
+            announced: VecDeque::new(),
             tags: 0,
-            pulls: VecDeque::new(),
+            fetches: VecDeque::new(),
             asked: Vec::new(),
             executed: Vec::new(),
             ends: BTreeMap::new(),
@@ -92,18 +95,19 @@ impl End {
         }
     }
 
-    /// Takes what has come.
-    fn take(&mut self, flying: Flying) -> Result<(), Bad> {
+    /// Takes the next piece.
+    fn take(&mut self, flying: Flying) -> Result<(), Violation> {
         match flying {
             Flying::Send(send) => {
                 self.posted -= 1;
                 self.take_send(&send)?;
             }
             Flying::Read(brought) => {
-                let pull = self.pulls.pop_front().ok_or(Bad)?;
-                self.talk.finish();
-                let message = brought.filter(|m| m.len() == pull.announced.len()).ok_or(Bad)?;
-                if let Some(event) = self.stream.whole(NOW, pull.announced, message, &mut self.ids)
+                let fetch = self.fetches.pop_front().ok_or(Violation)?;
+                self.flow.finish();
+                let message =
+                    brought.filter(|m| m.len() == fetch.announced.len()).ok_or(Violation)?;
+                if let Some(event) = self.stream.whole(NOW, fetch.announced, message, &mut self.ids)
                 {
                     self.happened(event);
                 }
@@ -113,64 +117,64 @@ impl End {
         Ok(())
     }
 
-    fn take_send(&mut self, send: &[u8]) -> Result<(), Bad> {
+    fn take_send(&mut self, send: &[u8]) -> Result<(), Violation> {
         self.posted += 1;
-        let (finished, said) = self.talk.hear(send, &mut self.stream)?;
-        assert!(finished <= self.shown.len());
-        self.shown.drain(..finished);
-        match said {
-            Said::Nothing => {}
-            Said::Frames(frames) => {
+        let (finished, received) = self.flow.receive(send, &mut self.stream)?;
+        assert!(finished <= self.announced.len());
+        self.announced.drain(..finished);
+        match received {
+            Received::Nothing => {}
+            Received::Frames(frames) => {
                 let mut at = 0;
                 while let Some(arrived) = self.stream.input(NOW, frames, &mut at, &mut self.ids) {
                     self.happened(arrived.event(frames));
                 }
                 if !self.stream.is_between() {
-                    return Err(Bad);
+                    return Err(Violation);
                 }
             }
-            Said::Announced { announced, place, wanted } => {
-                assert!(self.pulls.len() < MOST_ANNOUNCED && !announced.is_empty());
-                self.pulls.push_back(Pull { announced, place, wanted, asked: false });
+            Received::Announced { announced, location, wanted } => {
+                assert!(self.fetches.len() < MAX_ANNOUNCED && !announced.is_empty());
+                self.fetches.push_back(Fetch { announced, location, wanted, asked: false });
             }
         }
         Ok(())
     }
 
-    /// The next Send, if there is anything to say and it may be said.
+    /// The next Send, if there is one and flow control allows it.
     fn send(&mut self) -> Option<Vec<u8>> {
-        while self.pulls.front().is_some_and(|p| !p.wanted) {
-            self.pulls.pop_front();
-            self.talk.finish();
+        while self.fetches.front().is_some_and(|p| !p.wanted) {
+            self.fetches.pop_front();
+            self.flow.finish();
         }
-        let (mut rest, mut kind) = (Vec::new(), Kind::Nothing);
-        while self.talk.may_send() && kind != Kind::Announcement {
+        let (mut rest, mut kind) = (Vec::new(), SendKind::Credits);
+        while self.flow.may_send() && kind != SendKind::Rendezvous {
             let Some(front) = self.stream.front(NOW) else { break };
             let (header, len) = (front.header.to_vec(), front.header.len() + front.message.len());
             if HEADER + rest.len() + len <= ROOM {
                 rest.extend(header);
                 rest.extend_from_slice(&front.message.bytes);
                 self.stream.written(len);
-                kind = Kind::Frames;
-            } else if HEADER + len <= ROOM || !self.talk.may_announce() || kind == Kind::Frames {
+                kind = SendKind::Eager;
+            } else if HEADER + len <= ROOM || !self.flow.may_announce() || kind == SendKind::Eager {
                 break;
             } else {
                 let message = self.stream.take_front()?;
                 self.tags += 1;
-                self.shown.push_back((self.tags, message.bytes));
-                rest = [&Place { tag: self.tags, address: 0 }.octets()[..], &header].concat();
-                kind = Kind::Announcement;
+                self.announced.push_back((self.tags, message.bytes));
+                rest = [&Location { stag: self.tags, address: 0 }.to_bytes()[..], &header].concat();
+                kind = SendKind::Rendezvous;
             }
         }
-        let told = self.talk.has_finished() && self.talk.may_send();
-        if kind == Kind::Nothing && !told && !self.talk.must_tell() {
+        let report = self.flow.has_finished() && self.flow.may_send();
+        if kind == SendKind::Credits && !report && !self.flow.must_grant() {
             return None;
         }
-        Some([&self.talk.say(kind).octets()[..], &rest].concat())
+        Some([&self.flow.next_header(kind).to_bytes()[..], &rest].concat())
     }
 }
 
-/// Two sides, and what flies to each.
+/// Two sides, and the data on its way to each.
 struct World {
     ends: [End; 2],
     to: [VecDeque<Flying>; 2],
@@ -185,7 +189,7 @@ impl World {
         Self { ends: [client, server], to: [VecDeque::new(), VecDeque::new()], dead: false }
     }
 
-    /// The connection ends for both: what flies is lost.
+    /// Ends the connection for both sides, and loses the data on its way.
     fn die(&mut self) {
         self.dead = true;
         for (end, to) in self.ends.iter_mut().zip(&mut self.to) {
@@ -195,22 +199,22 @@ impl World {
         }
     }
 
-    /// Something comes to a side; true if anything was there.
+    /// Delivers one piece of data to a side. True if there was one.
     fn arrive(&mut self, me: usize) -> bool {
         let Some(flying) = self.to[me].pop_front() else { return false };
         assert_eq!(self.ends[me].take(flying), Ok(()), "an honest peer");
         true
     }
 
-    /// A side sends one thing; true if it had any.
+    /// Lets a side send one piece of data. True if it had one.
     fn leave(&mut self, me: usize) -> bool {
         let other = 1 - me;
-        if let Some(pull) = self.ends[me].pulls.front_mut().filter(|p| p.wanted && !p.asked) {
-            pull.asked = true;
-            let tag = pull.place.tag;
+        if let Some(fetch) = self.ends[me].fetches.front_mut().filter(|p| p.wanted && !p.asked) {
+            fetch.asked = true;
+            let tag = fetch.location.stag;
             let found =
-                self.ends[other].shown.iter().find(|(t, _)| *t == tag).map(|(_, m)| m.clone());
-            // What it brings comes behind all that was sent before.
+                self.ends[other].announced.iter().find(|(t, _)| *t == tag).map(|(_, m)| m.clone());
+            // The peer sends the bytes of a Read behind everything that it sent before.
             self.to[me].push_back(Flying::Read(found));
             return true;
         }
@@ -247,7 +251,7 @@ impl World {
     }
 }
 
-/// A request, which no other is like.
+/// A request that differs from all others.
 fn request(tag: u64, rng: &mut Rng) -> Vec<u8> {
     let most = if rng.chance(300_000) { 3_000 } else { 150 };
     let len = 8 + rng.below(most) as usize;
@@ -261,8 +265,8 @@ fn answer(request: &[u8]) -> Vec<u8> {
     request.iter().rev().copied().cycle().take(len).collect()
 }
 
-/// Runs a conversation until `steps` steps were made or it is over; returns how many there were.
-fn conversation(seed: u64, steps: usize) -> usize {
+/// Runs an exchange of 25 requests for at most `steps` steps. Returns how many steps it took.
+fn exchange(seed: u64, steps: usize) -> usize {
     let mut rng = Rng::seeded(seed);
     let mut world = World::new(&mut rng);
     let (mut sent, mut step) = (BTreeMap::new(), 0);
@@ -272,7 +276,7 @@ fn conversation(seed: u64, steps: usize) -> usize {
         let over = !more && client.ends.len() == sent.len();
         if over || step == steps {
             world.die();
-            // What died of old age was answered before.
+            // An exchange that is over has no request that the end could fail.
             world.dead = !over;
             world.check(&sent);
             return step;
@@ -322,30 +326,30 @@ fn conversation(seed: u64, steps: usize) -> usize {
 #[test]
 fn every_request_ends_once_whenever_the_connection_dies() {
     for seed in 0..12 {
-        let whole = conversation(seed, usize::MAX);
+        let whole = exchange(seed, usize::MAX);
         for steps in 0..whole {
-            conversation(seed, steps);
+            exchange(seed, steps);
         }
     }
 }
 
 #[test]
-fn conversations_end_by_themselves() {
+fn exchanges_end_by_themselves() {
     for seed in 100..400 {
-        conversation(seed, usize::MAX);
+        exchange(seed, usize::MAX);
     }
 }
 
-/// A server that was greeted by a peer with 16 receives.
+/// A server whose peer has 16 receives.
 fn server() -> End {
     End::new(Role::Server, 16, 16)
 }
 
-fn note(kind: Kind, granted: u16, finished: u16, rest: &[u8]) -> Flying {
-    Flying::Send([&Note { kind, granted, finished }.octets()[..], rest].concat())
+fn send(kind: SendKind, granted: u16, finished: u16, rest: &[u8]) -> Flying {
+    Flying::Send([&SendHeader { kind, granted, finished }.to_bytes()[..], rest].concat())
 }
 
-/// The header of a request of so many octets.
+/// The header of a frame: a request of `len` bytes.
 fn header(seq: u32, len: u32) -> Vec<u8> {
     let mut header = vec![0; 32];
     header[0] = 1 << 5 | 1;
@@ -355,47 +359,51 @@ fn header(seq: u32, len: u32) -> Vec<u8> {
 }
 
 fn announced(seq: u32, len: u32) -> Flying {
-    note(
-        Kind::Announcement,
+    send(
+        SendKind::Rendezvous,
         0,
         0,
-        &[&Place { tag: 5, address: 9 }.octets()[..], &header(seq, len)].concat(),
+        &[&Location { stag: 5, address: 9 }.to_bytes()[..], &header(seq, len)].concat(),
     )
 }
 
 #[test]
-fn a_peer_that_never_grants_is_found_out() {
+fn a_peer_that_never_grants_is_disconnected() {
     let mut end = server();
-    // Whatever we may say is said at once.
+    // The server sends everything that it may at once.
     let mut heard = 0;
-    while end.take(note(Kind::Nothing, 0, 0, &[])) == Ok(()) {
+    while end.take(send(SendKind::Credits, 0, 0, &[])) == Ok(()) {
         while end.send().is_some() {}
         heard += 1;
         assert!(heard < 1_000, "it has sent {heard} times and granted nothing");
     }
-    // We have told it of all receives while it had some for that.
+    // The server has granted all receives while it had credits for that.
     assert!(heard >= 16);
 }
 
 #[test]
 fn announcements_have_limits() {
     let mut end = server();
-    for seq in 1..=MOST_ANNOUNCED as u32 {
+    for seq in 1..=MAX_ANNOUNCED as u32 {
         assert_eq!(end.take(announced(seq, 1000)), Ok(()));
         while end.send().is_some() {}
     }
-    assert_eq!(end.take(announced(17, 1000)), Err(Bad), "one too many");
+    assert_eq!(end.take(announced(17, 1000)), Err(Violation), "one too many");
     for len in [0, (16 << 20) + 1] {
-        assert_eq!(server().take(announced(1, len)), Err(Bad), "{len} octets");
+        assert_eq!(server().take(announced(1, len)), Err(Violation), "{len} bytes");
     }
     assert_eq!(
-        server().take(note(Kind::Nothing, 0, 1, &[])),
-        Err(Bad),
+        server().take(send(SendKind::Credits, 0, 1, &[])),
+        Err(Violation),
         "nothing was announced to it"
     );
-    assert_eq!(server().take(note(Kind::Nothing, 1, 0, &[])), Err(Bad), "it has not so many");
+    assert_eq!(
+        server().take(send(SendKind::Credits, 1, 0, &[])),
+        Err(Violation),
+        "it has not so many"
+    );
     // Half a frame at the end of a Send.
-    assert_eq!(server().take(note(Kind::Frames, 0, 0, &header(1, 5))), Err(Bad));
+    assert_eq!(server().take(send(SendKind::Eager, 0, 0, &header(1, 5))), Err(Violation));
 }
 
 #[test]
@@ -403,15 +411,14 @@ fn a_message_that_is_not_there_or_not_as_long_is_the_peers_fault() {
     for brought in [None, Some(vec![1; 999]), Some(vec![1; 1001]), Some(Vec::new())] {
         let mut end = server();
         assert_eq!(end.take(announced(1, 1000)), Ok(()));
-        assert_eq!(end.take(Flying::Read(brought)), Err(Bad));
+        assert_eq!(end.take(Flying::Read(brought)), Err(Violation));
         assert!(end.executed.is_empty());
     }
     let mut end = server();
-    assert_eq!(end.take(Flying::Read(Some(vec![1]))), Err(Bad), "nobody asked for it");
+    assert_eq!(end.take(Flying::Read(Some(vec![1]))), Err(Violation), "it was not announced");
 }
 
-/// Noise that looks like notes: nothing panics, nothing grows beyond its limits, and a side that
-/// has found its peer out says nothing more about it.
+/// Random bytes that look like Sends: nothing panics and nothing grows beyond its limits.
 #[test]
 fn noise_is_survived() {
     for seed in 0..3_000 {
@@ -429,20 +436,21 @@ fn noise_is_survived() {
             let rest: Vec<u8> = match rng.below(4) {
                 0 => Vec::new(),
                 1 => head,
-                2 => [&Place { tag: 1, address: 2 }.octets()[..], &head[..32]].concat(),
+                2 => [&Location { stag: 1, address: 2 }.to_bytes()[..], &head[..32]].concat(),
                 _ => (0..rng.below(80)).map(|_| rng.below(256) as u8).collect(),
             };
-            let kind = [Kind::Nothing, Kind::Frames, Kind::Announcement][rng.below(3) as usize];
+            let kind =
+                [SendKind::Credits, SendKind::Eager, SendKind::Rendezvous][rng.below(3) as usize];
             let flying = match rng.below(6) {
                 0 => Flying::Read(Some(vec![3; rng.below(40) as usize])),
-                _ => note(kind, rng.below(3) as u16, rng.below(2) as u16, &rest),
+                _ => send(kind, rng.below(3) as u16, rng.below(2) as u16, &rest),
             };
             if end.take(flying).is_err() || end.stream.ended().is_some() {
-                end.stream.blame();
+                end.stream.carrier_error();
                 break;
             }
             while end.send().is_some() {}
-            assert!(end.pulls.len() <= MOST_ANNOUNCED && end.shown.len() <= MOST_ANNOUNCED);
+            assert!(end.fetches.len() <= MAX_ANNOUNCED && end.announced.len() <= MAX_ANNOUNCED);
         }
         end.stream.end(CloseReason::Local);
         end.owed();

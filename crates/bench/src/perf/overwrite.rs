@@ -1,0 +1,182 @@
+//! The test `overwrite`: random overwrites of 100-byte objects, by the share of the server's memory
+//! that is live.
+//!
+//! ```text
+//! live %            25      50      80
+//! one client, many in progress      writes alone · seven writes and a read, of which reads count
+//! ```
+//!
+//! The table grows from level to level. Before each level is measured, as many bytes are written as
+//! the server has memory, so that the cleaner is at work as it is after hours of the same load. At
+//! 25 % the log takes new memory instead of cleaning for most of the time.
+//!
+//! Before that, objects of 1 MB are written one after the other to a fresh server, whose log grows
+//! with them.
+
+use std::time::Duration;
+
+use sprat::kv::OperationId;
+use sprat_proto::Instant;
+use sprat_store::objects::entry::{OBJECT, Record};
+
+use super::basic::{Objects, Set, key};
+use super::bench::Bench;
+use super::measure::{Figures, Lane, Sample, in_turns};
+use super::report::Row;
+use crate::fail::Fail;
+use crate::{memory, out};
+
+/// Memory of the measured server.
+const MEMORY: u64 = 1 << 30;
+/// Live bytes, in percent of the memory.
+const LEVELS: [u64; 3] = [25, 50, 80];
+/// Bytes of a value.
+const SIZE: usize = 100;
+/// Bytes of a value that makes the log grow.
+const LARGE: usize = 1_000_000;
+/// In the mixed load one of this number of operations is a read.
+const MIX: u64 = 8;
+
+/// Runs the test over all transports.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    // The client and the processes need some memory besides.
+    if MEMORY / 2 * 3 > memory::available() {
+        let (needed, there) = (out::bytes(MEMORY / 2 * 3), out::bytes(memory::available()));
+        return Err(Fail::new(format!(
+            "overwrite needs {needed} of memory, and there are {there}"
+        )));
+    }
+    for transport in bench.transports.clone() {
+        growing(bench, &transport)?;
+    }
+    bench.local.resize(MEMORY);
+    let outstanding = bench.outstanding;
+    bench.report.begin(format!(
+        "overwrite: random overwrites of {SIZE} B, {outstanding} in progress, by the share of {} \
+         that is live; reads: one of {MIX} operations",
+        out::bytes(MEMORY)
+    ));
+    let set = Set::fill(bench, SIZE, 1)?;
+    let live = (OBJECT + key(0).len() + SIZE) as u64;
+    let appended = live + Record::size(false) as u64;
+    let mut filled = 0;
+    for level in LEVELS {
+        let count = MEMORY / 100 * level / live;
+        let mut objects = set.over(bench, &bench.transports[0].clone())?;
+        load(&mut objects, outstanding, |_, _| {
+            filled += 1;
+            (filled <= count).then_some(Step::Write(filled - 1))
+        })?;
+        filled = count;
+        let mut left = MEMORY / appended;
+        load(&mut objects, outstanding, |objects, _| {
+            left = left.checked_sub(1)?;
+            Some(Step::Write(objects.rng.below(count)))
+        })?;
+        for transport in bench.transports.clone() {
+            let mut objects = set.over(bench, &transport)?;
+            objects.count = count;
+            let objects = std::cell::RefCell::new(objects);
+            let writes = |time| timed(&mut objects.borrow_mut(), outstanding, false, time);
+            let mixed = |time| timed(&mut objects.borrow_mut(), outstanding, true, time);
+            let mut lanes: [Lane<'_>; 2] = [Box::new(writes), Box::new(mixed)];
+            let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
+            for (name, figures) in ["write", "read"].iter().zip(&figures) {
+                let name = format!("overwrite.{name}.{level}");
+                bench.report.row(Row::new(name, &transport, Some(SIZE), figures))?;
+            }
+        }
+    }
+    set.end()?;
+    bench.report.end()
+}
+
+/// Writes objects of 1 MB to a fresh server until half of its memory is full.
+fn growing(bench: &mut Bench, transport: &str) -> Result<(), Fail> {
+    bench.local.resize(MEMORY);
+    bench.report.begin(format!("growing: writes of new objects of 1 MB, {transport}"));
+    let set = Set::fill(bench, LARGE, 1)?;
+    let mut objects = set.over(bench, transport)?;
+    let mut left = 0..MEMORY / 2 / LARGE as u64;
+    let [_, writes] = load(&mut objects, 1, |_, _| left.next().map(Step::Write))?;
+    let figures = Figures::of(&[writes]);
+    bench.report.row(Row::new("growing.write", transport, Some(LARGE), &figures))?;
+    set.end()?;
+    bench.report.end()
+}
+
+/// An operation on the object of this number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Read(u64),
+    Write(u64),
+}
+
+/// Runs the mixed load or writes alone for `time`. The sample has the times of the mixed load's
+/// reads, or the number of writes.
+fn timed(
+    objects: &mut Objects,
+    outstanding: usize,
+    mixed: bool,
+    time: Duration,
+) -> Result<Sample, Fail> {
+    let end = objects.clock.now().after(time.as_nanos() as u64);
+    let mut number = 0;
+    load(objects, outstanding, |objects, now| {
+        number += 1;
+        let object = objects.rng.below(objects.count);
+        let step = match mixed && number % MIX == 0 {
+            true => Step::Read(object),
+            false => Step::Write(object),
+        };
+        (now < end).then_some(step)
+    })
+    .map(|[reads, writes]| if mixed { reads } else { writes })
+}
+
+/// Makes the operations that `next` returns, with `outstanding` in progress. `next` gets the time.
+/// Returns a sample with the times of reads, and one with those of writes.
+fn load(
+    objects: &mut Objects,
+    outstanding: usize,
+    mut next: impl FnMut(&mut Objects, Instant) -> Option<Step>,
+) -> Result<[Sample; 2], Fail> {
+    let mut samples = [Sample::new(), Sample::new()];
+    let mut since: Vec<Option<(OperationId, Step, Instant)>> = Vec::new();
+    let bytes = objects.value.len() as u64;
+    let begin = objects.clock.now();
+    let (mut now, mut in_flight, mut more) = (begin, 0, true);
+    while more || in_flight > 0 {
+        while more && in_flight < outstanding {
+            let Some(step) = next(objects, now) else {
+                more = false;
+                break;
+            };
+            let table = objects.table();
+            let op = match step {
+                Step::Read(object) => table.start_get(&key(object)).queue(),
+                Step::Write(object) => table.start_put(&key(object), &objects.value).queue(),
+            };
+            if op.index() >= since.len() {
+                since.resize(op.index() + 1, None);
+            }
+            since[op.index()] = Some((op, step, now));
+            in_flight += 1;
+        }
+        objects.store.raw().turn_and_rest();
+        now = objects.clock.now();
+        while let Some((op, outcome)) = objects.store.raw().next_completed() {
+            outcome.map_err(|error| objects.store.explain(error, "an operation"))?;
+            in_flight -= 1;
+            if let Some((_, step, since)) = since.get_mut(op.index()).and_then(Option::take) {
+                let [reads, writes] = &mut samples;
+                let sample = if matches!(step, Step::Read(_)) { reads } else { writes };
+                sample.record(now.since(since), bytes);
+            }
+        }
+    }
+    for sample in &mut samples {
+        sample.elapsed = Duration::from_nanos(now.since(begin));
+    }
+    Ok(samples)
+}

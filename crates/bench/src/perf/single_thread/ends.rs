@@ -1,0 +1,164 @@
+//! The ends of the test `single-thread`: an echo server and its client, and a cluster of one server
+//! and its client, each opened within one thread.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sprat::internals::worker::Worker;
+use sprat::kv::{Client as StoreClient, TableId};
+use sprat::rpc::{Client, Server, Session};
+use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
+use sprat_store::coordinator::Coordinator;
+use sprat_store::master::Master;
+use sprat_sys::clock::Clock;
+use sprat_sys::netns::Wire;
+
+use crate::fail::Fail;
+use crate::perf::basic::key;
+use crate::perf::echo::{EchoService, failure};
+
+/// Objects to read.
+pub(super) const OBJECTS: u64 = 100;
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+/// Memory for the objects, in bytes.
+const MEMORY: u64 = 64 << 20;
+
+fn locator(transport: &str, role: &str) -> String {
+    let name = format!("single-{}-{role}", std::process::id());
+    if transport == "fast+shm" {
+        return format!("fast+shm:name={name}");
+    }
+    let host = Wire::ours(1, 2);
+    if transport == "fast+shmnet" {
+        return format!("fast+shmnet:name={name},host={host},port=1");
+    }
+    let socket = std::env::temp_dir().join(format!("sprat-{name}"));
+    format!("{transport}:socket={},host={host},port=1", socket.display())
+}
+
+/// Calls `work`, and meanwhile `turn` again and again in another thread.
+fn meanwhile(mut turn: impl FnMut() + Send, work: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                turn();
+                std::thread::yield_now();
+            }
+        });
+        work();
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+fn failed(error: std::io::Error) -> Fail {
+    Fail::new(format!("cannot measure a single thread: {error}"))
+}
+
+/// An echo server and its client.
+pub(super) struct Echo {
+    pub(super) server: Server<EchoService>,
+    pub(super) client: Client,
+    pub(super) sessions: Vec<Session>,
+    pub(super) request: Vec<u8>,
+    pub(super) reply: Vec<u8>,
+}
+
+impl Echo {
+    /// Opens a client with this many sessions, each of which has answered.
+    pub(super) fn open(size: usize, transport: &str, sessions: usize) -> Result<Self, Fail> {
+        let mut server =
+            Server::listen(&[&locator(transport, "echo")], EchoService).map_err(failed)?;
+        let client = Client::new().map_err(failed)?;
+        let (request, reply) = (vec![b'e'; size], Vec::with_capacity(size));
+        let at = server.locators();
+        let mut ends = (client, Vec::new(), reply);
+        // The ends of a device find each other in several turns. So the server runs in another
+        // thread here, and the client may sleep.
+        let mut opened = Ok(());
+        let connect = || {
+            let (client, open, reply) = &mut ends;
+            while open.len() < sessions && opened.is_ok() {
+                opened = connect(client, &at, &request, reply).map(|session| open.push(session));
+            }
+        };
+        meanwhile(|| _ = server.turn(), connect);
+        let (client, sessions, reply) = ends;
+        opened.map(|()| Self { server, client, sessions, request, reply })
+    }
+}
+
+/// Opens a session that has answered. Under valgrind that may take longer than a session waits.
+fn connect(
+    client: &mut Client,
+    at: &str,
+    request: &[u8],
+    reply: &mut Vec<u8>,
+) -> Result<Session, Fail> {
+    let begin = Clock::new().now();
+    loop {
+        let session = client.connect(at).map_err(failed)?;
+        match client.call_into(session, request, TIMEOUT, reply) {
+            Ok(()) => return Ok(session),
+            Err(error) if Clock::new().now().since(begin) > 3 * TIMEOUT.as_nanos() as u64 => {
+                return Err(failure(error));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// A cluster of one server, and its client.
+pub(super) struct Cluster {
+    pub(super) coordinator: Worker<Coordinator>,
+    pub(super) server: Worker<Master>,
+    pub(super) store: StoreClient,
+    pub(super) table: TableId,
+    pub(super) size: usize,
+}
+
+impl Cluster {
+    pub(super) fn open(size: usize, transport: &str) -> Result<Self, Fail> {
+        // The control path stays on shared memory.
+        let control = |role| locator("fast+shm", role);
+        let at = control("coordinator");
+        let mut coordinator = coordinator(&CoordinatorOptions::at(&at)).map_err(failed)?;
+        let mut options = ServerOptions::new(&at, &locator(transport, "server"));
+        options.control = (transport != "fast+shm").then(|| control("control"));
+        options.memory_bytes = MEMORY;
+        let mut server = server(&options).map_err(failed)?;
+        let begin = Clock::new().now();
+        while server.machine().server().is_none() {
+            if Clock::new().now().since(begin) > TIMEOUT.as_nanos() as u64 {
+                return Err(Fail::new(
+                    "cannot measure a single thread: the server did not join the cluster",
+                ));
+            }
+            coordinator.turn();
+            server.turn();
+        }
+        let store = StoreClient::connect(&at).map_err(failed)?;
+        // The filling is not measured, so coordinator and server run in another thread.
+        let mut filled = Err(Fail::new("nothing was written"));
+        meanwhile(
+            || {
+                coordinator.turn();
+                server.turn();
+            },
+            || {
+                filled =
+                    fill(&store, size).map_err(|e| Fail::new(format!("cannot fill a table: {e}")))
+            },
+        );
+        let table = filled?;
+        Ok(Self { coordinator, server, store, table, size })
+    }
+}
+
+fn fill(store: &StoreClient, size: usize) -> Result<TableId, sprat::kv::Error> {
+    let table = store.create_table("single-thread", 1)?;
+    for index in 0..OBJECTS {
+        table.put(&key(index), &vec![b'v'; size])?;
+    }
+    Ok(table.id())
+}

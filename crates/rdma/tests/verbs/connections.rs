@@ -1,0 +1,202 @@
+//! Connections: accepted, refused and disconnected; and what several queue pairs share.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use super::*;
+
+#[test]
+fn requests_are_accepted_or_refused_with_private_data() {
+    let device = Device::open(Options::default()).unwrap();
+    let (a, b) = (Side::of(&device, 4096), Side::of(&device, 4096));
+    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let ask = ConnectOptions {
+        private_data: b"may I?".to_vec(),
+        ird: 3,
+        ord: 5,
+        ..ConnectOptions::default()
+    };
+    a.pair.begin_connect(listener.local_addr(), ask.clone()).unwrap();
+    let request = listener.next(SOON).unwrap();
+    assert_eq!(
+        (request.private_data(), request.ird(), request.ord()),
+        (&b"may I?"[..], Some(3), Some(5))
+    );
+    request.reject(b"not now").unwrap();
+    match a.pair.connected(SOON).unwrap_err() {
+        ConnectError::Rejected { private_data, .. } => assert_eq!(private_data, b"not now"),
+        other => panic!("{other:?}"),
+    }
+    // The pair may try again.
+    connect(&a, &b, ask);
+    ping(&a, &b);
+    // A listener that was dropped accepts no connection.
+    let at = listener.local_addr();
+    drop(listener);
+    let c = Side::of(&device, 4096);
+    let refused = c.pair.connect(at, depths(), SOON).unwrap_err();
+    assert_eq!(refused, ConnectError::Unreachable(std::io::ErrorKind::ConnectionRefused));
+}
+
+/// One small Send from `a` to `b`.
+fn ping(a: &Side, b: &Side) {
+    b.recv(1, 0..64);
+    a.send(2, SendOp::Send, 0..64);
+    let wait = |side: &Side| side.done().id;
+    std::thread::scope(|s| {
+        let theirs = s.spawn(|| wait(b));
+        let mine = wait(a);
+        let ids = [mine, theirs.join().unwrap()];
+        // The sides have one queue each, or one for both: either way each completion comes once.
+
+        assert!(ids == [2, 1] || ids == [1, 2], "{ids:?}");
+    });
+}
+
+#[test]
+fn several_pairs_share_receives_and_one_completion_channel() {
+    let device = Device::open(Options::default()).unwrap();
+    let domain = device.protection_domain().unwrap();
+    let channel = device.completion_channel().unwrap();
+    let memory = domain.register(4096, Access::LOCAL).unwrap();
+    let shared = domain.shared_receive_queue(16, 1).unwrap();
+    for id in 0..4 {
+        shared
+            .post_recv(RecvRequest::new(id, memory.sge(id as usize * 64..(id as usize + 1) * 64)))
+            .unwrap();
+    }
+    shared.limit(2);
+    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let pairs = [(); 2].map(|()| {
+        let queue = channel.completion_queue(16).unwrap();
+        queue.arm(false);
+        let pair = domain
+            .queue_pair(&PairOptions { shared: Some(&shared), ..PairOptions::new(&queue) })
+            .unwrap();
+        let client = Side::of(&device, 4096);
+        client.pair.begin_connect(listener.local_addr(), depths()).unwrap();
+        listener.next(SOON).unwrap().accept(&pair, AcceptOptions::default()).unwrap();
+        client.pair.connected(SOON).unwrap();
+        (queue, pair, client)
+    });
+    for (queue, _, client) in &pairs {
+        client.send(9, SendOp::Send, 0..8);
+        assert_eq!(channel.next(SOON), Some(queue.number()));
+        assert_eq!(queue.wait(SOON).unwrap().len, 8);
+        client.send(9, SendOp::Send, 0..8);
+        assert_eq!(queue.sleep(SOON).unwrap().len, 8);
+    }
+    // A channel that was armed once is notified once.
+    assert_eq!(channel.next(Some(Duration::ZERO)), None);
+    assert_eq!(device.async_event(), Some(AsyncEvent::Limit(shared.number())));
+}
+
+#[test]
+fn a_thousand_connections_on_one_device_each_do_a_ping() {
+    let options = Options { threading: Threading::IoThread, ..Options::default() };
+    let (server, client) = (Device::open(options).unwrap(), Device::open(options).unwrap());
+    let domain = server.protection_domain().unwrap();
+    let queue = server.completion_queue(4096).unwrap();
+    let memory = domain.register(64, Access::ALL).unwrap();
+    let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    // A connection has two descriptors in this process, whose limit decides how many there are.
+    let most =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(4096);
+    let count = 1000.min((most as usize).saturating_sub(100) / 2);
+    let mut sides = Vec::new();
+    for _ in 0..count {
+        let side = Side::of(&client, 4096);
+        side.pair.begin_connect(listener.local_addr(), depths()).unwrap();
+        let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
+        pair.post_recv(RecvRequest::new(0, memory.sge(0..64))).unwrap();
+        let request = listener.next(SOON).unwrap();
+        request.accept(&pair, AcceptOptions::default()).unwrap();
+        side.pair.connected(SOON).unwrap();
+        sides.push((side, pair));
+    }
+    for (side, _) in &sides {
+        side.send(1, SendOp::Send, 0..64);
+        side.done();
+    }
+    for _ in 0..count {
+        assert_eq!(queue.wait(SOON).unwrap().len, 64);
+    }
+}
+
+#[test]
+fn a_peer_that_sends_garbage_stalls_or_leaves_harms_no_other_connection() {
+    let options = Options { start_timeout: Duration::from_millis(50), ..Options::default() };
+    let device = Device::open(options).unwrap();
+    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let at = listener.local_addr();
+    let mut nonsense = TcpStream::connect(at).unwrap();
+    nonsense.write_all(b"GET / HTTP/1.1\r\nHost: sprat\r\n\r\n").unwrap();
+    let mut stalled = TcpStream::connect(at).unwrap();
+    stalled.write_all(b"MPA ID Req Fra").unwrap();
+    drop(TcpStream::connect(at).unwrap());
+    let (a, b) = (Side::of(&device, 4096), Side::of(&device, 4096));
+    a.pair.begin_connect(at, depths()).unwrap();
+    listener.next(SOON).unwrap().accept(&b.pair, AcceptOptions::default()).unwrap();
+    a.pair.connected(SOON).unwrap();
+    ping(&a, &b);
+    // Both are closed, one at once and one after its time.
+    for stream in [&mut nonsense, &mut stalled] {
+        stream.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 64];
+        assert!(device.wait(SOON, || !matches!(
+            stream.read(&mut bytes),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock
+        )));
+    }
+}
+
+#[test]
+fn misuse_is_an_error() {
+    let device = Device::open(Options::default()).unwrap();
+    let a = Side::of(&device, 4096);
+    assert_eq!(a.memory.read(4090, &mut [0; 7]), Err(OutOfBounds));
+    assert_eq!(a.memory.write(usize::MAX, &[0]), Err(OutOfBounds));
+    assert!(a.memory.word(4).is_err() && a.memory.word(4096).is_err());
+    let outside = a.pair.begin_connect("192.0.2.1:7".parse().unwrap(), depths()).unwrap_err();
+    assert_eq!(outside.kind(), std::io::ErrorKind::PermissionDenied);
+    assert!(device.listen("0.0.0.0:0".parse().unwrap()).is_err());
+    assert!(a.pair.disconnect().is_err());
+    assert_eq!(a.pair.connected(SOON), Err(ConnectError::Idle));
+    let other = Device::open(Options::default()).unwrap();
+    let listener = other.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    a.pair.begin_connect(listener.local_addr(), depths()).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| a.pair.connected(SOON).unwrap_err());
+        // A queue pair of another device.
+        let foreign = Side::of(&device, 64);
+        assert_eq!(
+            listener.next(SOON).unwrap().accept(&foreign.pair, AcceptOptions::default()),
+            Err(PostError::Invalid)
+        );
+    });
+}
+
+/// A program sends its last message and exits, and its kernel resets the connection because of
+/// bytes that it did not read. The peer notices this when it sends, and receives the last message
+/// all the same.
+#[test]
+fn the_last_message_arrives_at_a_peer_that_finds_the_end_by_sending() {
+    let [a, b] = connected(Options { threading: Threading::Caller, ..Options::default() }, 64);
+    b.recv(1, 0..8);
+    // The accepting side may send once a message has arrived.
+    a.send(10, SendOp::Send, 0..8);
+    assert_eq!((a.done().id, b.done().id), (10, 1));
+    b.recv(2, 0..8);
+    b.recv(3, 8..16);
+    b.send(4, SendOp::Send, 16..24);
+    a.send(11, SendOp::Send, 0..8);
+    drop(a);
+    // This side has read nothing since; these Sends find the end.
+    b.send(5, SendOp::Send, 16..24);
+    b.send(6, SendOp::Send, 16..24);
+    let mut ended: Vec<_> =
+        (0..5).map(|_| b.queue.wait(SOON).expect("a completion in time")).collect();
+    ended.sort_by_key(|c| c.id);
+    let of = |id: u64| ended.iter().find(|c| c.id == id).map(|c| c.status);
+    assert_eq!((of(2), of(3)), (Some(Status::Success), Some(Status::Flushed)), "{ended:?}");
+}

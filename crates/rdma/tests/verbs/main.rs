@@ -1,0 +1,289 @@
+//! Verbs over loopback TCP: every operation, in every threading model, with every way to copy.
+//! `memory` has what opens memory to a peer, `connections` connections and what queue pairs share.
+
+mod connections;
+mod memory;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sprat_rdma::{
+    AcceptOptions, Access, AsyncEvent, Cause, Completed, Completion, CompletionQueue, ConnectError,
+    ConnectOptions, Connection, Copies, Counters, Device, MemoryRegion, Options, OutOfBounds,
+    PairOptions, PostError, ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest,
+    Stag, Status, Threading, WindowKind,
+};
+use sprat_sys::clock::now;
+
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+/// One side of a connection, with the objects that a program usually has.
+struct Side {
+    device: Device,
+    domain: ProtectionDomain,
+    queue: CompletionQueue,
+    pair: QueuePair,
+    memory: MemoryRegion,
+}
+
+impl Side {
+    fn of(device: &Device, len: usize) -> Self {
+        let domain = device.protection_domain().unwrap();
+        let queue = device.completion_queue(256).unwrap();
+        let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
+        let memory = domain.register(len, Access::ALL).unwrap();
+        Self { device: device.clone(), domain, queue, pair, memory }
+    }
+
+    fn done(&self) -> Completion {
+        self.queue.wait(SOON).expect("a completion in time").result().expect("it ended well")
+    }
+
+    fn send(&self, id: u64, op: SendOp, range: std::ops::Range<usize>) {
+        self.pair.post_send(SendRequest::new(id, op, self.memory.sge(range))).unwrap();
+    }
+
+    fn recv(&self, id: u64, range: std::ops::Range<usize>) {
+        self.pair.post_recv(RecvRequest::new(id, self.memory.sge(range))).unwrap();
+    }
+}
+
+fn depths() -> ConnectOptions {
+    ConnectOptions { ird: 8, ord: 8, ..ConnectOptions::default() }
+}
+
+/// Two connected sides, each with a device of its own. The first one opened the connection.
+fn connected(options: Options, len: usize) -> [Side; 2] {
+    let sides = [0, 1].map(|_| Side::of(&Device::open(options).unwrap(), len));
+    connect(&sides[0], &sides[1], depths());
+    sides
+}
+
+fn connect(a: &Side, b: &Side, options: ConnectOptions) {
+    let listener = b.device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    a.pair.begin_connect(listener.local_addr(), options).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let request = listener.next(SOON).expect("a request");
+            let accept = AcceptOptions {
+                ird: 8,
+                ord: 8,
+                private_data: b"welcome".to_vec(),
+                ..AcceptOptions::default()
+            };
+            request.accept(&b.pair, accept).unwrap();
+            // Makes progress here until the other side is connected.
+            b.pair.connected(Some(Duration::from_millis(1))).ok();
+        });
+        assert_eq!(a.pair.connected(SOON).unwrap().private_data, b"welcome");
+    });
+}
+
+/// One operation of each kind between two connected sides, whose memory has at least 600,000 bytes.
+fn everything(a: &Side, b: &Side) {
+    let (done_a, done_b) = std::thread::scope(|s| {
+        let pattern: Vec<u8> = (0..200_000_u32).map(|i| (i * 7 % 251) as u8).collect();
+        a.memory.write(0, &pattern).unwrap();
+        b.recv(1, 0..100);
+        b.recv(2, 200_000..400_000);
+        b.recv(3, 0..0);
+        let theirs = s.spawn(|| (b.done(), b.done(), b.done()));
+        a.send(10, SendOp::Send, 0..64);
+        a.send(11, SendOp::Write(b.memory.remote(400_000)), 0..200_000);
+        a.send(12, SendOp::Send, 0..200_000);
+        a.send(13, SendOp::Read(b.memory.remote(400_000)), 200_000..400_000);
+        a.send(14, SendOp::Send, 0..0);
+        let ours = [a.done(), a.done(), a.done(), a.done(), a.done()];
+        let mut read = vec![0; 200_000];
+        a.memory.read(200_000, &mut read).unwrap();
+        assert!(read == pattern, "a Read returns what a Write placed");
+
+        let theirs = theirs.join().unwrap();
+        b.memory.read(200_000, &mut read).unwrap();
+        assert!(read == pattern, "a Send of many segments arrives whole");
+        (ours, theirs)
+    });
+    assert_eq!(done_a.map(|c| c.id), [10, 11, 12, 13, 14]);
+    assert_eq!((done_a[3].completed, done_a[3].len), (Completed::Read, 200_000));
+    let (first, second, third) = done_b;
+    assert_eq!([first, second, third].map(|c| (c.id, c.len)), [(1, 64), (2, 200_000), (3, 0)]);
+    assert_eq!(first.completed, Completed::Recv);
+}
+
+#[test]
+fn sends_writes_and_reads_in_every_threading_model() {
+    for threading in
+        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Background]
+    {
+        let [a, b] = connected(Options { threading, ..Options::default() }, 600_000);
+        everything(&a, &b);
+        everything(&b, &a);
+    }
+}
+
+#[test]
+fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
+    for threading in [Threading::IoThread, Threading::ReceiveThread, Threading::Background] {
+        let device = Device::open(Options { threading, ..Options::default() }).unwrap();
+        let (a, b) =
+            (Side::of(&Device::open(Options::default()).unwrap(), 4096), Side::of(&device, 4096));
+        connect(&a, &b, depths());
+        let before = device.counters();
+        a.memory.write(0, b"far").unwrap();
+        for round in 0..100 {
+            a.send(round, SendOp::Write(b.memory.remote(100)), 0..3);
+            a.send(round, SendOp::Read(b.memory.remote(100)), 200..203);
+            assert_eq!(
+                [a.done().completed, a.done().completed],
+                [Completed::Write, Completed::Read]
+            );
+        }
+        let mut came = [0; 3];
+        a.memory.read(200, &mut came).unwrap();
+        assert_eq!(&came, b"far");
+        let after = device.counters();
+        let turns = |counters: Counters| (counters.turns, counters.thread_turns);
+        assert!(turns(after).1 > turns(before).1, "{after:?}");
+        assert_eq!(
+            turns(after).0 - turns(before).0,
+            turns(after).1 - turns(before).1,
+            "only the thread made progress"
+        );
+    }
+}
+
+/// Messages arrive before their receives are posted, in the end more of them than the device keeps:
+/// Reads of the receiver go on meanwhile, and all messages arrive.
+#[test]
+fn messages_wait_for_their_receives() {
+    const LEN: usize = 64 << 10;
+    for threading in
+        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Background]
+    {
+        let [a, b] = connected(Options { threading, ..Options::default() }, 32 * LEN);
+        let pattern: Vec<u8> = (0..32 * LEN).map(|i| (i * 7 % 251) as u8).collect();
+        a.memory.write(0, &pattern).unwrap();
+        a.send(0, SendOp::Send, 0..LEN);
+        std::thread::scope(|s| {
+            let ours = s.spawn(|| (0..33).map(|_| a.done().id).collect::<Vec<_>>());
+            b.send(100, SendOp::Read(a.memory.remote(8)), 0..8);
+            assert_eq!(b.done().id, 100);
+            for id in 0..32 {
+                a.send(id + 1, SendOp::Send, id as usize * LEN..(id as usize + 1) * LEN);
+            }
+            for _ in 0..1000 {
+                assert_eq!(b.queue.poll(), None);
+            }
+            for id in 0..33 {
+                b.recv(id, 0..LEN);
+                assert_eq!((b.done().id, id), (id, id));
+                let (mut came, from) = (vec![0; LEN], (id as usize).saturating_sub(1) * LEN);
+                b.memory.read(0, &mut came).unwrap();
+                assert!(came == pattern[from..from + LEN], "message {id}");
+            }
+            assert_eq!(ours.join().unwrap(), (0..33).collect::<Vec<_>>());
+        });
+    }
+}
+
+/// The credits of a program may be Writes of its peer: the program posts Sends, polls completions
+/// that are ready, and reads its memory, and the Writes must be placed meanwhile.
+#[test]
+fn what_comes_is_placed_while_a_program_only_posts_and_takes() {
+    let [a, b] = connected(Options::default(), 4096);
+    let seen = |mark: u8| {
+        let mut byte = [0];
+        a.memory.read(100, &mut byte).unwrap();
+        byte[0] == mark
+    };
+    // Waits longer than the engine may leave input unread.
+    let rest = || {
+        let begin = now();
+        while now().since(begin) < 50_000 {}
+    };
+    let credit = |mark: u8| {
+        b.memory.write(0, &[mark]).unwrap();
+        let write = SendRequest::new(1, SendOp::Write(a.memory.remote(100)), b.memory.sge(0..1));
+        b.pair.post_send(write.unsignaled()).unwrap();
+        rest();
+        assert!(!seen(mark), "the program made no call");
+    };
+    // A busy kernel may deliver what was sent a while later.
+    let comes = |mark: u8, call: &dyn Fn()| {
+        (0..1000).any(|_| {
+            call();
+            seen(mark) || {
+                rest();
+                false
+            }
+        })
+    };
+    // Sends complete without the other side; a Write completes only when that has placed it.
+    let post = |id| a.send(id, SendOp::Send, 0..1);
+    // The accepting side may send once a message has arrived.
+    post(1);
+    a.done();
+    for mark in 1..=100 {
+        credit(mark);
+        assert!(comes(mark, &|| post(1)), "by posting");
+        credit(mark + 100);
+        assert_eq!(a.queue.poll().expect("done at once").id, 1);
+        assert!(comes(mark + 100, &|| _ = a.queue.poll()), "by taking");
+    }
+}
+
+#[test]
+fn sends_writes_and_reads_with_every_way_to_copy() {
+    for (copies, direct) in [
+        (Copies::Two, u64::MAX),
+        (Copies::One, u64::MAX),
+        (Copies::Direct, 300_000),
+        // The Read's payload alone.
+        (Copies::DirectReads, 100_000),
+    ] {
+        for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
+            let [a, b] = connected(Options { copies, crc, markers, ..Options::default() }, 600_000);
+            everything(&a, &b);
+            everything(&b, &a);
+            let counters = b.device.counters();
+            assert_eq!(
+                counters.direct > direct,
+                direct < u64::MAX && !crc && !markers,
+                "{counters:?}"
+            );
+            assert_eq!(counters.copied > 600_000, copies == Copies::Two, "{counters:?}");
+        }
+    }
+}
+
+#[test]
+fn immediate_data_atomics_and_invalidation() {
+    let [a, b] = connected(Options::default(), 4096);
+    std::thread::scope(|s| {
+        for id in 1..=3 {
+            b.recv(id, 0..64);
+        }
+        let theirs = s.spawn(|| [b.done(), b.done(), b.done()]);
+        let to = b.memory.remote(1024);
+        b.memory.word(1024).unwrap().store(40, Ordering::SeqCst);
+        a.memory.write(0, b"written").unwrap();
+        a.send(10, SendOp::WriteImmediate(b.memory.remote(512), 77), 0..7);
+        a.pair.post_send(SendRequest::bare(11, SendOp::Immediate(78))).unwrap();
+        a.send(12, SendOp::FetchAdd { to, add: 2, mask: 0 }, 64..72);
+        let masks = u64::MAX;
+        let swap =
+            SendOp::CompareSwap { to, compare: 42, compare_mask: masks, swap: 7, swap_mask: masks };
+        a.send(13, swap, 72..80);
+        a.pair.post_send(SendRequest::new(14, SendOp::Send, a.memory.sge(0..7)).fenced()).unwrap();
+        let ours = [a.done(), a.done(), a.done(), a.done(), a.done()];
+        assert_eq!(ours.map(|c| c.id), [10, 11, 12, 13, 14]);
+        let theirs = theirs.join().unwrap();
+        assert_eq!(theirs.map(|c| c.immediate), [Some(77), Some(78), None]);
+        assert_eq!(theirs[0].completed, Completed::RecvImmediate);
+        let word = |memory: &MemoryRegion, at| memory.word(at).unwrap().load(Ordering::SeqCst);
+        assert_eq!((word(&a.memory, 64), word(&a.memory, 72), word(&b.memory, 1024)), (40, 42, 7));
+        let mut seven = [0; 7];
+        b.memory.read(512, &mut seven).unwrap();
+        assert_eq!(&seven, b"written");
+    });
+}

@@ -1,0 +1,171 @@
+//! The records of one turn, copied out of the rings into memory that no other process can write.
+//!
+//! A turn asks each polled ring for its next word and, until one has a record, does nothing else. A
+//! ring that was found empty is not polled again in the same turn, since polling a line that the
+//! peer is about to write costs both sides.
+
+use sprat_proto::datagrams::BURST;
+
+use super::connection::{self, State};
+use super::options::Counters;
+use super::table::{Table, slot_in};
+use sprat_sys::ring::{Broken, MAX_PAYLOAD};
+
+/// Records taken from one connection before it is the next one's turn.
+const SHARE: usize = 8;
+/// Bytes of a burst: it ends when the longest record would not fit any more. Small enough for the
+/// second-level cache.
+const ARENA: usize = 4 * MAX_PAYLOAD;
+
+/// A record of the burst.
+#[derive(Clone, Copy, Default)]
+struct Piece {
+    from: u64,
+    start: usize,
+    len: usize,
+}
+
+/// The records of a turn.
+pub(super) struct Burst {
+    arena: Box<[u8]>,
+    used: usize,
+    pieces: [Piece; BURST],
+    len: usize,
+    /// The place in the list of polled connections where the next burst begins.
+    next: usize,
+    /// The last burst was not empty.
+    streak: bool,
+}
+
+impl Burst {
+    /// An empty burst.
+    pub(super) fn new() -> Self {
+        Self {
+            arena: vec![0; ARENA].into(),
+            used: 0,
+            pieces: [Piece::default(); BURST],
+            len: 0,
+            next: 0,
+            streak: false,
+        }
+    }
+
+    /// The number of records.
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The `i`th record, with the connection's number.
+    #[inline(always)]
+    pub(super) fn record(&self, i: usize) -> (u64, &[u8]) {
+        let piece = self.pieces[..self.len][i];
+        (piece.from, &self.arena[piece.start..piece.start + piece.len])
+    }
+
+    /// Takes records from the connections that are polled: from `all`, or from the busy ones.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, table: &mut Table, all: bool, counters: &mut Counters) {
+        self.len = 0;
+        let due = table.due(all);
+        let mut place = self.next;
+        for _ in 0..due {
+            if place >= due {
+                place = 0;
+            }
+            if table.is_ready_at(place) {
+                return self.fill_from(table, place, due, counters);
+            }
+            place += 1;
+        }
+        self.streak = false;
+    }
+
+    /// Fills the burst from several connections, round after round while one may have more. The one
+    /// at `place`, which is first, has a record.
+    #[inline(never)]
+    fn fill_from(
+        &mut self,
+        table: &mut Table,
+        mut place: usize,
+        due: usize,
+        counters: &mut Counters,
+    ) {
+        self.used = 0;
+        // A record that comes alone is not kept waiting by a look for the next one.
+        let share = match (self.streak, due) {
+            (false, _) => 1,
+            (true, 1) => BURST,
+            (true, _) => SHARE,
+        };
+        let (mut left, mut more) = (due, false);
+        'burst: while self.len < BURST && self.used + MAX_PAYLOAD <= ARENA {
+            more |= self.take(table, place, share, counters);
+            loop {
+                place = if place + 1 < due { place + 1 } else { 0 };
+                left -= 1;
+                if left == 0 {
+                    if !(self.streak && more) {
+                        break 'burst;
+                    }
+                    (left, more) = (due, false);
+                }
+                if table.is_ready_at(place) {
+                    break;
+                }
+            }
+        }
+        self.next = place;
+        self.streak = self.len > 0;
+        counters.received += self.len as u64;
+    }
+
+    /// Moves up to `most` records of a connection to the burst; true if there may be more.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        table: &mut Table,
+        place: usize,
+        most: usize,
+        counters: &mut Counters,
+    ) -> bool {
+        let Some(connection) = table.polled_at(place) else { return false };
+        let State::Open(rings) = &mut connection.state else { return false };
+        let before = self.len;
+        let end = (before + most).min(BURST);
+        let mut over = false;
+        while self.len < end && self.used + MAX_PAYLOAD <= ARENA {
+            match rings.rx.pop(&mut self.arena[self.used..]) {
+                Ok(Some(len)) => {
+                    self.pieces[self.len] = Piece { from: connection.id, start: self.used, len };
+                    self.len += 1;
+                    self.used += (len + 15) & !15;
+                }
+                Ok(None) => {
+                    // The end is reported in a later burst than the last records.
+                    over = connection.ended
+                        && !self.pieces[..self.len].iter().any(|p| p.from == connection.id);
+                    break;
+                }
+                Err(Broken) => {
+                    counters.broken += 1;
+                    over = true;
+                    break;
+                }
+            }
+        }
+        if rings.rx.take_wake() {
+            counters.wakes += 1;
+            connection::wake(&connection.socket);
+        }
+        let taken = self.len - before;
+        connection.spoke |= taken > 0;
+        if over {
+            let id = connection.id;
+            table.remove(slot_in(id));
+        } else if table.is_quiet(place) {
+            table.activate_at(place);
+        }
+        taken == most
+    }
+}

@@ -1,0 +1,176 @@
+//! The table of links: one [`Link`] for each connection, found by its slot.
+//!
+//! Always holds: a slot that was emptied is used again only after all others that were empty then;
+//! `live` has every slot in use once, and `places` knows where, so that removing a link of 65,536
+//! takes as long as removing one of two.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::stream::{Role, Stream};
+
+/// One connection, and its state.
+#[derive(Debug)]
+pub(crate) struct Link<W> {
+    pub(crate) stream: Stream,
+    /// The carrier's part of the connection.
+    pub(crate) wire: W,
+    /// Present until the connection is open.
+    pub(crate) connecting: Option<Connecting>,
+    /// The reason why the connection could not be opened.
+    pub(crate) cause: Option<io::Error>,
+    /// Bytes that the link has taken of the budget, or waits for, for the request of which a part
+    /// has arrived.
+    pub(super) room: usize,
+    /// Bytes of replies that the peer has not taken, as counted in the sum of all links.
+    pub(super) unsent: usize,
+    /// Bytes that were read and not parsed, since the stream wanted no more input.
+    pub(crate) backlog: Vec<u8>,
+    /// The list of links that go on with their backlog has this one.
+    pub(super) resumed: bool,
+    /// The list of links with output has this one.
+    pub(super) dirty: bool,
+    /// The list of links with events that no input made has this one.
+    pub(super) owing: bool,
+    /// For an accepted connection: the time by which its first frame must have arrived.
+    pub(crate) silent_until: Instant,
+    /// For an accepted connection with replies to send: the time by which the peer must have taken
+    /// some of them.
+    pub(super) progress_until: Instant,
+}
+
+/// The state of a connection that is being opened.
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    /// The addresses to try next.
+    pub(crate) left: VecDeque<SocketAddr>,
+    /// The time when the attempt ends.
+    pub(crate) until: Instant,
+}
+
+impl<W> Link<W> {
+    fn new(slot: u16, wire: W, role: Role, queue_limit: usize) -> Self {
+        Self {
+            stream: Stream::new(slot, role, queue_limit),
+            wire,
+            connecting: None,
+            cause: None,
+            room: 0,
+            unsent: 0,
+            backlog: Vec::new(),
+            resumed: false,
+            dirty: false,
+            owing: false,
+            silent_until: Instant::NEVER,
+            progress_until: Instant::NEVER,
+        }
+    }
+}
+
+/// The links of a transport, and the slots in use.
+#[derive(Debug)]
+pub(crate) struct Links<W> {
+    slots: Vec<Option<Box<Link<W>>>>,
+    free: VecDeque<u16>,
+    live: Vec<u16>,
+    /// For each slot in use its index in `live`.
+    places: Vec<u16>,
+}
+
+impl<W> Links<W> {
+    pub(super) fn new() -> Self {
+        Self { slots: Vec::new(), free: VecDeque::new(), live: Vec::new(), places: Vec::new() }
+    }
+
+    /// The slots in use, in no order.
+    pub(crate) fn live(&self) -> &[u16] {
+        &self.live
+    }
+
+    #[inline]
+    pub(super) fn get(&self, slot: u16) -> Option<&Link<W>> {
+        self.slots.get(usize::from(slot))?.as_deref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: u16) -> Option<&mut Link<W>> {
+        self.slots.get_mut(usize::from(slot))?.as_deref_mut()
+    }
+
+    /// The slot that the next link gets.
+    pub(super) fn next_slot(&self) -> u16 {
+        self.free.front().copied().unwrap_or(self.slots.len() as u16)
+    }
+
+    /// Adds a link and returns its slot. There are fewer than 65,536 links before.
+    pub(super) fn insert(&mut self, wire: W, role: Role, queue_limit: usize) -> u16 {
+        let slot = self.next_slot();
+        if self.free.pop_front().is_none() {
+            self.slots.push(None);
+            self.places.push(0);
+        }
+        self.slots[usize::from(slot)] = Some(Box::new(Link::new(slot, wire, role, queue_limit)));
+        self.places[usize::from(slot)] = self.live.len() as u16;
+        self.live.push(slot);
+        slot
+    }
+
+    /// Takes a link out of its slot.
+    pub(super) fn remove(&mut self, slot: u16) -> Option<Link<W>> {
+        let link = self.slots.get_mut(usize::from(slot))?.take()?;
+        let place = self.places[usize::from(slot)];
+        self.live.swap_remove(usize::from(place));
+        if let Some(moved) = self.live.get(usize::from(place)) {
+            self.places[usize::from(*moved)] = place;
+        }
+        self.free.push_back(slot);
+        Some(*link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use sprat_proto::Rng;
+
+    use super::*;
+
+    /// Random inserts and removals: each slot in use is listed once, and a link stays in its slot.
+    #[test]
+    fn the_list_of_slots_in_use_agrees_with_a_set() {
+        let (mut rng, mut links, mut set) = (Rng::seeded(2), Links::new(), BTreeSet::new());
+        for _ in 0..20_000 {
+            if rng.below(40) as usize >= set.len() {
+                let slot = links.insert(0_u16, Role::Server, 0);
+                links.get_mut(slot).expect("just inserted").wire = slot;
+                assert!(set.insert(slot), "slot {slot} was free");
+            } else {
+                let slot = links.live()[rng.below(set.len() as u64) as usize];
+                assert_eq!(links.remove(slot).map(|link| link.wire), Some(slot));
+                assert!(links.remove(slot).is_none() && links.get(slot).is_none());
+                set.remove(&slot);
+            }
+            assert!(set.iter().all(|&slot| links.get(slot).is_some_and(|l| l.wire == slot)));
+            let mut live = links.live().to_vec();
+            live.sort_unstable();
+            assert!(live.iter().eq(&set), "{live:?} {set:?}");
+        }
+        assert!(links.slots.len() <= 41);
+    }
+
+    /// A closed connection searched the list of all: 65,536 that died at once took 2 billion steps.
+    #[test]
+    fn removing_every_link_of_a_full_table_does_not_search() {
+        let mut links = Links::new();
+        let slots: Vec<u16> = (0..1 << 16).map(|_| links.insert((), Role::Server, 0)).collect();
+        for slot in slots.into_iter().rev().step_by(2) {
+            assert!(links.remove(slot).is_some());
+        }
+        while let Some(&slot) = links.live().first() {
+            assert!(links.remove(slot).is_some());
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Functions for the tests of machines.
+
+use sprat_proto::Instant;
+use sprat_proto::node::machine::{Caller, Machine, Replied};
+use sprat_proto::rpc::{Message, Payload};
+
+/// Gives a machine a request. Returns the reply unless it follows later.
+pub(crate) fn request(
+    machine: &mut impl Machine,
+    now: Instant,
+    caller: Caller,
+    payload: Payload<'_>,
+    deadline: Instant,
+) -> Option<Message> {
+    let mut reply = Message::default();
+    let replied = machine.request(now, caller, payload, deadline, &mut reply);
+    assert!(replied == Replied::Now || reply.is_empty(), "the reply follows later");
+    (replied == Replied::Now).then_some(reply)
+}
