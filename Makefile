@@ -77,7 +77,7 @@ api: tools ## The public API of the crates that programs use, compared with docs
 
 .PHONY: package
 package: tools ## The published crates as packages, each built from its package alone; nothing is uploaded
-	cargo publish --workspace --dry-run --allow-dirty --quiet
+	scripts/package
 
 .PHONY: unit
 unit: tools ## Unit, integration and documentation tests, the house rules among them; the simulator's are `sim`
