@@ -7,21 +7,24 @@ use crate::rdma::work::SendOp;
 /// The result of a work request, by the names of verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// The request succeeded.
+    /// The work request succeeded.
     Success,
-    /// A local element is too short for the message, or longer than allowed.
+    /// An element of the work request's list is too short for the message, or longer than allowed.
     LocalLength,
-    /// A local tag, bound or right is wrong, or the memory is unmapped.
+    /// A local steering tag, bound or right of the work request is wrong, or the memory is
+    /// unmapped.
     LocalProtection,
-    /// The queue pair failed while the request was queued.
+    /// The queue pair failed while the work request was queued.
     Flushed,
     /// The engine could not bind the window, or register or invalidate the tag.
     Bind,
-    /// The peer refused the access: tag, bounds or rights are wrong.
+    /// The peer refused the access to its memory: the steering tag, the bounds or the rights are
+    /// wrong.
     RemoteAccess,
-    /// The peer refused the operation for another reason.
+    /// The peer refused the work request for a reason other than its memory's tag, bounds or
+    /// rights.
     RemoteOperation,
-    /// The connection does not allow the operation: its depth for Reads and atomics is 0.
+    /// The connection does not allow the work request: its depth for Reads and atomics is 0.
     LocalOperation,
 }
 
@@ -45,30 +48,30 @@ impl core::error::Error for Status {}
 /// The kind of the completed work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completed {
-    /// A Send, or immediate data alone.
+    /// The completion of a Send, or of immediate data alone.
     Send,
-    /// A Write, with immediate data or without.
+    /// The completion of a Write, with immediate data or without.
     Write,
-    /// A Read.
+    /// The completion of an RDMA Read.
     Read,
-    /// A fetch and add.
+    /// The completion of an atomic fetch and add.
     FetchAdd,
-    /// A compare and swap.
+    /// The completion of an atomic compare and swap.
     CompareSwap,
-    /// A bind.
+    /// The completion of a memory window's bind.
     Bind,
-    /// A fast registration.
+    /// The completion of a fast registration of memory.
     FastRegister,
-    /// An invalidation of a local tag.
+    /// The completion of an invalidation of a local steering tag.
     Invalidate,
-    /// A receive that a Send consumed.
+    /// The completion of a receive that a Send consumed.
     Recv,
-    /// A receive that immediate data consumed.
+    /// The completion of a receive that immediate data consumed.
     RecvImmediate,
 }
 
 impl Completed {
-    /// The kind of the completion that `op` leaves.
+    /// The kind of the completion that the operation `op` of a work request leaves.
     pub(crate) const fn of(op: &SendOp) -> Self {
         match op {
             SendOp::Send | SendOp::SendInvalidate(_) | SendOp::Immediate(_) => Self::Send,
@@ -100,22 +103,22 @@ impl core::fmt::Display for Completed {
     }
 }
 
-/// A completion. Unless `status` is [`Status::Success`], only `id`, `status` and `qp` are
-/// meaningful.
+/// The completion of a work request. Unless `status` is [`Status::Success`], only `id`, `status`
+/// and `qp` are meaningful.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The `id` of the work request.
     pub id: u64,
-    /// The result.
+    /// The result of the work request.
     pub status: Status,
     /// The kind of the work request.
     pub completed: Completed,
-    /// The bytes received or read. With immediate data, the length of the Write directly before it,
-    /// if any.
+    /// The bytes that the work request received or read. With immediate data, the length of the
+    /// Write directly before it, if any.
     pub len: u32,
     /// The queue pair of the work request.
     pub qp: Qp,
-    /// The immediate data of the message.
+    /// The immediate data of the received message, if it has any.
     pub immediate: Option<u64>,
     /// The local tag that the peer's Send has invalidated.
     pub invalidated: Option<Stag>,

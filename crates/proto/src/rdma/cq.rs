@@ -25,13 +25,13 @@ use crate::rdma::ids::Qp;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Armed {
     No,
-    /// A completion that the peer solicited, or a failure.
+    /// The program waits for a completion that the peer solicited, or for a failure.
     Solicited,
-    /// Any completion.
+    /// The program waits for any completion.
     Next,
 }
 
-/// The result of a push.
+/// The result of a completion's push to its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Pushed {
@@ -51,7 +51,7 @@ pub struct CompletionQueue {
     entries: VecDeque<Completion>,
     depth: usize,
     armed: Armed,
-    /// A completion was pushed after the last notification.
+    /// True if a completion was pushed after the last notification of the program.
     unnotified: bool,
     lost: u64,
     users: u32,
@@ -93,20 +93,20 @@ impl CompletionQueue {
         Pushed::Notify
     }
 
-    /// Takes the oldest completion.
+    /// Takes the oldest completion of the queue.
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         self.entries.pop_front()
     }
 
-    /// Returns the oldest completion.
+    /// Returns the oldest completion of the queue and leaves it there.
     #[inline]
     #[must_use]
     pub fn front(&self) -> Option<&Completion> {
         self.entries.front()
     }
 
-    /// True if the queue has a success of this queue pair.
+    /// True if the queue has a successful completion of this queue pair.
     #[must_use]
     pub fn has_success(&self, qp: Qp) -> bool {
         self.entries
@@ -114,7 +114,7 @@ impl CompletionQueue {
             .any(|completion| completion.qp == qp && completion.status == Status::Success)
     }
 
-    /// Removes the completions of a queue pair that was reset or destroyed.
+    /// Removes the queue's completions of a queue pair that was reset or destroyed.
     pub fn remove_of(&mut self, qp: Qp) {
         self.entries.retain(|completion| completion.qp != qp);
     }
@@ -155,7 +155,7 @@ impl CompletionQueue {
         wakes
     }
 
-    /// The completions in the queue.
+    /// The number of completions in the queue.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -173,13 +173,13 @@ impl CompletionQueue {
         self.depth
     }
 
-    /// The number of lost completions. The queue is in error if it is not 0.
+    /// The number of completions that this queue lost. The queue is in error if it is not 0.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Sets the depth, at least 1.
+    /// Sets the number of completions that the queue can hold, at least 1.
     ///
     /// # Errors
     /// [`PostError::NoRoom`] if the queue has more completions than that.
@@ -192,17 +192,17 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Counts one more queue of a queue pair that completes here.
+    /// Counts one more work queue that completes on this completion queue.
     pub fn add_user(&mut self) {
         self.users += 1;
     }
 
-    /// Counts one queue of a queue pair less.
+    /// Counts one work queue less that completes on this completion queue.
     pub fn remove_user(&mut self) {
         self.users = self.users.saturating_sub(1);
     }
 
-    /// True if a queue pair completes here. The queue must then not be destroyed.
+    /// True if a queue pair completes on this completion queue. It must then not be destroyed.
     #[must_use]
     pub const fn is_busy(&self) -> bool {
         self.users > 0

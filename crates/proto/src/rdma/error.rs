@@ -1,25 +1,25 @@
-//! The error of calls on an engine.
+//! The error of a call on the RDMA engine.
 
-/// A call was refused. The engine's state is unchanged.
+/// The RDMA engine refused a call. The engine's state is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PostError {
-    /// The queue is full.
+    /// The work queue is full.
     #[error("the queue is full")]
     Full,
-    /// There is no such object, or its state does not allow the call.
+    /// The object that the call names does not exist, or its state does not allow the call.
     #[error("there is no such object, or its state does not allow the call")]
     Invalid,
-    /// The list has more elements than the queue was created for.
+    /// The scatter/gather list has more elements than the work queue was created for.
     #[error("too many scatter/gather elements")]
     TooManyElements,
-    /// The request has more inline data than the queue was created for, or its operation takes
+    /// The work request has more inline data than the queue was created for, or its operation takes
     /// none.
     #[error("the inline data is too long, or the operation takes none")]
     Inline,
     /// The message has more than 2³¹ bytes.
     #[error("the message is longer than 2 GiB")]
     TooLong,
-    /// Other objects still use this object.
+    /// Other objects still use the object that the call names.
     #[error("the object is still in use")]
     Busy,
     /// The access rights exclude each other, or the address range wraps.

@@ -1,4 +1,4 @@
-//! Numbers that name the objects of an engine, and steering tags.
+//! Numbers that name the objects of an RDMA engine, and steering tags.
 
 use crate::rdma::table::MOST;
 
@@ -29,7 +29,8 @@ pub struct Conn(pub u32);
 pub struct Stag(pub u32);
 
 impl Conn {
-    /// An index below 2¹⁸ that no other live stream has, for a table of the caller.
+    /// An index below 2¹⁸ that no other live stream has. The engine's caller can use it for a table
+    /// of its own.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {

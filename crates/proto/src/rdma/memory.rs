@@ -1,27 +1,27 @@
-//! Registered memory as the engine reaches it, and records to send on a stream.
+//! Registered memory as the RDMA engine reaches it, and records to send on a stream.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::wire::checksum::Crc32c;
 
-/// Access rights of a region or window.
+/// Access rights of a memory region or window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// The engine may place received messages and Read Responses here.
+    /// The engine may place received messages and Read Responses into the memory.
     pub local_write: bool,
-    /// The peer may write.
+    /// The peer may write the memory.
     pub remote_write: bool,
-    /// The peer may read.
+    /// The peer may read the memory.
     pub remote_read: bool,
-    /// The peer may do atomics.
+    /// The peer may do atomics on the memory.
     pub remote_atomic: bool,
     /// Windows may be bound to the region.
     pub bind: bool,
 }
 
 impl Access {
-    /// Local writes only: no peer reaches the region.
+    /// The right to local writes only: no peer reaches the region.
     pub const LOCAL: Self = Self {
         local_write: true,
         remote_write: false,
@@ -29,7 +29,7 @@ impl Access {
         remote_atomic: false,
         bind: false,
     };
-    /// All rights.
+    /// All access rights to a memory region.
     pub const ALL: Self = Self {
         local_write: true,
         remote_write: true,
@@ -44,9 +44,9 @@ impl Access {
 pub struct Span {
     /// The caller's name for the region, as given at registration.
     pub region: u64,
-    /// The first byte, counted from the start of the caller's region.
+    /// The span's first byte, counted from the start of the caller's region.
     pub offset: u64,
-    /// The length in bytes.
+    /// The length of the span in bytes.
     pub len: u32,
 }
 
@@ -61,7 +61,8 @@ impl Span {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unmapped;
 
-/// Registered memory. The engine has checked every span against its registration.
+/// Registered memory, which the engine reads and writes. The engine has checked every span against
+/// its registration.
 pub trait Memory {
     /// Copies `bytes` to `span`. Both have the same length.
     ///
@@ -75,7 +76,7 @@ pub trait Memory {
     /// [`Unmapped`]; some bytes may have been copied.
     fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped>;
 
-    /// Appends a copy of `span` to `bytes`.
+    /// Appends a copy of the memory at `span` to `bytes`.
     ///
     /// # Errors
     /// [`Unmapped`]; some bytes may have been appended.
@@ -85,8 +86,8 @@ pub trait Memory {
         self.read(span, &mut bytes[start..])
     }
 
-    /// Appends a copy of `span` to `bytes`. Returns the CRC32C `crc` extended over the appended
-    /// bytes, also if others change the memory meanwhile.
+    /// Appends a copy of the memory at `span` to `bytes`. Returns the CRC32C `crc` extended over
+    /// the appended bytes, also if others change the memory meanwhile.
     ///
     /// # Errors
     /// [`Unmapped`]; some bytes may have been appended.
@@ -111,12 +112,12 @@ pub trait Memory {
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped>;
 }
 
-/// A part of a record.
+/// A part of a record to send on a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// A range of [`Record::bytes`].
+    /// The part is a range of [`Record::bytes`].
     Bytes(Range<usize>),
-    /// Registered memory that is sent from where it lies.
+    /// The part is registered memory that is sent from where it lies.
     Memory(Span),
 }
 
@@ -124,17 +125,17 @@ pub enum Part {
 /// progress with [`Rnic::sent`](crate::rdma::Rnic::sent).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Record {
-    /// Headers, trailers and copied payload.
+    /// The record's headers, trailers and copied payload.
     pub bytes: Vec<u8>,
-    /// The parts in the order to send them.
+    /// The parts of the record in the order to send them.
     pub parts: Vec<Part>,
-    /// The record ends with a question that the peer can answer while the engine frames more. Send
-    /// the record before asking for more output (like TCP's PSH).
+    /// The record ends with a message that the peer can answer while the engine frames more. The
+    /// caller sends the record before it asks for more output (like TCP's PSH).
     pub push: bool,
 }
 
 impl Record {
-    /// The length of the record on the stream.
+    /// The number of bytes of the record on the stream.
     #[must_use]
     pub fn len(&self) -> usize {
         let len = |part: &Part| match part {
@@ -144,7 +145,7 @@ impl Record {
         self.parts.iter().map(len).sum()
     }
 
-    /// True if there is nothing to send.
+    /// True if the record has nothing to send.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
@@ -157,7 +158,7 @@ impl Record {
         self.push = false;
     }
 
-    /// Appends a copy of `bytes` as a part.
+    /// Appends a copy of `bytes` to the record as a part.
     pub fn append(&mut self, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);

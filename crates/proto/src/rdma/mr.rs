@@ -42,11 +42,11 @@ use crate::wire::rdmap::Cause;
 /// The user of a tag: a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagUser {
-    /// The queue pair's protection domain.
+    /// The protection domain of the queue pair that uses the tag.
     pub pd: Pd,
-    /// The queue pair.
+    /// The queue pair that uses the tag.
     pub qp: Qp,
-    /// The rights of its peer, under any tag.
+    /// The accesses that the queue pair allows its peer, under any tag.
     pub rights: Rights,
 }
 
@@ -57,23 +57,23 @@ pub enum Right {
     Write,
     /// The peer reads the source of a Read Request.
     Read,
-    /// The peer changes a word.
+    /// The peer changes a 64-bit word by an atomic operation.
     Atomic,
 }
 
 /// The accesses that a queue pair allows its peer. New queue pairs allow all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
-    /// The peer may write.
+    /// The peer may write this end's memory.
     pub write: bool,
-    /// The peer may read.
+    /// The peer may read this end's memory.
     pub read: bool,
-    /// The peer may do atomics.
+    /// The peer may do atomics on this end's memory.
     pub atomic: bool,
 }
 
 impl Rights {
-    /// All accesses.
+    /// Allows the peer all accesses.
     pub const ALL: Self = Self { write: true, read: true, atomic: true };
 
     const fn allow(self, right: Right) -> bool {
@@ -85,38 +85,38 @@ impl Rights {
     }
 }
 
-/// The queue pairs that a window is valid for.
+/// The queue pairs that a memory window is valid for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowKind {
-    /// All queue pairs of the domain ("type 1"). The window can be bound again at any time, and
-    /// peers cannot invalidate it.
+    /// The window is valid for all queue pairs of its protection domain ("type 1"). It can be bound
+    /// again at any time, and peers cannot invalidate it.
     Domain,
-    /// The queue pair that bound the window ("type 2"), until it is invalidated.
+    /// The window is valid for the queue pair that bound it ("type 2"), until it is invalidated.
     OneQp,
 }
 
-/// A part of the caller's memory.
+/// A part of the caller's registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// The caller's name for the region.
     pub region: u64,
-    /// The first byte, counted from the start of the caller's region.
+    /// The part's first byte, counted from the start of the caller's region.
     pub offset: u64,
-    /// The address of the first byte.
+    /// The address of the part's first byte.
     pub base: u64,
-    /// The length in bytes.
+    /// The length of the part in bytes.
     pub len: u64,
 }
 
 impl Extent {
-    /// Returns the part of `len` bytes at `addr` if it lies inside.
+    /// Returns the part of `len` bytes at `addr` if it lies inside this extent.
     fn part(&self, addr: u64, len: u64) -> Option<Self> {
         let skip = addr.checked_sub(self.base)?;
         let fits = skip <= self.len && len <= self.len - skip;
         fits.then(|| Self { offset: self.offset + skip, base: addr, len, ..*self })
     }
 
-    /// True if no address or offset wraps.
+    /// True if no address or offset of the extent wraps.
     const fn is_sound(&self) -> bool {
         self.base.checked_add(self.len).is_some() && self.offset.checked_add(self.len).is_some()
     }
@@ -126,7 +126,7 @@ impl Extent {
     }
 }
 
-/// The result of every check for a length of 0, under any tag.
+/// The span that every check returns for a length of 0, under any tag.
 const NOTHING: Span = Span { region: 0, offset: 0, len: 0 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,9 +140,9 @@ enum Role {
 struct Valid {
     extent: Extent,
     access: Access,
-    /// The only queue pair whose peer may use the tag.
+    /// The only queue pair whose peer may use the steering tag, if there is one.
     qp: Option<Qp>,
-    /// The index of the region that the window is bound to.
+    /// The index of the region that the window is bound to, if the tag is a window's.
     parent: Option<u32>,
 }
 
@@ -151,7 +151,7 @@ struct Tag {
     stag: Stag,
     pd: Pd,
     role: Role,
-    /// The number of windows that are bound to the tag.
+    /// The number of windows that are bound to the tag's region.
     windows: u32,
     valid: Option<Valid>,
 }
@@ -162,11 +162,11 @@ pub struct Regions {
     rng: Rng,
     max_pds: usize,
     max_tags: usize,
-    /// The domains by number, each with the count of tags, queue pairs and shared receive queues in
-    /// it.
+    /// The protection domains by number, each with the count of tags, queue pairs and shared
+    /// receive queues in it.
     pds: HashMap<u32, u32>,
     last_pd: u32,
-    /// The tags by index.
+    /// The steering tags by index.
     tags: HashMap<u32, Tag>,
     /// The valid tags that only one queue pair's peer may use.
     owned: BTreeSet<(Qp, u32)>,
@@ -176,14 +176,14 @@ const fn index(stag: Stag) -> u32 {
     stag.0 >> 8
 }
 
-/// True if remote writes and atomics come with local writes.
+/// True if the rights are consistent: remote writes and atomics come with local writes.
 const fn is_sound(access: Access) -> bool {
     access.local_write || !(access.remote_write || access.remote_atomic)
 }
 
 impl Regions {
-    /// Creates an empty registry for at most `max_pds` domains and `max_tags` tags. The tags come
-    /// from `rng`, so no peer can guess them.
+    /// Creates an empty registry for at most `max_pds` protection domains and `max_tags` steering
+    /// tags. The tags come from `rng`, so no peer can guess them.
     #[must_use]
     pub fn new(rng: Rng, max_pds: usize, max_tags: usize) -> Self {
         let (pds, tags) = (HashMap::new(), HashMap::new());
@@ -223,7 +223,7 @@ impl Regions {
         }
     }
 
-    /// Counts one more queue pair or shared receive queue in a domain.
+    /// Counts one more queue pair or shared receive queue in a protection domain.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such domain.
@@ -233,15 +233,15 @@ impl Regions {
         Ok(())
     }
 
-    /// Counts one object in a domain less.
+    /// Counts one object less in a protection domain.
     pub fn remove_pd_user(&mut self, pd: Pd) {
         if let Some(users) = self.pds.get_mut(&pd.0) {
             *users = users.saturating_sub(1);
         }
     }
 
-    /// Invalidates the tags that only the peer of a destroyed queue pair could use, with the
-    /// windows on them.
+    /// Invalidates the steering tags that only the peer of a destroyed queue pair could use, and
+    /// unbinds their windows.
     pub fn release_qp(&mut self, qp: Qp) {
         while let Some(&(_, at)) = self.owned.range((qp, 0)..=(qp, u32::MAX)).next() {
             self.unbind_all(at);
@@ -271,7 +271,7 @@ impl Regions {
         self.insert(pd, Role::Region, Some(Valid { extent, access, qp: None, parent: None }))
     }
 
-    /// Sets the rights of a region. Its tag stays the same.
+    /// Sets the access rights of a memory region. Its tag stays the same.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such region; [`PostError::Busy`] while windows are
@@ -298,7 +298,7 @@ impl Regions {
         self.insert(pd, Role::Fast, None)
     }
 
-    /// Allocates a window for [`Self::bind`].
+    /// Allocates a memory window for [`Self::bind`].
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
@@ -343,8 +343,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Makes a tag for fast registration valid, with the key in `stag`. Peers may use it only on
-    /// the stream of `by`.
+    /// Makes a steering tag for fast registration valid, with the key in `stag`. Peers may use it
+    /// only on the stream of the queue pair `by`.
     ///
     /// # Errors
     /// [`Status::Bind`] if there is no such tag in the domain, if it is already valid, or if the
@@ -408,7 +408,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns the validity of a window on a part of a region.
+    /// Returns the extent and the rights of a window that is bound to a part of a region.
     fn window_on(
         &self,
         pd: Pd,
@@ -447,8 +447,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Invalidates a tag for the peer. The tag must be valid on this stream only and give the peer
-    /// a right.
+    /// Invalidates a steering tag at the peer's request. The tag must be valid on this stream only
+    /// and give the peer a right.
     ///
     /// # Errors
     /// [`Cause::CANNOT_INVALIDATE`].
@@ -464,8 +464,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns the memory of an element of a work request. `write` is true for a sink. A length of
-    /// 0 needs no tag.
+    /// Returns the memory that an element of a work request names. `write` is true for a sink. A
+    /// length of 0 needs no tag.
     ///
     /// # Errors
     /// [`Status::LocalProtection`] if no region of the domain has the tag, if the range is outside
@@ -483,8 +483,8 @@ impl Regions {
         valid.extent.part(sge.addr, sge.len.into()).map(|e| e.span()).ok_or(Status::LocalProtection)
     }
 
-    /// Returns the `len` bytes that a peer names. A length of 0 needs no tag (RFC 5040 section
-    /// 5.2.1, RFC 5041 section 5.2). The word of an atomic must lie at a multiple of 8.
+    /// Returns the `len` bytes of memory that a peer names. A length of 0 needs no tag (RFC 5040
+    /// section 5.2.1, RFC 5041 section 5.2). The word of an atomic must lie at a multiple of 8.
     ///
     /// # Errors
     /// The [`Cause`] to answer with. Writes use DDP's codes, and a missing right counts as an
@@ -528,7 +528,7 @@ impl Regions {
         Ok(part.span())
     }
 
-    /// Inserts a tag under a random index.
+    /// Inserts a new steering tag under a random index.
     fn insert(&mut self, pd: Pd, role: Role, valid: Option<Valid>) -> Result<Stag, PostError> {
         if self.tags.len() >= self.max_tags {
             return Err(PostError::NoRoom);
@@ -550,7 +550,7 @@ impl Regions {
         self.tags.get(&index(stag)).filter(is_it).map(|_| index(stag)).ok_or(PostError::Invalid)
     }
 
-    /// Removes the tag at an index.
+    /// Removes the steering tag at an index.
     fn remove(&mut self, at: u32) {
         self.revoke(at);
         if let Some(tag) = self.tags.remove(&at) {
@@ -558,7 +558,7 @@ impl Regions {
         }
     }
 
-    /// Unbinds the windows that are bound to the tag at an index.
+    /// Unbinds the windows that are bound to the region at an index.
     fn unbind_all(&mut self, at: u32) {
         if self.tags.get(&at).is_some_and(|t| t.windows > 0) {
             // This is rare, so a scan over all tags is cheap enough.
@@ -569,7 +569,7 @@ impl Regions {
         }
     }
 
-    /// Invalidates the tag at an index.
+    /// Invalidates the steering tag at an index.
     fn revoke(&mut self, at: u32) {
         let Some(valid) = self.tags.get_mut(&at).and_then(|t| t.valid.take()) else { return };
         if let Some(qp) = valid.qp {

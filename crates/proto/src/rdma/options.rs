@@ -1,4 +1,4 @@
-//! Options of an engine, of queue pairs and of connections.
+//! Options of an RDMA engine, of queue pairs and of connections.
 //!
 //! Times are in nanoseconds, depths in work requests or messages. Not here: work requests and
 //! events.
@@ -14,71 +14,72 @@ use crate::wire::mpa::RtrKind;
 /// The most Reads and atomics in progress in one direction of a queue pair.
 pub const MAX_READ_DEPTH: u16 = 128;
 
-/// Options of an engine.
+/// Options of an RDMA engine.
 #[derive(Clone, Debug)]
 pub struct RnicOptions {
-    /// Extends a CRC32C. `wire::checksum::crc32c` is the portable implementation.
+    /// The function that extends a CRC32C. `wire::checksum::crc32c` is the portable implementation.
     pub crc32c: Crc32c,
-    /// Request CRC. Set this to false only at an administrator's explicit wish (RFC 5044 section
-    /// 4.4). The engine uses CRC if the peer requests it.
+    /// True to request CRC from the peer. Set this to false only at an administrator's explicit
+    /// wish (RFC 5044 section 4.4). The engine uses CRC if the peer requests it.
     pub crc: bool,
-    /// Request markers in received streams. The engine sends markers if the peer requests them.
+    /// True to request markers in received streams. The engine sends markers if the peer requests
+    /// them.
     pub markers: bool,
     /// The highest MPA revision to speak: 1 or 2.
     pub revision: u8,
-    /// The limit for the peer's engine in a start-up: to send a Request, and to send the first FPDU
-    /// if one was agreed.
+    /// The time that the peer's engine has in a start-up: to send a Request, and to send the first
+    /// FPDU if one was agreed.
     pub start_timeout_ns: u64,
-    /// The limit for the peer's program to answer a Request.
+    /// The time that the peer's program has to answer a connection request.
     pub reply_timeout_ns: u64,
-    /// The limit for an orderly end: to send the remaining bytes and to receive the peer's
-    /// responses.
+    /// The time that an orderly end of a connection may take: to send the remaining bytes and to
+    /// receive the peer's responses.
     pub close_timeout_ns: u64,
-    /// The most streams.
+    /// The most streams of an engine.
     pub max_conns: usize,
-    /// The most queue pairs.
+    /// The most queue pairs of an engine.
     pub max_qps: usize,
-    /// The most completion queues.
+    /// The most completion queues of an engine.
     pub max_cqs: usize,
-    /// The most shared receive queues.
+    /// The most shared receive queues of an engine.
     pub max_srqs: usize,
-    /// The most protection domains.
+    /// The most protection domains of an engine.
     pub max_pds: usize,
-    /// The most steering tags: regions, windows and tags for fast registration. A peer cannot guess
-    /// a tag as long as tags are few among 2²⁴.
+    /// The most steering tags of an engine: regions, windows and tags for fast registration. A peer
+    /// cannot guess a tag as long as tags are few among 2²⁴.
     pub max_tags: usize,
-    /// The most work requests of one queue.
+    /// The most work requests of one send or receive queue.
     pub max_depth: u32,
-    /// The most completions of one queue.
+    /// The most completions of one completion queue.
     pub max_cqe: u32,
-    /// The most bytes of unexpected messages (which arrived before their receives), over all queue
-    /// pairs.
+    /// The most bytes of messages that arrived before their receives, over all queue pairs of an
+    /// engine.
     pub max_unexpected: usize,
-    /// Acknowledge placed Writes to peers that run this engine, and request acknowledgements from
-    /// them.
+    /// True to acknowledge placed Writes to peers that run this engine, and to request
+    /// acknowledgements from them.
     pub acknowledge_writes: bool,
 }
 
-/// The limits of an engine. A call beyond a limit fails.
+/// The limits of an RDMA engine. A call beyond a limit fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// The most simultaneous connections.
+    /// The most simultaneous connections of an engine.
     pub connections: usize,
-    /// The most queue pairs.
+    /// The most queue pairs of an engine.
     pub queue_pairs: usize,
-    /// The most completion queues.
+    /// The most completion queues of an engine.
     pub completion_queues: usize,
-    /// The most shared receive queues.
+    /// The most shared receive queues of an engine.
     pub shared_receive_queues: usize,
-    /// The most protection domains.
+    /// The most protection domains of an engine.
     pub protection_domains: usize,
-    /// The most regions and windows together.
+    /// The most memory regions and windows of an engine together.
     pub tags: usize,
-    /// The most work requests of one queue, shared or not.
+    /// The most work requests of one send or receive queue, shared or not.
     pub requests: u32,
-    /// The most completions of one queue.
+    /// The most completions of one completion queue.
     pub completions: u32,
-    /// The most elements of one work request.
+    /// The most scatter/gather elements of one work request.
     pub elements: usize,
     /// The most inline bytes of one work request.
     pub inline: usize,
@@ -87,7 +88,7 @@ pub struct Limits {
 }
 
 impl RnicOptions {
-    /// The limits of an engine with these options.
+    /// The limits of an RDMA engine with these options.
     #[must_use]
     pub const fn limits(&self) -> Limits {
         Limits {
@@ -138,88 +139,89 @@ impl Default for RnicOptions {
 /// Options of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpOptions {
-    /// The protection domain.
+    /// The protection domain of the queue pair.
     pub pd: Pd,
     /// The completion queue of the send queue.
     pub send_cq: Cq,
     /// The completion queue of the receive queue.
     pub recv_cq: Cq,
-    /// The shared receive queue to take receives from, instead of an own queue.
+    /// The shared receive queue to take receives from. With `None` the queue pair has a receive
+    /// queue of its own.
     pub srq: Option<Srq>,
     /// The most work requests in the send queue.
     pub send_depth: u32,
     /// The most work requests in the receive queue.
     pub recv_depth: u32,
-    /// The most elements of one send request, at most [`MAX_SGE`].
+    /// The most scatter/gather elements of one send request, at most [`MAX_SGE`].
     pub max_send_sge: usize,
-    /// The most elements of one receive request, at most [`MAX_SGE`].
+    /// The most scatter/gather elements of one receive request, at most [`MAX_SGE`].
     pub max_recv_sge: usize,
-    /// The most bytes of inline data, at most [`MAX_INLINE`].
+    /// The most bytes of inline data in one send request, at most [`MAX_INLINE`].
     pub max_inline: usize,
-    /// Every send request leaves a completion.
+    /// True if every send request leaves a completion.
     pub signal_all: bool,
 }
 
 /// The state of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpState {
-    /// Created and not connected. Receives may be posted.
+    /// The queue pair is created and not connected. Receives may be posted.
     Idle,
-    /// The start-up is in progress. Posted sends wait.
+    /// The start-up of the queue pair's connection is in progress. Posted sends wait.
     Starting,
-    /// Connected.
+    /// The queue pair is connected.
     Ready,
-    /// Disconnecting: the engine sends the posted requests and accepts no more.
+    /// The queue pair is disconnecting: the engine sends the posted requests and accepts no more.
     Closing,
-    /// Ended by an error or a disconnect. Posted requests are flushed.
+    /// An error or a disconnect has ended the queue pair. Posted requests are flushed.
     Error,
 }
 
-/// Options of an outgoing connection.
+/// Options of an outgoing RDMA connection.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// The Reads and atomics to serve at once, at most [`MAX_READ_DEPTH`].
+    /// The number of Reads and atomics that this end serves at once, at most [`MAX_READ_DEPTH`].
     pub ird: u16,
-    /// The Reads and atomics to request at once, at most [`MAX_READ_DEPTH`].
+    /// The number of Reads and atomics that this end requests at once, at most [`MAX_READ_DEPTH`].
     pub ord: u16,
     /// Private data for the peer's program, at most 508 bytes (512 with revision 1).
     pub private_data: Vec<u8>,
-    /// Request CRC. `None` takes the engine's option.
+    /// True to request CRC from the peer. `None` takes the engine's option.
     pub crc: Option<bool>,
-    /// Request markers. `None` takes the engine's option.
+    /// True to request markers from the peer. `None` takes the engine's option.
     pub markers: Option<bool>,
-    /// The MPA revision. `None` takes the engine's option.
+    /// The MPA revision of the connection's Request. `None` takes the engine's option.
     pub revision: Option<u8>,
-    /// Let the peer send first, after an empty first frame of this kind (RFC 6581 section 4.3;
-    /// revision 2 only).
+    /// The kind of the empty first frame after which the peer may send first (RFC 6581 section 4.3;
+    /// revision 2 only). `None` uses no such frame.
     pub peer_to_peer: Option<RtrKind>,
     /// The delay of the first FPDU after the peer's Reply. Linux's siw misses an FPDU that arrives
     /// directly behind the Reply.
     pub first_fpdu_delay_ns: u64,
-    /// Send an empty Write as the first FPDU at once, so that a peer whose program sends first may
-    /// send. This has the effect of `peer_to_peer` without its negotiation, which older peers do
-    /// not know.
+    /// True to send an empty Write as the first FPDU at once, so that a peer whose program sends
+    /// first may send. This has the effect of `peer_to_peer` without its negotiation, which older
+    /// peers do not know.
     pub open_with_write: bool,
-    /// The limit for a message of the peer to wait for a receive; `None` means no limit. After the
-    /// limit the connection ends with Terminate 1/2/02. The engine buffers such messages up to a
-    /// limit, and then stalls the stream.
+    /// The longest time for which a message of the peer waits for a receive; `None` means no limit.
+    /// After this time the connection ends with Terminate 1/2/02. The engine buffers such messages
+    /// until they take too much memory, and then stalls the stream.
     pub rnr_timeout_ns: Option<u64>,
 }
 
-/// Options of an accepted connection.
+/// Options of an accepted RDMA connection.
 #[derive(Clone, Debug, Default)]
 pub struct AcceptOptions {
-    /// The Reads and atomics to serve at once.
+    /// The number of Reads and atomics that this end serves at once.
     pub ird: u16,
-    /// The Reads and atomics to request at once.
+    /// The number of Reads and atomics that this end requests at once.
     pub ord: u16,
     /// Private data for the peer's program, at most 508 bytes (512 with revision 1).
     pub private_data: Vec<u8>,
-    /// The limit for own FPDUs to wait for the peer's first. `None` means no limit, as RFC 5044
-    /// section 7.1.2 requires. Linux's siw as a responder does not wait and as an initiator does
-    /// not send first, so programs whose responder sends first need a limit.
+    /// The longest time for which own FPDUs wait for the peer's first. `None` means no limit, as
+    /// RFC 5044 section 7.1.2 requires. Linux's siw as a responder does not wait and as an
+    /// initiator does not send first, so programs whose responder sends first need a limit.
     pub first_fpdu_timeout_ns: Option<u64>,
-    /// The limit for a message of the peer to wait for a receive, like
+    /// The longest time for which a message of the peer waits for a receive, like
     /// [`ConnectOptions::rnr_timeout_ns`].
     pub rnr_timeout_ns: Option<u64>,
 }

@@ -16,7 +16,7 @@ use crate::rdma::srq::SharedReceiveQueue;
 use crate::rdma::table::Table;
 use crate::rdma::work::RecvRequest;
 
-/// The part of an engine that every queue pair uses.
+/// The part of an RDMA engine that every queue pair uses.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: RnicOptions,
@@ -32,12 +32,12 @@ pub(crate) struct Shared {
     /// The deadlines of pending acknowledgements that wait for an own message to follow. An entry
     /// may be outdated.
     pub(crate) ack_timers: VecDeque<(Instant, Qp)>,
-    /// The time of the last call.
+    /// The time of the last call of the engine.
     pub(crate) now: Instant,
 }
 
 impl Shared {
-    /// Pushes a completion and reports the events that follow from it.
+    /// Pushes a completion to its queue and reports the events that follow from it.
     #[inline]
     pub(crate) fn complete(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
@@ -57,12 +57,12 @@ impl Shared {
         self.cqs.get_mut(cq.0)
     }
 
-    /// The receives in a shared queue.
+    /// The number of receives in a shared receive queue.
     pub(crate) fn srq_len(&self, srq: Srq) -> usize {
         self.srqs.get(srq.0).map_or(0, |queue| queue.waiting.len())
     }
 
-    /// Takes a receive from a shared queue.
+    /// Takes a receive from a shared receive queue.
     pub(crate) fn take_srq(&mut self, srq: Srq) -> Option<RecvRequest> {
         let queue = self.srqs.get_mut(srq.0)?;
         let request = queue.waiting.pop_front()?;
@@ -73,14 +73,15 @@ impl Shared {
         Some(request)
     }
 
-    /// Puts a queue pair on the list of those that wait for receives of a shared queue.
+    /// Adds a queue pair to those that wait for receives of a shared receive queue.
     pub(crate) fn wait_for_srq(&mut self, srq: Srq, qp: Qp) {
         if let Some(queue) = self.srqs.get_mut(srq.0) {
             queue.unexpected.push_back(qp);
         }
     }
 
-    /// Takes a queue pair off that list. The next one may have the receives that are left.
+    /// Removes a queue pair from those that wait for receives of a shared receive queue. The next
+    /// of them may take the receives that are left.
     pub(crate) fn stop_waiting_for_srq(&mut self, srq: Srq, qp: Qp) {
         let Some(queue) = self.srqs.get_mut(srq.0) else { return };
         queue.unexpected.retain(|other| *other != qp);

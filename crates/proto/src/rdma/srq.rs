@@ -11,11 +11,12 @@ pub(crate) struct SharedReceiveQueue {
     pub(crate) pd: Pd,
     pub(crate) depth: u32,
     pub(crate) max_sge: usize,
-    /// The limit below which the queue raises one event.
+    /// The number of receives below which the shared receive queue raises one event.
     pub(crate) limit: u32,
     pub(crate) waiting: VecDeque<RecvRequest>,
-    /// The queue pairs that use the queue.
+    /// The number of queue pairs that use the shared receive queue.
     pub(crate) users: u32,
-    /// The queue pairs with messages that wait for a receive. The next receive goes to the first.
+    /// The queue pairs with messages that wait for a receive of the shared receive queue. The next
+    /// receive goes to the first.
     pub(crate) unexpected: VecDeque<Qp>,
 }

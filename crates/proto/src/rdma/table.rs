@@ -12,10 +12,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 const INDEX_BITS: u32 = 18;
-/// The most objects of one table.
+/// The most objects of one table of the engine.
 pub(super) const MOST: usize = 1 << INDEX_BITS;
 
-/// Objects under numbers of `BITS` bits.
+/// A table of objects that callers name by numbers of `BITS` bits.
 #[derive(Debug)]
 pub(super) struct Table<T, const BITS: u32> {
     slots: Vec<Slot<T>>,
@@ -33,12 +33,13 @@ impl<T, const BITS: u32> Table<T, BITS> {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// The objects in use.
+    /// The number of objects in the table.
     pub(super) const fn used(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Inserts the object that `make` creates from its number. Returns `None` if the table is full.
+    /// Inserts into the table the object that `make` creates from its number. Returns `None` if the
+    /// table is full.
     pub(super) fn insert(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -54,7 +55,7 @@ impl<T, const BITS: u32> Table<T, BITS> {
         Some(number)
     }
 
-    /// Removes an object. Its number is void from now on.
+    /// Removes an object from the table. Its number is void from now on.
     pub(super) fn remove(&mut self, number: u32) -> Option<Box<T>> {
         let slot = self.slot(number)?;
         let item = slot.item.take()?;

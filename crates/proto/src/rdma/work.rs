@@ -11,25 +11,25 @@ use crate::rdma::memory::Access;
 /// The most scatter/gather elements of one work request.
 pub const MAX_SGE: usize = 8;
 
-/// The most bytes of inline data.
+/// The most bytes of inline data in one work request.
 pub const MAX_INLINE: usize = 256;
 
 /// One element of a scatter/gather list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sge {
-    /// The region's tag.
+    /// The steering tag of the element's memory region.
     pub stag: Stag,
-    /// The address of the first byte. The region's registration gives its first byte the address
-    /// `base`.
+    /// The address of the element's first byte. The region's registration gives its first byte the
+    /// address `base`.
     pub addr: u64,
-    /// The length in bytes.
+    /// The length of the element in bytes.
     pub len: u32,
 }
 
 /// An address in the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remote {
-    /// The peer's tag.
+    /// The steering tag of the peer's memory.
     pub stag: Stag,
     /// The tagged offset: an address of the peer.
     pub addr: u64,
@@ -57,77 +57,77 @@ pub enum SendOp {
     /// Adds to a 64-bit word of the peer and stores the old value in the one element of the list
     /// (RFC 7306 section 5.2).
     FetchAdd {
-        /// The address of the word.
+        /// The address of the 64-bit word in the peer's memory.
         to: Remote,
-        /// The value to add.
+        /// The value to add to the peer's word.
         add: u64,
-        /// Each set bit is the highest bit of a field, and its carry is dropped. 0 means one field
-        /// of 64 bits.
+        /// The mask of the fields to add. Each set bit is the highest bit of a field, and its carry
+        /// is dropped. 0 means one field of 64 bits.
         mask: u64,
     },
     /// Compares and swaps a 64-bit word of the peer and stores the old value in the one element of
     /// the list.
     CompareSwap {
-        /// The address of the word.
+        /// The address of the 64-bit word in the peer's memory.
         to: Remote,
-        /// The expected value.
+        /// The value that the peer's word must have for the swap.
         compare: u64,
-        /// The bits of the word that are compared.
+        /// The mask of the word's bits that are compared.
         compare_mask: u64,
-        /// The new value.
+        /// The value that replaces the peer's word if the comparison succeeds.
         swap: u64,
-        /// The bits of the word that are replaced.
+        /// The mask of the word's bits that are replaced.
         swap_mask: u64,
     },
-    /// Binds a window to a part of a region. A `len` of 0 unbinds it.
+    /// Binds a memory window to a part of a region. A `len` of 0 unbinds it.
     Bind {
-        /// The window's tag with its new key.
+        /// The steering tag of the window with its new key.
         window: Stag,
-        /// The region's tag.
+        /// The steering tag of the region to bind the window to.
         region: Stag,
-        /// The address of the first byte.
+        /// The address of the first byte that the window covers.
         addr: u64,
-        /// The length in bytes.
+        /// The number of bytes that the window covers.
         len: u64,
-        /// The rights of the peer.
+        /// The rights of the peer through the window.
         access: Access,
     },
     /// Registers memory under a tag that was allocated for fast registration.
     FastRegister {
-        /// The tag with its new key.
+        /// The steering tag to register memory under, with its new key.
         stag: Stag,
         /// The caller's name for the memory region.
         region: u64,
-        /// The first byte, counted from the start of the caller's region.
+        /// The first registered byte, counted from the start of the caller's region.
         offset: u64,
-        /// The address of the first byte.
+        /// The address that the first registered byte gets.
         base: u64,
-        /// The length in bytes.
+        /// The number of bytes to register.
         len: u64,
-        /// The access rights.
+        /// The access rights to the registered memory.
         access: Access,
     },
-    /// Invalidates a local tag.
+    /// Invalidates a local steering tag.
     Invalidate(Stag),
 }
 
-/// Flags of a work request.
+/// Flags of a work request of the send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SendFlags {
-    /// The request leaves a completion even if it succeeds.
+    /// True if the work request leaves a completion even if it succeeds.
     pub signaled: bool,
-    /// The request starts only after all earlier Reads and atomics have completed.
+    /// True if the work request starts only after all earlier Reads and atomics have completed.
     pub fence: bool,
-    /// The completion of the peer's receive counts as solicited.
+    /// True if the completion of the peer's receive counts as solicited.
     pub solicited: bool,
 }
 
 /// The source or the sink of a work request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Data {
-    /// Registered memory. The program must not change it before the completion.
+    /// The data lies in registered memory. The program must not change it before the completion.
     Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Data that the engine copied when the request was posted.
+    /// The data was copied by the engine when the request was posted.
     Inline(Vec<u8>),
 }
 
@@ -136,11 +136,11 @@ pub enum Data {
 pub struct SendRequest {
     /// The program's name for the request. Its completion has the same `id`.
     pub id: u64,
-    /// The operation.
+    /// The operation of the work request.
     pub op: SendOp,
     /// The source of a Send or Write, or the sink of a Read or atomic.
     pub data: Data,
-    /// The flags.
+    /// The flags of the work request: signaled, fenced, solicited.
     pub flags: SendFlags,
 }
 
@@ -149,7 +149,7 @@ pub struct SendRequest {
 pub struct RecvRequest {
     /// The program's name for the request. Its completion has the same `id`.
     pub id: u64,
-    /// The elements that receive the message.
+    /// The scatter/gather elements that receive the message.
     pub list: ArrayVec<Sge, MAX_SGE>,
 }
 
@@ -176,7 +176,7 @@ impl From<Vec<u8>> for Data {
 }
 
 impl SendRequest {
-    /// Creates a request that leaves a completion.
+    /// Creates a work request of the send queue that leaves a completion.
     #[inline]
     #[must_use]
     pub fn new(id: u64, op: SendOp, data: impl Into<Data>) -> Self {
@@ -184,7 +184,7 @@ impl SendRequest {
         Self { id, op, data: data.into(), flags }
     }
 
-    /// Creates a request without data: immediate data alone, a bind, a registration or an
+    /// Creates a work request without data: immediate data alone, a bind, a registration or an
     /// invalidation.
     #[inline]
     #[must_use]
@@ -192,7 +192,7 @@ impl SendRequest {
         Self::new(id, op, Data::Inline(Vec::new()))
     }
 
-    /// Makes the request leave no completion if it succeeds.
+    /// Makes the work request leave no completion if it succeeds.
     #[inline]
     #[must_use]
     pub fn unsignaled(mut self) -> Self {
@@ -200,7 +200,7 @@ impl SendRequest {
         self
     }
 
-    /// Makes the request start only after all earlier Reads and atomics have completed.
+    /// Makes the work request start only after all earlier Reads and atomics have completed.
     #[inline]
     #[must_use]
     pub fn fenced(mut self) -> Self {
@@ -218,20 +218,20 @@ impl SendRequest {
 }
 
 impl RecvRequest {
-    /// Creates a receive into one element.
+    /// Creates a receive of one scatter/gather element.
     #[inline]
     #[must_use]
     pub fn new(id: u64, into: Sge) -> Self {
         Self { id, list: core::iter::once(into).collect() }
     }
 
-    /// The most bytes that the receive holds.
+    /// The most bytes that the receive's elements hold.
     pub(in crate::rdma) fn capacity(&self) -> u32 {
         self.list.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len))
     }
 }
 
-/// The length of the data in bytes.
+/// The length of a work request's data in bytes.
 pub(crate) fn data_len(data: &Data) -> u64 {
     match data {
         Data::Gather(list) => list.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -239,12 +239,13 @@ pub(crate) fn data_len(data: &Data) -> u64 {
     }
 }
 
-/// True if the engine executes the operation without the peer.
+/// True if the engine executes the work request's operation without the peer.
 pub(crate) const fn is_local(op: &SendOp) -> bool {
     matches!(op, SendOp::Bind { .. } | SendOp::FastRegister { .. } | SendOp::Invalidate(_))
 }
 
-/// Calls `each` with the parts of the list's elements that hold its bytes `from..from + len`.
+/// Calls `each` with the parts of the scatter/gather list's elements that hold its bytes
+/// `from..from + len`.
 pub(crate) fn scatter<E>(
     list: &[Sge],
     from: u32,

@@ -25,23 +25,24 @@ use crate::wire::write_ack::WriteAck;
 
 /// While more Writes follow, the engine requests an acknowledgement behind half of the requests in
 /// progress, so that the peer places one half while this end frames the other. For fewer Writes
-/// than this, a request costs more than it gains.
+/// than this constant, a request for an acknowledgement costs more than it gains.
 const REQUEST_WRITES: u64 = 32;
 
-/// The engine also requests an acknowledgement after this many bytes: few enough that completions
-/// come during a transfer, and many enough that acknowledgements cost nothing.
+/// The engine also requests an acknowledgement of Writes after this many bytes: few enough that
+/// completions come during a transfer, and many enough that acknowledgements cost nothing.
 const REQUEST_BYTES: u64 = 512 << 10;
 
-/// The time after which a peer that received a request and has sent nothing counts as silent.
+/// The time after which a peer counts as silent if it has received a request for an acknowledgement
+/// and has sent nothing.
 pub(crate) const UNSURE_NS: u64 = 200 * crate::time::MS;
 
-/// The knowledge of the peer.
+/// The engine's knowledge of the peer: it acknowledges Writes, does not, or has sent nothing yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Peer {
     /// The peer has sent nothing yet.
     #[default]
     Unknown,
-    /// The peer has sent nothing for so long that no completion waits for it any more.
+    /// The peer has sent nothing for so long that no completion of a Write waits for it any more.
     Silent,
     /// The peer acknowledges Writes.
     Acknowledging,
@@ -49,12 +50,13 @@ pub(crate) enum Peer {
     Plain,
 }
 
-/// The decision to hold an acknowledgement for an own message. It pays if the last one could have
-/// waited.
+/// The decision to hold an acknowledgement of Writes until this end sends a message of its own. It
+/// pays if the last acknowledgement could have waited.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Piggyback {
     pub(crate) pays: bool,
-    /// The time at which an acknowledgement last went alone and at once.
+    /// The time at which an acknowledgement was last sent at once and alone, without a message
+    /// behind it.
     pub(crate) alone: Instant,
 }
 
@@ -62,48 +64,49 @@ pub(crate) struct Piggyback {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WriteAcks {
     pub(crate) peer: Peer,
-    /// This end must send its hello.
+    /// True if this end must still send its hello.
     pub(crate) hello: bool,
-    /// The first request to an unknown peer was framed.
+    /// True if the first request for an acknowledgement to an unknown peer was framed.
     pub(crate) first_request: bool,
-    /// Own Writes that are framed.
+    /// The number of this end's Writes that are framed.
     pub(crate) framed: u64,
-    /// The bytes of own Writes since the last request.
+    /// The bytes of this end's Writes since its last request for an acknowledgement.
     pub(crate) bytes: u64,
-    /// Own Writes that the peer has placed.
+    /// The number of this end's Writes that the peer has placed.
     pub(crate) acked: u64,
-    /// Own Writes that a signaled request waits for.
+    /// The number of this end's Writes whose acknowledgement a signaled work request waits for.
     pub(crate) wanted: u64,
-    /// The Writes that the last two requests asked about.
+    /// The counts of this end's Writes up to which its last two requests for an acknowledgement
+    /// asked.
     pub(crate) asked: [u64; 2],
-    /// The peer's Writes that are placed.
+    /// The number of the peer's Writes that are placed in this end's memory.
     pub(crate) placed: u64,
-    /// The peer's Writes that this end has acknowledged.
+    /// The number of the peer's Writes that this end has acknowledged.
     pub(crate) reported: u64,
-    /// The peer has requested an acknowledgement.
+    /// True if the peer has requested an acknowledgement that this end has not sent yet.
     pub(crate) pending: bool,
-    /// The time at which a held acknowledgement goes alone.
+    /// The time at which a held acknowledgement leaves even without a message behind it.
     pub(crate) due: Option<Instant>,
-    /// The time at which the peer's request arrived.
+    /// The time at which the peer's request for an acknowledgement arrived.
     pub(crate) requested_at: Instant,
-    /// An own message was framed after the peer's request.
+    /// True if this end framed a message after the peer's request for an acknowledgement.
     pub(crate) message_framed: bool,
     pub(crate) ride: Piggyback,
 }
 
 impl WriteAcks {
-    /// Treats the peer as one that does not acknowledge.
+    /// Treats the peer as one that does not acknowledge Writes.
     pub(crate) const fn set_plain(&mut self) {
         self.peer = Peer::Plain;
         (self.hello, self.pending) = (false, false);
     }
 
-    /// True if the peer does not acknowledge.
+    /// True if the peer does not acknowledge Writes.
     pub(crate) fn peer_is_plain(&self) -> bool {
         self.peer == Peer::Plain
     }
 
-    /// The number of own Writes that count as placed.
+    /// The number of this end's Writes that count as placed in the peer's memory.
     pub(crate) const fn acked(&self) -> u64 {
         match self.peer {
             Peer::Acknowledging | Peer::Unknown => self.acked,
@@ -111,40 +114,42 @@ impl WriteAcks {
         }
     }
 
-    /// The number of own Writes that are framed.
+    /// The number of this end's Writes that are framed.
     pub(crate) const fn framed(&self) -> u64 {
         self.framed
     }
 
-    /// Counts a framed Write.
+    /// Counts a Write that this end has framed.
     pub(crate) const fn write_framed(&mut self, bytes: u32) {
         self.framed += 1;
         self.bytes += bytes as u64;
     }
 
-    /// Makes a signaled request wait for all framed Writes.
+    /// Makes a signaled work request wait until the peer acknowledges all framed Writes.
     pub(crate) const fn await_framed(&mut self) {
         self.wanted = self.framed;
     }
 
-    /// Counts the first `writes` Writes as placed, since the peer has executed a later request.
+    /// Counts this end's first `writes` Writes as placed, since the peer has executed a later
+    /// request.
     pub(crate) const fn ack_up_to(&mut self, writes: u64) {
         if writes > self.acked {
             self.acked = writes;
         }
     }
 
-    /// Counts a placed Write of the peer.
+    /// Counts a Write of the peer that is placed.
     pub(crate) const fn write_placed(&mut self) {
         self.placed += 1;
     }
 
-    /// True if the peer acknowledges.
+    /// True if the peer acknowledges Writes.
     pub(crate) fn peer_acknowledges(&self) -> bool {
         self.peer == Peer::Acknowledging
     }
 
-    /// Stops waiting for a peer that has sent nothing. Returns true if something waited.
+    /// Stops waiting for acknowledgements of a peer that has sent nothing. Returns true if a work
+    /// request waited.
     pub(crate) fn stop_waiting(&mut self) -> bool {
         let unknown = self.peer == Peer::Unknown;
         if unknown {
@@ -153,7 +158,8 @@ impl WriteAcks {
         unknown
     }
 
-    /// Learns the kind of peer from its first segment. Returns true if it was not known.
+    /// Learns from the peer's first segment if the peer acknowledges Writes. Returns true if that
+    /// was unknown.
     pub(crate) fn learn_peer(&mut self, ack: Option<WriteAck>, answers: bool) -> bool {
         if matches!(self.peer, Peer::Acknowledging | Peer::Plain) {
             return false;
@@ -167,13 +173,14 @@ impl WriteAcks {
         true
     }
 
-    /// True if an acknowledgement must be sent before the end.
+    /// True if the peer's request for an acknowledgement must be answered before the stream ends.
     pub(crate) const fn is_pending(&self) -> bool {
         self.pending
     }
 
-    /// The last acknowledgement before the end. Before a Terminate it tells the peer which Writes
-    /// were right. With `asked`, only a pending one counts.
+    /// The last acknowledgement of the peer's Writes before the stream ends. Before a Terminate it
+    /// tells the peer which Writes were right. With `asked`, only an acknowledgement that the peer
+    /// requested counts.
     pub(crate) fn final_ack(&self, asked: bool) -> Option<WriteAck> {
         let news = self.pending || !asked && (self.hello || self.placed > self.reported);
         (self.peer == Peer::Acknowledging && news).then_some(WriteAck {
@@ -183,24 +190,25 @@ impl WriteAcks {
         })
     }
 
-    /// True if there are Writes to request an acknowledgement for.
+    /// True if this end should request an acknowledgement of its Writes.
     pub(crate) fn asks(&self) -> bool {
         let may_be_ours = matches!(self.peer, Peer::Acknowledging | Peer::Unknown);
         may_be_ours && self.wanted > self.asked[1] && self.wanted > self.acked
     }
 
-    /// True if an acknowledgement or a request must go before the next own message.
+    /// True if an acknowledgement, or a request for one, must leave before this end's next message.
     pub(crate) fn is_due(&self, queued: usize) -> bool {
         (self.pending && self.message_framed)
             || (self.asks() && (self.half_is_framed(queued) || self.bytes >= REQUEST_BYTES))
     }
 
-    /// True if half of the `queued` requests in progress are framed since the last request.
+    /// True if this end has framed half of its `queued` work requests since its last request for an
+    /// acknowledgement.
     pub(crate) fn half_is_framed(&self, queued: usize) -> bool {
         self.framed - self.asked[1] >= REQUEST_WRITES.max(queued as u64 / 2)
     }
 
-    /// Returns true once, after the first request to an unknown peer.
+    /// Returns true once, after the first request for an acknowledgement to an unknown peer.
     pub(crate) const fn take_first_request(&mut self) -> bool {
         core::mem::replace(&mut self.first_request, false)
     }

@@ -12,7 +12,7 @@ use crate::wire::ddp::{self, Buffer};
 use crate::wire::rdmap::{Cause, Opcode, QN_REQUEST, Terminate};
 
 impl QueuePair {
-    /// Moves on from the current request, which is framed.
+    /// Marks the current work request of the send queue as framed and moves on to the next one.
     #[inline]
     pub(crate) fn advance(&mut self, stage: Stage, now: Instant) {
         let signaled = |request: &SendRequest| request.flags.signaled || self.options.signal_all;
@@ -23,14 +23,14 @@ impl QueuePair {
         self.message_framed(now);
     }
 
-    /// Enters full operation with the negotiated parameters.
+    /// Enters full operation of the connection with the negotiated parameters.
     pub(crate) fn open(&mut self, agreed: Negotiated) {
         self.iwarp.outstanding.limit = agreed.depths.ord;
         self.iwarp.responses.limit = agreed.depths.ird;
         self.iwarp.opened_by_send = matches!(agreed.first, FirstFpdu::WaitFor(rtr) if rtr.send);
     }
 
-    /// Completes the requests at the front that are done.
+    /// Completes the work requests at the front of the send queue that are done.
     #[inline]
     pub(crate) fn complete_done(&mut self, shared: &mut Shared) {
         let (taken, acked, all) =
@@ -44,7 +44,7 @@ impl QueuePair {
         }
     }
 
-    /// Sets the fault of the request that sends `span`, whose memory is unmapped.
+    /// Sets the fault of the work request that sends `span`, whose memory is unmapped.
     pub(crate) fn set_source_fault(&mut self, span: Span, shared: &Shared) {
         let pd = self.options.pd;
         let ends = |of: &Span| (of.offset, of.offset + u64::from(of.len));
@@ -65,7 +65,7 @@ impl QueuePair {
         }
     }
 
-    /// Sets the fault of the request that the peer's Terminate names.
+    /// Sets the fault of the work request that the peer's Terminate names.
     pub(crate) fn set_fault_by_terminate(&mut self, terminate: &Terminate) {
         let Some(about) = &terminate.about else { return };
         let found = ddp::parse(&about.header).ok().map(|header| (header.control, header.buffer));
@@ -97,7 +97,7 @@ impl QueuePair {
     }
 }
 
-/// The status of a request that the peer refused.
+/// The completion status of a work request that the peer refused.
 const fn refusal(cause: Cause) -> Status {
     if cause.is_access() { Status::RemoteAccess } else { Status::RemoteOperation }
 }

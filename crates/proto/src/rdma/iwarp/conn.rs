@@ -183,7 +183,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// Sets the bytes that fit into a segment of the stream, for the FPDUs that follow.
+    /// Sets the number of bytes that fit into a segment of the stream, for the FPDUs that follow.
     pub fn set_emss(&mut self, conn: Conn, bytes: usize) {
         if let Some(connection) = self.conns.get_mut(conn.0) {
             connection.emss = bytes;
@@ -191,8 +191,8 @@ impl Rnic {
         }
     }
 
-    /// Reports the end of a stream. The caller has handed in all bytes before it, unless the end is
-    /// [`StreamEnd::Unread`].
+    /// Reports to the engine that a stream has ended. The caller has handed in all bytes before the
+    /// end, unless it is [`StreamEnd::Unread`].
     pub fn ended(&mut self, now: Instant, conn: Conn, end: StreamEnd) {
         self.shared.now = now;
         if end == StreamEnd::Unread {

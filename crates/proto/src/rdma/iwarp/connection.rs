@@ -1,4 +1,4 @@
-//! The state of one stream.
+//! The state of one stream: its phase, its framing and its deadlines.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,59 +12,59 @@ use crate::rdma::iwarp::start::{FirstFpdu, Initiator, Negotiated, Responder};
 use crate::rdma::shared::Shared;
 use crate::wire::write_ack::WriteAck;
 
-/// The phase of a stream.
+/// The phase of a stream between its start-up and its end.
 #[derive(Debug)]
 pub(in crate::rdma) enum Phase {
-    /// This end has sent the Request.
+    /// This end has sent MPA's Request and waits for the Reply.
     Requested(Box<Initiator>),
-    /// The peer must send the Request, or, if `answer` is set, the program must answer it.
+    /// The peer must send MPA's Request, or, if `answer` is set, the program must answer it.
     Awaited { responder: Box<Responder>, answer: bool },
-    /// Full operation.
+    /// The stream is in full operation.
     Open,
-    /// Full operation until everything is sent and answered.
+    /// The stream is in full operation until everything is sent and answered.
     Closing,
     /// The stream has no queue pair. The engine sends the remaining bytes and drops its input.
     Ending,
 }
 
-/// One stream.
+/// The state of one stream.
 #[derive(Debug)]
 pub(in crate::rdma) struct Connection {
     pub(crate) qp: Option<Qp>,
     pub(crate) phase: Phase,
-    /// The start-up frame to send.
+    /// The bytes of the start-up frame that are still to send.
     pub(crate) frame: Vec<u8>,
-    /// The last acknowledgement of the peer's Writes to send.
+    /// The last acknowledgement of the peer's Writes, which is still to send.
     pub(crate) final_ack: Option<WriteAck>,
-    /// The Terminate to send.
+    /// The Terminate that is still to send.
     pub(crate) pending_terminate: Option<Box<StreamError>>,
     pub(crate) framer: Framer,
     pub(crate) deframer: Deframer,
     pub(crate) first: FirstFpdu,
-    /// The bytes that fit into a segment of the stream.
+    /// The number of bytes that fit into a segment of the stream.
     pub(crate) emss: usize,
-    /// The event [`Established`](crate::rdma::Event::Established) was reported.
+    /// True if the event [`Established`](crate::rdma::Event::Established) was reported.
     pub(crate) established: bool,
-    /// The time before which no own FPDU is sent.
+    /// The time before which this end sends no FPDU.
     pub(crate) tx_not_before: Instant,
-    /// The first own FPDU is an empty Write that opens the connection.
+    /// True if this end's first FPDU is an empty Write that opens the connection.
     pub(crate) open_with_write: bool,
-    /// The deadline of the current phase.
+    /// The deadline of the stream's current phase.
     pub(crate) deadline: Instant,
-    /// The deadline of the first unexpected message.
+    /// The deadline by which the first unexpected message must get a receive.
     pub(crate) rnr_deadline: Instant,
-    /// The deadline for the first segment of a silent peer.
+    /// The deadline for the first segment of a peer that has sent nothing.
     pub(crate) hello_deadline: Instant,
-    /// The peer has sent its last byte, and messages before it wait for receives.
+    /// True if the peer has sent its last byte, and messages before it wait for receives.
     pub(crate) peer_finished: bool,
-    /// The peer has sent its last byte, and the stream is stalled before it.
+    /// True if the peer has sent its last byte, and the stream is stalled before it.
     pub(crate) end_unread: bool,
-    /// The bytes appended to records.
+    /// The number of bytes appended to the records to send, since the stream was up.
     pub(crate) position: u64,
     pub(crate) taken: u64,
     /// The stream is in the list of ready streams, or its owner will call `output` again.
     pub(crate) is_ready: bool,
-    /// The caller holds bytes that were not consumed.
+    /// True if the caller holds input bytes that the engine has not consumed.
     pub(crate) has_partial_input: bool,
 }
 
@@ -95,17 +95,17 @@ impl Connection {
         }
     }
 
-    /// True if own FPDUs may be sent.
+    /// True if this end may send FPDUs now.
     pub(crate) fn may_send(&self, now: Instant) -> bool {
         !self.waits() && now >= self.tx_not_before
     }
 
-    /// True if the peer must send first.
+    /// True if the peer must send its first FPDU before this end sends.
     pub(crate) const fn waits(&self) -> bool {
         matches!(self.first, FirstFpdu::Wait | FirstFpdu::WaitFor(_))
     }
 
-    /// True if the stream has taken everything and no more is due.
+    /// True if the stream has taken every byte and the engine has no more to send.
     pub(crate) fn is_drained(&self) -> bool {
         self.frame.is_empty()
             && self.final_ack.is_none()
@@ -113,7 +113,7 @@ impl Connection {
             && self.position == self.taken
     }
 
-    /// Enters full operation with the negotiated parameters.
+    /// Enters full operation of the stream with the negotiated parameters.
     pub(crate) fn open(&mut self, negotiated: Negotiated, shared: &Shared) {
         let crc = negotiated.crc.then_some(shared.config.crc32c);
         self.framer = Framer::new(crc, negotiated.markers_out);

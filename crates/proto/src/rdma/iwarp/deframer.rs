@@ -1,4 +1,4 @@
-//! FPDUs out of the stream (RFC 5044 sections 4 to 6).
+//! Takes FPDUs out of the received stream (RFC 5044 sections 4 to 6).
 //!
 //! ```text
 //! stream ─► bytes ─ Deframer ─► header, pieces of payload
@@ -35,20 +35,20 @@ pub enum FpduError {
 /// The result of [`Deframer::next`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deframed<'a> {
-    /// The input is incomplete: call again with these bytes and more.
+    /// The input is incomplete: the caller must call again with these bytes and more.
     More,
-    /// A ULPDU, or a part of it.
+    /// The deframer returns a ULPDU, or a part of one.
     Piece {
         /// The whole DDP header (14 or 18 bytes), in the first piece of a ULPDU.
         header: Option<&'a [u8]>,
-        /// Payload in its order, possibly empty.
+        /// The payload bytes of this piece in their order, possibly empty.
         payload: &'a [u8],
-        /// The bytes of this ULPDU's payload that are still missing.
+        /// The number of bytes of this ULPDU's payload that are still missing.
         rest: usize,
         /// The FPDU ends with this piece. If the payload ended earlier, the trailer is an empty
         /// piece.
         last: bool,
-        /// The consumed bytes of the stream.
+        /// The number of bytes of the stream that the deframer has consumed in this call.
         consumed: usize,
     },
     /// The stream cannot be received any further.
@@ -59,18 +59,18 @@ pub enum Deframed<'a> {
 #[derive(Clone, Debug)]
 pub struct Deframer {
     crc: Option<Crc32c>,
-    /// The bytes until the next marker, if the stream has markers.
+    /// The number of bytes until the next marker, if the stream has markers.
     to_marker: Option<usize>,
-    /// The rest of an FPDU that is received in pieces.
+    /// The remaining bytes of the FPDU that the deframer receives in pieces, if it is inside one.
     inside: Option<Inside>,
     fault: Option<FpduError>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Inside {
-    /// The bytes of payload that are missing.
+    /// The number of payload bytes of the current FPDU that are missing.
     payload: usize,
-    /// The bytes of pad and CRC after the payload.
+    /// The number of bytes of pad and CRC after the payload of the current FPDU.
     trailer: usize,
 }
 
@@ -82,10 +82,10 @@ impl Deframer {
         Self { crc, to_marker: if markers { Some(0) } else { None }, inside: None, fault: None }
     }
 
-    /// Takes the next step. `bytes` are all bytes of the stream that were not consumed. With a CRC
-    /// or markers a step needs a whole FPDU, so the caller must be able to keep
-    /// [`FPDU_MAX`](crate::wire::mpa::FPDU_MAX) bytes. `scratch` is for payload without its
-    /// markers.
+    /// Takes the next piece of an FPDU out of the stream. `bytes` are all bytes of the stream that
+    /// were not consumed. With a CRC or markers a call needs a whole FPDU, so the caller must be
+    /// able to keep [`FPDU_MAX`](crate::wire::mpa::FPDU_MAX) bytes. `scratch` is for payload
+    /// without its markers.
     pub fn next<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Deframed<'a> {
         if let Some(fault) = self.fault {
             return Deframed::Error(fault);
@@ -101,14 +101,14 @@ impl Deframer {
         step
     }
 
-    /// The bytes of payload that come next on the stream. The caller may place them without
+    /// The number of payload bytes that come next on the stream. The caller may place them without
     /// [`Deframer::next`]. 0 if each FPDU must be checked as a whole.
     #[must_use]
     pub fn rest(&self) -> usize {
         self.inside.map_or(0, |inside| inside.payload)
     }
 
-    /// True if payload is returned as it arrives, since there are no CRCs and no markers.
+    /// True if the deframer returns payload as it arrives, since there are no CRCs and no markers.
     #[must_use]
     pub const fn in_pieces(&self) -> bool {
         self.crc.is_none() && self.to_marker.is_none()
@@ -128,7 +128,7 @@ impl Deframer {
         self.inside.is_none()
     }
 
-    /// Takes one FPDU with CRC or markers.
+    /// Takes one whole FPDU of a stream with CRC or markers.
     fn whole<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Deframed<'a> {
         let lead = if self.to_marker == Some(0) { MARKER } else { 0 };
         let Some(&[high, low]) = bytes.get(lead..lead + LENGTH) else { return Deframed::More };

@@ -4,7 +4,7 @@ use crate::rdma::iwarp::framer::{Framer, Piece};
 use crate::rdma::memory::{Memory, Part, Record, Unmapped};
 use crate::wire::ddp::Header;
 
-/// A framer with the record that it appends to.
+/// A framer of FPDUs with the record that it appends to.
 pub(crate) struct FpduWriter<'a, M> {
     pub(crate) framer: &'a mut Framer,
     pub(crate) record: &'a mut Record,
@@ -14,7 +14,7 @@ pub(crate) struct FpduWriter<'a, M> {
 }
 
 impl<M: Memory> FpduWriter<'_, M> {
-    /// The most bytes of payload behind a header of `header` bytes.
+    /// The most bytes of payload that fit into an FPDU behind a header of `header` bytes.
     pub(crate) fn room(&self, header: usize) -> u32 {
         (self.framer.mulpdu() - header) as u32
     }

@@ -1,4 +1,4 @@
-//! FPDUs into the stream (RFC 5044 sections 4 to 6).
+//! Frames ULPDUs as FPDUs of the stream (RFC 5044 sections 4 to 6).
 //!
 //! ```text
 //! header + pieces ─ Framer ─► record: bytes and spans of memory ─► stream
@@ -18,8 +18,8 @@ use crate::rdma::memory::{Memory, Part, Record, Span, Unmapped};
 use crate::wire::checksum::Crc32c;
 use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, MULPDU_MAX, fpdu_len, markers, mulpdu};
 
-/// The framer names pieces of memory from this length on. A copy of less is cheaper than another
-/// part.
+/// The framer names pieces of memory of at least this many bytes instead of copying them. Below
+/// this length a copy is cheaper than another part of the record.
 const WORTH_A_PART: u32 = 2048;
 
 /// The framer copies and sums memory in blocks of this size, so that a sum after the copy finds
@@ -33,14 +33,14 @@ const WORTH_A_SUM: u32 = 1024;
 /// A piece of a ULPDU's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece<'a> {
-    /// These bytes.
+    /// A piece of payload in bytes of the engine.
     Bytes(&'a [u8]),
-    /// Registered memory.
+    /// A piece of payload in registered memory.
     Memory(Span),
 }
 
 impl Piece<'_> {
-    /// The length in bytes.
+    /// The length of the piece of payload in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
@@ -49,7 +49,7 @@ impl Piece<'_> {
         }
     }
 
-    /// True if the piece is empty.
+    /// True if the piece of payload is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -60,7 +60,7 @@ impl Piece<'_> {
 #[derive(Clone, Debug)]
 pub struct Framer {
     crc: Option<Crc32c>,
-    /// The bytes until the next marker, if the stream has markers.
+    /// The number of bytes until the next marker, if the stream has markers.
     to_marker: Option<usize>,
     emss: usize,
 }
@@ -73,7 +73,7 @@ impl Framer {
         Self { crc, to_marker: if markers { Some(0) } else { None }, emss: usize::MAX }
     }
 
-    /// Sets the bytes that fit into a segment of the stream, for the FPDUs that follow.
+    /// Sets the number of bytes that fit into a segment of the stream, for the FPDUs that follow.
     pub const fn set_emss(&mut self, bytes: usize) {
         self.emss = bytes;
     }
@@ -112,7 +112,7 @@ impl Framer {
         done
     }
 
-    /// Appends an FPDU with a CRC or markers, all of it copied into `record.bytes`.
+    /// Appends an FPDU with a CRC or markers. All of the FPDU is copied into `record.bytes`.
     fn copied<M: Memory + ?Sized>(
         &mut self,
         ulpdu: usize,
@@ -150,7 +150,7 @@ impl Framer {
     }
 }
 
-/// Appends an FPDU without CRC and markers. Long pieces of memory are named, not copied.
+/// Appends an FPDU without CRC and markers. It names long pieces of memory and does not copy them.
 fn referred<M: Memory + ?Sized>(
     ulpdu: usize,
     header: &[u8],
@@ -189,10 +189,10 @@ fn append<M: Memory + ?Sized>(
     if span.len == 0 { Ok(()) } else { memory.append(span, bytes) }
 }
 
-/// A writer of bytes with markers among them.
+/// A writer of an FPDU's bytes with markers among them.
 struct Interleaved<'a> {
     bytes: &'a mut Vec<u8>,
-    /// The bytes until the next marker; `usize::MAX` without markers.
+    /// The number of bytes until the next marker; `usize::MAX` without markers.
     to_marker: usize,
     /// The offset of the FPDU's length field in `bytes`. The FPDU's markers point to it.
     length_at: usize,
@@ -203,7 +203,8 @@ struct Interleaved<'a> {
 }
 
 impl Interleaved<'_> {
-    /// Writes a marker if one is due. Returns the bytes that fit before the next one, at least 1.
+    /// Writes a marker if one is due. Returns the number of bytes that fit before the next marker,
+    /// at least 1.
     fn room(&mut self) -> usize {
         if self.to_marker == 0 {
             // A marker in front of the length field points 0 bytes back.
@@ -245,7 +246,7 @@ impl Interleaved<'_> {
         Ok(())
     }
 
-    /// Extends the CRC over the bytes that are not yet summed.
+    /// Extends the CRC over the FPDU's bytes that are not yet summed.
     fn sum(&mut self) {
         if let Some(crc) = self.crc {
             self.sum = crc(self.sum, &self.bytes[self.summed..]);

@@ -17,9 +17,9 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{Cause, Opcode, QN_TERMINATE, Terminate};
 
 impl Rnic {
-    /// Takes input: `bytes` are all bytes of the stream that were not consumed before. Returns how
-    /// many are consumed. The caller keeps the others in front of the next input, at most 72 KiB. A
-    /// [stalled](Rnic::is_stalled) stream consumes nothing.
+    /// Takes input of a stream: `bytes` are all bytes of the stream that were not consumed before.
+    /// Returns how many are consumed. The caller keeps the others in front of the next input, at
+    /// most 72 KiB. A [stalled](Rnic::is_stalled) stream consumes nothing.
     pub fn input<M: Memory>(
         &mut self,
         now: Instant,
@@ -57,8 +57,8 @@ impl Rnic {
         }
     }
 
-    /// True if the caller must stop reading the stream, since unexpected messages have taken the
-    /// memory for them. [`Rnic::ready`] names the stream when there is room again.
+    /// True if the caller must stop reading the stream, since unexpected messages have taken all
+    /// memory that they may take. [`Rnic::ready`] names the stream when there is room again.
     #[inline]
     pub fn is_stalled(&mut self, conn: Conn) -> bool {
         self.shared.unexpected.messages > 0 && self.stalls_its_stream(conn)
@@ -71,8 +71,9 @@ impl Rnic {
         queue_pair.is_some_and(|queue_pair| queue_pair.is_stalled(&mut self.shared))
     }
 
-    /// Places unexpected messages into receives that were posted since. [`Rnic::output`] does this
-    /// too, but a caller whose stream cannot take output must not wait for it.
+    /// Places unexpected messages of a stream into receives that were posted since they arrived.
+    /// [`Rnic::output`] does this too, but a caller whose stream cannot take output must not wait
+    /// for it.
     pub fn place_unexpected<M: Memory>(&mut self, now: Instant, conn: Conn, memory: &mut M) {
         self.shared.now = now;
         if self.shared.unexpected.messages > 0 {
@@ -98,8 +99,8 @@ impl Rnic {
         Some(Span { len: span.len.min(rest as u32), ..span })
     }
 
-    /// True while own Reads wait for responses whose payload the caller may read directly into its
-    /// place.
+    /// True while Reads of this end wait for responses whose payload the caller may read directly
+    /// into its place.
     #[must_use]
     pub fn awaits_responses(&self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get(conn.0) else { return false };
@@ -142,7 +143,7 @@ impl Rnic {
         }
     }
 
-    /// True if [`Rnic::ready`] would name a stream, or one that has gone since.
+    /// True if [`Rnic::ready`] would name a stream. It may be true for a stream that has gone.
     #[inline]
     #[must_use]
     pub fn has_ready(&self) -> bool {
@@ -185,7 +186,7 @@ impl Rnic {
         terminated
     }
 
-    /// Reports that the stream took this many bytes of the records. Sends and Writes complete by
+    /// Reports that the stream took this many bytes of its records. Sends and Writes complete by
     /// this.
     pub fn sent(&mut self, conn: Conn, bytes: usize) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -215,7 +216,7 @@ impl Rnic {
         self.settle();
     }
 
-    /// Takes FPDUs.
+    /// Takes the FPDUs of a stream in full operation out of its input.
     pub(in crate::rdma) fn fpdus<M: Memory>(
         &mut self,
         conn: Conn,
@@ -265,7 +266,8 @@ impl Rnic {
         }
     }
 
-    /// Handles the outcome of a segment.
+    /// Handles the outcome of a received segment: wakes the stream, or ends it after an error or
+    /// Terminate.
     pub(in crate::rdma) fn handle_outcome(&mut self, conn: Conn, outcome: Outcome) {
         match outcome {
             Outcome::Placed => {}
@@ -288,7 +290,7 @@ impl Rnic {
         self.close(conn, false);
     }
 
-    /// Appends the next FPDU of the queue pair.
+    /// Appends the next FPDU of the stream's queue pair to the record.
     pub(in crate::rdma) fn frame_own<M: Memory>(
         &mut self,
         conn: Conn,
@@ -316,7 +318,7 @@ impl Rnic {
         framed
     }
 
-    /// Appends the last acknowledgement or the Terminate, if one is due.
+    /// Appends the stream's last acknowledgement or its Terminate to the record, if one is due.
     pub(in crate::rdma) fn terminate<M: Memory>(
         &mut self,
         conn: Conn,
@@ -342,7 +344,7 @@ impl Rnic {
     }
 }
 
-/// The cause in the Terminate for an FPDU error.
+/// The cause in the Terminate for an error of FPDUs.
 const fn cause_of(fault: FpduError) -> Cause {
     match fault {
         FpduError::Crc => Cause::MPA_CRC,

@@ -1,4 +1,4 @@
-//! Own Reads and atomics that wait for their responses, oldest first.
+//! This end's Reads and atomics that wait for their responses, oldest first.
 //!
 //! Invariant: at most `limit` (ORD) wait at once, plus the Read that opens a peer-to-peer
 //! connection. A response belongs to the oldest request, and one that does not fit it ends the
@@ -13,21 +13,22 @@ use crate::rdma::work::Sge;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestKind {
     Read,
-    /// An atomic with this request identifier.
+    /// The outstanding request is an atomic with this request identifier.
     Atomic(u32),
 }
 
-/// A request that waits for its response.
+/// A Read or an atomic of this end that waits for its response.
 #[derive(Debug)]
 pub(crate) struct OutstandingRequest {
-    /// The number of the work request; none for the frame that opens a connection.
+    /// The number of the outstanding request's work request; none for the frame that opens a
+    /// connection.
     pub(crate) number: Option<u64>,
     pub(crate) sink: Sge,
     pub(crate) kind: RequestKind,
     pub(crate) got: Ranges,
-    /// The last segment has arrived.
+    /// True if the last segment of the request's response has arrived.
     pub(crate) ended: bool,
-    /// The Writes framed before the request.
+    /// The number of Writes that were framed before the request.
     pub(crate) writes: u64,
 }
 
@@ -41,9 +42,9 @@ impl OutstandingRequest {
 #[derive(Debug, Default)]
 pub(crate) struct OutstandingRequests {
     pub(crate) queue: VecDeque<OutstandingRequest>,
-    /// The outbound depth (ORD).
+    /// The most Reads and atomics that may be outstanding: the outbound depth (ORD).
     pub(crate) limit: u16,
-    /// The message number of the last request.
+    /// The message number (MSN) of the last Read or atomic that was requested.
     pub(crate) msn: u32,
     /// The number of received Atomic Responses.
     pub(crate) atomic_msn: u32,
@@ -77,9 +78,9 @@ impl OutstandingRequests {
         self.id
     }
 
-    /// Returns the work request of the request with this message number and, for a Read, this sink.
-    /// Linux's siw sends another value as the message number, so the sink alone decides if the
-    /// number does not fit.
+    /// Returns the work request that belongs to the Read or atomic with this message number and,
+    /// for a Read, this sink. Linux's siw sends another value as the message number, so the sink
+    /// alone decides if the number does not fit.
     pub(crate) fn find(&self, msn: Option<u32>, sink: Option<(u32, u64)>) -> Option<u64> {
         let numbered = msn.and_then(|msn| {
             let back = self.msn.wrapping_sub(msn) as usize;
@@ -98,7 +99,7 @@ impl OutstandingRequests {
         asked.and_then(|asked| asked.number)
     }
 
-    /// True if `msn` is the number of the next Atomic Response.
+    /// True if `msn` is the message number of the next Atomic Response.
     pub(crate) const fn atomic_response_due(&mut self, msn: u32) -> bool {
         let due = self.atomic_msn.wrapping_add(1) == msn;
         if due {
@@ -107,7 +108,7 @@ impl OutstandingRequests {
         due
     }
 
-    /// The oldest work request that waits.
+    /// The number of the oldest work request that waits for its response.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.queue.iter().find_map(|asked| asked.number)
     }

@@ -1,4 +1,4 @@
-//! Responses to own Reads and atomics.
+//! Handles the responses to Reads and atomics of this end.
 
 use crate::rdma::completion::Status;
 use crate::rdma::iwarp::error::StreamError;
@@ -48,7 +48,7 @@ impl QueuePair {
         }
     }
 
-    /// Sets the fault of the oldest request, whose sink is unmapped.
+    /// Sets the fault of the oldest outstanding request, whose sink is unmapped.
     pub(crate) fn set_oldest_fault(&mut self) {
         let number = self.iwarp.outstanding.oldest();
         self.set_request_fault(number, Status::LocalProtection);
@@ -103,7 +103,7 @@ impl QueuePair {
         self.answered(8, shared)
     }
 
-    /// Completes the oldest request.
+    /// Completes the oldest outstanding request, whose response has arrived.
     fn answered(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
         let Some(asked) = self.iwarp.outstanding.queue.pop_front() else { return Ok(()) };
         // A Read completes after all Writes before it are placed (RFC 5040 section 5.5, rule 12).
@@ -123,7 +123,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Creates an error with this cause in the current segment.
+    /// Creates an error of the stream with this cause. The current segment is at fault.
     pub(crate) fn error(&self, cause: Cause) -> StreamError {
         self.iwarp.segment.error(cause)
     }

@@ -1,4 +1,4 @@
-//! Responses to Reads and atomics of the peer.
+//! Answers the peer's Reads and atomics.
 
 use crate::rdma::ids::Stag;
 use crate::rdma::iwarp::error::StreamError;
@@ -16,7 +16,7 @@ use crate::wire::rdmap::{
 };
 
 impl QueuePair {
-    /// Takes a delivered Read Request.
+    /// Checks a Read Request of the peer and queues its response.
     pub(crate) fn read_request(
         &mut self,
         request: ReadRequest,
@@ -45,7 +45,7 @@ impl QueuePair {
         shared.mr.remote(self.tag_user(), stag, to, len, Right::Read)
     }
 
-    /// Takes a delivered Atomic Request.
+    /// Checks an Atomic Request of the peer and queues its response.
     pub(crate) fn atomic_request(
         &mut self,
         request: AtomicRequest,
@@ -66,7 +66,8 @@ impl QueuePair {
         if span.offset.is_multiple_of(8) { Ok(span) } else { Err(Cause::STREAM) }
     }
 
-    /// Appends an FPDU of the oldest pending response. Returns false if there is none.
+    /// Appends an FPDU of the oldest response to the peer that is pending. Returns false if none
+    /// is.
     pub(crate) fn respond<M: Memory>(
         &mut self,
         shared: &Shared,
@@ -148,7 +149,7 @@ impl QueuePair {
     }
 }
 
-/// An earlier request as a Terminate describes it.
+/// Describes an earlier request of the peer as a Terminate does.
 fn about(opcode: Opcode, msn: u32, payload: usize, read: Option<ReadRequest>) -> Offending {
     let buffer = Buffer::Untagged { ulp: 0, qn: QN_REQUEST, msn, mo: 0 };
     let header = Header { last: true, control: opcode.control(), buffer }.emit();

@@ -1,4 +1,4 @@
-//! Reads and atomics of the peer, from their requests to their responses.
+//! The peer's Reads and atomics, from their requests to their responses.
 //!
 //! Invariant: responses leave in the order of their requests. A response leaves after its request
 //! was delivered, and so after every earlier Write and Send. At most `limit` (IRD) wait; one more
@@ -15,17 +15,17 @@ pub(crate) enum PendingResponse {
     Atomic { request: AtomicRequest, msn: u32 },
 }
 
-/// The pending responses of a queue pair.
+/// The pending responses to the peer's Reads and atomics on a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct PendingResponses {
     pub(crate) queue: VecDeque<PendingResponse>,
-    /// The inbound depth (IRD).
+    /// The most responses that may be pending: the inbound depth (IRD).
     pub(crate) limit: u16,
-    /// The message number of the last request.
+    /// The message number (MSN) of the peer's last Read or Atomic Request.
     pub(crate) msn: u32,
-    /// The message number of the last Atomic Response.
+    /// The message number (MSN) of the last Atomic Response that this end sent.
     pub(crate) atomic_msn: u32,
-    /// The responses since the send queue last had its turn.
+    /// The number of responses sent since the send queue last had its turn.
     pub(crate) in_a_row: u8,
 }
 
@@ -38,12 +38,12 @@ impl PendingResponses {
         self.queue.clear();
     }
 
-    /// True if a response is sent in part.
+    /// True if some segments of a Read Response are sent and others are not.
     pub(crate) fn is_begun(&self) -> bool {
         matches!(self.queue.front(), Some(&PendingResponse::Read { done: 1.., .. }))
     }
 
-    /// Admits a request with this message number.
+    /// Admits a Read or Atomic Request of the peer with this message number.
     pub(crate) fn admit(&mut self, msn: u32) -> Result<(), Cause> {
         if msn != self.msn.wrapping_add(1) {
             return Err(Cause::UNTAGGED_MSN);

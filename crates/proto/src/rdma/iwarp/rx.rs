@@ -21,14 +21,14 @@ use crate::wire::rdmap::{
 };
 use crate::wire::write_ack::WriteAck;
 
-/// The outcome of a piece of a segment.
+/// The outcome of a received piece of a segment.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Nothing more to do.
+    /// The piece needs no further step.
     Placed,
-    /// There may be something to send.
+    /// After this piece the stream may have something to send.
     Wake,
-    /// The peer has terminated the stream.
+    /// The segment is the peer's Terminate.
     Terminated(Terminate),
 }
 
@@ -67,7 +67,8 @@ impl QueuePair {
         self.end_arrival(first.then_some(payload), shared, memory)
     }
 
-    /// Returns the place of the next payload, if it may be read directly to there.
+    /// Returns the place in registered memory of the next payload, if the caller may read it
+    /// directly to there.
     pub(crate) fn direct_span(&mut self, shared: &Shared) -> Option<Span> {
         let arrival = &self.iwarp.segment;
         if !arrival.open || !arrival.is_placed() || arrival.received >= arrival.len {
@@ -85,7 +86,7 @@ impl QueuePair {
         }
     }
 
-    /// Handles payload that was read directly into its place.
+    /// Handles payload that the caller has read directly into its place.
     pub(crate) fn placed_directly<M: Memory>(
         &mut self,
         bytes: u32,
@@ -100,7 +101,7 @@ impl QueuePair {
         self.end_arrival(None, shared, memory)
     }
 
-    /// Begins a segment with this header and a payload of `len` bytes.
+    /// Begins to receive a segment with this header and a payload of `len` bytes.
     fn begin_arrival(
         &mut self,
         raw: &[u8],
@@ -138,7 +139,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Learns the kind of the peer from its first segment.
+    /// Learns from the peer's first segment if the peer acknowledges Writes.
     #[cold]
     fn learn_peer(&mut self, shared: &mut Shared) {
         self.iwarp.peer_seen = true;
@@ -149,7 +150,7 @@ impl QueuePair {
         }
     }
 
-    /// Makes all checks that do not need the payload.
+    /// Makes all checks of a received segment that do not need its payload.
     fn check(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
         let opcode = self.iwarp.segment.opcode;
         match self.iwarp.segment.header.buffer {
@@ -192,7 +193,7 @@ impl QueuePair {
         self.iwarp.opened_by_send && msn == 1 && self.iwarp.segment.header.last
     }
 
-    /// Returns the place of a tagged payload. An empty payload needs none.
+    /// Returns the place of a tagged segment's payload. An empty payload needs none.
     fn tagged_span(&mut self, shared: &Shared) -> Result<Option<Span>, Cause> {
         let Buffer::Tagged { stag, to } = self.iwarp.segment.header.buffer else { return Ok(None) };
         let len = self.iwarp.segment.len;
@@ -205,7 +206,8 @@ impl QueuePair {
         shared.mr.remote(self.tag_user(), Stag(stag), to, len, Right::Write).map(Some)
     }
 
-    /// Places payload. `fresh` is true if the checks were made in this call.
+    /// Places payload of the current segment. `fresh` is true if the segment's checks were made in
+    /// this call.
     fn place<M: Memory>(
         &mut self,
         payload: &[u8],
@@ -230,7 +232,7 @@ impl QueuePair {
         })
     }
 
-    /// Ends a segment. `whole` is its payload if it arrived in one piece.
+    /// Ends the current segment. `whole` is its payload if it arrived in one piece.
     fn end_arrival<M: Memory>(
         &mut self,
         whole: Option<&[u8]>,
@@ -323,7 +325,7 @@ impl QueuePair {
     }
 }
 
-/// Checks that a message has one segment.
+/// Checks that a message of the peer has only one segment.
 const fn single(last: bool, mo: u32) -> Result<(), Cause> {
     match (mo, last) {
         (1.., _) => Err(Cause::UNTAGGED_MO),

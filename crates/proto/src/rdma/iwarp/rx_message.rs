@@ -1,4 +1,4 @@
-//! Untagged messages into receives: Sends and immediate data.
+//! Receives untagged messages, which are Sends and immediate data, into posted receives.
 //!
 //! Invariant: the n-th message takes the n-th receive, whatever the order of segments. A message is
 //! delivered when it is whole and every earlier one is delivered. The first segment of a message
@@ -14,13 +14,13 @@ use crate::rdma::shared::Shared;
 use crate::rdma::work::{RecvRequest, Sge, scatter};
 use crate::wire::rdmap::{Cause, Opcode};
 
-/// The most messages that may begin before the first of them is whole, if receives are shared.
-/// Other queue pairs wait for the receives that they take.
+/// The most messages that may begin before the first of them is whole, if the receives come from a
+/// shared receive queue. Other queue pairs wait for the receives that these messages take.
 const AHEAD: u32 = 16;
 
 impl QueuePair {
-    /// Admits `len` bytes at `mo` of message `msn`. The first segment takes a receive for the
-    /// message.
+    /// Admits a segment of `len` bytes at offset `mo` of message `msn`. The first segment takes a
+    /// receive for the message.
     pub(crate) fn admit(
         &mut self,
         msn: u32,
@@ -55,7 +55,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes receives up to the message at `place`, or begins to buffer the message.
+    /// Takes receives up to the message at index `place` of the arriving messages, or begins to
+    /// buffer that message.
     #[inline]
     fn take(&mut self, place: u32, shared: &mut Shared) -> Result<(), Cause> {
         let more = u64::from(place) + 1 - self.receive.arriving.len() as u64;
@@ -77,7 +78,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes the oldest receive.
+    /// Takes the oldest receive of the queue pair or of its shared receive queue.
     #[inline]
     pub(in crate::rdma) fn next_receive(&mut self, shared: &mut Shared) -> Option<RecvRequest> {
         match self.options.srq {
@@ -86,7 +87,7 @@ impl QueuePair {
         }
     }
 
-    /// Places bytes of message `msn`.
+    /// Places bytes of message `msn` into its receive or its buffer.
     pub(crate) fn place_message<M: Memory>(
         &mut self,
         msn: u32,
@@ -110,7 +111,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the element for the bytes at `mo` of message `msn`, at most `len` bytes of it.
+    /// Returns the receive's element for the bytes at offset `mo` of message `msn`, at most `len`
+    /// bytes of it.
     pub(crate) fn message_sink(&mut self, msn: u32, mo: u32, len: u32) -> Option<Sge> {
         let Place::Receive(request) = &self.receive.incoming(msn)?.place else { return None };
         let mut sink = None;
@@ -150,7 +152,7 @@ impl QueuePair {
         self.deliver(shared)
     }
 
-    /// Delivers whole messages in order.
+    /// Delivers the messages that are whole, in order.
     pub(in crate::rdma) fn deliver(&mut self, shared: &mut Shared) -> Result<(), Cause> {
         while let Some(incoming) = self.receive.arriving.front() {
             let (Some((total, opcode, ulp)), Place::Receive(request)) =

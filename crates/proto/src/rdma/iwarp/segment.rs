@@ -1,4 +1,4 @@
-//! The DDP segment that is arriving.
+//! The state of the DDP segment that is arriving.
 
 use arrayvec::ArrayVec;
 
@@ -11,26 +11,26 @@ use crate::wire::write_ack::WriteAck;
 /// The most bytes of a message that the engine itself consumes.
 pub(crate) const ENGINE_MESSAGE_MAX: usize = 80;
 
-/// The DDP segment that is arriving.
+/// The state of the DDP segment that is arriving.
 #[derive(Debug)]
 pub(crate) struct RxSegment {
     pub(crate) header: Header,
     pub(crate) raw: HeaderBytes,
     pub(crate) opcode: Opcode,
-    /// The length of the payload.
+    /// The length of the segment's payload in bytes.
     pub(crate) len: u32,
-    /// The bytes of the payload that have arrived.
+    /// The number of bytes of the segment's payload that have arrived.
     pub(crate) received: u32,
-    /// The segment has begun and not ended.
+    /// True if the segment has begun and not ended.
     pub(crate) open: bool,
-    /// The place of a tagged payload.
+    /// The place of a tagged segment's payload in registered memory.
     pub(crate) span: Option<Span>,
     /// The payload of a message that the engine itself consumes.
     pub(crate) small: ArrayVec<u8, ENGINE_MESSAGE_MAX>,
     pub(crate) read: Option<ReadRequest>,
-    /// The acknowledgement that the segment is, if it is one.
+    /// The acknowledgement of Writes that the segment carries, if it is one.
     pub(crate) ack: Option<WriteAck>,
-    /// The length of the last Write if no other message followed it, and whether the Write is
+    /// The length of the last Write if no other message followed it, and true if that Write is
     /// complete.
     pub(crate) written: (u32, bool),
 }
@@ -55,29 +55,29 @@ impl Default for RxSegment {
 }
 
 impl RxSegment {
-    /// Creates an error with this cause in this segment.
+    /// Creates an error of the stream with this cause. This segment is at fault.
     pub(crate) fn error(&self, cause: Cause) -> StreamError {
         let mut about = offending(&self.raw, self.len as usize);
         about.read = self.read;
         StreamError { cause, about: Some(about) }
     }
 
-    /// The header as received.
+    /// The segment's header as received.
     pub(crate) const fn raw(&self) -> &HeaderBytes {
         &self.raw
     }
 
-    /// The length of the payload.
+    /// The length of the segment's payload in bytes.
     pub(crate) const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// The length of the Write directly before immediate data.
+    /// The length in bytes of the Write directly before immediate data.
     pub(crate) const fn written(&self) -> u32 {
         self.written.0
     }
 
-    /// True if the payload goes into registered memory.
+    /// True if the segment's payload goes into registered memory.
     pub(crate) const fn is_placed(&self) -> bool {
         matches!(
             self.opcode,

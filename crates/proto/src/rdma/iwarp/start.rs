@@ -25,19 +25,19 @@ use crate::rdma::error::PostError;
 use crate::rdma::options::MAX_READ_DEPTH;
 use crate::wire::mpa::{Enhanced, Kind, Malformed, REVISION_MAX, Rtr, RtrKind, Start, UNSAID};
 
-/// The options of one end before it knows the peer's.
+/// The options for MPA's start-up of one end, before it knows the peer's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StartOptions {
-    /// Use CRCs. Set this to false only at an administrator's explicit wish (RFC 5044 section 4.4).
-    /// The peer can still require them.
+    /// True to use CRCs. Set this to false only at an administrator's explicit wish (RFC 5044
+    /// section 4.4). The peer can still require them.
     pub crc: bool,
-    /// Request markers in the received stream.
+    /// True to request markers in the received stream.
     pub markers: bool,
-    /// The revision of a Request, 0 to 2. Depths and `rtr` are negotiated with revision 2 only. A
-    /// responder takes the revision of the Request.
+    /// The MPA revision of a Request, 0 to 2. Depths and `rtr` are negotiated with revision 2 only.
+    /// A responder takes the revision of the Request.
     pub revision: u8,
-    /// Initiator: use the peer-to-peer model with one of these first frames. Responder: the first
-    /// frames to accept; `None` accepts all.
+    /// For an initiator, the ready-to-receive frames with one of which it uses the peer-to-peer
+    /// model. For a responder, the ready-to-receive frames that it accepts; `None` accepts all.
     pub rtr: Option<Rtr>,
 }
 
@@ -47,12 +47,13 @@ impl Default for StartOptions {
     }
 }
 
-/// The Reads and atomics that one end serves and requests at once.
+/// The number of Reads and atomics that one end serves and requests at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Depths {
-    /// The inbound depth: requests served at once.
+    /// The inbound depth (IRD): the most Reads and atomics of the peer that this end serves at
+    /// once.
     pub ird: u16,
-    /// The outbound depth: own requests in progress at once.
+    /// The outbound depth (ORD): the most Reads and atomics of this end in progress at once.
     pub ord: u16,
 }
 
@@ -62,12 +63,12 @@ impl Depths {
     }
 }
 
-/// The depths in the peer's frame. `None` leaves a depth to the programs.
+/// The read depths in the peer's start-up frame. `None` leaves a depth to the programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PeerDepths {
-    /// The peer's inbound depth.
+    /// The peer's inbound depth (IRD), if its frame states one.
     pub ird: Option<u16>,
-    /// The peer's outbound depth.
+    /// The peer's outbound depth (ORD), if its frame states one.
     pub ord: Option<u16>,
 }
 
@@ -79,48 +80,50 @@ impl PeerDepths {
     }
 }
 
-/// The rule for the first FPDU.
+/// The rule for the first FPDU of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FirstFpdu {
-    /// This end may send at once.
+    /// This end may send its first FPDU at once.
     Free,
-    /// This end sends an empty frame of this kind before all others. The program does not see it.
+    /// This end sends an empty ready-to-receive frame of this kind before all others. The program
+    /// does not see it.
     Send(RtrKind),
     /// This end sends nothing, not even a marker, before it has received a valid FPDU.
     Wait,
-    /// This end sends nothing before it has received an empty frame of one of these kinds. The
-    /// program does not see that frame.
+    /// This end sends nothing before it has received an empty ready-to-receive frame of one of
+    /// these kinds. The program does not see that frame.
     WaitFor(Rtr),
 }
 
-/// The negotiated parameters.
+/// The parameters that both ends have negotiated in MPA's start-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Negotiated {
-    /// Both ends send and check CRCs.
+    /// True if both ends send and check CRCs.
     pub crc: bool,
-    /// The peer sends markers.
+    /// True if the peer sends markers.
     pub markers_in: bool,
-    /// This end sends markers.
+    /// True if this end sends markers.
     pub markers_out: bool,
-    /// The MPA revision.
+    /// The negotiated MPA revision.
     pub revision: u8,
-    /// The rule for the first FPDU.
+    /// The negotiated rule for the first FPDU.
     pub first: FirstFpdu,
-    /// The depths of this end.
+    /// The negotiated depths for Reads and atomics of this end.
     pub depths: Depths,
 }
 
-/// The reason for a failed negotiation.
+/// The reason for a failed negotiation of MPA's start-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NegotiationError {
-    /// The bytes are no valid start-up frame.
+    /// The peer's bytes are no valid start-up frame.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// Both ends have the same role: a Request came instead of a Reply, or the other way round.
+    /// Both ends have the same role: an initiator received a Request, or a responder received a
+    /// Reply.
     #[error("both ends have the same role")]
     Role,
-    /// The Reply has another revision than the Request, or only one of them has the block of RFC
-    /// 6581.
+    /// The Reply has another MPA revision than the Request, or only one of them has the block of
+    /// RFC 6581.
     #[error("the Reply has another MPA revision than the Request")]
     Mismatch,
     /// The initiator sent bytes after its Request and before the Reply.
@@ -135,7 +138,7 @@ pub enum NegotiationError {
 }
 
 impl NegotiationError {
-    /// MPA's error code (layer 2, type 0).
+    /// The error code of MPA (layer 2, type 0) in the Terminate for this failure.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -146,19 +149,19 @@ impl NegotiationError {
     }
 }
 
-/// A call was refused and had no effect.
+/// MPA's start-up refused a call. The call had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UsageError {
     /// The private data is longer than 512 bytes, or 508 with the block of RFC 6581.
     #[error("private data is too long")]
     PrivateData,
-    /// The revision does not exist, or has no peer-to-peer model.
+    /// The MPA revision does not exist, or has no peer-to-peer model.
     #[error("the MPA revision does not exist or has no peer-to-peer model")]
     Revision,
     /// The set of ready-to-receive frames is empty.
     #[error("the peer-to-peer model needs a ready-to-receive frame")]
     Rtr,
-    /// There is no Request to answer.
+    /// No Request of the peer waits for an answer.
     #[error("there is no Request to answer")]
     State,
 }
@@ -178,7 +181,7 @@ impl From<UsageError> for PostError {
     }
 }
 
-/// Parses a frame of `kind` at the start of `bytes`.
+/// Parses a start-up frame of `kind` at the start of `bytes`.
 fn frame(kind: Kind, bytes: &[u8]) -> Result<Option<(Start<'_>, usize)>, NegotiationError> {
     match Start::parse(bytes)? {
         Some((start, _)) if start.kind != kind => Err(NegotiationError::Role),
@@ -186,41 +189,41 @@ fn frame(kind: Kind, bytes: &[u8]) -> Result<Option<(Start<'_>, usize)>, Negotia
     }
 }
 
-/// The end that sends the Request.
+/// The end that sends MPA's Request.
 #[derive(Clone, Copy, Debug)]
 pub struct Initiator {
     options: StartOptions,
     depths: Depths,
 }
 
-/// The result of parsing a Reply.
+/// The result of parsing MPA's Reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReceivedReply<'a> {
-    /// The Reply is incomplete.
+    /// The Reply is incomplete: more bytes are needed.
     More,
-    /// The responder accepted.
+    /// The responder accepted the connection.
     Accepted {
-        /// The negotiated parameters.
+        /// The parameters that both ends have negotiated.
         negotiated: Negotiated,
-        /// The depths in the Reply.
+        /// The peer's read depths as its Reply states them.
         peer: PeerDepths,
         /// The private data of the peer's program.
         private_data: &'a [u8],
-        /// The length of the Reply. FPDUs follow.
+        /// The length of the Reply in bytes. FPDUs follow it.
         consumed: usize,
     },
-    /// The responder rejected. The stream has no MPA from now on.
+    /// The responder rejected the connection. The stream has no MPA from now on.
     Rejected {
-        /// The depths that the responder would need.
+        /// The read depths that the responder would need.
         peer: PeerDepths,
-        /// The private data of the peer's program.
+        /// The private data with which the peer's program rejected the connection.
         private_data: &'a [u8],
-        /// The length of the Reply.
+        /// The length of the Reply in bytes.
         consumed: usize,
     },
-    /// The start-up failed.
+    /// The start-up failed at the peer's Reply.
     Failed {
-        /// The reason.
+        /// The reason for the failed start-up.
         why: NegotiationError,
         /// If set, the responder is in full operation, and a Terminate with
         /// [`NegotiationError::code`], framed by these parameters, must be sent before the stream
@@ -230,7 +233,7 @@ pub enum ReceivedReply<'a> {
 }
 
 impl Initiator {
-    /// Creates an initiator and appends its Request to `out`.
+    /// Creates the initiator of a start-up and appends its Request to `out`.
     ///
     /// # Errors
     /// [`UsageError`].
@@ -261,7 +264,7 @@ impl Initiator {
         Ok(Self { options, depths })
     }
 
-    /// Parses the Reply at the start of `bytes`.
+    /// Parses MPA's Reply at the start of `bytes`.
     #[must_use]
     pub fn input<'a>(&self, bytes: &'a [u8]) -> ReceivedReply<'a> {
         let (reply, consumed) = match frame(Kind::Reply, bytes) {
@@ -313,14 +316,14 @@ impl Initiator {
     }
 }
 
-/// The end that receives the Request.
+/// The end that receives MPA's Request.
 #[derive(Clone, Copy, Debug)]
 pub struct Responder {
     options: StartOptions,
     request: Option<Request>,
 }
 
-/// The parts of a Request that determine the Reply.
+/// The fields of a Request that determine the Reply.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     markers: bool,
@@ -329,33 +332,33 @@ struct Request {
     enhanced: Option<Enhanced>,
 }
 
-/// The result of parsing a Request.
+/// The result of parsing MPA's Request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReceivedRequest<'a> {
-    /// The Request is incomplete.
+    /// The Request is incomplete: more bytes are needed.
     More,
-    /// The program must accept or reject.
+    /// The Request is valid. The program must accept or reject it.
     Request {
-        /// The depths in the Request.
+        /// The peer's read depths as its Request states them.
         peer: PeerDepths,
         /// The private data of the peer's program.
         private_data: &'a [u8],
-        /// The length of the Request.
+        /// The length of the Request in bytes.
         consumed: usize,
     },
-    /// The start-up failed. Close the stream.
+    /// The start-up failed at the peer's Request. The caller must close the stream.
     Failed(NegotiationError),
 }
 
 impl Responder {
-    /// Creates a responder that waits for a Request.
+    /// Creates a responder that waits for MPA's Request.
     #[must_use]
     pub const fn new(options: StartOptions) -> Self {
         Self { options, request: None }
     }
 
-    /// Parses the Request at the start of `bytes`. After the Request, a byte before the Reply is an
-    /// error.
+    /// Parses MPA's Request at the start of `bytes`. After the Request, a byte before the Reply is
+    /// an error.
     pub fn input<'a>(&mut self, bytes: &'a [u8]) -> ReceivedRequest<'a> {
         if self.request.is_some() {
             return if bytes.is_empty() {
@@ -377,7 +380,8 @@ impl Responder {
         ReceivedRequest::Request { peer: PeerDepths::new(enhanced), private_data, consumed }
     }
 
-    /// Accepts and appends the Reply to `out`. `depths` are the depths that this end offers.
+    /// Accepts the peer's Request and appends the Reply to `out`. `depths` are the depths that this
+    /// end offers.
     ///
     /// # Errors
     /// [`UsageError`].
@@ -409,7 +413,8 @@ impl Responder {
         })
     }
 
-    /// Rejects and appends the Reply to `out`. `depths` are the depths that this end would need.
+    /// Rejects the peer's Request and appends the Reply to `out`. `depths` are the depths that this
+    /// end would need.
     ///
     /// # Errors
     /// [`UsageError`].
@@ -427,8 +432,8 @@ impl Responder {
         Ok(())
     }
 
-    /// The first frames to accept: the common ones, or, if there is none, all that this end
-    /// accepts.
+    /// The ready-to-receive frames to accept: those that both ends know, or, if there are none, all
+    /// that this end accepts.
     fn forms(&self, asked: Rtr, ird: u16) -> Rtr {
         let ours = self.options.rtr.filter(|ours| !ours.is_empty()).unwrap_or(Rtr::ALL);
         let common = ours.and(asked);

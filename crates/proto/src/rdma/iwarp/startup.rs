@@ -1,4 +1,4 @@
-//! The start-up of a stream: MPA frames in, events out.
+//! The start-up of a stream: takes MPA's frames and reports events.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::wire::mpa::RtrKind;
 use crate::wire::rdmap::Cause;
 
 impl Rnic {
-    /// Takes the Request.
+    /// Takes the peer's MPA Request and reports it to the program.
     pub(in crate::rdma) fn request(&mut self, conn: Conn, bytes: &[u8]) -> usize {
         let Some(connection) = self.conns.get_mut(conn.0) else { return 0 };
         let Phase::Awaited { responder, answer } = &mut connection.phase else { return 0 };
@@ -40,7 +40,7 @@ impl Rnic {
         }
     }
 
-    /// Takes the Reply.
+    /// Takes the peer's MPA Reply and enters full operation, or fails the start-up.
     pub(in crate::rdma) fn reply(&mut self, conn: Conn, bytes: &[u8]) -> usize {
         let Some(connection) = self.conns.get_mut(conn.0) else { return 0 };
         let Phase::Requested(initiator) = &connection.phase else { return 0 };
@@ -98,7 +98,7 @@ impl Rnic {
         }
     }
 
-    /// Lets a responder send, after its first FPDU.
+    /// Lets a responder send, after it has received the initiator's first FPDU.
     #[cold]
     pub(in crate::rdma) fn receive_first_fpdu(&mut self, conn: Conn, well: bool) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -111,7 +111,7 @@ impl Rnic {
         self.wake(conn);
     }
 
-    /// Reports that the queue pair is connected.
+    /// Reports that the stream's queue pair is connected.
     pub(in crate::rdma) fn establish(&mut self, conn: Conn, private_data: Vec<u8>) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
@@ -134,7 +134,7 @@ impl Rnic {
         queue_pair.unstart(&mut self.shared);
     }
 
-    /// Fails a start-up.
+    /// Fails the start-up of a stream.
     pub(in crate::rdma) fn fail_startup(&mut self, conn: Conn, why: StartupError, reset: bool) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         let qp = connection.qp;

@@ -12,11 +12,11 @@ pub(crate) struct IwarpState {
     pub(crate) responses: PendingResponses,
     pub(crate) segment: RxSegment,
     pub(crate) acks: WriteAcks,
-    /// The peer's first message may be a Send that only opens the connection.
+    /// True if the peer's first message may be a Send that only opens the connection.
     pub(crate) opened_by_send: bool,
-    /// The bytes that the stream has taken since it was up.
+    /// The number of bytes that the stream has taken since it was up.
     pub(crate) taken: u64,
-    /// This end is the initiator of the connection.
+    /// True if this end is the initiator of the connection.
     pub(crate) initiator: bool,
     pub(crate) peer_seen: bool,
 }
@@ -29,7 +29,7 @@ impl IwarpState {
         self.segment = RxSegment::default();
     }
 
-    /// True if there is nothing to send and no response to wait for.
+    /// True if the queue pair has no response or acknowledgement to send and none to wait for.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.acks.is_pending() && self.responses.is_empty() && self.outstanding.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The end of a stream.
+//! The end of an iWARP stream.
 //!
 //! Invariant: every end goes through [`Rnic::close`], once. Before it, `detach` ends a queue pair
 //! in operation, or `release_qp` makes one idle that never was. After the peer's end, messages wait
@@ -17,13 +17,13 @@ use crate::time::SECOND;
 use crate::wire::rdmap::Cause;
 use crate::wire::write_ack::WriteAck;
 
-/// The limit for messages to wait for receives after the peer's end. A program that still receives
-/// posts receives by then. A program that waits for the end gives up after some seconds (qperf: 5
-/// s).
+/// The longest time in which messages wait for receives after the peer's end. A program that still
+/// receives posts receives by then. A program that waits for the end gives up after some seconds
+/// (qperf: 5 s).
 const AFTER_END_NS: u64 = 2 * SECOND;
 
 impl Rnic {
-    /// Reports an error of a stream.
+    /// Reports an error of a stream to the program.
     pub(in crate::rdma) fn report(&mut self, conn: Conn, cause: Cause, ours: bool) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         let Some(qp) = connection.qp else { return };
@@ -35,7 +35,7 @@ impl Rnic {
         self.shared.events.push_back(event);
     }
 
-    /// Ends a stream with an error. If this end may send, the peer gets a Terminate.
+    /// Ends a stream with an error. If this end may send, it sends the peer a Terminate.
     pub(in crate::rdma) fn fail(&mut self, conn: Conn, fault: StreamError) {
         self.report(conn, fault.cause, true);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -96,7 +96,7 @@ impl Rnic {
         self.end(conn);
     }
 
-    /// Closes a stream after the remaining bytes are sent.
+    /// Ends a stream: closes it after its remaining bytes are sent.
     pub(in crate::rdma) fn end(&mut self, conn: Conn) {
         if let Some(connection) = self.conns.get_mut(conn.0) {
             connection.phase = Phase::Ending;
@@ -170,7 +170,7 @@ impl Rnic {
         }
     }
 
-    /// Ends a stream after the peer's orderly end.
+    /// Ends a stream after the peer has closed it in order.
     pub(in crate::rdma) fn finish(&mut self, conn: Conn) {
         self.detach(conn);
         self.close(conn, false);

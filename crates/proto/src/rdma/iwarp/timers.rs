@@ -1,4 +1,4 @@
-//! Deadlines of streams: start-up, end, unexpected messages, the peer's hello, and held
+//! The deadlines of iWARP streams: start-up, end, unexpected messages, the peer's hello, and held
 //! acknowledgements.
 //!
 //! Invariant: the engine waits for a silent peer's hello once, and holds an acknowledgement only
@@ -16,7 +16,7 @@ use crate::rdma::memory::Memory;
 use crate::rdma::rnic::Rnic;
 
 impl Rnic {
-    /// The time of the next [`Rnic::tick`], if there is one.
+    /// The time of the next [`Rnic::tick`] call that the engine needs, if there is one.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let ride = self.shared.ack_timers.front().map(|(due, _)| *due);
@@ -24,7 +24,7 @@ impl Rnic {
         timer.into_iter().chain(ride).min()
     }
 
-    /// Handles the deadlines up to `now`.
+    /// Handles the deadlines of streams up to `now`.
     pub fn tick(&mut self, now: Instant) {
         self.shared.now = now;
         self.expire_ack_timers();
@@ -87,14 +87,14 @@ impl Rnic {
         }
     }
 
-    /// Sets the stream's deadline.
+    /// Sets the deadline of the stream's current phase.
     pub(in crate::rdma) fn arm_timer(&mut self, conn: u32, due: Instant) {
         let Some(connection) = self.conns.get_mut(conn) else { return };
         connection.deadline = due;
         self.push_timer(due, conn);
     }
 
-    /// Adds an entry for one of the stream's deadlines.
+    /// Adds an entry for one of the stream's deadlines to the timers.
     pub(in crate::rdma) fn push_timer(&mut self, due: Instant, conn: u32) {
         self.timers.push(Reverse((due, conn)));
         // Outdated entries expire by themselves, but not as fast as streams can come and go.
@@ -111,7 +111,7 @@ impl Rnic {
         }
     }
 
-    /// Places unexpected messages of a stream into receives that were posted since.
+    /// Places unexpected messages of a stream into receives that were posted since they arrived.
     #[cold]
     pub(in crate::rdma) fn place_unexpected_of<M: Memory>(&mut self, conn: Conn, memory: &mut M) {
         let Some(connection) = self.conns.get(conn.0) else { return };
@@ -130,7 +130,7 @@ impl Rnic {
         self.arm_rnr_timer(conn);
     }
 
-    /// Adds an entry for the deadline of the first unexpected message.
+    /// Adds a timer for the deadline of a stream's first unexpected message.
     #[cold]
     pub(in crate::rdma) fn arm_rnr_timer(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -159,7 +159,8 @@ impl Rnic {
         true
     }
 
-    /// Sets the deadline for the hello of an unknown peer, after the first request to it.
+    /// Sets the deadline for the hello of an unknown peer, after the first request for an
+    /// acknowledgement to it.
     #[cold]
     pub(in crate::rdma) fn arm_hello_timer(&mut self, conn: Conn) {
         let due = self.shared.now.after(UNSURE_NS);
@@ -168,7 +169,7 @@ impl Rnic {
         self.push_timer(due, conn.0);
     }
 
-    /// Completes Writes to a silent peer without acknowledgements.
+    /// Completes the Writes to a peer that has sent nothing, without acknowledgements.
     pub(in crate::rdma) fn expire_hello_timer(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         connection.hello_deadline = Instant::NEVER;
@@ -179,7 +180,7 @@ impl Rnic {
         }
     }
 
-    /// Treats a peer as one that does not acknowledge, since it has not sent first.
+    /// Treats a stream's peer as one that does not acknowledge Writes, since it has not sent first.
     pub(in crate::rdma) fn treat_as_plain(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {

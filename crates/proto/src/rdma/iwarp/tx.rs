@@ -1,4 +1,4 @@
-//! From the send queue to the stream, one FPDU at a time.
+//! Turns work requests of the send queue into FPDUs of the stream, one at a time.
 //!
 //! Invariant: the messages of a queue pair leave one after another, in the order posted. Responses
 //! to the peer's Reads and atomics go between them, at most [`RESPONSES_IN_A_ROW`] while own work
@@ -27,14 +27,15 @@ use crate::wire::rdmap::{
 };
 use crate::wire::write_ack as wire_ack;
 
-/// The most responses in a row while own work waits.
+/// The most responses to the peer in a row while this end's send queue has work.
 const RESPONSES_IN_A_ROW: u8 = 4;
 
-/// The tag in a frame whose tag does not matter. Some hardware refuses 0 even there.
+/// The steering tag in a frame whose tag does not matter. Some hardware refuses 0 even there.
 const ANY_STAG: u32 = 1;
 
 impl QueuePair {
-    /// Appends one FPDU. Returns false if there is nothing to send now.
+    /// Appends one FPDU of the queue pair to the record. Returns false if there is nothing to send
+    /// now.
     pub(crate) fn output<M: Memory>(
         &mut self,
         shared: &mut Shared,
@@ -91,13 +92,13 @@ impl QueuePair {
         request.flags.fence && !self.iwarp.outstanding.is_empty()
     }
 
-    /// Sets the fault of the current request and returns a local error.
+    /// Sets the fault of the current work request and returns a local error.
     fn fail_current<T>(&mut self, status: Status) -> Result<T, StreamError> {
         self.send.set_fault(self.send.current_number(), status);
         Err(StreamError::own(Cause::LOCAL))
     }
 
-    /// Executes local operations up to the next request that needs the peer.
+    /// Executes local operations of the send queue up to the next work request that needs the peer.
     pub(crate) fn local(&mut self, shared: &mut Shared) -> Result<(), StreamError> {
         while let Some(request) = self.send.current() {
             if !is_local(&request.op) || self.is_fenced(request) {
@@ -174,7 +175,7 @@ impl QueuePair {
         Ok(true)
     }
 
-    /// Appends immediate data.
+    /// Appends the segment with the current work request's immediate data.
     fn immediate<M: Memory>(
         &mut self,
         shared: &Shared,
@@ -195,7 +196,7 @@ impl QueuePair {
         Ok(true)
     }
 
-    /// Appends the request of a Read or an atomic, if another may be outstanding.
+    /// Appends the request of a Read or an atomic, if one more may be outstanding.
     fn ask<M: Memory>(
         &mut self,
         shared: &Shared,
@@ -271,7 +272,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Appends the frame that lets the responder send (RFC 6581 section 4.3).
+    /// Appends the ready-to-receive frame, after which the responder may send (RFC 6581 section
+    /// 4.3).
     pub(crate) fn ready_to_receive<M: Memory>(
         &mut self,
         kind: RtrKind,
@@ -302,7 +304,7 @@ impl QueuePair {
     }
 }
 
-/// Executes an operation on local tags.
+/// Executes a work request on local steering tags: a bind, a fast registration or an invalidation.
 fn local_operation(by: TagUser, op: &SendOp, shared: &mut Shared) -> Result<(), Status> {
     match *op {
         SendOp::Bind { window, region, addr, len, access } => {
@@ -356,7 +358,7 @@ fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
     Header { last, control: opcode.control(), buffer }
 }
 
-/// Returns the memory of `len` bytes at offset `from` of the list.
+/// Returns the memory of `len` bytes at offset `from` of the scatter/gather list.
 fn gather(
     list: &ArrayVec<Sge, MAX_SGE>,
     from: u32,

@@ -30,7 +30,8 @@ use crate::rdma::shared::Shared;
 use crate::wire::rdmap::Cause;
 
 impl QueuePair {
-    /// True if the stream must not be read.
+    /// True if the caller must not read the queue pair's stream, since unexpected messages have
+    /// taken the memory for them.
     pub(crate) fn is_stalled(&self, shared: &mut Shared) -> bool {
         if self.receive.unexpected_bytes < STALL_BYTES
             && (self.receive.unexpected_bytes == 0 || !shared.unexpected.is_short())
@@ -70,12 +71,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Starts the time-out of the first unexpected message.
+    /// Starts the time-out of the first message that waits for a receive.
     fn start_rnr_timer(&mut self, now: Instant) {
         self.receive.rnr_deadline = self.rnr_timeout_ns.map_or(Instant::NEVER, |ns| now.after(ns));
     }
 
-    /// Places unexpected messages into receives that were posted since.
+    /// Places unexpected messages into receives that were posted since they arrived.
     pub(crate) fn place_unexpected<M: Memory>(
         &mut self,
         shared: &mut Shared,
@@ -116,7 +117,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Stops the time-out, since no message is unexpected any more.
+    /// Stops the time-out of the first unexpected message, since no message is unexpected any more.
     fn stop_rnr_timer(&mut self, shared: &mut Shared) {
         self.receive.rnr_deadline = Instant::NEVER;
         if let Some(srq) = self.options.srq {
@@ -137,13 +138,14 @@ impl QueuePair {
         self.stop_rnr_timer(shared);
     }
 
-    /// True if a whole message waits only for its receive.
+    /// True if a whole message waits only for a receive.
     pub(crate) fn has_whole_unexpected(&self) -> bool {
         let at = self.receive.arriving.len() - self.receive.unexpected;
         self.receive.arriving.range(at..).any(IncomingMessage::is_whole)
     }
 
-    /// The error for an unexpected message that has waited too long.
+    /// The error that ends the stream of an unexpected message that has waited too long for a
+    /// receive.
     pub(crate) fn rnr_error(&self) -> StreamError {
         let at = self.receive.arriving.len() - self.receive.unexpected;
         let about = self.receive.arriving.get(at).and_then(|incoming| match &incoming.place {

@@ -1,5 +1,5 @@
-//! The steps of acknowledged Writes: when to send hellos, requests and acknowledgements. `acks`
-//! describes them.
+//! The steps of acknowledged Writes, which decide when to send hellos, requests and
+//! acknowledgements. `acks` describes them.
 
 use crate::Instant;
 use crate::rdma::iwarp::acks::{Peer, Piggyback};
@@ -13,7 +13,7 @@ use crate::wire::rdmap::Cause;
 use crate::wire::write_ack::WriteAck;
 
 impl QueuePair {
-    /// Notes that an own message was framed, which an acknowledgement could have preceded.
+    /// Records that this end framed a message. An acknowledgement could have preceded it.
     pub(crate) fn message_framed(&mut self, now: Instant) {
         let it = &mut self.iwarp.acks;
         if it.pending {
@@ -24,8 +24,8 @@ impl QueuePair {
         }
     }
 
-    /// Appends an acknowledgement or request that must go before the next own message. Returns
-    /// false if there is none.
+    /// Appends an acknowledgement of Writes, or a request for one, that must leave before this
+    /// end's next message. Returns false if there is none.
     pub(crate) fn ack_before_message<M: Memory>(
         &mut self,
         shared: &mut Shared,
@@ -40,8 +40,8 @@ impl QueuePair {
         }
     }
 
-    /// Appends an acknowledgement or request when there is no own message to send. Returns false if
-    /// there is none, or it can wait.
+    /// Appends an acknowledgement of Writes, or a request for one, when this end has no message to
+    /// send. Returns false if there is none, or it can wait.
     pub(crate) fn ack_when_idle<M: Memory>(
         &mut self,
         shared: &mut Shared,
@@ -57,7 +57,7 @@ impl QueuePair {
         }
     }
 
-    /// True if the pending acknowledgement waits for an own message.
+    /// True if the pending acknowledgement of Writes waits for a message of this end.
     fn may_piggyback(&mut self, shared: &mut Shared) -> bool {
         let it = &mut self.iwarp.acks;
         let due = it.requested_at.after(DEFER_NS);
@@ -102,13 +102,13 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Appends the hello as the first segment.
+    /// Appends the hello of acknowledged Writes as the stream's first segment.
     pub(crate) fn hello<M: Memory>(&mut self, out: &mut FpduWriter<'_, M>) -> Result<(), Unmapped> {
         self.iwarp.acks.hello = false;
         out.frame(&WriteAck { hello: true, ..WriteAck::default() }.header(), &[])
     }
 
-    /// Handles an acknowledgement or request of the peer.
+    /// Handles the peer's acknowledgement of Writes, or its request for one.
     pub(crate) fn receive_ack(&mut self, ack: WriteAck, shared: &mut Shared) -> Result<(), Cause> {
         let it = &mut self.iwarp.acks;
         if it.peer != Peer::Acknowledging {

@@ -49,9 +49,9 @@ pub(crate) struct QueuePair {
     pub(crate) receive: ReceiveQueue,
     pub(crate) iwarp: IwarpState,
     pub(crate) deferral: Deferral,
-    /// The limit for a message of the peer to wait for a receive; none if `None`.
+    /// The longest time for which a message of the peer waits for a receive; `None` means no limit.
     pub(crate) rnr_timeout_ns: Option<u64>,
-    /// The accesses that the peer may make.
+    /// The accesses to this end's memory that the queue pair allows its peer.
     pub(crate) rights: Rights,
 }
 
@@ -71,7 +71,7 @@ impl QueuePair {
         }
     }
 
-    /// Starts a connection.
+    /// Starts a connection of the queue pair.
     pub(crate) fn start(&mut self, conn: Conn, rnr_timeout_ns: Option<u64>) {
         self.conn = Some(conn);
         self.rnr_timeout_ns = rnr_timeout_ns;
@@ -88,13 +88,13 @@ impl QueuePair {
         *self = Self { receive, rights: self.rights, ..Self::new(self.number, self.options) };
     }
 
-    /// The queue pair as the user of a tag.
+    /// The queue pair as the user of a steering tag.
     pub(crate) const fn tag_user(&self) -> TagUser {
         TagUser { pd: self.options.pd, qp: self.number, rights: self.rights }
     }
 
-    /// Posts a request to the send queue. In error it completes as flushed. While the connection
-    /// closes it waits for the end.
+    /// Posts a request to the send queue. If the queue pair is in error, the request completes as
+    /// flushed. While the connection closes, the request waits for the end.
     pub(crate) fn post_send(
         &mut self,
         request: SendRequest,
@@ -115,7 +115,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Checks that all of the requests can be posted.
+    /// Checks that all of these send requests can be posted.
     pub(crate) fn check_sends(&self, requests: &[SendRequest]) -> Result<(), PostError> {
         if self.state == QpState::Idle {
             return Err(PostError::Invalid);
@@ -125,7 +125,7 @@ impl QueuePair {
         if requests.len() > room { Err(PostError::Full) } else { Ok(()) }
     }
 
-    /// Checks a request without regard to the queue.
+    /// Checks a send request by itself, without regard to the room in the queue.
     fn check_send(&self, request: &SendRequest) -> Result<(), PostError> {
         let carries = matches!(
             request.op,
@@ -155,7 +155,7 @@ impl QueuePair {
         if data_len(&request.data) > MESSAGE_MAX { Err(PostError::TooLong) } else { Ok(()) }
     }
 
-    /// Posts a receive. In error it completes as flushed.
+    /// Posts a receive. If the queue pair is in error, the receive completes as flushed.
     pub(crate) fn post_recv(
         &mut self,
         request: RecvRequest,
@@ -201,7 +201,7 @@ impl QueuePair {
         }
     }
 
-    /// True if there is nothing to send and no response to wait for.
+    /// True if the queue pair has nothing to send and no response to wait for.
     pub(crate) fn is_quiet(&self) -> bool {
         self.iwarp.is_quiet() && self.send.is_quiet()
     }

@@ -5,20 +5,20 @@
 
 use alloc::vec::Vec;
 
-/// The most ranges behind holes. No honest peer leaves more.
+/// The most byte ranges of a message behind holes. No honest peer leaves more.
 const MOST: usize = 64;
 
-/// A set of received byte ranges.
+/// The set of received byte ranges of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    /// All bytes before this offset are there.
+    /// The offset up to which all bytes of the message have arrived.
     upto: u32,
-    /// Ranges behind a hole, in rising order; no two of them touch.
+    /// The received ranges behind a hole, in rising order; no two of them touch.
     apart: Vec<(u32, u32)>,
 }
 
 impl Ranges {
-    /// Adds the bytes `from..to`. Returns false if there are too many holes.
+    /// Adds the bytes `from..to` to the received ranges. Returns false if there are too many holes.
     #[inline]
     pub(crate) fn add(&mut self, from: u32, to: u32) -> bool {
         if self.apart.is_empty() && from <= self.upto {
@@ -51,7 +51,7 @@ impl Ranges {
         true
     }
 
-    /// True if the first `total` bytes are there.
+    /// True if the first `total` bytes of the message have arrived.
     #[inline]
     pub(crate) const fn complete(&self, total: u32) -> bool {
         self.upto >= total
@@ -63,7 +63,7 @@ mod tests {
     use super::{MOST, Ranges};
     use crate::Rng;
 
-    /// Pieces in any order are complete exactly when every byte was added.
+    /// The ranges of pieces added in any order are complete exactly when every byte was added.
     #[test]
     fn pieces_in_any_order() {
         let mut rng = Rng::seeded(7);

@@ -10,11 +10,11 @@ use crate::rdma::qp::unexpected::UnexpectedMessage;
 use crate::rdma::work::RecvRequest;
 use crate::wire::rdmap::Opcode;
 
-/// The place for the bytes of a message.
+/// The place for the bytes of an arriving message.
 #[derive(Debug)]
 pub(in crate::rdma) enum Place {
     Receive(RecvRequest),
-    /// A buffer of the engine, since no receive is posted yet.
+    /// The message goes into a buffer of the engine, since no receive is posted yet.
     Unexpected(Box<UnexpectedMessage>),
 }
 
@@ -26,7 +26,7 @@ pub(in crate::rdma) struct IncomingMessage {
     pub(crate) got: Ranges,
     /// The length, opcode and ULP word of the message, known from its last segment.
     pub(in crate::rdma) end: Option<(u32, Opcode, u32)>,
-    /// The immediate data, and the length of the Write directly before it.
+    /// The message's immediate data, and the length of the Write directly before it.
     pub(crate) immediate: Option<(u64, u32)>,
     pub(in crate::rdma) fault: Option<Status>,
 }
@@ -41,7 +41,7 @@ impl IncomingMessage {
         Self { place, capacity, got: Ranges::default(), end: None, immediate: None, fault: None }
     }
 
-    /// True if the whole message has arrived.
+    /// True if the whole message has arrived, so that it can be delivered.
     pub(in crate::rdma) fn is_whole(&self) -> bool {
         self.end.is_some_and(|(total, ..)| self.immediate.is_some() || self.got.complete(total))
     }
@@ -53,13 +53,13 @@ pub(crate) struct ReceiveQueue {
     pub(crate) waiting: VecDeque<RecvRequest>,
     /// The messages after `delivered` that have begun. Unexpected ones are at the end.
     pub(in crate::rdma) arriving: VecDeque<IncomingMessage>,
-    /// The unexpected messages in `arriving`.
+    /// The number of unexpected messages in `arriving`.
     pub(in crate::rdma) unexpected: usize,
-    /// The memory that unexpected messages take.
+    /// The bytes of memory that the queue pair's unexpected messages take.
     pub(in crate::rdma) unexpected_bytes: usize,
-    /// The time at which the first unexpected message ends the connection.
+    /// The time at which the first message without a receive ends the connection.
     pub(crate) rnr_deadline: Instant,
-    /// The number of the last delivered message.
+    /// The message number (MSN) of the last delivered message.
     pub(crate) delivered: u32,
 }
 
@@ -78,12 +78,12 @@ impl Default for ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// The posted receives that have not completed.
+    /// The number of posted receives that have not completed.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.arriving.len() - self.unexpected
     }
 
-    /// True if a message waits for the next receive.
+    /// True if a message waits for the next receive to be posted.
     pub(crate) const fn is_awaited(&self) -> bool {
         self.unexpected > 0
     }
@@ -92,7 +92,7 @@ impl ReceiveQueue {
         self.waiting.push_back(request);
     }
 
-    /// Takes the front request of a failed queue pair.
+    /// Takes the front receive of a failed queue pair, to complete it.
     pub(crate) fn flush_one(&mut self) -> Option<(u64, Status)> {
         if let Some(IncomingMessage { place: Place::Receive(request), fault, .. }) =
             self.arriving.pop_front()

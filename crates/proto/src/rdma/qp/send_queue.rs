@@ -14,16 +14,16 @@ use alloc::collections::VecDeque;
 use crate::rdma::completion::{Completed, Status};
 use crate::rdma::work::{SendOp, SendRequest};
 
-/// The progress of a request.
+/// The progress of a work request of the send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// The request waits, or some of its segments are framed.
+    /// The work request waits, or some of its segments are framed.
     Waiting,
-    /// All segments are framed and end at this position of the stream.
+    /// All segments of the work request are framed and end at this position of the stream.
     Framed(u64),
-    /// The request waits for its response.
+    /// The work request is sent and waits for its response.
     AwaitingResponse,
-    /// The request is done and has read this many bytes.
+    /// The work request is done and has read this many bytes.
     Done(u32),
 }
 
@@ -31,31 +31,32 @@ pub(crate) enum Stage {
 pub(crate) struct Work {
     pub(crate) request: SendRequest,
     pub(crate) stage: Stage,
-    /// The Writes framed up to the end of the request, itself included.
+    /// The number of Writes framed up to the end of the work request, itself included.
     writes: u64,
-    /// The status of the request if it is at fault.
+    /// The completion status of the work request if it is at fault.
     fault: Option<Status>,
 }
 
-/// A ring of work requests.
+/// The send queue: a ring of work requests.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     ring: VecDeque<Work>,
-    /// The number of the front request. Numbers rise by one with each posted request.
+    /// The number of the work request at the front of the send queue. Numbers rise by one with each
+    /// posted request.
     front: u64,
-    /// The requests, from the front on, that are framed or done.
+    /// The index of the work request to frame next: those before it are framed or done.
     at: usize,
-    /// The number of the first request that was posted after a disconnect.
+    /// The number of the first work request that was posted after a disconnect.
     end: Option<u64>,
-    /// The request at `at` has begun.
+    /// True if the work request at `at` has begun.
     pub(crate) begun: bool,
-    /// The length of the request at `at`.
+    /// The length in bytes of the work request at `at`.
     pub(crate) total: u32,
-    /// The framed bytes of the request at `at`.
+    /// The number of bytes of the work request at `at` that are framed.
     pub(crate) done: u32,
-    /// Only the immediate data of the request at `at` is left.
+    /// True if only the immediate data of the work request at `at` is left to frame.
     pub(crate) immediate_left: bool,
-    /// The number of the last message on queue 0.
+    /// The message number (MSN) of the last message on DDP's queue 0.
     pub(crate) msn: u32,
 }
 
@@ -68,17 +69,17 @@ impl SendQueue {
         self.ring.push_back(Work { request, stage: Stage::Waiting, writes: 0, fault: None });
     }
 
-    /// Keeps requests that are posted from now on from being sent.
+    /// Closes the send queue: work requests posted from now on are not sent.
     pub(crate) fn close(&mut self) {
         self.end = Some(self.front + self.ring.len() as u64);
     }
 
-    /// True if every request that is to be sent is done.
+    /// True if every work request that is to be sent is done.
     pub(crate) fn is_quiet(&self) -> bool {
         self.ring.is_empty() || self.end.is_some_and(|end| self.front >= end)
     }
 
-    /// The request to frame next.
+    /// The work request to frame next.
     #[inline]
     pub(crate) fn current(&self) -> Option<&SendRequest> {
         if self.end.is_some_and(|end| self.current_number() >= end) {
@@ -87,18 +88,19 @@ impl SendQueue {
         self.ring.get(self.at).map(|work| &work.request)
     }
 
-    /// True if a request waits to be framed, even if a fence or a limit holds it back.
+    /// True if a work request waits to be framed, even if a fence or a limit holds it back.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.current().is_some()
     }
 
-    /// The number of the request to frame next.
+    /// The number of the work request to frame next.
     pub(crate) const fn current_number(&self) -> u64 {
         self.front + self.at as u64
     }
 
-    /// Moves on from the current request, which is framed, and with it `writes` Writes in all.
+    /// Marks the current work request as framed and moves on to the next. `writes` is the number of
+    /// Writes framed so far.
     #[inline]
     pub(crate) fn advance(&mut self, stage: Stage, writes: u64) {
         if let Some(work) = self.ring.get_mut(self.at) {
@@ -110,20 +112,20 @@ impl SendQueue {
         (self.total, self.done) = (0, 0);
     }
 
-    /// Returns the request with this number if it is in the ring.
+    /// Returns the work request with this number if it is in the ring.
     pub(crate) fn work(&mut self, number: u64) -> Option<&mut Work> {
         self.ring.get_mut(usize::try_from(number.checked_sub(self.front)?).ok()?)
     }
 
-    /// Sets the status of the request that is at fault.
+    /// Sets the completion status of the work request that is at fault.
     pub(crate) fn set_fault(&mut self, number: u64, status: Status) {
         if let Some(work) = self.work(number) {
             work.fault = Some(status);
         }
     }
 
-    /// The number of the first request that matches `is` and of which the stream has not taken all
-    /// bytes.
+    /// The number of the first work request that matches `is` and of which the stream has not taken
+    /// all bytes.
     pub(crate) fn under_way(&self, taken: u64, is: impl Fn(&SendRequest) -> bool) -> Option<u64> {
         let sent = |work: &Work| match work.stage {
             Stage::Framed(position) => position > taken,
@@ -146,8 +148,8 @@ impl SendQueue {
         self.ring.iter().take(begun).position(is).map(|at| self.front + at as u64)
     }
 
-    /// Returns the front request and its read bytes if it is done. A signaled request also waits
-    /// until all Writes up to it are acknowledged.
+    /// Returns the front work request and its read bytes if it is done. A signaled request also
+    /// waits until all Writes up to it are acknowledged.
     #[inline]
     pub(crate) fn front_done(
         &self,
@@ -166,7 +168,7 @@ impl SendQueue {
         }
     }
 
-    /// Drops the front in place, since a request is large.
+    /// Drops the front work request in place, since a request is large.
     #[inline]
     pub(crate) fn drop_front(&mut self) {
         if self.ring.pop_front().is_some() {
@@ -175,7 +177,7 @@ impl SendQueue {
         }
     }
 
-    /// Takes the front request of a failed queue pair.
+    /// Takes the front work request of a failed queue pair, to complete it.
     pub(crate) fn flush_one(&mut self) -> Option<(u64, Completed, Status)> {
         let work = self.ring.pop_front()?;
         self.front += 1;

@@ -9,22 +9,23 @@ use crate::wire::rdmap::{Cause, Offending};
 /// or the begin of a long one. The engine still buffers all of the input it has read.
 pub(crate) const STALL_BYTES: usize = 256 << 10;
 
-/// The memory that each message counts besides its bytes, about the size of its entry, so that
-/// empty messages have a limit too.
+/// The bytes of memory that each unexpected message counts besides its payload, about the size of
+/// its entry, so that empty messages have a limit too.
 pub(crate) const ENTRY_BYTES: usize = 256;
 
-/// A message without a receive.
+/// The buffer of a message that arrived before a receive was posted for it.
 #[derive(Debug)]
 pub(crate) struct UnexpectedMessage {
     pub(crate) bytes: Vec<u8>,
-    /// The end of the last segment. Its bytes may still be arriving.
+    /// The offset in the message at which its last segment ends. Bytes of that segment may still be
+    /// arriving.
     pub(crate) extent: u32,
-    /// The first segment, for a Terminate.
+    /// The first segment of the message, which a Terminate would describe.
     pub(crate) about: Offending,
 }
 
 impl UnexpectedMessage {
-    /// Admits a segment.
+    /// Admits a segment of an unexpected message if it continues the buffered bytes.
     pub(crate) fn admit(&mut self, mo: u32, len: u32) -> Result<(), Cause> {
         // The engine buffers only segments in order. It refuses others, like a message without
         // buffering.
@@ -35,7 +36,7 @@ impl UnexpectedMessage {
         Ok(())
     }
 
-    /// Appends bytes of the current segment.
+    /// Appends bytes of the current segment to the unexpected message's buffer.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -48,14 +49,14 @@ impl UnexpectedMessage {
 /// The memory of unexpected messages of all queue pairs.
 #[derive(Debug)]
 pub(crate) struct UnexpectedPool {
-    /// The number of unexpected messages.
+    /// The number of unexpected messages of all queue pairs.
     pub(crate) messages: usize,
-    /// The memory that they take.
+    /// The bytes of memory that the unexpected messages of all queue pairs take.
     pub(crate) bytes: usize,
     /// The limit of `bytes`. From half of it on, a queue pair that buffers anything stalls its
     /// stream.
     pub(crate) most: usize,
-    /// Queue pairs that stalled only because of the common limit.
+    /// Queue pairs whose streams stalled only because of the limit for all queue pairs together.
     pub(crate) stalled: Vec<Qp>,
 }
 
@@ -64,7 +65,7 @@ impl UnexpectedPool {
         Self { messages: 0, bytes: 0, most, stalled: Vec::new() }
     }
 
-    /// Counts more memory.
+    /// Counts more memory of unexpected messages, and fails above the limit.
     pub(crate) const fn grow(&mut self, bytes: usize) -> Result<(), Cause> {
         self.bytes += bytes;
         if self.bytes > self.most { Err(Cause::UNTAGGED_NO_BUFFER) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! The engine: the owner of all objects.
+//! The RDMA engine: the owner of all objects.
 //!
 //! ```text
 //!  Rnic ─┬─ shared ─┬─ mr       protection domains, regions, windows
@@ -39,7 +39,8 @@ use crate::rdma::table::Table;
 use crate::wire::rdmap::Cause;
 use crate::{Instant, Rng};
 
-/// Numbers of queue pairs have 24 bits, since programs send them in fields of that size.
+/// The number of bits in a queue pair's number. It is 24, since programs send such numbers in
+/// fields of that size.
 const QP_BITS: u32 = 24;
 
 /// A software iWARP engine. The [module](crate::rdma) describes it.
@@ -50,14 +51,14 @@ pub struct Rnic {
     pub(in crate::rdma) conns: Table<Connection, 32>,
     /// Streams with something to send, each once.
     pub(in crate::rdma) ready: VecDeque<Conn>,
-    /// Deadlines of streams. An entry counts only while it is one of the stream's deadlines.
+    /// The deadlines of streams. An entry counts only while it is one of its stream's deadlines.
     pub(in crate::rdma) timers: BinaryHeap<Reverse<(Instant, u32)>>,
     /// A buffer for payload without its markers.
     pub(in crate::rdma) scratch: Vec<u8>,
 }
 
 impl Rnic {
-    /// Creates an engine without objects. `rng` makes its tags unpredictable.
+    /// Creates an engine without objects. `rng` makes its steering tags unpredictable.
     #[must_use]
     pub fn new(config: RnicOptions, rng: Rng) -> Self {
         let unexpected = UnexpectedPool::new(config.max_unexpected);
@@ -83,13 +84,13 @@ impl Rnic {
         }
     }
 
-    /// Sets the time for the calls that take none, such as posting and [`Rnic::sent`].
+    /// Sets the engine's time for the calls that take none, such as posting and [`Rnic::sent`].
     #[inline]
     pub const fn set_time(&mut self, now: Instant) {
         self.shared.now = now;
     }
 
-    /// Takes the oldest event.
+    /// Takes the oldest event of the engine.
     pub fn event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()
     }

@@ -65,7 +65,7 @@ impl Rnic {
         self.shared.mr.force_deregister(stag)
     }
 
-    /// Sets the rights of a region. Its tag stays the same.
+    /// Sets the access rights of a memory region. Its tag stays the same.
     ///
     /// # Errors
     /// [`PostError::Busy`] while windows are bound to it; [`PostError::Rights`];
@@ -135,7 +135,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// Takes the oldest completion.
+    /// Takes the oldest completion of a completion queue.
     #[inline]
     pub fn poll(&mut self, cq: Cq) -> Option<Completion> {
         self.shared.cqs.get_mut(cq.0)?.poll()

@@ -97,7 +97,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// True if a completion queue has a success of this queue pair.
+    /// True if a completion queue has a successful completion of this queue pair.
     #[must_use]
     pub fn has_success(&self, qp: Qp) -> bool {
         let Some(options) = self.qps.get(qp.0).map(|pair| pair.options) else { return false };
@@ -142,20 +142,20 @@ impl Rnic {
         Ok(())
     }
 
-    /// The state of a queue pair.
+    /// The state of a queue pair, or `None` if there is no such queue pair.
     #[must_use]
     pub fn state(&self, qp: Qp) -> Option<QpState> {
         self.qps.get(qp.0).map(|qp| qp.state)
     }
 
-    /// The options of a queue pair.
+    /// The options of a queue pair, or `None` if there is no such queue pair.
     #[must_use]
     pub fn options(&self, qp: Qp) -> Option<QpOptions> {
         self.qps.get(qp.0).map(|qp| qp.options)
     }
 
-    /// Posts to the send queue. The request waits during start-up and completes as flushed in
-    /// error.
+    /// Posts a work request to the send queue. The request waits during start-up. If the queue pair
+    /// is in error, it completes as flushed.
     ///
     /// # Errors
     /// A [`PostError`]; the request is not posted.
@@ -187,7 +187,8 @@ impl Rnic {
         Ok(())
     }
 
-    /// Posts to the receive queue. In error the request completes as flushed.
+    /// Posts a receive to the receive queue. If the queue pair is in error, the receive completes
+    /// as flushed.
     ///
     /// # Errors
     /// A [`PostError`]; the request is not posted. [`PostError::Invalid`] also if the queue pair

@@ -22,20 +22,20 @@ use crate::rdma::qp::QueuePair;
 use crate::rdma::qp::deferred::{DEFER_NS, Deferral};
 use crate::rdma::rnic::Rnic;
 
-/// The result of a poll.
+/// The result of polling a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
-    /// The oldest completion.
+    /// The poll took the oldest completion.
     Done(Completion),
-    /// The oldest completion. It was deferred, and the peer sent nothing.
+    /// The poll took the oldest completion. It was deferred, and the peer sent nothing meanwhile.
     Expired(Completion),
-    /// No completion, or only a deferred one.
+    /// The completion queue has no completion, or only a deferred one.
     Nothing,
 }
 
 impl Rnic {
-    /// Takes the oldest completion unless it is deferred. Calls `now` only if a deferral depends on
-    /// it.
+    /// Takes the oldest completion of a completion queue unless it is deferred. Calls `now` only if
+    /// a deferral depends on it.
     #[inline]
     pub fn poll_deferring(&mut self, cq: Cq, now: impl FnOnce() -> Instant) -> Polled {
         let Some(queue) = self.shared.cq(cq) else { return Polled::Nothing };
@@ -61,8 +61,8 @@ impl Rnic {
 }
 
 impl QueuePair {
-    /// Returns true to defer this completion, false if its deferral has expired, and `None` to
-    /// complete it without deferral.
+    /// Decides on a completion at the front of its queue: true to defer it, false if its deferral
+    /// has expired, and `None` to complete it without deferral.
     fn holds(&mut self, front: &Completion, now: impl FnOnce() -> Instant) -> Option<bool> {
         if self.state != QpState::Ready
             || self.send.len() > 0

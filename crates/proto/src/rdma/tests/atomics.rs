@@ -1,4 +1,4 @@
-//! Immediate data, atomics, and responses without a request.
+//! Tests of immediate data, of atomics, and of responses without a request.
 
 use super::peer::{Peer, tagged, untagged};
 use super::*;

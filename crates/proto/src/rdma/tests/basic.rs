@@ -1,4 +1,4 @@
-//! All operations, with every framing and cut, and the limits of an engine.
+//! Tests of all operations, with every framing and cut, and of the limits of an engine.
 
 use super::super::mr::WindowKind;
 use super::*;
@@ -33,7 +33,7 @@ fn send_write_and_read_over_every_framing() {
     }
 }
 
-/// The memory of an idle connection. Its queues have no buffers.
+/// An idle connection takes little memory: its queues have no buffers.
 #[test]
 fn an_idle_connection_takes_little_memory() {
     let (stream, queues) = (size_of::<iwarp::connection::Connection>(), size_of::<qp::QueuePair>());
@@ -43,7 +43,7 @@ fn an_idle_connection_takes_little_memory() {
     assert!(queue_pair.is_quiet() && queue_pair.receive.len() == 0);
 }
 
-/// Each limit of [`RnicOptions`] is exact, and freed objects can be replaced.
+/// The engine keeps exactly to each limit of [`RnicOptions`], and freed objects can be replaced.
 #[test]
 fn limits_are_those_of_the_configuration() {
     let config = RnicOptions {

@@ -1,4 +1,4 @@
-//! The rules of DDP (RFC 5041), each by its number in the list of rules.
+//! Tests of the rules of DDP (RFC 5041), each by its number in the list of rules.
 
 use super::peer::{Peer, segments, tagged, untagged};
 use super::*;

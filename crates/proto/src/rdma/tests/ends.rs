@@ -1,4 +1,4 @@
-//! The ends of streams: disconnects, time-outs, resets at any byte, destroyed queue pairs.
+//! Tests of the ends of streams: disconnects, time-outs, resets at any byte, destroyed queue pairs.
 
 use super::*;
 use crate::time::SECOND;

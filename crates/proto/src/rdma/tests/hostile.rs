@@ -9,7 +9,8 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
 use crate::wire::write_ack::WriteAck;
 
-/// The bytes that peers may touch. Equally many on both sides must stay untouched.
+/// The length in bytes of the memory region that peers may touch. Another region of this length must
+/// stay untouched.
 const OPEN: usize = 512;
 const BASE: u64 = 0x1000;
 
@@ -21,7 +22,8 @@ struct World {
     now: Instant,
     rng: Rng,
     next: u64,
-    /// The posted `id`s of each queue pair: send queue, receive queue.
+    /// The posted `id`s of each queue pair: those of its send queue, then those of its receive
+    /// queue.
     posted: Vec<(Qp, VecDeque<u64>, VecDeque<u64>)>,
     closed: Vec<Conn>,
 }
@@ -62,7 +64,7 @@ impl World {
         }
     }
 
-    /// An acknowledgement, or a wrong one.
+    /// A random acknowledgement of Writes, right or wrong.
     fn acknowledgement(&mut self) -> Vec<u8> {
         let (hello, asks) = (self.rng.chance(500_000), self.rng.chance(500_000));
         let count = u64::from(self.small());
@@ -76,7 +78,7 @@ impl World {
         record.bytes
     }
 
-    /// A segment that is mostly right and sometimes wrong.
+    /// A random segment that is mostly right and sometimes wrong.
     fn segment(&mut self) -> Vec<u8> {
         if self.rng.chance(30_000) {
             return self.acknowledgement();
@@ -124,7 +126,7 @@ impl World {
         bytes
     }
 
-    /// Connects a peer.
+    /// Connects the hostile peer `which`.
     fn connect(&mut self, which: usize) {
         let conn = self.us.rnic.incoming(self.now).unwrap();
         let (pd, cq) = (self.us.pd, self.us.cq);
@@ -198,7 +200,7 @@ impl World {
         }
     }
 
-    /// Checks the events and completions so far.
+    /// Checks the engine's events and completions so far.
     fn look(&mut self) {
         while let Some(conn) = self.us.rnic.ready() {
             let mut record = Record::default();

@@ -1,4 +1,5 @@
-//! Malformed input, row by row as it was tried on Linux's siw, with the answers of this engine.
+//! Tests of malformed input, row by row as it was tried on Linux's siw, with the answers of this
+//! engine.
 
 use super::peer::{Peer, tagged, untagged};
 use super::*;
@@ -6,14 +7,14 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::mpa::{Enhanced, Kind, Start};
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, Cause, Opcode, ReadRequest};
 
-/// The answer to a Request: the Reply's flags, revision and private data, or no Reply.
+/// The engine's answer to a Request: the Reply's flags, revision and private data, or no Reply.
 #[derive(PartialEq, Eq, Debug)]
 enum Reply {
     Accepts(u8, u8, Vec<u8>),
     Closes,
 }
 
-/// The answer to the bytes of a Request, with `ird` and `ord` granted.
+/// The engine's answer to the bytes of a Request, with `ird` and `ord` granted.
 fn reply(config: &RnicOptions, bytes: &[u8], ird: u16, ord: u16) -> Reply {
     let mut side = Side::new(config.clone(), 1);
     let now = Instant::from_ns(1);
@@ -39,7 +40,7 @@ fn reply(config: &RnicOptions, bytes: &[u8], ird: u16, ord: u16) -> Reply {
     Reply::Accepts(side.sent[16], side.sent[17], side.sent[20..].to_vec())
 }
 
-/// A Request with these flags, revision and private data, unchecked.
+/// The bytes of a Request with these flags, revision and private data, unchecked.
 fn request(flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
     let mut bytes = Kind::Request.key().to_vec();
     bytes.extend([flags, revision]);
@@ -109,7 +110,7 @@ fn start_up_frames() {
     assert_eq!(reply(&RnicOptions::default(), &request(0x0f, 1, &[]), 8, 8), plain(0x40, 1));
 }
 
-/// Checks the answer to one segment, with a receive of 16 bytes posted.
+/// Checks the engine's answer to one segment, with a receive of 16 bytes posted.
 #[track_caller]
 fn answers(header: Header, payload: &[u8], cause: Cause) {
     let mut peer = Peer::new();

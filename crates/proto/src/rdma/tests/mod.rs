@@ -59,18 +59,18 @@ impl Memory for Ram {
     }
 }
 
-/// The way in which a pipe cuts the stream.
+/// The way in which a pipe between two engines cuts the stream.
 #[derive(Clone, Debug)]
 pub(super) enum Cut {
-    /// All available bytes at once.
+    /// The pipe delivers all available bytes at once.
     Whole,
-    /// A fixed number of bytes.
+    /// The pipe delivers at most this many bytes at once.
     Each(usize),
-    /// Random lengths, and sometimes a read directly into memory.
+    /// The pipe delivers random lengths, and sometimes reads directly into memory.
     Dice(Box<Rng>),
 }
 
-/// One engine with its objects and its end of the pipe.
+/// One engine of a test with its objects and its end of the pipe.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) rnic: Rnic,
@@ -79,17 +79,17 @@ pub(super) struct Side {
     pub(super) cq: Cq,
     pub(super) qp: Qp,
     pub(super) conn: Option<Conn>,
-    /// Bytes that are sent and not yet received.
+    /// The bytes that this side has sent and the other side has not received.
     pub(super) wire: VecDeque<u8>,
-    /// Every byte ever sent.
+    /// Every byte that this side ever sent.
     pub(super) sent: Vec<u8>,
-    /// The number of pushed records.
+    /// The number of records that this side sent with the push flag.
     pub(super) pushed: u64,
-    /// Bytes that are received and not consumed.
+    /// The bytes that this side has received and its engine has not consumed.
     inbox: Vec<u8>,
     /// The reset flag with which this side closed its stream.
     pub(super) closed: Option<bool>,
-    /// This side knows of the other side's end.
+    /// True if this side's engine knows that the other side has ended the stream.
     told: bool,
     pub(super) events: Vec<Event>,
 }
@@ -102,7 +102,7 @@ pub(super) const ALL: Access = Access {
     bind: true,
 };
 
-/// Options of a queue pair with one completion queue.
+/// Options of a queue pair that uses the completion queue `cq` for its sends and receives.
 pub(super) fn qp_options(pd: Pd, cq: Cq) -> QpOptions {
     QpOptions {
         pd,
@@ -141,7 +141,7 @@ impl Side {
         }
     }
 
-    /// Registers an array with all rights. Its first byte has the address `base`.
+    /// Registers an array as memory with all rights. Its first byte has the address `base`.
     pub(super) fn region(&mut self, bytes: Vec<u8>, base: u64) -> Stag {
         self.region_with(bytes, base, ALL)
     }
@@ -175,12 +175,12 @@ impl Side {
         self.rnic.poll(self.cq)
     }
 
-    /// Takes all completions: `id` and status.
+    /// Takes all completions of this side and returns their `id`s and statuses.
     pub(super) fn done(&mut self) -> Vec<(u64, Status)> {
         core::iter::from_fn(|| self.poll()).map(|c| (c.id, c.status)).collect()
     }
 
-    /// Sends all output. Returns true if there was any.
+    /// Sends all output of this side's engine into the pipe. Returns true if there was any.
     fn send(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(conn) = self.rnic.ready() {
@@ -218,7 +218,7 @@ impl Side {
         any
     }
 
-    /// Reports the other side's end after all of its bytes.
+    /// Reports the other side's end of the stream after all of its bytes.
     fn told_of(&mut self, other: &Self, now: Instant) -> bool {
         let (Some(reset), Some(conn)) = (other.closed, self.conn) else { return false };
         if self.told || self.closed.is_some() || !reset && !other.wire.is_empty() {
@@ -229,7 +229,7 @@ impl Side {
         true
     }
 
-    /// Hands in bytes of the stream.
+    /// Hands bytes of the stream to this side's engine.
     pub(super) fn take(&mut self, now: Instant, bytes: &[u8]) {
         let Some(conn) = self.conn.filter(|_| self.closed.is_none()) else { return };
         self.inbox.extend_from_slice(bytes);
@@ -237,7 +237,8 @@ impl Side {
         self.inbox.drain(..used);
     }
 
-    /// Hands in bytes from the other side's pipe. Returns true if there were any.
+    /// Hands bytes from the other side's pipe to this side's engine. Returns true if there were
+    /// any.
     fn draw(&mut self, now: Instant, from: &mut VecDeque<u8>, cut: &mut Cut) -> bool {
         if from.is_empty() {
             return false;
@@ -273,7 +274,7 @@ pub(super) fn sges(list: &[(Stag, u64, u32)]) -> ArrayVec<Sge, MAX_SGE> {
     list.iter().map(|&(stag, addr, len)| Sge { stag, addr, len }).collect()
 }
 
-/// Two sides and their pipe.
+/// Two sides of a test and the pipe between them.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) a: Side,
@@ -282,7 +283,7 @@ pub(super) struct Pair {
     pub(super) cut: Cut,
 }
 
-/// Options of the connection between two sides.
+/// Options of the connection between two sides of a test.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) crc: bool,
@@ -320,7 +321,7 @@ impl Default for Setup {
 }
 
 impl Pair {
-    /// Creates two sides without a connection.
+    /// Creates two sides of a test without a connection.
     pub(super) fn new(setup: &Setup) -> Self {
         let acknowledge_writes = setup.acknowledge;
         let config = RnicOptions {
@@ -333,7 +334,7 @@ impl Pair {
         Self { a, b, now: Instant::from_ns(1000), cut: setup.cut.clone() }
     }
 
-    /// Creates two connected sides. `a` is the initiator.
+    /// Creates two connected sides of a test. `a` is the initiator.
     pub(super) fn connected(setup: &Setup) -> Self {
         let mut pair = Self::new(setup);
         pair.start(setup);
@@ -346,7 +347,7 @@ impl Pair {
         pair
     }
 
-    /// Sends `a`'s Request and runs until `b`'s program gets it.
+    /// Sends the Request of side `a` and runs until the program of side `b` gets it.
     pub(super) fn start(&mut self, setup: &Setup) {
         let a = self.a.rnic.connect(self.now, self.a.qp, &setup.connect).unwrap();
         let b = self.b.rnic.incoming(self.now).unwrap();
@@ -356,19 +357,19 @@ impl Pair {
         self.run();
     }
 
-    /// Accepts at `b`.
+    /// Accepts the connection at side `b`.
     pub(super) fn accept(&mut self, setup: &Setup) {
         let conn = self.b.conn.unwrap();
         self.b.rnic.accept(self.now, conn, self.b.qp, &setup.accept).unwrap();
         self.run();
     }
 
-    /// Moves bytes until both sides are idle.
+    /// Moves bytes between the two sides until both are idle.
     pub(super) fn run(&mut self) {
         while self.move_some() {}
     }
 
-    /// Moves bytes this many times.
+    /// Moves bytes between the two sides this many times.
     pub(super) fn step(&mut self, times: u64) {
         for _ in 0..times {
             self.move_some();
@@ -383,7 +384,7 @@ impl Pair {
         moved | a.told_of(b, *now) | b.told_of(a, *now)
     }
 
-    /// Advances the time.
+    /// Advances the time of the test.
     pub(super) fn wait(&mut self, ns: u64) {
         self.now = self.now.after(ns);
         self.a.rnic.tick(self.now);
@@ -392,14 +393,14 @@ impl Pair {
     }
 }
 
-/// Bytes that differ from offset to offset.
+/// A byte pattern for tests that differs from offset to offset.
 pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed))
         .collect()
 }
 
-/// All combinations of framing and cut that are worth a test.
+/// All combinations of framing and cutting the stream that are worth a test.
 pub(super) fn setups() -> Vec<Setup> {
     let mut all = Vec::new();
     for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {

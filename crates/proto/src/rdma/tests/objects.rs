@@ -1,4 +1,4 @@
-//! Queues, windows, posting and its limits.
+//! Tests of queues, windows, posting and the limits of posting.
 
 use super::peer::segments;
 use super::*;

@@ -1,4 +1,4 @@
-//! A peer by hand, which can send segments that no engine sends and records every segment it
+//! A hand-made peer, which can send segments that no engine sends and records every segment it
 //! receives.
 
 use super::*;
@@ -8,10 +8,10 @@ use crate::wire::checksum::crc32c;
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::rdmap::{Cause, Opcode, Terminate};
 
-/// A segment: its header and its payload.
+/// A DDP segment: its header and its payload.
 pub(super) type Segment = (Header, Vec<u8>);
 
-/// Parses the segments in `bytes`.
+/// Parses the DDP segments in `bytes`.
 pub(super) fn segments(bytes: &[u8], crc: bool) -> Vec<Segment> {
     let mut deframer = Deframer::new(crc.then_some(crc32c), false);
     let (mut scratch, mut at, mut all) = (Vec::new(), 0, Vec::new());
@@ -32,19 +32,19 @@ pub(super) fn segments(bytes: &[u8], crc: bool) -> Vec<Segment> {
     all
 }
 
-/// The header of a tagged segment.
+/// The header of a tagged DDP segment.
 pub(super) fn tagged(opcode: Opcode, stag: Stag, to: u64, last: bool) -> Header {
     Header { last, control: opcode.control(), buffer: Buffer::Tagged { stag: stag.0, to } }
 }
 
-/// The header of an untagged segment.
+/// The header of an untagged DDP segment.
 pub(super) fn untagged(opcode: Opcode, msn: u32, mo: u32, last: bool) -> Header {
     let qn = opcode.queue().unwrap_or(0);
     Header { last, control: opcode.control(), buffer: Buffer::Untagged { ulp: 0, qn, msn, mo } }
 }
 
-/// An engine (`b` of a pair), connected with a peer by hand that was the initiator, with CRCs. The
-/// engine has one region of 256 bytes at 0x1000 with all rights.
+/// An engine (side `b` of a pair), connected with a hand-made peer that was the initiator, with
+/// CRCs. The engine has one region of 256 bytes at 0x1000 with all rights.
 pub(super) struct Peer {
     pub(super) pair: Pair,
     pub(super) stag: Stag,
@@ -70,7 +70,7 @@ impl Peer {
         &mut self.pair.b
     }
 
-    /// Sends a ULPDU as it is.
+    /// Sends the engine a ULPDU as it is.
     pub(super) fn say_raw(&mut self, header: &[u8], payload: &[u8]) {
         let mut record = Record::default();
         let piece = [Piece::Bytes(payload)];
@@ -80,12 +80,12 @@ impl Peer {
         self.pair.b.take(self.pair.now, &record.bytes);
     }
 
-    /// Sends a segment.
+    /// Sends the engine a segment.
     pub(super) fn say(&mut self, header: Header, payload: &[u8]) {
         self.say_raw(&header.emit(), payload);
     }
 
-    /// Returns the segments since the last call.
+    /// Returns the segments that the engine sent since the last call.
     pub(super) fn hear(&mut self) -> Vec<Segment> {
         self.pair.b.send(self.pair.now);
         self.pair.b.hear();
@@ -93,8 +93,8 @@ impl Peer {
         segments(&core::mem::take(&mut self.pair.b.sent), true)
     }
 
-    /// Returns the Terminate, which must be the only message. The stream must be closed in order
-    /// after it, and the queue pair be in error.
+    /// Returns the engine's Terminate, which must be the only message. The stream must be closed in
+    /// order after it, and the queue pair be in error.
     #[track_caller]
     pub(super) fn terminated(&mut self) -> Terminate {
         let heard = self.hear();
@@ -112,24 +112,24 @@ impl Peer {
         terminate
     }
 
-    /// Returns the cause in the Terminate.
+    /// Returns the cause in the engine's Terminate.
     #[track_caller]
     pub(super) fn cause(&mut self) -> Cause {
         self.terminated().cause
     }
 
-    /// The bytes of the region.
+    /// The bytes of the engine's memory region.
     pub(super) fn region(&mut self) -> &mut Vec<u8> {
         &mut self.pair.b.ram.0[0]
     }
 
-    /// Checks that nothing was placed.
+    /// Checks that the engine placed nothing in its memory region.
     #[track_caller]
     pub(super) fn untouched(&mut self) {
         assert!(self.region().iter().all(|&byte| byte == 0xee));
     }
 
-    /// Posts a receive of `len` bytes at the region's start.
+    /// Posts a receive of `len` bytes at the start of the engine's memory region.
     pub(super) fn recv(&mut self, id: u64, len: u32) {
         let stag = self.stag;
         self.us().recv(id, &[(stag, 0x1000, len)]);

@@ -1,5 +1,5 @@
-//! Random work from both sides against an oracle of plain arrays: contents, order and completions
-//! are exact.
+//! Tests of random work from both sides against an oracle of plain arrays: contents, order and
+//! completions are exact.
 //!
 //! Each side has an array that only the other side writes, with Writes in rising order of posting,
 //! and an inbox for Sends. A Read of a side sees the earlier Writes of the same side, since it
@@ -15,13 +15,13 @@ const FIELD: u64 = 6000;
 /// The posted work of a side and its expected results.
 #[derive(Default)]
 struct Plan {
-    /// The other side's array as this side knows it.
+    /// The other side's array, as this side's own Writes have made it.
     theirs: Vec<u8>,
-    /// The sum of this side's fetch-and-adds.
+    /// The sum of all values that this side's fetch-and-adds have added.
     sum: u64,
-    /// Reads and atomics without a response.
+    /// This side's Reads and atomics that have no response yet.
     reads: Vec<ReceivedRequest>,
-    /// Sends and immediates in order: bytes, immediate, the length of a Write with it.
+    /// This side's Sends and immediates in order: bytes, immediate, the length of a Write with it.
     said: VecDeque<(Vec<u8>, Option<u64>, Option<u32>)>,
     posted: VecDeque<u64>,
     next: u64,
@@ -29,10 +29,10 @@ struct Plan {
 
 struct ReceivedRequest {
     id: u64,
-    /// The index of the sink, and its expected bytes.
+    /// The index of the Read's sink, whose expected bytes are `bytes`.
     slot: usize,
     bytes: Vec<u8>,
-    /// The range that it reads of the other side's array.
+    /// The range of the other side's array that the Read reads.
     of: Range<u64>,
 }
 
@@ -58,7 +58,7 @@ fn tags(side: &mut Side, seed: u8) -> Tags {
     }
 }
 
-/// Posts one request of `side` if there is room.
+/// Posts one random request of `side` if there is room.
 fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut Rng) {
     if plan.posted.len() >= 60 || plan.said.len() >= 30 {
         return;
@@ -127,7 +127,7 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
     side.post_with(id, op, &list, flags).unwrap();
 }
 
-/// Takes a side's completions and compares them.
+/// Takes a side's completions and compares them with its plan.
 fn check(side: &mut Side, plan: &mut Plan, other: &mut Plan, mine: &Tags, received: &mut u64) {
     while let Some(done) = side.poll() {
         assert_eq!(done.status, Status::Success);
@@ -210,7 +210,8 @@ fn random_work_of_both_sides() {
     }
 }
 
-/// With a bit flipped anywhere: no panic, one end, every request completes once.
+/// With a bit of the stream flipped anywhere, nothing panics, the stream ends once and every
+/// request completes once.
 #[test]
 fn bytes_that_are_wrong_anywhere() {
     for seed in 0..400 {

@@ -1,4 +1,4 @@
-//! The rules of RDMAP (RFC 5040, 7306), each by its number in the list of rules.
+//! Tests of the rules of RDMAP (RFC 5040, 7306), each by its number in the list of rules.
 
 use super::peer::{Peer, segments, tagged, untagged};
 use super::*;

@@ -1,4 +1,4 @@
-//! Start-up: MPA's frames, the rules for the first FPDU, and start-ups that fail.
+//! Tests of MPA's start-up: its frames, the rules for the first FPDU, and start-ups that fail.
 
 use super::peer::{segments, tagged, untagged};
 use super::*;
@@ -261,7 +261,7 @@ fn e4_an_immediate_disconnect_sends_the_first_frame_before() {
     assert_eq!((pair.a.closed, pair.b.closed), (Some(false), Some(false)));
 }
 
-/// `a` connects with `options`, and the Reply is made by hand.
+/// Connects side `a` with `options` and answers it with the hand-made Reply `reply`.
 fn answered(options: ConnectOptions, reply: &[u8]) -> Pair {
     let setup = Setup { connect: options, ..Setup::default() };
     let mut pair = Pair::new(&setup);
@@ -381,7 +381,8 @@ fn a_delayed_first_fpdu_leaves_in_time() {
     assert_eq!(pair.a.done(), [(1, Status::Success)]);
 }
 
-/// The deadline of the disconnect replaces the one that delays FPDUs.
+/// A first FPDU that is delayed leaves in time even after a disconnect, whose deadline replaces the
+/// one of the delay.
 #[test]
 fn a_delayed_first_fpdu_leaves_in_time_after_a_disconnect() {
     let mut setup = Setup::default();

@@ -1,4 +1,4 @@
-//! Terminates, revocations, and unmapped memory.
+//! Tests of Terminates, revocations, and unmapped memory.
 
 use super::peer::{segments, untagged};
 use super::*;
@@ -77,7 +77,8 @@ fn t4_a_terminate_names_the_rest_of_a_partly_answered_read() {
     );
 }
 
-/// The engine finds the refused Read even if sinks are equal or adjacent.
+/// Of several Reads the engine finds the one that the peer refused, even if their sinks are equal
+/// or adjacent.
 #[test]
 fn of_several_reads_the_refused_one_fails() {
     for sink in [100, 200] {

@@ -1,20 +1,21 @@
-//! Unexpected messages: those that arrive before a receive is posted for them.
+//! Tests of unexpected messages: those that arrive before a receive is posted for them.
 
 use super::peer::{Peer, tagged, untagged};
 use super::*;
 use crate::time::{MS, SECOND};
 use crate::wire::rdmap::{Cause, Opcode, ReadRequest};
 
-/// The time-out of a message without a receive.
+/// The time-out of a message that waits for a receive.
 const RNR_NS: u64 = 100 * MS;
 
-/// Options with this time-out for the accepting program.
+/// Options of a connection whose accepting side has this time-out for messages without a receive.
 fn patient(rnr_timeout_ns: Option<u64>) -> Setup {
     let setup = Setup::default();
     Setup { accept: AcceptOptions { rnr_timeout_ns, ..setup.accept.clone() }, ..setup }
 }
 
-/// A program posts its receives only after its own Read and Write have completed.
+/// A Send takes one receive even if the program posts it only after its own Read and Write have
+/// completed.
 #[test]
 fn r11_a_send_takes_one_receive_even_if_that_is_posted_later() {
     for setup in setups() {
@@ -61,7 +62,7 @@ fn r11_a_send_takes_one_receive_even_if_that_is_posted_later() {
     }
 }
 
-/// One piece of a segment arrives before the receive, the others after it.
+/// A receive that is posted between two pieces of a segment takes the whole message.
 #[test]
 fn a_receive_posted_within_a_message_takes_all_of_it() {
     for (crc, markers) in [(false, false), (true, true)] {
@@ -129,7 +130,7 @@ fn writes_reads_and_a_terminate_pass_what_waits() {
     assert_eq!(peer.us().rnic.shared.unexpected.messages, 0);
 }
 
-/// Without receives the engine buffers up to a limit. It goes on as receives are posted.
+/// Without receives the engine buffers messages up to a limit. It goes on as receives are posted.
 #[test]
 fn a_stream_stalls_at_a_limit() {
     for len in [0_usize, 100, 1000] {
@@ -186,8 +187,8 @@ fn a_peers_end_on_a_stalled_stream_ends_it_in_time() {
     }
 }
 
-/// All queue pairs together have a limit, and a queue pair below its own limit goes on when there
-/// is room.
+/// All queue pairs together have a limit of buffered messages, and a queue pair below its own limit
+/// goes on when there is room.
 #[test]
 fn all_queue_pairs_together_have_a_limit() {
     let mut peer = Peer::with(&patient(None));
@@ -245,7 +246,8 @@ fn messages_before_the_peers_end_are_delivered() {
     }
 }
 
-/// Receives of a shared queue go to the waiting queue pairs in order, and raise the limit's event.
+/// Receives of a shared receive queue go to the waiting queue pairs in order, and raise the limit's
+/// event.
 #[test]
 fn shared_receives_go_to_waiting_queue_pairs_in_order() {
     let mut pair = Pair::new(&patient(None));

@@ -1,4 +1,4 @@
-//! Writes that complete when the peer has placed them.
+//! Tests of Writes that complete when the peer has placed them.
 
 use super::peer::{Peer, segments, tagged};
 use super::*;
@@ -16,7 +16,7 @@ fn write_to(stag: Stag, addr: u64) -> SendOp {
     SendOp::Write(Remote { stag, addr })
 }
 
-/// The acknowledgements in `bytes`.
+/// The acknowledgements of Writes in `bytes`.
 fn said(bytes: &[u8]) -> Vec<WriteAck> {
     segments(bytes, true)
         .iter()
@@ -90,7 +90,8 @@ fn a_refused_write_fails_and_those_before_it_do_not() {
     assert_eq!(pair.a.done(), [(1, bad), (2, Status::Flushed)]);
 }
 
-/// Writes without a signal cause no request. A signaled request after them waits for them.
+/// Unsignaled Writes cause no request for an acknowledgement. A signaled work request after them
+/// waits for them.
 #[test]
 fn unsignaled_writes_request_no_acknowledgement() {
     let mut pair = Pair::connected(&ours());
@@ -200,8 +201,8 @@ fn an_acknowledgement_passes_messages_without_a_receive() {
     assert_eq!(pair.b.done(), []);
 }
 
-/// An acknowledgement goes with an answer that is a Write, once the engine has seen an answer that
-/// it could have gone with.
+/// An acknowledgement of Writes goes with the program's answer if that is a Write, once the engine
+/// has seen an earlier answer that an acknowledgement could have gone with.
 #[test]
 fn an_acknowledgement_goes_with_an_answer() {
     let mut pair = Pair::connected(&ours());
@@ -254,8 +255,8 @@ fn completions_come_while_more_is_sent() {
     assert_eq!(said(&pair.b.sent), [WriteAck { hello: true, ..count(64) }]);
 }
 
-/// A pending acknowledgement leaves before the end, even if the program destroys the queue pair as
-/// soon as it sees the bytes.
+/// A pending acknowledgement of Writes leaves before the stream's end, even if the program destroys
+/// the queue pair as soon as it sees the bytes.
 #[test]
 fn a_pending_acknowledgement_leaves_before_the_end() {
     for how in 0..3 {

@@ -1,5 +1,5 @@
-//! Start-up: each rule of RFC 5044 and 6581, the answer to every row of the matrix that was tried
-//! on a real siw, and random options of both ends.
+//! Tests of MPA's start-up: each rule of RFC 5044 and 6581, the answer to every row of the matrix
+//! that was tried on a real siw, and random options of both ends.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ fn depths(ird: u16, ord: u16) -> Depths {
     Depths { ird, ord }
 }
 
-/// Creates a frame from its parts.
+/// Creates a start-up frame from its parts.
 fn frame(kind: Kind, flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
     let mut frame = kind.key().to_vec();
     frame.extend([flags, revision]);
@@ -32,12 +32,12 @@ fn reply(flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
     frame(Kind::Reply, flags, revision, data)
 }
 
-/// The result of a Reply for an initiator with these options.
+/// The result of parsing `reply` for an initiator with these options.
 fn answer(options: StartOptions, ours: Depths, reply: &[u8]) -> ReceivedReply<'_> {
     Initiator::new(options, ours, b"", &mut Vec::new()).unwrap().input(reply)
 }
 
-/// The parameters and the Reply of a responder with these options.
+/// The negotiated parameters and the Reply of a responder with these options.
 fn agreed(options: StartOptions, ours: Depths, request: &[u8]) -> (Negotiated, Vec<u8>) {
     let mut responder = Responder::new(options);
     let asked = responder.input(request);
@@ -393,10 +393,12 @@ fn e7_what_is_not_negotiated_here_is_answered_crosswise_and_changes_nothing() {
     ));
 }
 
-/// The flags, revision and block of a Reply; `None` closes the stream without a Reply.
+/// The flags, revision and RFC 6581 block of the Reply that this implementation sends; `None`
+/// closes the stream without a Reply.
 type OurReply = Option<(u8, u8, &'static [u8])>;
 
-/// The answer to each row of the matrix that was tried on Linux's siw, with siw's answer beside it.
+/// This implementation answers each row of the start-up matrix that was tried on Linux's siw as the
+/// table states, with siw's answer beside it.
 #[test]
 fn every_row_of_the_start_up_matrix() {
     let rows: &[(&str, Vec<u8>, OurReply)] = &[
@@ -449,8 +451,8 @@ fn options() -> impl Strategy<Value = (StartOptions, Depths)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With any options both ends derive the same parameters, or fail for a reason in their
-    /// options.
+    /// With any options both ends of a start-up derive the same parameters, or fail for a reason in
+    /// their options.
     #[test]
     fn both_ends_agree(
         (a, a_depths) in options(),

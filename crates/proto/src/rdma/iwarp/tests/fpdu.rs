@@ -1,4 +1,4 @@
-//! FPDUs: each rule of RFC 5044 by itself.
+//! Tests of FPDUs: each rule of RFC 5044 by itself.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -104,8 +104,8 @@ fn f6_after_a_fault_nothing_more_is_passed_up() {
     assert_eq!(take(&mut deframer, &[]), (vec![], Some(FpduError::Crc)));
 }
 
-/// A stream with many FPDUs, short and long, and the offsets at which they start, first markers
-/// included.
+/// A stream with markers and many FPDUs, short and long, and the offsets at which the FPDUs start.
+/// A marker before an FPDU belongs to it.
 fn marked() -> (Vec<u8>, Vec<usize>) {
     let (mut framer, mut record) = (BOTH.framer(), Record::default());
     let mut rng = Rng::seeded(5);
@@ -118,7 +118,7 @@ fn marked() -> (Vec<u8>, Vec<usize>) {
     (record.bytes, starts)
 }
 
-/// Reads the marker at `at`.
+/// Reads the marker at offset `at` of the stream.
 fn marker(stream: &[u8], at: usize) -> usize {
     u32::from_be_bytes(stream[at..at + 4].try_into().unwrap()) as usize
 }

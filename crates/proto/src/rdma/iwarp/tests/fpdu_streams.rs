@@ -1,5 +1,5 @@
-//! FPDUs: memory that is named in place, and random streams, cut anywhere, against an oracle that
-//! works word by word.
+//! Tests of FPDUs with memory that is named in place, and with random streams, cut anywhere,
+//! against an oracle that works word by word.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -100,7 +100,7 @@ fn payload_without_crc_and_markers_is_returned_in_place_as_it_arrives() {
     assert!(scratch.is_empty());
 }
 
-/// A ULPDU to post: its kind, and the lengths of its pieces of memory and of bytes.
+/// A random ULPDU to post: its kind, and the lengths of its pieces of memory and of bytes.
 fn posted() -> impl Strategy<Value = (bool, Vec<(bool, usize)>)> {
     let len = prop_oneof![4 => 0usize..60, 3 => 0usize..1_500, 1 => 2_000usize..9_000];
     (any::<bool>(), vec_of((any::<bool>(), len), 0..4))
@@ -113,7 +113,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// The framed stream equals the oracle's, and deframes however it is cut.
+    /// The framed stream equals the oracle's, and the deframer returns its ULPDUs wherever it is
+    /// cut.
     #[test]
     fn streams_equal_the_oracles_and_survive_any_cut(
         posted in vec_of(posted(), 1..12),
@@ -152,7 +153,8 @@ proptest! {
         prop_assert_eq!(receive(mode, &stream, &mut cut, direct), ulpdus);
     }
 
-    /// With any bytes of a peer every step consumes what it reports, and nothing panics.
+    /// Whatever bytes the peer sends, every call of the deframer consumes the bytes that it
+    /// reports, and nothing panics.
     #[test]
     fn any_bytes_are_taken_or_refused(
         mut bytes in vec_of(any::<u8>(), 0..2_000),

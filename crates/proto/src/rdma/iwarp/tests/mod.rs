@@ -14,7 +14,7 @@ use crate::wire::checksum::crc32c;
 use crate::wire::ddp::header_len;
 use crate::wire::mpa::*;
 
-/// One region as registered memory. It counts its reads.
+/// One region as registered memory for tests. It counts how often it is read.
 #[derive(Default)]
 pub(super) struct Region {
     pub(super) bytes: Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) fn span(offset: u64, len: u32) -> Span {
     Span { region: 7, offset, len }
 }
 
-/// The use of CRC and markers on a stream.
+/// The framing of a stream: with or without CRC, and with or without markers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mode {
     pub(super) crc: bool,
@@ -74,7 +74,7 @@ impl Mode {
         Deframer::new(self.crc.then_some(crc32c), self.markers)
     }
 
-    /// The stream of these ULPDUs, made word by word from the RFC's text.
+    /// The stream of these ULPDUs, made word by word from the text of RFC 5044.
     pub(super) fn stream(self, ulpdus: &[Vec<u8>]) -> Vec<u8> {
         let mut stream = Vec::new();
         for ulpdu in ulpdus {
@@ -100,7 +100,7 @@ impl Mode {
     }
 }
 
-/// A ULPDU of `len` bytes with the first bit of a tagged or an untagged one.
+/// A ULPDU of `len` bytes whose first bit marks it as tagged or untagged.
 pub(super) fn ulpdu(len: usize, tagged: bool) -> Vec<u8> {
     let mut ulpdu: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
     if let Some(first) = ulpdu.first_mut() {
@@ -109,13 +109,13 @@ pub(super) fn ulpdu(len: usize, tagged: bool) -> Vec<u8> {
     ulpdu
 }
 
-/// Frames `ulpdu` from bytes.
+/// Frames the bytes of `ulpdu` and appends the FPDU to `record`.
 pub(super) fn put(framer: &mut Framer, ulpdu: &[u8], record: &mut Record) {
     let (header, payload) = ulpdu.split_at(header_len(ulpdu[0]));
     framer.frame(header, &[Piece::Bytes(payload)], &mut Region::default(), record).unwrap();
 }
 
-/// The bytes of a record on the stream.
+/// The bytes of a record as they go out on the stream.
 pub(super) fn flat(record: &Record, region: &Region) -> Vec<u8> {
     let mut stream = Vec::new();
     for part in &record.parts {
@@ -155,15 +155,15 @@ pub(super) fn forged(stream: &[u8], at: usize, bits: u8) -> Vec<u8> {
     forged
 }
 
-/// The sample of RFC 5044 section 4.4: an untagged header with this MSN, and 24 zeros.
+/// The sample FPDU of RFC 5044 section 4.4: an untagged header with this MSN, and 24 zeros.
 pub(super) fn sample(msn: u8) -> [u8; 42] {
     let mut ulpdu = [0; 42];
     (ulpdu[0], ulpdu[1], ulpdu[13]) = (0x41, 0x43, msn);
     ulpdu
 }
 
-/// Deframes `stream` in pieces of the lengths that `cut` returns for the rest. With `direct` the
-/// caller places payload itself if it may.
+/// Deframes `stream` in pieces. `cut` returns the length of each piece from the bytes that are
+/// left. With `direct` the caller places payload itself if it may.
 pub(super) fn receive(
     mode: Mode,
     stream: &[u8],

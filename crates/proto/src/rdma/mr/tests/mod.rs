@@ -1,4 +1,4 @@
-//! Steering tags: each rule by itself.
+//! Tests of steering tags: each rule by itself.
 
 mod random;
 
@@ -22,12 +22,12 @@ const fn rights(
 const ALL: Access = Access { bind: true, ..rights(true, true, true, true) };
 const READ_ONLY: Access = rights(false, false, true, false);
 
-/// A queue pair that allows all accesses.
+/// The tag user of a queue pair that allows its peer all accesses.
 const fn stream(pd: Pd, qp: u32) -> TagUser {
     TagUser { pd, qp: Qp(qp), rights: Rights::ALL }
 }
 
-/// A registry with one domain, and in it one region with all rights.
+/// A registry with one protection domain, and in it one region with all rights.
 fn one_region() -> (Regions, TagUser, Stag) {
     let mut regions = Regions::new(Rng::seeded(1), 1 << 16, 1 << 20);
     let pd = regions.alloc_pd().expect("there is room");
@@ -45,7 +45,7 @@ fn extent(base: u64, len: u64) -> Extent {
 
 const RIGHTS: [Right; 3] = [Right::Write, Right::Read, Right::Atomic];
 
-/// The cause for each access through an invalid tag.
+/// The cause in the Terminate for each access through an invalid steering tag.
 fn invalid(right: Right) -> Cause {
     if right == Right::Write { Cause::TAGGED_STAG } else { Cause::INVALID_STAG }
 }

@@ -1,15 +1,15 @@
-//! Steering tags: random operations against plain lists.
+//! Tests of steering tags by random operations against plain lists.
 
 use super::*;
 
-/// A tag that was ever made, and the memory behind each of its 64 bytes.
+/// The oracle's knowledge of a tag that was ever made, and the memory behind each of its 64 bytes.
 #[derive(Clone)]
 struct Known {
     stag: Stag,
     made: Made,
     pd: Pd,
     gone: bool,
-    /// The memory behind each address, if the tag is valid.
+    /// The memory behind each of the tag's 64 addresses, if the tag is valid.
     bytes: Option<[Option<u64>; 64]>,
     access: Access,
     qp: Option<Qp>,
@@ -29,7 +29,7 @@ struct Oracle {
     rng: Rng,
     pds: [Pd; 2],
     known: Vec<Known>,
-    /// The number of granted checks.
+    /// The number of checks that the engine granted.
     granted: u32,
 }
 
@@ -51,14 +51,14 @@ impl Oracle {
         stream(self.pds[self.rng.below(2) as usize], self.rng.below(3) as u32)
     }
 
-    /// A part of the 64 addresses, and its memory in a region at address 0.
+    /// A random part of the 64 addresses: its first address and its length.
     fn range(&mut self) -> (u64, u64) {
         let from = self.rng.below(64);
         (from, 1 + self.rng.below(64 - from))
     }
 
-    /// A user and a range to check a tag with: mostly in its own domain and range, sometimes
-    /// anywhere.
+    /// A random user of the tag `at` and a range to check it with: mostly in the tag's own domain
+    /// and range, sometimes anywhere.
     fn about(&mut self, at: usize) -> (TagUser, u64, u64) {
         let (mut by, (mut addr, mut len)) = (self.stream(), self.range());
         let Known { pd, qp, bytes, .. } = self.known[at];
@@ -197,7 +197,7 @@ impl Oracle {
         }
     }
 
-    /// Checks a random range and compares the answer with the lists.
+    /// Checks a random range of a tag and compares the engine's answer with the lists.
     fn ask(&mut self, at: usize) {
         let (by, addr, len) = self.about(at);
         let Known { stag, made, pd, bytes, access, qp, .. } = self.known[at];
