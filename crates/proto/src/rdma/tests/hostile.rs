@@ -9,8 +9,8 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
 use crate::wire::write_ack::WriteAck;
 
-/// The length in bytes of the memory region that peers may touch. Another region of this length must
-/// stay untouched.
+/// The length in bytes of the memory region that peers may touch. Another region of this length
+/// must stay untouched.
 const OPEN: usize = 512;
 const BASE: u64 = 0x1000;
 
