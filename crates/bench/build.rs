@@ -1,4 +1,5 @@
-//! Tells the program which commit it was built from, so that results say what was measured.
+//! Passes the commit that the benchmark is built from to the compiler, so that each result names
+//! it.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Echoes by `sprat::rpc`.
+//! Echoes by `sprat::rpc` between a client and a server in one thread.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sprat::rpc::{Call, Client, Replied, RpcError, Server, Service, Session};
 use crate::turns::{Failure, OPERATIONS, Progress, SIZE, locator, meanwhile};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Sessions that carry many operations.
+/// Number of sessions that carry many operations.
 const SESSIONS: usize = 8;
 
 struct Answer;

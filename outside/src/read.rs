@@ -1,4 +1,4 @@
-//! Reads by `sprat::kv`.
+//! Reads of objects by `sprat::kv`, from a cluster in the client's thread.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
 use crate::turns::{Failure, OBJECTS, OPERATIONS, Progress, SIZE, key, locator, meanwhile};
 
-/// Reads between two turns of the coordinator, which renews the server's lease.
+/// Number of reads between two turns of the coordinator, which renews the server's lease.
 const COORDINATOR_EVERY: u64 = 16;
 
 pub(crate) fn run() -> Result<(), Failure> {

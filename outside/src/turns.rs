@@ -2,30 +2,30 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a request, and of an object.
+/// Bytes of a request's payload, and of an object's value.
 pub(crate) const SIZE: usize = 100;
-/// Objects to read.
+/// Number of objects that the program reads.
 pub(crate) const OBJECTS: u64 = 100;
-/// Operations that run one after the other.
+/// Number of operations of each measurement.
 pub(crate) const OPERATIONS: u64 = 3200;
-/// Operations in progress where there are many.
+/// Number of operations in progress in the measurements that have many.
 const IN_PROGRESS: u64 = 64;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The locator of a server of this process.
+/// Returns the locator of a server in this process.
 pub(crate) fn locator(role: &str) -> String {
     format!("fast+shm:name=outside-{}-{role}", std::process::id())
 }
 
-/// The key of object `index`: 30 bytes.
+/// Returns the key of object `index`: 30 bytes.
 pub(crate) fn key(index: u64) -> [u8; 30] {
     let mut key = [b'0'; 30];
     key[28..].copy_from_slice(&[b'0' + (index / 10 % 10) as u8, b'0' + (index % 10) as u8]);
     key
 }
 
-/// Calls `work`, and meanwhile `turn` again and again in another thread.
+/// Calls `work`, and calls `turn` again and again in another thread until `work` returns.
 pub(crate) fn meanwhile<R>(mut turn: impl FnMut() + Send, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ pub(crate) fn meanwhile<R>(mut turn: impl FnMut() + Send, work: impl FnOnce() ->
     })
 }
 
-/// The operations of one round, many at a time.
+/// The operations of one round, many in progress: how many have started and how many have ended.
 #[derive(Default)]
 pub(crate) struct Progress {
     started: u64,
@@ -49,12 +49,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// True until all operations have ended.
+    /// True until all operations of the round have ended.
     pub(crate) fn goes_on(&self) -> bool {
         self.ended < OPERATIONS
     }
 
-    /// The number of the next operation, if one may start now.
+    /// Returns the number of the next operation. `None` if no operation may start now.
     pub(crate) fn next(&mut self) -> Option<u64> {
         let free = self.started < OPERATIONS && self.started - self.ended < IN_PROGRESS;
         free.then(|| {

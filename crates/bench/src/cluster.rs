@@ -21,37 +21,39 @@ use crate::text::Columns;
 
 mod member;
 
-/// Time that the servers may take to join the cluster.
+/// Time that the servers of a new cluster may take to join it.
 const ENLIST: Duration = Duration::from_secs(20);
 
-/// A coordinator and its servers.
+/// The processes of a cluster on this machine: a coordinator and its servers.
 pub struct Cluster {
     coordinator: Member,
     servers: Vec<Member>,
-    /// The coordinator's state if no file has it. It ends with the cluster.
+    /// The coordinator's state in memory, if the coordinator has no file for it. The memory is
+    /// freed with the cluster.
     _state: Option<File>,
 }
 
 /// The options of a cluster.
 pub struct Plan<'p> {
-    /// Name, from which the shared-memory names derive.
+    /// Name of the cluster, from which the names in shared memory derive.
     pub name: &'p str,
-    /// The coordinator's port, the first of [`ports`]. Server `i` takes this one + `i`, and for
-    /// RDMA the port `servers` above that.
+    /// The coordinator's port, the first of [`ports`]. Server `i` takes this port + `i`, and for
+    /// RDMA the port `servers` above that one.
     pub port: u16,
-    /// Number of servers.
+    /// Number of the cluster's servers.
     pub servers: u16,
     /// Memory of each server for objects, in bytes.
     pub memory: u64,
     /// File of the coordinator's state. `None` keeps the state in memory of this process.
     pub state: Option<&'p std::path::Path>,
-    /// Core that all processes run on, if they have one.
+    /// Core that all processes of the cluster run on. `None` binds them to no core.
     pub core: Option<usize>,
-    /// Address of the processes' network. `None` is loopback.
+    /// IPv4 address at which the processes listen. `None` is loopback.
     pub host: Option<std::net::Ipv4Addr>,
-    /// Further locators of the first server. The others take those of [`Locator::worker`].
+    /// Further locators of the first server. Each of the other servers has only the locators that
+    /// [`Locator::worker`] gives it.
     pub besides: Vec<Locator>,
-    /// Servers record tracepoints of requests.
+    /// True if the servers record tracepoints of requests.
     pub tracepoints: bool,
 }
 
@@ -61,7 +63,7 @@ impl Plan<'_> {
     }
 }
 
-/// Option that allows a server to listen beyond loopback.
+/// Command line option that allows a server to listen beyond loopback.
 pub const INSECURE: &str = "--insecure-network";
 
 /// Number of consecutive ports that a cluster needs.
@@ -70,7 +72,7 @@ pub const fn ports(servers: u16) -> u16 {
 }
 
 impl Cluster {
-    /// Starts all processes and waits until the servers have joined.
+    /// Starts all processes of the cluster and waits until the servers have joined.
     pub fn start(plan: &Plan<'_>) -> Result<Self, Fail> {
         let mut args = vec![
             "coordinator".to_owned(),
@@ -153,7 +155,7 @@ impl Cluster {
         &self.coordinator.locators
     }
 
-    /// Returns a table of the processes and their locators.
+    /// Returns a table of the cluster's processes and their locators, as text.
     pub fn table(&self) -> String {
         let mut table = Columns::new(&["process", ">id", "locator"]);
         for Member { process, locators, .. } in
@@ -169,7 +171,7 @@ impl Cluster {
         table.text()
     }
 
-    /// Returns all process ids, the coordinator's first.
+    /// Returns the process ids of the cluster, the coordinator's first.
     pub fn ids(&self) -> Vec<u32> {
         std::iter::once(&self.coordinator)
             .chain(&self.servers)
@@ -177,17 +179,19 @@ impl Cluster {
             .collect()
     }
 
-    /// Starts the processes again that have ended, and returns a message for each. It never waits.
+    /// Starts the cluster's processes again that have ended, and returns a message for each. It
+    /// never waits.
     pub fn restart(&mut self, now: Instant) -> Vec<String> {
         self.members().filter_map(|member| member.restart(now)).collect()
     }
 
-    /// Returns all processes, the coordinator first.
+    /// Returns all processes of the cluster, the coordinator first.
     fn members(&mut self) -> impl Iterator<Item = &mut Member> {
         std::iter::once(&mut self.coordinator).chain(&mut self.servers)
     }
 
-    /// Ends all processes. The servers end first, so that each can tell the coordinator.
+    /// Ends all processes of the cluster. The servers end first, so that each can notify the
+    /// coordinator.
     pub fn end(&mut self) {
         for server in &mut self.servers {
             server.process.terminate();
@@ -206,7 +210,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Makes an empty state that the kernel removes with this process.
+/// Makes an empty file in memory for the coordinator's state. The kernel removes it with this
+/// process.
 fn state_in_memory() -> Result<File, Fail> {
     let file = memfd_create("sprat-state", MemfdFlags::CLOEXEC)
         .named("cannot take memory for the state")?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::text::plain;
 
-/// The failure of a command.
+/// The failure of a command: a message, the user's next step, and the exit code.
 #[derive(Debug)]
 pub struct Fail {
     code: u8,
@@ -15,59 +15,59 @@ pub struct Fail {
 
 /// Exit code of a command whose output has no reader.
 const UNREAD: u8 = 0;
-/// The command failed.
+/// Exit code of a command that failed for a reason without a code of its own.
 const FAILED: u8 = 1;
 /// Exit code of wrong usage, which clap uses too.
 const USAGE: u8 = 2;
-/// There is no such object.
+/// Exit code of a command whose object does not exist.
 const MISSING: u8 = 3;
-/// The object does not meet the condition of the command.
+/// Exit code of a command whose condition the object does not meet.
 const REFUSED: u8 = 4;
 
 impl Fail {
-    /// The command failed.
+    /// Makes the failure of a command, with `what` as its message.
     pub fn new(what: impl Into<String>) -> Self {
         Self { code: FAILED, what: what.into(), next: None }
     }
 
-    /// The reader of standard output has closed it, as `head` does.
+    /// Makes the failure of a command whose standard output has no reader any more, as with `head`.
     pub fn unread() -> Self {
         Self { code: UNREAD, ..Self::new("the reader of standard output has gone") }
     }
 
-    /// The arguments are wrong.
+    /// Makes the failure of a command whose arguments are wrong.
     pub fn usage(what: impl Into<String>) -> Self {
         Self { code: USAGE, ..Self::new(what) }
     }
 
-    /// There is no such object.
+    /// Makes the failure of a command whose object does not exist.
     pub fn missing(what: impl Into<String>) -> Self {
         Self { code: MISSING, ..Self::new(what) }
     }
 
-    /// The object does not meet the condition of the command.
+    /// Makes the failure of a command whose condition the object does not meet.
     pub fn refused(what: impl Into<String>) -> Self {
         Self { code: REFUSED, ..Self::new(what) }
     }
 
-    /// Adds the place of the failure.
+    /// Adds the place of the failure to the beginning of the message.
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);
         self
     }
 
-    /// Adds what the user can do next.
+    /// Adds the user's next step to the failure.
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
     }
 
-    /// Returns the exit code.
+    /// Returns the exit code of the failed command.
     pub fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
 
-    /// True if the user should see the message.
+    /// True if the user should see the failure's message.
     pub const fn has_a_reader(&self) -> bool {
         self.code != UNREAD
     }
@@ -83,7 +83,8 @@ impl fmt::Display for Fail {
     }
 }
 
-/// Adds the name of the object to the error of a system call.
+/// A trait that turns an error into a [`Fail`] that names the file, address or other object of the
+/// failed call.
 pub trait Named<T> {
     /// Turns the error into a [`Fail`] that begins with `what`.
     fn named(self, what: impl fmt::Display) -> Result<T, Fail>;

@@ -14,18 +14,18 @@ use sprat_store::objects::segment::SEGMENT_BYTES;
 use crate::fail::Fail;
 use crate::out;
 
-/// Smallest memory of a server, in bytes.
+/// The least memory that a server's log needs, in bytes.
 pub const LEAST: u64 = MIN_SEGMENTS as u64 * SEGMENT_BYTES as u64;
 
-/// A limit of this process's memory.
+/// A limit of this process's memory, in bytes, and its name.
 struct Limit {
     bytes: u64,
-    /// The name of the limit in messages.
+    /// The name of the memory limit in messages.
     by: String,
 }
 
-/// Refuses more memory than one server can have. Prints a warning if `servers` of them can use more
-/// than the limit together.
+/// Refuses a server memory of `each` bytes if that is more than the machine allows one server.
+/// Prints a warning if `servers` servers together can use more than that.
 pub fn check(each: u64, servers: u16) -> Result<(), Fail> {
     let Some(limit) = least() else { return Ok(()) };
     if let Some(warning) = judge(each, servers, &limit)? {
@@ -59,7 +59,7 @@ fn judge(each: u64, servers: u16, limit: &Limit) -> Result<Option<String>, Fail>
     }))
 }
 
-/// Returns the smallest limit.
+/// Returns the smallest limit of this process's memory. `None` if no limit is known.
 fn least() -> Option<Limit> {
     let space = getrlimit(Resource::As).current;
     let space = space
@@ -67,7 +67,7 @@ fn least() -> Option<Limit> {
     limits(Path::new("/")).into_iter().chain(space).min_by_key(|limit| limit.bytes)
 }
 
-/// Reads the limits from the files below `root`.
+/// Reads the memory limits from the files below the folder `root`.
 fn limits(root: &Path) -> Vec<Limit> {
     let read = |path: &Path| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = total(&read(Path::new("proc/meminfo")));
@@ -88,14 +88,14 @@ fn limits(root: &Path) -> Vec<Limit> {
     all
 }
 
-/// Parses the machine's memory in bytes, by proc_meminfo(5).
+/// Parses the machine's memory from the text of /proc/meminfo, in bytes (proc_meminfo(5)).
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Parses the groups that limit memory: the folder of the hierarchy, the file with the limit, and
-/// the group.
+/// Parses the control groups that limit this process's memory. Returns for each the folder of its
+/// hierarchy, the file with the limit, and the group.
 fn groups(cgroup: &str) -> impl Iterator<Item = (&'static str, &'static str, &str)> {
     cgroup.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -109,7 +109,7 @@ fn groups(cgroup: &str) -> impl Iterator<Item = (&'static str, &'static str, &st
     })
 }
 
-/// Formats a size in the units of --memory.
+/// Formats a size in MiB or GiB, the units of the option --memory.
 fn binary(bytes: u64) -> String {
     let (unit, name) = if bytes < 1 << 30 { (1 << 20, "MiB") } else { (1 << 30, "GiB") };
     let value = bytes as f64 / f64::from(unit);
@@ -122,7 +122,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A folder with these files.
+    /// Makes a temporary folder with these files.
     fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a temporary folder");
         for (name, text) in files {

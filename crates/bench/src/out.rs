@@ -20,14 +20,15 @@ pub fn raw(bytes: impl AsRef<[u8]>) -> Result<(), Fail> {
     out.write_all(bytes.as_ref()).and_then(|()| out.flush()).map_err(|error| failed(&error))
 }
 
-/// Writes a value to standard output. A terminal gets a newline behind a value that has none.
+/// Writes an object's value to standard output. A terminal gets a newline after a value that ends
+/// without one.
 pub fn value(bytes: &[u8]) -> Result<(), Fail> {
     raw(bytes)?;
     let wants_newline = io::stdout().is_terminal() && !bytes.ends_with(b"\n");
     if wants_newline { raw("\n") } else { Ok(()) }
 }
 
-/// The failure of a command whose standard output does not take what it writes.
+/// Returns the failure of a command that cannot write to standard output.
 pub fn failed(error: &io::Error) -> Fail {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Fail::unread(),

@@ -22,15 +22,15 @@ use signal_hook::iterator::Signals;
 
 use crate::fail::{Fail, Named};
 
-/// Time that a child may take to end before it is killed.
+/// Time that a child process may take to end before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
-/// Time that a child may take to serve.
+/// Time that a child process may take until it serves.
 pub const START: Duration = Duration::from_secs(20);
-/// Time of one wait for a child's output.
+/// Longest time of one wait for a child's output.
 const ONE_WAIT: Duration = Duration::from_millis(100);
-/// Longest first line of a child's output: all of its locators.
+/// Longest first line of a child's output in bytes. The line has all of the child's locators.
 const LONGEST_LINE: usize = 64 << 10;
-/// Time between two checks of a condition that wakes no sleeper.
+/// Time between two checks of a condition that wakes no sleeper when it becomes true.
 const CHECK_EVERY: Duration = Duration::from_millis(2);
 
 /// Beginning of the line that a process prints when it serves. Its locators follow.
@@ -50,7 +50,7 @@ pub fn print_ready(locators: &str) -> Result<(), Fail> {
 pub struct StopSignals(Signals);
 
 impl StopSignals {
-    /// Begins to catch the signals.
+    /// Begins to catch SIGINT and SIGTERM.
     pub fn catch() -> Result<Self, Fail> {
         let flag = Arc::new(AtomicBool::new(false));
         let signals = [SIGINT, SIGTERM];
@@ -64,13 +64,14 @@ impl StopSignals {
         Signals::new(signals).map(Self).named("cannot catch signals")
     }
 
-    /// Calls `stop` in another thread at the first signal, which may have arrived already.
+    /// Calls `stop` in another thread when the process receives SIGINT or SIGTERM, at once if it
+    /// already has.
     pub fn then(self, stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
         self.on_first(move |_| stop())
     }
 
-    /// Calls `clean` in another thread at the first signal, and then ends the process by that
-    /// signal.
+    /// Calls `clean` in another thread at the first SIGINT or SIGTERM, and then ends the process by
+    /// that signal.
     pub fn then_die(self, clean: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
         self.on_first(move |signal| {
             clean();
@@ -93,7 +94,8 @@ impl StopSignals {
     }
 }
 
-/// Binds this process to its parent's life and to a core, if the parent asked for either.
+/// Makes this process end with its parent if `parent` is given, and binds it to `core` if that is
+/// given.
 pub fn settle(parent: Option<u32>, core: Option<usize>) -> Result<(), Fail> {
     if let Some(parent) = parent {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
@@ -116,8 +118,8 @@ pub fn pin(core: usize) -> Result<(), Fail> {
     rustix::thread::sched_setaffinity(None, &set).named(format_args!("cannot run on core {core}"))
 }
 
-/// Lets the calling thread run on every core while `run` runs. Processes that `run` starts keep all
-/// cores.
+/// Calls `run`, and lets the calling thread run on every core meanwhile. Processes that `run`
+/// starts keep all cores.
 pub fn unpinned<T>(run: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
     let mine = cores();
     let mut all = rustix::thread::CpuSet::new();
@@ -131,7 +133,7 @@ pub fn unpinned<T>(run: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
     result
 }
 
-/// Returns the cores that this process may use, in order.
+/// Returns the numbers of the cores that this process may use, in order.
 pub fn cores() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
@@ -155,12 +157,12 @@ pub struct Process {
     child: Child,
     ended: Option<ExitStatus>,
     asked: bool,
-    /// The child's output, up to the end of the first line.
+    /// The child's output so far, up to the end of its first line.
     output: Vec<u8>,
 }
 
 impl Process {
-    /// Starts this program with `args`. `name` is its name in messages.
+    /// Starts this program with `args`. `name` names the process in messages.
     pub fn start<S: AsRef<OsStr>>(
         name: impl Into<String>,
         core: Option<usize>,
@@ -182,7 +184,7 @@ impl Process {
     }
 
     /// Waits until the child serves, and returns its locators. A child that ends instead has
-    /// printed why.
+    /// printed the reason.
     pub fn ready(&mut self) -> Result<String, Fail> {
         let begin = Instant::now();
         loop {
@@ -223,12 +225,12 @@ impl Process {
         Ok(Some(line.trim_end().strip_prefix(READY).unwrap_or_default().to_owned()))
     }
 
-    /// Returns the name for messages.
+    /// Returns the child's name for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the process id.
+    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -241,12 +243,13 @@ impl Process {
         self.ended.map(Ended)
     }
 
-    /// True if it has ended by itself and without a failure.
+    /// True if the child has ended by itself and without a failure.
     pub fn ended_well(&mut self) -> bool {
         self.ended().is_some_and(|Ended(status)| status.success())
     }
 
-    /// Sends SIGTERM once, since a second signal would kill the child. It does not wait.
+    /// Sends the child SIGTERM, but only once, since a second signal would kill it. The call never
+    /// waits.
     pub fn terminate(&mut self) {
         if !self.asked {
             self.asked = true;
@@ -254,13 +257,14 @@ impl Process {
         }
     }
 
-    /// Sends SIGKILL and waits for the end.
+    /// Sends the child SIGKILL and waits for its end.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.ended = self.ended.or_else(|| self.child.wait().ok());
     }
 
-    /// Sends SIGTERM and waits for the end. Kills the child if that takes longer than [`GRACE`].
+    /// Sends the child SIGTERM and waits for its end. Kills the child if that takes longer than
+    /// [`GRACE`].
     pub fn end(&mut self) {
         self.terminate();
         if !wait_until(GRACE, || self.ended().is_some()) {
@@ -308,7 +312,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Waits until `done` returns true, at most `limit`. Returns true if it did.
+/// Calls `done` until it returns true, for at most `limit`. Returns true if it did.
 pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     loop {
@@ -326,8 +330,9 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
 mod tests {
     use super::*;
 
-    /// After an upgrade `sprat up` could not start processes again: the kernel names the file of a
-    /// running program that was replaced with " (deleted)" behind it.
+    /// Starts a program whose file was replaced. After an upgrade `sprat up` could not start
+    /// processes again: the kernel names the replaced file of a running program with " (deleted)"
+    /// behind it.
     #[test]
     fn a_program_whose_file_is_gone_is_started_all_the_same() {
         let here = std::env::current_exe().expect("a program");

@@ -1,4 +1,4 @@
-//! The store's client, with errors that say what to do next.
+//! The store's client for commands and tests. Its errors say what the user can do next.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a command waits for a coordinator that has not answered yet.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A client of one cluster.
+/// A client of one cluster, whose errors say what the user can do next.
 pub struct Store {
     client: Client,
     coordinator: String,
-    /// The time for one operation, once the coordinator has answered.
+    /// The time limit of one operation, once the coordinator has answered.
     timeout: Duration,
-    /// The coordinator has answered.
+    /// True once the coordinator has answered.
     answers: bool,
 }
 
@@ -36,8 +36,8 @@ impl Store {
         Self::from(coordinator, transports, local()?, None)
     }
 
-    /// Opens a client with these local ends of packet devices, and with tracepoints if `trace` is
-    /// given.
+    /// Opens a client of a cluster. `local` names this process's ends of packet devices; the client
+    /// records tracepoints if `trace` is given.
     pub fn from(
         coordinator: &str,
         transports: &[String],
@@ -63,12 +63,13 @@ impl Store {
         self.client.set_timeout(timeout);
     }
 
-    /// Returns the library's client, for operations whose errors the caller explains.
+    /// Returns the library's client, for operations whose errors the caller explains itself.
     pub fn raw(&self) -> &Client {
         &self.client
     }
 
-    /// Asks the coordinator about `what`. After its first answer, operations get the whole timeout.
+    /// Runs a request to the coordinator about `what`. After the coordinator's first answer,
+    /// operations get the whole timeout.
     fn ask<T>(
         &mut self,
         what: &str,
@@ -81,8 +82,8 @@ impl Store {
         Ok(answer)
     }
 
-    /// Sends the coordinator a request that it answers when servers have acted. An echo comes
-    /// first, so that a coordinator that is not there is found within the short timeout.
+    /// Sends the coordinator a request that it answers after servers have acted. An echo precedes
+    /// it, so that the short timeout detects a coordinator that does not run.
     fn order<T>(
         &mut self,
         what: &str,
@@ -151,7 +152,7 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
-    /// Removes an object; its last version.
+    /// Removes an object and returns its last version.
     pub fn remove(
         &mut self,
         table: TableId,
@@ -164,7 +165,7 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
-    /// Adds to an object that is a whole number; the sum.
+    /// Adds to an object that is a whole number, and returns the sum.
     pub fn increment(
         &mut self,
         table: TableId,
@@ -178,7 +179,7 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
-    /// Adds to an object that is a number with a fraction; the sum.
+    /// Adds to an object that is a floating-point number, and returns the sum.
     pub fn increment_double(
         &mut self,
         table: TableId,
@@ -245,7 +246,7 @@ impl Store {
     }
 }
 
-/// Returns the local ends of packet devices that SPRAT_LOCAL names.
+/// Returns this process's ends of packet devices, which the environment variable SPRAT_LOCAL names.
 pub fn local() -> Result<Vec<Locator>, Fail> {
     match std::env::var("SPRAT_LOCAL") {
         Ok(text) if !text.is_empty() => {

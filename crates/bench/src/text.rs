@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-/// Characters of a name in a message: enough to recognise it.
+/// Most characters of a name that a message shows: enough to recognise it.
 const NAME_CHARS: usize = 64;
 
 /// Returns `text` in one line, with an escape for each character that a terminal obeys or that
@@ -19,7 +19,8 @@ pub fn is_plain(text: &str) -> bool {
     !text.contains(obeyed)
 }
 
-/// Returns text of several lines, with an escape for each other character that a terminal obeys.
+/// Returns `text` with its line ends, and with an escape for each other character that a terminal
+/// obeys.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c != '\n' && obeyed(c))
 }
@@ -40,7 +41,7 @@ fn obeyed(c: char) -> bool {
         || matches!(c, '\u{2066}'..='\u{2069}')
 }
 
-/// Returns a key or a name for a message: its beginning, and its length if that is not all.
+/// Formats a key or a name for a message: its beginning, and its length if that is not all.
 pub fn name(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "\"\"".to_owned();
@@ -52,16 +53,16 @@ pub fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// Alignment of a column.
+/// Alignment of a table's column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Lean {
-    /// For words.
+    /// Aligns a column to the left: words.
     Left,
-    /// For numbers.
+    /// Aligns a column to the right: numbers.
     Right,
 }
 
-/// A table in plain text: columns as wide as their widest cell, two spaces apart.
+/// A table in plain text. Each column is as wide as its widest cell, two spaces from the next.
 pub struct Columns {
     leans: Vec<Lean>,
     rows: Vec<Vec<String>>,
@@ -78,7 +79,7 @@ impl Columns {
         Self { leans, rows: vec![head] }
     }
 
-    /// Adds a row. Missing cells are empty.
+    /// Adds a row of cells to the table. Missing cells are empty.
     pub fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let mut row: Vec<String> =
             cells.into_iter().map(|cell| plain(cell.as_ref()).into_owned()).collect();
@@ -86,7 +87,7 @@ impl Columns {
         self.rows.push(row);
     }
 
-    /// Returns the table, each line indented by two spaces.
+    /// Returns the table as text, each line indented by two spaces.
     pub fn text(&self) -> String {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
@@ -111,7 +112,7 @@ impl Columns {
     }
 }
 
-/// Formats a time in the unit that suits it, with three digits.
+/// Formats a time, given in microseconds, in the unit that suits it, with three digits.
 pub fn micros(us: f64) -> String {
     if us < 0.9995 {
         format!("{:.0} ns", us * 1e3)
@@ -128,7 +129,8 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// Formats a size in decimal units: exact where a unit divides it, else with two decimals.
+/// Formats a number of bytes in decimal units: exact where a unit divides it, else with two
+/// decimals.
 pub fn bytes(n: u64) -> String {
     for (unit, name) in [(1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "KB")] {
         if n >= unit {
@@ -143,7 +145,7 @@ pub fn bytes(n: u64) -> String {
     format!("{n} B")
 }
 
-/// Formats a rate in decimal units.
+/// Formats a rate of `of` per second in decimal units.
 pub fn rate(per_second: f64, of: &str) -> String {
     let (value, unit) = match per_second {
         r if r >= 1e9 => (r / 1e9, "G"),

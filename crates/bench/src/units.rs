@@ -1,6 +1,6 @@
-//! Sizes and times on the command line.
+//! Parses the sizes and times of the command line.
 
-/// Parses a size of data in bytes: K and M (also KB and MB) are powers of 1000.
+/// Parses a number of bytes from the command line. K and M (also KB and MB) are powers of 1000.
 pub fn size(text: &str) -> Result<usize, String> {
     let unit = [("", 1), ("k", 1000), ("m", 1_000_000)];
     scaled(text, &unit, &["", "b"])

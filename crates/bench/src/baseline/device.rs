@@ -17,29 +17,33 @@ use sprat::internals::device::{AnyNic, Nic as _};
 use sprat_sys::clock::Clock;
 use sprat_sys::cpu::{Idle, Rest};
 
-/// Opens the device of one end, in the process of that end.
+/// A function that opens the packet device of one end of a baseline. The process of that end calls
+/// it.
 pub type Open<'o> = Box<dyn FnOnce() -> io::Result<AnyNic> + Send + 'o>;
 
-/// Bytes of all headers before the payload of a datagram.
+/// Bytes of the Ethernet, IPv4 and UDP headers before the payload of a datagram.
 pub const HEADERS: usize = HEADER + ipv4::HEADER + udp::HEADER;
 /// Time after which a frame counts as lost, and the sender sends another one.
 const LOST_NS: u64 = 200_000_000;
-/// The longest sleep: a device that exists only once its peer does wakes no sleeper.
+/// The longest sleep of an end that waits for frames. A device that comes up with its peer wakes no
+/// sleeper, so the end polls it at least this often.
 const MAX_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// Segments of the largest frame that the device cuts: older kernels take no more.
+/// Segments of the largest frame that the baseline gives the device to cut: older kernels accept no
+/// more.
 const MOST_SEGMENTS: usize = 64;
-/// Bytes of the receiver's own memory, which a stream overwrites again and again: those of a long
-/// message.
+/// Bytes of the receiver's buffer, as many as a long message has. The stream of the baseline
+/// overwrites the buffer again and again.
 const OWN: usize = 1 << 20;
-/// Destination port of the datagrams.
+/// Source and destination port of the baseline's datagrams.
 const PORT: u16 = 7;
 
-/// One end: a device, and how its owner waits for frames.
+/// One end of the baseline: a packet device, and the way in which its process waits for frames.
 struct End {
     nic: AnyNic,
     idle: Idle,
     clock: Clock,
-    /// Address of the other end: broadcast until a frame has shown it.
+    /// Ethernet address of the other end. It is the broadcast address until a received frame shows
+    /// the peer's own.
     peer: Mac,
 }
 
@@ -48,7 +52,7 @@ impl End {
         Ok(Self { nic: open()?, idle: Idle::new(), clock: Clock::new(), peer: Mac::BROADCAST })
     }
 
-    /// Returns the headers of a datagram with `payload` bytes.
+    /// Returns the Ethernet, IPv4 and UDP headers of a datagram with `payload` bytes.
     fn headers(&self, payload: usize) -> [u8; HEADERS] {
         let (from, to) = (Ipv4Addr::new(10, 83, 0, 250), Ipv4Addr::new(10, 83, 0, 251));
         let ip = Ipv4 {
@@ -73,7 +77,7 @@ impl End {
         headers
     }
 
-    /// Sends a frame, and waits for room first.
+    /// Waits until the device has room, and then sends a frame.
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> io::Result<()> {
         loop {
             match self.nic.send(parts, offload) {
@@ -89,8 +93,8 @@ impl End {
         }
     }
 
-    /// Receives one burst and calls `each` with the payload of each datagram of ours. False if none
-    /// arrived within the time of a lost frame.
+    /// Receives one burst of frames and calls `each` with the payload of each datagram of the
+    /// baseline. Returns false if none arrived before [`LOST_NS`] had passed.
     fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut first = None;
         loop {

@@ -29,13 +29,13 @@ pub use memory::memory;
 pub use ring::{cache_line, ring, ring_stream};
 pub use socket::Kernel;
 
-/// Limits of a measurement, which ends at the first that it reaches. Up to a tenth as much goes
-/// before, to warm up.
+/// Limits of a baseline's measurement, which ends at the first limit that it reaches. A warm-up of
+/// up to a tenth of these limits precedes the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Number of samples.
+    /// The greatest number of samples of a measurement.
     pub count: usize,
-    /// Time in nanoseconds.
+    /// The longest time of a measurement, in nanoseconds.
     pub time_ns: u64,
 }
 
@@ -48,17 +48,17 @@ pub enum Waiting {
     Blocking,
 }
 
-/// Bytes received, and the time that they took.
+/// The result of a stream: the bytes received, and the time that they took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
     /// Payload bytes that reached the receiver's own memory.
     pub bytes: u64,
-    /// Nanoseconds from the first receive to the last.
+    /// Nanoseconds from the stream's first receive to its last one.
     pub ns: u64,
 }
 
 impl Flow {
-    /// Returns bytes per second: zero if nothing arrived.
+    /// Returns the stream's bytes per second: zero if nothing arrived.
     #[must_use]
     pub fn bytes_per_s(&self) -> f64 {
         if self.ns == 0 { 0.0 } else { self.bytes as f64 * 1e9 / self.ns as f64 }
@@ -91,7 +91,7 @@ fn between<T: Send>(
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Calls `exchange` until a limit is reached. Returns the nanoseconds of each call.
+/// Calls `exchange` until the measurement reaches a limit. Returns the nanoseconds of each call.
 fn sample(limits: Limits, mut exchange: impl FnMut() -> io::Result<()>) -> io::Result<Vec<u32>> {
     let clock = Clock::new();
     let start = clock.now();

@@ -51,7 +51,7 @@ pub fn cache_line(limits: Limits) -> io::Result<Vec<u32>> {
     )
 }
 
-/// One end of two rings, with a socket that wakes the sleeping side.
+/// One end of a pair of shared-memory rings, with a socket that wakes the sleeping side.
 struct Side {
     tx: Producer,
     rx: Consumer,
@@ -124,7 +124,8 @@ impl Side {
         }
     }
 
-    /// Waits for a record and copies it to the arena. Returns its length.
+    /// Waits for a record of the ring and copies it to this side's arena. Returns the record's
+    /// length.
     fn receive(&mut self) -> io::Result<usize> {
         loop {
             let got = self.rx.pop(&mut self.arena).map_err(io::Error::other)?;

@@ -12,7 +12,7 @@ use sprat_sys::cpu::Idle;
 use sprat_sys::netns::Wire;
 use sprat_sys::{datagram, socket};
 
-/// UDP and TCP of the kernel, and the wire under them.
+/// The kernel's UDP and TCP, over loopback or over a wire between two network namespaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel<'w> {
     wire: Option<&'w Wire>,
@@ -23,8 +23,8 @@ const LOST_NS: u64 = 200_000_000;
 /// Largest payload of one datagram over IPv4.
 const MAX_DATAGRAM: usize = 65_507;
 
-/// The wait of one side: it polls a non-blocking call on the product's schedule, without its sleep,
-/// or blocks in the call.
+/// The way in which one side of a socket waits. It polls a non-blocking call on the schedule of
+/// Sprat's workers but never sleeps, or it blocks in the call.
 struct Wait {
     waiting: Waiting,
     idle: Idle,
@@ -36,8 +36,7 @@ impl Wait {
         Self { waiting, idle: Idle::new(), clock: Clock::new() }
     }
 
-    /// Returns the result of `call` once it has one, or `TimedOut` after the time of a lost
-    /// datagram.
+    /// Repeats `call` until it returns a result. Returns `TimedOut` after [`LOST_NS`].
     fn until<T>(&mut self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         let mut first = None;
         loop {
@@ -81,7 +80,7 @@ impl<'w> Kernel<'w> {
         Self { wire: Some(wire) }
     }
 
-    /// Runs `body` in the namespace of end `i`, with an address there.
+    /// Runs `body` in the network namespace of the wire's end `i`, with an address there.
     fn at<T: Send>(
         self,
         i: usize,
@@ -181,7 +180,7 @@ impl<'w> Kernel<'w> {
         between(send, receive)
     }
 
-    /// Makes both ends of a connection.
+    /// Makes both ends of a TCP connection.
     fn tcp_pair(self, waiting: Waiting) -> io::Result<[TcpStream; 2]> {
         let listener = self.at(1, TcpListener::bind)?;
         let at = listener.local_addr()?;
@@ -201,7 +200,7 @@ impl<'w> Kernel<'w> {
         Ok([here, there])
     }
 
-    /// Measures round trips of `size` bytes.
+    /// Measures round trips of `size` bytes over a TCP connection.
     ///
     /// # Errors
     /// A system call failed.
@@ -209,8 +208,8 @@ impl<'w> Kernel<'w> {
         self.tcp_exchange(size, size, waiting, limits)
     }
 
-    /// Measures exchanges of a request of `request` bytes for an answer of `answer` bytes, each at
-    /// least one.
+    /// Measures exchanges over TCP: a request of `request` bytes for an answer of `answer` bytes,
+    /// each at least one byte.
     ///
     /// # Errors
     /// A system call failed.
@@ -242,8 +241,8 @@ impl<'w> Kernel<'w> {
         between(serve, measure)
     }
 
-    /// Measures messages of `size` bytes (at least one) one way at full rate: one write for each,
-    /// and reads of what is there.
+    /// Measures TCP messages of `size` bytes (at least one) one way at full rate. The sender makes
+    /// one write for each message; the receiver reads the bytes that are there.
     ///
     /// # Errors
     /// A system call failed.

@@ -17,16 +17,16 @@ use sprat::locator::{Kind, Locator};
 use crate::fail::Fail;
 use crate::process::{Process, START};
 
-/// The pause before the first start after an end. Servers serve without a coordinator only as long
-/// as their lease holds, which is two seconds.
+/// The pause between a process's end and its first restart. Servers serve without a coordinator
+/// only as long as their lease holds, which is two seconds.
 const FIRST: Duration = Duration::from_millis(100);
-/// The longest pause.
+/// The longest pause between a process's end and its restart.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Time of service after which a process counts as healthy: its end has no cause that was there
-/// from its start.
+/// Time of service after which a process counts as healthy. If it ends later, the cause was not
+/// there at its start.
 const HEALTHY: Duration = Duration::from_secs(60);
 
-/// A process, and the arguments to start it again.
+/// A process of the cluster, and the arguments to start it again.
 pub(super) struct Member {
     pub(super) process: Process,
     /// Locators at which the process listens.
@@ -34,7 +34,7 @@ pub(super) struct Member {
     core: Option<usize>,
     args: Vec<String>,
     state: State,
-    /// The pause after the next end.
+    /// The pause that follows the process's next end.
     pause: Duration,
 }
 
@@ -46,7 +46,7 @@ enum State {
 }
 
 impl Member {
-    /// Starts a process and waits until it serves.
+    /// Starts a process of the cluster and waits until it serves.
     pub(super) fn start(
         name: String,
         core: Option<usize>,
@@ -58,7 +58,7 @@ impl Member {
         Ok(Self { process, locators, core, args, state, pause: FIRST })
     }
 
-    /// Describes the end of the process, if it has ended and has not started again.
+    /// Returns a text that says how the process ended. `None` if it runs.
     pub(super) fn died(&mut self) -> Option<String> {
         let (name, id) = (self.process.name().to_owned(), self.process.id());
         self.process.ended().map(|how| format!("{name} (process {id}) {how}"))
@@ -104,8 +104,8 @@ impl Member {
         }
     }
 
-    /// Removes the sockets that a killed process left in the file system: those of its names in
-    /// shared memory.
+    /// Removes the socket files that a killed process left behind: those of its names in shared
+    /// memory.
     pub(super) fn remove_names(&mut self) {
         if self.process.ended_well() {
             return;
@@ -119,7 +119,7 @@ impl Member {
         }
     }
 
-    /// Begins a pause, and returns a message with its cause.
+    /// Begins the pause before a restart. Returns a message with the cause of the process's end.
     fn wait(&mut self, now: Instant, why: &str) -> String {
         let pause = self.pause;
         self.state = State::Waiting { until: now + pause };

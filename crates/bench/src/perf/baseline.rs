@@ -8,10 +8,11 @@ use super::report::Row;
 use crate::baseline::{self, Kernel, Waiting};
 use crate::fail::Fail;
 
-/// Bytes of a set that fits in the cache, and of ClusterPerf's full set.
+/// Bytes that the test accesses at random: a set that fits in the cache, and ClusterPerf's full
+/// set.
 const FOOTPRINTS: [usize; 2] = [150_000, 200_000_000];
 
-/// Runs the test: every floor that needs no root.
+/// Runs the test `baseline`: every floor that needs no root.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin("floor: what the machine allows, with no software of ours");
     let none = Exchange::both(0);
@@ -52,7 +53,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.end()
 }
 
-/// Frames there and back, for each size.
+/// Measures frames that a packet device carries there and back, for each size.
 fn devices(bench: &mut Bench, transport: &str) -> Result<(), Fail> {
     for size in bench.sizes(&[100, 1000]) {
         let Some(ends) = bench.local.device(transport) else { continue };
@@ -63,7 +64,7 @@ fn devices(bench: &mut Bench, transport: &str) -> Result<(), Fail> {
     Ok(())
 }
 
-/// A long message's bandwidth.
+/// Measures the bandwidth of a long message over the baseline of `transport`.
 fn stream(bench: &mut Bench, transport: &str, long: Exchange) -> Result<(), Fail> {
     let figures = match under(&bench.local, transport, long) {
         Some(Floor { name, lane }) => (name, in_turns(&mut [lane], bench.rounds, bench.time)?),
@@ -73,7 +74,7 @@ fn stream(bench: &mut Bench, transport: &str, long: Exchange) -> Result<(), Fail
     bench.report.row(Row::new(name, transport, Some(long.reply), &figures.1[0]))
 }
 
-/// The kernel's own over the wire of packet devices.
+/// Measures the kernel's UDP and TCP over the wire that the packet devices use.
 fn wire(bench: &mut Bench, long: Exchange) -> Result<(), Fail> {
     for size in bench.sizes(&[100]) {
         let Some(over) = bench.local.wire() else { return Ok(()) };

@@ -21,7 +21,7 @@ use crate::fail::Fail;
 use crate::store::Store;
 use crate::{memory, out};
 
-/// Bytes of a key.
+/// Bytes of an object's key.
 const KEY: usize = 30;
 /// Bytes of a read request before its key, of a write request before its key, and of a reply before
 /// its value.
@@ -31,7 +31,8 @@ const HEADS: [usize; 3] = [32, 60, 12];
 /// hypervisor longer than a write.
 const FILLINGS: u64 = 3;
 const LARGE_SET: u64 = 64 << 20;
-/// Bytes in progress while a table is filled: as many as one server takes without a long queue.
+/// Bytes of writes in progress while a table is filled: as many as one server accepts without a
+/// long queue.
 const FILLING_BYTES: usize = 4 << 20;
 
 /// Returns the exchange of a read of an object of `size` bytes.
@@ -43,7 +44,7 @@ fn writing(size: usize) -> Exchange {
     Exchange { request: HEADS[1] + KEY + size, reply: HEADS[2] }
 }
 
-/// Runs the test over all sizes and transports.
+/// Runs the test `read-write` over all sizes and transports.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     for size in bench.sizes(&[100, 1000, 10_000, 100_000, 1_000_000]) {
         let count = bench.objects(size);
@@ -86,15 +87,15 @@ pub(crate) fn one_size(bench: &mut Bench, size: usize, count: u64) -> Result<(),
 pub(crate) struct Set {
     coordinator: String,
     own: Vec<Locator>,
-    /// Name of the table; empty once it is dropped.
+    /// Name of the table; empty once the table is dropped.
     name: String,
     size: usize,
     count: u64,
 }
 
 impl Set {
-    /// Creates and fills the table, over the first transport that the server offers: the filling is
-    /// not measured.
+    /// Creates the table and fills it, over the first transport that the server offers. The
+    /// measurement does not include this.
     pub(crate) fn fill(bench: &mut Bench, size: usize, count: u64) -> Result<Self, Fail> {
         let name = format!("perf-{}-{size}", std::process::id());
         let (coordinator, own) = (bench.coordinator()?, bench.local.own()?);
@@ -120,13 +121,13 @@ impl Set {
         Ok(set)
     }
 
-    /// Opens a client of the set over `transport`.
+    /// Opens a client that reads and writes this table over `transport`.
     pub(crate) fn over(&self, bench: &mut Bench, transport: &str) -> Result<Objects, Fail> {
         let store = bench.store(&[transport.to_owned()])?;
         self.client(store)
     }
 
-    /// Opens a client of the set over `transport` that records tracepoints.
+    /// Opens a client that reads and writes this table over `transport` and records tracepoints.
     pub(crate) fn over_traced(
         &self,
         bench: &mut Bench,
@@ -144,7 +145,7 @@ impl Set {
         Ok(Objects { store, table, count: self.count, value: vec![b'w'; self.size], rng, clock })
     }
 
-    /// Drops the table.
+    /// Drops the table of the measurement.
     pub(crate) fn end(mut self) -> Result<(), Fail> {
         let name = std::mem::take(&mut self.name);
         Store::from(&self.coordinator, &[], std::mem::take(&mut self.own), None)?.drop_table(&name)
@@ -152,7 +153,7 @@ impl Set {
 }
 
 impl Drop for Set {
-    /// A test that fails leaves no table behind.
+    /// Drops the table, so that a test that fails leaves no table behind.
     fn drop(&mut self) {
         if !self.name.is_empty()
             && let Ok(mut store) =
@@ -175,7 +176,7 @@ pub(crate) fn key(index: u64) -> [u8; KEY] {
     key
 }
 
-/// A client of a set of objects.
+/// A client that reads and writes the objects of one table.
 pub(crate) struct Objects {
     pub(crate) store: Store,
     pub(crate) table: TableId,
@@ -186,7 +187,7 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Returns the table.
+    /// Returns the client's handle of the measured table.
     pub(crate) fn table(&self) -> Table<'_> {
         self.store.raw().table_by_id(self.table)
     }
@@ -236,8 +237,8 @@ impl Objects {
         Ok(sample)
     }
 
-    /// Reads random objects with `outstanding` in progress for `time`. It counts operations and
-    /// takes no latencies.
+    /// Reads random objects for `time`, with `outstanding` reads in progress. It counts the reads
+    /// and does not time them.
     pub(crate) fn read_many(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let begin = self.clock.now();
@@ -263,7 +264,7 @@ impl Objects {
     }
 }
 
-/// Runs `readThroughput`: reads a second, one client with many in progress.
+/// Runs the test `read-throughput`: reads a second of one client that has many in progress.
 pub(crate) fn throughput(bench: &mut Bench) -> Result<(), Fail> {
     let outstanding = bench.outstanding;
     bench.report.begin(format!("readThroughput: random reads, {outstanding} in progress"));

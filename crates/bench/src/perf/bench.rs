@@ -1,4 +1,4 @@
-//! One run of tests: its options, its report and its processes.
+//! One run of benchmark tests: its options, its report and its processes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,27 +16,27 @@ use crate::store::Store;
 
 /// The state of one run, which all its tests share.
 pub(crate) struct Bench {
-    /// The report that takes the results.
+    /// The report that takes the results of the tests.
     pub(crate) report: Report,
-    /// Transports to measure, in order.
+    /// Transports that the run measures, in order.
     pub(crate) transports: Vec<String>,
-    /// Time of one figure, over all rounds.
+    /// Time of one measured figure, over all rounds.
     pub(crate) time: Duration,
     pub(crate) rounds: u16,
     pub(crate) sizes: Vec<usize>,
     pub(crate) outstanding: usize,
     pub(crate) sessions: usize,
-    /// Objects of each set. `None`: as many as ClusterPerf has.
+    /// Number of objects in each measured table. `None`: as many as ClusterPerf has.
     pub(crate) objects: Option<u64>,
     /// Coordinator of the running cluster to measure. `None`: the run starts a cluster.
     pub(crate) coordinator: Option<String>,
     pub(crate) local: local::Local,
-    /// File that takes the picture of a breakdown.
+    /// File that the run writes a breakdown's picture to, as SVG.
     pub(crate) svg: Option<PathBuf>,
 }
 
-/// A figure of the product, and those of its floor and of kernel TCP for the same bytes, measured
-/// in turns with it.
+/// A figure of the product, with the figures of its floor and of kernel TCP for the same bytes. The
+/// three are measured in turns.
 pub(crate) struct Compared {
     pub(crate) product: Figures,
     pub(crate) floor: &'static str,
@@ -45,7 +45,7 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// Returns the row of these figures.
+    /// Returns the report's row with the figures of the product, of its floor and of kernel TCP.
     pub(crate) fn row(&self, test: &str, transport: &str, size: usize) -> Row {
         Row::new(test, transport, Some(size), &self.product).beside(
             self.floor,
@@ -88,14 +88,14 @@ impl Bench {
         }
     }
 
-    /// Opens a client of the measured cluster over these transports, or over the first that a
-    /// server offers if there are none.
+    /// Opens a client of the measured cluster over these transports. If there are none, it takes
+    /// the first transport that a server offers.
     pub(crate) fn store(&mut self, transports: &[String]) -> Result<Store, Fail> {
         let coordinator = self.coordinator()?;
         Store::from(&coordinator, transports, self.local.own()?, None)
     }
 
-    /// Opens a client over one transport that records tracepoints.
+    /// Opens a client of the store over one transport. The client records tracepoints.
     pub(crate) fn traced_store(
         &mut self,
         transport: &str,
@@ -105,8 +105,8 @@ impl Bench {
         Store::from(&coordinator, &[transport.to_owned()], self.local.own()?, Some(trace.clone()))
     }
 
-    /// Returns the locator of a server that echoes over `transport`. True beside it means a server
-    /// of a store, which expects the store's own message.
+    /// Returns the locator of a server that echoes over `transport`. The second part is true if
+    /// that server belongs to a store: it then expects the header of a store's message.
     pub(crate) fn echo_at(&mut self, transport: &str) -> Result<(String, bool), Fail> {
         let Some(coordinator) = &self.coordinator else {
             return Ok((self.local.echo()?.at(transport)?, false));
@@ -120,12 +120,12 @@ impl Bench {
         Ok((local::pick(&server.data, transport)?, true))
     }
 
-    /// Returns the number of objects of `size` bytes in a set.
+    /// Returns the number of objects that a table of `size`-byte objects has.
     pub(crate) fn objects(&self, size: usize) -> u64 {
         self.objects.unwrap_or(200_000_000 / (size as u64 + 50))
     }
 
-    /// Returns the sizes of the options, or `own` if there are none.
+    /// Returns the sizes that the run's options name, or `own` if they name none.
     pub(crate) fn sizes(&self, own: &[usize]) -> Vec<usize> {
         if self.sizes.is_empty() { own.to_vec() } else { self.sizes.clone() }
     }

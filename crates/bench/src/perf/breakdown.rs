@@ -21,38 +21,40 @@ use super::report::{Report, Row};
 use crate::fail::{Fail, Named as _};
 use crate::out::{self, Columns};
 
-/// Operations between two requests for the server's tracepoints: the server's ring holds those of
-/// more.
+/// Operations of a batch, after which the client asks the server for its tracepoints. The server's
+/// ring holds the tracepoints of more operations.
 const BATCH: usize = 200;
-/// The width of the picture, in characters.
+/// The width of the bars, in characters.
 const WIDTH: usize = 40;
 
 /// The times of one kind of operation over one transport, by layer.
 #[derive(Clone, Debug)]
 pub struct Breakdown {
-    /// The operation: `read`, `write` or `ping`.
+    /// The name of the operation: `read`, `write` or `ping`.
     pub operation: String,
     /// The transport, by its name in locators.
     pub transport: String,
-    /// Payload bytes.
+    /// Payload bytes of the operation.
     pub size: usize,
     joined: Joined,
-    /// Round trips that were joined, and round trips that were made.
+    /// Number of round trips whose two sides were joined. The field `all` has the number of round
+    /// trips made.
     count: usize,
     all: usize,
-    /// Time of each part in µs: the mean of the middle half.
+    /// Time of each part of the round trip in µs: the mean of the middle half.
     parts_us: [f64; PARTS],
-    /// Round trip of the middle half in µs, by the tracepoints at its ends.
+    /// Mean time of a whole round trip of the middle half in µs, from its first tracepoint to its
+    /// last one.
     whole_us: f64,
-    /// Median of all round trips in µs, by a clock around the tracepoints.
+    /// Median time of all round trips in µs, by clock readings before and after each operation.
     clock_us: f64,
     /// The number of tracepoints on one round trip.
     tracepoints: f64,
-    /// The time of one tracepoint in µs.
+    /// The time that recording one tracepoint takes, in µs.
     tracepoint_us: f64,
 }
 
-/// Fields of the JSON beyond those of a row.
+/// Fields of a breakdown's JSON line that a common result row does not have.
 #[derive(Serialize)]
 struct More<'b> {
     part: &'b str,
@@ -97,7 +99,7 @@ impl Breakdown {
         })
     }
 
-    /// Returns a table with bars, and how exact the figures are.
+    /// Returns the breakdown as text: a table with bars, and the accuracy of its figures.
     pub fn text(&self) -> String {
         let sum: f64 = self.parts_us.iter().sum();
         let mut table = Columns::new(&["where", "layer", ">time", ">share", ""]);
@@ -149,7 +151,7 @@ impl Breakdown {
         )
     }
 
-    /// Writes the round trip and its parts as rows.
+    /// Writes the times of the round trip and of its parts to the report, a row each.
     pub fn rows(&self, report: &mut Report) -> Result<(), Fail> {
         let sum: f64 = self.parts_us.iter().sum();
         let parts = self.parts_us.iter().zip(NAMES).map(|(us, (.., part))| (*us, part));
@@ -191,7 +193,7 @@ fn bar(begin: f64, share: f64) -> String {
     format!("{}{}{rest}", " ".repeat(from / 8), "█".repeat(eighths / 8))
 }
 
-/// Runs the test.
+/// Runs the test `breakdown`.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.local.record_tracepoints(true);
     let mut all = Vec::new();
@@ -217,7 +219,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     }
 }
 
-/// The client of one transport.
+/// The client of the breakdown over one transport, with its tracepoints.
 struct Side {
     objects: Objects,
     servers: Vec<ServerInfo>,
@@ -281,7 +283,7 @@ impl Side {
         Ok(times)
     }
 
-    /// Returns the tracepoints of the servers: `None` if no server records them.
+    /// Asks the servers for their tracepoints and returns them. `None` if no server records any.
     fn ask(&self) -> Result<Option<Far>, Fail> {
         let mut all: Option<Far> = None;
         for server in &self.servers {
@@ -297,7 +299,7 @@ impl Side {
     }
 }
 
-/// Returns one table of all breakdowns, with a column each.
+/// Returns one table of all breakdowns, with a column for each.
 fn beside_one_another(all: &[Breakdown]) -> String {
     if all.len() < 3 {
         return String::new();
@@ -329,7 +331,7 @@ fn beside_one_another(all: &[Breakdown]) -> String {
     text
 }
 
-/// Colours of the layers.
+/// Colours of the layers in the breakdown's picture.
 const COLOURS: [(&str, &str); 6] = [
     ("caller, service", "#4e79a7"),
     ("transport", "#59a14f"),
@@ -388,7 +390,7 @@ fn svg(all: &[Breakdown]) -> String {
     text + "</svg>\n"
 }
 
-/// Writes the picture to a file.
+/// Writes the picture of all breakdowns to an SVG file.
 pub fn write_svg(path: &Path, all: &[Breakdown]) -> Result<(), Fail> {
     std::fs::write(path, svg(all)).named(format_args!("cannot write {}", path.display()))
 }

@@ -14,16 +14,16 @@ use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
 use crate::fail::Fail;
 
-/// Time that one request may take.
+/// Time that one echo request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests in flight for each one that is timed.
+/// One request in this number is timed; the others only load the server.
 const TIMED_EVERY: u64 = 64;
 /// Bytes of the header of a store's message.
 const HEAD: usize = 4;
-/// Requests that a session has in progress; the rest waits in its queue.
+/// Requests that a session has in progress; further requests wait in the session's queue.
 const CHANNELS: usize = sprat_proto::rpc::CHANNELS;
 
-/// Runs the test over all transports and sizes.
+/// Runs the test `echo` over all transports and sizes.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin("echo: a request answered with its own bytes, one in progress");
     for transport in bench.transports.clone() {
@@ -50,7 +50,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.end()
 }
 
-/// Measures one size over one transport.
+/// Measures echoes of one size over one transport.
 pub(crate) fn round_trips(bench: &mut Bench, transport: &str, size: usize) -> Result<(), Fail> {
     let mut echo = EchoClient::open(&bench.echo_at(transport)?, bench.local.own()?, size, 1)?;
     let product: Lane<'_> = Box::new(|time| echo.one_by_one(time));
@@ -94,13 +94,13 @@ impl EchoClient {
         Ok(echo)
     }
 
-    /// True if `reply` is the echo of the request, apart from the header: a store's reply has one
-    /// of its own.
+    /// True if `reply` equals the request behind its header. The reply of a store's server has a
+    /// header of its own.
     fn answers(&self, reply: &[u8]) -> bool {
         reply.len() == self.request.len() && reply.get(HEAD..) == self.request.get(HEAD..)
     }
 
-    /// Sends one request after the other for `time`.
+    /// Sends one echo request after the other for `time`.
     pub(crate) fn one_by_one(&mut self, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let mut reply = Vec::with_capacity(self.request.len());
@@ -123,7 +123,7 @@ impl EchoClient {
         Ok(sample)
     }
 
-    /// Keeps `outstanding` requests in progress for `time`, and times one of [`TIMED_EVERY`].
+    /// Keeps `outstanding` echo requests in progress for `time`, and times one of [`TIMED_EVERY`].
     pub(crate) fn many(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let begin = self.clock.now();
@@ -165,7 +165,7 @@ pub(crate) fn failure(error: RpcError) -> Fail {
     Fail::new(format!("a request failed: {error}")).next("see whether the server still runs")
 }
 
-/// Answers each request with the same bytes.
+/// A service that answers each request with the request's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct EchoService;
 

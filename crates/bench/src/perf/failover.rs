@@ -20,34 +20,36 @@ use super::net;
 use super::report::Row;
 use crate::fail::{Fail, Named as _};
 
-/// Clients of the server.
+/// Number of clients that load the server.
 const CLIENTS: usize = 4;
 /// Time after which a request counts as lost.
 const LOST: Duration = Duration::from_secs(20);
-/// Shortest phase: longer than a flow takes to move to the other device.
+/// Shortest phase of a round: longer than a flow takes to move to the bond's other device.
 const PHASE: Duration = Duration::from_millis(100);
-/// Payload of a request.
+/// Payload bytes of a request.
 const SIZE: usize = 100;
 
-/// A client, and its requests in progress.
+/// A client of the test, and its requests in progress.
 struct Caller {
     client: Client,
     session: Session,
     in_progress: usize,
-    /// Time of the last answer, and the longest time between two answers of this phase.
+    /// Time of the client's last answer. The field `gap_ns` has the longest time between two
+    /// answers of this phase.
     answered: Instant,
     gap_ns: u64,
 }
 
-/// The outcome of all requests.
+/// The outcome of all requests: the numbers that the server returned, and the count of lost
+/// requests.
 #[derive(Default)]
 struct Outcome {
-    /// Numbers in the answers.
+    /// Numbers in the server's answers. No number may appear twice.
     numbers: Vec<u64>,
     lost: u64,
 }
 
-/// Runs the test.
+/// Runs the test `failover`.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin(
         "failover: four clients of one server over a bond, whose devices are set down in turn",
@@ -128,7 +130,8 @@ fn rows(
     )
 }
 
-/// Sends requests for `phase`. Returns the longest time in which one client had no answer.
+/// Sends requests for the time `phase`. Returns the longest time, in ns, in which one client got no
+/// answer.
 fn ask(
     callers: &mut [Caller],
     clock: &Clock,
@@ -161,7 +164,7 @@ impl Caller {
         Ok(Self { client, session, in_progress: 0, answered: clock.now(), gap_ns: 0 })
     }
 
-    /// Runs one turn of the client with `each` requests in progress.
+    /// Runs one turn of the client, which keeps `each` requests in progress.
     fn turn(&mut self, clock: &Clock, each: usize, outcome: &mut Outcome) {
         while self.in_progress < each {
             self.client.start(self.session, &[0; SIZE][..], LOST);

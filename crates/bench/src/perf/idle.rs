@@ -18,16 +18,16 @@ use crate::cluster::{Cluster, Plan, ports};
 use crate::fail::Fail;
 use crate::store::Store;
 
-/// Time in which the cluster idles and its processor time is taken.
+/// Time in which the cluster is idle and the test measures its processor time.
 const QUIET: Duration = Duration::from_secs(10);
 /// Pause before each request that is timed.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Number of requests that are timed.
+/// Number of requests that the test times.
 const REQUESTS: usize = 30;
-/// Number of servers.
+/// Number of the idle cluster's servers.
 const SERVERS: u16 = 3;
 
-/// Runs the test.
+/// Runs the test `idle`.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench
         .report

@@ -11,23 +11,24 @@ use super::measure::{Lane, Sample};
 use crate::fail::Fail;
 use crate::process;
 
-/// Record size of the raw ring's stream, which is that of the product's long messages.
+/// Record size of the stream through a raw ring: as large as a record of the product's long
+/// messages.
 const STREAM_RECORD: usize = 64_000;
 /// Payload of one datagram in the raw UDP stream: that of an Ethernet frame of 1,500 bytes.
 const STREAM_SEGMENT: usize = 1472;
 /// Messages longer than this are compared with bandwidth instead of a round trip.
 const LONG: usize = 60_000;
-/// Bytes of a packet of `fast` besides the message: header and checksum.
+/// Bytes that a packet of `fast` has besides the message: header and checksum.
 pub(crate) const PACKET: usize = 36;
-/// Longest payload of one frame on the wires of a run.
+/// Longest UDP payload of one frame on the wires of a run.
 pub(crate) const LONGEST_PACKET: usize = 1472;
 
 /// The bytes of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Exchange {
-    /// Bytes of the request.
+    /// Bytes of the request, from the client to the server.
     pub(crate) request: usize,
-    /// Bytes of the reply.
+    /// Bytes of the reply, from the server to the client.
     pub(crate) reply: usize,
 }
 
@@ -111,7 +112,7 @@ pub(crate) fn memory<'l>(footprint: usize) -> Lane<'l> {
     times(Exchange::both(0), move |limits| baseline::memory(footprint, limits))
 }
 
-/// Makes a lane of single times.
+/// Makes a lane from a baseline that returns the time of each exchange.
 pub(crate) fn times<'l>(
     exchange: Exchange,
     mut run: impl FnMut(Limits) -> io::Result<Vec<u32>> + 'l,
@@ -129,7 +130,8 @@ pub(crate) fn times<'l>(
     })
 }
 
-/// Makes a lane of bandwidth. Its time is that of the request and then the reply at this bandwidth.
+/// Makes a lane from a baseline that returns a bandwidth. The time of the lane's operation is that
+/// of its request and reply at this bandwidth.
 fn flow<'l>(exchange: Exchange, mut run: impl FnMut(Limits) -> io::Result<Flow> + 'l) -> Lane<'l> {
     Box::new(move |time| {
         let flow = on_all_cores(|| run(limits(time)))?;
@@ -149,7 +151,8 @@ fn limits(time: Duration) -> Limits {
     Limits { count: 10_000_000, time_ns: time.as_nanos() as u64 }
 }
 
-/// Runs a baseline, which takes its cores from all of the process's cores.
+/// Runs a baseline while this thread may use all of the process's cores: the baseline chooses its
+/// cores among them.
 fn on_all_cores<T>(run: impl FnOnce() -> io::Result<T>) -> Result<T, Fail> {
     process::unpinned(|| {
         run().map_err(|error| Fail::new(format!("cannot measure a floor: {error}")))

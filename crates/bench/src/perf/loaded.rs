@@ -19,16 +19,16 @@ use crate::fail::Fail;
 
 /// Offered rates in percent of the closed loop's rate.
 const LEVELS: [u32; 7] = [10, 30, 50, 70, 80, 90, 100];
-/// Size of the small objects, and of the large ones.
+/// Bytes of a small object, and of a large one.
 const SIZES: [usize; 2] = [100, 1_000_000];
-/// Number of large objects.
+/// Number of large objects in their table.
 const LARGE: u64 = 20;
 /// Rate of the large reads, in percent of their rate in a closed loop.
 const LARGE_LEVEL: u32 = 20;
 /// Most reads in progress. Further reads wait, and their latency counts on.
 const MOST: usize = 1024;
 
-/// Runs the test over all transports.
+/// Runs the test `loaded` over all transports.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let small = Set::fill(bench, SIZES[0], bench.objects(SIZES[0]))?;
     let large = Set::fill(bench, SIZES[1], LARGE)?;
@@ -54,7 +54,7 @@ fn rate(sample: Sample) -> f64 {
     sample.operations as f64 / sample.elapsed.as_secs_f64().max(1e-9)
 }
 
-/// Offers each level in turns with the others.
+/// Measures reads at each of [`LEVELS`], in turns.
 fn levels(
     bench: &mut Bench,
     objects: &mut Objects,
@@ -80,7 +80,7 @@ fn levels(
     Ok(())
 }
 
-/// The arrivals of a Poisson process.
+/// The times at which reads arrive, a Poisson process.
 struct Arrivals {
     mean_ns: f64,
     next: Instant,
@@ -100,14 +100,14 @@ impl Arrivals {
     }
 }
 
-/// Operations that a rate is offered for on average: a tenth of what a busy machine reaches can be
-/// one operation in 10 ms, and a level without operations has no figures.
+/// Least number of reads that a level offers on average. Without it, a tenth of a busy machine's
+/// rate could be one read in 10 ms, and a level without reads has no figures.
 const LEAST: f64 = 20.0;
-/// Longest time of one level, in seconds.
+/// Longest time that a level is extended to, in seconds, to reach [`LEAST`] reads.
 const LONGEST_S: f64 = 5.0;
 
-/// Offers reads of small objects at a rate, and reads of large ones beside if `beside` is given.
-/// Times the small ones.
+/// Offers reads of small objects at a rate, and reads of large ones too if `beside` is given. The
+/// sample has the times of the small reads.
 fn offer(
     objects: &mut Objects,
     per_second: f64,

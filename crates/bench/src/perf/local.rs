@@ -18,7 +18,7 @@ use crate::process::{self, Process};
 /// Memory of the measured server: several times ClusterPerf's largest set.
 const MEMORY: u64 = 2 << 30;
 
-/// The processes and the network of a run.
+/// The processes and the network that one benchmark run starts.
 pub(crate) struct Local {
     cores: Vec<usize>,
     transports: Vec<String>,
@@ -27,14 +27,15 @@ pub(crate) struct Local {
     folder: Option<Folder>,
     net: Option<Net>,
     tracepoints: bool,
-    /// Memory of a server of a store.
+    /// Memory of a store's server, in bytes.
     memory: u64,
 }
 
-/// Beginning of the name of a run's folder. The process id follows.
+/// Beginning of the name of a benchmark run's folder. The process id follows.
 const FOLDER: &str = "sprat-perf-";
 
-/// A folder for sockets, which is removed with the run. The next run removes that of a killed one.
+/// A run's folder for socket files, which the run removes at its end. The next run removes the
+/// folder of a killed run.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -46,7 +47,7 @@ impl Folder {
     }
 }
 
-/// Removes the folders of killed runs.
+/// Removes the folders that killed runs left in `among`.
 fn sweep(among: &Path) {
     for entry in among.read_dir().into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -63,18 +64,18 @@ impl Drop for Folder {
     }
 }
 
-/// Opens the two devices of a baseline, anew for every round.
+/// A function that opens the two packet devices of a baseline. Each round calls it again.
 pub(crate) type Ends<'l> = Box<dyn Fn() -> std::io::Result<[Open<'static>; 2]> + 'l>;
 
-/// A process with an echo server.
+/// A process that runs an echo server, and its locators.
 pub(crate) struct Echo {
     process: Process,
     locators: String,
 }
 
 impl Local {
-    /// Prepares a run over `transports`. If `here`, the run starts all processes, and packet
-    /// devices get network namespaces, one of which the calling thread enters.
+    /// Prepares a benchmark run over `transports`. If `here`, the run starts all processes, and
+    /// packet devices get network namespaces, one of which the calling thread enters.
     pub(crate) fn new(transports: &[String], here: bool) -> Result<Self, Fail> {
         let net = (here && transports.iter().any(|t| net::wanted(t)))
             .then(|| Net::new(transports))
@@ -93,7 +94,8 @@ impl Local {
         })
     }
 
-    /// Sets whether servers record tracepoints from now on. Ends running servers that do otherwise.
+    /// Sets whether the servers that the run starts record tracepoints. Ends running servers that
+    /// have the other setting.
     pub(crate) fn record_tracepoints(&mut self, tracepoints: bool) {
         if self.tracepoints != tracepoints {
             (self.echo, self.cluster) = (None, None);
@@ -101,7 +103,7 @@ impl Local {
         }
     }
 
-    /// Sets the memory of a server of a store from now on. Ends a running cluster.
+    /// Sets the memory of a store's server from now on, in bytes. Ends a running cluster.
     pub(crate) fn resize(&mut self, memory: u64) {
         (self.memory, self.cluster) = (memory, None);
     }
@@ -111,7 +113,8 @@ impl Local {
         self.net.as_ref().map(|net| Arc::clone(net.floor()))
     }
 
-    /// Returns what opens the raw devices under `transport`, if it has any.
+    /// Returns a function that opens the two raw packet devices under `transport`. `None` if the
+    /// transport has no device.
     pub(crate) fn device(&self, transport: &str) -> Option<Ends<'static>> {
         match transport {
             "fast+memif" => {
@@ -132,8 +135,8 @@ impl Local {
         self.net.as_ref().map(Net::far).transpose()
     }
 
-    /// Returns the local ends of packet devices: those of the environment, and those of the run's
-    /// network.
+    /// Returns the locators of this process's ends of packet devices: those that the environment
+    /// names, and those of the run's network.
     pub(crate) fn own(&self) -> Result<Vec<Locator>, Fail> {
         let mut own = crate::store::local()?;
         if self.net.is_some() {
@@ -146,12 +149,12 @@ impl Local {
         self.folder.as_ref().map(|folder| folder.0.as_path())
     }
 
-    /// Returns the core of this process, if there are two.
+    /// Returns the core that this process runs on. `None` if it may use only one.
     pub(crate) fn client_core(&self) -> Option<usize> {
         (self.cores.len() > 1).then(|| self.cores[0])
     }
 
-    /// Returns the core of the servers, if there are two.
+    /// Returns the core that the servers run on. `None` if the process may use only one.
     pub(crate) fn server_core(&self) -> Option<usize> {
         (self.cores.len() > 1).then(|| self.cores[1])
     }
@@ -239,23 +242,23 @@ impl Local {
 }
 
 impl Echo {
-    /// Returns the process id.
+    /// Returns the process id of the echo server.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Returns all locators of the server.
+    /// Returns all locators of the echo server.
     pub(crate) fn only(&self) -> String {
         self.locators.clone()
     }
 
-    /// Returns the locator of `transport`.
+    /// Returns the echo server's locator whose transport is `transport`.
     pub(crate) fn at(&self, transport: &str) -> Result<String, Fail> {
         pick(&self.locators, transport)
     }
 }
 
-/// Returns the one of `locators` whose transport is `transport`.
+/// Returns the locator whose transport is `transport`, from the list `locators`.
 pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
     let found = locators.split(';').find(|l| l.split(':').next() == Some(transport));
     found.map(str::to_owned).ok_or_else(|| {

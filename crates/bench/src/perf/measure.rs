@@ -12,23 +12,23 @@ use hdrhistogram::Histogram;
 
 use crate::fail::Fail;
 
-/// Longer times count as this one.
+/// The longest time that a sample records, in nanoseconds. A longer time counts as this one.
 const LONGEST_NS: u64 = 100_000_000_000;
 
 /// The measurements of one lane in one round, or in a part of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     latencies: Histogram<u64>,
-    /// Operations completed.
+    /// Number of operations that the lane completed.
     pub(crate) operations: u64,
-    /// Payload bytes moved, one way.
+    /// Payload bytes that the lane moved in one direction.
     pub(crate) bytes: u64,
-    /// The time of the round.
+    /// The time that the sample's operations took.
     pub(crate) elapsed: Duration,
 }
 
 impl Sample {
-    /// Makes an empty sample.
+    /// Makes a sample without operations.
     pub(crate) fn new() -> Self {
         let latencies = Histogram::new_with_bounds(1, LONGEST_NS, 3)
             .expect("the bounds are constant and valid");
@@ -43,12 +43,12 @@ impl Sample {
         self.bytes += bytes;
     }
 
-    /// Returns the median of its times, if it has any.
+    /// Returns the median of the sample's times in µs. `None` if it has no times.
     pub(crate) fn p50_us(&self) -> Option<f64> {
         (!self.latencies.is_empty()).then(|| self.quantile_us(0.5))
     }
 
-    /// Returns payload bytes a second, if any were moved.
+    /// Returns the sample's payload bytes a second. `None` if it moved none.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
         (self.bytes > 0 && !self.elapsed.is_zero())
             .then(|| self.bytes as f64 / self.elapsed.as_secs_f64())
@@ -63,33 +63,33 @@ impl Sample {
     }
 }
 
-/// The figures of a lane over its rounds. Times are `None` if it has none.
+/// The figures of a lane over its rounds. A time is `None` if the lane timed no operation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
-    /// Operations in all rounds.
+    /// Number of operations in all rounds.
     pub(crate) count: u64,
-    /// The median round's mean.
+    /// Mean time of an operation in µs: the median over the rounds.
     pub(crate) avg_us: Option<f64>,
-    /// The best of all.
+    /// The shortest time of an operation in all rounds, in µs.
     pub(crate) min_us: Option<f64>,
-    /// The median round's median.
+    /// Median time of an operation in µs: the median over the rounds.
     pub(crate) p50_us: Option<f64>,
-    /// The median round's 90th percentile.
+    /// 90th percentile of an operation's time in µs: the median over the rounds.
     pub(crate) p90_us: Option<f64>,
-    /// The median round's 99th percentile.
+    /// 99th percentile of an operation's time in µs: the median over the rounds.
     pub(crate) p99_us: Option<f64>,
-    /// The median round's 99.9th percentile.
+    /// 99.9th percentile of an operation's time in µs: the median over the rounds.
     pub(crate) p999_us: Option<f64>,
-    /// The worst of all.
+    /// The longest time of an operation in all rounds, in µs.
     pub(crate) max_us: Option<f64>,
-    /// The median round's payload bytes a second.
+    /// Payload bytes a second: the median over the rounds.
     pub(crate) bytes_per_s: Option<f64>,
-    /// The median round's operations a second.
+    /// Operations a second: the median over the rounds.
     pub(crate) ops_per_s: Option<f64>,
 }
 
 impl Figures {
-    /// Divides every time by `n`.
+    /// Divides every time of the figures by `n`.
     pub(crate) fn times_by(mut self, n: f64) -> Self {
         for us in [
             &mut self.avg_us,
@@ -128,7 +128,8 @@ impl Figures {
     }
 }
 
-/// Returns the median, which is the mean of two middle values. `None` if there are no values.
+/// Returns the median of the values; with an even number of values, the mean of the two middle
+/// ones. `None` if there are no values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

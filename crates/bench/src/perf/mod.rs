@@ -32,7 +32,7 @@ use bench::Bench;
 pub use options::{Options, Test};
 use report::{Context, Report};
 
-/// Runs the tests that were asked for.
+/// Runs the tests of `sprat bench` that the options name.
 pub fn run(args: &Options) -> Result<(), Fail> {
     let own = args.tests.iter().find(|test| test.starts_processes());
     if let (Some(test), Some(_)) = (own, &args.coordinator) {
@@ -80,7 +80,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The one table that the demonstration ends with: the same few figures over every transport.
+/// Measures and prints the table that ends `sprat demo`: the same few figures over every transport.
 pub fn demo() -> Result<(), Fail> {
     let (rounds, seconds) = (3, 0.6);
     let context = Context::now(rounds, seconds);

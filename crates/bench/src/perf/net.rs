@@ -15,11 +15,11 @@ use sprat_sys::netns::{DEV, Inside, Wire, link};
 
 use crate::fail::{Fail, Named as _};
 
-/// The transport over a bond of devices.
+/// The name of the transport over a bond of devices.
 pub(crate) const BOND: &str = "fast+bond";
-/// Largest payload of frames on the wires.
+/// Largest payload of an Ethernet frame on the wires, in bytes.
 const MTU: usize = 1500;
-/// Largest payload of frames in shared memory, which is the product's.
+/// Largest payload of a frame in shared memory, in bytes: Sprat's own default.
 const MEMORY_MTU: usize = 9000;
 /// Cables of each transport besides the first one's.
 const CABLES: [(&str, &[&str]); 4] = [
@@ -28,24 +28,25 @@ const CABLES: [(&str, &[&str]); 4] = [
     ("fast+bond", &["wire3", "wire4"]),
     ("fast+dpdk", &["wire5"]),
 ];
-/// The bridge and the interface of `fast+tap`.
+/// The name of the bridge that connects the tap of `fast+tap` with its cable.
 const BRIDGE: &str = "bridge0";
 const TAP: &str = "tap0";
 
-/// The network of one run.
+/// The network of one benchmark run: its wires, and this process's place in it.
 pub(crate) struct Net {
     wire: Wire,
     floor: Arc<Wire>,
-    /// This process stays at its end while this value lives.
+    /// Keeps the thread that made the network in its end's namespace while this value lives.
     _inside: Inside,
 }
 
-/// Returns the facts of the device below `transport`, if it has one.
+/// Returns the properties of the packet device below `transport`. `None` if the transport has no
+/// device.
 fn facts(transport: &str) -> Option<DeviceFacts> {
     Protocol::named(transport)?.device
 }
 
-/// True if `transport` needs a network of namespaces.
+/// True if the run needs network namespaces for `transport`.
 pub(crate) fn wanted(transport: &str) -> bool {
     facts(transport).is_some_and(|device| !device.memory)
 }
@@ -55,12 +56,12 @@ pub(crate) fn is_device(transport: &str) -> bool {
     facts(transport).is_some()
 }
 
-/// Returns the cables of `transport`.
+/// Returns the names of the cables that `transport` uses.
 pub(crate) fn cables(transport: &str) -> &'static [&'static str] {
     CABLES.iter().find(|(name, _)| *name == transport).map_or(&[DEV], |(_, cables)| cables)
 }
 
-/// Makes two namespaces with the cables of `transports`.
+/// Makes two network namespaces with the cables of `transports` between them.
 fn wire(transports: &[String]) -> std::io::Result<Wire> {
     let wire = Wire::new(MTU)?;
     for transport in transports.iter().filter(|t| wanted(t) && *t != "fast+packet") {
@@ -79,7 +80,7 @@ fn wire(transports: &[String]) -> std::io::Result<Wire> {
 }
 
 impl Net {
-    /// Makes the network of `transports`, and moves the calling thread to its end 0.
+    /// Makes the network of `transports`, and moves the calling thread to its end 0, the client's.
     pub(crate) fn new(transports: &[String]) -> Result<Self, Fail> {
         let made = || {
             let (wire, floor) = (wire(transports)?, Arc::new(wire(transports)?));
@@ -92,12 +93,13 @@ impl Net {
         })
     }
 
-    /// Moves the calling thread to the servers' end while the result lives.
+    /// Moves the calling thread to the servers' network namespace as long as the returned value
+    /// lives.
     pub(crate) fn far(&self) -> Result<Inside, Fail> {
         self.wire.end(1).enter().named("cannot enter a network namespace")
     }
 
-    /// Returns the wire of the baselines.
+    /// Returns the wire that the baselines use.
     pub(crate) fn floor(&self) -> &Arc<Wire> {
         &self.floor
     }
@@ -122,14 +124,16 @@ pub(crate) fn locator(transport: &str, port: u16) -> String {
     at(transport, 1, port)
 }
 
-/// Returns the local end of `transport`, where the server's locator does not determine it.
+/// Returns the locator of the client's own packet device for `transport`. `None` if the server's
+/// locator determines the device.
 pub(crate) fn own(transport: &str) -> Option<Locator> {
     facts(transport)
         .filter(|device| device.client_needs_own)
         .and_then(|_| at(transport, 0, 0).parse().ok())
 }
 
-/// Returns what opens the two devices of the baseline of `transport` on `wire`.
+/// Returns two functions that open the packet devices of a baseline on `wire`: those under
+/// `transport`.
 pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
     let cable = cables(transport)[0];
     // One device carries as much as a bond for frames that are sent one by one. DPDK's memory would
@@ -157,7 +161,7 @@ pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
     })
 }
 
-/// Returns what opens the two ends of a memif.
+/// Returns two functions that open the two ends of a memif.
 pub(crate) fn memif_ends(folder: &std::path::Path) -> [Open<'static>; 2] {
     [memif::Role::Server, memif::Role::Client].map(|role| -> Open<'static> {
         let memif = memif::Options::jumbo(role, folder.join("floor"));
@@ -170,7 +174,7 @@ pub(crate) fn memif_ends(folder: &std::path::Path) -> [Open<'static>; 2] {
     })
 }
 
-/// Returns what opens the two ends of rings in shared memory.
+/// Returns two functions that open the two ends of a packet device in shared memory.
 pub(crate) fn shm_ends() -> [Open<'static>; 2] {
     [true, false].map(|listens| -> Open<'static> {
         let name = format!("perf-{}-floor", std::process::id());

@@ -5,32 +5,35 @@ use std::path::PathBuf;
 /// A test of `sprat bench`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
-    /// The baselines alone: a cache line, memory, a raw ring, raw UDP, raw TCP.
+    /// Measures the baselines alone: a cache line, memory, a raw ring, raw UDP, raw TCP.
     Baseline,
-    /// Round trips of a request that the server answers with the same bytes.
+    /// Measures round trips of a request that the server answers with the same bytes.
     Echo,
-    /// Many sessions with one server: memory, opening rate, echo rate.
+    /// Measures many sessions with one server: memory, opening rate, echo rate.
     Sessions,
-    /// Random reads and writes of objects, one at a time.
+    /// Measures random reads and writes of objects, one at a time.
     ReadWrite,
-    /// Reads a second with many in progress.
+    /// Measures reads a second of one client that has many in progress.
     ReadThroughput,
-    /// Latency of reads against the offered load.
+    /// Measures the latency of reads at several offered loads.
     Loaded,
-    /// Random overwrites, by the share of the server's memory that is live.
+    /// Measures random overwrites of objects, for several shares of live bytes in the server's
+    /// memory.
     Overwrite,
-    /// The processor time of an idle cluster, and the latency of the first request after a pause.
+    /// Measures the processor time of an idle cluster, and the latency of the first request after a
+    /// pause.
     Idle,
-    /// A bond of two devices (`fast+bond`), each removed once under load.
+    /// Measures the longest time without an answer over a bond of two devices (`fast+bond`), each
+    /// of which is set down once a round under load.
     Failover,
-    /// An echo and a read with both ends in one thread.
+    /// Measures an echo and a read with client and server in one thread.
     SingleThread,
-    /// The time of a read and of a write, by layer.
+    /// Measures the time of a read and of a write, layer by layer.
     Breakdown,
 }
 
 impl Test {
-    /// The name on the command line.
+    /// Returns the test's name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,42 +51,44 @@ impl Test {
         }
     }
 
-    /// True if the test measures only processes that it starts.
+    /// True if the test measures only processes that it starts itself.
     #[must_use]
     pub const fn starts_processes(self) -> bool {
         matches!(self, Self::Sessions | Self::Idle | Self::Failover | Self::Overwrite)
     }
 }
 
-/// The tests of one run, and how they measure.
+/// The tests of one benchmark run, and the options of their measurements.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The tests, in order.
+    /// The tests to run, in order.
     pub tests: Vec<Test>,
-    /// The coordinator of the running cluster that is measured. `None`: the run starts processes.
+    /// The coordinator of the running cluster that the run measures. `None`: the run starts
+    /// processes.
     pub coordinator: Option<String>,
-    /// Transports, by their names in locators.
+    /// Transports to measure, by their names in locators.
     pub transports: Vec<String>,
     /// Time of each figure in seconds, over all rounds.
     pub seconds: f64,
     /// Rounds in which baseline, kernel TCP and product take turns.
     pub rounds: u16,
-    /// Sizes in bytes. Empty: each test has its own.
+    /// Payload sizes in bytes. Empty: each test has sizes of its own.
     pub sizes: Vec<usize>,
-    /// Objects of each size. `None`: as many as ClusterPerf has.
+    /// Number of objects of each size. `None`: as many as ClusterPerf has.
     pub objects: Option<u64>,
-    /// Sessions to open.
+    /// Number of sessions that the test `sessions` opens.
     pub sessions: usize,
-    /// Requests in progress in throughput tests.
+    /// Number of requests in progress in throughput tests.
     pub outstanding: usize,
     /// File that takes the results as JSON Lines; `-` is standard output, which then has no table.
     pub json: Option<PathBuf>,
-    /// File that takes the picture of a breakdown.
+    /// File that the run writes a breakdown's picture to, as SVG.
     pub svg: Option<PathBuf>,
 }
 
 impl Options {
-    /// Options of `tests` with the defaults of the command line, on processes of the run.
+    /// Makes the options for `tests` with the defaults of the command line. The run starts the
+    /// processes that it measures.
     #[must_use]
     pub fn new(tests: Vec<Test>) -> Self {
         Self {

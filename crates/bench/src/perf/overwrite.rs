@@ -26,18 +26,18 @@ use super::report::Row;
 use crate::fail::Fail;
 use crate::{memory, out};
 
-/// Memory of the measured server.
+/// Memory of the measured server, in bytes.
 const MEMORY: u64 = 1 << 30;
-/// Live bytes, in percent of the memory.
+/// Shares of the server's memory that are live, in percent: the levels that the test measures.
 const LEVELS: [u64; 3] = [25, 50, 80];
-/// Bytes of a value.
+/// Bytes of an object's value.
 const SIZE: usize = 100;
-/// Bytes of a value that makes the log grow.
+/// Bytes of a value that the test writes to a fresh server, so that its log grows.
 const LARGE: usize = 1_000_000;
 /// In the mixed load one of this number of operations is a read.
 const MIX: u64 = 8;
 
-/// Runs the test over all transports.
+/// Runs the test `overwrite` over all transports.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     // The client and the processes need some memory besides.
     if MEMORY / 2 * 3 > memory::available() {
@@ -105,15 +105,15 @@ fn growing(bench: &mut Bench, transport: &str) -> Result<(), Fail> {
     bench.report.end()
 }
 
-/// An operation on the object of this number.
+/// A read or a write of the object of this number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Read(u64),
     Write(u64),
 }
 
-/// Runs the mixed load or writes alone for `time`. The sample has the times of the mixed load's
-/// reads, or the number of writes.
+/// Runs overwrites of objects for `time`: alone, or mixed with reads if `mixed`. The sample has the
+/// times of the mixed load's reads, or the number of writes.
 fn timed(
     objects: &mut Objects,
     outstanding: usize,
@@ -134,8 +134,8 @@ fn timed(
     .map(|[reads, writes]| if mixed { reads } else { writes })
 }
 
-/// Makes the operations that `next` returns, with `outstanding` in progress. `next` gets the time.
-/// Returns a sample with the times of reads, and one with those of writes.
+/// Makes the reads and writes that `next` returns, with `outstanding` in progress. `next` gets the
+/// time. Returns a sample with the times of reads, and one with those of writes.
 fn load(
     objects: &mut Objects,
     outstanding: usize,

@@ -26,8 +26,8 @@ fn parse_resident(status: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Parses fields 14 and 15 (utime, stime). They are counted from behind the name, which may contain
-/// any character.
+/// Parses fields 14 and 15 (utime and stime, in clock ticks) of /proc/PID/stat and returns their
+/// sum. It counts fields from the end of the process's name, which may contain any character.
 fn parse_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);

@@ -14,49 +14,49 @@ use super::measure::Figures;
 use crate::fail::{Fail, Named};
 use crate::out::{self, Columns};
 
-/// One result.
+/// One result of a benchmark: a line of the table, and an object of the JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
-    /// The measurement.
+    /// The name of the measurement.
     pub test: String,
     /// The transport, by its name in locators.
     pub transport: String,
     /// Payload bytes of one operation.
     pub size_bytes: Option<u64>,
-    /// Operations in all rounds.
+    /// Number of operations in all rounds.
     pub count: u64,
-    /// The median round's mean, in µs.
+    /// Mean time of an operation in µs: the median over the rounds.
     pub avg_us: Option<f64>,
-    /// The best of all rounds.
+    /// The shortest time of an operation in all rounds, in µs.
     pub min_us: Option<f64>,
-    /// The median round's median.
+    /// Median time of an operation in µs: the median over the rounds.
     pub p50_us: Option<f64>,
-    /// The median round's 90th percentile.
+    /// 90th percentile of an operation's time in µs: the median over the rounds.
     pub p90_us: Option<f64>,
-    /// The median round's 99th percentile.
+    /// 99th percentile of an operation's time in µs: the median over the rounds.
     pub p99_us: Option<f64>,
-    /// The median round's 99.9th percentile.
+    /// 99.9th percentile of an operation's time in µs: the median over the rounds.
     pub p999_us: Option<f64>,
-    /// The worst of all rounds.
+    /// The longest time of an operation in all rounds, in µs.
     pub max_us: Option<f64>,
-    /// Payload bytes a second.
+    /// Payload bytes a second: the median over the rounds.
     pub bytes_per_s: Option<f64>,
-    /// Operations a second.
+    /// Operations a second: the median over the rounds.
     pub ops_per_s: Option<f64>,
-    /// The name of the row that this one is compared with.
+    /// The name of the floor that the row's figures are compared with.
     pub floor: Option<String>,
-    /// That row's median.
+    /// The median time of the row's floor, in µs.
     pub floor_us: Option<f64>,
-    /// The median of raw polling TCP that moves the same bytes.
+    /// The median time of raw polling TCP that moves the same bytes, in µs.
     pub tcp_us: Option<f64>,
-    /// A figure that is neither a time nor a rate.
+    /// The row's figure if it is neither a time nor a rate.
     pub value: Option<f64>,
-    /// The unit of `value`.
+    /// The unit of the row's figure that is neither a time nor a rate.
     pub unit: Option<String>,
 }
 
 impl Row {
-    /// Makes a row of times and rates.
+    /// Makes a result row of times and rates.
     pub(crate) fn new(
         test: impl Into<String>,
         transport: impl Into<String>,
@@ -81,7 +81,7 @@ impl Row {
         }
     }
 
-    /// Makes a row of one figure.
+    /// Makes a result row of one figure that is neither a time nor a rate.
     pub fn value(
         test: impl Into<String>,
         transport: impl Into<String>,
@@ -98,7 +98,7 @@ impl Row {
         }
     }
 
-    /// Adds the figures of the floor and of kernel TCP.
+    /// Adds the median times of the floor and of kernel TCP, in µs, to the row.
     pub fn beside(mut self, floor: &str, floor_us: Option<f64>, tcp_us: Option<f64>) -> Self {
         self.floor = floor_us.map(|_| floor.to_owned());
         self.floor_us = floor_us;
@@ -120,15 +120,15 @@ pub struct Context {
     pub kernel: String,
     /// The processor's model.
     pub cpu: String,
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
     /// The load average of the last minute.
     pub load: f64,
     /// The frequency governor of the first processor.
     pub governor: String,
-    /// Rounds of each figure.
+    /// Number of rounds of each figure.
     pub rounds: u16,
-    /// Seconds of each figure.
+    /// Time of each figure in seconds, over all rounds.
     pub seconds: f64,
 }
 
@@ -175,7 +175,7 @@ impl Context {
     }
 }
 
-/// A row with further fields, as the JSON has it.
+/// One line of the JSON: a result row, and further fields beside it.
 #[derive(Serialize)]
 struct Line<'r, T> {
     #[serde(flatten)]
@@ -184,13 +184,13 @@ struct Line<'r, T> {
     more: &'r T,
 }
 
-/// The destination of the JSON.
+/// The destination of the JSON lines: standard output or a file.
 enum Json {
     Stdout,
     File(fs::File, PathBuf),
 }
 
-/// Collects the rows of a table, and writes each row's JSON at once.
+/// Collects the result rows of a table, and writes each row's JSON at once.
 pub struct Report {
     json: Option<Json>,
     quiet: bool,
@@ -200,15 +200,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Makes a report to standard output, and to `json` if it is named. With `-`, standard output
-    /// has only JSON.
+    /// Makes a report to standard output, which begins with a line about the machine. It also
+    /// writes JSON to the file `json` if there is one. With `-`, standard output has only JSON.
     pub fn new(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let report = Self::without_context(json, context)?;
         report.print(&context.text())?;
         Ok(report)
     }
 
-    /// Makes a report that prints nothing about the machine.
+    /// Makes a report whose table has no line about the machine before it.
     pub fn without_context(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let quiet = json.is_some_and(|path| path.as_os_str() == "-");
         let json = match json {
@@ -225,23 +225,24 @@ impl Report {
         Ok(report)
     }
 
-    /// Makes a report that shows only medians and what they compare with.
+    /// Makes a report whose tables show only medians, beside those of the floor and of kernel TCP.
     pub fn brief(context: &Context) -> Result<Self, Fail> {
         Ok(Self { brief: true, ..Self::new(None, context)? })
     }
 
-    /// Begins a table.
+    /// Begins a table with this title.
     pub fn begin(&mut self, title: impl Into<String>) {
         self.title = title.into();
         self.last.clear();
     }
 
-    /// Adds a result to the table.
+    /// Adds a result row to the table and to the JSON.
     pub fn row(&mut self, row: Row) -> Result<(), Fail> {
         self.row_with(row, &())
     }
 
-    /// Adds a result to the table, with the fields of `more` in its JSON.
+    /// Adds a result row to the table and to the JSON, where the fields of `more` stand beside the
+    /// row's.
     pub fn row_with(&mut self, row: Row, more: &impl Serialize) -> Result<(), Fail> {
         self.write_json(&Line { row: &row, more })?;
         if !self.quiet && !self.brief {
@@ -254,7 +255,7 @@ impl Report {
         Ok(())
     }
 
-    /// Adds a result to the JSON only.
+    /// Adds a result row to the JSON only, with the fields of `more` beside it.
     pub fn json_row(&mut self, row: &Row, more: &impl Serialize) -> Result<(), Fail> {
         self.write_json(&Line { row, more })
     }
@@ -296,7 +297,7 @@ fn trim_number(value: f64) -> String {
     }
 }
 
-/// Returns a table of the rows, with the columns that some row fills.
+/// Formats result rows as a table. A column that no row fills is left out.
 fn table(rows: &[Row]) -> String {
     type Cell = fn(&Row) -> String;
     fn us(value: Option<f64>) -> String {
@@ -333,7 +334,8 @@ fn table(rows: &[Row]) -> String {
     text.text()
 }
 
-/// Returns a table of the rows with the names of operations.
+/// Formats result rows as a table of medians, with the names of operations instead of those of
+/// tests.
 fn brief_table(rows: &[Row]) -> String {
     let mut text = Columns::new(&[
         "operation",

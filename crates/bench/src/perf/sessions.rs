@@ -22,18 +22,18 @@ use super::report::Row;
 use crate::fail::{Fail, Named};
 use crate::process;
 
-/// Sessions of the server that is compared with.
+/// Number of sessions of the server that has few; the other server has as many as the options say.
 const FEW: usize = 1000;
-/// Most sessions over TCP, where each is a connection with a port of its own.
+/// Most sessions over TCP, where each session is a connection with a port of its own.
 const TCP_MOST: usize = 10_000;
-/// Sessions that open at a time.
+/// Number of sessions that the client opens at a time.
 const OPENING: usize = 64;
-/// Time that one request may take.
+/// Time that one echo request may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Payload of a request.
+/// Payload bytes of a request.
 const SIZE: usize = 100;
 
-/// Runs the test over all transports.
+/// Runs the test `sessions` over all transports.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let many = bench.sessions;
     bench.report.begin(format!("sessions: {many} open on one server, against {FEW}"));
@@ -57,8 +57,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.end()
 }
 
-/// Measures one transport in a new process. In this process, sessions of another transport have
-/// left memory behind, which new sessions would use at no cost.
+/// Measures one transport in a new process. Memory that this process freed with another transport's
+/// sessions would make new sessions seem to cost nothing.
 fn in_fresh_process(bench: &Bench, transport: &str) -> Result<Vec<Row>, Fail> {
     let numbers = [
         ("--sessions", bench.sessions.to_string()),
@@ -161,7 +161,7 @@ impl Sessions {
         })
     }
 
-    /// Opens sessions until there are `total`.
+    /// Opens sessions with the server until there are `total`.
     fn open(&mut self, total: usize) -> Result<(), Fail> {
         let mut opening = 0;
         self.sessions.reserve_exact(total - self.sessions.len());
@@ -184,12 +184,12 @@ impl Sessions {
         Ok(())
     }
 
-    /// Returns the resident bytes of this process, in which each session's handle has 4 bytes.
+    /// Returns the resident bytes of this process, which include 4 bytes for each session's handle.
     fn clients_bytes(&self) -> Result<u64, Fail> {
         resident_bytes(std::process::id())
     }
 
-    /// Echoes over random sessions, with `outstanding` in progress.
+    /// Echoes over randomly chosen sessions for `time`, with `outstanding` requests in progress.
     fn echo(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let mut started: HashMap<Rpc, sprat_proto::Instant> = HashMap::with_capacity(outstanding);

@@ -1,6 +1,6 @@
-//! The clients of a server that serves one at a time. It skips connections that end before their
-//! start-up, that send another protocol, or that end before their first request, with a line on
-//! standard error for each.
+//! Accepts the clients of a server that serves one client at a time. The server skips connections
+//! that end before their start-up, that send another protocol, or that end before their first
+//! request, with a line on standard error for each.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use sprat::verbs::{ConnectRequest, Listener};
 use crate::fail::Fail;
 use crate::out;
 
-/// Longest time until a failed start-up is reported.
+/// Longest time between two checks for connections whose start-up failed, which a waiting server
+/// reports.
 const REPORT: Duration = Duration::from_millis(100);
 
 /// Waits for the next connection request, at most `limit` if there is one.
@@ -28,13 +29,13 @@ pub(super) fn next(listener: &Listener, limit: Option<Duration>) -> Option<Conne
     }
 }
 
-/// Reports the connection of `peer`, which the server skips.
+/// Prints that the server skips the connection of `peer`, and the reason.
 pub(super) fn skip(peer: SocketAddr, why: Fail) {
     out::note(why.at(format_args!("skipped {peer}")));
 }
 
-/// Makes connections to `at` that are no client's: one that sends nothing, and one that speaks
-/// HTTP. Both have ended.
+/// Makes two connections to `at` that do not speak MPA: one that sends nothing, and one that speaks
+/// HTTP. Both end before the function returns.
 #[cfg(test)]
 pub(super) fn connect_others(at: SocketAddr) {
     use std::io::{Read as _, Write as _};

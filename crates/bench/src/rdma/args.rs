@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use sprat::verbs::{self, RtrKind};
 
-/// A choice of on and off.
+/// A choice of on or off on the command line.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
     /// On.
@@ -37,7 +37,8 @@ impl From<Rtr> for RtrKind {
     }
 }
 
-/// Parses the bytes of a message: at least one, by which the peer sees it.
+/// Parses a message's number of bytes. It is at least one, since the peer detects a message by its
+/// last byte.
 fn octets(text: &str) -> Result<usize, String> {
     match crate::units::size(text)? {
         0 => Err("a message has at least 1 byte".to_owned()),
@@ -45,7 +46,7 @@ fn octets(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Returns a choice as the command line has it.
+/// Returns the name of a choice on the command line.
 pub fn word(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -123,7 +124,7 @@ pub struct Ping {
     /// Serve one client after the other.
     #[arg(short = 'P', long, conflicts_with = "client")]
     pub persistent: bool,
-    /// Options of a device on the wire.
+    /// Options of the RDMA device on the wire.
     #[command(flatten)]
     pub wire: Wire,
     /// The client's MPA revision.
@@ -162,7 +163,7 @@ pub enum Op {
     Atomic,
 }
 
-/// The thread that makes progress.
+/// The threads that make progress on RDMA connections.
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Threads {
@@ -176,7 +177,7 @@ pub enum Threads {
     Guard,
 }
 
-/// The copies of received payload into memory.
+/// The number of copies from received payload to registered memory.
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyWays {
@@ -191,7 +192,7 @@ pub enum CopyWays {
 /// Setup of both sides.
 #[derive(Args, Clone, Debug)]
 pub struct Model {
-    /// Options of a device on the wire.
+    /// Options of the RDMA device on the wire.
     #[command(flatten)]
     pub wire: Wire,
     /// The thread that makes progress.
@@ -243,10 +244,10 @@ impl Model {
 /// The operations to measure, and the time of each.
 #[derive(Args, Clone, Debug)]
 pub struct Measured {
-    /// Operations to measure.
+    /// RDMA operations to measure.
     #[arg(value_enum, required = true, value_name = "OP")]
     pub ops: Vec<Op>,
-    /// Setup of both sides.
+    /// Setup of the RDMA devices on both sides.
     #[command(flatten)]
     pub model: Model,
     /// Bytes of a message (decimal KB and MB allowed).
@@ -293,7 +294,7 @@ pub struct Measured {
   sprat rdma lat send write --size 64
   sprat rdma lat read --crc off --threading io --events")]
 pub struct Lat {
-    /// The measurement.
+    /// The operations to measure, and the options of the measurement.
     #[command(flatten)]
     pub what: Measured,
 }
@@ -306,7 +307,7 @@ pub struct Lat {
   sprat rdma bw write --size 64KB --crc off
   sprat rdma bw read --copies direct --crc off --outstanding 16")]
 pub struct Bw {
-    /// The measurement.
+    /// The operations to measure, and the options of the measurement.
     #[command(flatten)]
     pub what: Measured,
     /// Messages in progress.
@@ -361,7 +362,7 @@ pub struct Connections {
         value_parser = clap::value_parser!(u32).range(1..=25_000),
     )]
     pub connections: u32,
-    /// Setup of both sides.
+    /// Setup of the RDMA devices on both sides.
     #[command(flatten)]
     pub model: Model,
 }
@@ -389,7 +390,7 @@ pub struct Perftest {
         value_parser = crate::units::size,
     )]
     pub size: usize,
-    /// Options of a device on the wire.
+    /// Options of the RDMA device on the wire.
     #[command(flatten)]
     pub wire: Wire,
 }

@@ -11,7 +11,7 @@ use crate::fail::Fail;
 use crate::perf::report::{Context, Report, Row};
 use crate::process;
 
-/// Fields of the JSON beyond those of a row.
+/// Fields of an RDMA measurement's JSON line that a common result row does not have.
 #[derive(Serialize)]
 struct More {
     op: Op,
@@ -20,9 +20,9 @@ struct More {
     threading: Threads,
     copies: CopyWays,
     events: bool,
-    /// Mean time of the floor; the row has its median.
+    /// Mean time of the floor in µs. The result row has the floor's median.
     floor_avg_us: Option<f64>,
-    /// Median of the rounds' quotients of product and floor.
+    /// The product's time divided by the floor's: the median over the rounds.
     times_floor: Option<f64>,
     /// Processor time of both sides in percent of one processor.
     cpu_percent: Option<f64>,
@@ -47,7 +47,7 @@ fn pace(what: &Measured) -> Pace {
     Pace { rounds: what.rounds, time: Duration::from_secs_f64(what.seconds), most }
 }
 
-/// Measures each operation with each size.
+/// Measures each of the operations with each size, and reports the results.
 fn each(
     what: &Measured,
     name: &str,
@@ -67,7 +67,7 @@ fn each(
     Ok(())
 }
 
-/// Describes the setup of both sides.
+/// Describes the setup of both RDMA devices in words.
 pub(super) fn words(model: &Model) -> String {
     let crc = if model.wire.crc == Switch::On { "CRC" } else { "no CRC" };
     let markers = if model.wire.markers { ", markers" } else { "" };
@@ -76,7 +76,7 @@ pub(super) fn words(model: &Model) -> String {
     format!("{crc}{markers}, threading {threading}, copies {copies}{events}")
 }
 
-/// Reports one result.
+/// Reports the result of one measured operation.
 pub(super) fn row(
     report: &mut Report,
     model: &Model,

@@ -20,12 +20,12 @@ use crate::process::{self, Process};
 
 /// Bytes of a ping.
 const PING: usize = 64;
-/// Completions that fit into the completion queue of each side.
+/// Number of completions that fit into the completion queue of each side.
 const ROOM: u32 = 1 << 15;
-/// Pings in progress.
+/// Number of pings in progress.
 const AT_ONCE: usize = 256;
 
-/// Runs the command.
+/// Runs `sprat rdma connections`.
 pub fn run(args: &Connections) -> Result<(), Fail> {
     process::allow_files();
     let mut arguments = vec!["rdma".to_owned(), "host".to_owned()];
@@ -88,7 +88,8 @@ fn ping(memory: &sprat::verbs::MemoryRegion) -> SendRequest {
     SendRequest::new(1, SendOp::Send, memory.sge(0..PING)).unsignaled()
 }
 
-/// Runs the server, which accepts every connection and answers every Send by one.
+/// Runs the server of `sprat rdma connections`, which accepts every connection and answers every
+/// Send with a Send.
 pub fn host(model: &Model) -> Result<(), Fail> {
     process::allow_files();
     let device = Device::open(model.options()).named("cannot open a device")?;

@@ -1,5 +1,5 @@
-//! One end of a measured connection: the objects of both sides, their handshake, and the loop of
-//! the other side.
+//! One end of a measured RDMA connection: the objects that both sides have, their handshake, and
+//! the loop of the peer process.
 
 use std::time::Duration;
 
@@ -15,21 +15,22 @@ use super::{accept, connect};
 use crate::fail::{Fail, Named};
 use crate::process;
 
-/// Time that the other side may take.
+/// Time that the peer process may take for one step.
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
-/// Number of posted receives.
+/// Number of receives that each side posts.
 pub(crate) const RECEIVES: usize = 256;
-/// Sends after which a receiver returns credit to the sender. It has [`RECEIVES`] receives.
+/// Number of Sends after which a receiver returns credit to the sender. The receiver has
+/// [`RECEIVES`] receives.
 pub(crate) const CREDIT: u64 = 64;
-/// Reads and atomics in progress.
+/// Number of RDMA Reads and atomics in progress.
 pub(crate) const DEPTH: u16 = 64;
-/// Time between two checks of the connection.
+/// Time after which a wait for a completion checks whether the connection still exists.
 const LOOK: Option<Duration> = Some(Duration::from_millis(100));
 
-/// The client's request, in its private data.
+/// The measurement that the client requests, in the private data of its connection request.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// True for throughput: messages one way, many in progress.
+    /// True for a measurement of throughput: messages one way, many in progress.
     pub(crate) bw: bool,
     pub(crate) op: Op,
     pub(crate) size: usize,
@@ -37,7 +38,8 @@ pub(crate) struct Plan {
     pub(crate) stag: u32,
 }
 
-/// One end. Its memory has three parts: the message to send, the received message, and credits.
+/// One end of a measured connection. Its memory has three parts: the message to send, the received
+/// message, and credits.
 pub(crate) struct End {
     pub(crate) device: Device,
     pub(crate) queue: CompletionQueue,
@@ -87,7 +89,7 @@ impl End {
         Ok(end)
     }
 
-    /// Accepts a client.
+    /// Accepts a client's connection.
     fn answer(device: &Device, request: ConnectRequest, events: bool) -> Result<Self, Fail> {
         let plan: Plan =
             serde_json::from_slice(request.private_data()).named("the client's plan")?;
@@ -121,7 +123,7 @@ impl End {
         Ok(())
     }
 
-    /// Waits for the next completion. `None` if the connection has ended.
+    /// Waits for the next completion and returns it. `None` if the connection has ended.
     #[inline]
     pub(crate) fn next(&self) -> Option<Completion> {
         loop {
@@ -134,8 +136,8 @@ impl End {
         }
     }
 
-    /// Waits until the last byte of the received message is `mark`. False if the connection has
-    /// ended.
+    /// Waits until the last byte of the received message equals `mark`. Returns false if the
+    /// connection has ended.
     #[inline]
     fn written(&self, mark: u8) -> bool {
         let at = half(self.plan.size) + self.plan.size.max(1) - 1;
@@ -160,7 +162,7 @@ impl End {
         Remote { stag: self.theirs, addr: half(self.plan.size) as u64 }
     }
 
-    /// Makes a request with one message.
+    /// Makes a work request that sends one message by the operation `op`.
     #[inline]
     pub(crate) fn request(&self, op: SendOp) -> SendRequest {
         SendRequest::new(0, op, self.memory.sge(0..self.plan.size))
@@ -171,7 +173,7 @@ impl End {
         self.pair.post_send(request).named("cannot post")
     }
 
-    /// Makes the client's exchange number `n`.
+    /// Runs exchange number `n` of a latency measurement, as the client.
     #[inline]
     pub(crate) fn exchange(&self, n: u64) -> Result<(), Fail> {
         match self.plan.op {
@@ -194,7 +196,8 @@ impl End {
         }
     }
 
-    /// Returns the operation of the client's side.
+    /// Returns the operation that the client posts: a Send, or a Write, Read or atomic on the
+    /// peer's memory.
     pub(crate) fn one_sided(&self) -> SendOp {
         match self.plan.op {
             Op::Send => SendOp::Send,
@@ -209,7 +212,7 @@ impl End {
         self.post(self.request(SendOp::Write(self.remote())).unsignaled())
     }
 
-    /// Serves until the client has disconnected.
+    /// Serves one client's measurement until the client has disconnected.
     fn serve(&self) -> Result<(), Fail> {
         match (self.plan.bw, self.plan.op) {
             (false, Op::Send) => {
@@ -246,7 +249,7 @@ impl End {
     }
 }
 
-/// Returns the size of the first half of the memory, with room for the largest word.
+/// Returns the size of the first half of the memory. It has room for the largest atomic operand.
 fn half(size: usize) -> usize {
     size.next_multiple_of(64).max(64)
 }
@@ -255,7 +258,7 @@ pub(crate) fn ended() -> Fail {
     Fail::new("the connection of the measurement has ended")
 }
 
-/// Runs the process of the other side, which serves one client after the other.
+/// Runs the peer process of a measurement, which serves one client after the other.
 pub fn peer(model: &Model) -> Result<(), Fail> {
     let device = Device::open(model.options()).named("cannot open a device")?;
     let at = "127.0.0.1:0".parse().named("the address of loopback")?;

@@ -23,7 +23,7 @@ pub use perftest::run as perftest;
 pub use ping::run as ping;
 pub use table::run as table;
 
-/// Opens a device that may use the address `at`.
+/// Opens an RDMA device that may use the address `at`.
 fn device_for(wire: &args::Wire, at: SocketAddr) -> Result<Device, Fail> {
     let device = Device::open(wire.options()).named("cannot open a device")?;
     device.allows(at).map_err(|error| {
@@ -33,7 +33,7 @@ fn device_for(wire: &args::Wire, at: SocketAddr) -> Result<Device, Fail> {
     Ok(device)
 }
 
-/// Connects `pair` to `at`.
+/// Connects the queue pair `pair` to the address `at`.
 fn connect(pair: &QueuePair, at: SocketAddr, options: ConnectOptions) -> Result<Connected, Fail> {
     let failed = format!("cannot connect with {at}");
     pair.begin_connect(at, options).named(&failed)?;

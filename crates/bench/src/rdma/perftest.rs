@@ -35,27 +35,28 @@ use super::{accept, device_for};
 use crate::fail::{Fail, Named};
 use crate::{out, process};
 
-/// Time that the client may take for one step of the start-up, and for its end.
+/// Time that perftest's client may take for one step of the start-up, and for its end.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
-/// Time that the client may take for its test: any.
+/// Time that perftest's client may take for its test, which has no limit.
 const UNLIMITED: Option<Duration> = None;
-/// Receives on the data connection, where the client waits for each answer.
+/// Number of receives on the data connection, where the client waits for each answer.
 const RECEIVES: usize = 16;
 
-/// Bytes of a control message: the version, a figure of the result, a record of memory. Both sides
-/// agree on numbers (4 bytes) by the larger value and on the unit of transfer (2 bytes) by the
-/// smaller one, so an echo agrees.
+/// Bytes of the control message that carries the version. `FIGURE` has those of a figure of the
+/// result, `RECORD` those of a record of memory. Both sides agree on numbers (4 bytes) by the
+/// larger value and on the unit of transfer (2 bytes) by the smaller one, so an echo agrees.
 const VERSION: usize = 16;
 const FIGURE: usize = 8;
 const RECORD: usize = 56;
-/// Least memory of a client, also for small messages.
+/// Least memory in bytes for a client's test, also with small messages.
 const CYCLE: usize = 4096;
-/// The version of perftest's exchange. Clients require 5.70 or higher.
+/// The version of perftest's exchange that the server sends. Clients require 5.70 or higher.
 const OUR_VERSION: &[u8; VERSION] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Figures at the end of a throughput test: bytes, messages, best, average, messages a second.
+/// Number of figures at the end of a throughput test: bytes, messages, best, average, messages a
+/// second.
 const FIGURES: usize = 5;
 
-/// Runs the command.
+/// Runs `sprat rdma perftest`.
 pub fn run(args: &Perftest) -> Result<(), Fail> {
     let at = SocketAddr::new(args.address, args.port);
     let device = device_for(&args.wire, at)?;
@@ -79,13 +80,13 @@ fn serve(device: &Device, listener: &Listener, largest: usize) -> Result<Served,
     }
 }
 
-/// The result of serving a client.
+/// The result of serving one of perftest's clients.
 #[derive(Debug)]
 struct Served {
     peer: SocketAddr,
-    /// Number of Sends that were returned.
+    /// Number of the client's Sends that the server has returned.
     sends: u64,
-    /// Figures that the client sent.
+    /// Figures that the client sent at the end of its test.
     figures: Vec<u64>,
 }
 
@@ -102,30 +103,30 @@ impl fmt::Display for Served {
     }
 }
 
-/// An event of the client's connections.
+/// An event on the two connections of perftest's client.
 #[derive(Debug)]
 enum Event {
-    /// A message on the control connection.
+    /// A message has arrived on the control connection, with these bytes.
     Control(Vec<u8>),
-    /// A Send on the data connection, with its length.
+    /// A Send of this length has arrived on the data connection.
     Send(usize),
-    /// The end of a connection.
+    /// One of the client's connections has ended.
     Disconnected,
 }
 
-/// A client, and its objects.
+/// One of perftest's clients, and the server's RDMA objects for it.
 struct Client {
     served: Served,
-    /// Our address at which the client connected.
+    /// Our IP address at which the client connected.
     here: IpAddr,
     domain: ProtectionDomain,
-    /// Completion queue of both connections.
+    /// Completion queue of the control connection and of the data connection.
     queue: CompletionQueue,
     control: QueuePair,
     data: Option<QueuePair>,
-    /// Memory of the received control message.
+    /// Memory for the received control message.
     message: MemoryRegion,
-    /// Memory of the test.
+    /// Memory that the client's test reads and writes.
     memory: MemoryRegion,
     record: [u8; RECORD],
 }
@@ -143,7 +144,8 @@ impl Client {
         Ok(Self { served, here, domain, queue, control, data: None, message, memory, record })
     }
 
-    /// Accepts the control connection, and answers its messages until there is a data connection.
+    /// Accepts the control connection, and answers its messages until the client has opened the
+    /// data connection.
     fn start(&mut self, listener: &Listener, request: ConnectRequest) -> Result<(), Fail> {
         receive(&self.control, &self.message)?;
         connect(request, &self.control)?;
@@ -185,7 +187,7 @@ impl Client {
         }
     }
 
-    /// Waits for the next event.
+    /// Waits for the next event on the client's connections.
     fn hear(&self, patience: Option<Duration>) -> Result<Event, Fail> {
         let Some(completion) = self.queue.wait(patience) else {
             let fail = Fail::new("the client says nothing");
@@ -218,7 +220,7 @@ impl Client {
         }
     }
 
-    /// Answers a control message by one of the same length.
+    /// Answers a control message with one of the same length.
     fn answer(&self, mut message: Vec<u8>) -> Result<(), Fail> {
         match message.len() {
             VERSION => message.copy_from_slice(OUR_VERSION),
@@ -259,7 +261,7 @@ impl Client {
     }
 }
 
-/// Accepts a connection with the depths that the client requests.
+/// Accepts a connection with the depths of Reads that the client requests.
 fn connect(request: ConnectRequest, pair: &QueuePair) -> Result<(), Fail> {
     let ird = request.ord().unwrap_or(0);
     let ord = request.ird().unwrap_or(0);
@@ -273,7 +275,8 @@ fn receive(pair: &QueuePair, into: &MemoryRegion) -> Result<(), Fail> {
     pair.post_recv(RecvRequest::new(0, into.sge(0..into.len()))).named("cannot post a receive")
 }
 
-/// Keeps the figures of the last result.
+/// Keeps a figure of the result if `message` has the length of one. A new result replaces the
+/// previous one.
 fn keep(figures: &mut Vec<u64>, message: &[u8]) {
     if let Ok(figure) = <[u8; FIGURE]>::try_from(message) {
         if figures.len() == FIGURES {
@@ -283,8 +286,8 @@ fn keep(figures: &mut Vec<u64>, message: &[u8]) {
     }
 }
 
-/// Makes the record of our memory. All numbers are big endian. The bytes at 20 are unused; those at
-/// 0 have a meaning for InfiniBand only.
+/// Makes the record that describes our memory to the client. All numbers are big endian. The bytes
+/// at 20 are unused; those at 0 have a meaning for InfiniBand only.
 fn record(reads: u16, pair: u32, memory: Remote, address: IpAddr) -> [u8; RECORD] {
     let mut record = [0; RECORD];
     record[4..8].copy_from_slice(&u32::from(reads).to_be_bytes());

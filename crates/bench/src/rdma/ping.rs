@@ -28,25 +28,25 @@ use crate::out;
 use crate::perf::measure::median;
 use crate::process;
 
-/// Time that the peer may take for one step.
+/// Time that the peer may take for one step of rping's exchange.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
-/// Bytes of every Send: an address, a tag, a size.
+/// Bytes of every Send: an address, a steering tag, a size.
 const MESSAGE: usize = 16;
-/// Offset of the received message in a side's region. The message to send is in front of it.
+/// Offset of the received message in the registered memory. The message to send lies before it.
 const RECEIVED: usize = MESSAGE;
 
-/// Runs the command.
+/// Runs `sprat rdma rping`.
 pub fn run(args: &Ping) -> Result<(), Fail> {
     let at = SocketAddr::new(args.address, args.port);
     let device = device_for(&args.wire, at)?;
     if args.client { client(args, &device, at) } else { serve(args, &device, at) }
 }
 
-/// The objects of one side.
+/// The RDMA objects of one side of rping's exchange.
 struct Side {
     queue: CompletionQueue,
     pair: QueuePair,
-    /// Memory of the message to send and of the received one.
+    /// Memory for the message to send and for the received one.
     messages: MemoryRegion,
     /// A receive that completed before the completion that the side waited for.
     early: Option<Completion>,
@@ -64,7 +64,7 @@ impl Side {
         Ok((side, domain))
     }
 
-    /// Posts the receive.
+    /// Posts the one receive that a side of rping's exchange has.
     fn post_receive(&self) -> Result<(), Fail> {
         let into = self.messages.sge(RECEIVED..RECEIVED + MESSAGE);
         self.pair.post_recv(RecvRequest::new(0, into)).named("cannot post a receive")
@@ -80,7 +80,8 @@ impl Side {
             .map_err(|status| self.why(&format!("{} failed: {status}", completion.completed)))
     }
 
-    /// Returns a failure with the cause of the connection's end, if it is known.
+    /// Returns a failure with the text `what`. It adds the cause of the connection's end, if that
+    /// is known.
     fn why(&self, what: &str) -> Fail {
         match self.pair.connection() {
             Connection::Not(ConnectError::Disconnected { cause: Some(cause), ours }) => {
@@ -92,7 +93,7 @@ impl Side {
         }
     }
 
-    /// Waits for the completion of a request.
+    /// Waits for the completion of a request of kind `what`.
     fn done(&mut self, what: Completed) -> Result<(), Fail> {
         loop {
             let completion = self.completion()?;
@@ -106,7 +107,7 @@ impl Side {
         }
     }
 
-    /// Sends a message.
+    /// Sends a message of rping's exchange and waits for its completion.
     fn send(&mut self, message: &[u8; MESSAGE]) -> Result<(), Fail> {
         self.messages.write(0, message).named("cannot write a message")?;
         let send = SendRequest::new(1, SendOp::Send, self.messages.sge(0..MESSAGE));
@@ -114,7 +115,7 @@ impl Side {
         self.done(Completed::Send)
     }
 
-    /// Waits for a message, and posts the next receive.
+    /// Waits for the peer's next message, posts the next receive, and returns the message.
     fn receive(&mut self) -> Result<[u8; MESSAGE], Fail> {
         let completion = match self.early.take() {
             Some(completion) => completion,
@@ -147,8 +148,8 @@ fn read_message(message: &[u8; MESSAGE]) -> (Remote, u32) {
     (Remote { addr, stag: Stag((rest >> 32) as u32) }, rest as u32)
 }
 
-/// Returns rping's text of round `n`: its number, letters that begin with another one in each
-/// round, and a zero at the end.
+/// Returns rping's data of round `n`: the round's number, letters that begin with another one in
+/// each round, and a zero at the end.
 fn text(n: u64, size: usize) -> Vec<u8> {
     const FIRST: u8 = b'A';
     const LETTERS: u64 = (b'z' - FIRST + 1) as u64;
@@ -199,7 +200,7 @@ fn client(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
     out::print(format!("{n} rounds of {size} octets with {at}{us}\n"))
 }
 
-/// Makes one exchange, as the client.
+/// Runs one round of rping's exchange, as the client.
 fn round(side: &mut Side, source: Remote, sink: Remote, size: u32) -> Result<(), Fail> {
     for memory in [source, sink] {
         side.send(&write_message(memory, size))?;
@@ -282,7 +283,7 @@ fn serve_one(
     }
 }
 
-/// Waits for the client's next message. `None` if it has disconnected instead.
+/// Waits for the client's next message. Returns `None` if the client has disconnected instead.
 fn next_message(side: &mut Side) -> Result<Option<[u8; MESSAGE]>, Fail> {
     match side.receive() {
         Ok(message) => Ok(Some(message)),
@@ -311,7 +312,8 @@ mod tests {
     use super::super::args::{Switch, Wire};
     use super::*;
 
-    /// Connections ended the server: one that only probed the port, and one that spoke HTTP.
+    /// Serves a client after two connections that are no clients: one that only probes the port,
+    /// and one that speaks HTTP. Such connections once ended the server.
     #[test]
     fn a_server_of_one_client_skips_connections_that_are_no_client() {
         let args = |client: bool| Ping {

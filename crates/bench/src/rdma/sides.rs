@@ -1,5 +1,5 @@
-//! Both sides of a measurement, this process and another one, and a latency or a throughput between
-//! them, in turns with raw TCP that moves the same bytes.
+//! The two sides of an RDMA measurement, this process and a peer process. They measure a latency or
+//! a throughput in turns with raw TCP that moves the same bytes.
 //!
 //! The machine's speed changes from one moment to the next, for both alike. So the turns are short,
 //! and the ratio of a figure to its floor is the median of the rounds' quotients, not the quotient
@@ -20,41 +20,42 @@ use crate::perf::measure::{Figures, Lane, Sample, median, samples_in_turns};
 use crate::perf::procfs::processor_time;
 use crate::process::Process;
 
-/// Bytes on the wire of a Read Request, and of an Atomic Request and its Response.
+/// Bytes on the wire of a Read Request. `ATOMIC` has those of an Atomic Request and of its
+/// Response.
 const READ_REQUEST: usize = 52;
 const ATOMIC: (usize, usize) = (76, 36);
 
-/// Duration and rounds of a measurement.
+/// Duration and number of rounds of a measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Pace {
-    /// Rounds in which product and floor take turns.
+    /// Number of rounds in which product and floor take turns.
     pub(super) rounds: u16,
-    /// Time of the product, and of the floor, over all rounds.
+    /// Time of the product over all rounds. The floor takes as long.
     pub(super) time: Duration,
     /// Most messages of one round.
     pub(super) most: u64,
 }
 
-/// The outcome of a measurement. Latencies are halves of round trips where both sides send alike;
+/// The outcome of an RDMA measurement. A latency is half of a round trip if both sides send alike;
 /// the median of a throughput is the time of one message.
 pub(super) struct Outcome {
     pub(super) figures: Figures,
     pub(super) floor_us: Option<f64>,
     pub(super) floor_avg_us: Option<f64>,
-    /// Ratio to the floor's time: the median of the rounds.
+    /// The product's time divided by the floor's: the median over the rounds.
     pub(super) times_floor: Option<f64>,
     /// Processor time of client and server in percent of one processor.
     pub(super) cpu_percent: [Option<f64>; 2],
 }
 
 impl Outcome {
-    /// Processor time of each side.
+    /// Returns the sum of both sides' processor time, in percent of one processor.
     pub(super) fn cpu_percent(&self) -> Option<f64> {
         self.cpu_percent.into_iter().sum()
     }
 }
 
-/// The processor time and the duration of a lane.
+/// The processor time of client and server, and the duration of their lane.
 #[derive(Default)]
 struct Usage {
     used: [Cell<Duration>; 2],
@@ -89,18 +90,18 @@ impl Usage {
     }
 }
 
-/// Both sides, with the same setup.
+/// Both sides of an RDMA measurement: this process's device, and the peer process.
 pub(super) struct Sides {
     device: Device,
     peer: Process,
     at: String,
     events: bool,
-    /// Cores of this side.
+    /// Cores that this process may use.
     cores: Vec<usize>,
 }
 
 impl Sides {
-    /// Starts the other side and opens a device here. Each side has one half of `cores`, or one
+    /// Starts the peer process and opens a device here. Each side has one half of `cores`, or one
     /// core of it where only the caller makes progress.
     pub(super) fn start(model: &Model, cores: &[usize]) -> Result<Self, Fail> {
         let (mine, theirs) = cores.split_at(cores.len().div_ceil(2));
@@ -123,7 +124,7 @@ impl Sides {
         End::call(&self.device, &self.at, plan, self.events)
     }
 
-    /// Measures the time of an exchange.
+    /// Measures the latency of an operation.
     pub(super) fn latency(&self, op: Op, size: usize, pace: Pace) -> Result<Outcome, Fail> {
         let end = self.end(false, op, size)?;
         let (request, reply, parts) = match op {
@@ -156,7 +157,8 @@ impl Sides {
         Ok(outcome)
     }
 
-    /// Measures the bytes that go one way, with `outstanding` messages in progress.
+    /// Measures the throughput of an operation in one direction, with `outstanding` messages in
+    /// progress.
     pub(super) fn throughput(
         &self,
         op: Op,
@@ -173,7 +175,8 @@ impl Sides {
         Ok(outcome)
     }
 
-    /// Measures `product` in turns with `floor`. `figure` is the compared value.
+    /// Measures `product` in turns with `floor`. `figure` returns the value of a sample that is
+    /// compared.
     fn run<'l>(
         &'l self,
         mut product: impl FnMut(Duration) -> Result<Sample, Fail> + 'l,
@@ -204,7 +207,7 @@ impl Sides {
     }
 }
 
-/// Binds this thread, and the threads that it starts later, to these cores.
+/// Binds the calling thread, and the threads that it starts later, to these cores.
 fn run_on(cores: &[usize]) -> Result<(), Fail> {
     let mut set = CpuSet::new();
     for &core in cores {
@@ -219,10 +222,10 @@ fn run_on(cores: &[usize]) -> Result<(), Fail> {
 struct Flood {
     end: End,
     outstanding: u64,
-    /// Messages posted and completed.
+    /// Number of messages posted. The field `done` has the number completed.
     posted: u64,
     done: u64,
-    /// Number of the last Send for which the receiver has room.
+    /// Number of Sends that the receiver has allowed so far, counted from the first one.
     credit: u64,
     synced: bool,
 }
@@ -280,7 +283,7 @@ impl Flood {
         Ok(sample)
     }
 
-    /// Waits for one completion, and handles all that are there.
+    /// Waits for one completion, and handles all completions that are there.
     fn take(&mut self) -> Result<(), Fail> {
         let mut completion = self.end.next().ok_or_else(ended)?;
         loop {
@@ -300,8 +303,8 @@ impl Flood {
         }
     }
 
-    /// Waits until the peer has received everything: the peer answers a Read after it has placed
-    /// what was sent before.
+    /// Waits until the peer has received every message: the peer answers a Read after it has placed
+    /// the messages sent before.
     fn sync(&mut self) -> Result<(), Fail> {
         self.synced = false;
         let to = self.end.remote();
@@ -314,5 +317,5 @@ impl Flood {
     }
 }
 
-/// Id of the request that ends a round.
+/// Id of the RDMA Read that ends a round.
 const SYNC: u64 = 7;

@@ -13,12 +13,12 @@ use crate::out;
 use crate::perf::report::{Context, Report};
 use crate::process;
 
-/// Rounds of each figure.
+/// Number of rounds of each figure.
 const ROUNDS: u16 = 10;
-/// Writes in progress in the measurement of throughput.
+/// Number of RDMA Writes in progress in the measurement of throughput.
 const OUTSTANDING: u64 = 64;
 
-/// Returns the setups, each of which changes one thing against the first.
+/// Returns the setups of the table's rows, each of which changes one setting of the first.
 fn models() -> [Model; 8] {
     let wire = Wire { crc: Switch::On, markers: false, insecure_network: false };
     let base = Model { wire, threading: Threads::Caller, copies: CopyWays::One, events: false };
@@ -35,7 +35,7 @@ fn models() -> [Model; 8] {
     ]
 }
 
-/// Runs the command.
+/// Runs `sprat rdma table`.
 pub fn run(args: &Table) -> Result<(), Fail> {
     let mut report = Report::new(args.json.as_deref(), &Context::now(ROUNDS, args.seconds))?;
     let cores = process::cores();

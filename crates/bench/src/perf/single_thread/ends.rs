@@ -17,10 +17,10 @@ use crate::fail::Fail;
 use crate::perf::basic::key;
 use crate::perf::echo::{EchoService, failure};
 
-/// Objects to read.
+/// Number of objects that the test reads.
 pub(super) const OBJECTS: u64 = 100;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
-/// Memory for the objects, in bytes.
+/// The server's memory for objects, in bytes.
 const MEMORY: u64 = 64 << 20;
 
 fn locator(transport: &str, role: &str) -> String {
@@ -36,7 +36,7 @@ fn locator(transport: &str, role: &str) -> String {
     format!("{transport}:socket={},host={host},port=1", socket.display())
 }
 
-/// Calls `work`, and meanwhile `turn` again and again in another thread.
+/// Calls `work`, and calls `turn` again and again in another thread until `work` returns.
 fn meanwhile(mut turn: impl FnMut() + Send, work: impl FnOnce()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn failed(error: std::io::Error) -> Fail {
     Fail::new(format!("cannot measure a single thread: {error}"))
 }
 
-/// An echo server and its client.
+/// An echo server and its client, which one thread runs.
 pub(super) struct Echo {
     pub(super) server: Server<EchoService>,
     pub(super) client: Client,
@@ -65,7 +65,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Opens a client with this many sessions, each of which has answered.
+    /// Opens an echo server and a client with `sessions` sessions, each of which has answered.
     pub(super) fn open(size: usize, transport: &str, sessions: usize) -> Result<Self, Fail> {
         let mut server =
             Server::listen(&[&locator(transport, "echo")], EchoService).map_err(failed)?;
@@ -88,7 +88,8 @@ impl Echo {
     }
 }
 
-/// Opens a session that has answered. Under valgrind that may take longer than a session waits.
+/// Opens a session and waits for its first answer. It retries, since under valgrind this may take
+/// longer than a session waits.
 fn connect(
     client: &mut Client,
     at: &str,
@@ -108,7 +109,7 @@ fn connect(
     }
 }
 
-/// A cluster of one server, and its client.
+/// A cluster of one server, and its client, which one thread runs.
 pub(super) struct Cluster {
     pub(super) coordinator: Worker<Coordinator>,
     pub(super) server: Worker<Master>,

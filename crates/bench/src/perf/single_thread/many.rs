@@ -23,12 +23,12 @@ use crate::perf::basic::key;
 use crate::perf::echo::{EchoService, failure};
 use crate::perf::measure::Sample;
 
-/// Operations in progress.
+/// Number of operations in progress.
 const IN_PROGRESS: u64 = 64;
-/// Operations of one round, which ignores the time.
+/// The number of operations in one round of the benchmark; a round has no time limit.
 const OPERATIONS: u64 = 3200;
 
-/// Operations of one round.
+/// The progress of one round: the numbers of operations started and ended.
 #[derive(Default)]
 struct Progress {
     started: u64,
@@ -36,7 +36,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// The number of the next operation, if one may start now.
+    /// Returns the number of the next operation. `None` if no operation may start now.
     fn next(&mut self) -> Option<u64> {
         let free = self.started < OPERATIONS && self.started - self.ended < IN_PROGRESS;
         free.then(|| {
@@ -62,11 +62,11 @@ fn round(
     Ok(sample)
 }
 
-/// Echoes, many at a time.
+/// Echoes with many requests in progress, between an echo server and a client in one thread.
 pub(super) struct Echoes(Echo);
 
 impl Echoes {
-    /// Opens both ends.
+    /// Opens the echo server and its client.
     pub(super) fn open(size: usize, transport: &str) -> Result<Self, Fail> {
         let mut all = Self(Echo::open(size, transport, (IN_PROGRESS as usize).div_ceil(CHANNELS))?);
         // Buffers and tables grow in a round that is not counted.
@@ -79,7 +79,7 @@ impl Echoes {
         Ok(all)
     }
 
-    /// Runs one round.
+    /// Runs one round of echoes.
     pub(super) fn run(&mut self) -> Result<Sample, Fail> {
         let Echo { server, client, sessions, request, .. } = &mut self.0;
         round(request.len(), |progress| {
@@ -131,11 +131,11 @@ fn echo_ended(number: u64) {
     black_box((number, "echo"));
 }
 
-/// Reads, many at a time.
+/// Reads of objects, many in progress, from a cluster in the client's thread.
 pub(super) struct Reads(Cluster);
 
 impl Reads {
-    /// Opens both ends and fills the table.
+    /// Opens the cluster and its client, and fills the table.
     pub(super) fn open(size: usize, transport: &str) -> Result<Self, Fail> {
         let mut all = Self(Cluster::open(size, transport)?);
         // Buffers and tables grow, and sessions open, in a round that is not counted.
@@ -149,7 +149,7 @@ impl Reads {
         Ok(all)
     }
 
-    /// Runs one round.
+    /// Runs one round of reads.
     pub(super) fn run(&mut self) -> Result<Sample, Fail> {
         let Cluster { coordinator, server, store, table, size } = &mut self.0;
         round(*size, |progress| {

@@ -13,10 +13,10 @@ mod ends;
 mod many;
 mod one;
 
-/// Transports that need no kernel between two ends in one thread.
+/// Transports that move bytes between two ends in one thread without the kernel.
 const MEMORIES: [&str; 3] = ["fast+shm", "fast+memif", "fast+shmnet"];
 
-/// Runs the test.
+/// Runs the test `single-thread`.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench
         .report

@@ -1,4 +1,5 @@
-//! One operation in progress: [`one_echo`] and [`one_read`] are counted, both ends together.
+//! The measurement of one operation in progress. valgrind counts the instructions of [`one_echo`]
+//! and [`one_read`], which run both ends.
 
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use crate::perf::basic::key;
 use crate::perf::echo::failure;
 use crate::perf::measure::Sample;
 
-/// Operations of one round, which ignores the time.
+/// The number of operations in one round of the benchmark; a round has no time limit.
 const OPERATIONS: u64 = 1000;
-/// Reads between two turns of the coordinator, which renews the server's lease.
+/// Number of reads between two turns of the coordinator, which renews the server's lease.
 const COORDINATOR_EVERY: u64 = 16;
 
-/// Times [`OPERATIONS`] operations.
+/// Runs [`OPERATIONS`] operations and times each.
 fn times(bytes: usize, mut one: impl FnMut(u64) -> Result<(), Fail>) -> Result<Sample, Fail> {
     let (mut sample, clock) = (Sample::new(), Clock::new());
     let begin = clock.now();
@@ -32,16 +33,16 @@ fn times(bytes: usize, mut one: impl FnMut(u64) -> Result<(), Fail>) -> Result<S
     Ok(sample)
 }
 
-/// Echoes, one after the other.
+/// Echoes one after the other, between an echo server and a client in one thread.
 pub(super) struct Echoes(Echo);
 
 impl Echoes {
-    /// Opens both ends.
+    /// Opens the echo server and its client.
     pub(super) fn open(size: usize, transport: &str) -> Result<Self, Fail> {
         Echo::open(size, transport, 1).map(Self)
     }
 
-    /// Runs one round.
+    /// Runs one round of echoes.
     pub(super) fn run(&mut self) -> Result<Sample, Fail> {
         let Echo { server, client, sessions, request, reply } = &mut self.0;
         times(request.len(), |_| {
@@ -63,16 +64,16 @@ fn one_echo(
     client.call_meanwhile(session, request, TIMEOUT, reply, server).map_err(failure)
 }
 
-/// Reads, one after the other.
+/// Reads of objects one after the other, from a cluster in the client's thread.
 pub(super) struct Reads(Cluster);
 
 impl Reads {
-    /// Opens both ends and fills the table.
+    /// Opens the cluster and its client, and fills the table.
     pub(super) fn open(size: usize, transport: &str) -> Result<Self, Fail> {
         Cluster::open(size, transport).map(Self)
     }
 
-    /// Runs one round.
+    /// Runs one round of reads.
     pub(super) fn run(&mut self) -> Result<Sample, Fail> {
         let Cluster { coordinator, server, store, table, size } = &mut self.0;
         times(*size, |i| {

@@ -1,4 +1,5 @@
-//! A client that follows perftest's source, with our server, and the bytes of a real one.
+//! Runs a client that follows perftest's source against our server, and compares bytes with those
+//! of a real client.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -39,7 +40,7 @@ fn the_figures_are_those_of_the_last_result() {
     assert_eq!(figures, [10, 11]);
 }
 
-/// A client's side of one connection.
+/// The client's end of one connection to the server.
 struct End {
     queue: CompletionQueue,
     pair: QueuePair,
@@ -78,7 +79,7 @@ impl End {
         came
     }
 
-    /// Returns the answer to a Send.
+    /// Sends `octets` and returns the bytes of the answer.
     fn exchange(&self, octets: &[u8]) -> Vec<u8> {
         self.run(SendOp::Send, octets, Completed::Recv)
     }
@@ -89,7 +90,7 @@ impl End {
     }
 }
 
-/// Runs `client` with a device and the server's address. Returns the server's result.
+/// Runs `client` with a device and the address of a server. Returns the result of that server.
 fn served(client: impl FnOnce(&Device, SocketAddr)) -> Result<Served, Fail> {
     let device = Device::open(Options::default()).unwrap();
     let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -99,7 +100,7 @@ fn served(client: impl FnOnce(&Device, SocketAddr)) -> Result<Served, Fail> {
     server.join().unwrap()
 }
 
-/// Runs the start-up until the server sends the record of its memory.
+/// Runs the start-up of perftest's client until the server sends the record of its memory.
 fn start(device: &Device, at: SocketAddr) -> (End, End, Remote) {
     let control = End::call(device, at, 0);
     let version = b"6.20\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -168,7 +169,8 @@ fn a_test_that_breaks_a_rule_is_an_error() {
     );
 }
 
-/// Connections ended the server: one that only probed the port, and one that spoke HTTP.
+/// Serves a client after two connections that are no clients: one that only probes the port, and
+/// one that speaks HTTP. Such connections once ended the server.
 #[test]
 fn who_is_no_client_is_passed_over() {
     let served = served(|device, at| {
