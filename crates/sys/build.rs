@@ -1,4 +1,4 @@
-//! Compiles the C shim of the driver `dpdk`, with the feature of that name only.
+//! Compiles the C shim of the driver `dpdk` if the feature `dpdk` is on.
 
 fn main() {
     println!("cargo:rerun-if-changed=dpdk/shim.c");

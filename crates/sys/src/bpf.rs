@@ -25,27 +25,28 @@ const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// One instruction (`bpf_insn`).
+/// One instruction of an eBPF program (`bpf_insn`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Insn {
-    /// The opcode.
+    /// The opcode of the eBPF instruction.
     pub code: u8,
-    /// The destination register in the low half, the source register in the high half.
+    /// The registers of the eBPF instruction: the destination in the low half, the source in the
+    /// high half.
     pub registers: u8,
     /// The distance of a jump in instructions, or of an access in bytes.
     pub offset: i16,
-    /// The operand.
+    /// The immediate operand of the eBPF instruction.
     pub value: i32,
 }
 
-/// The place where a program runs on an interface: in the driver, or in the kernel behind any
+/// The place where an XDP program runs on an interface: in the driver, or in the kernel behind any
 /// driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// XDP_FLAGS_DRV_MODE.
+    /// The program runs in the driver (XDP_FLAGS_DRV_MODE).
     Native,
-    /// XDP_FLAGS_SKB_MODE.
+    /// The program runs in the kernel, behind any driver (XDP_FLAGS_SKB_MODE).
     Generic,
 }
 
@@ -58,7 +59,8 @@ impl Mode {
     }
 }
 
-/// The part of `union bpf_attr` that a command looks at, zeros behind it.
+/// The attributes of a bpf(2) command: the part of `union bpf_attr` that the command reads, and
+/// zeros behind it.
 #[repr(C, align(8))]
 struct Attr([u64; 16]);
 
@@ -67,7 +69,7 @@ impl Attr {
         Self([0; 16])
     }
 
-    /// Two numbers of four bytes in a row, the `n`th pair.
+    /// Sets two numbers of four bytes each, which fill the `n`th eight bytes of the attributes.
     fn pair(mut self, n: usize, first: u32, second: u32) -> Self {
         let (low, high) =
             if cfg!(target_endian = "little") { (first, second) } else { (second, first) };
@@ -75,16 +77,18 @@ impl Attr {
         self
     }
 
-    /// A number of eight bytes, the `n`th.
+    /// Sets the `n`th number of eight bytes of the attributes.
     fn word(mut self, n: usize, value: u64) -> Self {
         self.0[n] = value;
         self
     }
 }
 
+/// Makes the system call bpf(2) with a command and its attributes.
+///
 /// # Safety
-/// Whatever addresses are in `attr`, as the command understands it, point to memory that is as long
-/// as the command wants and lives during the call; a command that writes there must be allowed to.
+/// All addresses in `attr`, as the command understands it, point to memory that is as long as the
+/// command wants and lives during the call; a command that writes there must be allowed to.
 unsafe fn bpf(command: libc::c_long, attr: &mut Attr) -> io::Result<i32> {
     // SAFETY: `attr` is as long as said, and all zeros where it is not set; the rest is the
     // caller's promise.
@@ -92,8 +96,11 @@ unsafe fn bpf(command: libc::c_long, attr: &mut Attr) -> io::Result<i32> {
     i32::try_from(done).ok().filter(|n| *n >= 0).ok_or_else(io::Error::last_os_error)
 }
 
+/// Makes the system call bpf(2) with a command that returns a new file descriptor.
+///
 /// # Safety
-/// As for [`bpf`]; the command gives a new file descriptor.
+/// All addresses in `attr` must meet the conditions of [`bpf`]. The command must return a new file
+/// descriptor.
 unsafe fn bpf_fd(command: libc::c_long, mut attr: Attr) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise, passed on.
     let fd = unsafe { bpf(command, &mut attr)? };
@@ -101,14 +108,14 @@ unsafe fn bpf_fd(command: libc::c_long, mut attr: Attr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A map from queue numbers below `queues` to AF_XDP sockets.
+/// Makes a map from queue numbers below `queues` to AF_XDP sockets.
 pub fn socket_map(queues: u32) -> io::Result<OwnedFd> {
     let attr = Attr::zero().pair(0, XSKMAP, 4).pair(1, 4, queues);
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(MAP_CREATE, attr) }
 }
 
-/// A map from queue numbers below `queues` to programs.
+/// Makes a map from queue numbers below `queues` to programs.
 pub fn program_map(queues: u32) -> io::Result<OwnedFd> {
     let attr = Attr::zero().pair(0, PROG_ARRAY, 4).pair(1, 4, queues);
     // SAFETY: the command's attributes hold no addresses.
@@ -126,7 +133,7 @@ pub fn put(map: BorrowedFd<'_>, queue: u32, what: BorrowedFd<'_>) -> io::Result<
     unsafe { bpf(MAP_UPDATE, &mut attr) }.map(drop)
 }
 
-/// The first eight bytes, as they lie in memory.
+/// Returns the first eight bytes as a number that lies in memory as they do.
 fn word_of(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |eight| u64::from_le(u64::from_le_bytes(*eight)))
 }
@@ -161,13 +168,13 @@ pub fn attach(program: BorrowedFd<'_>, index: u32, mode: Mode) -> io::Result<Own
 
 // Objects of other processes by their numbers in the kernel; needs CAP_SYS_ADMIN.
 
-/// The program of that number.
+/// Opens the program with this number in the kernel.
 pub fn program_of(number: u32) -> io::Result<OwnedFd> {
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(PROG_BY_ID, Attr::zero().pair(0, number, 0)) }
 }
 
-/// The map of that number.
+/// Opens the map with this number in the kernel.
 pub fn map_of(number: u32) -> io::Result<OwnedFd> {
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(MAP_BY_ID, Attr::zero().pair(0, number, 0)) }
@@ -177,16 +184,18 @@ pub fn map_of(number: u32) -> io::Result<OwnedFd> {
 /// ones are zero.
 type Information = [u64; 32];
 
-/// The `n`th number of four bytes.
+/// Returns the `n`th number of four bytes of the kernel's information.
 fn number_at(info: &Information, n: usize) -> u32 {
     let word = info[n / 2];
     let low = n.is_multiple_of(2) == cfg!(target_endian = "little");
     if low { word as u32 } else { (word >> 32) as u32 }
 }
 
+/// Reads the kernel's information about a program, a map or a link.
+///
 /// # Safety
-/// Whatever addresses are in `info` point to memory that the kernel may write as much to as is said
-/// beside them.
+/// Each address in `info` points to memory that the kernel may write, as much of it as the number
+/// beside the address says.
 unsafe fn inform(fd: BorrowedFd<'_>, info: &mut Information) -> io::Result<()> {
     let attr =
         Attr::zero().pair(0, fd.as_raw_fd().cast_unsigned(), size_of::<Information>() as u32);
@@ -196,7 +205,8 @@ unsafe fn inform(fd: BorrowedFd<'_>, info: &mut Information) -> io::Result<()> {
     unsafe { bpf(INFO_BY_FD, &mut attr) }.map(drop)
 }
 
-/// The number of the map that a program of that name uses; none if it has another name, or no map.
+/// Returns the number of the map that `program` uses. `None` if the program's name is not `name`,
+/// or if it uses no map.
 pub fn table_of(program: BorrowedFd<'_>, name: [u8; 16]) -> io::Result<Option<u32>> {
     // `bpf_prog_info`: at 52 how many numbers of maps there is room for, at 56 where, at 64 the
     // name.
@@ -210,7 +220,7 @@ pub fn table_of(program: BorrowedFd<'_>, name: [u8; 16]) -> io::Result<Option<u3
     Ok((named && map != 0).then_some(map))
 }
 
-/// The link that holds the program of that number; none if there is none.
+/// Opens the link that holds the program of this number on an interface. `None` if no link does.
 pub fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
     let mut last = 0;
     loop {

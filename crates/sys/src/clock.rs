@@ -2,10 +2,11 @@
 //! asks the kernel elsewhere.
 //!
 //! The counter is a clock if it runs at one rate in every state of the processor (CPUID says so)
-//! and the kernel itself keeps time by it, which it stops doing when processors disagree. Its rate
-//! is measured once, over [`CALIBRATE_NS`], against the kernel's monotonic clock; the two then
-//! drift apart by a few millionths, which no protocol here minds. A machine that sleeps may come
-//! back with the counter at 0: one that is before its start is not asked again.
+//! and the kernel itself keeps time by it, which it stops doing when processors disagree. The first
+//! use of the clock measures the counter's rate over [`CALIBRATE_NS`], against the kernel's
+//! monotonic clock. The two then drift apart by a few millionths, which is small enough for every
+//! protocol here. A machine that slept may set its counter to 0. If a reading lies before the
+//! clock's start, the clock reads the kernel's time from then on.
 //!
 //! All instants of one process share one start. Those of two processes have nothing in common.
 
@@ -16,49 +17,54 @@ use rustix::time::{ClockId, clock_gettime};
 use sprat_proto::Instant;
 use sprat_proto::time::{MS, SECOND};
 
-/// The time for which the counter's rate is measured, at the first use of the clock in a process.
+/// The time for which the counter's rate is measured, at the first use of the clock in a process,
+/// in nanoseconds.
 const CALIBRATE_NS: u64 = 4 * MS;
 
 static CLOCK: OnceLock<Clock> = OnceLock::new();
-/// The least that the counter may show.
+/// The least value that a reading of the time stamp counter may have. A lower reading shows that
+/// the counter was set back.
 static FLOOR: AtomicU64 = AtomicU64::new(0);
 
-/// Nanoseconds since a start that this process's threads share.
+/// Returns the nanoseconds since a start that all threads of this process share.
 #[inline]
 #[must_use]
 pub fn now() -> Instant {
     Clock::new().now()
 }
 
-/// The time of day, in nanoseconds since 1970, to be shown and not to measure by.
+/// Returns the time of day in nanoseconds since 1970. It is for display; use [`now`] to measure.
 #[must_use]
 pub fn wall_ns() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     now.tv_sec.unsigned_abs() * SECOND + now.tv_nsec.unsigned_abs()
 }
 
-/// The clock, found out about once. Copy it where even that look costs too much.
+/// The clock of this process: the rate and the start of the time stamp counter. A copy saves
+/// [`now`]'s access to the shared clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// Zero: ask the kernel.
+    /// Nanoseconds per tick of the counter, times two to the power of [`SHIFT`]. Zero if the clock
+    /// asks the kernel instead.
     ns_per_tick_shifted: u64,
     start_ticks: u64,
     start_ns: u64,
     floor: &'static AtomicU64,
 }
 
-/// `ns_per_tick_shifted` is nanoseconds per tick times two to this.
+/// The power of two by which `ns_per_tick_shifted` is multiplied.
 const SHIFT: u32 = 32;
 
 impl Clock {
-    /// The clock of this process; measured at the first call, which then takes some milliseconds.
+    /// Returns the clock of this process. The first call measures the counter's rate, which takes
+    /// some milliseconds.
     #[inline]
     #[must_use]
     pub fn new() -> Self {
         *CLOCK.get_or_init(|| if ticks_are_a_clock() { Self::calibrate() } else { Self::kernel() })
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start of this process's clock.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
@@ -78,22 +84,24 @@ impl Clock {
         Instant::from_ns(kernel_ns().saturating_sub(self.start_ns))
     }
 
-    /// The counter is before its start: from now on the kernel is asked, whose time has gone on.
+    /// Stops all use of the counter, which has fallen below its start, and returns the kernel's
+    /// time. The kernel's time has gone on.
     #[cold]
     fn set_back(&self) -> Instant {
         self.floor.store(u64::MAX, Ordering::Relaxed);
         self.kernel_now()
     }
 
-    /// The counter itself, to compare readings of several processes of this machine: ticks since a
-    /// start that all of them share. Where the counter is no clock, the kernel's nanoseconds.
+    /// Returns the counter's reading in ticks, to compare readings of several processes of this
+    /// machine: all of them share its start. Where the counter is no clock, it returns the kernel's
+    /// nanoseconds.
     #[inline]
     #[must_use]
     pub fn ticks(&self) -> u64 {
         if self.ns_per_tick_shifted == 0 { kernel_ns() } else { ticks() }
     }
 
-    /// Nanoseconds of a tick.
+    /// Returns the nanoseconds of one tick of [`Clock::ticks`].
     #[must_use]
     pub fn tick_ns(&self) -> f64 {
         match self.ns_per_tick_shifted {
@@ -102,7 +110,7 @@ impl Clock {
         }
     }
 
-    /// True if reading it needs no help of the kernel.
+    /// True if the clock reads the processor's counter, which needs no system call.
     #[must_use]
     pub fn is_counter(&self) -> bool {
         self.ns_per_tick_shifted != 0
@@ -141,7 +149,8 @@ fn kernel_ns() -> u64 {
     t.tv_sec as u64 * SECOND + t.tv_nsec as u64
 }
 
-/// Both clocks at one moment: of several tries the one that took least.
+/// Reads the counter and the kernel's clock at one moment. Of several tries, it returns the one
+/// that took least.
 fn both() -> (u64, u64) {
     let mut best = (u64::MAX, 0, 0);
     for _ in 0..16 {
@@ -210,8 +219,8 @@ mod tests {
         assert!(passed + slack_ns >= k2.since(k1), "the counter runs slow");
     }
 
-    /// A machine that slept set its counter to 0. Time stood still then, and with it every timer,
-    /// for as long as the machine had run before.
+    /// Reads a clock whose counter was set back. A machine that slept set its counter to 0: time
+    /// stood still then, and every timer with it, for as long as the machine had run before.
     #[test]
     fn a_counter_that_is_set_back_is_not_asked_again() {
         static OURS: AtomicU64 = AtomicU64::new(u64::MAX - 1);

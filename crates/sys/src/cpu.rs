@@ -6,29 +6,30 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, sched_yield};
 use sprat_proto::Instant;
 use sprat_proto::time::US;
 
-/// Empty polls before the clock is read.
+/// Number of empty polls before [`Idle`] reads the clock.
 const SPINS: u32 = 16;
-/// The time of spinning before the processor is offered to others. It is a time and not a number of
-/// polls, because a poll takes from 20 ns (shared memory) to 2 µs (system calls for some sockets).
+/// The time of spinning before a waiting thread yields the processor to others. It is a time and
+/// not a number of polls, because a poll takes from 20 ns (shared memory) to 2 µs (system calls for
+/// some sockets).
 const SPIN_NS: u64 = 10 * US;
-/// The time without events before a sleep.
+/// The time without work after which a waiting thread sleeps.
 const SLEEP_AFTER_NS: u64 = 50 * US;
-/// The time without events before a sleep while a reply is awaited. Waking a sleeper takes 50 to
-/// 150 µs if the processor itself sleeps (an idle virtual one leaves its host). A caller of a
+/// The time without work after which a thread that awaits a reply sleeps. Waking a sleeper takes 50
+/// to 150 µs if the processor itself sleeps (an idle virtual one leaves its host). A caller of a
 /// sleeping server should not sleep too, or it pays twice.
 const SLEEP_AWAITED_AFTER_NS: u64 = 300 * US;
 
 /// The result of [`Idle::rest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
-    /// The loop paused or yielded: poll again.
+    /// The loop has paused or yielded, and polls again.
     Spun,
-    /// Nothing has happened for long: sleep until something does.
+    /// Nothing has happened for long: the caller should sleep until something does.
     Sleep,
 }
 
-/// The polling schedule of the whole product, the raw floors included: polls with a pause for 10
-/// µs, then yields, then, after 50 µs without work (300 µs while an answer is awaited), sleep.
+/// The polling schedule of Sprat and of its baselines: polls with a pause for 10 µs, then yields,
+/// then, after 50 µs without work (300 µs while an answer is awaited), sleep.
 ///
 /// It gives way early because client and server may have to share a core, and a process that spins
 /// on keeps its peer from answering.
@@ -39,20 +40,20 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// A schedule at its start.
+    /// Makes a polling schedule at its start.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// There was work: the schedule starts again.
+    /// Starts the polling schedule again, because the last poll found work.
     #[inline]
     pub fn worked(&mut self) {
         self.empty = 0;
     }
 
-    /// There was none: pauses or yields, or says that it is time to sleep. `awaited` says whether
-    /// an answer is under way; `now` is read only after a few polls.
+    /// Pauses or yields after a poll that found no work, or says that it is time to sleep.
+    /// `awaited` says whether an answer is under way; `now` is called only after a few polls.
     #[inline]
     pub fn rest(&mut self, awaited: bool, now: impl FnOnce() -> Instant) -> Rest {
         if self.empty < SPINS {
@@ -83,7 +84,7 @@ impl Idle {
     }
 }
 
-/// The processors that this thread may run on.
+/// Returns the processors that the calling thread may run on.
 ///
 /// # Errors
 /// The kernel refuses to say.
@@ -92,7 +93,7 @@ pub fn allowed() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Binds this thread to one processor.
+/// Binds the calling thread to one processor.
 ///
 /// # Errors
 /// `InvalidInput` if the processor does not exist or is not allowed.

@@ -7,15 +7,16 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Up to this length the instruction is the faster one.
+/// The greatest length at which the CPU's CRC32C instruction is faster than crc-fast.
 #[cfg(target_arch = "x86_64")]
 const SHORT: usize = 256;
-/// From this length on it may be a piece of a long message.
+/// The least length that may be a piece of a long message, for which [`long`] fetches the bytes
+/// behind it.
 #[cfg(target_arch = "x86_64")]
 const PIECE: usize = 1024;
 
-/// Continues a CRC32C: `crc` is the value so far (0 at the start), the result covers what came
-/// before and `bytes`.
+/// Continues a CRC32C over `bytes`: `crc` is the value so far (0 at the start), and the result
+/// covers the earlier bytes and `bytes`.
 #[must_use]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -27,7 +28,8 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     long(crc, bytes)
 }
 
-/// Of its own, so that short parts need no room for the state of a long one.
+/// Continues a CRC32C over many bytes by crc-fast. It is a function of its own, so that a short CRC
+/// needs no room on the stack for crc-fast's state.
 #[inline(never)]
 fn long(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -39,7 +41,7 @@ fn long(crc: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Asks for as many bytes behind `bytes` as it has, up to a page: a piece of a long message is
+/// Prefetches as many bytes behind `bytes` as it has, up to a page. A piece of a long message is
 /// followed by the next one, whose bytes may be in no cache.
 #[cfg(target_arch = "x86_64")]
 fn fetch_behind(bytes: &[u8]) {

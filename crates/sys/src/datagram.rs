@@ -16,9 +16,9 @@ use sprat_proto::datagrams::BURST;
 
 use crate::socket::{self, check};
 
-/// A socket address as the kernel has it: `sockaddr_in` and `sockaddr_in6` laid over each other
-/// (the port is big-endian in both; `word` is the IPv4 address in one and the flow label in the
-/// other).
+/// A socket address in the kernel's form: `sockaddr_in` and `sockaddr_in6` laid over each other.
+/// The port is big-endian in both; `word` is the IPv4 address in one and the flow label in the
+/// other.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Name {
@@ -35,7 +35,7 @@ const _: () =
     assert!(size_of::<Name>() == V6_LEN && align_of::<Name>() == align_of::<libc::sockaddr_in6>());
 
 impl Name {
-    /// The kernel's form of an address.
+    /// Makes the kernel's form of a socket address.
     #[must_use]
     pub fn new(addr: SocketAddr) -> Self {
         let port = addr.port().to_be_bytes();
@@ -53,8 +53,8 @@ impl Name {
         }
     }
 
-    /// The address; none if the kernel gave one of another family. The flow label is left out, so
-    /// that a peer has one address only.
+    /// Returns the socket address. `None` if the kernel's address is of a family other than IPv4
+    /// and IPv6. The flow label is left out, so that a peer has one address only.
     pub fn addr(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.port);
         match i32::from(self.family) {
@@ -86,24 +86,24 @@ struct Control<T> {
     value: T,
 }
 
-/// The result of one receive: the bytes are in the buffer with the same number.
+/// The result of one receive, whose bytes are in the buffer of the same number.
 #[derive(Clone, Copy, Default)]
 pub struct Received {
-    /// The datagram's bytes in the buffer.
+    /// The number of bytes in the buffer.
     pub len: usize,
     /// The datagram's sender.
     pub from: Name,
-    /// Bytes of each datagram but the last, if the kernel joined several.
+    /// Bytes of each datagram but the last, if the kernel joined several datagrams.
     pub segment: Option<usize>,
-    /// Something did not fit the buffer.
+    /// True if the datagram or its control messages did not fit the buffer.
     pub truncated: bool,
 }
 
-/// The most messages in one call.
+/// The most messages that one call of [`recv`] receives.
 pub const MAX_RECV: usize = 8;
 
-/// Receives one message into `buffer`. `named` asks for the sender's address, which a connected
-/// socket knows anyway.
+/// Receives one message into `buffer`. If `named`, the result has the sender's address, which a
+/// connected socket knows anyway.
 pub fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io::Result<Received> {
     let mut name = Name::default();
     let mut control = Control::<libc::c_int>::default();
@@ -125,7 +125,7 @@ pub fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io::Resul
 }
 
 /// Receives up to `out.len()` messages (at most [`MAX_RECV`]), the i-th into `buffer[i *
-/// stride..]`; returns how many.
+/// stride..]`. Returns the number of messages.
 pub fn recv(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -176,18 +176,18 @@ fn received(
     }
 }
 
-/// Datagrams of one length (the last may be shorter) to one peer.
+/// Datagrams of one length (the last may be shorter) to one peer, which one system call sends.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Whereto; not used by a connected socket.
+    /// The receiver's address. A connected socket does not use it.
     pub to: &'a Name,
-    /// The datagrams, end to end; each piece has whole ones.
+    /// The bytes of the datagrams, end to end. Each piece has whole datagrams.
     pub pieces: &'a [IoSlice<'a>],
-    /// Bytes of each datagram, if they are several.
+    /// Bytes of each datagram, if there are several.
     pub segment: Option<u16>,
 }
 
-/// Sends one datagram by the cheapest call.
+/// Sends one datagram, to `to` or to the peer of a connected socket.
 pub fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Result<()> {
     let (name, len) =
         to.map_or((ptr::null(), 0), |name| ((&raw const *name).cast(), name.len() as _));
@@ -199,8 +199,8 @@ pub fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Resu
     check(sent).map(drop)
 }
 
-/// Sends up to [`BURST`] items in one call and returns how many; an error concerns the first item.
-/// `named` is false for a connected socket.
+/// Sends up to [`BURST`] items in one call and returns how many it sent; an error concerns the
+/// first item. `named` is false for a connected socket, which needs no addresses.
 pub fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>], named: bool) -> io::Result<usize> {
     let mut controls = [Control::<u16>::default(); BURST];
     // SAFETY: `mmsghdr` is a plain C structure for which all zeros is a value.
@@ -233,12 +233,12 @@ pub fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>], named: bool) -> io::Resu
     check(sent as isize)
 }
 
-/// The kernel's `CMSG_LEN`.
+/// The length of a control message with a value of type `T`: the kernel's `CMSG_LEN`.
 const fn control_len<T>() -> usize {
     mem::offset_of!(Control<T>, value) + size_of::<T>()
 }
 
-/// Turns UDP_GRO on: one receive may then give several datagrams of one peer.
+/// Turns UDP_GRO on, so that one receive may return several datagrams of one peer.
 pub fn set_gro(fd: BorrowedFd<'_>) -> io::Result<()> {
     socket::set(fd, libc::SOL_UDP, libc::UDP_GRO, &1)
 }

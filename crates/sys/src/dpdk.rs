@@ -23,7 +23,7 @@ struct Mbuf {
     _opaque: [u8; 0],
 }
 
-/// The shim's `struct sprat_port`.
+/// An open port, as the C shim has it (`struct sprat_port`).
 #[repr(C)]
 struct Raw {
     mac: [u8; 6],
@@ -32,7 +32,7 @@ struct Raw {
     pool: *mut Mbuf,
 }
 
-/// The shim's `struct sprat_frame`.
+/// A received frame, as the C shim has it (`struct sprat_frame`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Frame {
@@ -53,13 +53,13 @@ unsafe extern "C" {
     fn sprat_dpdk_close(port: *mut Raw);
 }
 
-/// True once the environment was started, which is possible once in a process.
+/// True once DPDK's environment was started. A process can start it only once.
 static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// An open port with its pool of buffers.
+/// An open DPDK port with its pool of buffers.
 pub struct Port {
     raw: Raw,
-    /// Frames of the last burst, which DPDK gets back at the next one.
+    /// Frames of the last burst, which DPDK gets back before the next burst.
     burst: [Frame; BURST],
     count: usize,
     out: Vec<NonNull<Mbuf>>,
@@ -84,8 +84,8 @@ fn checked(code: c_int) -> io::Result<()> {
     if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(()) }
 }
 
-/// Locks the environment, and starts it if it was not. Ports are opened and closed one at a time,
-/// under this lock.
+/// Locks DPDK's environment, and starts it if it has not been started. Ports are opened and closed
+/// one at a time, under this lock.
 fn start(arguments: impl FnOnce() -> Vec<String>) -> io::Result<MutexGuard<'static, bool>> {
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if *started {
@@ -136,19 +136,19 @@ impl Port {
         Ok(Self { raw, burst: [none; BURST], count: 0, out, dropped: 0 })
     }
 
-    /// The port's hardware address.
+    /// Returns the port's hardware address.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         self.raw.mac
     }
 
-    /// The longest payload of a frame.
+    /// Returns the longest payload of the port's frames, in bytes.
     #[must_use]
     pub fn mtu(&self) -> u16 {
         self.raw.mtu
     }
 
-    /// Frames that arrived in several buffers and could not be joined.
+    /// Returns the number of frames that arrived in several buffers and could not be joined.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -162,7 +162,8 @@ impl Port {
         }
     }
 
-    /// Releases the last burst and receives the next one; returns its frames.
+    /// Gives the frames of the last burst back to DPDK and receives the next burst. Returns its
+    /// number of frames.
     #[inline]
     pub fn receive(&mut self) -> usize {
         self.release();
@@ -173,7 +174,7 @@ impl Port {
         self.count
     }
 
-    /// The bytes of frame `i` of the last burst, and whether the device has compared the
+    /// Returns the bytes of frame `i` of the last burst, and whether the device has verified the
     /// transport's checksum.
     ///
     /// # Panics
@@ -188,15 +189,15 @@ impl Port {
         (bytes, frame.checked != 0)
     }
 
-    /// Frames that were put and not sent.
+    /// Returns the number of frames that were put and not yet sent.
     #[inline]
     #[must_use]
     pub fn pending(&self) -> usize {
         self.out.len()
     }
 
-    /// Copies a frame into a buffer, for the next [`Port::send`]. False if no buffer is free, or
-    /// the frame is too long for one.
+    /// Copies a frame into a buffer, for the next [`Port::send`]. Returns false if no buffer is
+    /// free, or if the frame is too long for one.
     #[inline]
     #[must_use]
     pub fn put(&mut self, parts: &[&[u8]]) -> bool {
@@ -220,7 +221,7 @@ impl Port {
         true
     }
 
-    /// Sends pending frames; returns how many the device took.
+    /// Sends pending frames, and returns the number of frames that the device took.
     #[inline]
     pub fn send(&mut self) -> usize {
         let count = self.out.len().min(usize::from(u16::MAX)) as u16;

@@ -16,7 +16,8 @@ pub enum Presence {
     Up,
 }
 
-/// `ifreq`, as far as it is of use here: a name, and a number, flags or a pointer.
+/// The part of the kernel's `ifreq` that the requests here need: an interface's name, and a number,
+/// flags or a pointer.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
@@ -28,14 +29,16 @@ union Value {
     number: u32,
     flags: u16,
     ethtool: *mut u32,
-    /// The kernel's union is that long.
+    /// Makes the union as long as the kernel's.
     octets: [u64; 3],
 }
 
-/// The ethtool command that reads the carrier. The answer is in the second number.
+/// The ethtool command that reads whether an interface has a carrier. The second number of the
+/// answer says it.
 const GET_LINK: u32 = 10;
-/// The ethtool command that reads the numbers of queues (`ethtool_channels`). The answer is in the
-/// last four numbers of nine, those that receive, those that send, others, and those that do both.
+/// The ethtool command that reads the numbers of queues (`ethtool_channels`). The last four of the
+/// answer's nine numbers count the queues that receive, those that send, others, and those that do
+/// both.
 const GET_CHANNELS: u32 = 0x3c;
 
 fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io::Result<()> {
@@ -46,7 +49,7 @@ fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io
     check(done as isize).map(drop)
 }
 
-/// The state of the interface with that number.
+/// Returns the state of the interface with this number.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -59,7 +62,7 @@ pub fn presence(socket: BorrowedFd<'_>, index: u32) -> io::Result<Presence> {
     }
 }
 
-/// A request with the name of the interface of that number in it.
+/// Makes a request that has the name of the interface with this number.
 fn named(socket: BorrowedFd<'_>, index: u32) -> io::Result<Request> {
     let mut request = Request { name: [0; libc::IFNAMSIZ], value: Value { octets: [0; 3] } };
     request.value.number = index;
@@ -67,16 +70,16 @@ fn named(socket: BorrowedFd<'_>, index: u32) -> io::Result<Request> {
     Ok(request)
 }
 
-/// The queues that an interface uses.
+/// The numbers of an interface's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Queues {
-    /// Queues that receive.
+    /// Number of queues that receive.
     pub receive: u32,
-    /// Queues that send.
+    /// Number of queues that send.
     pub send: u32,
 }
 
-/// The queues that the interface with that number uses.
+/// Returns the numbers of queues that the interface with this number uses.
 ///
 /// # Errors
 /// Its driver does not answer.

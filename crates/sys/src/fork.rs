@@ -9,7 +9,7 @@ use std::panic::{self, AssertUnwindSafe};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
-/// A running copy; dropped, it is killed and waited for.
+/// A running forked copy of this process. Dropping the value kills the copy and waits for its end.
 #[derive(Debug)]
 pub struct Child {
     pid: Option<Pid>,
@@ -45,7 +45,8 @@ impl Child {
         }
     }
 
-    /// Sends it a signal; one that stops it has done so when this returns.
+    /// Sends the forked copy a signal. If the signal is SIGSTOP, the copy has stopped when the call
+    /// returns.
     ///
     /// # Errors
     /// The kernel refuses the signal.
@@ -58,7 +59,7 @@ impl Child {
         Ok(())
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the forked copy has ended by itself, and returns its status.
     pub fn wait(mut self) -> Option<WaitStatus> {
         self.pid.take().and_then(reap)
     }

@@ -1,4 +1,5 @@
-//! Sends from and receives into memory that others write meanwhile, in one system call.
+//! Sends from memory that peers and the program may write meanwhile, and receives into it, in one
+//! system call.
 //!
 //! No slice of registered memory may exist, because peers write it while the kernel reads it. The
 //! kernel gets plain addresses, as a C program passes them.
@@ -14,24 +15,24 @@ use std::ptr;
 
 use crate::memory::{Foreign, Region};
 
-/// The most pieces that one call sends.
+/// The most pieces of memory that one call sends.
 pub const PIECES: usize = 128;
 
 const NONE: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
-/// Bytes to send, where they lie.
+/// The place of bytes to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// A slice.
+    /// The bytes of a slice.
     Bytes(&'a [u8]),
-    /// `len` bytes from `offset` of a region.
+    /// The `len` bytes from `offset` of a region: `(region, offset, len)`.
     Region(&'a Region, usize, usize),
-    /// `len` bytes from `offset` of memory of the program.
+    /// The `len` bytes from `offset` of memory of the program: `(memory, offset, len)`.
     Foreign(&'a Foreign, usize, usize),
 }
 
 impl Source<'_> {
-    /// Bytes.
+    /// Returns the number of bytes to send.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -48,7 +49,8 @@ impl Source<'_> {
         self.len() == 0
     }
 
-    /// The address of the first byte; panics if the memory has fewer bytes.
+    /// Returns the address of the first byte. Panics if the memory has fewer bytes than the source
+    /// names.
     #[inline]
     fn address(&self) -> *mut u8 {
         match *self {
@@ -60,25 +62,26 @@ impl Source<'_> {
     }
 }
 
-/// Pieces of memory that one call sends, one behind the other.
+/// A list of pieces of memory that one call sends, one behind the other.
 #[derive(Debug)]
 pub struct Gather<'a> {
     pieces: [libc::iovec; PIECES],
     count: usize,
-    /// Bytes still to leave out.
+    /// Number of bytes that are still to be left out at the beginning of the list.
     skip: usize,
     borrowed: PhantomData<Source<'a>>,
 }
 
 impl<'a> Gather<'a> {
-    /// An empty list that leaves out the first `skip` bytes of what is added.
+    /// Makes an empty list of pieces that leaves out the first `skip` bytes of the pieces added to
+    /// it.
     #[inline]
     #[must_use]
     pub fn new(skip: usize) -> Self {
         Self { pieces: [NONE; PIECES], count: 0, skip, borrowed: PhantomData }
     }
 
-    /// Adds a piece. A list of [`PIECES`] pieces ignores further ones.
+    /// Adds a piece of memory to the list. A list of [`PIECES`] pieces ignores further ones.
     ///
     /// # Panics
     /// If the piece ends behind its memory.
@@ -94,7 +97,8 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Sends the pieces on a stream without blocking; returns how many bytes the stream took.
+    /// Sends the pieces on a stream without blocking. Returns the number of bytes that the stream
+    /// took.
     ///
     /// # Errors
     /// `WouldBlock`; `EFAULT` if memory of the program is gone; whatever ended the connection.
@@ -111,19 +115,19 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// The place that bytes are received to.
+/// The place that receives bytes from a stream.
 #[derive(Debug)]
 pub enum Target<'a> {
-    /// `len` bytes from `offset` of a region.
+    /// The `len` bytes from `offset` of a region: `(region, offset, len)`.
     Region(&'a Region, usize, usize),
-    /// `len` bytes from `offset` of memory of the program.
+    /// The `len` bytes from `offset` of memory of the program: `(memory, offset, len)`.
     Foreign(&'a Foreign, usize, usize),
-    /// Up to `len` bytes behind those of a vector, which has the capacity already.
+    /// Appends up to `len` bytes to a vector, which has the capacity already: `(vector, len)`.
     Append(&'a mut Vec<u8>, usize),
 }
 
-/// Receives from a stream into `target`, and what follows into `then`, without blocking; returns
-/// how many bytes came, 0 at the end of the stream.
+/// Receives from a stream into `target`, and the bytes behind those into `then`, without blocking.
+/// Returns the number of bytes received, 0 at the end of the stream.
 ///
 /// # Errors
 /// `WouldBlock`; `EFAULT` if memory of the program is gone or must not be written; whatever ended

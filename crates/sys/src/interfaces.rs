@@ -11,23 +11,23 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The prefix of device names; the interface's name follows.
+/// The prefix of the names of RDMA devices. The interface's name follows.
 const PREFIX: &str = "iw_";
-/// An MTU where none can be read: Ethernet's.
+/// The MTU of an interface that reports none: Ethernet's, in bytes.
 const ETHERNET_MTU: u32 = 1500;
 
-/// An IP interface.
+/// An IP interface of this machine, which stands for one RDMA device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
     /// The interface's name, `lo` or `eth0`.
     pub name: String,
-    /// The interface's number in the system.
+    /// The interface's number in the system (its index).
     pub index: u32,
-    /// The interface is up, and has a carrier.
+    /// True if the interface is up and has a carrier.
     pub up: bool,
-    /// The interface leads back to this machine.
+    /// True if the interface leads back to this machine.
     pub loopback: bool,
-    /// The longest packet, in bytes.
+    /// The interface's longest packet (MTU), in bytes.
     pub mtu: u32,
     /// The interface's rate in Mb/s, if it reports one.
     pub mbps: Option<u32>,
@@ -39,15 +39,15 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The name of its device: `iw_lo`.
+    /// Returns the name of the interface's RDMA device: `iw_lo` for `lo`.
     #[must_use]
     pub fn device(&self) -> String {
         format!("{PREFIX}{}", self.name)
     }
 
-    /// The device's number, which depends on its hardware address alone: the EUI-64 of that (RFC
-    /// 4291, appendix A), or, without an address, one that is marked as local and made of the
-    /// interface's number.
+    /// Returns the GUID of the interface's RDMA device, which depends on the hardware address
+    /// alone: its EUI-64 (RFC 4291, appendix A). Without an address, the GUID is marked as local
+    /// and has the interface's number.
     #[must_use]
     pub fn guid(&self) -> [u8; 8] {
         let [a, b, c, d, e, f] = self.mac;
@@ -58,7 +58,8 @@ impl Interface {
         [a ^ 0x02, b, c, 0xff, 0xfe, d, e, f]
     }
 
-    /// The addresses as verbs have them, 16 bytes each: an IPv4 address is `::ffff:a.b.c.d`.
+    /// Returns the interface's addresses as GIDs of verbs, 16 bytes each: an IPv4 address is
+    /// `::ffff:a.b.c.d`.
     pub fn gids(&self) -> impl Iterator<Item = [u8; 16]> + '_ {
         self.addresses.iter().map(|address| match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -67,7 +68,7 @@ impl Interface {
     }
 }
 
-/// All interfaces with an IP address, by their numbers.
+/// Returns all interfaces with an IP address, in the order of their numbers.
 ///
 /// # Errors
 /// The system does not list them.
@@ -141,7 +142,7 @@ enum Address {
     Mac([u8; 6]),
 }
 
-/// The address that a socket address of the list holds.
+/// Parses an address of the system's list: an IP address or a hardware address.
 fn address(at: *const libc::sockaddr) -> Option<Address> {
     // SAFETY: null, or an address of the list that `interfaces` walks, which lives.
     let family = unsafe { at.as_ref() }?.sa_family;

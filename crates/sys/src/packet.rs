@@ -29,27 +29,27 @@ pub const HEADER: usize = 32;
 /// The fields of a slot's `tpacket2_hdr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// `TP_STATUS_…` bits.
+    /// The status of the slot: `TP_STATUS_…` bits.
     pub status: u32,
     /// Bytes of the frame on the wire.
     pub len: usize,
     /// Bytes of the frame in the slot.
     pub kept: usize,
-    /// The place in the slot where the frame begins.
+    /// The offset in the slot at which the frame begins.
     pub mac: usize,
-    /// The time of arrival, in nanoseconds of the kernel's time of day.
+    /// The frame's time of arrival, in nanoseconds of the kernel's time of day.
     pub ns: u64,
 }
 
-/// A mapped receive ring.
+/// The mapped receive ring of an AF_PACKET socket.
 #[derive(Debug)]
 pub struct Ring {
     memory: Region,
     slot: usize,
     slots: usize,
-    /// The slot that is taken next.
+    /// The number of the slot that is taken next.
     next: usize,
-    /// The starts of the slots before it that were taken and not released.
+    /// Offsets of the slots that were taken and not yet released.
     held: Vec<usize>,
 }
 
@@ -75,13 +75,13 @@ impl Ring {
         Ok(Self { memory, slot, slots, next: 0, held: Vec::new() })
     }
 
-    /// Bytes of a slot.
+    /// Returns the bytes of a slot of the ring.
     #[must_use]
     pub fn slot(&self) -> usize {
         self.slot
     }
 
-    /// The slots that were taken and not released.
+    /// Returns the number of slots that were taken and not yet released.
     #[inline]
     #[must_use]
     pub fn held(&self) -> usize {
@@ -94,7 +94,7 @@ impl Ring {
         slot / per_block * BLOCK + slot % per_block * self.slot
     }
 
-    /// The status of the slot at `place`.
+    /// Returns the status of the slot at offset `place`.
     #[inline]
     fn status(&self, place: usize) -> u32 {
         self.memory.flag(place).load(Ordering::Acquire)
@@ -130,7 +130,7 @@ impl Ring {
         })
     }
 
-    /// The `n` bytes from `offset` of held slot `i`.
+    /// Returns the `n` bytes from `offset` of held slot `i`.
     ///
     /// # Panics
     /// If no such slot is held, or it ends before.

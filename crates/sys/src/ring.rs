@@ -9,24 +9,24 @@
 //! ```
 //!
 //! Records begin at multiples of 64 bytes and never wrap: a pad record fills the end. The tag is a
-//! function of the ring's secret and of the record's position, which grows for ever, so a word left
+//! function of the ring's secret and of the record's position, which grows for ever. So a word left
 //! from an earlier lap, or payload that lies where a word will be, is no record, and nothing is
 //! ever cleared. The producer writes the payload, then the word: one cache line both signals and
-//! carries a small message, and the consumer watches just the word at its own head. The consumer
-//! tells its head every eighth of a ring, and the producer looks at it only when its last copy says
-//! full.
+//! carries a small message, and the consumer polls only the word at its own head. The consumer
+//! publishes its head every eighth of a ring, and the producer reads it only when the ring is full
+//! by its last copy.
 //!
-//! What always holds, whatever the other side writes: no access outside the ring, no panic; a word
-//! is read once and its length checked before use; a payload is copied out before any code reads
-//! it; a head that cannot be, or a length that cannot be, makes the ring [`Broken`], for good.
+//! Always holds, whatever the other side writes: no access outside the ring, no panic. A word is
+//! read once and its length checked before use. A payload is copied out before any code reads it.
+//! An impossible head or length makes the ring [`Broken`] for good.
 //!
 //! **Sleeping.** A consumer that wants to sleep raises `sleeping`, has every processor pass a
-//! barrier ([`barrier()`]), and looks once more: either it sees the record, or the producer, which
-//! looks at `sleeping` after it has published, sees the flag. The barrier is on the sleeper's side
-//! alone; a producer pays for a plain load. Where the kernel has no such barrier, both sides use
-//! fences (`fenced`). A producer that waits for room does the same with `waiting` and the head.
-//! The side that finds a flag lowers it and wakes its owner, by means that are not the ring's
-//! business.
+//! barrier ([`barrier()`]), and reads its word once more. Either it sees the record, or the
+//! producer, which reads `sleeping` after each record that it publishes, sees the flag. The barrier
+//! is on the sleeper's side alone; a producer pays for a plain load. Where the kernel has no such
+//! barrier, both sides use fences (`fenced`). A producer that waits for room proceeds likewise with
+//! `waiting` and the head. The side that finds a flag lowers it and wakes its owner, by means
+//! outside the ring.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -45,29 +45,30 @@ mod tests;
 pub const MAX_PAYLOAD: usize = 65_536;
 /// Bytes of the control block before any ring's data.
 pub const CONTROL: usize = 256;
-/// The smallest ring, in bytes: what is free when all but the untold eighth has been read must hold
-/// the longest record and the longest pad.
+/// The smallest ring, in bytes. The consumer publishes its head every eighth of the ring; the other
+/// seven eighths must hold the longest record and the longest pad.
 pub const MIN_SIZE: usize = 1 << 18;
-/// The default size in bytes: large enough to keep both sides copying when messages of 64 KiB
-/// stream (a quarter of it halves that rate), small enough for the last-level cache. Small messages
-/// do not depend on it.
+/// The default size of a ring in bytes: large enough to keep both sides copying when messages of 64
+/// KiB stream (a quarter of it halves that rate), small enough for the last-level cache. Small
+/// messages do not depend on it.
 pub const DEFAULT_SIZE: usize = 1 << 20;
 /// The largest ring, in bytes.
 pub const MAX_SIZE: usize = 1 << 26;
 
 const LINE: usize = 64;
 const WORD: usize = 8;
-/// From the position of a record to its payload.
+/// The distance in bytes from the position of a record to its payload.
 const PAYLOAD: u64 = WORD as u64;
 const _: () = assert!(WORD + PaddedHeader::CAPACITY <= LINE);
 const HEAD: u64 = 0;
 const SLEEPING: u64 = 8;
 const WAITING: u64 = 128;
 const LEN_MASK: u64 = 0xFF_FFFF;
-/// The length field of a record that fills the rest of the ring.
+/// The length field of a pad, the record that fills the end of the ring.
 const PAD: u64 = LEN_MASK;
 
-/// The other side wrote what cannot be: this ring is of no use any more.
+/// The error of a ring whose other side wrote an impossible head or length. The ring is unusable
+/// from then on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the peer damaged the ring")]
 pub struct Broken;
@@ -75,13 +76,13 @@ pub struct Broken;
 /// The place of a ring in its region, and the parameters that both sides agreed on.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The memory.
+    /// The region that holds the ring.
     pub memory: Arc<Region>,
-    /// Offset of the control block: a multiple of 128.
+    /// Offset of the ring's control block in the region: a multiple of 128.
     pub control: usize,
-    /// Offset of the data: a multiple of 64.
+    /// Offset of the ring's data in the region: a multiple of 64.
     pub data: usize,
-    /// Bytes of data: a power of two, from [`MIN_SIZE`] to [`MAX_SIZE`].
+    /// Bytes of the ring's data: a power of two, from [`MIN_SIZE`] to [`MAX_SIZE`].
     pub size: usize,
     /// The secret of this ring's tags. It is random, so that no one can place a false record in a
     /// payload.
@@ -90,7 +91,7 @@ pub struct Place {
     pub fenced: bool,
 }
 
-/// One side's view of a ring.
+/// A shared-memory ring, as one of its two sides sees it.
 #[derive(Clone, Debug)]
 struct Ring {
     control: Window,
@@ -117,8 +118,8 @@ impl Ring {
         }
     }
 
-    /// The upper 40 bits of the word of a record at `position`. One bit is always set: a word of
-    /// fresh memory is none.
+    /// Returns the tag of a record at `position`: the upper 40 bits of its word. One bit is always
+    /// set, so that a word of fresh memory is no record.
     #[inline]
     fn tag(&self, position: u64) -> u64 {
         let x = (position ^ self.secret).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -126,8 +127,8 @@ impl Ring {
         (x & !LEN_MASK) | (LEN_MASK + 1)
     }
 
-    /// Orders this side's publishing store before it reads the other side's flag, as far as this
-    /// side has to.
+    /// Orders this side's publishing store before its next read of the other side's flag. Without
+    /// `fenced`, this side needs no fence.
     #[inline]
     fn order(&self) {
         if self.fenced {
@@ -137,7 +138,7 @@ impl Ring {
         }
     }
 
-    /// Lowers a flag of the control block if it is up; true if it was.
+    /// Lowers a flag of the ring's control block if it is up. Returns true if it was.
     #[inline(always)]
     fn take_flag(&self, flag: u64) -> bool {
         let flag = self.control.flag(flag);
@@ -145,7 +146,7 @@ impl Ring {
     }
 }
 
-/// Bytes of the ring that a payload of `len` bytes takes.
+/// Returns the bytes of the ring that a payload of `len` bytes takes.
 #[inline]
 const fn footprint(len: usize) -> usize {
     (WORD + len + LINE - 1) & !(LINE - 1)
@@ -154,31 +155,32 @@ const fn footprint(len: usize) -> usize {
 /// The result of [`Producer::push`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Push {
-    /// Published. If `wake`, the consumer sleeps or is about to, and must be woken.
+    /// The record is published. If `wake`, the consumer sleeps or is about to sleep, and must be
+    /// woken.
     Done {
-        /// This side has to wake the consumer.
+        /// True if the producer has to wake the consumer.
         wake: bool,
     },
-    /// No room now.
+    /// The ring has no room for the record now.
     Full,
 }
 
-/// The side that writes records.
+/// The side of a ring that writes records.
 #[derive(Debug)]
 pub struct Producer {
     ring: Ring,
-    /// Position of the next record.
+    /// Position of the next record that the producer writes.
     tail: u64,
-    /// The ring's tag.
+    /// The tag of the next record that the producer writes.
     tag: u64,
-    /// The consumer's head as last seen.
+    /// The consumer's head, as the producer last read it.
     head: u64,
-    /// The room that the last push lacked; zero if it was not refused.
+    /// The bytes that the last push lacked in the ring; zero if the push was not refused.
     lacking: u64,
 }
 
 impl Producer {
-    /// The producer of a fresh ring.
+    /// Makes the producer of a fresh ring.
     ///
     /// # Panics
     /// If the place is not as its fields demand.
@@ -213,7 +215,7 @@ impl Producer {
         Ok(self.done(len))
     }
 
-    /// Pushes a header and one part.
+    /// Publishes one record of a header and one part.
     ///
     /// # Errors
     /// The errors of [`Producer::push`].
@@ -233,7 +235,8 @@ impl Producer {
         Ok(self.done(len))
     }
 
-    /// Pushes a frame: `headers`, and `parts` of `len` bytes together behind them.
+    /// Publishes a frame as one record: `headers`, and behind them `parts`, which have `len` bytes
+    /// together.
     ///
     /// # Errors
     /// The errors of [`Producer::push`].
@@ -264,7 +267,8 @@ impl Producer {
         Ok(self.done(at))
     }
 
-    /// True if a record of `len` bytes has room at the tail, at which it then begins.
+    /// Makes sure that a record of `len` bytes fits at the producer's tail. Returns false if the
+    /// ring is full.
     #[inline(always)]
     fn has_place(&mut self, len: usize) -> Result<bool, Broken> {
         let take = footprint(len);
@@ -275,7 +279,7 @@ impl Producer {
         Ok(fits || self.make_room(len, take)?)
     }
 
-    /// The record at the tail is written.
+    /// Publishes the record whose payload of `len` bytes lies at the producer's tail.
     #[inline(always)]
     fn done(&mut self, len: usize) -> Push {
         self.publish(len as u64, footprint(len));
@@ -283,8 +287,8 @@ impl Producer {
         Push::Done { wake: self.ring.take_flag(SLEEPING) }
     }
 
-    /// Sees what the consumer has read, and fills the end of the ring if the record does not fit
-    /// there; false if there is no room for it.
+    /// Reads the consumer's head, and writes a pad if the record does not fit before the ring's
+    /// end. Returns false if the ring has no room for the record.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, len: usize, take: usize) -> Result<bool, Broken> {
@@ -300,7 +304,7 @@ impl Producer {
         Ok(true)
     }
 
-    /// Makes what was written at the tail a record, and goes on behind it.
+    /// Writes the word that makes the bytes at the tail a record, and moves the tail behind it.
     #[inline(always)]
     fn publish(&mut self, len: u64, take: usize) {
         let word = self.tag | len;
@@ -310,7 +314,7 @@ impl Producer {
         self.tag = self.ring.tag(self.tail);
     }
 
-    /// True if `need` bytes are free at the tail.
+    /// True if `need` bytes are free at the producer's tail.
     fn room(&mut self, need: u64) -> Result<bool, Broken> {
         let size = self.ring.data.size() as u64;
         if self.tail + need > self.head + size {
@@ -325,52 +329,53 @@ impl Producer {
         Ok(fits)
     }
 
-    /// Publishes a record of a length that nothing bounds, for tests of the other side.
+    /// Publishes a record with any length, for tests of the consumer.
     #[doc(hidden)]
     pub fn forge(&mut self, len: u64) {
         self.publish(len, 0);
     }
 
-    /// True if the last push was refused.
+    /// True if the ring had no room for the producer's last push.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.lacking > 0
     }
 
-    /// Asks to be woken when there is room. Then comes [`barrier()`], then [`Producer::has_room`].
+    /// Asks the consumer to wake the producer when the ring has room. The caller then calls
+    /// [`barrier()`] and [`Producer::has_room`].
     pub fn arm(&self) {
         self.ring.control.flag(WAITING).store(1, Ordering::Relaxed);
         self.ring.order();
     }
 
-    /// True if what the last push lacked has become free (or the ring is broken, which the next
-    /// push will tell).
+    /// True if the ring now has the room that the last push lacked. It is also true if the ring is
+    /// broken, which the next push reports.
     pub fn has_room(&mut self) -> bool {
         self.room(self.lacking).unwrap_or(true)
     }
 
-    /// No more need to be woken.
+    /// Withdraws the producer's request to be woken.
     pub fn disarm(&self) {
         self.ring.control.flag(WAITING).store(0, Ordering::Relaxed);
     }
 }
 
-/// The side that reads records.
+/// The side of a ring that reads records.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Ring,
-    /// Position of the next record.
+    /// Position of the next record that the consumer reads.
     head: u64,
-    /// The head that the producer has read.
+    /// The head that the consumer last published to the producer.
     told: u64,
-    /// The tag that the next record will have.
+    /// The tag that the next record must have.
     expect: u64,
-    /// The producer waits for the published room, and must be woken.
+    /// True if the producer waited for room that the consumer has published, and must be woken.
     wake: bool,
 }
 
 impl Consumer {
-    /// The consumer of a fresh ring.
+    /// Makes the consumer of a fresh ring.
     ///
     /// # Panics
     /// If the place is not as its fields demand.
@@ -381,13 +386,13 @@ impl Consumer {
         Self { ring, head: 0, told: 0, expect, wake: false }
     }
 
-    /// The word at the head, read once.
+    /// Returns the word at the consumer's head. It reads the word once.
     #[inline]
     fn word(&self) -> u64 {
         self.ring.data.word(self.head).load(Ordering::Acquire)
     }
 
-    /// True if there is a record (or something as urgent: damage).
+    /// True if there is a record to read, intact or broken; the next read reports a broken one.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -395,7 +400,7 @@ impl Consumer {
     }
 
     /// Copies the next record to the start of `into`, which must hold [`MAX_PAYLOAD`] bytes, and
-    /// returns its length; `None` if there is none.
+    /// returns its length. `None` if there is no record.
     ///
     /// # Errors
     /// [`Broken`] if its length cannot be.
@@ -416,7 +421,8 @@ impl Consumer {
         Ok(Some(len))
     }
 
-    /// The record at the head has a length that no message has: goes on behind it if it is a pad.
+    /// Handles a record at the head whose length no message has: skips it if it is a pad, and reads
+    /// the next record.
     #[cold]
     #[inline(never)]
     fn pop_odd(&mut self, len: usize, into: &mut [u8]) -> Result<Option<usize>, Broken> {
@@ -439,7 +445,7 @@ impl Consumer {
         }
     }
 
-    /// Tells the producer how far the ring is read.
+    /// Publishes the consumer's head to the producer.
     #[cold]
     #[inline(never)]
     fn tell(&mut self) {
@@ -449,19 +455,21 @@ impl Consumer {
         self.wake |= self.ring.take_flag(WAITING);
     }
 
-    /// True once if the producer waits for room that it has been given: it must be woken.
+    /// Returns true once if the producer waited for room that the consumer has published: it must
+    /// be woken.
     #[inline]
     pub fn take_wake(&mut self) -> bool {
         core::mem::take(&mut self.wake)
     }
 
-    /// Asks to be woken at the next record. Then comes [`barrier()`], then [`Consumer::is_ready`].
+    /// Asks the producer to wake the consumer at the next record. The caller then calls
+    /// [`barrier()`] and [`Consumer::is_ready`].
     pub fn arm(&self) {
         self.ring.control.flag(SLEEPING).store(1, Ordering::Relaxed);
         self.ring.order();
     }
 
-    /// No more need to be woken.
+    /// Withdraws the consumer's request to be woken.
     pub fn disarm(&self) {
         self.ring.control.flag(SLEEPING).store(0, Ordering::Relaxed);
     }
@@ -470,8 +478,8 @@ impl Consumer {
 pub use barrier::{barrier, has_barrier};
 
 mod barrier {
-    //! The sleeper's half of the handshake: a barrier on every processor that runs a thread of a
-    //! registered process.
+    //! The sleeping side's half of the ring's wake handshake: a barrier on every processor that
+    //! runs a thread of a registered process.
 
     use std::sync::OnceLock;
     use std::sync::atomic::{Ordering, fence};
@@ -480,8 +488,8 @@ mod barrier {
 
     static REGISTERED: OnceLock<bool> = OnceLock::new();
 
-    /// True if this process can issue [`barrier()`] and takes part in those of others; registers it
-    /// on the first call.
+    /// True if this process can issue [`barrier()`] and takes part in the barriers of other
+    /// processes. The first call registers it.
     pub fn has_barrier() -> bool {
         *REGISTERED.get_or_init(|| {
             membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED)
@@ -489,9 +497,10 @@ mod barrier {
         })
     }
 
-    /// After this call, every process that registered for barriers has either not yet read the
-    /// flags that this one has set, or all its earlier stores are visible here. Rings with a side
-    /// that did not register (`fenced`) have fences of their own.
+    /// Issues a barrier on every processor that runs a registered process. After it, each such
+    /// process has either not yet read the flags that this one has set, or all its earlier stores
+    /// are visible here. Rings with a side that did not register (`fenced`) have fences of their
+    /// own.
     pub fn barrier() {
         fence(Ordering::SeqCst);
         if has_barrier() {

@@ -1,4 +1,4 @@
-//! Signals of the calling thread.
+//! Blocks signals for the calling thread.
 
 use std::ptr;
 

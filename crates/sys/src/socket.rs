@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-/// A raw socket of `family` that neither blocks nor survives exec.
+/// Opens a raw socket of `family` that is non-blocking and closed on exec.
 pub fn raw(family: libc::c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
@@ -26,7 +26,7 @@ pub fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> {
     check(done as isize).map(drop)
 }
 
-/// Sets a socket option.
+/// Sets a socket option to a value that is a plain C structure.
 pub fn set<V: Plain>(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
@@ -57,9 +57,9 @@ pub fn get<V: Plain>(
     check(done as isize).map(drop)
 }
 
-/// The process at the other end of a Unix socket: its number in this process's pid namespace, 0 if
-/// it has none there, and its user. (rustix has this too, but takes the number for one that is
-/// never 0.)
+/// Returns the ids of the process at the other end of a Unix socket: its process id in this
+/// process's pid namespace, 0 if it has none there, and its user id. (rustix has this too, but
+/// takes the number for one that is never 0.)
 ///
 /// # Errors
 /// The socket is not of that kind.
@@ -70,7 +70,7 @@ pub fn peer_ids(fd: BorrowedFd<'_>) -> io::Result<(libc::pid_t, libc::uid_t)> {
     Ok((ids[0], ids[1].cast_unsigned()))
 }
 
-/// A pidfd of the process at the other end of a Unix socket, closed on exec.
+/// Returns a pidfd of the process at the other end of a Unix socket. It is closed on exec.
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 6.5.
@@ -81,22 +81,22 @@ pub fn peer_pidfd(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
-/// One instruction of a classic filter program (`sock_filter`): an opcode, how far to jump if its
-/// test holds and if not, and a number.
+/// One instruction of a classic filter program (`sock_filter`): an opcode, two distances of jumps,
+/// and an operand.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// The opcode.
+    /// The opcode of the filter instruction.
     pub code: u16,
-    /// Instructions to skip if the test holds.
+    /// Number of instructions to skip if the instruction's test holds.
     pub yes: u8,
-    /// Instructions to skip if it does not.
+    /// Number of instructions to skip if the instruction's test does not hold.
     pub no: u8,
-    /// The operand.
+    /// The operand of the filter instruction.
     pub k: u32,
 }
 
-/// Gives a socket its filter program.
+/// Attaches a classic filter program to a socket.
 pub fn set_filter(fd: BorrowedFd<'_>, program: &[Op]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let header = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
@@ -115,7 +115,8 @@ pub fn set_filter(fd: BorrowedFd<'_>, program: &[Op]) -> io::Result<()> {
     check(done as isize).map(drop)
 }
 
-/// Makes of a fresh /dev/net/tun a tap interface called `name`, or joins the one that exists.
+/// Makes `fd`, a fresh /dev/net/tun, a tap interface called `name`, or joins the interface of that
+/// name.
 pub fn make_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     if name.len() >= libc::IFNAMSIZ || name.is_empty() || name.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -133,7 +134,8 @@ pub fn make_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     check(done as isize).map(drop)
 }
 
-/// Lets a tap's frames come with checksums and segments left to us; segments of UDP too if `udp`.
+/// Lets the kernel pass on frames of a tap without their checksums and unsegmented; segments of UDP
+/// too if `udp`.
 pub fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
     // linux/if_tun.h: TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6; TUN_F_USO4, TUN_F_USO6.
     let flags: libc::c_ulong = if udp { 0x67 } else { 0x07 };
@@ -142,8 +144,8 @@ pub fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
     check(done as isize).map(drop)
 }
 
-/// Plain C structures of numbers: no pointers, no padding that matters, every pattern of bits a
-/// value.
+/// A plain C structure of numbers: it has no pointers and no padding that matters, and every
+/// pattern of bits is a value.
 ///
 /// # Safety
 /// The type must be just that.
@@ -164,7 +166,7 @@ unsafe impl Plain for libc::tpacket_req {}
 // SAFETY: numbers and an array of bytes.
 unsafe impl Plain for libc::packet_mreq {}
 
-/// The result of a system call: a count, or −1 with the cause in `errno`.
+/// Turns the result of a system call into a count, or −1 into the error in `errno`.
 ///
 /// # Errors
 /// The call has failed.

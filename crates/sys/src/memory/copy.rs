@@ -1,11 +1,12 @@
-//! Copying to and from memory that another process may be writing at the same moment.
+//! Copies to and from memory that another process may be writing at the same moment.
 //!
-//! The compiler must neither split, repeat nor drop such an access, and must not reason from what
-//! it read before: so the moves are inline assembly, opaque to it. A byte may be moved twice where
-//! two moves overlap (the tail of a block); the private copy then holds one of the values, and only
-//! that copy is ever looked at.
+//! The compiler must neither split, repeat nor drop such an access, and must not reason from an
+//! earlier read. So the moves are inline assembly, opaque to it. A byte may be moved twice where
+//! two moves overlap (the tail of a block); the private copy then holds one of the values, and the
+//! callers read only that copy.
 
-/// From this length on one `rep movsb` is as fast as a loop of vector moves, or faster.
+/// The least length in bytes at which one `rep movsb` is at least as fast as a loop of vector
+/// moves.
 #[cfg(target_arch = "x86_64")]
 const REP_FROM: usize = 1024;
 
@@ -45,7 +46,7 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
     }
 }
 
-/// Fewer than 16 bytes.
+/// Copies `n` bytes, fewer than 16, from `src` to `dst`.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -69,8 +70,10 @@ unsafe fn copy_few(dst: *mut u8, src: *const u8, n: usize) {
     }
 }
 
+/// Copies `n` bytes from `src` to `dst` by `rep movsb`.
+///
 /// # Safety
-/// As for [`copy`].
+/// The conditions are those of [`copy`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn rep(dst: *mut u8, src: *const u8, n: usize) {
@@ -85,8 +88,10 @@ unsafe fn rep(dst: *mut u8, src: *const u8, n: usize) {
     }
 }
 
+/// Copies 64 bytes from `src` to `dst`.
+///
 /// # Safety
-/// As for [`copy`] with 64 bytes.
+/// The conditions are those of [`copy`] with 64 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn move64(dst: *mut u8, src: *const u8) {
@@ -105,8 +110,10 @@ unsafe fn move64(dst: *mut u8, src: *const u8) {
     }
 }
 
+/// Copies 16 bytes from `src` to `dst`.
+///
 /// # Safety
-/// As for [`copy`] with 16 bytes.
+/// The conditions are those of [`copy`] with 16 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn move16(dst: *mut u8, src: *const u8) {
@@ -121,8 +128,10 @@ unsafe fn move16(dst: *mut u8, src: *const u8) {
     }
 }
 
+/// Copies 8 bytes from `src` to `dst`.
+///
 /// # Safety
-/// As for [`copy`] with 8 bytes.
+/// The conditions are those of [`copy`] with 8 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn move8(dst: *mut u8, src: *const u8) {
@@ -136,8 +145,10 @@ unsafe fn move8(dst: *mut u8, src: *const u8) {
     }
 }
 
+/// Copies 4 bytes from `src` to `dst`.
+///
 /// # Safety
-/// As for [`copy`] with 4 bytes.
+/// The conditions are those of [`copy`] with 4 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn move4(dst: *mut u8, src: *const u8) {

@@ -1,9 +1,10 @@
 //! Memory that belongs to the program: an address and a length, of which no reference is ever made.
 //!
-//! The program may change its protection or unmap it at any time, registered or not. So it is
-//! reached by copies that may fail ([`guard`]), and the kernel checks addresses that it gets.
+//! The program may change the memory's protection or unmap it at any time, registered or not. So
+//! the code accesses it by copies that may fail ([`guard`]), or by system calls, in which the
+//! kernel checks the addresses.
 //!
-//! Not here: which peers may reach it (`rdma`).
+//! Not here: which peers may access the memory (`rdma`).
 
 use std::io;
 
@@ -28,8 +29,8 @@ unsafe impl Send for Foreign {}
 unsafe impl Sync for Foreign {}
 
 impl Foreign {
-    /// The memory of `len` bytes at `base`. All of it is populated, for writing too if `writable`,
-    /// as hardware pins it.
+    /// Takes the `len` bytes of the program's memory at `base`. All pages are populated, for
+    /// writing too if `writable`, as hardware pins them.
     ///
     /// # Errors
     /// `EFAULT` if part of it is not mapped, or not writable although `writable`; `EINVAL` if it
@@ -43,7 +44,8 @@ impl Foreign {
         Ok(Self { base, len, writable })
     }
 
-    /// Populates the memory of `len` bytes at `base`, whose bytes stay as they are.
+    /// Populates the `len` bytes of the program's memory at `base`, whose contents stay as they
+    /// are.
     fn check(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
         let sound =
             len > 0 && isize::try_from(len).is_ok() && base.addr().checked_add(len).is_some();
@@ -59,26 +61,26 @@ impl Foreign {
         self.len
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the memory's first byte.
     #[must_use]
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// True if it may be written.
+    /// True if the memory may be written.
     #[inline]
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// True if the range has no bytes.
+    /// True if the memory has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of `offset`, from which `n` bytes lie within, for the kernel.
+    /// Returns the address of the byte at `offset` for a system call on `n` bytes.
     ///
     /// # Panics
     /// If they do not.
@@ -92,7 +94,7 @@ impl Foreign {
         self.base.wrapping_add(offset)
     }
 
-    /// Looks whether `n` bytes can be read.
+    /// Checks that the `n` bytes at `offset` can be read.
     ///
     /// # Errors
     /// [`Gone`].
@@ -104,7 +106,7 @@ impl Foreign {
         })
     }
 
-    /// Copies `bytes` there, in ascending order.
+    /// Copies `bytes` into the memory at `offset`, in ascending order.
     ///
     /// # Errors
     /// [`Gone`], also if it may not be written; some bytes may have been copied.
@@ -119,7 +121,7 @@ impl Foreign {
         unsafe { guard::write(to, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from the memory at `offset` into `bytes`.
     ///
     /// # Errors
     /// [`Gone`]; some may have been copied.
@@ -130,7 +132,7 @@ impl Foreign {
         unsafe { guard::read(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Appends a copy of `n` bytes to `bytes`.
+    /// Appends a copy of the memory's `n` bytes at `offset` to `bytes`.
     ///
     /// # Errors
     /// [`Gone`]; nothing was appended.
@@ -146,7 +148,8 @@ impl Foreign {
         Ok(())
     }
 
-    /// Appends a copy of `n` bytes to `bytes`; returns the CRC32C `crc` extended over the copy.
+    /// Appends a copy of the memory's `n` bytes at `offset` to `bytes`. Returns the CRC32C `crc`
+    /// extended over the copy.
     ///
     /// # Errors
     /// [`Gone`]; nothing was appended.
@@ -170,8 +173,8 @@ impl Foreign {
         }
     }
 
-    /// Replaces the eight bytes at `offset`, a number in the machine's byte order, by what `change`
-    /// makes of it; returns what was there.
+    /// Replaces the eight bytes at `offset`, a number in the machine's byte order, by the result of
+    /// `change`. Returns the old number.
     ///
     /// # Errors
     /// [`Gone`], also if their address is no multiple of eight or they may not be written; nothing
@@ -186,7 +189,7 @@ impl Foreign {
     }
 }
 
-/// Makes every page present, and writable if asked.
+/// Makes every page of the memory present, and writable if `writable`.
 fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
     let skip = base.addr() % rustix::param::page_size();
     let advice = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
@@ -214,7 +217,7 @@ fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
     Ok(touched.map_err(|Gone| Errno::FAULT)?)
 }
 
-/// The addresses of the pages that `n` bytes at `first` lie in.
+/// Returns the addresses of the pages that hold the `n` bytes at `first`.
 fn pages(first: *mut u8, n: usize) -> impl Iterator<Item = *mut u8> {
     let page = rustix::param::page_size();
     let skip = first.addr() % page;

@@ -7,15 +7,15 @@
 //!   Kernel    process_vm_readv and process_vm_writev on this very process, which return EFAULT
 //! ```
 //!
-//! The handler is put in front of whatever handled the two signals before, and hands on to that
-//! every fault that is not one of the routine's. [`look`] does it at the first registration. A
-//! program that installs a handler of its own later replaces ours: [`look`], called whenever
-//! something is registered or made, finds that, and from then on the kernel copies. The kernel
-//! copies too for a thread that blocks one of these signals when it first comes here, since a fault
-//! would then end the process. Not covered is a program that replaces the handler, or blocks the
-//! signals in a thread that has copied before, and then takes memory away that is used still, with
-//! nothing made or registered in between: its own handler gets that fault. Where a sandbox forbids
-//! those two calls, what the kernel has to copy is an error of the copy.
+//! Our handler of SIGSEGV and SIGBUS replaces the program's, and passes on to it every fault that
+//! is not the routine's. [`look`] installs it at the first registration. A program that installs a
+//! handler later replaces ours: [`look`], called at each registration, finds that, and from then on
+//! the kernel copies. The kernel also copies for a thread that blocks one of these signals when it
+//! first copies, since a fault would then end the process. One case is not covered: a program
+//! replaces the handler, or blocks the signals in a thread that has copied before, and then unmaps
+//! memory that is still in use, without a registration in between. The program's own handler then
+//! gets the fault. Where a sandbox forbids the two system calls, every copy that the kernel has to
+//! make fails.
 //!
 //! Always holds: bytes are written in ascending order, the last sixteen after all others, so that
 //! a reader of the last one sees the others too.
@@ -31,7 +31,7 @@ pub(super) mod routine;
 #[cfg(test)]
 mod tests;
 
-/// Machines without the routine: the kernel copies.
+/// The handler of machines without the copy routine: it is never installed, and the kernel copies.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod handler {
     pub(super) fn is_ours() -> bool {
@@ -40,6 +40,8 @@ mod handler {
 }
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod routine {
+    /// Fails, since this machine has no copy routine.
+    ///
     /// # Safety
     /// None is needed: it does nothing.
     pub(super) unsafe fn copy(
@@ -49,6 +51,8 @@ mod routine {
     ) -> Result<(), super::Gone> {
         Err(super::Gone)
     }
+    /// Fails, since this machine has no copy routine.
+    ///
     /// # Safety
     /// None is needed: it does nothing.
     pub(super) unsafe fn swap(
@@ -60,7 +64,8 @@ mod routine {
     }
 }
 
-/// The memory is not mapped (any more), is behind its file's end, or must not be written.
+/// The error of a copy whose memory is not mapped any more, lies behind its file's end, or must not
+/// be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gone;
 
@@ -70,10 +75,10 @@ impl From<Gone> for sprat_proto::rdma::Unmapped {
     }
 }
 
-/// Our handler is the one that the kernel calls.
+/// True if the kernel calls our handler for SIGSEGV and SIGBUS.
 static HANDLED: AtomicBool = AtomicBool::new(false);
 
-/// The signals that a thread blocks, as far as they were checked.
+/// Says whether a thread blocks SIGSEGV or SIGBUS, as far as that was checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mask {
     Unknown,
@@ -85,13 +90,13 @@ thread_local! {
     static MASK: Cell<Mask> = const { Cell::new(Mask::Unknown) };
 }
 
-/// Looks which way copies can go now: to be called before memory is used for the first time, and
-/// now and then.
+/// Checks whether the kernel still calls our handler, which decides how copies are made. Callers
+/// call it before they use memory for the first time, and each time that they register some.
 pub fn look() {
     HANDLED.store(handler::is_ours(), Ordering::Relaxed);
 }
 
-/// This thread may use the routine now.
+/// True if this thread may copy by the routine now; otherwise the kernel copies.
 #[inline]
 pub(super) fn by_routine() -> bool {
     HANDLED.load(Ordering::Relaxed)
@@ -189,7 +194,7 @@ pub(super) unsafe fn atomic(at: *mut u64, change: &mut dyn FnMut(u64) -> u64) ->
 }
 
 /// Checks that a page can be read, and written if `writable`, for kernels that cannot check a whole
-/// range. Changes nothing.
+/// range. The page's bytes stay as they are.
 ///
 /// # Errors
 /// [`Gone`].
@@ -208,7 +213,7 @@ pub(super) unsafe fn touch(at: *mut u8, writable: bool) -> Result<(), Gone> {
     Ok(())
 }
 
-/// Calls `copy` with what is done and what is left until all is done.
+/// Calls `copy` with the number of bytes copied and the number left, until all `n` are copied.
 fn whole(n: usize, mut copy: impl FnMut(usize, usize) -> isize) -> Result<(), Gone> {
     let mut done = 0;
     while done < n {

@@ -18,12 +18,12 @@ use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Blocks from this size on are mapped: above what messages usually take, so that buffers that come
-/// and go are not.
+/// Size in bytes from which the allocator maps a block. It lies above the usual size of messages,
+/// so that buffers that come and go are not mapped each time.
 pub const LARGE: usize = 4 << 20;
 const HUGE: usize = 2 << 20;
 
-/// See the module.
+/// The allocator that puts large blocks on huge pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocator;
 
@@ -33,9 +33,8 @@ impl Allocator {
     }
 }
 
-/// Lets the system's allocator keep up to 64 MiB of what is freed, for messages that come and go: a
-/// page costs more when it is touched for the first time than everything else that is done with it.
-/// To be called first of all.
+/// Lets the system's allocator keep up to 64 MiB of freed memory, for messages that come and go.
+/// The first access to a page costs more than all other work on it. Call this before anything else.
 pub fn keep_freed() {
     #[cfg(target_env = "gnu")]
     {
@@ -102,13 +101,13 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// `size` in whole huge pages: what a block takes of the address space.
+/// Rounds `size` up to whole huge pages: the address space that a block of this size takes.
 const fn rounded(size: usize) -> usize {
     (size + HUGE - 1) & !(HUGE - 1)
 }
 
-/// A mapping of `size` bytes, rounded up, that begins at a multiple of 2 MiB; null if there is no
-/// memory.
+/// Maps `size` bytes, rounded up to whole huge pages, at a multiple of 2 MiB. Returns null if there
+/// is no memory.
 fn map(size: usize) -> *mut u8 {
     let want = rounded(size);
     let Some(reserve) = want.checked_add(HUGE) else { return ptr::null_mut() };
@@ -148,7 +147,7 @@ mod tests {
 
     use super::{Allocator, HUGE, LARGE};
 
-    /// Bytes of address space in use, in kibibytes.
+    /// Returns the address space that this process uses, in kibibytes.
     fn address_space_kib() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find(|l| l.starts_with("VmSize:")).unwrap();

@@ -39,7 +39,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// never refused one by one as those of a huge-page file are.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// A memory file whose size is fixed.
+/// A shared memory file whose size no process can change.
 #[derive(Debug)]
 pub struct Sealed {
     fd: OwnedFd,
@@ -47,7 +47,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// A new one of `len` bytes, all zero and all allocated.
+    /// Makes a memory file of `len` bytes, all zero and all allocated.
     ///
     /// # Errors
     /// Out of memory or of file descriptors.
@@ -63,7 +63,8 @@ impl Sealed {
         Ok(Self { fd, len })
     }
 
-    /// Accepts a file that a peer sent, if it has exactly `len` bytes for good.
+    /// Accepts a memory file that a peer sent, if it has exactly `len` bytes and no process can
+    /// change that.
     ///
     /// # Errors
     /// `InvalidData` if its size, its seals or its file system are not what [`Sealed::create`]
@@ -85,8 +86,8 @@ impl Sealed {
         Ok(Self { fd, len })
     }
 
-    /// Accepts the first `len` bytes of a file that another program made, if it cannot shrink any
-    /// more.
+    /// Accepts the first `len` bytes of a memory file that another program made, if it can no
+    /// longer shrink.
     ///
     /// # Errors
     /// `InvalidData` if it can, is shorter, or is on a file system where a page may be refused
@@ -107,13 +108,13 @@ impl Sealed {
         Ok(Self { fd, len })
     }
 
-    /// The memory's size in bytes.
+    /// Returns the memory file's size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if it has no bytes.
+    /// True if the memory file has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -132,7 +133,7 @@ impl From<Sealed> for File {
     }
 }
 
-/// Mapped memory that others write: reached by copies and atomic words only.
+/// Mapped memory that other processes write. It is accessed by copies and atomic words only.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -146,7 +147,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps a sealed file, all of it at once, so that no later access stops for a page; the file
+    /// Maps a sealed file with all of its pages, so that no later access waits for a page. The file
     /// may be closed afterwards.
     ///
     /// # Errors
@@ -155,7 +156,7 @@ impl Region {
         Self::map_with(file, MapFlags::SHARED | MapFlags::POPULATE)
     }
 
-    /// Maps a sealed file whose size the peer chose: a page takes memory at its first use.
+    /// Maps a sealed file whose size the peer chose. A page takes memory only at its first use.
     ///
     /// # Errors
     /// The system call failed.
@@ -179,7 +180,7 @@ impl Region {
         Self::own(base, file.len)
     }
 
-    /// Maps `len` bytes of what a device of the kernel offers at `offset` of `fd`: the ring of a
+    /// Maps `len` bytes that a device of the kernel offers at `offset` of `fd`, as the ring of a
     /// packet socket.
     ///
     /// # Errors
@@ -200,7 +201,7 @@ impl Region {
         Self::own(base, len)
     }
 
-    /// `len` bytes of zeros, shared with the children that this process forks.
+    /// Maps `len` bytes of zeros, shared with the processes that this one forks.
     ///
     /// # Errors
     /// The system call failed.
@@ -208,7 +209,7 @@ impl Region {
         Self::zeros(len, MapFlags::SHARED | MapFlags::POPULATE)
     }
 
-    /// Maps `len` bytes of zeros for this process alone; a page takes memory from its first use on.
+    /// Maps `len` bytes of zeros for this process alone. A page takes memory only at its first use.
     ///
     /// # Errors
     /// The system call failed.
@@ -235,19 +236,20 @@ impl Region {
         Ok(Self { base, len })
     }
 
-    /// The region's size in bytes.
+    /// Returns the region's size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if it has no bytes.
+    /// True if the region has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of `offset`, from which `n` bytes lie in the region.
+    /// Returns the address of the region's byte at `offset`. Panics unless `n` bytes from there lie
+    /// in the region.
     #[inline(always)]
     fn at(&self, offset: usize, n: usize) -> *mut u8 {
         if offset > self.len || n > self.len - offset {
@@ -257,9 +259,8 @@ impl Region {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// The address of `offset`, from which `n` bytes lie in the region: for system calls that move
-    /// bytes from or to where they lie. It is valid as long as the region; no reference may be made
-    /// of it.
+    /// Returns the address of the region's byte at `offset`, for a system call that moves `n`
+    /// bytes. The address is valid as long as the region; no reference may be made of it.
     ///
     /// # Panics
     /// If the region has fewer bytes there.
@@ -280,9 +281,9 @@ impl Region {
         unsafe { copy::copy(dst, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies words of eight bytes into the region at `offset`, which must be a multiple of eight:
-    /// what the caller has just put together goes there from the processor's registers, and not by
-    /// way of its own memory.
+    /// Copies words of eight bytes into the region at `offset`, which must be a multiple of eight.
+    /// Words that the caller has just computed go there from the processor's registers, without a
+    /// detour through the caller's memory.
     ///
     /// # Panics
     /// If they do not fit there, or `offset` is no multiple of eight.
@@ -299,10 +300,9 @@ impl Region {
         }
     }
 
-    /// Writes one block at `offset`, a multiple of eight, where it has `room`: `words`, of which
-    /// all but the first `keep` bytes give way to `parts` behind them. Returns the bytes of the
-    /// block; `None`, and whatever of it fits is there, if it does not fit into its room, or that
-    /// into the region.
+    /// Writes one block at `offset`, a multiple of eight: the first `keep` bytes of `words`, and
+    /// then `parts`. Returns the length of the block in bytes. Returns `None` if the block does not
+    /// fit into `room` bytes or into the region; some of it may have been written.
     #[inline(always)]
     pub fn fill<const N: usize>(
         &self,
@@ -451,8 +451,8 @@ impl Region {
     }
 }
 
-/// Reports an access behind the end. It is a function of its own, so that the arguments of the
-/// message cost nothing otherwise.
+/// Panics, because an access lies behind the region's end. It is a function of its own, so that the
+/// message's arguments cost an access within the region nothing.
 #[cold]
 fn outside(offset: usize, n: usize, len: usize) -> ! {
     panic!("{n} bytes at {offset} of {len}")

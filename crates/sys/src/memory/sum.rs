@@ -15,18 +15,18 @@ use super::copy::copy;
 use super::guard::{self, Gone};
 use crate::crc::crc32c;
 
-/// The fewest bytes that are copied and summed in one pass. Two passes are as fast for fewer.
+/// The fewest bytes that are copied and summed in one pass. Fewer bytes take as long in two passes.
 #[cfg(target_arch = "x86_64")]
 const WORTH: usize = 1024;
 
-/// Appends a copy of `part` to `bytes`; returns the CRC32C `crc` extended over it.
+/// Appends a copy of `part` to `bytes`. Returns the CRC32C `crc` extended over it.
 #[must_use]
 pub fn append_summed(bytes: &mut Vec<u8>, part: &[u8], crc: u32) -> u32 {
     // SAFETY: a slice is readable, and it lies in no vector that is borrowed mutably.
     unsafe { append(bytes, part.as_ptr(), part.len(), crc) }
 }
 
-/// Appends `n` bytes from `src` to `bytes`; returns the CRC32C `crc` extended over the copies.
+/// Appends `n` bytes from `src` to `bytes`. Returns the CRC32C `crc` extended over the copies.
 ///
 /// # Safety
 /// `src` must be readable for `n` bytes and no part of the vector. Others may write the bytes
@@ -47,7 +47,7 @@ pub(super) unsafe fn append(bytes: &mut Vec<u8>, src: *const u8, n: usize, crc: 
     crc32c(sum, &bytes[len + done..])
 }
 
-/// Copies `n` bytes from memory of the program; returns the CRC32C `crc` extended over the copies.
+/// Copies `n` bytes from memory of the program. Returns the CRC32C `crc` extended over the copies.
 ///
 /// # Errors
 /// [`Gone`]; some bytes may have been copied.
@@ -95,7 +95,7 @@ unsafe fn fold(to: *mut u8, from: *const u8, n: usize, crc: u32) -> Result<(usiz
     Ok((whole, crc32c(!0, &fold.folded)))
 }
 
-/// Copies nothing, since only x86-64 folds.
+/// Copies nothing and sums nothing, since only x86-64 can do both in one pass.
 ///
 /// # Errors
 /// None.
@@ -113,7 +113,8 @@ const FACTORS: [u64; 2] = {
     [factor(8 * STEP + 32), factor(8 * STEP - 32)]
 };
 
-/// The remainder of x^`power`, reflected, and shifted as a product of reflected numbers needs it.
+/// Returns the remainder of x^`power` by CRC32C's polynomial, reflected, and shifted as a product
+/// of reflected numbers needs it.
 #[cfg(target_arch = "x86_64")]
 const fn factor(power: usize) -> u64 {
     /// CRC32C's polynomial without its highest bit.

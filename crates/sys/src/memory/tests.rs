@@ -2,8 +2,8 @@ use std::os::fd::AsFd;
 
 use super::*;
 
-/// Every length up to past the last change of method, and odd offsets: what goes in comes out, and
-/// nothing else changes.
+/// Copies of every length up to past the last change of method, at odd offsets: the copied bytes
+/// are exact, and no others change.
 #[test]
 fn copies_are_exact_at_every_length_and_offset() {
     let region = Region::anonymous(8192).unwrap();
@@ -25,8 +25,8 @@ fn copies_are_exact_at_every_length_and_offset() {
     }
 }
 
-/// A window masks every position, and a copy that would go on behind its end is refused, though the
-/// region goes on there.
+/// A window masks every position, and refuses a copy past its own end even where the region goes
+/// on.
 #[test]
 fn a_window_ends_where_it_was_said() {
     let region = std::sync::Arc::new(Region::anonymous(4096).unwrap());

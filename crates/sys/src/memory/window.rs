@@ -1,4 +1,5 @@
-//! A piece of a region whose length is a power of two, reached by positions that grow for ever.
+//! A piece of a region whose length is a power of two. Callers address it by positions that grow
+//! for ever.
 //!
 //! The invariant that makes it sound: [`Window::new`] checks once that the piece lies in the
 //! region, which the window keeps mapped. Every position is masked to the piece, so that no further
@@ -10,13 +11,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{Region, copy, outside};
 
-/// A piece of a region.
+/// A piece of a region, with a length that is a power of two.
 #[derive(Clone, Debug)]
 pub struct Window {
     #[expect(dead_code, reason = "keeps the memory mapped")]
     region: Arc<Region>,
     base: NonNull<u8>,
-    /// Its length less one.
+    /// The window's length less one.
     mask: u64,
 }
 
@@ -28,7 +29,7 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// The `len` bytes from `offset` of a region.
+    /// Makes a window of the `len` bytes from `offset` of a region.
     ///
     /// # Panics
     /// If the length is no power of two of at least eight, the offset no multiple of eight, or the
@@ -41,21 +42,21 @@ impl Window {
         Self { region: Arc::clone(region), base, mask: len as u64 - 1 }
     }
 
-    /// The length in bytes.
+    /// Returns the window's length in bytes.
     #[inline(always)]
     #[must_use]
     pub fn size(&self) -> usize {
         self.mask as usize + 1
     }
 
-    /// The place of a position in the window.
+    /// Returns the offset in the window that a position has.
     #[inline(always)]
     #[must_use]
     pub fn place(&self, position: u64) -> usize {
         (position & self.mask) as usize
     }
 
-    /// The address of a position, from which `n` bytes lie in the window.
+    /// Returns the address of a position. Panics unless `n` bytes from there lie in the window.
     #[inline(always)]
     fn at(&self, position: u64, n: usize) -> *mut u8 {
         let place = self.place(position);
@@ -66,8 +67,8 @@ impl Window {
         unsafe { self.base.as_ptr().add(place) }
     }
 
-    /// The eight bytes at a position, rounded down to a multiple of eight, as one atomic number in
-    /// the machine's byte order.
+    /// Returns the eight bytes at a position, rounded down to a multiple of eight, as one atomic
+    /// number in the machine's byte order.
     #[inline(always)]
     #[must_use]
     pub fn word(&self, position: u64) -> &AtomicU64 {
@@ -78,8 +79,8 @@ impl Window {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(place).cast()) }
     }
 
-    /// The four bytes at a position, rounded down to a multiple of four, as one atomic number in
-    /// the machine's byte order.
+    /// Returns the four bytes at a position, rounded down to a multiple of four, as one atomic
+    /// number in the machine's byte order.
     #[inline(always)]
     #[must_use]
     pub fn flag(&self, position: u64) -> &AtomicU32 {
@@ -101,8 +102,8 @@ impl Window {
     }
 
     /// Copies words of eight bytes into the window at a position, rounded down to a multiple of
-    /// eight: what the caller has just put together goes there from the processor's registers, and
-    /// not by way of its own memory.
+    /// eight. Words that the caller has just computed go there from the processor's registers,
+    /// without a detour through the caller's memory.
     ///
     /// # Panics
     /// If they would go beyond its end.

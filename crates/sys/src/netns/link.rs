@@ -1,5 +1,5 @@
-//! Interfaces of the calling thread's network namespace: what they are, and, for namespaces of our
-//! own, how they are made.
+//! Network interfaces of the calling thread's network namespace. The functions read their state,
+//! and make interfaces in namespaces of our own.
 
 use std::io;
 use std::net::IpAddr;
@@ -43,33 +43,34 @@ const NUD_PERMANENT: u8 = 0x80;
 // linux/if.h
 const IFF_UP: u32 = 1;
 const IFF_RUNNING: u32 = 0x40;
-/// Interface names are shorter than this.
+/// The limit of an interface's name in bytes, with the zero at its end.
 const NAME_ROOM: usize = 16;
 
-/// An interface.
+/// A network interface of the calling thread's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The interface's number.
+    /// The interface's number (its index).
     pub index: u32,
-    /// The interface's hardware address; zero for kinds that have none of six bytes.
+    /// The interface's hardware address; zero for kinds without a hardware address of six bytes.
     pub mac: Mac,
-    /// The interface's MTU.
+    /// The interface's MTU, in bytes.
     pub mtu: usize,
-    /// Switched on.
+    /// True if the interface is switched on.
     pub up: bool,
-    /// The interface has a carrier: the other end is there and on.
+    /// True if the interface has a carrier: its other end exists and is switched on.
     pub running: bool,
     /// The kind of the interface: `veth`, `tun`, …; empty for hardware.
     pub kind: String,
-    /// An XDP program is attached to it.
+    /// True if an XDP program is attached to the interface.
     pub xdp: bool,
-    /// The numbers of the XDP programs that its driver runs, and the kernel behind the driver.
+    /// The numbers of the interface's XDP programs: the one that its driver runs, and the one that
+    /// the kernel runs behind the driver.
     pub programs: [Option<u32>; 2],
-    /// Most queues to receive by that it can have.
+    /// The most receive queues that the interface can have.
     pub queues: u32,
 }
 
-/// `ifinfomsg`.
+/// Makes an `ifinfomsg`, the fixed part of rtnetlink's messages about interfaces.
 fn about(index: u32, flags: u32, change: u32) -> Vec<u8> {
     [&[0; 4], &u32s(index)[..], &u32s(flags), &u32s(change)].concat()
 }
@@ -78,7 +79,7 @@ fn terminated(name: &str) -> Vec<u8> {
     [name.as_bytes(), &[0]].concat()
 }
 
-/// The interface called `name`.
+/// Returns the interface called `name`.
 ///
 /// # Errors
 /// `NotFound` if there is none of that name, which the error has.
@@ -99,7 +100,7 @@ pub fn find(name: &str) -> io::Result<Link> {
     parse(&answer).ok_or_else(|| named(io::ErrorKind::InvalidData.into()))
 }
 
-/// The interface of that number; none if it is gone.
+/// Returns the interface with this number. `None` if it is gone.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -148,7 +149,7 @@ fn parse(answer: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// Whatever the kernel may answer.
+/// Parses any bytes as the kernel's answer about an interface, for the fuzzer.
 #[cfg(fuzzing)]
 pub fn fuzz(bytes: &[u8]) {
     if let Some(link) = parse(bytes) {
@@ -186,7 +187,8 @@ pub fn veth(ends: [(&Namespace, &str); 2], mtu: usize, queues: u32) -> io::Resul
     Ok(())
 }
 
-/// Makes a bridge, switched on: what any interface attached to it receives, goes on by the others.
+/// Makes a bridge and switches it on. The bridge passes frames that one attached interface receives
+/// on to the others.
 ///
 /// # Errors
 /// The kernel has no bridges, the name is taken, or CAP_NET_ADMIN is missing.
@@ -255,7 +257,7 @@ pub fn address(name: &str, at: IpAddr, prefix: u8) -> io::Result<()> {
         .map(drop)
 }
 
-/// Tells the kernel for good at which hardware address a neighbour is.
+/// Gives the kernel a permanent entry for a neighbour: its IP address and its hardware address.
 ///
 /// # Errors
 /// There is no interface of that name, it knows the neighbour already, or CAP_NET_ADMIN is missing.

@@ -1,4 +1,4 @@
-//! Messages to rtnetlink(7), the kernel's interface for network interfaces, and its answers.
+//! Messages to and from rtnetlink(7), the kernel's interface for network interfaces.
 //!
 //! ```text
 //! message    length: u32, type: u16, flags: u16, sequence: u32, sender: u32, body, attributes …
@@ -14,17 +14,17 @@ pub(super) const DUMP_ROOM: usize = 32 << 10;
 
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
-/// With [`REQUEST`]: it must not exist yet.
+/// Flags that, with [`REQUEST`], make an object that must not exist yet.
 pub(super) const CREATE: u16 = 0x600;
 const ERROR: u16 = 2;
 const NESTED: u16 = 0x8000;
 
-/// Two bytes in the machine's order.
+/// Returns the two bytes of a number in the machine's byte order.
 pub(super) fn u16s(value: u16) -> [u8; 2] {
     value.to_le().to_le_bytes()
 }
 
-/// Four bytes in the machine's order.
+/// Returns the four bytes of a number in the machine's byte order.
 pub(super) fn u32s(value: u32) -> [u8; 4] {
     value.to_le().to_le_bytes()
 }
@@ -39,14 +39,14 @@ pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le(u16::from_le_bytes(two)))
 }
 
-/// A request under construction.
+/// A request to rtnetlink under construction.
 #[derive(Debug)]
 pub(super) struct Message {
     bytes: Vec<u8>,
 }
 
 impl Message {
-    /// Of `kind`, with the fixed part `body`.
+    /// Begins a request of type `kind`, with the fixed part `body`.
     pub(super) fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
         let mut bytes = vec![0; 16];
         bytes[4..6].copy_from_slice(&u16s(kind));
@@ -63,7 +63,7 @@ impl Message {
         self
     }
 
-    /// An attribute that holds whatever `inner` adds.
+    /// Adds an attribute that holds the attributes that `inner` adds.
     pub(super) fn nest(mut self, kind: u16, inner: impl FnOnce(Self) -> Self) -> Self {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 2]);
@@ -74,14 +74,15 @@ impl Message {
         done
     }
 
-    /// Bytes that are no attribute: a fixed part inside an attribute.
+    /// Adds bytes that are no attribute of their own: the fixed part inside an attribute.
     pub(super) fn raw(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend_from_slice(bytes);
         self
     }
 
-    /// Asks the kernel, in the calling thread's namespace; its first answer without the message's
-    /// header, empty if all it says is that it is done.
+    /// Sends the request to the kernel, in the calling thread's network namespace. Returns the
+    /// kernel's first answer without its header; an answer that only acknowledges the request is
+    /// empty.
     pub(super) fn ask(mut self) -> io::Result<Vec<u8>> {
         let len = self.bytes.len() as u32;
         self.bytes[..4].copy_from_slice(&u32s(len));
@@ -111,7 +112,7 @@ impl Message {
     }
 }
 
-/// The attributes in `bytes`, without the flags in their types.
+/// Returns the types and values of the attributes in `bytes`. The flags of the types are left out.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);

@@ -21,7 +21,7 @@ mod wire;
 
 pub use wire::{DEV, Wire};
 
-/// The namespace of the calling thread.
+/// The path of the calling thread's network namespace.
 const HERE: &str = "/proc/thread-self/ns/net";
 
 /// A network namespace of our own, with nothing in it but a loopback interface that is down.
@@ -31,7 +31,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A new one.
+    /// Makes a network namespace.
     ///
     /// # Errors
     /// `PermissionDenied` without CAP_SYS_ADMIN; the kernel has no network namespaces, or no room
@@ -58,8 +58,8 @@ impl Namespace {
         })
     }
 
-    /// Runs `body` inside, in a thread of its own. Sockets and devices that it opens stay inside
-    /// when it hands them out.
+    /// Runs `body` inside the namespace, in a thread of its own. Sockets and devices that it opens
+    /// stay inside when it returns them.
     ///
     /// # Errors
     /// The kernel does not let us in.
@@ -71,8 +71,8 @@ impl Namespace {
         thread::scope(|scope| joined(scope.spawn(inside).join()))
     }
 
-    /// Moves the calling thread inside until the returned value is dropped. Threads and processes
-    /// that it starts meanwhile are inside and stay there.
+    /// Moves the calling thread into the namespace until the returned value is dropped. Threads and
+    /// processes that it starts meanwhile are inside and stay there.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -89,7 +89,8 @@ impl AsFd for Namespace {
     }
 }
 
-/// The calling thread is inside a namespace; dropped, it goes back to where it was.
+/// Keeps the calling thread inside a network namespace. When dropped, it moves the thread back to
+/// its previous namespace.
 #[derive(Debug)]
 #[must_use = "the thread leaves when this is dropped"]
 pub struct Inside {

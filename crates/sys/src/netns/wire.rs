@@ -1,23 +1,24 @@
-//! Two hosts and the cable between them: namespaces joined by a veth pair, each with an address of
-//! the kernel's own, for tests and local measurements.
+//! Two hosts and the cable between them, for tests and local measurements: network namespaces
+//! joined by a veth pair, each with an IP address of the kernel.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::{Namespace, link};
 
-/// The interface's name at both ends.
+/// The name of the cable's interface at both ends.
 pub const DEV: &str = "wire0";
 
-/// Two namespaces joined by a veth pair; gone when dropped, unless something inside lives on.
+/// Two network namespaces joined by a veth pair. They are gone when the value is dropped, unless a
+/// thread, process or socket inside lives on.
 #[derive(Debug)]
 pub struct Wire {
     ends: [Namespace; 2],
 }
 
 impl Wire {
-    /// A new one. The kernel's addresses at its ends are 10.83.0.1 and 10.83.0.2, of a network of
-    /// 24 bits.
+    /// Makes two namespaces and the veth pair between them. The kernel's addresses at the ends are
+    /// 10.83.0.1 and 10.83.0.2, in a network with a prefix of 24 bits.
     ///
     /// # Errors
     /// CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or the kernel has no veth.
@@ -41,8 +42,8 @@ impl Wire {
         Ok(Self { ends })
     }
 
-    /// Another cable beside the first, called `dev` at both ends, without addresses of the
-    /// kernel's.
+    /// Adds another cable between the namespaces, called `dev` at both ends, without an IP address
+    /// of the kernel.
     ///
     /// # Errors
     /// The name is taken, or as [`Wire::new`].
@@ -51,7 +52,7 @@ impl Wire {
         link::veth([(a, dev), (b, dev)], mtu, 1)
     }
 
-    /// The namespace at end 0 or 1.
+    /// Returns the network namespace at end 0 or 1.
     ///
     /// # Panics
     /// If there is no such end.
@@ -60,14 +61,14 @@ impl Wire {
         &self.ends[i]
     }
 
-    /// The kernel's address at end `i`.
+    /// Returns the kernel's IP address at end `i` of the wire.
     #[must_use]
     pub const fn kernel(i: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 83, 0, 1 + i as u8)
     }
 
-    /// An address for a stack of our own at end `i`, which the kernel does not know; `n` tells
-    /// several apart.
+    /// Returns an IP address for a stack of our own at end `i` of the wire, which the kernel does
+    /// not know. Each `n` has another address.
     #[must_use]
     pub const fn ours(i: usize, n: u8) -> IpAddr {
         IpAddr::V4(Ipv4Addr::new(10, 83, 0, 100 + 100 * i as u8 + n))

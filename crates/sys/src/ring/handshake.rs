@@ -4,22 +4,23 @@
 
 use std::collections::HashSet;
 
-/// The side that orders its publishing store before it reads the other side's flag, and the means.
+/// The means by which the sides of a ring order their publishing store before they read the other
+/// side's flag.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Neither side: the mistake that the search must find.
+    /// No side orders its stores: the mistake that the search must find.
     Nobody,
-    /// The consumer's barrier empties the store buffers of both.
+    /// The consumer's barrier empties the store buffers of both sides.
     Barrier,
-    /// Each side has a fence of its own.
+    /// Each side executes a fence of its own.
     Fences,
-    /// The consumer alone has a fence, which is as wrong as no fence.
+    /// Only the consumer executes a fence, which is as wrong as no fence.
     ConsumerFence,
 }
 
 const RECORDS: u8 = 3;
 
-/// A store that the other side cannot see yet.
+/// A store that is still in one side's store buffer, where the other side cannot see it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Store {
     Word(u8),
@@ -62,7 +63,7 @@ impl World {
         }
     }
 
-    /// The states that one step of either side leads to.
+    /// Returns the states that one step of either side leads to.
     fn next(&self, order: Order) -> Vec<Self> {
         let mut worlds = Vec::new();
         for buffer in [0, 1] {

@@ -15,7 +15,8 @@ fn pair(size: usize) -> (Producer, Consumer) {
     (Producer::new(place.clone()), Consumer::new(place))
 }
 
-/// A record's content follows from its number, so that the reader knows what must come.
+/// Writes the content of record `number` into `buffer` and returns its length. The content follows
+/// from the number, so that the reader can compare.
 fn record(number: u64, buffer: &mut [u8]) -> usize {
     let mut rng = Rng::seeded(number);
     let len = match rng.below(8) {
@@ -112,8 +113,8 @@ fn headers_and_parts_make_the_record_that_they_would_make_as_parts() {
     assert_eq!(consumer.pop(&mut buffer), Ok(None));
 }
 
-/// One thread, random turns, a queue as the oracle; small and large records, so that every wrap
-/// case occurs.
+/// Runs random pushes and pops in one thread and compares the ring with a queue. Small and large
+/// records make every case of wrapping occur.
 #[test]
 fn random_turns_agree_with_a_queue() {
     let mut rng = Rng::seeded(7);
@@ -224,8 +225,8 @@ fn heads_that_cannot_be_break_the_ring() {
     assert_eq!(producer.push(&[&record]), Err(Broken));
 }
 
-/// The other side scribbles over the whole region, now and then knowing the right tags, while this
-/// side reads and writes.
+/// Writes random bytes over the whole region, sometimes with the right tags, while one side reads
+/// and writes the ring. The ring may break, but nothing else may happen.
 #[test]
 fn a_hostile_peer_cannot_do_more_than_break_the_ring() {
     let mut rng = Rng::seeded(11);
@@ -272,8 +273,8 @@ fn scribble(place: &Place, rng: &mut Rng) {
     ring.control.word(HEAD).store(rng.below(1 << 20), Ordering::Relaxed);
 }
 
-/// Both flags at work: each side sleeps whenever it can do nothing, and is woken by nothing but the
-/// flags.
+/// Runs both sides of a ring in threads. Each side sleeps whenever it can do nothing, and only the
+/// ring's flags wake it.
 #[test]
 fn nobody_sleeps_for_ever() {
     const RECORDS: u64 = 30_000;

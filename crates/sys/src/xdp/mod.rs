@@ -14,7 +14,7 @@ mod stock;
 
 pub use queue::{Frame, Joined, Lengths, Queue};
 
-/// Bytes of a chunk: a page.
+/// Bytes of a chunk of an AF_XDP socket's memory: a page.
 pub const CHUNK: usize = 4096;
 
 /// Bytes that the kernel keeps free before an arriving frame (`XDP_PACKET_HEADROOM`).

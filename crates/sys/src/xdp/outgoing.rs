@@ -16,26 +16,26 @@ use super::CHUNK;
 use super::rings::{Desc, MORE, Ring};
 use crate::memory::Region;
 
-/// Frames that the kernel sends in one call in copy mode.
+/// The most frames that the kernel sends in one call in copy mode.
 const A_CALL: u32 = 32;
 
-/// The sending half of a queue. Its chunks are the second half of the queue's memory.
+/// The sending half of an AF_XDP queue. Its chunks are the second half of the queue's memory.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     tx: Ring,
     completion: Ring,
-    /// Idle chunks.
+    /// Addresses of the idle chunks.
     free: Vec<u64>,
-    /// The most calls in a row for one burst.
+    /// The most system calls in a row for one burst.
     most_calls: u32,
-    /// The tx ring holds frames that no call has told the kernel of.
+    /// True if the tx ring holds frames of which no call has informed the kernel.
     pending: bool,
-    /// The interface is switched off.
+    /// True if the interface is switched off.
     pub(super) down: bool,
 }
 
 impl Outgoing {
-    /// Maps the rings of a socket with a tx ring of `chunks` entries.
+    /// Maps the tx and completion rings of a socket, `chunks` entries each.
     pub(super) fn new(fd: BorrowedFd<'_>, at: &XdpMmapOffsets, chunks: u32) -> io::Result<Self> {
         Ok(Self {
             tx: Ring::map(fd, libc::XDP_PGOFF_TX_RING as u64, &at.tx, chunks, 16)?,
@@ -47,7 +47,7 @@ impl Outgoing {
         })
     }
 
-    /// Takes back the chunks of frames that were sent.
+    /// Takes back the chunks of frames that the kernel has sent.
     fn reclaim(&mut self) {
         let n = self.completion.ready();
         for i in 0..n {
@@ -58,7 +58,7 @@ impl Outgoing {
         }
     }
 
-    /// True if a frame of `chunks` chunks can be put.
+    /// True if there is room for a frame of `chunks` chunks.
     #[inline]
     pub(super) fn has_room(&mut self, chunks: usize) -> bool {
         let room = |this: &mut Self| this.free.len() >= chunks && this.tx.room() as usize >= chunks;
@@ -98,8 +98,8 @@ impl Outgoing {
         self.pending = true;
     }
 
-    /// Calls the kernel until it has taken all frames, or takes none for now. False if the
-    /// interface is gone.
+    /// Calls the kernel until it has taken all frames of the tx ring, or takes none for now.
+    /// Returns false if the interface is gone.
     #[inline]
     pub(super) fn flush(&mut self, fd: BorrowedFd<'_>) -> bool {
         !self.pending || self.call(fd)

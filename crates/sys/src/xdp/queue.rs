@@ -28,26 +28,26 @@ use crate::socket;
 pub enum Frame {
     /// The frame lies in a chunk: [`Queue::frame`] with this number lends it.
     Lent(usize),
-    /// The frame came in several chunks and lies in [`Joined`], from the first number on, as long
-    /// as the second says.
+    /// The frame came in several chunks and lies in [`Joined`]: the first number is its offset
+    /// there, the second one its length.
     Joined(usize, usize),
-    /// The descriptors point outside the memory, or the frame has no possible length.
+    /// The frame is broken: its descriptors point outside the memory, or it has no possible length.
     Broken,
 }
 
 /// Frames that came in several chunks, one behind the other.
 pub type Joined = Vec<u8>;
 
-/// Lengths of a frame that can be one, in bytes.
+/// The range of lengths that a frame may have, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths {
-    /// The shortest.
+    /// The shortest length of a frame, in bytes.
     pub least: usize,
-    /// The longest.
+    /// The longest length of a frame, in bytes.
     pub most: usize,
 }
 
-/// The socket of one receive queue.
+/// The AF_XDP socket of one receive queue of an interface.
 #[derive(Debug)]
 pub struct Queue {
     socket: OwnedFd,
@@ -55,11 +55,11 @@ pub struct Queue {
     chunks: usize,
     rx: Ring,
     fill: Ring,
-    /// Chunks for arriving frames that are idle.
+    /// The idle chunks for arriving frames.
     stock: Stock,
-    /// Chunks of frames that are lent.
+    /// Addresses of the chunks whose frames are lent to the caller.
     lent: Vec<u64>,
-    /// Frames that are lent, as place and length. Each lies in a chunk of `lent`.
+    /// Offset and length of each frame that is lent to the caller. Each lies in a chunk of `lent`.
     frames: Vec<(usize, usize)>,
     outgoing: Option<Outgoing>,
 }
@@ -100,7 +100,7 @@ impl Queue {
         Ok(Self { socket, memory, chunks, rx, fill, stock, lent, frames, outgoing })
     }
 
-    /// The socket.
+    /// Returns the queue's AF_XDP socket.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -116,7 +116,7 @@ impl Queue {
         self.offer(owed);
     }
 
-    /// Gives the kernel `owed` idle chunks for arriving frames, or all that there are.
+    /// Gives the kernel `owed` idle chunks for arriving frames, or as many as there are.
     fn offer(&mut self, owed: u32) {
         for chunk in (0..owed).map_while(|_| self.stock.take()) {
             // The ring has an entry for each chunk of arriving frames, so there is room.
@@ -128,8 +128,8 @@ impl Queue {
         }
     }
 
-    /// Releases the frames of the call before, and shows `each` up to `room` frames that have
-    /// arrived. Frames of several chunks are appended to `joined`.
+    /// Releases the frames of the previous call, and passes up to `room` frames that have arrived
+    /// to `each`. Frames of several chunks are appended to `joined`.
     #[inline]
     pub fn receive(
         &mut self,
@@ -154,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// The bytes of lent frame `i`.
+    /// Returns the bytes of lent frame `i`.
     ///
     /// # Panics
     /// If no such frame is lent.
@@ -168,15 +168,16 @@ impl Queue {
         unsafe { self.memory.lend(at, len) }
     }
 
-    /// The place of the part `desc` of a frame, if it lies in a chunk for arriving frames.
+    /// Returns the offset and the length of the frame part that `desc` describes. `None` if it lies
+    /// outside the chunks for arriving frames.
     fn part(&self, desc: Desc) -> Option<(usize, usize)> {
         let (at, len) = (usize::try_from(desc.addr).ok()?, desc.len as usize);
         let end = (at / CHUNK + 1) * CHUNK;
         (at < self.chunks * CHUNK && len <= end - at).then_some((at, len))
     }
 
-    /// The next frame of the `ready` descriptors, with the number of its descriptors; `None` if its
-    /// last part has not come.
+    /// Returns the next frame of the `ready` descriptors, with the number of its descriptors.
+    /// `None` if its last part has not come.
     fn next_frame(
         &mut self,
         ready: u32,
@@ -209,8 +210,8 @@ impl Queue {
         Some((parts, if whole { Frame::Joined(at, len) } else { Frame::Broken }))
     }
 
-    /// Gets ready for a time without calls of [`Queue::receive`]: releases lent frames, and gives
-    /// the kernel more chunks.
+    /// Prepares the queue for a time without calls of [`Queue::receive`]: releases lent frames, and
+    /// gives the kernel more chunks.
     pub fn release_for_sleep(&mut self) {
         self.release();
         let owed = self.stock.owed_asleep(self.fill.unsent());
@@ -223,7 +224,8 @@ impl Queue {
         self.rx.is_ready()
     }
 
-    /// The kernel's counters of this socket.
+    /// Returns the kernel's counters of this AF_XDP socket. `None` if the kernel does not report
+    /// them.
     #[must_use]
     pub fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.socket).ok()
@@ -246,14 +248,14 @@ impl Queue {
         }
     }
 
-    /// True if the last call found the interface switched off.
+    /// True if the last call for sending found the interface switched off.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.outgoing.as_ref().is_some_and(|outgoing| outgoing.down)
     }
 
-    /// Calls the kernel until it has taken all frames, or takes none for now. False if the
-    /// interface is gone.
+    /// Calls the kernel until it has taken all frames of the tx ring, or takes none for now.
+    /// Returns false if the interface is gone.
     #[inline]
     pub fn flush(&mut self) -> bool {
         self.outgoing.as_mut().is_none_or(|outgoing| outgoing.flush(self.socket.as_fd()))

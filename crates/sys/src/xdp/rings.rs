@@ -23,14 +23,14 @@ use crate::memory::Region;
 pub(super) struct Desc {
     pub(super) addr: u64,
     pub(super) len: u32,
-    /// Zero or [`MORE`].
+    /// Zero, or [`MORE`] if another part of the frame follows.
     pub(super) options: u32,
 }
 
-/// Another part of this frame follows (`XDP_PKT_CONTD`).
+/// The option of a descriptor that another part of its frame follows (`XDP_PKT_CONTD`).
 pub(super) const MORE: u32 = 1;
 
-/// One ring, of which this side is the consumer or the producer.
+/// One ring of an AF_XDP socket, of which this side is the consumer or the producer.
 #[derive(Debug)]
 pub(super) struct Ring {
     memory: Region,
@@ -39,14 +39,14 @@ pub(super) struct Ring {
     flags: usize,
     entries: usize,
     size: u32,
-    /// This side's number, published or not.
+    /// This side's number (`producer` or `consumer`), published or not.
     own: u32,
-    /// The other side's number when it was last read.
+    /// The kernel's number (`producer` or `consumer`) when it was last read.
     other: u32,
 }
 
 impl Ring {
-    /// Maps the ring of `size` entries of `entry` bytes at `page` of the socket.
+    /// Maps the ring of `size` entries, `entry` bytes each, at `page` of the socket.
     pub(super) fn map(
         fd: BorrowedFd<'_>,
         page: u64,
@@ -69,7 +69,8 @@ impl Ring {
         })
     }
 
-    /// Entries that the kernel has put there and this side has not taken.
+    /// Returns the number of entries that the kernel has put into the ring and this side has not
+    /// taken.
     #[inline]
     pub(super) fn ready(&mut self) -> u32 {
         if self.other == self.own {
@@ -79,12 +80,12 @@ impl Ring {
         self.other.wrapping_sub(self.own).min(self.size)
     }
 
-    /// True if the kernel has put an entry there; reads the kernel's number anew.
+    /// True if the kernel has put an entry into the ring. It reads the kernel's number anew.
     pub(super) fn is_ready(&self) -> bool {
         self.memory.flag(self.producer).load(Ordering::Acquire) != self.own
     }
 
-    /// Entries that the ring has room for.
+    /// Returns the number of entries that the ring has room for.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         let room = |this: &Self| this.size.saturating_sub(this.own.wrapping_sub(this.other));
@@ -94,12 +95,13 @@ impl Ring {
         room(self)
     }
 
-    /// Entries that this side has put there and the kernel has not taken.
+    /// Returns the number of entries that this side has put into the ring and the kernel has not
+    /// taken.
     pub(super) fn unsent(&self) -> u32 {
         self.own.wrapping_sub(self.memory.flag(self.consumer).load(Ordering::Acquire))
     }
 
-    /// The descriptor `ahead` entries after the next one.
+    /// Returns the descriptor `ahead` entries after the ring's next one.
     #[inline]
     pub(super) fn desc(&self, ahead: u32) -> Desc {
         let mut bytes = [0; 16];
@@ -110,7 +112,7 @@ impl Ring {
         Desc { addr: a, len: len as u32, options: options as u32 }
     }
 
-    /// The address `ahead` entries after the next one.
+    /// Returns the address `ahead` entries after the ring's next one.
     #[inline]
     pub(super) fn address(&self, ahead: u32) -> u64 {
         let mut bytes = [0; 8];
@@ -118,7 +120,7 @@ impl Ring {
         u64_at(&bytes, 0)
     }
 
-    /// Puts a descriptor.
+    /// Puts a descriptor into the ring. [`Ring::publish`] shows it to the kernel.
     #[inline]
     pub(super) fn put_desc(&mut self, desc: Desc) {
         let halves = [desc.len.to_le().to_le_bytes(), desc.options.to_le().to_le_bytes()];
@@ -129,7 +131,7 @@ impl Ring {
         self.own = self.own.wrapping_add(1);
     }
 
-    /// Puts the address of a chunk.
+    /// Puts the address of a chunk into the ring. [`Ring::publish`] shows it to the kernel.
     #[inline]
     pub(super) fn put_address(&mut self, address: u64) {
         let place = self.place(0, 8);
@@ -137,14 +139,14 @@ impl Ring {
         self.own = self.own.wrapping_add(1);
     }
 
-    /// Takes `n` entries, which the kernel may use again from now on.
+    /// Takes `n` entries from the ring. The kernel may use them again from now on.
     #[inline]
     pub(super) fn take(&mut self, n: u32) {
         self.own = self.own.wrapping_add(n);
         self.memory.flag(self.consumer).store(self.own, Ordering::Release);
     }
 
-    /// Shows the kernel the entries that were put.
+    /// Shows the kernel the entries that were put into the ring.
     #[inline]
     pub(super) fn publish(&self) {
         self.memory.flag(self.producer).store(self.own, Ordering::Release);

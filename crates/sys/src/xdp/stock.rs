@@ -7,15 +7,16 @@
 //! lie in the chunk that was used longest ago, which no cache holds. So the kernel gets few chunks,
 //! and more as soon as it uses them up faster than they come back.
 
-/// The fewest chunks that the kernel has. A message sent without a request is in at most half as
-/// many frames of 1500 bytes.
+/// The fewest chunks for arriving frames that the kernel has. A message sent without a request is
+/// in at most half as many frames of 1500 bytes.
 const FEW: u32 = 128;
-/// The chunks that the kernel has while this side sleeps.
+/// Number of chunks for arriving frames that the kernel has while this side sleeps.
 const ASLEEP: u32 = 512;
-/// After this many polls in a row that find nearly all chunks unused, the kernel gets fewer.
+/// Number of consecutive polls that find nearly all chunks unused, after which the kernel gets
+/// fewer chunks.
 const CALM: u32 = 1024;
 
-/// The idle chunks, and how many the kernel is to have.
+/// The idle chunks for arriving frames, and the number of chunks that the kernel is to have.
 #[derive(Debug)]
 pub(super) struct Stock {
     idle: Vec<u64>,
@@ -25,26 +26,26 @@ pub(super) struct Stock {
 }
 
 impl Stock {
-    /// Takes `chunks`, all of them idle.
+    /// Makes a stock of `chunks`, all of them idle.
     pub(super) fn new(chunks: impl Iterator<Item = u64>) -> Self {
         let idle: Vec<u64> = chunks.collect();
         let most = u32::try_from(idle.len()).unwrap_or(u32::MAX);
         Self { idle, wanted: FEW.min(most), most, calm: 0 }
     }
 
-    /// Adds an idle chunk.
+    /// Adds an idle chunk to the stock.
     #[inline]
     pub(super) fn put(&mut self, chunk: u64) {
         self.idle.push(chunk);
     }
 
-    /// Removes the chunk that was used last.
+    /// Removes the chunk that was used last from the stock.
     #[inline]
     pub(super) fn take(&mut self) -> Option<u64> {
         self.idle.pop()
     }
 
-    /// The chunks that the kernel is to get besides the `left` that it has.
+    /// Returns the number of chunks to give the kernel, which has `left` chunks already.
     #[inline]
     pub(super) fn owed(&mut self, left: u32) -> u32 {
         if left < self.wanted / 2 {
@@ -60,8 +61,8 @@ impl Stock {
         self.wanted.saturating_sub(left)
     }
 
-    /// The number of chunks to give the kernel before this side sleeps, if the kernel has `left`
-    /// already.
+    /// Returns the number of chunks to give the kernel before this side sleeps, if the kernel has
+    /// `left` already.
     pub(super) fn owed_asleep(&self, left: u32) -> u32 {
         self.wanted.max(ASLEEP).min(self.most).saturating_sub(left)
     }
@@ -71,7 +72,7 @@ impl Stock {
 mod tests {
     use super::*;
 
-    /// Gives a kernel that has `held` chunks `owed` more.
+    /// Gives a kernel that has `held` chunks `owed` more from the stock.
     fn offer(stock: &mut Stock, held: &mut Vec<u64>, owed: u32) {
         held.extend((0..owed).map_while(|_| stock.take()));
     }

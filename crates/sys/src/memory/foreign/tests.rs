@@ -1,4 +1,4 @@
-//! Memory that goes away under its registration, in all ways that there are.
+//! Tests of registered memory that the program unmaps, protects or truncates.
 
 use std::io::ErrorKind;
 
@@ -11,7 +11,7 @@ use crate::fork::Child;
 
 const PAGE: usize = 4096;
 
-/// Pages of this test's own, which it may treat as it likes.
+/// Pages that a test maps, protects and unmaps.
 struct Pages {
     base: *mut u8,
     len: usize,
@@ -27,7 +27,7 @@ impl Pages {
         Self { base: base.unwrap().cast(), len }
     }
 
-    /// Maps pages of a file, which is returned too.
+    /// Maps pages of a file. Returns the file too.
     fn of_file(pages: usize) -> (Self, std::os::fd::OwnedFd) {
         let len = pages * PAGE;
         let file = memfd_create("sprat-test", MemfdFlags::CLOEXEC).unwrap();
@@ -43,7 +43,7 @@ impl Pages {
         unsafe { mprotect(self.base.cast(), self.len, rights) }.unwrap();
     }
 
-    /// Takes away all but the first page. The addresses stay taken, so that no other thread maps
+    /// Makes all pages but the first inaccessible. They stay mapped, so that no other thread maps
     /// memory there.
     fn cut(&self) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
@@ -54,7 +54,7 @@ impl Pages {
         }
     }
 
-    /// Unmaps the pages.
+    /// Unmaps the test's pages.
     fn unmap(&self) {
         // SAFETY: as above.
         unsafe { munmap(self.base.add(PAGE).cast(), self.len - PAGE) }.unwrap();
@@ -77,7 +77,7 @@ fn errno(result: io::Result<Foreign>) -> Option<i32> {
     result.err().and_then(|e| e.raw_os_error())
 }
 
-/// All lengths at which the way of copying changes.
+/// Lengths of copies in bytes: all at which the copy changes its method.
 const LENGTHS: [usize; 20] =
     [0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000, 1024, 4096];
 

@@ -16,14 +16,14 @@ use super::routine;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// The previous actions; null until the handler is installed.
+/// The actions of SIGSEGV and SIGBUS before ours; null until our handler is installed.
 static BEFORE: [AtomicPtr<sigaction>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
 
 type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Installs the handler unless another one has replaced it; true if the kernel calls it for both
-/// signals. It takes no lock, which another thread might hold when a process forks: two threads
-/// that install at once do the same twice.
+/// Installs the handler unless another one has replaced it. Returns true if the kernel calls it for
+/// both signals. It takes no lock, which another thread might hold when a process forks: two
+/// threads that install it at once both do the same work.
 pub(super) fn is_ours() -> bool {
     (0..SIGNALS.len()).all(|at| {
         let Some(now) = asked(SIGNALS[at]) else { return false };
@@ -39,7 +39,7 @@ fn before(at: usize) -> Option<&'static sigaction> {
     unsafe { BEFORE[at].load(Ordering::Acquire).as_ref() }
 }
 
-/// As if it had never been installed.
+/// Forgets the previous actions, as if the handler had never been installed.
 #[cfg(test)]
 pub(super) fn forget() {
     for before in &BEFORE {
@@ -47,7 +47,7 @@ pub(super) fn forget() {
     }
 }
 
-/// The present action of a signal.
+/// Returns the present action of a signal.
 fn asked(signal: c_int) -> Option<sigaction> {
     // SAFETY: an all-zero action is a valid one, and asking changes nothing.
     unsafe {
@@ -86,7 +86,8 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     }
 }
 
-/// Has the thread continue at the routine's end, if it was within.
+/// Makes the thread continue at the copy routine's end, if the fault was in the routine. Returns
+/// false if it was not.
 fn landed(context: &mut libc::ucontext_t) -> bool {
     #[cfg(target_arch = "x86_64")]
     let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
@@ -97,7 +98,7 @@ fn landed(context: &mut libc::ucontext_t) -> bool {
     true
 }
 
-/// Does what would have happened without us.
+/// Handles a fault that is not the copy routine's as the previous action would have.
 ///
 /// # Safety
 /// The arguments are those of a handler.
@@ -139,6 +140,6 @@ struct Default(sigaction);
 // SAFETY: it is never written.
 unsafe impl Sync for Default {}
 
-/// The default action.
+/// The default action of a signal.
 // SAFETY: an all-zero action is a valid one: the default, no flags, nothing blocked.
 static DEFAULT: Default = Default(unsafe { std::mem::zeroed() });

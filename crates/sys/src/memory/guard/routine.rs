@@ -15,18 +15,20 @@ unsafe extern "C" {
     #[cfg(target_arch = "x86_64")]
     fn sprat_guard_fold(to: *mut u8, from: *const u8, n: usize, fold: *mut Fold) -> usize;
     fn sprat_guard_swap(at: *mut u64, old: *mut u64, new: u64) -> usize;
-    /// Labels of instructions.
+    /// Labels at the begin and the end of the copy routine's instructions.
     static sprat_guard_begin: u8;
     static sprat_guard_end: u8;
 }
 
-/// The address to continue at if the instruction at `at` faulted; `None` if it is outside the
-/// routine.
+/// Returns the address to continue at if the instruction at `at` faulted. `None` if it lies outside
+/// the copy routine.
 pub(super) fn landing(at: usize) -> Option<usize> {
     let (begin, end) = ((&raw const sprat_guard_begin).addr(), (&raw const sprat_guard_end).addr());
     (begin..end).contains(&at).then_some(end)
 }
 
+/// Copies `n` bytes by the routine whose faults are errors.
+///
 /// # Errors
 /// [`Gone`]; some bytes may have been copied.
 ///
@@ -40,15 +42,15 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, n: usize) -> Result<(), 
     if unsafe { sprat_guard_copy(to, from, n) } == 0 { Ok(()) } else { Err(Gone) }
 }
 
-/// Bytes of one step of [`fold`].
+/// Number of bytes that [`fold`] copies in one step.
 #[cfg(target_arch = "x86_64")]
 pub(in crate::memory) const STEP: usize = 256;
 
-/// The input of [`fold`] beside the bytes, and its result.
+/// The parameters of [`fold`] beside the bytes, and its result.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub(in crate::memory) struct Fold {
-    /// Added to the first bytes: the state of a CRC, behind it zeros.
+    /// A number that is added to the first bytes: the state of the CRC, and zeros behind it.
     pub(in crate::memory) state: [u64; 8],
     /// Factors that move the low and the high half of 128 bits forward by one step.
     pub(in crate::memory) factors: [u64; 2],

@@ -1,5 +1,5 @@
-//! Faults, in processes of their own: those of our routine are errors, others go where they went
-//! before.
+//! Tests of faults, in processes of their own: a fault in our copy routine is an error, and any
+//! other fault reaches the previous handler.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -9,7 +9,7 @@ use rustix::process::WaitStatus;
 use super::*;
 use crate::fork::Child;
 
-/// An address that can be neither read nor written.
+/// Maps a page that can be neither read nor written, and returns its address.
 fn nowhere() -> *mut u8 {
     // SAFETY: a fresh mapping touches no memory of ours.
     let base = unsafe {
@@ -18,7 +18,8 @@ fn nowhere() -> *mut u8 {
     base.expect("a page can be had").cast()
 }
 
-/// Forks a process that runs `body` and succeeds if that returns true. Returns its status.
+/// Forks a process that runs `body`. The process ends with status 7 if `body` returns true, else
+/// with 8. Returns its status.
 fn end(body: impl FnOnce() -> bool) -> WaitStatus {
     let child = Child::spawn(|| {
         // A process that ends by a fault leaves no dump behind.
@@ -42,7 +43,7 @@ fn reads(at: *mut u8) -> Result<(), Gone> {
     unsafe { read(at, bytes.as_mut_ptr(), bytes.len()) }
 }
 
-/// A program's handler, which counts and ends the process well at the second call.
+/// A program's own signal handler. It ends the process well at the second call.
 extern "C" fn counts(_: libc::c_int) {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     if CALLS.fetch_add(1, Ordering::Relaxed) == 1 {

@@ -1,4 +1,4 @@
-//! The copies and sums beside the portable CRC.
+//! Compares copies that are summed with the portable CRC.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,7 +52,8 @@ fn pieces_of_any_length_have_the_sum_of_the_whole() {
     }
 }
 
-/// If the routine read a byte twice, the sum could be that of another value than the copy.
+/// Sums copies of memory that another thread writes. If the routine read a byte twice, the sum
+/// could be that of another value than the copy has.
 #[test]
 fn the_sum_is_that_of_the_copy_while_another_thread_writes() {
     const LEN: usize = 8_192;
