@@ -1,5 +1,5 @@
-//! The interface to whatever carries datagrams: kernel UDP, a shared-memory ring, our own UDP over
-//! a packet device, or the simulator's network.
+//! The interface to drivers, which carry datagrams: kernel UDP, a shared-memory ring, our own UDP
+//! over a packet device, or the simulator's network.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -35,7 +35,7 @@ impl fmt::Debug for Addr {
 /// The most datagrams that one [`Datagrams::recv_burst`] returns.
 pub const BURST: usize = 32;
 
-/// The longest body that [`Datagrams::send_short`] takes.
+/// The longest body that [`Datagrams::send_short`] takes, in bytes.
 pub const MAX_SHORT_BODY: usize = 4096;
 
 /// A header of up to 40 bytes in a zero-padded buffer, so that drivers can copy it in 8-byte words.
@@ -46,17 +46,18 @@ pub struct PaddedHeader {
 }
 
 impl PaddedHeader {
-    /// The length of the longest header in bytes.
+    /// The length of the longest datagram header in bytes.
     pub const CAPACITY: usize = 40;
 
-    /// Makes a header of the first `len` bytes of `bytes`. The bytes behind them must be zero.
+    /// Makes a datagram's header of the first `len` bytes of `bytes`. The bytes behind them must be
+    /// zero.
     #[inline]
     #[must_use]
     pub const fn new(bytes: [u8; Self::CAPACITY], len: usize) -> Self {
         Self { bytes, len: if len < Self::CAPACITY { len } else { Self::CAPACITY } }
     }
 
-    /// Returns the header with its padding.
+    /// Returns the datagram's header with its padding.
     #[inline]
     #[must_use]
     pub const fn padded(&self) -> &[u8; Self::CAPACITY] {
@@ -116,14 +117,14 @@ pub trait Datagrams {
     /// drivers call `send`.
     fn send_short(&mut self, to: Addr, header: &PaddedHeader, body: &[u8]) -> Sent;
 
-    /// Sends the datagrams of the current batch.
+    /// Sends the datagrams of the driver's current batch.
     fn flush(&mut self);
 
     /// Returns a peer that has disappeared (its process died, its ring was closed) and was not yet
     /// reported. Only drivers with `lossless()` detect this.
     fn gone(&mut self) -> Option<Addr>;
 
-    /// Returns the size of the largest datagram in bytes.
+    /// Returns the size in bytes of the largest datagram that the driver sends.
     fn max_payload(&self) -> usize;
 
     /// Returns true if the driver never loses, reorders, duplicates or damages datagrams, and
@@ -142,15 +143,16 @@ pub trait Datagrams {
 ///
 /// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait TimedDatagrams: Datagrams {
-    /// Sets the time for all later calls. Only drivers with timers use it.
+    /// Sets the driver's time for all later calls. Only drivers with timers use it.
     fn set_now(&mut self, now: Instant);
 
-    /// Returns when to call [`TimedDatagrams::tick`] if nothing happens before.
+    /// Returns the time of the driver's next timer, at which [`TimedDatagrams::tick`] must be
+    /// called.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Runs the timers that are due at `now`.
+    /// Runs the driver's timers that are due at `now`.
     fn tick(&mut self, now: Instant);
 
-    /// Passes the name and value of each counter to `each`. Values only grow.
+    /// Passes the name and value of each counter of the driver to `each`. Values only grow.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 }

@@ -28,17 +28,17 @@ pub const MAX_PARTS: usize = crate::datagrams::MAX_PARTS + 1;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The broadcast address.
+    /// The Ethernet broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Returns true for a group address, broadcast included. A group never sends.
+    /// Returns true for a MAC address of a group, broadcast included. A group never sends.
     #[inline]
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Returns true for the address of one station: neither a group nor zero.
+    /// Returns true for the MAC address of one station: neither a group nor zero.
     #[inline]
     #[must_use]
     pub const fn is_unicast(self) -> bool {
@@ -76,11 +76,11 @@ pub struct RxOffload {
 /// only what [`Info::offloads`] lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Offload {
-    /// None: the frame is complete.
+    /// No transmit offload: the frame is complete.
     #[default]
     None,
-    /// Checksum: the device stores the complement of the ones' complement sum from byte `start` of
-    /// the frame to its end at byte `start + offset`. The caller leaves the sum of the
+    /// Checksum offload: the device stores the complement of the ones' complement sum from byte
+    /// `start` of the frame to its end at byte `start + offset`. The caller leaves the sum of the
     /// pseudo-header, not complemented, in that field.
     Checksum {
         /// The offset of the transport header in the frame.
@@ -88,11 +88,11 @@ pub enum Offload {
         /// The offset of the checksum in the transport header: 6 for UDP, 16 for TCP.
         offset: u16,
     },
-    /// Segmentation (GSO): the device cuts the payload into segments and puts a copy of the headers
-    /// before each, with the segment's own lengths, sequence numbers and checksums. The caller
-    /// fills in the frame as for `Checksum`, with the lengths of the whole.
+    /// Segmentation offload (GSO): the device cuts the payload into segments and puts a copy of the
+    /// headers before each, with the segment's own lengths, sequence numbers and checksums. The
+    /// caller fills in the frame as for `Checksum`, with the lengths of the whole.
     Segments {
-        /// The transport protocol.
+        /// The transport protocol whose payload the device segments.
         kind: Segmentation,
         /// The offset of the transport header in the frame.
         start: u16,
@@ -106,16 +106,16 @@ pub enum Offload {
 /// A transport protocol whose payload a device can segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Segmentation {
-    /// TCP over IPv4.
+    /// The device segments TCP over IPv4.
     Tcp4,
-    /// TCP over IPv6.
+    /// The device segments TCP over IPv6.
     Tcp6,
-    /// UDP over IPv4 or IPv6: each segment is a datagram.
+    /// The device segments UDP over IPv4 or IPv6: each segment is a datagram.
     Udp,
 }
 
 impl Segmentation {
-    /// Returns the offset of the checksum in the transport header.
+    /// Returns the offset of the checksum in the transport header, in bytes.
     #[must_use]
     pub const fn checksum_at(self) -> u16 {
         match self {
@@ -128,7 +128,7 @@ impl Segmentation {
 /// The transmit offloads that a device has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offloads {
-    /// The device takes [`Offload::Checksum`].
+    /// The device takes a frame whose checksum it must store ([`Offload::Checksum`]).
     pub checksum: bool,
     /// The device takes [`Offload::Segments`] with [`Segmentation::Tcp4`] and
     /// [`Segmentation::Tcp6`].
@@ -137,10 +137,10 @@ pub struct Offloads {
     pub udp_segments: bool,
 }
 
-/// The properties of a device, constant during its life.
+/// The properties of a packet device, constant during its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Info {
-    /// The device's MAC address.
+    /// The packet device's MAC address.
     pub mac: Mac,
     /// The longest payload of a frame on the wire, without the Ethernet header: usually 1500, at
     /// most 65,535.
@@ -148,12 +148,12 @@ pub struct Info {
     /// The longest frame that [`Device::send`] takes, with the Ethernet header: [`HEADER`] + `mtu`
     /// without segmentation, up to [`MAX_FRAME`] with it.
     pub max_send: usize,
-    /// The transmit offloads that the device has.
+    /// The transmit offloads that the packet device has.
     pub offloads: Offloads,
 }
 
 impl Info {
-    /// Returns the properties of a device without offloads.
+    /// Returns the properties of a packet device without offloads.
     #[must_use]
     pub const fn without_offloads(mac: Mac, mtu: usize) -> Self {
         let offloads = Offloads { checksum: false, tcp_segments: false, udp_segments: false };
@@ -170,18 +170,19 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// The bytes of the longest headers, rounded up to whole words.
+    /// The bytes of the longest headers that a frame takes from Ethernet to UDP, rounded up to
+    /// whole words.
     pub const CAPACITY: usize = 64;
 
-    /// Makes headers of `len` bytes from little-endian `words`. The bytes behind `len` must be
-    /// zero.
+    /// Makes a frame's headers of `len` bytes from little-endian `words`. The bytes behind `len`
+    /// must be zero.
     #[inline]
     #[must_use]
     pub const fn new(words: [u64; Self::CAPACITY / 8], len: usize) -> Self {
         Self { words, len: if len < Self::CAPACITY { len } else { Self::CAPACITY } }
     }
 
-    /// Makes headers from `bytes`, of which it keeps at most [`Headers::CAPACITY`].
+    /// Makes a frame's headers from `bytes`, of which it keeps at most [`Headers::CAPACITY`].
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let len = bytes.len().min(Self::CAPACITY);
@@ -194,14 +195,14 @@ impl Headers {
         Self { words, len }
     }
 
-    /// Returns the words, padding included.
+    /// Returns the words of the frame's headers, padding included.
     #[inline]
     #[must_use]
     pub const fn words(&self) -> &[u64; Self::CAPACITY / 8] {
         &self.words
     }
 
-    /// Returns the length of the headers in bytes.
+    /// Returns the length of the frame's headers in bytes.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is no frame without headers")]
@@ -209,7 +210,7 @@ impl Headers {
         self.len
     }
 
-    /// Returns the destination of the frame.
+    /// Returns the destination MAC address of the frame.
     #[inline]
     #[must_use]
     pub const fn destination(&self) -> Mac {
@@ -217,7 +218,7 @@ impl Headers {
         Mac([a, b, c, d, e, f])
     }
 
-    /// Returns the headers as bytes, padding included.
+    /// Returns the frame's headers as bytes, padding included.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::CAPACITY] {
@@ -271,10 +272,10 @@ pub trait Device {
         offload: Offload,
     ) -> Sent;
 
-    /// Sends the frames of the current batch.
+    /// Sends the frames of the device's current batch.
     fn flush(&mut self);
 
-    /// Returns the properties of the device.
+    /// Returns the properties of the packet device.
     fn info(&self) -> Info;
 
     /// Returns the time at which frame `i` of the last burst was received, in nanoseconds of the

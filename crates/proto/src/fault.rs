@@ -5,18 +5,18 @@
 
 use crate::Rng;
 
-/// Rates of faults, each in parts per million of datagrams.
+/// Rates of the network's faults, each in parts per million of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// Datagrams lost.
+    /// Datagrams that the network loses, per million.
     pub drop_ppm: u32,
-    /// Datagrams delivered twice.
+    /// Datagrams that the network delivers twice, per million.
     pub duplicate_ppm: u32,
-    /// Datagrams delayed, so that later ones overtake them.
+    /// Datagrams that the network delays, so that later ones overtake them, per million.
     pub reorder_ppm: u32,
-    /// Datagrams with one bit flipped.
+    /// Datagrams in which the network flips one bit, per million.
     pub corrupt_ppm: u32,
-    /// Datagrams truncated.
+    /// Datagrams that the network truncates, per million.
     pub truncate_ppm: u32,
     /// The longest delay of a delayed or duplicated datagram, in nanoseconds.
     pub reorder_ns: u64,
@@ -25,18 +25,18 @@ pub struct Fault {
 /// The effect of the network on one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Fate {
-    /// The number of copies delivered: 0, 1 or 2.
+    /// The number of copies of the datagram that the network delivers: 0, 1 or 2.
     pub copies: u8,
-    /// The extra delay of each copy.
+    /// The extra delay of each copy of the datagram, in nanoseconds.
     pub delay_ns: [u64; 2],
-    /// The bit to flip in the first copy.
+    /// The bit that the network flips in the first copy of the datagram.
     pub flip_bit: Option<usize>,
-    /// The length to truncate the first copy to.
+    /// The length in bytes to which the network truncates the first copy of the datagram.
     pub cut_to: Option<usize>,
 }
 
 impl Fault {
-    /// Draws the fate of a datagram of `len` bytes.
+    /// Draws the faults that a datagram of `len` bytes suffers.
     pub fn fate(&self, rng: &mut Rng, len: usize) -> Fate {
         let mut fate = Fate { copies: 1, ..Fate::default() };
         if rng.chance(self.drop_ppm) {

@@ -11,13 +11,13 @@ use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 pub struct Rng(ChaCha8Rng);
 
 impl Rng {
-    /// Makes a generator from 32 bytes of entropy.
+    /// Makes a random number generator from 32 bytes of entropy.
     #[must_use]
     pub fn new(seed: [u8; 32]) -> Self {
         Self(ChaCha8Rng::from_seed(seed))
     }
 
-    /// Makes a generator for tests and simulation: equal seeds give equal sequences.
+    /// Makes a random number generator for tests and simulation: equal seeds give equal sequences.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
@@ -33,8 +33,8 @@ impl Rng {
         self.0.next_u32()
     }
 
-    /// Returns a number in `0..bound`, or 0 if `bound` is 0. For bounds below 2³² the bias is below
-    /// 2⁻³².
+    /// Returns a random number in `0..bound`, or 0 if `bound` is 0. For bounds below 2³² the bias
+    /// is below 2⁻³².
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.u64()) * u128::from(bound)) >> 64) as u64
     }
@@ -49,8 +49,8 @@ impl Rng {
         self.0.fill_bytes(bytes);
     }
 
-    /// Makes an independent generator for one component, so that the number of draws of one
-    /// component does not change the sequence of another.
+    /// Makes an independent random number generator for one component, so that the number of draws
+    /// of one component does not change the sequence of another.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         let mut seed = [0; 32];

@@ -16,24 +16,24 @@ pub const SECOND: u64 = 1_000_000_000;
 pub struct Instant(u64);
 
 impl Instant {
-    /// The start of time.
+    /// The instant at which time starts.
     pub const ZERO: Self = Self(0);
     /// A deadline that never expires.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// Returns the instant `ns` nanoseconds after the start.
+    /// Returns the instant `ns` nanoseconds after the start of time.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Returns the nanoseconds since the start.
+    /// Returns the nanoseconds since the start of time.
     #[must_use]
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// Returns the instant `ns` later, or [`Instant::NEVER`] if it is out of range.
+    /// Returns the instant `ns` nanoseconds later, or [`Instant::NEVER`] if it is out of range.
     #[must_use]
     pub const fn after(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))

@@ -3,26 +3,27 @@
 //! The transport calls a [`Probe`] at each [`Tracepoint`]. `sprat bench breakdown` attaches a probe
 //! that records times; every other user takes [`NoProbe`], which compiles to nothing.
 
-/// A place in the code that an RPC passes. The order is that of one round trip.
+/// A place in the code that an RPC passes, where a probe takes a time stamp. The variants have the
+/// order of one round trip.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Tracepoint {
-    /// The client's caller handed in the request.
+    /// The tracepoint at which the client's caller hands in the request.
     ClientRequest,
-    /// The client's driver accepted the last packet of the request.
+    /// The tracepoint at which the client's driver has accepted the last packet of the request.
     ClientSent,
-    /// The server's endpoint received the last packet of the request.
+    /// The tracepoint at which the server's endpoint receives the last packet of the request.
     ServerReceived,
-    /// The server called the service.
+    /// The tracepoint at which the server calls the service.
     ServiceStart,
-    /// The service gave its reply to the transport.
+    /// The tracepoint at which the service has given its reply to the transport.
     ServiceEnd,
-    /// The server's driver accepted the last packet of the reply.
+    /// The tracepoint at which the server's driver has accepted the last packet of the reply.
     ServerSent,
-    /// The client's endpoint received the last packet of the reply.
+    /// The tracepoint at which the client's endpoint receives the last packet of the reply.
     ClientReceived,
-    /// The client's caller has the reply.
+    /// The tracepoint at which the client's caller has the reply.
     ClientDone,
 }
 

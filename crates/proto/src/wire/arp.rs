@@ -16,16 +16,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::device::Mac;
 
-/// The length of a packet in bytes.
+/// The length of an ARP packet in bytes.
 pub const LEN: usize = 28;
 
-/// An operation.
+/// The operation of an ARP or RARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum ArpOperation {
-    /// The sender asks for the MAC address of the target's IP address.
+    /// The ARP request: the sender asks for the MAC address of the target's IP address.
     Request = 1,
-    /// The sender has the IP address that was asked for.
+    /// The ARP reply: the sender has the IP address that a request asked for.
     Reply = 2,
     /// RARP: the sender asks for the IP address of the target's MAC address.
     ReverseRequest = 3,
@@ -36,7 +36,7 @@ pub enum ArpOperation {
 /// An ARP or RARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arp {
-    /// The operation.
+    /// The packet's operation: a request or a reply, of ARP or RARP.
     pub op: ArpOperation,
     /// The sender's MAC address.
     pub sender_mac: Mac,
@@ -62,7 +62,7 @@ struct Bytes {
 }
 
 impl Arp {
-    /// Parses the packet at the start of `bytes`, which may have padding behind it.
+    /// Parses the ARP or RARP packet at the start of `bytes`, which may have padding behind it.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (b, _) = Bytes::ref_from_prefix(bytes).ok()?;
@@ -80,7 +80,7 @@ impl Arp {
         Some(Self { op, sender_mac, sender: b.sender.into(), target_mac, target: b.target.into() })
     }
 
-    /// Returns the packet in wire format.
+    /// Returns the ARP or RARP packet in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; LEN] {
         zerocopy::transmute!(Bytes {
@@ -100,10 +100,10 @@ impl Arp {
 mod tests {
     use super::*;
 
-    /// The request for 10.7.0.2 that Linux 6 sent over veth.
+    /// The ARP request for 10.7.0.2 that Linux 6 sent over veth.
     const REQUEST: [u8; LEN] =
         [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 0xa, 10, 7, 0, 1, 0, 0, 0, 0, 0, 0, 10, 7, 0, 2];
-    /// The reply of its peer.
+    /// The ARP reply of 10.7.0.2 that Linux 6 sent over veth.
     const REPLY: [u8; LEN] =
         [0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 0xb, 10, 7, 0, 2, 2, 0, 0, 0, 0, 0xa, 10, 7, 0, 1];
 

@@ -42,34 +42,36 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 /// swaps the bytes of the result (RFC 1071 section 2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// The sum before carries are folded in. It has room for 2³² parts of 64 KiB.
+    /// The Internet checksum's sum before carries are folded in. It has room for 2³² parts of 64
+    /// KiB.
     value: u64,
-    /// The number of bytes so far is odd.
+    /// The Internet checksum so far covers an odd number of bytes.
     odd: bool,
 }
 
 impl Sum {
-    /// Returns the sum of no bytes.
+    /// Returns the Internet checksum's sum of no bytes.
     #[must_use]
     pub const fn new() -> Self {
         Self { value: 0, odd: false }
     }
 
-    /// Makes a sum from a plain sum of little-endian words of 16 or 32 bits that did not overflow.
+    /// Makes the Internet checksum's sum from a plain sum of little-endian words of 16 or 32 bits
+    /// that did not overflow.
     #[inline]
     #[must_use]
     pub(crate) const fn from_words(sum: u64) -> Self {
         Self { value: sum, odd: false }
     }
 
-    /// Adds a 16-bit word. The number of bytes before it must be even.
+    /// Adds a 16-bit word to the Internet checksum. The number of bytes before it must be even.
     #[inline]
     #[must_use]
     pub const fn word(self, word: u16) -> Self {
         Self { value: self.value.wrapping_add(word.swap_bytes() as u64), odd: self.odd }
     }
 
-    /// Adds `bytes`.
+    /// Adds `bytes` to the Internet checksum.
     #[inline]
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
@@ -80,16 +82,16 @@ impl Sum {
         Self { value: self.value.wrapping_add(sum), odd: self.odd ^ (bytes.len() % 2 == 1) }
     }
 
-    /// Returns the sum in 16 bits, not complemented: the value that a device with checksum offload
-    /// expects in the checksum field.
+    /// Returns the Internet checksum's sum in 16 bits, not complemented: the value that a device
+    /// with checksum offload expects in the checksum field.
     #[inline]
     #[must_use]
     pub const fn folded(self) -> u16 {
         fold(self.value).swap_bytes()
     }
 
-    /// Returns the checksum, the complement of the sum. It is 0 for bytes that contain their own
-    /// correct checksum.
+    /// Returns the Internet checksum, the complement of the sum. It is 0 for bytes that contain
+    /// their own correct checksum.
     #[inline]
     #[must_use]
     pub const fn checksum(self) -> u16 {
@@ -104,8 +106,8 @@ const fn fold(sum: u64) -> u16 {
     ((sum & 0xffff).wrapping_add(sum >> 16) & 0xffff) as u16
 }
 
-/// Returns the plain sum of `bytes` as little-endian 32-bit words. It does not overflow below 2³²
-/// words.
+/// Returns the plain sum of `bytes` as little-endian 32-bit words, for the Internet checksum. It
+/// does not overflow below 2³² words.
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
@@ -120,7 +122,7 @@ fn sum_words(bytes: &[u8]) -> u64 {
 mod tests {
     use super::{Sum, crc32c};
 
-    /// The numerical example of RFC 1071 section 3, as bytes and as words.
+    /// The numerical example of the Internet checksum in RFC 1071 section 3, as bytes and as words.
     #[test]
     fn rfc_1071_example() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(Sum::new().word(0x0001).word(0xf203).bytes(&bytes[4..]).checksum(), !0xddf2);
     }
 
-    /// Parts of any lengths give the sum that adding word by word gives.
+    /// An Internet checksum over parts of any lengths equals the one that is added word by word.
     #[test]
     fn a_sum_does_not_depend_on_the_cuts_between_its_parts() {
         let bytes: [u8; 61] = core::array::from_fn(|i| (i * i * 7 + 201) as u8);

@@ -21,62 +21,63 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The DDP version.
 pub const VERSION: u8 = 1;
-/// The length of a tagged header.
+/// The length of a tagged DDP header in bytes.
 pub const TAGGED: usize = 14;
-/// The length of an untagged header.
+/// The length of an untagged DDP header in bytes.
 pub const UNTAGGED: usize = 18;
-/// The length of the longer header.
+/// The length of the longer DDP header, the untagged one, in bytes.
 pub const HEADER_MAX: usize = UNTAGGED;
 
 const T: u8 = 0x80;
 const L: u8 = 0x40;
 const DV: u8 = 0x03;
 
-/// A header on the wire: 14 or 18 bytes, or fewer if no more arrived.
+/// A DDP header on the wire: 14 or 18 bytes, or fewer if no more arrived.
 pub type HeaderBytes = ArrayVec<u8, HEADER_MAX>;
 
-/// The buffer of a segment's payload.
+/// The receiver's buffer for the payload of a DDP segment: tagged or untagged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Buffer {
     /// Memory that the receiver has advertised.
     Tagged {
-        /// The steering tag.
+        /// The steering tag of the memory that the segment's payload goes to.
         stag: u32,
         /// The tagged offset of the segment's first byte.
         to: u64,
     },
-    /// The next buffer of a queue of the receiver.
+    /// The next untagged buffer of a queue of the receiver.
     Untagged {
         /// The word that DDP carries for the ULP (RDMAP's Invalidate STag, or 0).
         ulp: u32,
-        /// The queue number.
+        /// The number of the receiver's untagged queue.
         qn: u32,
-        /// The number of the message in its queue. The first is 1, and 0 follows `u32::MAX`.
+        /// The number of the message in its untagged queue (MSN). The first is 1, and 0 follows
+        /// `u32::MAX`.
         msn: u32,
-        /// The offset of the segment's first byte in the message.
+        /// The offset of the segment's first byte in its untagged message (MO), in bytes.
         mo: u32,
     },
 }
 
-/// A segment's header.
+/// The header of a DDP segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The segment is the last of its message.
+    /// The DDP segment is the last of its message.
     pub last: bool,
     /// The byte that DDP carries for the ULP (RDMAP's control byte).
     pub control: u8,
-    /// The buffer of the payload.
+    /// The receiver's buffer that the DDP segment's payload goes to.
     pub buffer: Buffer,
 }
 
 /// The bytes are no DDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
-    /// The ULPDU is shorter than the header that its first bit announces.
+    /// The ULPDU is shorter than the DDP header that its first bit announces.
     Short,
-    /// A tagged header has another version (error 1/1/04).
+    /// A tagged header has another DDP version (error 1/1/04).
     TaggedVersion,
-    /// An untagged header has another version (error 1/2/06).
+    /// An untagged header has another DDP version (error 1/2/06).
     UntaggedVersion,
 }
 
@@ -100,16 +101,16 @@ struct Untagged {
     mo: U32,
 }
 
-/// The length of a header whose first byte is `first`.
+/// The length in bytes of a DDP header whose first byte is `first`.
 #[must_use]
 pub const fn header_len(first: u8) -> usize {
     if first & T == 0 { UNTAGGED } else { TAGGED }
 }
 
-/// Parses the header at the start of `ulpdu`. The payload begins [`Header::len`] bytes in.
+/// Parses the DDP header at the start of `ulpdu`. The payload begins [`Header::len`] bytes in.
 ///
 /// # Errors
-/// [`HeaderError`]. The version is checked first, since it gives the meaning of the rest.
+/// [`HeaderError`]. The DDP version is checked first, since it gives the meaning of the rest.
 #[inline]
 pub fn parse(ulpdu: &[u8]) -> Result<Header, HeaderError> {
     let &bits = ulpdu.first().ok_or(HeaderError::Short)?;
@@ -130,7 +131,7 @@ pub fn parse(ulpdu: &[u8]) -> Result<Header, HeaderError> {
 }
 
 impl Header {
-    /// The length on the wire.
+    /// The length of the DDP header on the wire, in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no header is empty")]
     pub const fn len(&self) -> usize {
@@ -140,7 +141,7 @@ impl Header {
         }
     }
 
-    /// The bytes on the wire.
+    /// Returns the DDP header in wire format.
     #[must_use]
     #[inline]
     pub fn emit(&self) -> HeaderBytes {
@@ -168,17 +169,17 @@ impl Header {
     }
 }
 
-/// The header at the start of `ulpdu` as received, valid or not, for a Terminate. Returns `None` if
-/// it is incomplete.
+/// The DDP header at the start of `ulpdu` as received, valid or not, for a Terminate. Returns
+/// `None` if it is incomplete.
 #[must_use]
 pub fn raw_header(ulpdu: &[u8]) -> Option<HeaderBytes> {
     let header = ulpdu.get(..header_len(*ulpdu.first()?))?;
     HeaderBytes::try_from(header).ok()
 }
 
-/// Cuts a message of `total` bytes into segments (RFC 5041 section 5.2). Returns the payload length
-/// of the segment at offset `done`, and whether it is the last. `payload_max` is the MULPDU without
-/// the header, at least 1. An empty message is one segment.
+/// Cuts a DDP message of `total` bytes into segments (RFC 5041 section 5.2). Returns the payload
+/// length of the segment at offset `done`, and whether it is the last. `payload_max` is the MULPDU
+/// without the header, at least 1. An empty message is one segment.
 #[must_use]
 pub const fn next_segment(total: u32, done: u32, payload_max: u32) -> (u32, bool) {
     let left = total.saturating_sub(done);

@@ -9,7 +9,7 @@
 
 use crate::device::Mac;
 
-/// The length of the header in bytes.
+/// The length of an Ethernet header in bytes.
 pub const HEADER: usize = crate::device::HEADER;
 
 /// The Ethernet type of IPv4.
@@ -24,16 +24,16 @@ pub const IPV6: u16 = 0x86dd;
 /// An Ethernet header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ethernet {
-    /// The destination.
+    /// The destination's MAC address.
     pub to: Mac,
-    /// The source.
+    /// The source's MAC address.
     pub from: Mac,
     /// The Ethernet type: the protocol of the payload.
     pub kind: u16,
 }
 
 impl Ethernet {
-    /// Parses the header of `frame`. Returns it and the payload, padding included.
+    /// Parses the Ethernet header of `frame`. Returns it and the payload, padding included.
     #[inline]
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<(Self, &[u8])> {
@@ -43,7 +43,7 @@ impl Ethernet {
         Some((Self { to, from, kind: u16::from_be_bytes([high, low]) }, payload))
     }
 
-    /// Returns the header in wire format.
+    /// Returns the Ethernet header in wire format.
     #[inline]
     #[must_use]
     pub const fn emit(&self) -> [u8; HEADER] {
@@ -57,7 +57,7 @@ impl Ethernet {
 mod tests {
     use super::*;
 
-    /// The first bytes of a frame that Linux 6 sent over veth.
+    /// The first bytes of an Ethernet frame that Linux 6 sent over veth.
     const FRAME: [u8; 16] = [2, 0, 0, 0, 0, 0xb, 2, 0, 0, 0, 0, 0xa, 8, 0, 0x45, 0];
 
     #[test]

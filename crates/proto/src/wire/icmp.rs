@@ -12,7 +12,7 @@
 
 use super::checksum::Sum;
 
-/// The length of the header in bytes. The data of an echo or the packet of an error follows it.
+/// The length of an ICMP header in bytes. The data of an echo or the packet of an error follows it.
 pub const HEADER: usize = 8;
 
 const REPLY: u8 = 0;
@@ -24,48 +24,50 @@ const TOO_BIG: u8 = 4;
 /// The header of an ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Icmp {
-    /// An echo request.
+    /// An ICMP echo request.
     Echo {
-        /// The identifier of the sender.
+        /// The identifier that the sender of the echo request chose.
         ident: u16,
-        /// The sequence number.
+        /// The sequence number of the echo request.
         seq: u16,
     },
-    /// An echo reply.
+    /// An ICMP echo reply.
     Reply {
-        /// The identifier of the request.
+        /// The identifier of the echo request.
         ident: u16,
-        /// The sequence number.
+        /// The sequence number of the echo request.
         seq: u16,
     },
-    /// The error "port unreachable".
+    /// The ICMP error "port unreachable".
     PortUnreachable,
-    /// The error "fragmentation needed": a packet that must not be fragmented is too big for a
+    /// The ICMP error "fragmentation needed": a packet that must not be fragmented is too big for a
     /// link.
     TooBig {
-        /// The MTU of that link; 0 if the router does not report it.
+        /// The MTU in bytes of the link that the packet was too big for; 0 if the router does not
+        /// report it.
         mtu: u16,
     },
-    /// The error "destination unreachable" with another code.
+    /// The ICMP error "destination unreachable" with another code than "port unreachable" and
+    /// "fragmentation needed".
     Unreachable {
-        /// The code.
+        /// The ICMP code of the error "destination unreachable".
         code: u8,
     },
-    /// A message of another type.
+    /// An ICMP message of a type that the host does not handle. The value is the type.
     Other(u8),
 }
 
 /// The reason why bytes are not a valid ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IcmpParseError {
-    /// The message is shorter than a header.
+    /// The ICMP message is shorter than its header.
     Length,
-    /// The checksum is wrong.
+    /// The checksum of the ICMP message is wrong.
     Checksum,
 }
 
 impl Icmp {
-    /// Parses a message. Returns its header and the data behind it.
+    /// Parses an ICMP message. Returns its header and the data behind it.
     ///
     /// # Errors
     /// [`IcmpParseError`] if the message is too short or damaged.
@@ -87,7 +89,7 @@ impl Icmp {
         Ok((message, data))
     }
 
-    /// Returns the header in wire format, for a message with `data` behind it.
+    /// Returns the ICMP header in wire format, for a message with `data` behind it.
     #[must_use]
     pub fn emit(&self, data: &[u8]) -> [u8; HEADER] {
         let (kind, code, first, second) = match *self {
@@ -110,12 +112,12 @@ mod tests {
     use super::*;
 
     const DATA: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
-    /// Messages that Linux 6 sent: an echo request, its reply, and the header of the error about a
-    /// closed port.
+    /// Headers of ICMP messages that Linux 6 sent: an echo request, its reply, and the error about
+    /// a closed port.
     const REQUEST: [u8; HEADER] = [8, 0, 0xd9, 0xba, 0x12, 0x34, 0, 1];
     const ANSWER: [u8; HEADER] = [0, 0, 0xe1, 0xba, 0x12, 0x34, 0, 1];
     const CLOSED: [u8; HEADER] = [3, 3, 0x26, 0x42, 0, 0, 0, 0];
-    /// The packet that the error quotes.
+    /// The packet that the captured ICMP error "port unreachable" quotes.
     const QUOTED: [u8; 33] = [
         0x45, 0, 0, 0x21, 0xe9, 0x8c, 0x40, 0, 0x40, 0x11, 0x3d, 0x2f, 10, 7, 0, 1, 10, 7, 0, 2,
         0x12, 0x34, 0x56, 0x78, 0, 0x0d, 0x14, 0x2f, 0x73, 0x70, 0x72, 0x61, 0x74,

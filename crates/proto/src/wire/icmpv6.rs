@@ -25,7 +25,8 @@ use crate::device::Mac;
 #[cfg(test)]
 mod tests;
 
-/// The length of the header in bytes. The data of an echo or the packet of an error follows it.
+/// The length of an ICMPv6 header in bytes. The data of an echo or the packet of an error follows
+/// it.
 pub const HEADER: usize = 8;
 
 const UNREACHABLE: u8 = 1;
@@ -44,68 +45,69 @@ const OVERRIDE: u8 = 0x20;
 /// An ICMPv6 message, without the data of an echo or the packet of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Icmpv6 {
-    /// An echo request.
+    /// An ICMPv6 echo request.
     Echo {
-        /// The identifier of the sender.
+        /// The identifier that the sender of the echo request chose.
         ident: u16,
-        /// The sequence number.
+        /// The sequence number of the echo request.
         seq: u16,
     },
-    /// An echo reply.
+    /// An ICMPv6 echo reply.
     Reply {
-        /// The identifier of the request.
+        /// The identifier of the echo request.
         ident: u16,
-        /// The sequence number.
+        /// The sequence number of the echo request.
         seq: u16,
     },
-    /// The error "port unreachable".
+    /// The ICMPv6 error "port unreachable".
     PortUnreachable,
-    /// The error "destination unreachable" with another code.
+    /// The ICMPv6 error "destination unreachable" with another code than "port unreachable".
     Unreachable {
-        /// The code.
+        /// The ICMPv6 code of the error "destination unreachable".
         code: u8,
     },
-    /// The error "packet too big".
+    /// The ICMPv6 error "packet too big".
     TooBig {
-        /// The MTU of the link.
+        /// The MTU in bytes of the link that the packet was too big for.
         mtu: u32,
     },
     /// A neighbour solicitation.
     Solicit {
-        /// The address to resolve.
+        /// The IPv6 address to resolve.
         target: Ipv6Addr,
-        /// The sender's MAC address; none in a probe of duplicate address detection.
+        /// The MAC address of the solicitation's sender; none in a probe of duplicate address
+        /// detection.
         mac: Option<Mac>,
     },
     /// A neighbour advertisement.
     Advertise {
-        /// The address that the sender has.
+        /// The IPv6 address that the sender of the advertisement has.
         target: Ipv6Addr,
-        /// The sender's MAC address.
+        /// The MAC address of the advertisement's sender.
         mac: Option<Mac>,
-        /// The R flag: the sender is a router.
+        /// The R flag of a neighbour advertisement: the sender is a router.
         router: bool,
         /// The S flag: the advertisement answers a solicitation.
         solicited: bool,
-        /// The O flag: the MAC address overrides a cached one.
+        /// The O flag of a neighbour advertisement: the MAC address overrides a cached one.
         replaces: bool,
     },
-    /// A message of another type.
+    /// An ICMPv6 message of a type that the host does not handle. The value is the type.
     Other(u8),
 }
 
 /// The reason why bytes are not a valid ICMPv6 message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Icmpv6ParseError {
-    /// The message or one of its options is truncated, or the length of an option is 0.
+    /// The ICMPv6 message or one of its options is truncated, or the length of an option is 0.
     Length,
-    /// The checksum is wrong.
+    /// The checksum of the ICMPv6 message is wrong.
     Checksum,
 }
 
 impl Icmpv6 {
-    /// Parses a message in a packet with the header `ip`. Returns it and the data behind its
-    /// header.
+    /// Parses an ICMPv6 message in a packet with the header `ip`. Returns it and the data behind
+    /// its header.
     ///
     /// # Errors
     /// [`Icmpv6ParseError`] if the message is truncated or damaged.
@@ -137,8 +139,8 @@ impl Icmpv6 {
         Ok((message, data))
     }
 
-    /// Returns the message in wire format with `data` behind its header, for a packet with the
-    /// header `ip`. Messages of neighbour discovery have no data.
+    /// Returns the ICMPv6 message in wire format with `data` behind its header, for a packet with
+    /// the header `ip`. Messages of neighbour discovery have no data.
     #[must_use]
     pub fn emit(&self, ip: &Ipv6, data: &[u8]) -> Vec<u8> {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };

@@ -14,54 +14,54 @@ use core::net::Ipv4Addr;
 
 use super::checksum::Sum;
 
-/// The length of a header without options in bytes.
+/// The length of an IPv4 header without options, in bytes.
 pub const HEADER: usize = 20;
 
-/// The protocol number of ICMP.
+/// The number of ICMP in an IPv4 header's protocol field.
 pub const ICMP: u8 = 1;
-/// The protocol number of UDP.
+/// The number of UDP in an IPv4 header's protocol field.
 pub const UDP: u8 = 17;
 
-/// The flag "don't fragment".
+/// The IPv4 flag "don't fragment".
 const DF: u16 = 0x4000;
-/// The flag "more fragments".
+/// The IPv4 flag "more fragments".
 const MF: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
 /// An IPv4 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4 {
-    /// The flag "don't fragment": routers must not fragment the packet.
+    /// The IPv4 flag "don't fragment": routers must not fragment the packet.
     pub dont_fragment: bool,
-    /// The flag "more fragments": the packet is a fragment, and not the last one.
+    /// The IPv4 flag "more fragments": the packet is a fragment, and not the last one.
     pub more: bool,
-    /// The offset of this fragment in the payload of the datagram: a multiple of 8.
+    /// The offset in bytes of this IPv4 fragment in the payload of the datagram: a multiple of 8.
     pub offset: u16,
-    /// The identification, which all fragments of a datagram share.
+    /// The IPv4 identification, which all fragments of a datagram share.
     pub ident: u16,
-    /// The time to live, in hops.
+    /// The IPv4 time to live, in hops.
     pub ttl: u8,
-    /// The protocol of the payload.
+    /// The number of the protocol of the IPv4 packet's payload.
     pub protocol: u8,
-    /// The source.
+    /// The IPv4 address of the source.
     pub from: Ipv4Addr,
-    /// The destination.
+    /// The IPv4 address of the destination.
     pub to: Ipv4Addr,
 }
 
 /// The reason why bytes are not a valid IPv4 packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ipv4ParseError {
-    /// The packet is shorter than its lengths say, or the lengths contradict each other.
+    /// The IPv4 packet is shorter than its lengths say, or the lengths contradict each other.
     Length,
-    /// The version is not 4.
+    /// The version in the IP header is not 4.
     Version,
-    /// The header checksum is wrong.
+    /// The checksum of the IPv4 header is wrong.
     Checksum,
 }
 
 impl Ipv4 {
-    /// Parses the header of `packet`. Returns it and the payload without padding.
+    /// Parses the IPv4 header of `packet`. Returns it and the payload without padding.
     ///
     /// # Errors
     /// [`Ipv4ParseError`] if the packet is truncated, damaged or of another version.
@@ -81,8 +81,8 @@ impl Ipv4 {
         Ok((Self::read(h), payload))
     }
 
-    /// Parses the header of a packet that an ICMP error quotes. Returns it and the quoted part of
-    /// the payload. The checksum is not verified, because routers may have changed the header.
+    /// Parses the IPv4 header of a packet that an ICMP error quotes. Returns it and the quoted part
+    /// of the payload. The checksum is not verified, because routers may have changed the header.
     #[must_use]
     pub fn quoted(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let h: &[u8; HEADER] = bytes.first_chunk()?;
@@ -106,15 +106,15 @@ impl Ipv4 {
         }
     }
 
-    /// Returns true if the packet is a fragment of a datagram.
+    /// Returns true if the IPv4 packet is a fragment of a datagram.
     #[inline]
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
         self.more || self.offset != 0
     }
 
-    /// Returns the header in wire format, for a packet with `payload` bytes of payload, at most
-    /// 65,515.
+    /// Returns the IPv4 header in wire format, for a packet with `payload` bytes of payload, at
+    /// most 65,515.
     #[must_use]
     pub fn emit(&self, payload: usize) -> [u8; HEADER] {
         let flag = |on: bool, bit: u16| if on { bit } else { 0 };
@@ -134,7 +134,8 @@ impl Ipv4 {
         h
     }
 
-    /// Returns the sum of the pseudo-header for `len` bytes of payload.
+    /// Returns the sum of the IPv4 pseudo-header for `len` bytes of payload, with which a checksum
+    /// begins.
     #[inline]
     #[must_use]
     pub fn pseudo(&self, len: usize) -> Sum {
@@ -147,8 +148,8 @@ impl Ipv4 {
 mod tests {
     use super::*;
 
-    /// Headers that Linux 6 sent: of a UDP datagram, and of the first and the last fragment of an
-    /// echo request.
+    /// IPv4 headers that Linux 6 sent: of a UDP datagram, and of the first and the last fragment of
+    /// an echo request.
     const WHOLE: [u8; HEADER] =
         [0x45, 0, 0, 0x21, 0x0e, 0x9f, 0x40, 0, 0x40, 0x11, 0x18, 0x1d, 10, 7, 0, 1, 10, 7, 0, 2];
     const FIRST: [u8; HEADER] =

@@ -20,18 +20,18 @@ use crate::device::Mac;
 #[cfg(test)]
 mod tests;
 
-/// The length of the header in bytes.
+/// The length of an IPv6 header in bytes, without extension headers.
 pub const HEADER: usize = 40;
-/// The length of a fragment header in bytes.
+/// The length of an IPv6 fragment header in bytes.
 pub const FRAGMENT: usize = 8;
-/// The most extension headers before a payload.
+/// The most extension headers that the parser skips before the payload of an IPv6 packet.
 pub const EXTENSIONS: usize = 4;
 
-/// The protocol number of UDP.
+/// The number of UDP in an IPv6 header's field "next header".
 pub const UDP: u8 = 17;
-/// The protocol number of ICMPv6.
+/// The number of ICMPv6 in an IPv6 header's field "next header".
 pub const ICMPV6: u8 = 58;
-/// The protocol number of the fragment header.
+/// The number of the fragment header in an IPv6 header's field "next header".
 pub const FRAGMENTED: u8 = 44;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
@@ -40,40 +40,40 @@ const DESTINATION: u8 = 60;
 /// An IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv6 {
-    /// The type of the next header.
+    /// The type of the header that follows the IPv6 header.
     pub next: u8,
-    /// The hop limit. It is 255 in messages of neighbour discovery.
+    /// The IPv6 hop limit. It is 255 in messages of neighbour discovery.
     pub hops: u8,
-    /// The source.
+    /// The IPv6 address of the source.
     pub from: Ipv6Addr,
-    /// The destination.
+    /// The IPv6 address of the destination.
     pub to: Ipv6Addr,
 }
 
-/// A fragment header.
+/// An IPv6 fragment header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
     /// The type of the first header of the fragmented payload.
     pub next: u8,
-    /// The offset of this fragment in the payload: a multiple of 8.
+    /// The offset in bytes of this IPv6 fragment in the packet's payload: a multiple of 8.
     pub offset: u16,
-    /// More fragments follow.
+    /// The IPv6 fragment is not the last of its packet.
     pub more: bool,
-    /// The identification, which all fragments of a packet share.
+    /// The IPv6 identification, which all fragments of a packet share.
     pub ident: u32,
 }
 
 /// The reason why bytes are not a valid IPv6 packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ipv6ParseError {
-    /// The packet is shorter than its length says.
+    /// The IPv6 packet is shorter than its length says.
     Length,
-    /// The version is not 6.
+    /// The version in the IP header is not 6.
     Version,
 }
 
 impl Ipv6 {
-    /// Parses the header of `packet`. Returns it and the bytes behind it without padding.
+    /// Parses the IPv6 header of `packet`. Returns it and the bytes behind it without padding.
     ///
     /// # Errors
     /// [`Ipv6ParseError`] if the packet is truncated or of another version.
@@ -84,8 +84,8 @@ impl Ipv6 {
         Ok((header, rest.get(..len).ok_or(Ipv6ParseError::Length)?))
     }
 
-    /// Parses the header of a packet that an ICMPv6 error quotes. Returns it and the quoted part of
-    /// the rest.
+    /// Parses the IPv6 header of a packet that an ICMPv6 error quotes. Returns it and the quoted
+    /// part of the rest.
     ///
     /// # Errors
     /// [`Ipv6ParseError`] if the header is truncated or of another version.
@@ -103,8 +103,8 @@ impl Ipv6 {
         Ok((Self { next: h[6], hops: h[7], from: address(8), to: address(24) }, rest))
     }
 
-    /// Returns the header in wire format, for a packet with `payload` bytes behind it, extension
-    /// headers included, at most 65,535.
+    /// Returns the IPv6 header in wire format, for a packet with `payload` bytes behind it,
+    /// extension headers included, at most 65,535.
     #[must_use]
     pub fn emit(&self, payload: usize) -> [u8; HEADER] {
         let mut h = [0; HEADER];
@@ -116,7 +116,7 @@ impl Ipv6 {
         h
     }
 
-    /// Returns the sum of the pseudo-header for an upper-layer packet of `protocol` and `len`
+    /// Returns the sum of the IPv6 pseudo-header for an upper-layer packet of `protocol` and `len`
     /// bytes.
     #[inline]
     #[must_use]
@@ -126,19 +126,20 @@ impl Ipv6 {
     }
 }
 
-/// The payload behind the extension headers.
+/// The payload behind the extension headers of an IPv6 packet: a whole one or a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Upper<'a> {
-    /// An unfragmented packet: its protocol and its bytes.
+    /// An unfragmented IPv6 packet: the number of its upper protocol, and its payload.
     Whole(u8, &'a [u8]),
-    /// A fragment: its header and its bytes.
+    /// An IPv6 fragment: its fragment header and its payload.
     Part(Fragment, &'a [u8]),
-    /// A packet that this host must drop: too many or truncated extension headers, an unknown
+    /// An IPv6 packet that this host must drop: too many or truncated extension headers, an unknown
     /// option that must not be skipped, or a routing header with segments left.
     Bad,
 }
 
-/// Skips the extension headers in `rest`, whose first header has the type `next`.
+/// Skips the IPv6 extension headers in `rest`, whose first header has the type `next`. Returns the
+/// payload behind them.
 #[inline]
 #[must_use]
 pub fn upper(mut next: u8, mut rest: &[u8]) -> Upper<'_> {
@@ -165,8 +166,8 @@ pub fn upper(mut next: u8, mut rest: &[u8]) -> Upper<'_> {
     Upper::Bad
 }
 
-/// Returns true if all options may be skipped: the two high bits of an unknown option are 0
-/// (RFC 8200 section 4.2).
+/// Returns true if all options of an IPv6 extension header may be skipped: the two high bits of an
+/// unknown option are 0 (RFC 8200 section 4.2).
 fn may_skip_options(mut rest: &[u8]) -> bool {
     while let Some((&kind, behind)) = rest.split_first() {
         if kind == 0 {
@@ -184,7 +185,7 @@ fn may_skip_options(mut rest: &[u8]) -> bool {
 }
 
 impl Fragment {
-    /// Parses the fragment header at the start of `bytes`. Returns it and the fragment.
+    /// Parses the IPv6 fragment header at the start of `bytes`. Returns it and the fragment.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&[next, _, a, b, c, d, e, f], part) = bytes.split_first_chunk::<FRAGMENT>()?;
@@ -193,7 +194,7 @@ impl Fragment {
         Some((Self { next, offset: bits & !7, more: bits & 1 != 0, ident }, part))
     }
 
-    /// Returns the header in wire format.
+    /// Returns the IPv6 fragment header in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; FRAGMENT] {
         let [a, b] = (self.offset & !7 | u16::from(self.more)).to_be_bytes();
@@ -202,7 +203,7 @@ impl Fragment {
     }
 }
 
-/// Returns the link-local address of a MAC address (RFC 4291 appendix A).
+/// Returns the link-local IPv6 address of a MAC address (RFC 4291 appendix A).
 #[must_use]
 pub const fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
@@ -219,19 +220,19 @@ pub const fn link_local(mac: Mac) -> Ipv6Addr {
     )
 }
 
-/// Returns the solicited-node group of an address (RFC 4291 section 2.7.1).
+/// Returns the solicited-node multicast group of an IPv6 address (RFC 4291 section 2.7.1).
 #[must_use]
 pub const fn solicited(address: Ipv6Addr) -> Ipv6Addr {
     let [_, _, _, _, _, _, low, last] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | low & 0xff, last)
 }
 
-/// Returns the MAC address of a group (RFC 2464 section 7).
+/// Returns the MAC address of an IPv6 multicast group (RFC 2464 section 7).
 #[must_use]
 pub const fn group_mac(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     Mac([0x33, 0x33, a, b, c, d])
 }
 
-/// The group of all nodes of a link.
+/// The IPv6 multicast group of all nodes of a link.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

@@ -18,55 +18,55 @@
 #[cfg(test)]
 mod tests;
 
-/// The length of a message in bytes.
+/// The length of a memif message in bytes.
 pub const MESSAGE: usize = 128;
-/// The only supported version: 2.0.
+/// The only supported version of memif: 2.0.
 pub const VERSION: u16 = 0x0200;
-/// The length of a name field in bytes, its terminating zero included.
+/// The length of a name field of a memif message in bytes, its terminating zero included.
 pub const NAME: usize = 32;
-/// The length of a secret field in bytes. Zeros pad it.
+/// The length of the secret field of a memif message in bytes. Zeros pad it.
 pub const SECRET: usize = 24;
-/// The length of the reason of a disconnection in bytes.
+/// The length of the reason of a memif disconnection in bytes.
 pub const REASON: usize = 96;
 
-/// The value of a ring's cookie.
+/// The value of the cookie field of a memif ring.
 pub const COOKIE: u32 = 0x03e3_1f20;
-/// The flag of a ring whose consumer polls and needs no interrupts.
+/// The flag of a memif ring whose consumer polls and needs no interrupts.
 pub const MASK_INTERRUPT: u16 = 1;
-/// The offset of a ring's flags.
+/// The byte offset of the flags in a memif ring.
 pub const FLAGS: usize = 4;
-/// The offset of a ring's head.
+/// The byte offset of the head in a memif ring.
 pub const HEAD: usize = 6;
-/// The offset of a ring's tail.
+/// The byte offset of the tail in a memif ring.
 pub const TAIL: usize = 64;
-/// The offset of a ring's descriptors.
+/// The byte offset of the descriptors in a memif ring.
 pub const DESCRIPTORS: usize = 128;
-/// The length of a descriptor in bytes.
+/// The length of a memif ring's descriptor in bytes.
 pub const DESCRIPTOR: usize = 16;
-/// The binary logarithm of the most descriptors of a ring.
+/// The binary logarithm of the most descriptors of a memif ring.
 pub const LOG2_RING_MAX: u8 = 14;
 
-/// Returns the length in bytes of a ring of `1 << log2` descriptors.
+/// Returns the length in bytes of a memif ring of `1 << log2` descriptors.
 #[must_use]
 pub const fn ring_len(log2: u8) -> usize {
     DESCRIPTORS + (DESCRIPTOR << log2)
 }
 
-/// A descriptor: one buffer of a frame.
+/// A descriptor of a memif ring: one buffer of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Descriptor {
     /// The frame continues in the next descriptor.
     pub next: bool,
-    /// The region that has the buffer.
+    /// The index of the memif region that contains the buffer.
     pub region: u16,
-    /// The bytes used of a full buffer, or the size of an empty one.
+    /// The bytes used of a full memif buffer, or the size of an empty one.
     pub length: u32,
-    /// The offset of the buffer in its region.
+    /// The byte offset of the buffer in its memif region.
     pub offset: u32,
 }
 
 impl Descriptor {
-    /// Returns the descriptor as two words in native byte order.
+    /// Returns the memif descriptor as two words in native byte order.
     #[inline]
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
@@ -74,7 +74,7 @@ impl Descriptor {
         [first, self.offset as u64]
     }
 
-    /// Makes a descriptor of two words. It ignores unknown flags and the metadata.
+    /// Makes a memif descriptor from two words. It ignores unknown flags and the metadata.
     #[inline]
     #[must_use]
     pub const fn of(words: [u64; 2]) -> Self {
@@ -87,101 +87,101 @@ impl Descriptor {
     }
 }
 
-/// The server's first message: its version and its limits.
+/// The memif server's first message: its version and its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// The name of the implementation.
+    /// The name of the server's memif implementation.
     pub name: [u8; NAME],
-    /// The oldest version that the server supports.
+    /// The oldest memif version that the server supports.
     pub min_version: u16,
-    /// The newest version that the server supports.
+    /// The newest memif version that the server supports.
     pub max_version: u16,
-    /// The highest region index.
+    /// The highest region index that the memif server accepts.
     pub max_region: u16,
-    /// The highest index of a ring to the client.
+    /// The highest index of a memif ring to the client that the server accepts.
     pub max_to_client: u16,
-    /// The highest index of a ring to the server.
+    /// The highest index of a memif ring to the server that the server accepts.
     pub max_to_server: u16,
-    /// The binary logarithm of the descriptors of the largest ring.
+    /// The binary logarithm of the descriptors of the largest memif ring.
     pub max_log2: u8,
 }
 
-/// The client's first message: the interface that it connects to.
+/// The memif client's first message: the interface that it connects to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Init {
-    /// The version of all further messages.
+    /// The memif version of all further messages.
     pub version: u16,
-    /// The number of the interface at this socket.
+    /// The number of the memif interface at this socket.
     pub id: u32,
-    /// The mode of the interface: 0 for Ethernet frames.
+    /// The mode of the memif interface: 0 for Ethernet frames.
     pub mode: u8,
-    /// The server's secret, or zeros if it has none.
+    /// The memif server's secret, or zeros if it has none.
     pub secret: [u8; SECRET],
-    /// The name of the implementation.
+    /// The name of the client's memif implementation.
     pub name: [u8; NAME],
 }
 
-/// A ring. Its message carries the file descriptor of its interrupts.
+/// The message that adds a memif ring. It carries the file descriptor of the ring's interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddRing {
-    /// The ring carries frames to the server; otherwise to the client.
+    /// The memif ring carries frames to the server; otherwise to the client.
     pub to_server: bool,
-    /// The index among the rings of its direction.
+    /// The index of the memif ring among the rings of its direction.
     pub index: u16,
-    /// The region that has the ring.
+    /// The index of the memif region that contains the ring.
     pub region: u16,
-    /// The offset of the ring in its region.
+    /// The byte offset of the ring in its memif region.
     pub offset: u32,
-    /// The binary logarithm of its descriptors.
+    /// The binary logarithm of the number of descriptors of the memif ring.
     pub log2: u8,
-    /// The bytes before each frame that are reserved for the application.
+    /// The number of bytes before each frame that are reserved for the application.
     pub private_header: u16,
 }
 
-/// A message on the control socket. `Ack` answers `Init`, `AddRegion` and `AddRing`; `Connected`
-/// answers `Connect`.
+/// A message on the memif control socket. `Ack` answers `Init`, `AddRegion` and `AddRing`;
+/// `Connected` answers `Connect`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// The acknowledgement of a message.
+    /// The acknowledgement of a memif message.
     Ack,
-    /// The server's first message.
+    /// The memif server's first message, with its version and its limits.
     Hello(Hello),
-    /// The client's first message.
+    /// The memif client's first message, with the interface that it connects to.
     Init(Init),
-    /// A memory region of the client. The message carries its file descriptor.
+    /// A memory region of the memif client. The message carries its file descriptor.
     AddRegion {
-        /// The index, counted from 0.
+        /// The index of the memory region, counted from 0.
         index: u16,
-        /// The size in bytes.
+        /// The size of the memory region in bytes.
         size: u64,
     },
-    /// A ring in a region.
+    /// A memif ring in a region that an earlier message added.
     AddRing(AddRing),
-    /// The end of the client's setup, with the name of its interface.
+    /// The end of the memif client's setup, with the name of its interface.
     Connect([u8; NAME]),
-    /// The link is up. The message has the name of the server's interface.
+    /// The memif link is up. The message has the name of the server's interface.
     Connected([u8; NAME]),
-    /// The end of the link.
+    /// The end of the memif link.
     Disconnect {
-        /// An error code, usually 0.
+        /// The error code of a memif disconnection, usually 0.
         code: u32,
-        /// The reason as text.
+        /// The reason of a memif disconnection as text.
         reason: [u8; REASON],
     },
 }
 
-/// The reason why 128 bytes are not a valid message.
+/// The reason why 128 bytes are not a valid memif message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemifParseError {
-    /// The type is unknown.
+    /// The type of the memif message is unknown.
     #[error("memif has no message of type {0}")]
     Type(u16),
-    /// A field has an invalid value.
+    /// A field of the memif message has an invalid value.
     #[error("a field of the memif message has an invalid value")]
     Field,
 }
 
-/// Returns `text` as a zero-terminated field, truncated if it is too long.
+/// Returns `text` as a zero-terminated field of a memif message, truncated if it is too long.
 #[must_use]
 pub fn chars<const N: usize>(text: &str) -> [u8; N] {
     let mut chars = [0; N];
@@ -191,7 +191,7 @@ pub fn chars<const N: usize>(text: &str) -> [u8; N] {
     chars
 }
 
-/// Writes the fields of a message one after the other.
+/// Writes the fields of a memif message one after the other.
 struct Writer {
     bytes: [u8; MESSAGE],
     at: usize,
@@ -210,7 +210,7 @@ impl Writer {
     }
 }
 
-/// Reads the fields of a message one after the other.
+/// Reads the fields of a memif message one after the other.
 struct Reader<'b> {
     bytes: &'b [u8; MESSAGE],
     at: usize,
@@ -239,7 +239,7 @@ impl Reader<'_> {
 }
 
 impl Message {
-    /// Returns the message in wire format.
+    /// Returns the memif message in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; MESSAGE] {
         let mut w = Writer::new(self.kind());
@@ -295,10 +295,10 @@ impl Message {
         }
     }
 
-    /// Parses a message.
+    /// Parses a memif message.
     ///
     /// # Errors
-    /// [`MemifParseError`] if its type is unknown or a field is invalid.
+    /// [`MemifParseError`] if the message's type is unknown or a field is invalid.
     pub fn parse(bytes: &[u8; MESSAGE]) -> Result<Self, MemifParseError> {
         let mut r = Reader { bytes, at: 0 };
         Ok(match r.u16() {

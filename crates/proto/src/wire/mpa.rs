@@ -19,29 +19,29 @@ mod tests;
 
 use alloc::vec::Vec;
 
-/// The length of a start-up frame without private data.
+/// The length of an MPA start-up frame without private data, in bytes.
 pub const START: usize = 20;
-/// The most bytes of private data, the block of RFC 6581 included.
+/// The most bytes of private data of an MPA start-up frame, the block of RFC 6581 included.
 pub const PRIVATE_MAX: usize = 512;
-/// The length of the block of RFC 6581.
+/// The length of the block of RFC 6581 (enhanced start-up) in bytes.
 pub const ENHANCED: usize = 4;
-/// The highest known revision. 0 is the RDMA Consortium's, 1 is RFC 5044, 2 is RFC 6581.
+/// The highest known MPA revision. 0 is the RDMA Consortium's, 1 is RFC 5044, 2 is RFC 6581.
 pub const REVISION_MAX: u8 = 2;
 /// The value of [`Enhanced::ird`] and [`Enhanced::ord`], which have 14 bits, that means "not
 /// negotiated here".
 pub const UNSAID: u16 = 0x3fff;
 
-/// The length of an FPDU's length field.
+/// The length of an FPDU's length field in bytes.
 pub const LENGTH: usize = 2;
-/// The length of an FPDU's CRC.
+/// The length of an FPDU's CRC in bytes.
 pub const CRC: usize = 4;
-/// The length of a marker.
+/// The length of an MPA marker in bytes.
 pub const MARKER: usize = 4;
-/// The bytes of the stream between two markers.
+/// The number of bytes of the stream between two MPA markers.
 pub const BETWEEN: usize = 512 - MARKER;
-/// The smallest MULPDU (RFC 5044 section 3).
+/// The smallest MULPDU (RFC 5044 section 3), in bytes.
 pub const MULPDU_MIN: usize = 128;
-/// The largest MULPDU (RFC 5044 section 3).
+/// The largest MULPDU (RFC 5044 section 3), in bytes.
 pub const MULPDU_MAX: usize = 64_768;
 /// The length of the longest FPDU that a peer can send: a ULPDU of 65,535 bytes with a marker in
 /// front and all others inside.
@@ -51,21 +51,22 @@ const M: u8 = 0x80;
 const C: u8 = 0x40;
 const R: u8 = 0x20;
 const S: u8 = 0x10;
-/// The flags A and B in the first half of the block of RFC 6581, C and D in the second.
+/// The highest bit of a half of the block of RFC 6581: the flag A in the first half, C in the
+/// second. The bit below it is the flag B or D.
 const HIGH: u16 = 0x8000;
 const LOW: u16 = 0x4000;
 
-/// The kind of a start-up frame.
+/// The kind of an MPA start-up frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The frame of the initiator.
+    /// The MPA start-up frame of the initiator.
     Request,
-    /// The frame of the responder.
+    /// The MPA start-up frame of the responder.
     Reply,
 }
 
 impl Kind {
-    /// The 16 bytes at the start of a frame of this kind.
+    /// The key of a start-up frame of this kind: its first 16 bytes.
     #[must_use]
     pub const fn key(self) -> &'static [u8; 16] {
         match self {
@@ -79,11 +80,11 @@ impl Kind {
 /// frame is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RtrKind {
-    /// A Send.
+    /// The ready-to-receive frame is a Send.
     Send,
-    /// An RDMA Write.
+    /// The ready-to-receive frame is an RDMA Write.
     Write,
-    /// An RDMA Read.
+    /// The ready-to-receive frame is an RDMA Read.
     Read,
 }
 
@@ -99,10 +100,10 @@ pub struct Rtr {
 }
 
 impl Rtr {
-    /// All kinds.
+    /// The set of all kinds of ready-to-receive frames.
     pub const ALL: Self = Self { send: true, write: true, read: true };
 
-    /// The set of one kind.
+    /// The set of one kind of ready-to-receive frame.
     #[must_use]
     pub const fn only(kind: RtrKind) -> Self {
         Self {
@@ -112,13 +113,13 @@ impl Rtr {
         }
     }
 
-    /// True if the set is empty.
+    /// True if the set of ready-to-receive frames is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         !(self.send || self.write || self.read)
     }
 
-    /// True if the set has `kind`.
+    /// True if the set of ready-to-receive frames has `kind`.
     #[must_use]
     pub const fn contains(self, kind: RtrKind) -> bool {
         match kind {
@@ -128,7 +129,7 @@ impl Rtr {
         }
     }
 
-    /// The kinds in both sets.
+    /// The kinds of ready-to-receive frames that are in both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -138,8 +139,8 @@ impl Rtr {
         }
     }
 
-    /// The cheapest kind of the set: a Write costs the peer nothing, a Read a response, a Send a
-    /// receive.
+    /// The cheapest kind of ready-to-receive frame in the set: a Write costs the peer nothing, a
+    /// Read a response, a Send a receive.
     #[must_use]
     pub const fn cheapest(self) -> Option<RtrKind> {
         match self {
@@ -151,15 +152,15 @@ impl Rtr {
     }
 }
 
-/// The block of RFC 6581 section 9.
+/// The block of RFC 6581 section 9: the fields of an enhanced MPA start-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Enhanced {
     /// In the peer-to-peer model, the first frames that the initiator can send or the responder
     /// accepts. `None` in the client–server model, which sends no flags and ignores them.
     pub rtr: Option<Rtr>,
-    /// The Reads that the sender of this frame serves at once, or [`UNSAID`].
+    /// The number of Reads that the sender of this frame serves at once, or [`UNSAID`].
     pub ird: u16,
-    /// The Reads that the sender of this frame requests at once, or [`UNSAID`].
+    /// The number of Reads that the sender of this frame requests at once, or [`UNSAID`].
     pub ord: u16,
 }
 
@@ -182,48 +183,49 @@ impl Enhanced {
     }
 }
 
-/// The bytes are no start-up frame. The stream must be closed (RFC 5044 section 7.1).
+/// The bytes are no MPA start-up frame. The stream must be closed (RFC 5044 section 7.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// The key is neither of the two.
+    /// The key is neither that of an MPA Request nor that of an MPA Reply.
     #[error("no MPA start-up frame")]
     Key,
-    /// The revision is above [`REVISION_MAX`].
+    /// The frame's MPA revision is above [`REVISION_MAX`].
     #[error("an unknown revision of MPA")]
     Revision,
-    /// The private data is longer than [`PRIVATE_MAX`].
+    /// The start-up frame's private data is longer than [`PRIVATE_MAX`].
     #[error("private data is too long")]
     PrivateData,
-    /// The flag announces the block of RFC 6581, but the length leaves no room for it.
+    /// The start-up frame's flag S announces the block of RFC 6581, but the length leaves no room
+    /// for it.
     #[error("the block of enhanced connection set-up is missing")]
     Enhanced,
 }
 
-/// A start-up frame.
+/// An MPA start-up frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Start<'a> {
-    /// The kind of the frame.
+    /// The kind of the MPA start-up frame: Request or Reply.
     pub kind: Kind,
-    /// The sender requests markers in its received stream.
+    /// The sender of the start-up frame requests markers in its received stream.
     pub markers: bool,
-    /// The sender requests CRCs.
+    /// The sender of the start-up frame requests CRCs.
     pub crc: bool,
-    /// The responder rejects; false in a Request.
+    /// The responder rejects the connection; false in a Request.
     pub reject: bool,
-    /// The MPA revision.
+    /// The MPA revision of the start-up frame.
     pub revision: u8,
-    /// The block of RFC 6581, present only from revision 2 on.
+    /// The block of RFC 6581 of the start-up frame, present only from revision 2 on.
     pub enhanced: Option<Enhanced>,
-    /// The program's private data, at most [`Start::room`].
+    /// The program's private data in the start-up frame, at most [`Start::room`].
     pub private_data: &'a [u8],
 }
 
 impl<'a> Start<'a> {
-    /// Parses a frame at the start of `bytes`. Returns the frame and its length, or `None` if it is
-    /// incomplete.
+    /// Parses an MPA start-up frame at the start of `bytes`. Returns the frame and its length, or
+    /// `None` if it is incomplete.
     ///
     /// # Errors
-    /// [`Malformed`], as soon as the bytes show it.
+    /// [`Malformed`], as soon as the bytes show that they are no start-up frame.
     pub fn parse(bytes: &'a [u8]) -> Result<Option<(Self, usize)>, Malformed> {
         let starts = |kind: Kind| bytes.iter().zip(kind.key()).all(|(a, b)| a == b);
         let kind = match (starts(Kind::Request), starts(Kind::Reply)) {
@@ -254,7 +256,7 @@ impl<'a> Start<'a> {
         Ok(Some((start, START + length)))
     }
 
-    /// Appends the frame to `out`.
+    /// Appends the MPA start-up frame to `out`.
     ///
     /// # Errors
     /// [`Malformed`] if [`Start::parse`] would refuse the frame. Nothing is appended.
@@ -282,20 +284,21 @@ impl<'a> Start<'a> {
         Ok(())
     }
 
-    /// The most bytes of the program's private data, with or without the block of RFC 6581.
+    /// The most bytes of the program's private data in an MPA start-up frame, with or without the
+    /// block of RFC 6581.
     #[must_use]
     pub const fn room(enhanced: bool) -> usize {
         if enhanced { PRIVATE_MAX - ENHANCED } else { PRIVATE_MAX }
     }
 }
 
-/// The length of an FPDU with a ULPDU of `ulpdu` bytes, without markers.
+/// The length in bytes of an FPDU with a ULPDU of `ulpdu` bytes, without markers.
 #[must_use]
 pub const fn fpdu_len(ulpdu: usize) -> usize {
     (LENGTH + ulpdu).next_multiple_of(4) + CRC
 }
 
-/// The largest ULPDU for a segment of `emss` bytes (RFC 5044 section 4.5).
+/// The largest ULPDU in bytes for a TCP segment of `emss` bytes (RFC 5044 section 4.5).
 #[must_use]
 pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     let markers = if markers { MARKER * emss.div_ceil(BETWEEN + MARKER) } else { 0 };
@@ -309,15 +312,16 @@ pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     }
 }
 
-/// The number of markers in an FPDU of `len` bytes (without markers) that begins `to_marker` bytes,
-/// 0 to [`BETWEEN`], before the next marker. A marker that is due at its start belongs to it, one
-/// that is due at its end does not.
+/// The number of MPA markers in an FPDU of `len` bytes (without markers) that begins `to_marker`
+/// bytes, 0 to [`BETWEEN`], before the next marker. A marker that is due at the FPDU's start
+/// belongs to it, one that is due at its end does not.
 #[must_use]
 pub const fn markers(to_marker: usize, len: usize) -> usize {
     len.saturating_sub(to_marker).div_ceil(BETWEEN)
 }
 
-/// The bytes from the end of such an FPDU to the next marker.
+/// The number of bytes from the end of an FPDU to the next MPA marker. The FPDU has `len` bytes
+/// (without markers) and begins `to_marker` bytes before a marker.
 #[must_use]
 pub const fn to_marker_after(to_marker: usize, len: usize) -> usize {
     to_marker + BETWEEN * markers(to_marker, len) - len

@@ -16,9 +16,9 @@
 //!                      with R: then the Read Request (28)
 //! ```
 //!
-//! Invariant: a parser reads back what was emitted. Reserved bits are written as zero and ignored,
-//! and a wrong length is refused. Linux's siw writes Terminates with the bits of each byte in the
-//! other order; [`Terminate::parse`] reads those too.
+//! Invariant: a parser reads back the bytes that `emit` wrote. Reserved bits are written as zero
+//! and ignored, and a wrong length is refused. Linux's siw writes Terminates with the bits of each
+//! byte in the other order; [`Terminate::parse`] reads those too.
 //!
 //! Not here: the order of messages.
 
@@ -36,52 +36,53 @@ use super::ddp::{self, Buffer, Header, HeaderBytes};
 
 /// The RDMAP version.
 pub const VERSION: u8 = 1;
-/// The queue number of Sends and Immediate Data.
+/// The number of the untagged queue of Sends and Immediate Data.
 pub const QN_SEND: u32 = 0;
-/// The queue number of Read and Atomic Requests.
+/// The number of the untagged queue of Read and Atomic Requests.
 pub const QN_REQUEST: u32 = 1;
-/// The queue number of Terminates.
+/// The number of the untagged queue of Terminates.
 pub const QN_TERMINATE: u32 = 2;
-/// The queue number of Atomic Responses.
+/// The number of the untagged queue of Atomic Responses.
 pub const QN_ATOMIC_RESPONSE: u32 = 3;
-/// The length of a Read Request.
+/// The length of an RDMAP Read Request in bytes.
 pub const READ_REQUEST: usize = 28;
-/// The length of an Atomic Request.
+/// The length of an RDMAP Atomic Request in bytes.
 pub const ATOMIC_REQUEST: usize = 52;
-/// The length of an Atomic Response.
+/// The length of an RDMAP Atomic Response in bytes.
 pub const ATOMIC_RESPONSE: usize = 12;
-/// The length of Immediate Data.
+/// The length of RDMAP Immediate Data in bytes.
 pub const IMMEDIATE: usize = 8;
-/// The length of the longest Terminate that is sent.
+/// The length in bytes of the longest RDMAP Terminate that is sent.
 pub const TERMINATE_MAX: usize = 4 + 2 + ddp::HEADER_MAX + READ_REQUEST;
 
-/// The kind of a message.
+/// The opcode of an RDMAP message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Opcode {
-    /// A tagged message into the peer's memory.
+    /// RDMA Write: a tagged message into the peer's memory.
     Write = 0,
-    /// A [`ReadRequest`] on queue 1.
+    /// RDMA Read Request: a [`ReadRequest`] on the untagged queue 1.
     ReadRequest = 1,
-    /// The tagged response to a Read Request.
+    /// RDMA Read Response: the tagged response to a Read Request.
     ReadResponse = 2,
-    /// A message into the peer's next receive.
+    /// Send: a message into the peer's next receive.
     Send = 3,
-    /// A Send that also invalidates an STag of the receiver, which the ULP's word names.
+    /// Send with Invalidate: a Send that also invalidates an STag of the receiver, which the ULP's
+    /// word names.
     SendInvalidate = 4,
     /// A Send whose completion is a solicited event.
     SendSolicited = 5,
     /// A Send with Invalidate whose completion is a solicited event.
     SendSolicitedInvalidate = 6,
-    /// A [`Terminate`] on queue 2.
+    /// Terminate: the last message of a stream, a [`Terminate`] on the untagged queue 2.
     Terminate = 7,
-    /// 8 bytes that consume a receive.
+    /// Immediate Data: 8 bytes that consume a receive.
     Immediate = 8,
     /// Immediate Data whose completion is a solicited event.
     ImmediateSolicited = 9,
-    /// An [`AtomicRequest`] on queue 1.
+    /// Atomic Request: an [`AtomicRequest`] on the untagged queue 1.
     AtomicRequest = 10,
-    /// An [`AtomicResponse`] on queue 3.
+    /// Atomic Response: an [`AtomicResponse`] on the untagged queue 3.
     AtomicResponse = 11,
 }
 
@@ -101,12 +102,12 @@ impl Opcode {
         Self::AtomicResponse,
     ];
 
-    /// Returns the kind of a segment's message.
+    /// Returns the RDMAP opcode of a segment's message.
     ///
     /// # Errors
     /// The [`Cause`] to answer with: no such queue, another RDMAP version, no such opcode, or an
-    /// opcode that does not belong in this kind of header or this queue. DDP's check comes first,
-    /// like its layer.
+    /// opcode that does not belong in this kind of header or this queue. DDP is the lower layer, so
+    /// its check of the queue comes first.
     #[inline]
     pub fn of(header: &Header) -> Result<Self, Cause> {
         let queue = match header.buffer {
@@ -123,13 +124,13 @@ impl Opcode {
         opcode.filter(|o| o.queue() == queue).ok_or(Cause::OPCODE)
     }
 
-    /// The control byte of the segments.
+    /// The RDMAP control byte of the segments of a message with this opcode.
     #[must_use]
     pub const fn control(self) -> u8 {
         VERSION << 6 | self as u8
     }
 
-    /// The queue of the messages, or `None` if they are tagged.
+    /// The number of the untagged queue of messages with this opcode, or `None` if they are tagged.
     #[must_use]
     pub const fn queue(self) -> Option<u32> {
         match self {
@@ -141,14 +142,14 @@ impl Opcode {
         }
     }
 
-    /// True if the ULP's word names an STag to invalidate. Other messages have 0 there, which is
-    /// ignored.
+    /// True if the ULP's word of messages with this opcode names an STag to invalidate. Other
+    /// messages have 0 there, which is ignored.
     #[must_use]
     pub const fn invalidates(self) -> bool {
         matches!(self, Self::SendInvalidate | Self::SendSolicitedInvalidate)
     }
 
-    /// True if the completion of the receive is a solicited event.
+    /// True if a message with this opcode makes the completion of the receive a solicited event.
     #[must_use]
     pub const fn solicits(self) -> bool {
         matches!(
@@ -172,23 +173,23 @@ struct ReadWire {
 /// Only the requestor can check the sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadRequest {
-    /// The requestor's tag. The response repeats it.
+    /// The requestor's steering tag for the Read. The response repeats it.
     pub sink_stag: u32,
-    /// The requestor's tagged offset. The response repeats it.
+    /// The requestor's tagged offset for the Read. The response repeats it.
     pub sink_to: u64,
-    /// The length in bytes.
+    /// The length of the Read in bytes.
     pub size: u32,
-    /// The responder's tag.
+    /// The responder's steering tag of the memory to read.
     pub source_stag: u32,
-    /// The responder's tagged offset.
+    /// The responder's tagged offset of the first byte to read.
     pub source_to: u64,
 }
 
 impl ReadRequest {
-    /// Parses the payload of a Read Request.
+    /// Parses the payload of an RDMAP Read Request.
     ///
     /// # Errors
-    /// [`Cause::OPERATION`] for another length.
+    /// [`Cause::OPERATION`] if the payload is not as long as a Read Request.
     pub fn parse(payload: &[u8]) -> Result<Self, Cause> {
         let wire = ReadWire::ref_from_bytes(payload).map_err(|_| Cause::OPERATION)?;
         Ok(Self {
@@ -200,7 +201,7 @@ impl ReadRequest {
         })
     }
 
-    /// The bytes on the wire.
+    /// Returns the RDMAP Read Request in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; READ_REQUEST] {
         let wire = ReadWire {
@@ -213,8 +214,8 @@ impl ReadRequest {
         zerocopy::transmute!(wire)
     }
 
-    /// The rest of the request after `bytes` were answered, for a Terminate that comes in the
-    /// middle.
+    /// The rest of the Read Request after `bytes` were answered, for a Terminate in the middle of
+    /// the response.
     #[must_use]
     pub const fn after(self, bytes: u32) -> Self {
         Self {
@@ -239,26 +240,26 @@ struct AtomicWire {
     compare_mask: U64,
 }
 
-/// An atomic operation on a 64-bit word.
+/// An atomic operation on a 64-bit word (RFC 7306).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicOp {
-    /// Adds field by field.
+    /// FetchAdd: adds to the 64-bit word, field by field.
     FetchAdd {
-        /// The value to add.
+        /// The value that the atomic FetchAdd adds.
         add: u64,
-        /// Each set bit is the highest bit of a field, and its carry is dropped. 0 means one field
-        /// of 64 bits.
+        /// The mask of the atomic FetchAdd. Each set bit is the highest bit of a field, and its
+        /// carry is dropped. 0 means one field of 64 bits.
         mask: u64,
     },
-    /// Swaps the word if it has the expected value.
+    /// CompareSwap: swaps the 64-bit word if it has the expected value.
     CompareSwap {
-        /// The new value.
+        /// The value that the atomic CompareSwap stores.
         swap: u64,
-        /// The bits of the word that are replaced.
+        /// The bits of the word that the atomic CompareSwap replaces.
         swap_mask: u64,
-        /// The expected value.
+        /// The value of the word that the atomic CompareSwap expects.
         compare: u64,
-        /// The bits of the word that are compared.
+        /// The bits of the word that the atomic CompareSwap compares.
         compare_mask: u64,
     },
 }
@@ -290,21 +291,22 @@ impl AtomicOp {
 /// A request to execute `op` on the aligned 64-bit word at `to` of `stag` and return the old value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicRequest {
-    /// The requestor's identifier. The response repeats it.
+    /// The requestor's identifier of the Atomic Request. The response repeats it.
     pub id: u32,
-    /// The responder's tag.
+    /// The responder's steering tag of the memory with the 64-bit word.
     pub stag: u32,
-    /// The responder's tagged offset.
+    /// The responder's tagged offset of the 64-bit word.
     pub to: u64,
-    /// The operation.
+    /// The atomic operation that the responder executes.
     pub op: AtomicOp,
 }
 
 impl AtomicRequest {
-    /// Parses the payload of an Atomic Request.
+    /// Parses the payload of an RDMAP Atomic Request.
     ///
     /// # Errors
-    /// [`Cause::OPERATION`] for another length, [`Cause::OPCODE`] for an unknown operation.
+    /// [`Cause::OPERATION`] if the payload is not as long as an Atomic Request, [`Cause::OPCODE`]
+    /// for an unknown operation.
     pub fn parse(payload: &[u8]) -> Result<Self, Cause> {
         let wire = AtomicWire::ref_from_bytes(payload).map_err(|_| Cause::OPERATION)?;
         let op = match wire.code.get() & 0x0f {
@@ -322,7 +324,7 @@ impl AtomicRequest {
         Ok(Self { id: wire.id.get(), stag: wire.stag.get(), to: wire.to.get(), op })
     }
 
-    /// The bytes on the wire.
+    /// Returns the RDMAP Atomic Request in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_REQUEST] {
         let (code, data, mask, compare, compare_mask) = match self.op {
@@ -355,30 +357,30 @@ struct AtomicAnswerWire {
 /// The response to an [`AtomicRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicResponse {
-    /// The identifier of the request.
+    /// The identifier of the Atomic Request that this response answers.
     pub id: u32,
-    /// The old value of the word.
+    /// The value of the 64-bit word before the atomic operation.
     pub was: u64,
 }
 
 impl AtomicResponse {
-    /// Parses the payload of an Atomic Response.
+    /// Parses the payload of an RDMAP Atomic Response.
     ///
     /// # Errors
-    /// [`Cause::OPERATION`] for another length.
+    /// [`Cause::OPERATION`] if the payload is not as long as an Atomic Response.
     pub fn parse(payload: &[u8]) -> Result<Self, Cause> {
         let wire = AtomicAnswerWire::ref_from_bytes(payload).map_err(|_| Cause::OPERATION)?;
         Ok(Self { id: wire.id.get(), was: wire.was.get() })
     }
 
-    /// The bytes on the wire.
+    /// Returns the RDMAP Atomic Response in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_RESPONSE] {
         zerocopy::transmute!(AtomicAnswerWire { id: self.id.into(), was: self.was.into() })
     }
 }
 
-/// Parses the payload of Immediate Data.
+/// Parses the payload of RDMAP Immediate Data.
 ///
 /// # Errors
 /// [`Cause::OPERATION`] for another length than 8 (RFC 7306 section 6.3 requires the check and
@@ -387,28 +389,28 @@ pub fn parse_immediate(payload: &[u8]) -> Result<u64, Cause> {
     payload.try_into().map(u64::from_be_bytes).map_err(|_| Cause::OPERATION)
 }
 
-/// The segment that a Terminate names.
+/// The segment that an RDMAP Terminate names as the cause of the error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offending {
-    /// The length of its ULPDU: header and payload.
+    /// The length in bytes of the offending segment's ULPDU: header and payload.
     pub ulpdu_len: u16,
-    /// The header as received ([`ddp::raw_header`]).
+    /// The DDP header of the offending segment as received ([`ddp::raw_header`]).
     pub header: HeaderBytes,
-    /// The Read Request in the segment, or the rest of it if it was partly answered. Never set for
-    /// an Atomic Request.
+    /// The Read Request in the offending segment, or the rest of it if it was partly answered.
+    /// Never set for an Atomic Request.
     pub read: Option<ReadRequest>,
 }
 
-/// A Terminate, the last message of a stream.
+/// An RDMAP Terminate, the last message of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Terminate {
-    /// The cause.
+    /// The layer, type and code of the error that the Terminate reports.
     pub cause: Cause,
-    /// The other cause that the bytes may mean. Without headers, RFC order and siw's order cannot
-    /// always be told apart. The receiver may know the right one: only an initiator in start-up
-    /// sends 2/0/05 to 2/0/07.
+    /// The second cause that the bytes of the Terminate may mean. Without headers, RFC order and
+    /// siw's order cannot always be told apart. The receiver may know the right one: only an
+    /// initiator in start-up sends 2/0/05 to 2/0/07.
     pub or: Option<Cause>,
-    /// The segment that caused the error.
+    /// The segment that caused the error which the Terminate reports, if it names one.
     pub about: Option<Offending>,
 }
 
@@ -418,9 +420,9 @@ const R: u8 = 0x20;
 
 impl Terminate {
     /// Emits the payload of a Terminate with the headers that `cause` requires (RFC 5040 figure 10
-    /// and section 7.1), as far as `about` has them: none for local errors and those of the layer
-    /// below, otherwise the DDP header, and for RDMAP's errors a Read Request too. `about` is
-    /// `None` for an error that no segment caused.
+    /// and section 7.1), as far as `about` has them. Local errors and those of the layer below
+    /// require none. All others require the DDP header, and RDMAP's errors a Read Request too.
+    /// `about` is `None` for an error that no segment caused.
     #[must_use]
     pub fn emit(cause: Cause, about: Option<&Offending>) -> ArrayVec<u8, TERMINATE_MAX> {
         let about = about.filter(|a| cause.shows_header() && !a.header.is_empty());
@@ -440,8 +442,9 @@ impl Terminate {
 
     /// Parses the payload of a Terminate, in RFC order or in siw's, which exchanges the two halves
     /// of the first byte and has M, D, R as 0x01, 0x02, 0x04. If the third byte is 0, the order
-    /// that gives a named cause is taken. If both orders give one, the RFC's is taken, and the
-    /// other is in [`Terminate::or`]. Announced headers that are missing are left out.
+    /// that gives a named cause is taken. If both orders give a named cause, [`Terminate::cause`]
+    /// is that of the RFC's order and [`Terminate::or`] that of siw's. Announced headers that are
+    /// missing are left out.
     ///
     /// Returns `None` for fewer than 4 bytes.
     #[must_use]
@@ -462,7 +465,8 @@ impl Terminate {
     }
 }
 
-/// Parses the headers behind a Terminate's first word.
+/// Parses the headers behind a Terminate's first word. The flags say which headers the Terminate
+/// announces.
 fn offending(rest: &[u8], length: bool, header: bool, read: bool) -> Option<Offending> {
     let (ulpdu_len, rest) = match rest.split_first_chunk() {
         Some((len, rest)) if length => (u16::from_be_bytes(*len), rest),

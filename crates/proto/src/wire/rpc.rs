@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Always: what [`parse`] accepts can be used without a further length check, and what
-//! [`Packet::head`] writes is parsed back to the same packet. Not here: what any of it means to a
+//! [`Packet::head`] writes is parsed back to the same packet. Not here: the effect of a packet on a
 //! session.
 
 #[cfg(test)]
@@ -20,70 +20,79 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::checksum::{Crc32c, step};
 use crate::datagrams::PaddedHeader;
 
-/// The version that this file speaks.
+/// The version of the RPC packet format that this crate sends.
 pub const VERSION: u8 = 1;
-/// Bytes of a header without extensions.
+/// The length in bytes of an RPC packet's header without extensions.
 pub const HEADER: usize = 32;
-/// Bytes of the longest header that [`Packet::head`] writes.
+/// The length in bytes of the longest RPC packet header that [`Packet::head`] writes.
 pub const HEAD_MAX: usize = HEADER + 4;
-/// Bytes of the trailing CRC32C.
+/// The length in bytes of the CRC32C at the end of an RPC packet.
 pub const CRC: usize = 4;
-/// Bits of a sequence number.
+/// The number of bits of an RPC packet's sequence number.
 pub const SEQ_BITS: u32 = 29;
-/// The largest sequence number; they wrap to 0 after it.
+/// The largest sequence number of an RPC packet. 0 follows it.
 pub const SEQ_MAX: u32 = (1 << SEQ_BITS) - 1;
-/// Packets that one [`Kind::Nack`] speaks of.
+/// The number of packets that the bitmap of one [`Kind::Nack`] covers.
 pub const NACK_PACKETS: u32 = 256;
 
-/// The packet travels to the client of the session; else to its server.
+/// The RPC packet's flag for its direction: it travels to the client of the session, otherwise to
+/// the server.
 pub const TO_CLIENT: u8 = 0x01;
-/// `ts_echo` holds a time.
+/// The RPC packet's flag that says that its field `ts_echo_us` is valid.
 pub const ECHO: u8 = 0x02;
-/// Sent before.
+/// The RPC packet's flag of a retransmission.
 pub const RESENT: u8 = 0x04;
-/// The first extension word is the time that the request has left, in microseconds.
+/// The RPC packet's flag for a deadline: the first extension word is the time that the request has
+/// left, in microseconds.
 pub const TTL: u8 = 0x08;
-/// In a [`Kind::Busy`]: the request is being executed. Without it the request was refused and will
-/// never be executed.
+/// The RPC packet's flag in a [`Kind::Busy`] for a request that is being executed. Without it the
+/// request was refused and will never be executed.
 pub const EXECUTING: u8 = 0x10;
-/// In a [`Kind::Data`]: the sender's window is filling, tell at once what has arrived.
+/// The RPC packet's flag in a [`Kind::Data`] by which a sender whose window is nearly full asks the
+/// receiver to send a [`Kind::Grant`] at once.
 pub const ASK: u8 = 0x20;
 
-/// The type of a packet.
+/// The type of an RPC packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Bytes of a request or reply.
+    /// DATA: bytes of a request or reply.
     Data = 1,
-    /// `offset`: send up to here. `msg_len`: everything before this has arrived.
+    /// GRANT: the peer may send the message up to `offset`. All bytes before `msg_len` have
+    /// arrived.
     Grant = 2,
-    /// `offset`: the first missing byte. `msg_len`: send up to here. Body: 256 bits, the missing
-    /// packets from there on.
+    /// NACK: packets of a message are missing. `offset` is the first missing byte, and the peer may
+    /// send up to `msg_len`. The body is 256 bits, one for each packet from `offset` on; it is set
+    /// if the packet is missing.
     Nack = 3,
-    /// Asks for the state of a request. `offset`: request bytes sent so far. Body: [`ProbeBody`].
+    /// PROBE: the client asks for the state of a request, of which it has sent `offset` bytes so
+    /// far. Body: [`ProbeBody`].
     Probe = 4,
-    /// With [`EXECUTING`]: wait. Without: refused, try again in `offset` microseconds under another
-    /// number.
+    /// BUSY: with the flag [`EXECUTING`] the client has to wait for the reply. Without the flag the
+    /// server refused the request, and the client tries again in `offset` microseconds under
+    /// another number.
     Busy = 5,
-    /// The server never saw this request: send it again.
+    /// UNKNOWN: the server never received this request, and the client has to send it again.
     Unknown = 6,
-    /// The request was executed or dropped, and the reply is no longer kept.
+    /// GONE: the request was executed or dropped, and the server no longer retains the reply.
     Gone = 7,
-    /// The client has these replies. Body: [`DoneEntry`] and its numbers, repeated.
+    /// DONE: the client has received these replies. The body repeats a [`DoneEntry`] and the
+    /// numbers of its requests.
     Done = 8,
-    /// The server wants to know if the reply has arrived.
+    /// NEED_ACK: the server asks whether the client received this reply.
     NeedAck = 9,
-    /// `seq`: its number. `offset`: the client's session. `token`: the client's nonce. Body:
-    /// [`OpenBody`].
+    /// OPEN: the client asks for a session. `seq` counts the client's OPENs, `offset` is the
+    /// client's session and `token` is the client's nonce. Body: [`OpenBody`].
     Open = 10,
-    /// `token`: the nonce. Body: [`CookieBody`].
+    /// COOKIE: the server wants the OPEN again with this cookie. `token` is the client's nonce.
+    /// Body: [`CookieBody`].
     Cookie = 11,
-    /// `token`: the nonce. Body: [`AcceptBody`].
+    /// ACCEPT: the server opens the session. `token` is the client's nonce. Body: [`AcceptBody`].
     Accept = 12,
-    /// The client ends the session.
+    /// CLOSE: the client ends the session.
     Close = 13,
-    /// The server does not know the session; `token` echoes the packet that asked, `offset` is a
-    /// [`ResetReason`].
+    /// RESET: the server does not know the session or refuses it. `token` is that of the packet
+    /// that caused it, and `offset` is a [`ResetReason`].
     Reset = 14,
 }
 
@@ -108,7 +117,7 @@ impl Kind {
         })
     }
 
-    /// The length that a body of this kind has at least.
+    /// The least length in bytes of the body of an RPC packet of this type.
     fn body_min(self) -> usize {
         match self {
             Self::Nack => NACK_PACKETS as usize / 8,
@@ -122,66 +131,73 @@ impl Kind {
     }
 }
 
-/// The reason why a server refuses a session.
+/// The reason why a server refuses an RPC session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ResetReason {
-    /// The server does not know the session: it restarted, or the session expired.
+    /// The server does not know the RPC session: it restarted, or the session expired.
     Unknown = 1,
     /// The server does not speak the version of the OPEN.
     Version = 2,
-    /// The server accepts no (more) sessions.
+    /// The server accepts no further sessions, or none at all.
     Refused = 3,
 }
 
-/// The reason why bytes are no packet.
+/// The reason why bytes are no RPC packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bad {
-    /// Shorter than its header, its extensions, its body's fixed part or its checksum.
+    /// The RPC packet is shorter than its header, its extensions, its body's fixed part or its
+    /// checksum.
     Short,
-    /// The CRC32C is wrong.
+    /// The CRC32C of the RPC packet is wrong.
     Checksum,
-    /// Another version, and neither OPEN nor RESET.
+    /// The RPC packet is of another version, and neither an OPEN nor a RESET.
     Version,
-    /// An unknown type, or a channel, number, length or offset out of range.
+    /// The RPC packet has an unknown type, or a channel, sequence number, length or offset that is
+    /// out of range.
     Field,
 }
 
-/// A packet's header as values.
+/// An RPC packet's header as values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// The packet's version: [`VERSION`], unless it is an OPEN or RESET.
+    /// The RPC packet's version: [`VERSION`], or any in an OPEN or RESET.
     pub version: u8,
-    /// The type.
+    /// The type of the RPC packet.
     pub kind: Kind,
-    /// [`TO_CLIENT`] and the others.
+    /// The flags of the RPC packet: the bits [`TO_CLIENT`], [`ECHO`], [`RESENT`], [`TTL`],
+    /// [`EXECUTING`] and [`ASK`].
     pub flags: u8,
-    /// The channel, below 8.
+    /// The channel of the RPC packet, below 8.
     pub channel: u8,
-    /// The receiver's name for the session: slab index (24 bits) and generation (8 bits on top).
+    /// The receiver's name for the RPC session: slab index (24 bits) and generation (8 bits on
+    /// top).
     pub session: u32,
-    /// The request's number on its channel, at most [`SEQ_MAX`].
+    /// The number of the RPC's request on its channel, at most [`SEQ_MAX`].
     pub seq: u32,
-    /// See [`Kind`]; in DATA the length of the whole message.
+    /// The length in bytes of the whole message in a DATA packet. [`Kind`] gives the meaning in
+    /// other RPC packets.
     pub msg_len: u32,
-    /// See [`Kind`]; in DATA the place of the first payload byte in the message.
+    /// The offset in the message of the payload's first byte in a DATA packet. [`Kind`] gives the
+    /// meaning in other RPC packets.
     pub offset: u32,
-    /// The time of sending, in microseconds of the sender's clock.
+    /// The time at which the RPC packet was sent, in microseconds of the sender's clock.
     pub ts_us: u16,
-    /// With [`ECHO`]: the receiver's own time, moved on by as long as the sender held it.
+    /// With the flag [`ECHO`]: the time of the receiver's own clock that the sender last received,
+    /// plus the time for which the sender held it, in microseconds.
     pub ts_echo_us: u16,
-    /// The session's secret; see [`Kind`] for packets outside a session.
+    /// The secret of the RPC session. [`Kind`] gives the meaning in packets outside a session.
     pub token: u64,
-    /// With [`TTL`]: microseconds that the request has left, else 0.
+    /// The time that the request has left, in microseconds, or 0 without the flag [`TTL`].
     pub ttl_us: u32,
-    /// The offset of the body in the datagram.
+    /// The byte offset of the RPC packet's body in the datagram.
     pub body_start: u32,
-    /// The offset of the body's end.
+    /// The byte offset of the end of the RPC packet's body in the datagram.
     pub body_end: u32,
 }
 
 impl Packet {
-    /// A packet of `kind` with everything else zero.
+    /// An RPC packet of the type `kind`, with all other fields zero and an empty body.
     #[must_use]
     pub const fn new(kind: Kind) -> Self {
         Self {
@@ -202,19 +218,19 @@ impl Packet {
         }
     }
 
-    /// The body's length in bytes.
+    /// The length of the RPC packet's body in bytes.
     #[must_use]
     pub const fn body_len(&self) -> usize {
         (self.body_end - self.body_start) as usize
     }
 
-    /// The body within the datagram that this was parsed from.
+    /// The RPC packet's body within the datagram from which the header was parsed.
     #[must_use]
     pub fn body<'b>(&self, datagram: &'b [u8]) -> &'b [u8] {
         datagram.get(self.body_start as usize..self.body_end as usize).unwrap_or(&[])
     }
 
-    /// The header and its extensions as they are sent.
+    /// The RPC packet's header and its extensions in wire format.
     #[inline(always)]
     #[must_use]
     pub fn head(&self) -> PaddedHeader {
@@ -239,11 +255,11 @@ impl Packet {
     }
 }
 
-/// The first byte of a packet of [`Kind::Data`].
+/// The first byte of an RPC packet of [`Kind::Data`].
 const DATA: u8 = VERSION << 5 | Kind::Data as u8;
 
-/// A packet that arrived: the words of its header, and its body. [`Packet`] has the same fields as
-/// values.
+/// An RPC packet that arrived: the words of its header, and its body. [`Packet`] has the same
+/// fields as values.
 #[derive(Clone, Copy, Debug)]
 pub struct RxPacket<'b> {
     words: [u64; 4],
@@ -251,23 +267,23 @@ pub struct RxPacket<'b> {
     body: &'b [u8],
 }
 
-/// Parses one datagram to values, as [`RxPacket::parse`] does.
+/// Parses one datagram to an RPC packet's values, as [`RxPacket::parse`] does.
 ///
 /// # Errors
-/// [`Bad`].
+/// [`Bad`] if the datagram is no RPC packet.
 pub fn parse(datagram: &[u8], crc: Option<Crc32c>) -> Result<Packet, Bad> {
     RxPacket::parse(datagram, crc).map(|packet| packet.packet())
 }
 
-/// [`TTL`] in the first word of a header.
+/// The flag [`TTL`] in the first word of an RPC packet's header.
 const TTL_BIT: u64 = (TTL as u64) << 48;
 
 impl<'b> RxPacket<'b> {
-    /// Parses one datagram. `crc` is `None` where the driver cannot damage bytes and packets have
-    /// no checksum.
+    /// Parses one datagram as an RPC packet. `crc` is `None` where the driver cannot damage bytes
+    /// and packets have no checksum.
     ///
     /// # Errors
-    /// [`Bad`]: the caller drops the datagram and counts it.
+    /// [`Bad`] if the datagram is no RPC packet. The caller drops the datagram and counts it.
     #[inline(always)]
     pub fn parse(datagram: &'b [u8], crc: Option<Crc32c>) -> Result<Self, Bad> {
         let covered = match crc {
@@ -294,57 +310,60 @@ impl<'b> RxPacket<'b> {
         Ok(packet)
     }
 
-    /// The packet without its checksum. [`RxPacket::parse`] without one returns the packet again: a
-    /// function that is rarely called gets these bytes, which take less to pass than the packet.
+    /// The bytes of the RPC packet without its checksum. [`RxPacket::parse`] without `crc` parses
+    /// them to the same packet. A function that is rarely called gets these bytes, which take less
+    /// to pass than the packet.
     #[inline(always)]
     #[must_use]
     pub const fn bytes(&self) -> &'b [u8] {
         self.bytes
     }
 
-    /// True if the packet is of [`Kind::Data`].
+    /// True if the RPC packet is of [`Kind::Data`].
     #[inline(always)]
     #[must_use]
     pub const fn is_data(&self) -> bool {
         self.words[0] >> 56 == DATA as u64
     }
 
-    /// The flags.
+    /// The flags of the RPC packet.
     #[inline(always)]
     #[must_use]
     pub const fn flags(&self) -> u8 {
         (self.words[0] >> 48) as u8
     }
 
-    /// The channel, below 8.
+    /// The channel of the RPC packet, below 8.
     #[inline(always)]
     #[must_use]
     pub const fn channel(&self) -> u8 {
         (self.words[0] >> 40) as u8
     }
 
-    /// The receiver's name for the session.
+    /// The receiver's name for the RPC session.
     #[inline(always)]
     #[must_use]
     pub const fn session(&self) -> u32 {
         self.words[0] as u32
     }
 
-    /// The request's number on its channel.
+    /// The number of the RPC's request on its channel.
     #[inline(always)]
     #[must_use]
     pub const fn seq(&self) -> u32 {
         (self.words[1] >> 32) as u32
     }
 
-    /// See [`Packet::msg_len`].
+    /// The length in bytes of the whole message in a DATA packet. [`Kind`] gives the meaning in
+    /// other RPC packets.
     #[inline(always)]
     #[must_use]
     pub const fn msg_len(&self) -> u32 {
         self.words[1] as u32
     }
 
-    /// The sender's clock in microseconds and, if the packet has one, the echo of the receiver's.
+    /// The RPC packet's time stamps: the sender's clock in microseconds and, if the packet has one,
+    /// the echo of the receiver's.
     #[inline(always)]
     #[must_use]
     pub const fn timestamps(&self) -> (u16, Option<u16>) {
@@ -353,14 +372,14 @@ impl<'b> RxPacket<'b> {
         ((word >> 16) as u16, echo_us)
     }
 
-    /// The session's secret.
+    /// The secret of the RPC session that the packet names.
     #[inline(always)]
     #[must_use]
     pub const fn token(&self) -> u64 {
         self.words[3]
     }
 
-    /// The microseconds that the request has left, if the packet says so.
+    /// The microseconds that the request has left, if the RPC packet says so.
     #[inline(always)]
     #[must_use]
     pub fn ttl_us(&self) -> Option<u32> {
@@ -370,21 +389,21 @@ impl<'b> RxPacket<'b> {
         self.bytes.get(HEADER..)?.first_chunk().map(|ttl| u32::from_be_bytes(*ttl))
     }
 
-    /// The bytes behind the header and its extensions.
+    /// The bytes behind the RPC packet's header and its extensions.
     #[inline(always)]
     #[must_use]
     pub const fn body(&self) -> &'b [u8] {
         self.body
     }
 
-    /// True if the packet holds a whole message.
+    /// True if the RPC packet holds a whole message.
     #[inline(always)]
     #[must_use]
     pub const fn is_whole_message(&self) -> bool {
         self.body.len() == self.msg_len() as usize
     }
 
-    /// All fields as values.
+    /// All fields of the RPC packet's header as values.
     #[must_use]
     pub fn packet(&self) -> Packet {
         let [first, _, third, _] = self.words;
@@ -407,8 +426,8 @@ impl<'b> RxPacket<'b> {
         }
     }
 
-    /// True if the payload lies within the message, and only the empty message has an empty
-    /// packet.
+    /// True if the payload of an RPC packet lies within the message. Only an empty message may have
+    /// an empty packet.
     #[inline(always)]
     const fn data_fits(&self) -> bool {
         let (msg_len, offset) = (self.msg_len() as u64, self.words[2] >> 32);
@@ -419,8 +438,8 @@ impl<'b> RxPacket<'b> {
     }
 }
 
-/// Checks a packet that is no proper one of [`Kind::Data`]: its first word, the length of its body,
-/// and whether its other fields are in range.
+/// Checks an RPC packet that is not a valid one of [`Kind::Data`]. `first` is the first word of its
+/// header, and `in_range` is true if its other fields are in range.
 #[cold]
 fn check_other(first: u64, body_len: usize, in_range: bool) -> Result<(), Bad> {
     let kind = kind_of(first)?;
@@ -431,10 +450,11 @@ fn check_other(first: u64, body_len: usize, in_range: bool) -> Result<(), Bad> {
     if !in_range || kind == Kind::Data { Err(Bad::Field) } else { Ok(()) }
 }
 
-/// The bits of the first word that a channel below 8 leaves zero.
+/// The bits of an RPC packet's first word that are zero for a channel below 8.
 const CHANNEL_HIGH: u64 = 0xf8 << 40;
 
-/// The kind of a packet, if it is of our version or of a kind that every version has.
+/// The type of an RPC packet from the first word of its header. It is an error if the packet has
+/// another version, unless it is an OPEN or RESET, which every version has.
 fn kind_of(first: u64) -> Result<Kind, Bad> {
     let kind = Kind::new((first >> 56) as u8 & 0x1f).ok_or(Bad::Field)?;
     let is_ours = first >> 61 == u64::from(VERSION);
@@ -444,15 +464,15 @@ fn kind_of(first: u64) -> Result<Kind, Bad> {
     Ok(kind)
 }
 
-/// The reason why a packet without all its extension words is none.
+/// The reason why bytes that lack some of their extension words are no RPC packet.
 #[cold]
 fn too_short(first: u64) -> Bad {
     kind_of(first).err().unwrap_or(Bad::Short)
 }
 
-/// The checksum of a datagram of `len` bytes, before its first byte: the pseudo-header, which makes
-/// it a packet of ours and its length part of what is checked. All of it that is the same for every
-/// length below 2¹⁶ is computed beforehand.
+/// The value with which the checksum of an RPC datagram of `len` bytes begins. It covers the
+/// pseudo-header: the name `sprt` and the length. The part that is the same for every length below
+/// 2¹⁶ is computed beforehand.
 #[must_use]
 #[inline]
 pub const fn crc_start(len: usize) -> u32 {
@@ -463,8 +483,9 @@ pub const fn crc_start(len: usize) -> u32 {
     !step(step(high, c), d)
 }
 
-/// Which way a datagram seems to travel (true: to the client) and the session that it names, before
-/// anything is checked: good for nothing but to load what [`parse`] will be followed by.
+/// The direction of a datagram (true: to the client) and the RPC session that it seems to name,
+/// before any check. The caller may only use them to load memory that [`parse`] or its caller will
+/// need.
 #[must_use]
 #[inline]
 pub fn peek(datagram: &[u8]) -> Option<(bool, u32)> {
@@ -472,8 +493,8 @@ pub fn peek(datagram: &[u8]) -> Option<(bool, u32)> {
     Some((flags & TO_CLIENT != 0, u32::from_be_bytes([a, b, c, d])))
 }
 
-/// The body of a datagram that seems to be a request of one packet, before anything is checked:
-/// good for nothing but to load what the request will touch.
+/// The body of a datagram that seems to be a request of one packet, before any check. The caller
+/// may only use it to load memory that the request will need.
 #[must_use]
 #[inline]
 pub fn peek_request(datagram: &[u8], has_crc: bool) -> Option<&[u8]> {
@@ -485,7 +506,7 @@ pub fn peek_request(datagram: &[u8], has_crc: bool) -> Option<&[u8]> {
     is_request.then_some(body)
 }
 
-/// The bytes before the checksum, if that is right.
+/// The bytes of an RPC packet before its checksum, if the checksum is right.
 #[inline]
 fn checked(datagram: &[u8], crc: Crc32c) -> Result<&[u8], Bad> {
     let (covered, trailer) = datagram.split_last_chunk::<CRC>().ok_or(Bad::Short)?;
@@ -495,7 +516,7 @@ fn checked(datagram: &[u8], crc: Crc32c) -> Result<&[u8], Bad> {
     Ok(covered)
 }
 
-/// The checksum at the end of a datagram of these parts before it.
+/// The checksum at the end of an RPC datagram that consists of `parts` and the checksum.
 #[must_use]
 #[inline]
 pub fn trailer(crc: Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
@@ -503,88 +524,91 @@ pub fn trailer(crc: Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
     parts.iter().fold(crc_start(len), |c, part| crc(c, part)).to_be_bytes()
 }
 
-/// The body of an OPEN: at least as long as any answer to it.
+/// The body of an OPEN, the packet by which a client asks for a session. It is at least as long as
+/// any answer to it.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct OpenBody {
-    /// Feature bits; none is defined.
+    /// The feature bits of an OPEN; none is defined.
     pub features: U32,
-    /// The largest datagram that the client takes, in bytes.
+    /// The largest datagram that the client of the session takes, in bytes.
     pub max_payload: U32,
-    /// Bytes of a reply that may come without a grant.
+    /// The number of bytes of a reply that the server may send without a grant.
     pub unscheduled: U32,
-    /// From the COOKIE, else 0.
+    /// The epoch that the server sent in its COOKIE, or 0 in an OPEN before that.
     pub epoch: U32,
-    /// From the COOKIE, else 0.
+    /// The cookie that the server sent in its COOKIE, or 0 in an OPEN before that.
     pub cookie: U64,
-    /// Drawn anew each time the client starts; `seq` counts its OPENs to this server.
+    /// The client's incarnation: a random number drawn each time the client starts. The field `seq`
+    /// counts its OPENs to this server.
     pub incarnation: U64,
 }
 
-/// The body of a COOKIE.
+/// The body of a COOKIE, the server's answer to an OPEN without a cookie.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct CookieBody {
-    /// The time at which the server made the cookie, in its own units.
+    /// The time at which the server made the cookie, in units of its own.
     pub epoch: U32,
-    /// Zero.
+    /// Padding of a COOKIE's body, which is zero.
     pub padding: U32,
-    /// The cookie to send back.
+    /// The cookie that the client sends back in its next OPEN.
     pub cookie: U64,
 }
 
-/// The body of an ACCEPT.
+/// The body of an ACCEPT, the packet by which a server opens a session.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct AcceptBody {
-    /// The server's name for the session.
+    /// The server's name for the RPC session.
     pub session: U32,
-    /// Payload bytes of every packet of a message but its last.
+    /// The number of payload bytes in every packet of a message but its last.
     pub mss: U32,
-    /// Bytes of a request that may come without a grant.
+    /// The number of bytes of a request that the client may send without a grant.
     pub unscheduled: U32,
-    /// Zero.
+    /// Padding of an ACCEPT's body, which is zero.
     pub padding: U32,
-    /// The session's secret.
+    /// The secret of the RPC session, drawn by the server.
     pub token: U64,
-    /// Drawn anew each time the server starts.
+    /// The server's incarnation: a random number drawn each time the server starts.
     pub incarnation: U64,
 }
 
-/// The body of a PROBE.
+/// The body of a PROBE, the packet by which a client asks for the state of its request.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct ProbeBody {
-    /// The client's name for the session, so that a server which does not know it can answer.
+    /// The client's name for the RPC session, so that a server which does not know the session can
+    /// answer.
     pub client: U32,
-    /// Everything before this byte of the reply has arrived.
+    /// The number of bytes of the reply that the client has received without a gap.
     pub received: U32,
-    /// The reply may be sent up to here.
+    /// The number of bytes of the reply up to which the server may send.
     pub granted: U32,
 }
 
-/// One session in a DONE; as many numbers (u32) follow as bits are set in `channels`, lowest
-/// channel first.
+/// The entry of one session in the body of a DONE. It is followed by as many request numbers (u32)
+/// as bits are set in `channels`, lowest channel first.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct DoneEntry {
-    /// The server's name for the session.
+    /// The server's name for the RPC session.
     pub session: U32,
-    /// The session's secret.
+    /// The secret of the RPC session.
     pub token: U64,
-    /// Which channels.
+    /// A bit for each channel of the session whose reply the client has received.
     pub channels: u8,
-    /// Zero.
+    /// Padding of a DONE's entry, which is zero.
     pub padding: [u8; 3],
 }
 

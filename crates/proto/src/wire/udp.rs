@@ -9,23 +9,23 @@
 
 use super::checksum::Sum;
 
-/// The length of the header in bytes.
+/// The length of a UDP header in bytes.
 pub const HEADER: usize = 8;
 
 /// A UDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Udp {
-    /// The source port.
+    /// The source port of the UDP datagram.
     pub from: u16,
-    /// The destination port.
+    /// The destination port of the UDP datagram.
     pub to: u16,
-    /// The checksum field; 0 if the sender computed none.
+    /// The UDP checksum field; 0 if the sender computed none.
     pub checksum: u16,
 }
 
 impl Udp {
-    /// Parses the header of `datagram`. Returns it and the payload without padding. The checksum is
-    /// not verified.
+    /// Parses the UDP header of `datagram`. Returns it and the payload without padding. The
+    /// checksum is not verified.
     #[inline]
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
@@ -35,8 +35,8 @@ impl Udp {
         Some((Self { from: word(a, b), to: word(c, d), checksum: word(g, h) }, payload))
     }
 
-    /// Returns the header in wire format, for a datagram with `payload` bytes of payload, at most
-    /// 65,527.
+    /// Returns the UDP header in wire format, for a datagram with `payload` bytes of payload, at
+    /// most 65,527.
     #[inline]
     #[must_use]
     pub fn emit(&self, payload: usize) -> [u8; HEADER] {
@@ -47,7 +47,7 @@ impl Udp {
     }
 }
 
-/// Returns the value of the checksum field for a sum. A checksum of 0 becomes 0xffff, because 0
+/// Returns the value of the UDP checksum field for a sum. A checksum of 0 becomes 0xffff, because 0
 /// means that there is none.
 #[inline]
 #[must_use]
@@ -65,9 +65,9 @@ mod tests {
     use super::*;
     use crate::wire::{ipv4, ipv6};
 
-    /// A datagram that Linux 6 sent from 10.7.0.1 to 10.7.0.2.
+    /// A UDP datagram that Linux 6 sent from 10.7.0.1 to 10.7.0.2.
     const V4: [u8; 13] = [0x12, 0x34, 0x56, 0x78, 0, 13, 0x29, 0x45, b's', b'p', b'r', b'a', b't'];
-    /// A datagram that it sent from fe80::ff:fe00:a to fe80::ff:fe00:b.
+    /// A UDP datagram that Linux 6 sent from fe80::ff:fe00:a to fe80::ff:fe00:b.
     const V6: [u8; 13] = [0x12, 0x34, 0x56, 0x78, 0, 13, 0x42, 0x3f, b's', b'p', b'r', b'a', b't'];
 
     #[test]

@@ -14,14 +14,14 @@
 use super::ddp::{Buffer, Header};
 use super::rdmap::Opcode;
 
-/// The steering tag of acknowledgements.
+/// The steering tag of an empty Write that carries an acknowledgement of placed Writes.
 pub const STAG: u32 = 0x5370_7261;
 const HELLO: u64 = 1 << 63;
 const ACK_REQUEST: u64 = 1 << 62;
-/// The bits of the count.
+/// The bits of the tagged offset that hold the count of placed Writes.
 const COUNT: u64 = (1 << 56) - 1;
 
-/// An acknowledgement, a request for one, or a hello.
+/// An acknowledgement of placed Writes, a request for one, or a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteAck {
     /// The sender acknowledges placed Writes on request, and requests acknowledgements if the peer
@@ -34,7 +34,7 @@ pub struct WriteAck {
 }
 
 impl WriteAck {
-    /// The header of the empty Write.
+    /// The DDP header of the empty Write that carries this acknowledgement.
     #[must_use]
     pub const fn header(self) -> Header {
         let flags =
@@ -43,7 +43,8 @@ impl WriteAck {
         Header { last: true, control: Opcode::Write.control(), buffer }
     }
 
-    /// Parses the header of an empty segment. Returns `None` for any other segment.
+    /// Parses the DDP header of an empty segment as an acknowledgement of placed Writes. Returns
+    /// `None` for any other segment.
     #[must_use]
     pub const fn parse(header: &Header) -> Option<Self> {
         match header.buffer {
@@ -62,7 +63,8 @@ mod tests {
     use super::*;
     use crate::wire::ddp;
 
-    /// The bytes are made by hand from docs/formats.md.
+    /// Acknowledgements of placed Writes are emitted as golden bytes, which are made by hand from
+    /// docs/formats.md.
     #[test]
     fn golden() {
         for (said, bytes) in [

@@ -15,7 +15,8 @@ const SEND: Header = Header {
     buffer: Buffer::Untagged { ulp: 0x2122_2324, qn: 1, msn: 0x3132_3334, mo: 0x4142_4344 },
 };
 
-/// Cuts a message into payload lengths. Only the last segment is marked last.
+/// Cuts a DDP message of `total` bytes into segments and returns their payload lengths. Asserts
+/// that only the last segment is marked last.
 fn cut(total: u32, payload_max: u32) -> Vec<u32> {
     let (mut done, mut payloads) = (0, Vec::new());
     loop {

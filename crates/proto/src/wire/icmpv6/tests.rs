@@ -7,22 +7,23 @@ const fn ip(from: Ipv6Addr, to: Ipv6Addr, hops: u8) -> Ipv6 {
     Ipv6 { next: ICMPV6, hops, from, to }
 }
 
-/// The solicitation of `B` that Linux 6 sent.
+/// A neighbour solicitation for the address `B` that Linux 6 sent.
 const SOLICITATION: [u8; 32] = [
     135, 0, 0x7c, 0x73, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0b,
     1, 1, 2, 0, 0, 0, 0, 0x0a,
 ];
-/// The advertisement of its neighbour.
+/// The neighbour advertisement of the address `B` that Linux 6 sent.
 const ADVERTISEMENT: [u8; 32] = [
     136, 0, 0x1a, 0xf6, 0x60, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0,
     0x0b, 2, 1, 2, 0, 0, 0, 0, 0x0b,
 ];
-/// The kernel's probe for `A`, with a nonce option (RFC 7527), which the parser skips.
+/// The probe of duplicate address detection for the address `A` that Linux 6 sent. It has a nonce
+/// option (RFC 7527), which the parser skips.
 const DETECTION: [u8; 32] = [
     135, 0, 0x42, 0x44, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0a,
     14, 1, 0x22, 4, 0x81, 0x71, 0x89, 0x50,
 ];
-/// An echo request and its reply.
+/// An ICMPv6 echo request and its reply.
 const REQUEST: [u8; 16] = [128, 0, 0x66, 0x59, 0x12, 0x34, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7];
 const ANSWER: [u8; 16] = [129, 0, 0x65, 0x59, 0x12, 0x34, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7];
 

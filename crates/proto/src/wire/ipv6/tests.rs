@@ -5,7 +5,8 @@ use super::*;
 const A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 0xa);
 const B: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 0xb);
 
-/// The headers of the last fragment of an echo request that Linux 6 sent, without the flow label.
+/// The IPv6 headers of the last fragment of an echo request that Linux 6 sent, without the flow
+/// label.
 const LAST: [u8; HEADER + FRAGMENT] = [
     0x60, 0, 0, 0, 0x01, 0x70, 0x2c, 0x40, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0,
     0x0a, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0b, 0x3a, 0, 0x05, 0xa8, 0x4b,
@@ -64,7 +65,8 @@ fn extension_headers_are_skipped_by_the_rules_of_rfc_8200() {
     assert_eq!(upper(FRAGMENTED, &[17; 7]), Upper::Bad);
 }
 
-/// The examples of RFC 4291 appendix A and section 2.7.1, and the rule of RFC 2464 section 7.
+/// IPv6 addresses are derived as in the examples of RFC 4291 appendix A and section 2.7.1 and by
+/// the rule of RFC 2464 section 7.
 #[test]
 fn addresses_are_derived_from_mac_addresses_and_groups() {
     let mac = Mac([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);

@@ -1,5 +1,5 @@
-//! The golden bytes follow by hand from memif's public layout: packed structures behind a 16-bit
-//! type.
+//! Tests of memif messages and descriptors. The golden bytes follow by hand from memif's public
+//! layout: packed structures behind a 16-bit type.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
-//! Start-up frames against the RFCs' bytes and a capture of Linux's siw, and the lengths of FPDUs
-//! against counting.
+//! Tests of MPA: start-up frames against the RFCs' bytes and a capture of Linux's siw, and the
+//! lengths of FPDUs against counting.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -217,7 +217,8 @@ fn the_cheapest_form_is_a_write_then_a_read() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every frame parses as it was emitted, and every part of it asks for more.
+    /// Every MPA start-up frame parses as it was emitted, and the parser asks for more bytes after
+    /// every proper prefix of it.
     #[test]
     fn frames_survive_the_wire(
         bits in any::<[bool; 8]>(),

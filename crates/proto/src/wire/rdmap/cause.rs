@@ -8,11 +8,11 @@ use crate::wire::ddp;
 /// The cause of a Terminate: layer, type and code, written as `1/1/00`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Cause {
-    /// The layer: 0 is RDMAP, 1 is DDP, 2 is the layer below (MPA).
+    /// The layer of a Terminate's cause: 0 is RDMAP, 1 is DDP, 2 is the layer below (MPA).
     pub layer: u8,
-    /// The error type, 4 bits.
+    /// The error type of a Terminate's cause, 4 bits.
     pub etype: u8,
-    /// The error code.
+    /// The error code of a Terminate's cause.
     pub code: u8,
 }
 
@@ -27,7 +27,7 @@ macro_rules! causes {
                 pub const $name: Self = Self { layer: $layer, etype: $etype, code: $code };
             )+
 
-            /// The name of the cause, or `None` for a number that no RFC assigns.
+            /// The name of a Terminate's cause, or `None` for a number that no RFC assigns.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self {
@@ -36,7 +36,7 @@ macro_rules! causes {
                 }
             }
 
-            /// All causes with a name.
+            /// All causes of a Terminate that have a name.
             #[cfg(test)]
             pub(super) const ALL: &[Self] = &[$(Self::$name),+];
         }
@@ -60,20 +60,21 @@ causes! {
     TO_WRAP = 0 / 1 / 0x04, "tagged offset wraps";
     /// The peer may not invalidate the STag of a Send with Invalidate.
     CANNOT_INVALIDATE = 0 / 1 / 0x09, "STag cannot be invalidated";
-    /// Another protection error.
+    /// A protection error of RDMAP that no other code names.
     PROTECTION = 0 / 1 / 0xff, "unspecified protection error";
 
     /// The RDMAP version is unknown.
     VERSION = 0 / 2 / 0x05, "invalid RDMAP version";
-    /// The opcode is unknown or not expected here.
+    /// The RDMAP opcode is unknown or not expected in this header or queue.
     OPCODE = 0 / 2 / 0x06, "unexpected opcode";
-    /// The stream cannot go on, for example after a misaligned Atomic.
+    /// The RDMAP stream cannot go on, for example after a misaligned Atomic.
     STREAM = 0 / 2 / 0x07, "catastrophic error of the stream";
-    /// No stream can go on.
+    /// No RDMAP stream between the two peers can go on.
     GLOBAL = 0 / 2 / 0x08, "catastrophic error of all streams";
-    /// [`Self::CANNOT_INVALIDATE`] with the error type that siw sends.
+    /// The peer may not invalidate the STag of a Send with Invalidate. Linux's siw sends this
+    /// cause, with another error type than [`Self::CANNOT_INVALIDATE`].
     CANNOT_INVALIDATE_OPERATION = 0 / 2 / 0x09, "STag cannot be invalidated";
-    /// Another error in a message, for example a wrong length.
+    /// An error in an RDMAP message that no other code names, for example a wrong length.
     OPERATION = 0 / 2 / 0xff, "unspecified operation error";
 
     /// DDP cannot go on, for example after a ULPDU that is shorter than its header.
@@ -91,15 +92,15 @@ causes! {
     /// The DDP version of a tagged segment is unknown.
     TAGGED_VERSION = 1 / 1 / 0x04, "tagged: invalid DDP version";
 
-    /// The queue number is unknown.
+    /// The number of the untagged DDP queue is unknown.
     UNTAGGED_QN = 1 / 2 / 0x01, "untagged: invalid queue number";
-    /// No receive is posted for the message.
+    /// No receive is posted for the untagged message.
     UNTAGGED_NO_BUFFER = 1 / 2 / 0x02, "untagged: no buffer for this message";
-    /// The message number is not expected.
+    /// The number of the untagged message is not expected.
     UNTAGGED_MSN = 1 / 2 / 0x03, "untagged: message number out of range";
-    /// The message offset is beyond the buffer.
+    /// The message offset of an untagged segment is beyond the buffer.
     UNTAGGED_MO = 1 / 2 / 0x04, "untagged: invalid message offset";
-    /// The message is longer than its buffer.
+    /// The untagged message is longer than its buffer.
     UNTAGGED_TOO_LONG = 1 / 2 / 0x05, "untagged: message too long for its buffer";
     /// The DDP version of an untagged segment is unknown.
     UNTAGGED_VERSION = 1 / 2 / 0x06, "untagged: invalid DDP version";
@@ -110,33 +111,33 @@ causes! {
     MPA_CRC = 2 / 0 / 0x02, "CRC error";
     /// A marker and the length of an FPDU disagree.
     MPA_MARKER = 2 / 0 / 0x03, "marker and length do not agree";
-    /// A start-up frame is invalid.
+    /// An MPA start-up frame is invalid.
     MPA_START = 2 / 0 / 0x04, "invalid start-up frame";
-    /// Another error in an enhanced start-up.
+    /// An error in an enhanced MPA start-up that no other code names.
     MPA_LOCAL = 2 / 0 / 0x05, "local error at start-up";
-    /// The peer requires a higher read depth.
+    /// The peer requires a higher depth of inbound Reads (IRD) than this end offers.
     MPA_DEPTH = 2 / 0 / 0x06, "insufficient IRD";
-    /// The two ends have no ready-to-receive frame in common.
+    /// The two ends of an MPA start-up have no kind of ready-to-receive frame in common.
     MPA_RTR = 2 / 0 / 0x07, "no common RTR frame";
 }
 
 impl Cause {
-    /// The number of the layer RDMAP.
+    /// The number of the layer RDMAP in a Terminate.
     pub const RDMAP: u8 = 0;
-    /// The number of the layer DDP.
+    /// The number of the layer DDP in a Terminate.
     pub const DDP: u8 = 1;
-    /// The number of the layer MPA.
+    /// The number of the layer MPA in a Terminate.
     pub const MPA: u8 = 2;
 
-    /// True if the Terminate includes the header of the segment: for DDP's errors, and RDMAP's
-    /// errors that are not local.
+    /// True if a Terminate with this cause includes the header of the segment: for DDP's errors,
+    /// and RDMAP's errors that are not local.
     #[must_use]
     pub const fn shows_header(self) -> bool {
         matches!((self.layer, self.etype), (Self::DDP, _) | (Self::RDMAP, 1..))
     }
 
-    /// True for errors of STags, bounds and rights, which verbs call remote access errors. All
-    /// others are remote operation errors.
+    /// True for causes of a Terminate that concern STags, bounds and rights, which verbs call
+    /// remote access errors. All others are remote operation errors.
     #[must_use]
     pub const fn is_access(self) -> bool {
         matches!((self.layer, self.etype), (Self::RDMAP | Self::DDP, 1))

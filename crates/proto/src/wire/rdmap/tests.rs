@@ -32,7 +32,7 @@ fn untagged(control: u8, qn: u32) -> Header {
     Header { last: true, control, buffer: Buffer::Untagged { ulp: 0, qn, msn: 1, mo: 0 } }
 }
 
-/// The description in a Terminate of a Write's segment, or of a Read Request's.
+/// The offending segment of a Terminate: a Write's segment, or a Read Request's if `read` is set.
 fn about(header: Header, payload_len: u16, read: Option<ReadRequest>) -> Offending {
     Offending { ulpdu_len: header.len() as u16 + payload_len, header: header.emit(), read }
 }
@@ -361,7 +361,7 @@ fn header_errors_have_a_cause() {
     assert_eq!(Cause::from(ddp::HeaderError::UntaggedVersion), Cause::UNTAGGED_VERSION);
 }
 
-/// The sum of RFC 7306 section 5.1.1, bit by bit.
+/// The sum of an atomic FetchAdd with a mask (RFC 7306 section 5.1.1), computed bit by bit.
 fn add_by_bits(old: u64, add: u64, mask: u64) -> u64 {
     let (mut carry, mut new) = (0, 0);
     for bit in 0..64 {

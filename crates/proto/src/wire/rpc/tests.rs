@@ -1,4 +1,5 @@
-//! Golden bytes of every packet type, what is no packet, and that emitting and parsing are inverse.
+//! Tests of RPC packets: golden bytes of every type, bytes that are no packet, and that emitting
+//! and parsing are inverse.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -27,7 +28,8 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A packet and its body must be these bytes, and these bytes that packet.
+/// Checks that an RPC packet and its body are emitted as the golden bytes, and that these are
+/// parsed to the packet.
 fn check(packet: Packet, body: &[u8], golden: &str) {
     let bytes = emit(&packet, body, None);
     assert_eq!(hex(&bytes), golden);
@@ -39,7 +41,7 @@ fn check(packet: Packet, body: &[u8], golden: &str) {
     assert_eq!(parse(&with_crc, Some(crc32c)), Ok(expected));
 }
 
-/// The fields that the golden packets share, so that each stands out in the bytes.
+/// An RPC packet with the fields that all golden packets share.
 fn base(kind: Kind) -> Packet {
     let mut packet = Packet::new(kind);
     packet.channel = 5;
@@ -212,7 +214,8 @@ fn golden_opening() {
     );
 }
 
-/// The checksum covers the pseudo-header "sprt" and length, then everything before it.
+/// The checksum of an RPC packet covers the pseudo-header ("sprt" and the length), then all bytes
+/// before the checksum.
 #[test]
 fn golden_checksum() {
     let bytes = emit(&base(Kind::Gone), b"", Some(crc32c));
@@ -275,7 +278,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
 }
 
 proptest! {
-    /// The part of the pseudo-header that is computed ahead equals the computed one.
+    /// The part of the pseudo-header's checksum that is computed ahead equals the computed one.
     #[test]
     fn the_checksum_begins_with_name_and_length(len: u32, short: u16) {
         for len in [len, u32::from(short), 0, 0xffff, 0x1_0000] {
@@ -295,7 +298,8 @@ proptest! {
         }
     }
 
-    /// Random headers that begin like a packet, so that the deeper checks are reached.
+    /// Random bytes that begin like an RPC packet reach the deeper checks of the parser, which
+    /// never panics.
     #[test]
     fn nearly_packets_never_panic(
         kind in 0u8..32, ext in 0u8..4, rest in proptest::collection::vec(any::<u8>(), 28..100),
