@@ -1,4 +1,4 @@
-//! The state that all layers of a stack share. Each call hands it down.
+//! The context of an IP stack: the state that all its layers share. Each call hands it down.
 
 use alloc::collections::VecDeque;
 
@@ -8,15 +8,16 @@ use super::options::StackOptions;
 use crate::device::Info;
 use crate::{Instant, Rng};
 
-/// The most events that wait for the caller.
+/// The most events of an IP stack that wait for the caller.
 const MAX_EVENTS: usize = 64;
 
-/// Options, device properties, time, randomness, counters and events.
+/// The state that all layers of an IP stack share: options, device properties, time, randomness,
+/// counters and events.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) options: StackOptions,
     pub(super) info: Info,
-    /// The latest time that the caller passed in.
+    /// The latest time that the caller passed to the IP stack.
     pub(super) now: Instant,
     pub(super) rng: Rng,
     pub(super) counters: StackCounters,
@@ -29,7 +30,7 @@ impl Context {
         Self { options, info, now, rng, counters, events: VecDeque::new() }
     }
 
-    /// Queues an event for the caller, or drops it if too many wait.
+    /// Queues an event of the IP stack for the caller, or drops it if too many wait.
     pub(super) fn report(&mut self, event: StackEvent) {
         if self.events.len() == MAX_EVENTS {
             self.counters.drop_event += 1;
@@ -38,7 +39,7 @@ impl Context {
         self.events.push_back(event);
     }
 
-    /// Takes the oldest event.
+    /// Takes the oldest event of the IP stack.
     pub(super) fn event(&mut self) -> Option<StackEvent> {
         self.events.pop_front()
     }

@@ -1,40 +1,40 @@
-//! The counters of a stack.
+//! The counters of an IP stack.
 
 use crate::count::counters;
 
 counters! {
-    /// Counters of a stack: traffic, and one counter for each reason to drop.
+    /// Counters of an IP stack: traffic, and one counter for each reason to drop.
     StackCounters, "ip_",
-    /// Frames received.
+    /// Frames that the IP stack received.
     received,
-    /// Datagrams delivered to the caller.
+    /// UDP datagrams delivered to the caller.
     datagrams_in,
-    /// Datagrams sent by a cached route.
+    /// UDP datagrams sent by a cached route.
     datagrams_out,
     /// Frames sent by the transmit queue: fragments, solicitations, replies.
     frames_out,
-    /// Echo requests answered.
+    /// Echo requests of other hosts that the IP stack answered.
     echoes_answered,
-    /// Echo replies received for requests of this stack.
+    /// Echo replies received for requests of this IP stack.
     echo_replies,
-    /// Broadcast or multicast solicitations of neighbours.
+    /// Broadcast or multicast solicitations of neighbours that the IP stack sent.
     neighbours_solicited,
-    /// Neighbours resolved.
+    /// Neighbours whose MAC address the IP stack resolved.
     neighbours_resolved,
     /// Neighbours given up because they did not answer.
     neighbours_failed,
     /// Packets that claim another MAC address for a known neighbour. The stack keeps the known one
     /// and solicits the neighbour there.
     neighbours_disputed,
-    /// Packets of another host that uses an address of this stack.
+    /// Packets of another host that uses an address of this IP stack.
     address_conflicts,
     /// Datagrams reassembled from fragments.
     reassembled,
     /// Datagrams sent in fragments.
     fragmented,
-    /// ICMP errors that report a closed port of a peer.
+    /// ICMP errors received that report a closed port of a peer.
     ports_unreachable,
-    /// ICMP errors that lowered a path MTU.
+    /// ICMP errors received that lowered a path MTU.
     mtu_lowered,
 
     /// Received packets dropped: shorter than their headers, or with contradicting lengths.
@@ -47,9 +47,9 @@ counters! {
     drop_type,
     /// Received packets dropped: unknown protocol.
     drop_protocol,
-    /// Received packets dropped: not addressed to this stack.
+    /// Received packets dropped: not addressed to this IP stack.
     drop_address,
-    /// Received packets dropped: the source is this stack's address or no host address.
+    /// Received packets dropped: the source is this IP stack's own address or no host address.
     drop_source,
     /// Received packets dropped: extension headers that must not be skipped, or too many.
     drop_header,
@@ -59,7 +59,7 @@ counters! {
     drop_neighbour,
     /// Received replies dropped: they match no request.
     drop_unsolicited,
-    /// Received ICMP errors dropped: they match no datagram of this stack.
+    /// Received ICMP errors dropped: they match no datagram of this IP stack.
     drop_error,
     /// Received fragments dropped: they overlap, contradict each other or are too short.
     drop_fragment,
@@ -77,8 +77,8 @@ counters! {
     drop_unreachable,
     /// Frames not sent: the transmit queue is full, or its head was blocked for too long.
     drop_queue,
-    /// ICMP errors not sent: the rate limit.
+    /// ICMP errors not sent: the rate limit is reached.
     drop_rate,
-    /// Events not reported: the caller does not collect them.
+    /// Events of the IP stack not reported: the caller does not collect them.
     drop_event,
 }

@@ -1,4 +1,4 @@
-//! Frames that a stack receives: parses each and hands it to the protocol that it is for.
+//! Frames that an IP stack receives: parses each and hands it to the protocol that it is for.
 //!
 //! Always: the stack changes no state before the lengths, addresses and checksum of a packet have
 //! been verified. The payload of a datagram stays where it is in the device's burst.
@@ -23,14 +23,14 @@ use crate::wire::ipv4::{self, Ipv4};
 use crate::wire::ipv6::{self, Ipv6, Upper};
 use crate::wire::udp::{self, Udp};
 
-/// The payload of an IP packet, and where it is.
+/// The payload of a received IP packet, and its place in the frame or the reassembled packet.
 #[derive(Clone, Copy)]
 struct Packet<'a> {
     from: IpAddr,
     to: IpAddr,
     bytes: &'a [u8],
     location: Location,
-    /// The offset of the payload in the frame or the reassembled packet.
+    /// The offset of the IP packet's payload in the frame or the reassembled packet.
     start: usize,
     offload: RxOffload,
 }
@@ -63,8 +63,8 @@ impl Stack {
         self.burst.len()
     }
 
-    /// Handles frame `i` of the burst. Returns true if the fast path delivered it, so that it left
-    /// nothing to send.
+    /// Handles frame `i` of the burst. Returns true if the fast path delivered it, because such a
+    /// frame leaves the stack nothing to send.
     #[inline]
     fn receive_fast(&mut self, i: usize, frame: &[u8], offload: RxOffload) -> bool {
         if let Some(fast_path) = &self.fast_path
@@ -171,7 +171,7 @@ impl Stack {
         }
     }
 
-    /// Handles a reassembled packet, whose last fragment was `packet`.
+    /// Handles a reassembled IP packet, whose last fragment was `packet`.
     fn reassembled(&mut self, protocol: u8, sum: Sum, packet: Packet<'_>, bytes: Vec<u8>) {
         if let (ipv6::ICMPV6, IpAddr::V6(from), IpAddr::V6(to)) = (protocol, packet.from, packet.to)
         {
@@ -230,8 +230,8 @@ impl Stack {
         }
     }
 
-    /// Verifies the checksum of a datagram. `sum` is that of a pseudo-header for all of `bytes`,
-    /// which may be longer than the datagram.
+    /// Verifies the checksum of a received UDP datagram. `sum` is that of a pseudo-header for all
+    /// of `bytes`, which may be longer than the datagram.
     #[inline]
     fn is_checksum_right(&self, sum: Sum, bytes: &[u8], header: &Udp) -> bool {
         let len = usize::from(u16::from_be_bytes([bytes[4], bytes[5]]));
@@ -241,7 +241,8 @@ impl Stack {
         header.checksum != 0 && (sum.bytes(&bytes[..len]).checksum() == 0 || is_partial)
     }
 
-    /// Drops a datagram to a port that is not bound, and reports that to its sender.
+    /// Drops a UDP datagram to a port that is not bound, and reports that to its sender by an ICMP
+    /// error.
     #[cold]
     fn closed_port(&mut self, from: IpAddr, own: IpAddr, datagram: &[u8]) {
         let cx = &mut self.cx;
@@ -323,7 +324,7 @@ impl Stack {
         }
     }
 
-    /// Returns the quoted datagram of an ICMP error if this stack recently sent it.
+    /// Returns the datagram that an ICMP error quotes, if this IP stack recently sent it.
     fn confirmed(&self, quoted: Option<Quoted>) -> Option<Quoted> {
         quoted.filter(|q| {
             let is_sender = self.link.addresses.has(q.from) && self.ports.contains(q.port);
@@ -331,7 +332,7 @@ impl Stack {
         })
     }
 
-    /// Handles the ICMP error "port unreachable".
+    /// Handles the received ICMP error "port unreachable".
     fn unreachable(&mut self, quoted: Option<Quoted>) {
         let Some(Quoted { to, port, .. }) = self.confirmed(quoted) else {
             self.cx.counters.drop_error += 1;
@@ -341,7 +342,7 @@ impl Stack {
         self.cx.report(StackEvent::PortUnreachable { to, port });
     }
 
-    /// Handles the ICMP error "packet too big", which reports the MTU of a link, or 0.
+    /// Handles the received ICMP error "packet too big", which reports the MTU of a link, or 0.
     fn too_big(&mut self, quoted: Option<Quoted>, mtu: usize) {
         let Some(Quoted { to, len, .. }) = self.confirmed(quoted) else {
             self.cx.counters.drop_error += 1;

@@ -1,4 +1,4 @@
-//! Datagrams and packets that a stack sends: datagrams by cached routes, everything else by the
+//! The sending side of an IP stack: datagrams leave by cached routes, all other packets by the
 //! transmit queue.
 
 use alloc::vec::Vec;
@@ -12,14 +12,14 @@ use crate::Instant;
 use crate::device::{Device, MAX_PARTS, Mac, Sent};
 use crate::wire::{ipv4, udp};
 
-/// The longest payload of a datagram: the length field of IPv4 counts all headers.
+/// The longest payload of a UDP datagram in bytes: the length field of IPv4 counts all headers.
 const MAX_PAYLOAD: usize = 65_535 - ipv4::HEADER - udp::HEADER;
 
 impl Stack {
-    /// Sends a datagram, the concatenation of at most [`crate::datagrams::MAX_PARTS`] parts, from a
-    /// bound port. The stack fragments a datagram that exceeds the path MTU, and keeps one whose
-    /// next hop is not resolved yet. It returns [`Sent::Full`] if the device has no room and took
-    /// nothing.
+    /// Sends a UDP datagram, the concatenation of at most [`crate::datagrams::MAX_PARTS`] parts,
+    /// from a bound port. The stack fragments a datagram that exceeds the path MTU, and keeps one
+    /// whose next hop is not resolved yet. It returns [`Sent::Full`] if the device has no room and
+    /// took nothing.
     #[inline]
     pub fn send<D: Device>(
         &mut self,
@@ -48,7 +48,7 @@ impl Stack {
         sent
     }
 
-    /// Sends a datagram for which there is no valid route: makes a route, or sends it by the
+    /// Sends a UDP datagram for which there is no valid route: makes a route, or sends it by the
     /// transmit queue.
     #[cold]
     fn send_uncached<D: Device>(
@@ -106,7 +106,8 @@ impl Stack {
         Sent::Yes
     }
 
-    /// Sends what waits, as far as the device has room. Returns true if something still waits.
+    /// Sends the frames that wait in the IP stack, as far as the device has room. Returns true if
+    /// frames still wait.
     #[inline]
     pub fn output<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
         if !self.link.queue.is_empty() || self.link.has_packets() {

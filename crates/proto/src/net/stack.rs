@@ -1,4 +1,4 @@
-//! The stack: the IP layer of one device. It owns the state of all layers.
+//! The IP stack of one device. It owns the state of all layers.
 //!
 //! `input` handles received frames and `output` sends datagrams, each in a file of its own.
 
@@ -21,7 +21,7 @@ use super::udp::routes::RouteCache;
 use crate::device::{Device, Info, Mac};
 use crate::{Instant, Rng};
 
-/// The IP layer of one device.
+/// The IP stack of one device.
 #[derive(Debug)]
 pub struct Stack {
     pub(super) cx: Context,
@@ -33,13 +33,13 @@ pub struct Stack {
     pub(super) ports: Ports,
     pub(super) routes: RouteCache,
     pub(super) batch: GsoBatch,
-    /// The fast path for the address and port of the last datagram over IPv4.
+    /// The receive fast path for the address and port of the last datagram over IPv4.
     pub(super) fast_path: Option<FastPath>,
     pub(super) burst: Burst,
 }
 
 impl Stack {
-    /// Makes a stack for a device with the properties `info`. It sends nothing before the first
+    /// Makes an IP stack for a device with the properties `info`. It sends nothing before the first
     /// [`Stack::tick`].
     #[must_use]
     pub fn new(options: StackOptions, info: Info, mut rng: Rng) -> Self {
@@ -62,34 +62,35 @@ impl Stack {
         }
     }
 
-    /// Returns the counters.
+    /// Returns the counters of the IP stack.
     #[must_use]
     pub const fn counters(&self) -> &StackCounters {
         &self.cx.counters
     }
 
-    /// Returns the IPv4 address if it is in use.
+    /// Returns the stack's IPv4 address if it is in use.
     #[must_use]
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         self.link.addresses.v4()
     }
 
-    /// Returns true if `addr` is an own address in use.
+    /// Returns true if `addr` is an own address of the stack in use.
     #[must_use]
     pub fn has_address(&self, addr: IpAddr) -> bool {
         self.link.addresses.has(addr)
     }
 
-    /// Returns true if no received datagram and no frame to send waits inside the stack.
+    /// Returns true if no received datagram and no frame to send waits inside the IP stack.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.burst.is_done() && self.link.queue.is_empty() && self.batch.is_empty()
     }
 
-    /// Returns datagram `i` of the last `input`: the local port, the sender, and the payload.
+    /// Returns UDP datagram `i` of the last `input`: the local port, the sender, and the payload.
     ///
     /// # Panics
-    /// If `i` is not below what that `input` returned, or `device` is another one.
+    /// If `i` is not below the number that `input` returned, or `device` is not the device that it
+    /// read.
     #[inline]
     pub fn datagram<'b, D: Device>(
         &'b self,
@@ -99,12 +100,14 @@ impl Stack {
         self.burst.datagram(i, device)
     }
 
-    /// Takes the next event. Call it after `input` and `tick` until it returns none.
+    /// Takes the next event of the IP stack. Call it after `input` and `tick` until it returns
+    /// none.
     pub fn event(&mut self) -> Option<StackEvent> {
         self.cx.event()
     }
 
-    /// Returns the time at which to call `tick`, and `output` after it.
+    /// Returns the time at which the IP stack's next timer expires, when to call `tick`, and
+    /// `output` after it.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let link = self.link.addresses.deadline().min(self.link.neighbours.deadline());
@@ -112,8 +115,8 @@ impl Stack {
         (next < Instant::NEVER).then_some(next)
     }
 
-    /// Handles expired timers: probes and announces addresses, solicits neighbours again, drops
-    /// incomplete datagrams.
+    /// Handles expired timers of the IP stack: probes and announces addresses, solicits neighbours
+    /// again, drops incomplete datagrams.
     pub fn tick(&mut self, now: Instant) {
         let cx = &mut self.cx;
         cx.now = now;
@@ -125,16 +128,16 @@ impl Stack {
         self.reassembly.tick(now, &mut cx.counters);
     }
 
-    /// Binds `port`, or a free dynamic port if it is 0, and returns the port. The stack delivers
-    /// its datagrams from then on.
+    /// Binds the UDP port `port`, or a free dynamic port if it is 0, and returns the port. The
+    /// stack delivers its datagrams from then on.
     ///
     /// # Errors
-    /// [`BindError`] if the port is in use or too many are.
+    /// [`BindError`] if the port is in use or too many ports are bound.
     pub fn bind(&mut self, port: u16) -> Result<u16, BindError> {
         self.ports.bind(port, &mut self.cx.rng)
     }
 
-    /// Unbinds `port`. The stack no longer delivers its datagrams.
+    /// Unbinds the UDP port `port`. The stack no longer delivers its datagrams.
     pub fn unbind(&mut self, port: u16) {
         self.fast_path = None;
         self.ports.unbind(port);

@@ -14,7 +14,7 @@ use core::fmt::Write as _;
 
 use super::host::Host;
 
-/// Appends the counters of a machine and of its host to `bytes`.
+/// Appends the counters of a machine and of its host to `bytes`, as an object in JSON.
 pub(super) fn put(bytes: &mut Vec<u8>, own: &[(String, u64)], host: &impl Host) {
     let mut protocols: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();
     host.counters(&mut |protocol, name, value| {
@@ -30,7 +30,7 @@ pub(super) fn put(bytes: &mut Vec<u8>, own: &[(String, u64)], host: &impl Host) 
     bytes.extend_from_slice(alloc::format!("{{{}}}", members.join(",")).as_bytes());
 }
 
-/// Returns members of an object, without its braces.
+/// Returns counters as members of a JSON object, without its braces.
 fn list<'a>(counters: impl Iterator<Item = (&'a str, u64)>) -> String {
     let mut text = String::new();
     for (name, value) in counters {

@@ -1,6 +1,6 @@
 //! The transport `fast`: one [`Endpoint`] over one driver.
 //!
-//! Nothing is decided here: sessions and requests are the endpoint's, datagrams the driver's.
+//! This module decides nothing: the endpoint handles sessions and requests, the driver datagrams.
 
 use alloc::string::String;
 
@@ -11,7 +11,7 @@ use crate::rpc::{
 use crate::tracepoint::{NoProbe, Probe};
 use crate::{Addr, Instant, Rng, TimedDatagrams};
 
-/// Sessions and requests over driver `D`.
+/// The transport `fast`: sessions and requests over the driver `D`.
 #[derive(Debug)]
 pub struct Fast<D: TimedDatagrams, P: Probe = NoProbe> {
     endpoint: Endpoint<P>,
@@ -19,22 +19,22 @@ pub struct Fast<D: TimedDatagrams, P: Probe = NoProbe> {
 }
 
 impl<D: TimedDatagrams, P: Probe> Fast<D, P> {
-    /// A transport with no sessions over `driver`.
+    /// Makes the transport `fast` with no sessions over `driver`.
     pub fn new(driver: D, config: Config, rng: Rng, probe: P) -> Self {
         Self { endpoint: Endpoint::new(config, rng, probe), driver }
     }
 
-    /// The driver.
+    /// Returns the driver of the transport.
     pub const fn driver(&self) -> &D {
         &self.driver
     }
 
-    /// The driver, to change it.
+    /// Returns the driver of the transport, to change it.
     pub const fn driver_mut(&mut self) -> &mut D {
         &mut self.driver
     }
 
-    /// The endpoint, to read its counters.
+    /// Returns the endpoint of the transport, to read its counters.
     pub const fn endpoint(&self) -> &Endpoint<P> {
         &self.endpoint
     }

@@ -1,4 +1,4 @@
-//! Calls that wait until the locator of their server is chosen.
+//! Calls that wait until a race has chosen the locator of their server.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -7,10 +7,11 @@ use super::machine::Link;
 use crate::Instant;
 use crate::rpc::{Message, RpcId};
 
-/// The most calls that wait. They are the program's own, in its own memory: any limit will do.
+/// The most calls that wait for a race. They are the program's own, in its own memory: any limit
+/// will do.
 const MOST: usize = 1 << 20;
 
-/// A call that waits.
+/// A call that waits until a race has chosen its server's locator.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) id: RpcId,
@@ -20,7 +21,7 @@ pub(crate) struct Held {
     pub(crate) deadline: Instant,
 }
 
-/// The calls that wait, oldest first.
+/// The calls that wait for a race, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     calls: VecDeque<Held>,
@@ -28,13 +29,14 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// True if no call waits.
+    /// True if no call waits for a race.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Keeps a call. Returns its number, or none if too many wait.
+    /// Keeps a call until the race of its server is over. Returns its number, or none if too many
+    /// calls wait.
     pub(crate) fn push(
         &mut self,
         link: Link,
@@ -51,7 +53,7 @@ impl Calls {
         Some(id)
     }
 
-    /// Removes and returns the calls that are `wanted`, in order.
+    /// Removes and returns the waiting calls for which `wanted` is true, in order.
     pub(crate) fn take(&mut self, wanted: impl Fn(&Held) -> bool) -> Vec<Held> {
         if self.calls.is_empty() {
             return Vec::new();
@@ -61,7 +63,7 @@ impl Calls {
         taken
     }
 
-    /// The earliest deadline of a call.
+    /// The earliest deadline of a call that waits for a race.
     pub(crate) fn deadline(&self) -> Instant {
         self.calls.iter().map(|call| call.deadline).min().unwrap_or(Instant::NEVER)
     }

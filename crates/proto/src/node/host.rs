@@ -9,13 +9,13 @@ use super::transport::Transport;
 use crate::Instant;
 use crate::rpc::SessionId;
 
-/// Keys with their values.
+/// Keys and values of a machine's durable state.
 pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A session, after the index of its transport.
+/// A session, as the index of its transport and its id there.
 pub type Opened = (usize, SessionId);
 
-/// The outcome of writes.
+/// The outcome of writes to the machine's durable state.
 #[derive(Debug)]
 pub enum Written {
     /// The write with this number and all before it are durable.
@@ -23,35 +23,37 @@ pub enum Written {
     /// The first write that is not durable was refused, and no later one was done. Writes from now
     /// on are tried again.
     Refused {
-        /// Which file, and why.
+        /// The file that could not be written, and the reason.
         reason: String,
-        /// All that is durable.
+        /// All keys and values that are durable.
         durable: Pairs,
     },
-    /// The disk failed: its contents are unknown, and nothing is written any more. The text says
-    /// why.
+    /// The disk failed: its contents are unknown, and the host writes nothing any more. The text
+    /// gives the reason.
     Failed(String),
 }
 
-/// The transports, the names and the disk of one node.
+/// The environment of one node: its transports, its locators and its disk.
 ///
-/// No method has a default, which a wrapper could forget.
+/// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait Host {
-    /// The transport. The node calls it directly, so that the compiler sees through its calls.
+    /// The type of the host's transports. The node calls it directly, so that the compiler can
+    /// inline the calls.
     type Transport: Transport;
     /// The error of a server that cannot be reached, or of malformed locators.
     type Error: fmt::Display;
 
-    /// The number of transports. It never falls.
+    /// The number of the host's transports. It never falls.
     fn transports(&self) -> usize;
 
-    /// The transport with this index, below [`Host::transports`].
+    /// Returns the host's transport with this index, below [`Host::transports`].
     fn transport(&mut self, index: usize) -> &mut Self::Transport;
 
-    /// True if the transport is to be polled at this turn.
+    /// True if the node has to poll the transport `index` at this turn.
     fn is_due(&mut self, index: usize, now: Instant) -> bool;
 
-    /// The transport received something: it is likely to receive more soon.
+    /// Informs the host that the transport `index` received something: it is likely to receive more
+    /// soon.
     fn received(&mut self, index: usize, now: Instant);
 
     /// Splits `locators` into the locators of one server, the best first.
@@ -61,17 +63,17 @@ pub trait Host {
     fn candidates(&self, locators: &str) -> Result<Vec<String>, Self::Error>;
 
     /// Begins a session with the server at `candidate`, one locator that [`Host::candidates`]
-    /// returned. A transport is opened for it if none leads there.
+    /// returned. The host opens a transport for it if no open one leads there.
     ///
     /// # Errors
     /// The server cannot be reached. The text begins with the locator.
     fn connect(&mut self, now: Instant, candidate: &str) -> Result<Opened, Self::Error>;
 
     /// Writes to the machine's durable state, all or nothing, after all writes before it. Returns
-    /// true if it is durable already; otherwise [`Host::written`] says what became of it.
+    /// true if the write is durable already; otherwise [`Host::written`] returns its outcome later.
     fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) -> bool;
 
-    /// Returns what became of writes. Call it until `None`.
+    /// Returns the outcome of writes to the machine's durable state. Call it until `None`.
     fn written(&mut self) -> Option<Written>;
 
     /// Calls `each` with the protocol, the name and the value of every counter of the transports.

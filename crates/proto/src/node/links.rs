@@ -31,38 +31,38 @@ mod target;
 
 pub(crate) use target::Target;
 
-/// The server and the session of a lane.
+/// The server that a lane is bound to, and the lane's session.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     target: u32,
     transport: u16,
-    /// The first lane of a link: the offset of the lane that the last call took.
+    /// For the first lane of a link: the offset of the lane that the link's last call took.
     last: u16,
     session: Option<SessionId>,
 }
 
 const _: () = assert!(size_of::<Bound>() == 16);
-/// No target: the lane is not bound.
+/// The number of no server: the lane is not bound.
 const NONE: u32 = u32::MAX;
 const UNBOUND: Bound = Bound { target: NONE, transport: 0, last: 0, session: None };
 
-/// The link table of a node.
+/// The link table of a node: the server of each link, and the sessions with it.
 #[derive(Debug)]
 pub(crate) struct Links<E> {
-    /// Lanes of a link.
+    /// The number of lanes of each link.
     lanes: u16,
     bound: Vec<Bound>,
     targets: Vec<Target<E>>,
     by_text: BTreeMap<String, u32>,
-    /// Servers that no lane is bound to.
+    /// The numbers of servers that no lane is bound to.
     unused: Vec<u32>,
-    /// Servers whose locator is being chosen.
+    /// The numbers of servers that have a race, which chooses their locator.
     racing: Vec<u32>,
     by_session: Vec<Vec<Link>>,
 }
 
 impl<E: Display> Links<E> {
-    /// No links; each will have this many lanes, at least one.
+    /// Makes a table without links, each of which will have this many lanes, at least one.
     pub(crate) const fn new(lanes: u16) -> Self {
         Self {
             lanes,
@@ -77,7 +77,7 @@ impl<E: Display> Links<E> {
 
     // Lanes.
 
-    /// The number of lanes.
+    /// The number of lanes in the link table.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.bound.len()
@@ -95,13 +95,13 @@ impl<E: Display> Links<E> {
         Link(link.0 * self.lanes as u32)
     }
 
-    /// The link that a lane belongs to.
+    /// The link that `lane` belongs to.
     pub(crate) const fn link(&self, lane: Link) -> Link {
         Link(lane.0 / self.lanes as u32)
     }
 
-    /// The lane for the next call on `link`: one whose session `is_idle`, else one without a
-    /// session, else the lanes in turn.
+    /// The lane for the next call on `link`: one with a session for which `is_idle` is true, else
+    /// one without a session, else the lanes in turn.
     #[inline]
     pub(crate) fn lane(&mut self, link: Link, mut is_idle: impl FnMut(Opened) -> bool) -> Link {
         if self.lanes == 1 {
@@ -116,7 +116,7 @@ impl<E: Display> Links<E> {
         }
     }
 
-    /// Chooses a lane beginning behind the one that the last call took.
+    /// Chooses a lane of the link, beginning behind the one that the last call took.
     fn other_lane(
         &mut self,
         first: Link,
@@ -141,14 +141,14 @@ impl<E: Display> Links<E> {
         Link(first.0 + u32::from(offset))
     }
 
-    /// The session of a lane.
+    /// The session of `lane`, if it has one.
     #[inline]
     pub(crate) fn session(&self, lane: Link) -> Option<Opened> {
         let bound = self.bound.get(lane.0 as usize)?;
         Some((usize::from(bound.transport), bound.session?))
     }
 
-    /// The number of the server that a lane is bound to.
+    /// The number of the server that `lane` is bound to.
     #[inline]
     pub(crate) fn bound_to(&self, lane: Link) -> Option<u32> {
         self.bound.get(lane.0 as usize).map(|bound| bound.target).filter(|target| *target != NONE)
@@ -169,8 +169,8 @@ impl<E: Display> Links<E> {
         self.bound[index] = Bound { target, ..UNBOUND };
     }
 
-    /// Unbinds a lane. Returns the sessions to close: its own, and if no lane is bound to the
-    /// server any more, those of the server's race.
+    /// Unbinds a lane from its server. Returns the sessions to close: the lane's own, and if no
+    /// lane is bound to the server any more, those of the server's race.
     pub(crate) fn unbind(&mut self, lane: Link) -> Vec<Opened> {
         let Some(bound) = self.bound.get_mut(lane.0 as usize) else { return Vec::new() };
         let bound = core::mem::replace(bound, UNBOUND);
@@ -191,7 +191,7 @@ impl<E: Display> Links<E> {
         close
     }
 
-    /// `session` belongs to a lane from now on. The lane must be bound.
+    /// Gives `session` to a lane. The lane must be bound.
     pub(crate) fn opened(&mut self, lane: Link, (transport, session): Opened) {
         let bound = &mut self.bound[lane.0 as usize];
         (bound.transport, bound.session) = (transport as u16, Some(session));
@@ -206,9 +206,9 @@ impl<E: Display> Links<E> {
         lanes[place] = lane;
     }
 
-    /// A session has ended: the next call on its lane needs another one, and a race goes on without
-    /// it. Returns the link whose server it reached, and why the server cannot be reached by it any
-    /// more.
+    /// Handles the end of a session. The next call on its lane needs another session, and a race
+    /// goes on without it. Returns the link whose server the session reached, and the reason why
+    /// the server cannot be reached.
     pub(crate) fn closed(
         &mut self,
         now: Instant,
@@ -244,13 +244,13 @@ impl<E: Display> Links<E> {
 
     // Servers.
 
-    /// The number of the server that links are bound to by this text.
+    /// The number of the server that links are bound to by the list of locators `text`.
     pub(crate) fn known(&self, text: &str) -> Option<u32> {
         self.by_text.get(text).copied()
     }
 
-    /// A number for the server at these locators, which [`Links::known`] finds by `text` once a
-    /// lane is bound to it.
+    /// Returns a number for the server at these locators, which [`Links::known`] finds by `text`
+    /// once a lane is bound to the server.
     pub(crate) fn learn(&mut self, text: &str, locators: Vec<String>) -> u32 {
         let target = Target::new(text, locators);
         if let Some(&unused) = self.unused.last() {
@@ -263,12 +263,12 @@ impl<E: Display> Links<E> {
         target
     }
 
-    /// The server with this number.
+    /// The server with the number `target`.
     pub(crate) fn target(&mut self, target: u32) -> &mut Target<E> {
         &mut self.targets[target as usize]
     }
 
-    /// Begins a race for a server. Its winner's session becomes the lane's.
+    /// Begins a race for a server's locators. The session that wins goes to `lane`.
     pub(crate) fn begin_race(&mut self, now: Instant, target: u32, lane: Link) {
         let server = &mut self.targets[target as usize];
         server.race = Some((server.race(now), lane));
@@ -281,7 +281,7 @@ impl<E: Display> Links<E> {
         self.targets[target as usize].race.take()
     }
 
-    /// The servers that have a race.
+    /// The numbers of the servers that have a race.
     #[inline]
     pub(crate) fn racing(&self) -> &[u32] {
         &self.racing

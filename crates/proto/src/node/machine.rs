@@ -1,4 +1,4 @@
-//! [`Machine`]: what a node runs, and what the machine may ask the node to do.
+//! [`Machine`], which a node runs, and [`Output`], the actions that a machine asks of its node.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -6,67 +6,70 @@ use alloc::vec::Vec;
 use crate::Instant;
 use crate::rpc::{Message, Payload, RpcError, RpcId, ServerRpc, Slice, Slices};
 
-/// A request that waits for its reply.
+/// A received request that waits for its reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Caller {
-    /// Index of the transport among those of the machine's node.
+    /// The index of the transport that received the request, among those of the machine's node.
     pub transport: u32,
-    /// The request's number at that transport.
+    /// The number of the request at the transport that received it.
     pub rpc: ServerRpc,
 }
 
-/// A peer that a machine sends requests to: a number that the machine chose and bound to a locator.
+/// A link: the number by which a machine names a server that it sends requests to. The machine
+/// chooses it and binds it to a locator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Link(pub u32);
 
-/// An action that a machine wants done.
+/// An action that a machine asks of its node.
 #[derive(Debug)]
 pub enum Output {
     /// Bind `link` to the server at `locator`: one locator or several separated by `;`, the best
     /// first. The node uses the first that reaches the server, connects, and reconnects when a
     /// session is lost. A link may be bound anew; the calls in progress on it fail then.
     Connect {
-        /// The link.
+        /// The link to bind to a server.
         link: Link,
-        /// The server's locators.
+        /// The server's locators, separated by `;`, the best first.
         locator: String,
     },
-    /// Forget `link`.
+    /// Unbind `link` from its server.
     Disconnect {
-        /// The link.
+        /// The link to unbind from its server.
         link: Link,
     },
-    /// Send a request. Exactly one [`Machine::response`] with this `tag` follows.
+    /// Send a request to the server of a link. Exactly one [`Machine::response`] with this `tag`
+    /// follows.
     Call {
-        /// The server.
+        /// The link to the server that the request goes to.
         link: Link,
-        /// The machine's own number for the call.
+        /// The machine's own number for the call, which the response repeats.
         tag: u64,
-        /// The request.
+        /// The request to send.
         message: Message,
-        /// The time at which the node gives the call up.
+        /// The time at which the node gives up the call.
         deadline: Instant,
     },
-    /// Cancel a call that [`Machine::sent`] named. Its response is `Cancelled` unless it has ended.
+    /// Cancel a call that [`Machine::sent`] named. The call ends as `Cancelled` unless it has ended
+    /// already.
     Cancel {
-        /// The transport that the call was sent by.
+        /// The index of the transport that sent the call.
         transport: u32,
-        /// The call's number there.
+        /// The number of the call at its transport.
         rpc: RpcId,
     },
     /// Answer a request that [`Machine::request`] did not answer.
     Reply {
-        /// The request.
+        /// The received request to answer.
         caller: Caller,
-        /// The reply.
+        /// The reply to send.
         message: Message,
     },
-    /// Answer a request for counters. The node adds those of its transports, and writes all of them
-    /// behind the message, as an object in JSON.
+    /// Answer a request for counters. The node adds the counters of its transports, and writes all
+    /// of them behind the message, as an object in JSON.
     Counters {
-        /// The request.
+        /// The received request for counters.
         caller: Caller,
-        /// The beginning of the reply.
+        /// The beginning of the reply, behind which the node writes the counters.
         message: Message,
         /// The names and values of the machine's counters. A name needs no escapes in JSON.
         counters: Vec<(String, u64)>,
@@ -75,34 +78,35 @@ pub enum Output {
     /// later number follows when the write is durable, or [`Machine::rollback`] if it was refused.
     /// Sequence numbers are consecutive, and a write is never durable before the one before it.
     Persist {
-        /// The sequence number.
+        /// The sequence number of the write.
         seq: u64,
-        /// Keys to set.
+        /// Keys and their values to set in the durable state.
         puts: Vec<(Vec<u8>, Vec<u8>)>,
-        /// Keys to remove.
+        /// Keys to remove from the durable state.
         deletes: Vec<Vec<u8>>,
     },
     /// End this process for good: its identity is gone.
     Stop {
-        /// The reason, for the operator.
+        /// The reason why the process must end, for the operator.
         reason: String,
     },
 }
 
-/// A machine answers a request now or later.
+/// The time at which a machine answers a request: now or later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replied {
-    /// At once: the reply is in the message that [`Machine::request`] got.
+    /// The machine has answered the request: the reply is in the message that [`Machine::request`]
+    /// got.
     Now,
-    /// Later, as [`Output::Reply`] or [`Output::Counters`].
+    /// The machine answers the request later, by [`Output::Reply`] or [`Output::Counters`].
     Later,
 }
 
 /// A machine that a node runs: a coordinator, a master, the client of a program, an RPC service. As
 /// [`Slices`] it resolves the slices in its messages.
 pub trait Machine: Slices {
-    /// A request arrived. The machine writes the reply into `reply`, which is empty and may have
-    /// the buffer of an earlier one, and says whether it did.
+    /// Handles a received request. The machine writes the reply into `reply`, which is empty and
+    /// may have the buffer of an earlier one, and returns whether it did.
     fn request(
         &mut self,
         now: Instant,
@@ -112,56 +116,60 @@ pub trait Machine: Slices {
         reply: &mut Message,
     ) -> Replied;
 
-    /// True if the machine gains from [`Machine::expect`] at present.
+    /// True if the machine gains from calls of [`Machine::expect`] at present.
     fn expects(&self) -> bool {
         false
     }
 
-    /// A request with these bytes has arrived and may follow by [`Machine::request`]. The machine
-    /// may load what it will touch into the processor's cache, and nothing else: the bytes are not
-    /// checked. [`Machine::prefetch`] follows the last of them.
+    /// Announces a request with these bytes, which has arrived and may follow by
+    /// [`Machine::request`]. The machine may only load the memory that it will need into the
+    /// processor's cache: the bytes are not checked. [`Machine::prefetch`] follows the last of
+    /// them.
     fn expect(&mut self, _request: &[u8]) {}
 
-    /// All requests were passed to [`Machine::expect`] that arrived together.
+    /// Ends a sequence of calls of [`Machine::expect`]: all requests that arrived together were
+    /// announced.
     fn prefetch(&mut self) {}
 
-    /// The call with this `tag` was sent by `transport` as `rpc`. Only a machine that may cancel
-    /// the call needs this.
+    /// Informs the machine that `transport` sent the call with this `tag` as `rpc`. Only a machine
+    /// that may cancel the call needs this.
     fn sent(&mut self, _tag: u64, _transport: u32, _rpc: RpcId) {}
 
-    /// The call with this `tag` ended.
+    /// Ends the call with this `tag`: `result` is its reply or its error.
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>);
 
-    /// The server of a link cannot be reached, or a session with it has ended. `why` names the
-    /// locators and is meant for error messages. Calls on the link fail by [`Machine::response`]
-    /// all the same.
+    /// Informs the machine that the server of a link cannot be reached, or that a session with it
+    /// has ended. `why` names the locators and is meant for error messages. Calls on the link fail
+    /// by [`Machine::response`] all the same.
     fn unreachable(&mut self, _link: Link, _why: &str) {}
 
-    /// True if [`Machine::output`] may return something.
+    /// True if [`Machine::output`] may return an action.
     fn has_output(&self) -> bool;
 
-    /// Returns the next thing that the machine wants done. Call it until `None` when
+    /// Returns the next action that the machine asks of its node. Call it until `None` when
     /// [`Machine::has_output`] is true, and after [`Machine::tick`].
     fn output(&mut self, now: Instant) -> Option<Output>;
 
-    /// A slice of a message that was sent is not needed any more.
+    /// Returns a slice of a sent message to the machine, because no transport needs it any more.
     fn released(&mut self, _slice: Slice) {}
 
-    /// Returns the buffer of a request that was sent. The machine may build its next request in it.
+    /// Returns the buffer of a sent request to the machine, which may build its next request in it.
     fn spare(&mut self, _buffer: Vec<u8>) {}
 
-    /// The [`Output::Persist`] with number `seq` and all before it are durable.
+    /// Informs the machine that the [`Output::Persist`] with number `seq` and all before it are
+    /// durable.
     fn persisted(&mut self, _now: Instant, _seq: u64) {}
 
-    /// Each [`Output::Persist`] that [`Machine::persisted`] has not confirmed was refused for
-    /// `reason`. `durable` is all that is durable. Writes from now on are tried again.
+    /// Informs the machine that each [`Output::Persist`] which [`Machine::persisted`] has not
+    /// confirmed was refused for `reason`. `durable` is all that is durable. The node tries later
+    /// writes again.
     fn rollback(&mut self, _now: Instant, _reason: &str, _durable: Vec<(Vec<u8>, Vec<u8>)>) {}
 
-    /// Returns the time to call [`Machine::tick`] if nothing happens before.
+    /// Returns the time of the machine's next timer, when to call [`Machine::tick`].
     fn deadline(&self) -> Option<Instant>;
 
-    /// Runs the timers that are due at `now`, and a bounded piece of background work such as
-    /// cleaning. A node also calls it before it pauses. Returns true if there is more background
+    /// Runs the machine's timers that are due at `now`, and a bounded piece of background work such
+    /// as cleaning. A node also calls it before it pauses. Returns true if there is more background
     /// work.
     fn tick(&mut self, now: Instant) -> bool;
 }

@@ -1,4 +1,5 @@
-//! A node: what one process does with what arrives. Production and the simulator run the same one.
+//! A node: a machine with its links, which handles all that one process receives. Production and
+//! the simulator run the same one.
 //!
 //! ```text
 //!     clock, idle, sleep: a worker                 virtual time: the simulator's process
@@ -11,7 +12,7 @@
 //!   └──────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Always: nothing here knows what a locator says; the [`Host`] does.
+//! Always: nothing in this module interprets the text of a locator; only the [`Host`] does.
 
 pub mod machine;
 

@@ -15,8 +15,8 @@ use alloc::vec::Vec;
 use crate::Instant;
 use crate::time::MS;
 
-/// The time after an attempt at which the next one begins beside it: RFC 8305's Connection Attempt
-/// Delay.
+/// The time in nanoseconds after the start of an attempt at which the race begins the next one
+/// beside it: RFC 8305's Connection Attempt Delay.
 pub(crate) const ATTEMPT_DELAY_NS: u64 = 250 * MS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,42 +26,45 @@ enum Attempt<S> {
     Failed,
 }
 
-/// Attempts to open a session `S`, one by each candidate. The caller numbers the candidates.
+/// A race: attempts to open a session `S`, one by each candidate. The caller numbers the
+/// candidates.
 #[derive(Debug)]
 pub(crate) struct Race<S> {
-    /// In the order of the attempts.
+    /// The race's candidates and the states of their attempts, in the order of the attempts.
     attempts: Vec<(usize, Attempt<S>)>,
-    /// The time at which the next one begins.
+    /// The time at which the race's next attempt begins.
     due: Instant,
 }
 
 impl<S: Copy + PartialEq> Race<S> {
-    /// A race of these candidates, the best first. It begins at `now`.
+    /// Makes a race of these candidates, the best first. It begins at `now`.
     pub(crate) fn new(now: Instant, candidates: impl IntoIterator<Item = usize>) -> Self {
         let attempts =
             candidates.into_iter().map(|candidate| (candidate, Attempt::Waiting)).collect();
         Self { attempts, due: now }
     }
 
-    /// The candidate whose attempt begins now. Call [`Race::began`] or [`Race::failed`] for it
-    /// next.
+    /// The candidate whose attempt has to begin now. Call [`Race::began`] or [`Race::failed`] for
+    /// it next.
     pub(crate) fn due(&self, now: Instant) -> Option<usize> {
         self.waiting().filter(|_| self.due <= now)
     }
 
-    /// A candidate's attempt has begun.
+    /// Records that the candidate's attempt has begun.
     pub(crate) fn began(&mut self, now: Instant, candidate: usize, session: S) {
         self.set(candidate, Attempt::Opening(session));
         self.due = now.after(ATTEMPT_DELAY_NS);
     }
 
-    /// A candidate's attempt could not begin or has failed: the next one begins at once.
+    /// Records that the candidate's attempt could not begin or has failed: the next attempt begins
+    /// at once.
     pub(crate) fn failed(&mut self, now: Instant, candidate: usize) {
         self.set(candidate, Attempt::Failed);
         self.due = now;
     }
 
-    /// The attempts in progress, in the order of the candidates. The first that is open wins.
+    /// The attempts of the race in progress, in the order of the candidates. The first that is open
+    /// wins.
     pub(crate) fn opening(&self) -> impl Iterator<Item = (usize, S)> {
         self.attempts.iter().filter_map(|&(candidate, attempt)| match attempt {
             Attempt::Opening(session) => Some((candidate, session)),
@@ -69,12 +72,12 @@ impl<S: Copy + PartialEq> Race<S> {
         })
     }
 
-    /// True if all attempts have failed.
+    /// True if all attempts of the race have failed.
     pub(crate) fn is_lost(&self) -> bool {
         self.attempts.iter().all(|(_, attempt)| *attempt == Attempt::Failed)
     }
 
-    /// Returns the time at which the next attempt begins, if one is left.
+    /// Returns the time at which the race's next attempt begins, if one is left.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.waiting().map(|_| self.due)
     }

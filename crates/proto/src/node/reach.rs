@@ -19,16 +19,16 @@ use crate::Instant;
 use crate::rpc::{Message, RpcError, RpcId};
 use crate::time::MS;
 
-/// The error of [`Node::connect`].
+/// The reason why [`Node::connect`] cannot connect a link to a server.
 #[derive(Debug)]
 pub enum ConnectError<E> {
-    /// The locators are malformed.
+    /// The locators of the server are malformed.
     Locators(E),
-    /// No attempt could begin.
+    /// No attempt to open a session with the server could begin.
     Unreachable {
-        /// The first locator's error from the host, if it has one.
+        /// The host's error for the server's first locator, if it has one.
         first: Option<E>,
-        /// Each locator that was tried, with its own cause.
+        /// The text that lists each locator that the node tried, with its own cause.
         why: String,
     },
 }
@@ -36,7 +36,7 @@ pub enum ConnectError<E> {
 impl<M: Machine, H: Host> Node<M, H> {
     // Sessions.
 
-    /// Begins a session for a lane, or a race for its server.
+    /// Begins a session for a lane, or a race for the locator of its server.
     pub(super) fn open(&mut self, now: Instant, lane: Link) -> Reach {
         let Some(number) = self.links.bound_to(lane) else { return Reach::Failed };
         if self.links.target(number).race.is_some() {
@@ -60,7 +60,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Begins a session by one of a server's locators.
+    /// Begins a session by one of a server's locators. Returns none if it could not begin.
     fn attempt(&mut self, now: Instant, number: u32, candidate: usize) -> Option<Opened> {
         let target = self.links.target(number);
         target.began(candidate);
@@ -85,7 +85,8 @@ impl<M: Machine, H: Host> Node<M, H> {
 
     // Races.
 
-    /// Continues all races, and the calls that wait for those that are over.
+    /// Continues the races of all servers. Sends or fails the calls that wait for races which are
+    /// over.
     #[cold]
     pub(super) fn races(&mut self, now: Instant) {
         for number in self.links.racing().to_vec() {
@@ -107,8 +108,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Continues a server's race: begins the attempts that are due, and ends a race that is
-    /// decided.
+    /// Continues a server's race: begins the attempts that are due, and ends a race that is won or
+    /// lost.
     fn race(&mut self, now: Instant, number: u32) -> Reach {
         loop {
             let Some((race, _)) = &self.links.target(number).race else { return Reach::Failed };
@@ -132,8 +133,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Ends a race that is won: closes the other sessions and gives this one to the lane that the
-    /// race began for.
+    /// Ends a race that is won: closes the sessions of the other attempts and gives `session` to
+    /// the lane that the race began for.
     fn won(&mut self, now: Instant, number: u32, candidate: usize, session: Opened) -> Reach {
         let Some((race, lane)) = self.links.end_race(number) else { return Reach::Failed };
         for (_, (transport, other)) in race.opening().filter(|(_, other)| *other != session) {
@@ -168,14 +169,15 @@ impl<M: Machine, H: Host> Node<M, H> {
         self.machine.sent(tag, HELD, id);
     }
 
-    /// Cancels a call that waits.
+    /// Cancels a call that waits for a race.
     pub(super) fn cancel_held(&mut self, now: Instant, id: RpcId) {
         for call in self.held.take(|call| call.id == id) {
             self.fail(now, &call, RpcError::Cancelled);
         }
     }
 
-    /// Fails the waiting calls whose deadline has passed. Returns true if there were any.
+    /// Fails the calls that wait for a race and whose deadline has passed. Returns true if there
+    /// were any.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let late = self.held.take(|call| call.deadline <= now);
         for call in &late {
@@ -188,7 +190,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         !late.is_empty()
     }
 
-    /// Returns the time at which a race or a waiting call needs a turn.
+    /// Returns the time at which a race or a call that waits for one needs a turn of the node.
     pub(super) fn race_deadline(&mut self) -> Instant {
         let mut first = self.held.deadline();
         for number in self.links.racing().to_vec() {
@@ -211,11 +213,12 @@ impl<M: Machine, H: Host> Node<M, H> {
 
     // Links.
 
-    /// Binds `link` to the server at these locators and connects at once, so that a mistake in them
-    /// is found here.
+    /// Binds `link` to the server at these locators and connects at once, so that the caller learns
+    /// of a mistake in them.
     ///
     /// # Errors
-    /// [`ConnectError`]. The link stays bound unless the locators are malformed.
+    /// [`ConnectError`] if the locators are malformed or no attempt could begin. The link stays
+    /// bound unless the locators are malformed.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -244,7 +247,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         self.place(now, link, target.ok());
     }
 
-    /// The number of the server at these locators.
+    /// Returns the number of the server at these locators in the link table.
     fn learn(&mut self, locators: &str) -> Result<u32, H::Error> {
         match self.links.known(locators) {
             Some(target) => Ok(target),
@@ -252,8 +255,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Binds all lanes of `link` to a server, or to none. Their sessions with the server before it
-    /// are closed: a transport has room for a limited number of sessions.
+    /// Binds all lanes of `link` to a server, or to none. The node closes their sessions with the
+    /// previous server, because a transport has room for a limited number of sessions.
     pub(super) fn place(&mut self, now: Instant, link: Link, target: Option<u32>) {
         for call in self.held.take(|call| call.link == link) {
             self.fail(now, &call, RpcError::NotExecuted);

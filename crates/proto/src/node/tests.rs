@@ -1,5 +1,5 @@
-//! A node with a host that the tests play, in virtual time: calls, lanes, races, timers and the
-//! disk.
+//! Tests of a node with a machine and a host that the tests control, in virtual time: calls, lanes,
+//! races, timers and the disk.
 
 use alloc::string::String;
 use alloc::vec;
@@ -25,19 +25,19 @@ fn call(link: Link, tag: u64) -> Output {
     Output::Call { link, tag, message: vec![1].into(), deadline: Instant::NEVER }
 }
 
-/// One turn at `us` in which the machine wants these.
+/// Runs one turn of the node at `us` microseconds, in which the machine wants the actions `wants`.
 fn turn(node: &mut TestNode, us: u64, wants: impl IntoIterator<Item = Output>) -> bool {
     node.machine().wants.extend(wants);
     node.mark_unsent();
     node.turn(at(us))
 }
 
-/// The calls that ended since the last call of this.
+/// Takes the calls that ended since `ended` was last called.
 fn ended(node: &mut TestNode) -> Vec<fake::Ended> {
     core::mem::take(&mut node.machine().ended)
 }
 
-/// The requests that are in progress on each living session of a transport.
+/// The number of requests in progress on each living session of a transport.
 fn load(node: &TestNode, wire: usize) -> Vec<usize> {
     let sessions = node.host().wires[wire].sessions.iter();
     sessions.filter(|s| !s.ended).map(|s| s.calls.len()).collect()

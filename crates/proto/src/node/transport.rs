@@ -10,45 +10,46 @@ use alloc::string::String;
 use crate::Instant;
 use crate::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
 
-/// Requests and replies over one driver or one set of sockets. Never blocks; belongs to one thread.
+/// A transport: requests and replies over one driver or one set of sockets. It never blocks, and
+/// belongs to one thread.
 ///
-/// No method has a default, which a wrapper could forget.
+/// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait Transport {
-    /// Receives what has arrived, and returns how many events it may hold. If zero, a call of
-    /// [`Transport::event`] finds nothing.
+    /// Receives what has arrived at the transport, and returns the number of events that it may
+    /// hold. If zero, a call of [`Transport::event`] returns none.
     fn input(&mut self, now: Instant) -> usize;
 
-    /// Returns the next event. Call it until `None` after each [`Transport::input`] that found
-    /// something and after each [`Transport::tick`].
+    /// Returns the next event of the transport. Call it until `None` after each
+    /// [`Transport::input`] that returned events and after each [`Transport::tick`].
     fn event(&mut self, now: Instant) -> Option<Event<'_>>;
 
-    /// Passes the bytes of requests that [`Transport::event`] may return next to `each`. Nothing is
-    /// checked: they are good only to load into the cache what the requests will touch. Passes
-    /// none where a transport has not received them yet.
+    /// Passes the bytes of requests that [`Transport::event`] may return next to `each`. The bytes
+    /// are not checked: the caller may only use them to load memory that the requests will need
+    /// into the cache. A transport that has not received the bytes yet passes none.
     fn peek_requests(&self, each: &mut dyn FnMut(&[u8]));
 
     /// True if [`Transport::output`] may have something to send, or [`Transport::released`]
     /// something to return.
     fn has_output(&self) -> bool;
 
-    /// Sends what is queued, up to the budget of one turn. Returns true if more is ready to be
-    /// sent.
+    /// Sends what the transport has queued, up to the budget of one turn. Returns true if more is
+    /// ready to be sent.
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool;
 
-    /// Returns a slice that is no longer needed. Call it until `None`.
+    /// Returns a slice of a message that the transport no longer needs. Call it until `None`.
     fn released(&mut self) -> Option<Slice>;
 
-    /// Returns the time to call [`Transport::tick`] if nothing happens before.
+    /// Returns the time of the transport's next timer, when to call [`Transport::tick`].
     fn deadline(&self) -> Option<Instant>;
 
-    /// Runs the timers that are due at `now`.
+    /// Runs the transport's timers that are due at `now`.
     fn tick(&mut self, now: Instant);
 
     /// True once the peer, or the kernel on its behalf, has accepted the session. False after the
     /// session has ended.
     fn is_open(&self, session: SessionId) -> bool;
 
-    /// True if the session can take a request that does not wait for a channel of it.
+    /// True if the session has an idle channel, so that it can send another request at once.
     fn has_idle_channel(&self, session: SessionId) -> bool;
 
     /// Explains why a session ended or could not be opened, if the system knows more than the
@@ -56,14 +57,15 @@ pub trait Transport {
     /// follows the one which returned [`Event::Closed`].
     fn cause(&self, session: SessionId) -> Option<String>;
 
-    /// Ends a session. Its requests fail.
+    /// Ends a session of the transport. Its requests fail.
     fn close(&mut self, now: Instant, session: SessionId);
 
-    /// Loads into the cache what requests on these sessions will touch.
+    /// Loads into the processor's cache the memory that requests on these sessions will need.
     fn prefetch(&mut self, sessions: &[SessionId]);
 
-    /// Sends a request; see [`Endpoint::request`](crate::rpc::Endpoint::request). Takes of
-    /// `message` what the transport keeps: a buffer that is left in it belongs to the caller again.
+    /// Sends a request on a session; see [`Endpoint::request`](crate::rpc::Endpoint::request). The
+    /// transport takes the parts of `message` that it keeps: a buffer that is left in it belongs to
+    /// the caller again.
     ///
     /// # Errors
     /// [`RequestError`], and nothing was sent.
@@ -76,7 +78,7 @@ pub trait Transport {
         deadline: Instant,
     ) -> Result<RpcId, RequestError>;
 
-    /// Sends a request of bytes that the caller keeps.
+    /// Sends a request on a session. The caller keeps its `bytes`.
     ///
     /// # Errors
     /// [`RequestError`], and nothing was sent.
@@ -89,15 +91,17 @@ pub trait Transport {
         deadline: Instant,
     ) -> Result<RpcId, RequestError>;
 
-    /// Cancels a request.
+    /// Cancels a request that the transport has sent.
     fn cancel(&mut self, now: Instant, rpc: RpcId);
 
-    /// Answers a request. Takes of `message` what [`Transport::request`] would take.
+    /// Answers a received request. The transport takes the parts of `message` that
+    /// [`Transport::request`] would take.
     fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message);
 
-    /// Refuses a request that was not executed; its client tries again after `retry_after_ns`.
+    /// Refuses a received request that was not executed; its client tries again after
+    /// `retry_after_ns` nanoseconds.
     fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64);
 
-    /// Passes the name and value of each counter to `each`. Values only grow.
+    /// Passes the name and value of each counter of the transport to `each`. Values only grow.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 }

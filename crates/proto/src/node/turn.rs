@@ -1,4 +1,5 @@
-//! One turn of a node: what arrived goes to the machine, what the machine wants goes out.
+//! One turn of a node: it gives the machine what arrived, and does the actions that the machine
+//! asks for.
 //!
 //! ```text
 //!   now ─► transports: input ─► events ─► machine ─► output ─► transports: output
@@ -24,48 +25,48 @@ use crate::Instant;
 use crate::rpc::{Event, Message, RequestError, RpcError, RpcId};
 use crate::time::US;
 
-/// The interval at which timers are checked. A turn that finds nothing must be short, for the next
-/// packet arrives during one of them.
+/// The interval in nanoseconds at which a node checks its timers. A turn that finds nothing must be
+/// short, for the next packet arrives during one of them.
 const TIMER_CHECK_NS: u64 = 20 * US;
-/// Sessions that are loaded into the cache together.
+/// The number of sessions that a node loads into the cache together.
 const PREFETCH: usize = 32;
-/// Up to this many links, their sessions stay in the processor's second-level cache.
+/// The number of links up to which their sessions stay in the processor's second-level cache.
 const CACHED_LINKS: usize = 4096;
-/// The time after which a machine repeats a call that a full session did not take.
+/// The time in nanoseconds after which a machine repeats a call that a full session did not take.
 const FULL_RETRY_NS: u64 = 100 * US;
 /// The transport that [`Machine::sent`] names for a call that waits for a race.
 pub(super) const HELD: u32 = u32::MAX;
 
-/// A machine, the links that it calls by, and what it runs on.
+/// A node: a machine, the links that it calls by, and its host.
 #[derive(Debug)]
 pub struct Node<M: Machine, H: Host> {
     pub(super) machine: M,
     pub(super) host: H,
     pub(super) links: Links<H::Error>,
     next_timers: Instant,
-    /// The last check of the timers found work: the next idle turn checks them again.
+    /// The last check of the node's timers found work: the next idle turn checks them again.
     ticking: bool,
-    /// Something may wait to be sent.
+    /// The machine or a transport may have something to send.
     pub(super) unsent: bool,
-    /// Calls without a response yet.
+    /// The number of the machine's calls that have no response yet.
     pub(super) awaited: usize,
-    /// Those of them that wait for a race.
+    /// The machine's calls that wait for a race.
     pub(super) held: Calls,
-    /// The buffer for the next reply.
+    /// The buffer for the machine's next reply.
     reply: Message,
     stopped: Option<String>,
 }
 
-/// The state of a lane.
+/// The state of a lane to a server: a session, a race, or a failure.
 pub(super) enum Reach {
     Session(Opened),
-    /// A race that is not decided yet.
+    /// The server of the lane has a race that is not decided yet.
     Opening,
     Failed,
 }
 
 impl<M: Machine, H: Host> Node<M, H> {
-    /// A node that runs `machine` on `host`, with up to `lanes` sessions for each link.
+    /// Makes a node that runs `machine` on `host`, with up to `lanes` sessions for each link.
     ///
     /// # Panics
     /// If `lanes` is zero.
@@ -85,29 +86,30 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// The machine. Call [`Node::mark_unsent`] after a call of it that may have made output.
+    /// Returns the node's machine. Call [`Node::mark_unsent`] after a call of it that may have made
+    /// output.
     #[inline]
     pub fn machine(&mut self) -> &mut M {
         &mut self.machine
     }
 
-    /// The host.
+    /// Returns the node's host.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// The host, to change it.
+    /// Returns the node's host, to change it.
     pub fn host_mut(&mut self) -> &mut H {
         &mut self.host
     }
 
-    /// True while calls have no response yet.
+    /// True while calls of the machine have no response yet.
     #[inline]
     pub fn is_awaiting(&self) -> bool {
         self.awaited > 0
     }
 
-    /// The machine may have output that no turn has seen: the next turn asks for it.
+    /// Marks that the machine may have output that no turn has seen: the next turn asks for it.
     #[inline]
     pub fn mark_unsent(&mut self) {
         self.unsent = true;
@@ -121,7 +123,7 @@ impl<M: Machine, H: Host> Node<M, H> {
 
     // Turns.
 
-    /// One turn. Returns true if there was work.
+    /// Runs one turn of the node. Returns true if there was work.
     #[inline]
     pub fn turn(&mut self, now: Instant) -> bool {
         let work = self.receive(now);
@@ -129,8 +131,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         work
     }
 
-    /// The first half of a turn: what arrived and what is due goes to the machine. Returns true if
-    /// there was work.
+    /// Runs the first half of a node's turn: gives the machine what arrived, and runs the timers
+    /// that are due. Returns true if there was work.
     #[inline]
     pub fn receive(&mut self, now: Instant) -> bool {
         let mut work = self.input(now);
@@ -144,7 +146,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         work
     }
 
-    /// The second half of a turn: if anything happened, what the machine wants goes out.
+    /// Runs the second half of a node's turn: if anything happened, does the actions that the
+    /// machine asks for, and sends.
     #[inline]
     pub fn finish(&mut self, now: Instant) {
         if self.unsent {
@@ -152,9 +155,10 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Prepares for a pause until something arrives: does a bounded piece of the machine's
-    /// background work and sends. Returns when the node needs its next turn if nothing arrives
-    /// before, or none if there is more to do at once. Call [`Node::resume`] after the pause.
+    /// Prepares the node for a pause until something arrives: does a bounded piece of the machine's
+    /// background work and sends. Returns the time at which the node needs its next turn if nothing
+    /// arrives before, or none if there is more to do at once. Call [`Node::resume`] after the
+    /// pause.
     pub fn pause(&mut self, now: Instant) -> Option<Instant> {
         if self.machine.tick(now) {
             self.unsent = true;
@@ -170,12 +174,12 @@ impl<M: Machine, H: Host> Node<M, H> {
         Some(at)
     }
 
-    /// The pause is over: the next turn checks the timers.
+    /// Ends a pause of the node: the next turn checks the timers.
     pub fn resume(&mut self) {
         self.next_timers = Instant::ZERO;
     }
 
-    /// Gives the machine what arrived.
+    /// Gives the machine what arrived at the transports. Returns true if there was anything.
     #[inline]
     fn input(&mut self, now: Instant) -> bool {
         let mut work = false;
@@ -198,7 +202,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         work
     }
 
-    /// Events of one transport, until there are none.
+    /// Handles the events of one transport, until there are none.
     fn events(&mut self, index: usize, now: Instant) {
         let transport = self.host.transport(index);
         while let Some(event) = transport.event(now) {
@@ -232,7 +236,8 @@ impl<M: Machine, H: Host> Node<M, H> {
         self.unsent |= transport.has_output() || self.machine.has_output();
     }
 
-    /// Runs the timers that are due, and gives the machine the writes that are done.
+    /// Runs the timers of the transports and the machine that are due, and gives the machine the
+    /// outcome of its writes. Returns true if there was work.
     fn timers(&mut self, now: Instant) -> bool {
         self.next_timers = now.after(TIMER_CHECK_NS);
         let mut work = false;
@@ -267,7 +272,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         work
     }
 
-    /// Does what the machine wants, then sends what the transports have queued.
+    /// Does the actions that the machine asks for, then sends what the transports have queued.
     pub fn send(&mut self, now: Instant) {
         self.unsent = false;
         while let Some(output) = self.machine.output(now) {
@@ -285,7 +290,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Does one thing that the machine wants.
+    /// Does one action that the machine asks for.
     #[inline]
     fn act(&mut self, now: Instant, output: Output) {
         match output {
@@ -323,7 +328,7 @@ impl<M: Machine, H: Host> Node<M, H> {
 
     // Calls.
 
-    /// Sends a request. Its response, an error included, goes to the machine.
+    /// Sends a request of the machine. Its response, an error included, goes to the machine.
     pub(super) fn call(
         &mut self,
         now: Instant,
@@ -372,7 +377,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         self.called(now, tag, result);
     }
 
-    /// Chooses a lane of `link` and returns its session, begun if there is none.
+    /// Chooses a lane of `link` and returns its session. Begins a session if the lane has none.
     #[inline]
     fn reach(&mut self, now: Instant, link: Link) -> Reach {
         let host = &mut self.host;
@@ -385,7 +390,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// A request was sent, or has failed.
+    /// Records that a call was sent, or gives the machine its error.
     #[inline]
     fn called(&mut self, now: Instant, tag: u64, result: Result<(usize, RpcId), RpcError>) {
         match result {
@@ -401,9 +406,9 @@ impl<M: Machine, H: Host> Node<M, H> {
         }
     }
 
-    /// Loads into the cache what calls on these links will touch, if links have one lane each.
-    /// Cache misses that are independent overlap: among a million sessions they are most of a
-    /// call's time.
+    /// Loads into the processor's cache the memory that calls on these links will need, if links
+    /// have one lane each. Cache misses that are independent overlap: among a million sessions they
+    /// are most of a call's time.
     pub fn prefetch(&mut self, links: &[Link]) {
         if self.links.len() <= CACHED_LINKS {
             return;

@@ -1,4 +1,4 @@
-//! Echo requests of this stack (ping), and their replies.
+//! Echo requests that an IP stack sends (ping), and their replies.
 //!
 //! Always: a reply counts only if it comes from the address that the request went to, has its
 //! sequence number and its secret, and is the first one.
@@ -15,24 +15,24 @@ use crate::wire::ipv4;
 use crate::wire::ipv6::{self, Ipv6};
 use crate::{Instant, Rng};
 
-/// The most requests that wait for a reply. A further one replaces the oldest.
+/// The most echo requests that wait for a reply. A further one replaces the oldest.
 const MAX_PENDING: usize = 64;
-/// The bytes of the secret at the start of a request's data.
+/// The length in bytes of the secret at the start of an echo request's data.
 pub(in crate::net) const SECRET: usize = 8;
-/// The most data that fits an IPv4 packet.
+/// The most bytes of echo data that fit an IPv4 packet.
 pub(in crate::net) const MAX_DATA: usize = 65_535 - ipv4::HEADER - icmp::HEADER;
 
 /// The reason why an echo request cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PingError {
-    /// The data is shorter than 8 or longer than 65,507 bytes.
+    /// The echo request's data is shorter than 8 or longer than 65,507 bytes.
     #[error("an echo request carries 8 to 65507 bytes of data")]
     Length,
-    /// The stack has no route to the address.
+    /// The IP stack has no route to the address of the echo request.
     #[error("no route to that address: choose one on the link, or configure a gateway")]
     NoRoute,
-    /// The stack has no address of its own yet.
+    /// The IP stack has no address of its own yet, from which to send the echo request.
     #[error("this stack has no address yet: wait for RARP or address detection, then retry")]
     NoAddress,
 }
@@ -58,8 +58,8 @@ impl EchoRequests {
         Self { ident: rng.u32() as u16, next_seq: 0, pending: VecDeque::new() }
     }
 
-    /// Makes a request with `len` bytes of data. Returns its sequence number, the protocol number,
-    /// and the ICMP message to send.
+    /// Makes an echo request with `len` bytes of data. Returns its sequence number, the protocol
+    /// number, and the ICMP message to send.
     pub(in crate::net) fn request(
         &mut self,
         cx: &mut Context,
@@ -88,7 +88,7 @@ impl EchoRequests {
         }
     }
 
-    /// Handles a reply: reports it if a request waits for it.
+    /// Handles an echo reply: reports it if a request waits for it.
     pub(in crate::net) fn reply(
         &mut self,
         cx: &mut Context,

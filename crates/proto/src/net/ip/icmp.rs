@@ -1,4 +1,4 @@
-//! ICMP errors: those that this stack sends, and the packets that received ones quote.
+//! ICMP errors: those that the IP stack sends, and the packets that received ones quote.
 //!
 //! Always: the stack sends no more errors than its rate limit allows, none longer than RFC 1812
 //! section 4.3.2.3 and RFC 4443 section 2.4 allow. It accepts an error only if it quotes a datagram
@@ -16,7 +16,8 @@ use crate::wire::icmpv6::{self, Icmpv6};
 use crate::wire::ipv4::{self, Ipv4};
 use crate::wire::ipv6::{self, Fragment, Ipv6};
 
-/// The longest packets with an ICMP error.
+/// The longest IP packets that the stack sends with an ICMP error, in bytes: 576 over IPv4, 1280
+/// over IPv6.
 const MAX_ERROR_V4: usize = 576;
 const MAX_ERROR_V6: usize = 1280;
 
@@ -28,7 +29,7 @@ pub(in crate::net) struct ErrorLimit {
 }
 
 impl ErrorLimit {
-    /// Returns true if one more error may be sent, and counts it.
+    /// Returns true if one more ICMP error may be sent, and counts it.
     pub(in crate::net) fn allows(&mut self, now: Instant, per_second: u32) -> bool {
         if now.since(self.window_start) >= SECOND || self.sent == 0 {
             (self.window_start, self.sent) = (now, 0);
@@ -41,8 +42,8 @@ impl ErrorLimit {
     }
 }
 
-/// Builds the error "port unreachable" about a UDP `datagram` from `from` to our address `own`.
-/// Returns the protocol number and the ICMP message.
+/// Builds the ICMP error "port unreachable" about a UDP `datagram` from `from` to our address
+/// `own`. Returns the protocol number and the ICMP message.
 pub(in crate::net) fn port_unreachable(
     from: IpAddr,
     own: IpAddr,
@@ -70,13 +71,13 @@ pub(in crate::net) fn port_unreachable(
 /// The UDP datagram that an ICMP error quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) struct Quoted {
-    /// The source address.
+    /// The source address of the quoted datagram.
     pub(in crate::net) from: IpAddr,
-    /// The source port.
+    /// The source port of the quoted datagram.
     pub(in crate::net) port: u16,
-    /// The destination.
+    /// The destination address and port of the quoted datagram.
     pub(in crate::net) to: SocketAddr,
-    /// The length of the packet in bytes.
+    /// The length of the quoted packet in bytes.
     pub(in crate::net) len: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The IP layer of a stack: routes, fragmentation and reassembly, path MTU, ICMP.
+//! The IP layer of a stack: next hops, fragmentation and reassembly, path MTU, ICMP.
 
 pub(super) mod echo;
 pub(super) mod icmp;

@@ -13,14 +13,14 @@ use crate::wire::ethernet::{self, Ethernet};
 use crate::wire::ipv4::{self, Ipv4};
 use crate::wire::ipv6::{self, Fragment, Ipv6};
 
-/// The hop limit of packets that this stack sends.
+/// The time to live or hop limit of IP packets that this stack sends.
 pub(in crate::net) const TTL: u8 = 64;
 
-/// A source address and the next hop to a destination.
+/// The next hop to a destination, and the source address for packets to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) struct NextHop {
     pub(in crate::net) from: IpAddr,
-    /// The neighbour that receives the packet: the destination itself or a router.
+    /// The neighbour that receives the IP packet: the destination itself or a router.
     pub(in crate::net) neighbour: IpAddr,
 }
 
@@ -28,9 +28,9 @@ pub(in crate::net) struct NextHop {
 #[derive(Debug)]
 pub(in crate::net) struct IpOutput {
     pub(in crate::net) path_mtus: PathMtus,
-    /// Changes when cached routes become invalid for other reasons than a neighbour.
+    /// A number that changes when cached routes become invalid for other reasons than a neighbour.
     pub(in crate::net) generation: u32,
-    /// The identification of the last fragmented packet.
+    /// The IP identification of the last packet that the stack fragmented.
     ident: u32,
 }
 
@@ -39,7 +39,8 @@ impl IpOutput {
         Self { path_mtus: PathMtus::default(), generation: 1, ident: rng.u32() }
     }
 
-    /// Sends a packet with the payload `upper` by the transmit queue, in fragments if necessary.
+    /// Sends an IP packet with the payload `upper` by the transmit queue, in fragments if
+    /// necessary.
     pub(in crate::net) fn send(
         &mut self,
         cx: &mut Context,
@@ -73,7 +74,8 @@ impl IpOutput {
         }
     }
 
-    /// Builds the frames of a packet. Their destination is open.
+    /// Builds the Ethernet frames of an IP packet, one for each fragment. Their destination MAC
+    /// address is not filled in.
     fn frames(
         &mut self,
         own: Mac,
@@ -107,7 +109,7 @@ impl IpOutput {
     }
 }
 
-/// Concatenates a frame. Its destination is open.
+/// Concatenates the parts of an Ethernet frame. Its destination MAC address is not filled in.
 fn frame(own: Mac, kind: u16, ip: &[u8], extension: &[u8], payload: &[u8]) -> Vec<u8> {
     let ethernet = Ethernet { to: Mac::default(), from: own, kind };
     [&ethernet.emit()[..], ip, extension, payload].concat()
@@ -137,7 +139,7 @@ fn fragments6(own: Mac, whole: &Ipv6, ident: u32, upper: &[u8], mtu: usize) -> V
     upper.chunks(room).enumerate().map(fragment).collect()
 }
 
-/// Returns the header of an unfragmented UDP datagram.
+/// Returns the IPv4 header of an unfragmented UDP datagram.
 pub(in crate::net) const fn udp4_header(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
     Ipv4 {
         dont_fragment: true,
@@ -151,7 +153,7 @@ pub(in crate::net) const fn udp4_header(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
     }
 }
 
-/// Returns the source address and the next hop for packets to `to`. None if the stack has no
+/// Returns the source address and the next hop for packets to `to`. None if the IP stack has no
 /// address of that version, no router for it, or `to` is not the address of another host.
 pub(in crate::net) fn next_hop(options: &StackOptions, link: &Link, to: IpAddr) -> Option<NextHop> {
     let (from, gateway): (IpAddr, _) = match to {

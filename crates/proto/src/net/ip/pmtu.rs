@@ -9,16 +9,16 @@ use core::net::IpAddr;
 use crate::Instant;
 use crate::time::SECOND;
 
-/// The lowest IPv4 path MTU that the stack accepts. RFC 791 allows 68, which no datagram of ours
-/// fits.
+/// The lowest IPv4 path MTU that the stack accepts, in bytes. RFC 791 allows 68, which no datagram
+/// of ours fits.
 const MIN_V4: usize = 552;
-/// The minimum link MTU of IPv6 (RFC 8200 section 5).
+/// The minimum link MTU of IPv6 (RFC 8200 section 5), in bytes.
 const MIN_V6: usize = 1280;
 /// The time after which a lowered path MTU expires (RFC 8201 section 4).
 const EXPIRY_NS: u64 = 600 * SECOND;
 /// The most destinations with a lowered path MTU.
 const MAX_ENTRIES: usize = 256;
-/// Common MTUs, for routers that report none (RFC 1191 section 7.1).
+/// Common MTUs in bytes, for routers that report none (RFC 1191 section 7.1).
 const PLATEAUS: [usize; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, MIN_V4];
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ struct Lowered {
 pub(in crate::net) struct PathMtus(BTreeMap<IpAddr, Lowered>);
 
 impl PathMtus {
-    /// Returns the path MTU to `to` over a link with the MTU `link`.
+    /// Returns the path MTU to `to` over a link with the MTU `link`, in bytes.
     pub(in crate::net) fn get(&self, now: Instant, to: IpAddr, link: usize) -> usize {
         match self.0.get(&to) {
             Some(lowered) if now < lowered.expires => lowered.mtu.min(link),
@@ -40,13 +40,14 @@ impl PathMtus {
         }
     }
 
-    /// Returns the time until which the result of `get` for `to` is valid.
+    /// Returns the time until which the path MTU that `get` returns for `to` is valid.
     pub(in crate::net) fn valid_until(&self, to: IpAddr) -> Instant {
         self.0.get(&to).map_or(Instant::NEVER, |lowered| lowered.expires)
     }
 
-    /// Handles an ICMP error: a packet of `len` bytes to `to` was too big for a link with the MTU
-    /// `mtu`, or 0 if the router does not report it. Returns true if the path MTU falls.
+    /// Lowers a path MTU after an ICMP error: a packet of `len` bytes to `to` was too big for a
+    /// link with the MTU `mtu`, or 0 if the router does not report it. Returns true if the path MTU
+    /// falls.
     pub(in crate::net) fn lower(
         &mut self,
         now: Instant,

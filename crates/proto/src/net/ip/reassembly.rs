@@ -1,4 +1,4 @@
-//! Reassembly of fragments (RFC 791 section 3.2, RFC 8200 section 4.5).
+//! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5).
 //!
 //! Always: if two fragments of a datagram overlap, the whole datagram is dropped (RFC 5722), for
 //! IPv4 too; an exact duplicate is no overlap. The bytes received reserve memory, never an offset
@@ -14,54 +14,55 @@ use crate::net::counters::StackCounters;
 use crate::net::options::StackOptions;
 use crate::wire::ipv4;
 
-/// The longest payload of a reassembled packet. The length field of IPv4 counts the header too.
+/// The longest payload of a reassembled IPv6 packet, in bytes. For IPv4 it is shorter, because its
+/// length field counts the header too.
 const MAX_V6: usize = 65_535;
 const MAX_V4: usize = MAX_V6 - ipv4::HEADER;
-/// The most fragments of one datagram: the longest datagram in fragments of 512 bytes.
+/// The most fragments of one IP datagram: the longest datagram in fragments of 512 bytes.
 const MAX_FRAGMENTS: usize = 128;
-/// The most incomplete datagrams. Each fragment is compared with all of them.
+/// The most incomplete IP datagrams. Each fragment is compared with all of them.
 const MAX_DATAGRAMS: usize = 256;
-/// The bookkeeping bytes charged for each fragment and each datagram.
+/// The bookkeeping bytes charged for each fragment and each incomplete datagram.
 const OVERHEAD: usize = 128;
 
-/// The identity of a fragmented datagram.
+/// The key of a fragmented IP datagram, which all its fragments share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) struct DatagramKey {
     pub(in crate::net) from: IpAddr,
     pub(in crate::net) to: IpAddr,
-    /// The protocol over IPv4; 0 over IPv6, where it is not part of the identity.
+    /// The protocol number of an IPv4 datagram; 0 over IPv6, where it is not part of the key.
     pub(in crate::net) protocol: u8,
     pub(in crate::net) ident: u32,
 }
 
-/// A received fragment.
+/// A received IP fragment.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::net) struct Fragment<'a> {
     pub(in crate::net) offset: usize,
-    /// More fragments follow.
+    /// The received fragment is not the last of its datagram.
     pub(in crate::net) more: bool,
     pub(in crate::net) bytes: &'a [u8],
 }
 
-/// An incomplete datagram.
+/// A fragmented IP datagram of which some fragments are missing.
 #[derive(Debug)]
 struct Incomplete {
     key: DatagramKey,
     expires: Instant,
-    /// The fragments received, sorted by their offsets.
+    /// The datagram's fragments received so far, sorted by their offsets.
     fragments: Vec<(usize, Vec<u8>)>,
-    /// The length of the datagram, known once its last fragment was received.
+    /// The length of the fragmented datagram in bytes, known once its last fragment was received.
     len: Option<usize>,
-    /// The bytes received and the overhead.
+    /// The bytes received of the fragmented datagram, and the bookkeeping overhead.
     charged: usize,
-    /// Fragments overlapped: all further fragments of the datagram are dropped.
+    /// Fragments of the datagram overlapped: all further fragments of it are dropped.
     invalid: bool,
 }
 
-/// The incomplete datagrams of a stack.
+/// The fragmented IP datagrams of a stack that are incomplete.
 #[derive(Debug)]
 pub(in crate::net) struct Reassembly {
-    /// The oldest first.
+    /// The incomplete datagrams, the oldest first.
     incomplete: VecDeque<Incomplete>,
     charged: usize,
     max_bytes: usize,
@@ -78,7 +79,7 @@ impl Reassembly {
         }
     }
 
-    /// Takes a fragment. Returns the payload of the datagram if it is complete now.
+    /// Takes an IP fragment. Returns the payload of the datagram if it is complete now.
     pub(in crate::net) fn input(
         &mut self,
         now: Instant,
@@ -115,7 +116,7 @@ impl Reassembly {
         None
     }
 
-    /// Adds a datagram without fragments and returns its index.
+    /// Adds an incomplete datagram without fragments and returns its index.
     fn insert(&mut self, key: DatagramKey, expires: Instant) -> usize {
         self.charged += OVERHEAD;
         let (fragments, len, charged, invalid) = (Vec::new(), None, OVERHEAD, false);
@@ -130,18 +131,18 @@ impl Reassembly {
         Some(datagram)
     }
 
-    /// Returns the bytes charged for all incomplete datagrams.
+    /// Returns the bytes charged for all incomplete IP datagrams.
     #[cfg(test)]
     pub(in crate::net) const fn charged(&self) -> usize {
         self.charged
     }
 
-    /// Returns the time at which to call `tick` next.
+    /// Returns the time at which the next incomplete datagram expires, when to call `tick`.
     pub(in crate::net) fn deadline(&self) -> Instant {
         self.incomplete.front().map_or(Instant::NEVER, |d| d.expires)
     }
 
-    /// Drops the datagrams that have expired.
+    /// Drops the incomplete IP datagrams that have expired.
     pub(in crate::net) fn tick(&mut self, now: Instant, counters: &mut StackCounters) {
         while self.incomplete.front().is_some_and(|d| now >= d.expires) {
             counters.drop_incomplete += self.remove(0).map_or(0, |d| d.fragments.len() as u64);
@@ -150,7 +151,8 @@ impl Reassembly {
 }
 
 impl Incomplete {
-    /// Stores a fragment that ends at `end`, or invalidates the datagram if they contradict.
+    /// Stores a fragment that ends at `end`, or invalidates its datagram if the two contradict each
+    /// other.
     fn insert(&mut self, fragment: Fragment<'_>, end: usize, counters: &mut StackCounters) {
         if self.invalid {
             counters.drop_fragment += 1;
@@ -184,7 +186,8 @@ impl Incomplete {
         self.fragments.insert(at, (fragment.offset, fragment.bytes.to_vec()));
     }
 
-    /// Returns true if all bytes are there. Fragments do not overlap, so their sum tells.
+    /// Returns true if all bytes of the datagram were received. Fragments do not overlap, so the
+    /// sum of their lengths shows it.
     fn is_complete(&self) -> bool {
         let received = || self.charged - OVERHEAD - self.fragments.len() * OVERHEAD;
         self.len.is_some_and(|len| received() == len)

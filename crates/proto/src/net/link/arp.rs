@@ -9,7 +9,8 @@ use crate::wire::arp::{Arp, ArpOperation};
 use crate::wire::ethernet::{self, Ethernet};
 
 impl Link {
-    /// Handles an ARP packet: resolves or answers, and detects conflicts with own addresses.
+    /// Handles an ARP packet: resolves a neighbour or answers its request, and detects conflicts
+    /// with own addresses.
     pub(in crate::net) fn arp(&mut self, cx: &mut Context, ethernet: &Ethernet, packet: &[u8]) {
         let valid = |arp: &Arp| arp.sender_mac.is_unicast() && arp.sender_mac == ethernet.from;
         let Some(arp) = Arp::parse(packet).filter(valid) else {

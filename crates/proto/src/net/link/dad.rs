@@ -1,5 +1,5 @@
-//! Own addresses and the detection of conflicts: RARP (RFC 903), IPv4 address conflict detection
-//! (RFC 5227), IPv6 duplicate address detection (RFC 4862 section 5.4).
+//! Own addresses of an IP stack and the detection of conflicts: RARP (RFC 903), IPv4 address
+//! conflict detection (RFC 5227), IPv6 duplicate address detection (RFC 4862 section 5.4).
 //!
 //! ```text
 //!   with detect_first; IPv6 does not announce
@@ -42,25 +42,25 @@ const IPV6_PROBE_WAIT_NS: u64 = SECOND;
 const RARP_NS: u64 = SECOND / 2;
 const RARP_MAX_NS: u64 = 32 * SECOND;
 
-/// A packet to send about an own address.
+/// A packet that the stack has to send about an own address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Announcement {
-    /// A RARP request for the own address.
+    /// A RARP request for the own IPv4 address.
     Rarp,
-    /// A probe: does another host have this address?
+    /// A probe, which asks whether another host has this IP address.
     Probe(IpAddr),
-    /// An announcement that the address belongs to this stack.
+    /// An announcement that the IP address belongs to this stack.
     Announce(IpAddr),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// A RARP server has not assigned the address yet.
+    /// The stack has requested its IPv4 address, and no RARP server has assigned it yet.
     Requesting,
     Probing,
     Announcing,
     Assigned,
-    /// Another host has the address.
+    /// Another host has the IP address, so this stack gives it up.
     Lost,
 }
 
@@ -69,21 +69,22 @@ struct Address {
     addr: IpAddr,
     state: State,
     in_use: bool,
-    /// Packets sent in this state.
+    /// The number of packets that the stack sent about the address in its present state.
     tries: u8,
     due: Instant,
     last_defended: Option<Instant>,
 }
 
-/// The addresses of a stack.
+/// The own addresses of an IP stack, and the state of their conflict detection.
 #[derive(Debug)]
 pub(in crate::net) struct Addresses {
     addresses: ArrayVec<Address, 3>,
     detect_first: bool,
-    /// False if another stack announces and defends the same addresses.
+    /// True if this stack announces and defends its addresses. False if another stack does that for
+    /// the same addresses.
     respond: bool,
     announcements: VecDeque<Announcement>,
-    /// The earliest `due` of all addresses.
+    /// The earliest `due` of all own addresses, when a timer of one expires.
     next_due: Instant,
 }
 
@@ -145,7 +146,7 @@ impl Addresses {
         self.addresses.iter().any(|a| a.state != State::Lost && in_group(a))
     }
 
-    /// Returns the IPv4 address in use.
+    /// Returns the IPv4 address that the stack has in use.
     pub(in crate::net) fn v4(&self) -> Option<Ipv4Addr> {
         self.addresses.iter().filter(|a| a.in_use).find_map(|a| match a.addr {
             IpAddr::V4(addr) => Some(addr),
@@ -162,7 +163,8 @@ impl Addresses {
         })
     }
 
-    /// Takes the address that a RARP server assigns, if one is requested and it can be a host's.
+    /// Takes the IPv4 address that a RARP server assigns, if the stack has requested one and a host
+    /// can have it.
     pub(super) fn assigned(&mut self, addr: Ipv4Addr) -> Option<StackEvent> {
         let usable = !addr.is_unspecified()
             && !addr.is_multicast()
@@ -178,8 +180,8 @@ impl Addresses {
         in_use.then_some(StackEvent::AddressReady(addr))
     }
 
-    /// Handles a conflict: the host at `mac` uses `addr` or probes for it. An address in use is
-    /// defended; a candidate is given up.
+    /// Handles an address conflict: the host at `mac` uses `addr` or probes for it. The stack
+    /// defends an address in use, and gives up one whose detection is not complete.
     pub(super) fn conflict(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> Option<StackEvent> {
         let own =
             self.addresses.iter_mut().find(|a| a.addr == addr && a.state != State::Requesting)?;
@@ -195,18 +197,18 @@ impl Addresses {
         Some(StackEvent::AddressConflict { addr, mac, lost })
     }
 
-    /// Takes the next announcement to send.
+    /// Takes the next probe, announcement or RARP request to send about an own address.
     pub(super) fn next_announcement(&mut self) -> Option<Announcement> {
         self.announcements.pop_front()
     }
 
-    /// Returns true if `next_announcement` has one.
+    /// Returns true if `next_announcement` has a packet to send.
     #[inline]
     pub(super) fn has_output(&self) -> bool {
         !self.announcements.is_empty()
     }
 
-    /// Returns the time at which to call `tick` next.
+    /// Returns the time at which the next timer of an own address expires, when to call `tick`.
     #[inline]
     pub(in crate::net) const fn deadline(&self) -> Instant {
         self.next_due
@@ -216,7 +218,8 @@ impl Addresses {
         self.next_due = self.addresses.iter().map(|a| a.due).min().unwrap_or(Instant::NEVER);
     }
 
-    /// Handles expired timers. Returns an event for each address that may be used from now on.
+    /// Handles expired timers of own addresses. Returns an event for each address that may be used
+    /// from now on.
     pub(in crate::net) fn tick(&mut self, now: Instant, rng: &mut Rng) -> ArrayVec<StackEvent, 3> {
         let mut events = ArrayVec::new();
         for own in self.addresses.iter_mut().filter(|a| now >= a.due) {
@@ -245,7 +248,8 @@ impl Addresses {
 }
 
 impl Address {
-    /// Sends the next probe, or ends probing if no host has objected to the last one.
+    /// Sends the next probe for an own address, or ends probing if no host has objected to the last
+    /// one.
     fn probe(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The link layer of a stack: own addresses, neighbours, and frames that wait for the device.
+//! The link layer of an IP stack: own addresses, neighbours, and frames that wait for the device.
 //!
 //! `dad` detects address conflicts, `neighbours` caches MAC addresses, and `queue` holds frames for
 //! the device. `arp` and `ndp` receive and send the packets of both protocols.
@@ -17,7 +17,7 @@ mod ndp;
 pub(super) mod neighbours;
 pub(super) mod queue;
 
-/// The link layer of a stack.
+/// The link layer of an IP stack.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) addresses: Addresses,
@@ -34,13 +34,14 @@ impl Link {
         }
     }
 
-    /// Returns true if an announcement, a solicitation or a resolved frame is not yet queued.
+    /// Returns true if the link layer has an announcement, a solicitation or a resolved frame that
+    /// is not yet in the transmit queue.
     #[inline]
     pub(super) fn has_packets(&self) -> bool {
         self.neighbours.has_output() || self.addresses.has_output()
     }
 
-    /// Sends what waits, as far as the device has room.
+    /// Sends the link layer's waiting frames, as far as the device has room.
     #[cold]
     pub(super) fn output<D: Device>(&mut self, cx: &mut Context, device: &mut D) {
         while let Some(announcement) = self.addresses.next_announcement() {
@@ -72,7 +73,8 @@ impl Link {
         }
     }
 
-    /// Handles a packet that shows that the host at `mac` uses or probes `addr`, which is ours.
+    /// Handles a received packet that shows that the host at `mac` uses or probes `addr`, which is
+    /// our own address.
     fn conflict(&mut self, cx: &mut Context, addr: IpAddr, mac: Mac) {
         cx.counters.address_conflicts += 1;
         if let Some(event) = self.addresses.conflict(cx.now, addr, mac) {

@@ -10,8 +10,8 @@ use crate::wire::icmpv6::Icmpv6;
 use crate::wire::ipv6::{self, Ipv6};
 
 impl Link {
-    /// Returns true if a packet with this header may belong to neighbour discovery although its
-    /// destination is a group or an address that is not in use yet.
+    /// Returns true if an IPv6 packet with this header may belong to neighbour discovery although
+    /// its destination is a group or an address that is not in use yet.
     #[cold]
     pub(in crate::net) fn may_be_ndp(&self, header: &Ipv6) -> bool {
         let to = header.to;
@@ -78,20 +78,22 @@ impl Link {
         }
     }
 
-    /// Sends a solicitation that probes for `target` (RFC 4862 section 5.4.2).
+    /// Sends a neighbour solicitation that probes for `target` (RFC 4862 section 5.4.2).
     pub(super) fn send_ndp_probe(&mut self, cx: &mut Context, target: Ipv6Addr) {
         let to = ipv6::solicited(target);
         let message = Icmpv6::Solicit { target, mac: None };
         self.send_ndp(cx, ipv6::group_mac(to), Ipv6Addr::UNSPECIFIED, to, &message);
     }
 
-    /// Sends an unsolicited advertisement of `target` to all nodes (RFC 4861 section 7.2.6).
+    /// Sends an unsolicited neighbour advertisement of `target` to all nodes (RFC 4861 section
+    /// 7.2.6).
     pub(super) fn send_ndp_announcement(&mut self, cx: &mut Context, target: Ipv6Addr) {
         let to_mac = ipv6::group_mac(ipv6::ALL_NODES);
         self.send_advertisement(cx, target, ipv6::ALL_NODES, to_mac, false, false);
     }
 
-    /// Sends a solicitation of `target` to one MAC address or to its solicited-node group.
+    /// Sends a neighbour solicitation of `target` to one MAC address or to its solicited-node
+    /// group.
     pub(super) fn send_ndp_solicitation(
         &mut self,
         cx: &mut Context,

@@ -23,16 +23,16 @@ use crate::device::Mac;
 use crate::net::counters::StackCounters;
 use crate::net::options::StackOptions;
 
-/// The broadcast or multicast solicitations before a neighbour counts as failed. Their interval
-/// doubles, so that the rate stays near the one per second of RFC 1122 section 2.3.2.1.
+/// The number of broadcast or multicast solicitations before a neighbour counts as failed. Their
+/// interval doubles, so that the rate stays near the one per second of RFC 1122 section 2.3.2.1.
 const MAX_MULTICAST: u8 = 6;
-/// The unicast solicitations before the cache gives up a known MAC address
+/// The number of unicast solicitations before the cache gives up a known MAC address
 /// (MAX_UNICAST_SOLICIT in RFC 4861 section 10).
 const MAX_UNICAST: u8 = 3;
-/// The most frames that wait for one neighbour: a burst of a transport that starts.
+/// The most frames that wait for the address of one neighbour: a burst of a transport that starts.
 const MAX_WAITING: usize = 64;
-/// The factor by which the interval of unicast solicitations is longer while no packet disputes the
-/// known address.
+/// The factor by which the interval of unicast solicitations of a neighbour is longer while no
+/// packet disputes its known address.
 const UNDISPUTED: u64 = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ enum State {
     Reachable,
     Stale,
     Probe,
-    /// The caller set the address: it is never solicited.
+    /// The caller set the neighbour's MAC address: the stack never solicits it.
     Permanent,
 }
 
@@ -49,35 +49,36 @@ enum State {
 struct Entry {
     state: State,
     mac: Mac,
-    /// Incomplete, Probe: the time of the next solicitation. Reachable: the time at which the entry
-    /// becomes stale.
+    /// The time of the neighbour's next change. Incomplete, Probe: the time of the next
+    /// solicitation. Reachable: the time at which the entry becomes stale.
     due: Instant,
-    /// Incomplete, Probe: the time between the last solicitation and the next.
+    /// The time between the last solicitation of the neighbour and the next, in the states
+    /// Incomplete and Probe, in nanoseconds.
     interval_ns: u64,
-    /// Solicitations sent in this state.
+    /// The number of solicitations of the neighbour sent in its present state.
     tries: u8,
     last_used: Instant,
     waiting: Vec<Vec<u8>>,
 }
 
 impl Entry {
-    /// Enters the state Probe, for which the caller sends the first solicitation.
+    /// Enters the neighbour's state Probe, for which the caller sends the first solicitation.
     const fn start_probe(&mut self, now: Instant, interval_ns: u64) {
         (self.state, self.due, self.tries, self.interval_ns) =
             (State::Probe, now.after(interval_ns), 1, interval_ns);
     }
 }
 
-/// A solicitation to send.
+/// A solicitation of a neighbour that the stack has to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Solicitation {
-    /// The address to resolve.
+    /// The IP address of the neighbour to resolve.
     pub(super) target: IpAddr,
-    /// The destination; none for broadcast or multicast.
+    /// The MAC address that the solicitation goes to; none for broadcast or multicast.
     pub(super) to: Option<Mac>,
 }
 
-/// The neighbour cache.
+/// The neighbour cache of an IP stack.
 #[derive(Debug)]
 pub(in crate::net) struct NeighbourCache {
     entries: BTreeMap<IpAddr, Entry>,
@@ -87,9 +88,9 @@ pub(in crate::net) struct NeighbourCache {
     waiting_bytes: usize,
     max_waiting_bytes: usize,
     solicitations: VecDeque<Solicitation>,
-    /// Frames whose neighbour has been resolved.
+    /// The frames whose neighbour has been resolved.
     resolved: VecDeque<Vec<u8>>,
-    /// No entry is due before this time.
+    /// The time before which no entry of the neighbour cache is due.
     next_due: Instant,
     generation: u32,
 }
@@ -110,7 +111,8 @@ impl NeighbourCache {
         }
     }
 
-    /// Returns a number that changes when a result of `lookup` becomes invalid before its time.
+    /// Returns the neighbour cache's generation, a number that changes when a result of `lookup`
+    /// becomes invalid before its time.
     #[inline]
     pub(in crate::net) const fn generation(&self) -> u32 {
         self.generation
@@ -146,7 +148,7 @@ impl NeighbourCache {
         }
     }
 
-    /// Inserts an entry, and evicts another if the cache is full.
+    /// Inserts an entry into the neighbour cache, and evicts another if the cache is full.
     fn insert(
         &mut self,
         now: Instant,
@@ -166,7 +168,8 @@ impl NeighbourCache {
             .insert(addr, Entry { state, mac, due, interval_ns, tries, last_used, waiting });
     }
 
-    /// Removes the entry that is worth least, and drops the frames that wait for it.
+    /// Removes the entry of the neighbour cache that is worth least, and drops the frames that wait
+    /// for it.
     fn evict(&mut self, counters: &mut StackCounters) {
         let worth = |e: &Entry| match e.state {
             State::Incomplete => 0,
@@ -196,7 +199,8 @@ impl NeighbourCache {
         self.resolve(addr, State::Permanent, mac, Instant::NEVER);
     }
 
-    /// Keeps a frame, with its destination open, until a neighbour just looked up is resolved.
+    /// Keeps a frame until a neighbour just looked up is resolved. The frame's destination MAC
+    /// address is not filled in.
     pub(in crate::net) fn wait(
         &mut self,
         addr: IpAddr,
@@ -231,7 +235,8 @@ impl NeighbourCache {
         }
     }
 
-    /// Handles a reply: `addr` is at `mac`. A reply to a unicast solicitation may omit the address.
+    /// Handles a neighbour's reply: `addr` is at `mac`. A reply to a unicast solicitation may omit
+    /// the MAC address.
     pub(super) fn reply_received(
         &mut self,
         now: Instant,
@@ -260,7 +265,7 @@ impl NeighbourCache {
         }
     }
 
-    /// Handles a request for an own address: its sender `addr` claims to be at `mac`.
+    /// Handles a neighbour's request for an own address: its sender `addr` claims to be at `mac`.
     pub(super) fn request_received(
         &mut self,
         now: Instant,
@@ -279,8 +284,8 @@ impl NeighbourCache {
         }
     }
 
-    /// Handles an unsolicited claim that `addr` is at `mac`. If a known neighbour had another
-    /// address, the cache solicits it there.
+    /// Handles an unsolicited claim that `addr` is at `mac`. If the neighbour is known with another
+    /// MAC address, the cache solicits it there.
     pub(super) fn claim_received(
         &mut self,
         now: Instant,
@@ -301,34 +306,35 @@ impl NeighbourCache {
         }
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of entries of the neighbour cache.
     #[cfg(test)]
     pub(in crate::net) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Takes the next solicitation to send.
+    /// Takes the next solicitation of a neighbour to send.
     pub(super) fn next_solicitation(&mut self) -> Option<Solicitation> {
         self.solicitations.pop_front()
     }
 
-    /// Takes the next frame whose destination has been resolved.
+    /// Takes the next frame whose neighbour has been resolved.
     pub(super) fn next_frame(&mut self) -> Option<Vec<u8>> {
         self.resolved.pop_front()
     }
 
-    /// Returns true if `next_solicitation` or `next_frame` has one.
+    /// Returns true if `next_solicitation` or `next_frame` has something to send.
     #[inline]
     pub(super) fn has_output(&self) -> bool {
         !self.solicitations.is_empty() || !self.resolved.is_empty()
     }
 
-    /// Returns the time at which to call `tick` next.
+    /// Returns the time at which the next timer of the neighbour cache expires, when to call
+    /// `tick`.
     pub(in crate::net) const fn deadline(&self) -> Instant {
         self.next_due
     }
 
-    /// Handles expired timers: solicits again, or gives neighbours up.
+    /// Handles expired timers of the neighbour cache: solicits neighbours again, or gives them up.
     pub(in crate::net) fn tick(&mut self, now: Instant, counters: &mut StackCounters) {
         if now < self.next_due {
             return;

@@ -1,4 +1,4 @@
-//! The transmit queue: whole frames that wait for the device.
+//! The transmit queue of an IP stack: whole frames that wait for the device.
 //!
 //! Fragments, replies, solicitations and frames that waited for address resolution leave through
 //! it. Datagrams with a cached route bypass it.
@@ -11,21 +11,21 @@ use crate::device::{Device, Offload, Sent};
 use crate::net::counters::StackCounters;
 use crate::time::MS;
 
-/// The most frames and bytes in the queue: a datagram of 64 KiB in fragments, and replies beside
-/// it.
+/// The most frames and bytes in the transmit queue: a datagram of 64 KiB in fragments, and replies
+/// beside it.
 pub(in crate::net) const MAX_FRAMES: usize = 512;
 pub(in crate::net) const MAX_BYTES: usize = 2 << 20;
-/// The time for which the first frame waits for a full device. A shared-memory device stays full
-/// while a peer reads nothing; that peer must neither block frames to others nor keep this side
-/// from sleeping.
+/// The time for which the first frame of the transmit queue waits for a full device. A
+/// shared-memory device stays full while a peer reads nothing; that peer must neither block frames
+/// to others nor keep this side from sleeping.
 const BLOCKED_NS: u64 = 100 * MS;
 
-/// Frames that wait for the device, in order.
+/// The transmit queue: frames that wait for the device, in order.
 #[derive(Debug)]
 pub(in crate::net) struct TransmitQueue {
     frames: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// The time at which the device first refused the first frame, or never.
+    /// The time at which the device first refused the first frame of the transmit queue, or never.
     blocked_since: Instant,
 }
 
@@ -41,12 +41,12 @@ impl TransmitQueue {
         self.frames.is_empty()
     }
 
-    /// Returns true if the queue has room for that many more frames and bytes.
+    /// Returns true if the transmit queue has room for this number of further frames and bytes.
     pub(in crate::net) fn has_room(&self, frames: usize, bytes: usize) -> bool {
         self.frames.len() + frames <= MAX_FRAMES && self.bytes + bytes <= MAX_BYTES
     }
 
-    /// Appends a frame, or drops it if the queue is full.
+    /// Appends a frame to the transmit queue, or drops it if the queue is full.
     pub(in crate::net) fn push(&mut self, frame: Vec<u8>, counters: &mut StackCounters) {
         if !self.has_room(1, frame.len()) {
             counters.drop_queue += 1;
@@ -56,7 +56,7 @@ impl TransmitQueue {
         self.frames.push_back(frame);
     }
 
-    /// Sends frames until the queue is empty or the device is full.
+    /// Sends frames until the transmit queue is empty or the device is full.
     pub(in crate::net) fn output<D: Device>(
         &mut self,
         now: Instant,
@@ -77,8 +77,8 @@ impl TransmitQueue {
         }
     }
 
-    /// Drops all frames to the neighbour of the first one if the device has refused that frame for
-    /// too long. Returns true if it dropped them.
+    /// Drops all frames to the neighbour of the transmit queue's first frame if the device has
+    /// refused that frame for too long. Returns true if it dropped them.
     fn drop_blocked(&mut self, now: Instant, counters: &mut StackCounters) -> bool {
         self.blocked_since = self.blocked_since.min(now);
         if now.since(self.blocked_since) < BLOCKED_NS {
@@ -93,7 +93,7 @@ impl TransmitQueue {
         true
     }
 
-    /// Returns the frames and the bytes in the queue, for checks of their limits.
+    /// Returns the numbers of frames and bytes in the transmit queue, for checks of their limits.
     #[cfg(test)]
     pub(in crate::net) fn size(&self) -> (usize, usize) {
         assert_eq!(self.bytes, self.frames.iter().map(Vec::len).sum::<usize>());

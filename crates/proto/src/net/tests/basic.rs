@@ -1,4 +1,4 @@
-//! Two stacks on a link without faults.
+//! Tests of two IP stacks on a link without faults.
 
 use super::*;
 
@@ -47,8 +47,8 @@ fn datagrams_of_every_length_arrive_with_and_without_offload_over_ipv4_and_ipv6(
     }
 }
 
-/// The golden bytes are those that Linux sent for the same datagram, except for the identification,
-/// which is 0 here.
+/// A datagram that the IP stack sends equals the golden bytes that Linux sent for it, except for
+/// the identification, which is 0 here.
 #[test]
 fn a_datagram_equals_that_of_linux() {
     let mut rng = Rng::seeded(3);

@@ -1,4 +1,4 @@
-//! Own addresses: assigned by RARP, probed, announced, defended, lost.
+//! Tests of an IP stack's own addresses: assigned by RARP, probed, announced, defended, lost.
 
 use super::*;
 use crate::wire::arp::{Arp, ArpOperation};
@@ -66,7 +66,8 @@ fn with_detect_first_an_address_of_another_host_is_lost() {
 }
 
 /// RFC 5227 section 2.1.1: a probe for an address that this host probes for is a conflict. A host
-/// that receives it before its own first probe sends no probe, so the other host gets the address.
+/// that receives such a probe before its own first one sends no probe, so the other host gets the
+/// address.
 #[test]
 fn of_two_hosts_that_probe_for_an_address_one_gets_it() {
     for seed in 0..20 {

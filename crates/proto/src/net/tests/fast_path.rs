@@ -1,16 +1,17 @@
-//! The receive fast path against the slow path: both deliver, send and count alike for every frame.
+//! Tests of the receive fast path against the slow path: both deliver, send and count alike for
+//! every frame.
 
 use super::hostile::{fix_checksum, udp};
 use super::*;
 
-/// The effects of a frame: the datagrams delivered, and all counters.
+/// The effects of a received frame: the datagrams delivered, and all counters.
 type Effects = (Vec<(u16, SocketAddr, Vec<u8>)>, StackCounters);
 
-/// Two stacks that receive the same frames. The second one never uses the fast path.
+/// Two IP stacks that receive the same frames. The second one never uses the receive fast path.
 struct Both {
     now: Instant,
     stacks: [(Stack, Nic); 2],
-    /// Frames that the fast path took.
+    /// The number of frames that the receive fast path took.
     fast: u64,
 }
 
@@ -62,7 +63,7 @@ impl Both {
 const UNCHECKED: RxOffload = RxOffload { checksum_valid: false, segment_size: 0 };
 const CHECKED: RxOffload = RxOffload { checksum_valid: true, segment_size: 0 };
 
-/// Builds a frame with a datagram for port 7, and padding behind it.
+/// Builds a valid frame with a UDP datagram for port 7, and padding behind it.
 fn good() -> Vec<u8> {
     [&udp(v4(2), v4(1))[..], b"behind"].concat()
 }
@@ -132,7 +133,8 @@ fn both_paths_agree_on_coalesced_frames_and_two_ports() {
     assert!(both.fast > 5, "{} frames took the fast path", both.fast);
 }
 
-/// Changes header bytes at random, mostly to values that are nearly valid.
+/// The receive fast path and the slow path agree on frames with random header bytes, most of them
+/// nearly valid.
 #[test]
 fn both_paths_agree_on_random_frames() {
     let mut rng = Rng::seeded(3);

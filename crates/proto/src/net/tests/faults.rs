@@ -1,5 +1,5 @@
-//! Two stacks over a network that drops, duplicates, reorders, corrupts and truncates frames: every
-//! datagram delivered was sent, and after the faults end all datagrams arrive.
+//! Tests of two IP stacks over a network that drops, duplicates, reorders, corrupts and truncates
+//! frames: every datagram delivered was sent, and after the faults end all datagrams arrive.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn fault() -> Fault {
     }
 }
 
-/// Builds a payload from its number and its length, with bytes that follow from both.
+/// Builds a datagram's payload from its number and its length, with bytes that follow from both.
 fn payload(n: u32, len: usize) -> Vec<u8> {
     let mut bytes = n.to_be_bytes().to_vec();
     bytes.extend((len as u32).to_be_bytes());

@@ -1,5 +1,5 @@
-//! Floods of frames with forged senders: memory stays within its limits, and traffic with known
-//! neighbours continues.
+//! Tests of an IP stack under floods of frames with forged senders: memory stays within its limits,
+//! and traffic with known neighbours continues.
 
 use core::net::Ipv6Addr;
 
@@ -12,9 +12,9 @@ use crate::wire::icmp::Icmp;
 use crate::wire::icmpv6::Icmpv6;
 use crate::wire::ipv6::{self, Fragment, Ipv6};
 
-/// The number of frames of a flood.
+/// The number of frames that the attacker sends in a flood.
 const FLOOD: usize = 100_000;
-/// The number of frames injected before each step.
+/// The number of the attacker's frames that arrive before each step of the hosts.
 const BURST_LEN: usize = 100;
 const ATTACKER: Mac = mac(0x66);
 
@@ -113,7 +113,8 @@ fn forged_neighbours_neither_fill_the_cache_nor_redirect_known_ones() {
     assert!(solicited);
 }
 
-/// Builds a frame with a fragment of 512 bytes at `offset`, of a datagram that stays incomplete.
+/// Builds a frame with an IP fragment of 512 bytes at `offset`, of a datagram that stays
+/// incomplete.
 fn fragment(rng: &mut Rng, offset: usize) -> Vec<u8> {
     let bytes = [7; 512];
     let ident = rng.u32();

@@ -1,4 +1,4 @@
-//! Reassembly of fragments: in any order, duplicated, overlapping, incomplete.
+//! Tests of the reassembly of IP fragments: in any order, duplicated, overlapping, incomplete.
 
 use core::net::Ipv6Addr;
 
@@ -133,8 +133,8 @@ fn the_stack_drops_datagrams_that_stay_incomplete() {
     assert_eq!(counted(net.stack(0), "drop_incomplete"), 1);
 }
 
-/// RFC 6946 section 4: an atomic fragment is a datagram of its own. It joined the incomplete
-/// datagram with the same identification, which dropped both.
+/// RFC 6946 section 4: an atomic fragment is a datagram of its own. The bug: it joined the
+/// incomplete datagram with the same identification, and both were dropped.
 #[test]
 fn an_atomic_fragment_leaves_an_incomplete_datagram_alone() {
     let (mut reassembly, mut counters) = (reassembly(1 << 20), StackCounters::default());
@@ -146,8 +146,8 @@ fn an_atomic_fragment_leaves_an_incomplete_datagram_alone() {
     assert_eq!(input(fragment(&bytes, 32, 64)).as_deref(), Some(&bytes[..]));
 }
 
-/// RFC 791: the length of a packet, header included, has 16 bits. Fragments could form a longer
-/// one.
+/// RFC 791: the length of an IPv4 packet, header included, has 16 bits. The bug: fragments could
+/// form a longer packet.
 #[test]
 fn a_reassembled_ipv4_packet_is_no_longer_than_its_length_field_allows() {
     let bytes = [1; 65_535];

@@ -1,4 +1,4 @@
-//! GSO batches: long datagrams to one peer leave in few frames, and stay in order.
+//! Tests of GSO batches: long datagrams to one peer leave in few frames, and stay in order.
 
 use super::*;
 
@@ -40,7 +40,8 @@ fn long_datagrams_to_one_peer_leave_in_few_frames() {
     }
 }
 
-/// A first datagram to a peer whose route has expired left before the batch to that peer.
+/// A batch leaves before a later datagram to a peer whose cached route has expired. The bug: that
+/// datagram left first.
 #[test]
 fn a_batch_leaves_before_a_datagram_without_a_cached_route() {
     let offloads = Offloads { checksum: true, udp_segments: true, ..Offloads::default() };

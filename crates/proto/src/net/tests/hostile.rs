@@ -1,4 +1,5 @@
-//! Invalid and hostile frames: the stack drops each, counts its reason, and does nothing else.
+//! Tests of an IP stack with invalid and hostile frames: the stack drops each, counts its reason,
+//! and does nothing else.
 
 use super::*;
 use crate::net::link::queue::{MAX_BYTES, MAX_FRAMES};
@@ -78,8 +79,8 @@ fn padding_is_ignored_and_ipv6_requires_a_checksum() {
     assert_eq!(counted(net.stack(0), "drop_checksum"), 1);
 }
 
-/// Linux 6 sent this datagram over a veth with checksum offload: 0x142f is the sum of the
-/// pseudo-header.
+/// The stack accepts a partial checksum only with the option. Linux 6 sent this datagram over a
+/// veth with checksum offload: 0x142f is the sum of the pseudo-header.
 #[test]
 fn a_partial_checksum_is_accepted_only_with_the_option() {
     let bytes = [0x12, 0x34, 0x56, 0x78, 0, 0x0d, 0x14, 0x2f, b's', b'p', b'r', b'a', b't'];
@@ -125,7 +126,7 @@ fn a_path_mtu_falls_only_for_datagrams_sent_and_not_below_the_minimum() {
 }
 
 /// Frames of real traffic, repeated, truncated and with random bytes changed, half of them with a
-/// correct IP checksum: nothing panics, and the queue stays within its limits.
+/// correct IP checksum, cause no panic, and the transmit queue stays within its limits.
 #[test]
 fn mutated_frames_do_no_harm() {
     for seed in 0..40 {
@@ -162,7 +163,7 @@ fn mutated_frames_do_no_harm() {
     }
 }
 
-/// Corrects the checksum of the IPv4 header.
+/// Corrects the checksum of a frame's IPv4 header.
 pub(super) fn fix_checksum(frame: &mut [u8]) {
     let Some(header) = frame.get_mut(HEADER..HEADER + 20) else { return };
     header[10..12].fill(0);

@@ -1,4 +1,4 @@
-//! Tests of the stack: two stacks, or a stack and a script, over devices in memory, in virtual
+//! Tests of the IP stack: two stacks, or a stack and a script, over devices in memory, in virtual
 //! time.
 
 use alloc::collections::VecDeque;
@@ -27,14 +27,14 @@ mod hostile;
 mod neighbours;
 mod queue;
 
-/// A device in memory.
+/// A packet device in memory, for tests.
 #[derive(Debug)]
 pub(super) struct Nic {
     info: Info,
     inbox: VecDeque<(Vec<u8>, RxOffload)>,
     burst: Vec<(Vec<u8>, RxOffload)>,
     pub(super) sent: Vec<(Vec<u8>, Offload)>,
-    /// The device has no room for frames to send.
+    /// True if the test's device has no room for frames to send.
     pub(super) full: bool,
 }
 
@@ -111,18 +111,19 @@ pub(super) fn static_ipv4(last: u8) -> StackOptions {
     }
 }
 
-/// Two hosts on a link: 10.7.0.1 and 10.7.0.2, each with a socket on port 7.
+/// Two simulated hosts on a link: 10.7.0.1 and 10.7.0.2, each with a socket on port 7.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) now: Instant,
     pub(super) sockets: [UdpSocket<Nic>; 2],
     pub(super) fault: Fault,
     rng: Rng,
-    /// Frames in flight: the time of delivery, the receiver, the bytes.
+    /// The frames in flight: the time of delivery, the receiving side, the bytes and the receive
+    /// offload.
     in_flight: Vec<(Instant, usize, Vec<u8>, RxOffload)>,
     /// All frames that were sent, with their senders.
     pub(super) frames: Vec<(usize, Vec<u8>)>,
-    /// Datagrams delivered to each side.
+    /// The datagrams delivered to each side: the sender's address and the payload.
     pub(super) delivered: [Vec<(SocketAddr, Vec<u8>)>; 2],
     pub(super) events: [Vec<StackEvent>; 2],
 }
@@ -161,7 +162,7 @@ impl Network {
         }
     }
 
-    /// Returns the stack of a side.
+    /// Returns the IP stack of a side.
     pub(super) fn stack(&self, side: usize) -> &Stack {
         self.sockets[side].stack()
     }
@@ -174,7 +175,7 @@ impl Network {
         sent
     }
 
-    /// Sends an echo request and returns its sequence number.
+    /// Sends an echo request from a side and returns its sequence number.
     pub(super) fn ping(&mut self, side: usize, to: IpAddr, len: usize) -> Result<u16, PingError> {
         self.sockets[side].stack_mut().ping(self.now, to, len)
     }
@@ -211,7 +212,7 @@ impl Network {
         }
     }
 
-    /// Puts the copies of a sent frame in flight.
+    /// Puts the copies of a sent frame in flight: none, one or two, as the faults say.
     fn transmit(&mut self, side: usize, mut frame: Vec<u8>, offload: Offload) {
         let offload = apply(&mut frame, offload);
         self.frames.push((side, frame.clone()));
@@ -227,7 +228,7 @@ impl Network {
         }
     }
 
-    /// Runs both sides for some time, from one due frame or timer to the next.
+    /// Runs both sides for `ns` nanoseconds, from one due frame or timer to the next.
     pub(super) fn run_for(&mut self, ns: u64) {
         let end = self.now.after(ns);
         loop {
@@ -260,7 +261,7 @@ fn apply(frame: &mut [u8], offload: Offload) -> RxOffload {
     RxOffload { checksum_valid: false, segment_size }
 }
 
-/// Returns the value of a counter, whose name is without its prefix.
+/// Returns the value of a counter of the stack. `name` lacks the prefix `ip_`.
 fn counted(stack: &Stack, name: &str) -> u64 {
     let mut found = None;
     stack.counters().each(&mut |n, count| {

@@ -1,4 +1,4 @@
-//! The neighbour cache: resolution, confirmation, failure, and forged claims.
+//! Tests of the neighbour cache: resolution, confirmation, failure, and forged claims.
 
 use super::*;
 use crate::wire::arp::{Arp, ArpOperation};

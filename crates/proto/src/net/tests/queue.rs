@@ -1,4 +1,4 @@
-//! The transmit queue over devices without room.
+//! Tests of the IP stack's transmit queue over devices without room.
 
 use super::*;
 
@@ -18,8 +18,8 @@ fn a_full_device_refuses_datagrams_and_delays_the_queue() {
     assert_eq!(net.delivered[1].last().unwrap().1, [3; 4000]);
 }
 
-/// Frames for a device that stayed full remained in the queue forever. The stack was never idle, so
-/// its thread never slept.
+/// The transmit queue drops frames for a device that stays full. The bug: they remained in the
+/// queue forever, the stack was never idle, and its thread never slept.
 #[test]
 fn the_queue_drops_frames_for_a_device_that_stays_full() {
     let mut net = Network::new(1500);

@@ -19,13 +19,14 @@ use crate::device::{HEADER, Mac, RxOffload};
 use crate::wire::checksum::Sum;
 use crate::wire::{ethernet, ipv4, udp};
 
-/// The bytes of all headers, and the words to compare.
+/// The number of bytes of all headers of a UDP datagram over IPv4, and of header words that the
+/// receive fast path compares.
 const HEADERS: usize = HEADER + ipv4::HEADER + udp::HEADER;
 const WORDS: usize = 5;
 
-/// The bits to compare in each little-endian word: the destination MAC address; the Ethernet type,
-/// the IP version and the header length; the fragment fields and the protocol; half of the
-/// destination address; its other half and the destination port.
+/// The bits that the receive fast path compares in each little-endian word: the destination MAC
+/// address; the Ethernet type, the IP version and the header length; the fragment fields and the
+/// protocol; half of the destination address; its other half and the destination port.
 const MASKS: [u64; WORDS] = [
     0x0000_ffff_ffff_ffff,
     0x00ff_ffff_0000_0000,
@@ -34,7 +35,7 @@ const MASKS: [u64; WORDS] = [
     0x0000_ffff_0000_ffff,
 ];
 
-/// The header words of datagrams to one local port.
+/// The receive fast path: the header words that datagrams to one local port have.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::net) struct FastPath {
     words: [u64; WORDS],
@@ -45,7 +46,7 @@ pub(in crate::net) struct FastPath {
 }
 
 impl FastPath {
-    /// Makes the fast path for datagrams to `port` at our address `to`.
+    /// Makes the receive fast path for UDP datagrams to `port` at our address `to`.
     pub(in crate::net) fn new(mac: Mac, to: Ipv4Addr, port: u16) -> Self {
         let mut bytes = [0; 8 * WORDS];
         bytes[..6].copy_from_slice(&mac.0);
@@ -58,12 +59,12 @@ impl FastPath {
         Self { words, mac: words[0], port, to }
     }
 
-    /// Returns true if this is the fast path for datagrams to `port` at `to`.
+    /// Returns true if this is the receive fast path for UDP datagrams to `port` at `to`.
     pub(in crate::net) fn is_for(&self, to: Ipv4Addr, port: u16) -> bool {
         (self.to, self.port) == (to, port)
     }
 
-    /// Returns the sender of a datagram and the range of its payload in `frame`, or none if the
+    /// Returns the sender of a UDP datagram and the range of its payload in `frame`, or none if the
     /// slow path must handle the frame.
     #[inline]
     pub(in crate::net) fn datagram(
@@ -107,7 +108,7 @@ impl FastPath {
     }
 }
 
-/// Returns the first bytes as little-endian words.
+/// Returns the first bytes of a frame as little-endian words.
 #[inline]
 fn words(bytes: &[u8]) -> [u64; WORDS] {
     let mut words = [0; WORDS];

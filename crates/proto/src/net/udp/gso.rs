@@ -1,5 +1,5 @@
-//! Generic segmentation offload: long datagrams to one peer, batched into one frame that the device
-//! cuts into segments.
+//! Generic segmentation offload (GSO): long datagrams to one peer, batched into one frame that the
+//! device cuts into segments.
 //!
 //! ```text
 //! batch    headers │ 1472 │ 1472 │ 1472 │ 310     segments of one length; the last may be shorter
@@ -16,20 +16,20 @@ use crate::device::{Device, HEADER, MAX_FRAME, Offload, Segmentation, Sent};
 use crate::net::context::Context;
 use crate::wire::{ipv4, ipv6, udp};
 
-/// The shortest datagram that starts a batch.
+/// The length in bytes of the shortest datagram that starts a GSO batch.
 pub(in crate::net) const MIN_SEGMENT: usize = 1024;
-/// The most segments of a frame (UDP_MAX_SEGMENTS in Linux).
+/// The most segments of a GSO frame (UDP_MAX_SEGMENTS in Linux).
 const MAX_SEGMENTS: usize = 64;
 
-/// A batch of datagrams to one peer.
+/// A GSO batch of datagrams to one peer.
 #[derive(Debug)]
 pub(in crate::net) struct GsoBatch {
     route: Route,
-    /// The length of the first datagram in bytes.
+    /// The length in bytes of the first datagram in the GSO batch.
     segment_size: usize,
-    /// The datagrams in the batch.
+    /// The number of datagrams in the GSO batch.
     count: usize,
-    /// The last datagram is shorter, so no other may follow.
+    /// The last datagram of the GSO batch is shorter than the others, so no further one may follow.
     closed: bool,
     bytes: Vec<u8>,
 }
@@ -61,8 +61,8 @@ impl GsoBatch {
         self.closed = len < self.segment_size;
     }
 
-    /// Adds a datagram of `len` bytes to the batch, or flushes the batch and sends the datagram or
-    /// starts another batch with it. The route must be valid.
+    /// Adds a datagram of `len` bytes to the GSO batch, or flushes the batch and sends the datagram
+    /// or starts another batch with it. The route must be valid.
     pub(in crate::net) fn send<D: Device>(
         &mut self,
         cx: &mut Context,
@@ -89,7 +89,8 @@ impl GsoBatch {
         Sent::Yes
     }
 
-    /// Sends the batch. If the device has no room, it returns [`Sent::Full`] and keeps the batch.
+    /// Sends the GSO batch. If the device has no room, it returns [`Sent::Full`] and keeps the
+    /// batch.
     pub(in crate::net) fn flush<D: Device>(&mut self, cx: &mut Context, device: &mut D) -> Sent {
         let (route, len) = (&self.route, self.bytes.len());
         let sent = match self.count {

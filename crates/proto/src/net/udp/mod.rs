@@ -1,4 +1,5 @@
-//! The UDP layer of a stack: bound ports, cached routes, GSO batches, and the receive fast path.
+//! The UDP layer of an IP stack: bound ports, cached routes, GSO batches, and the receive fast
+//! path.
 
 pub(super) mod fast_path;
 pub(super) mod gso;

@@ -1,38 +1,38 @@
-//! The UDP ports that a stack receives datagrams for.
+//! The UDP ports that an IP stack receives datagrams for.
 
 use arrayvec::ArrayVec;
 
 use crate::Rng;
 
-/// The most bound ports. Each received datagram is compared with all of them.
+/// The most bound UDP ports. Each received datagram is compared with all of them.
 const MAX_PORTS: usize = 64;
 /// The first of the dynamic ports (RFC 6335 section 6).
 const DYNAMIC: u16 = 49_152;
 
-/// The reason why a port cannot be bound.
+/// The reason why a UDP port cannot be bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The port is bound already.
+    /// The UDP port is bound already.
     #[error("the port is in use: choose another, or 0 for any free one")]
     InUse,
-    /// The stack has as many bound ports as it can.
+    /// The IP stack has as many bound UDP ports as it can.
     #[error("too many ports are in use: unbind one first")]
     TooMany,
 }
 
-/// The bound ports.
+/// The bound UDP ports of an IP stack.
 #[derive(Debug, Default)]
 pub(in crate::net) struct Ports(ArrayVec<u16, MAX_PORTS>);
 
 impl Ports {
-    /// Returns true if `port` is bound.
+    /// Returns true if the UDP port `port` is bound.
     #[inline]
     pub(in crate::net) fn contains(&self, port: u16) -> bool {
         self.0.contains(&port)
     }
 
-    /// Binds `port`, or a free dynamic port if it is 0, and returns the port.
+    /// Binds the UDP port `port`, or a free dynamic port if it is 0, and returns the port.
     pub(in crate::net) fn bind(&mut self, port: u16, rng: &mut Rng) -> Result<u16, BindError> {
         if self.0.is_full() {
             return Err(BindError::TooMany);
@@ -48,7 +48,7 @@ impl Ports {
         Ok(chosen)
     }
 
-    /// Unbinds `port`.
+    /// Unbinds the UDP port `port`.
     pub(in crate::net) fn unbind(&mut self, port: u16) {
         self.0.retain(|p| *p != port);
     }

@@ -1,4 +1,5 @@
-//! The datagrams of one received burst: where their payloads are in frames or reassembled packets.
+//! The UDP datagrams of one received burst, and the locations of their payloads in frames or
+//! reassembled packets.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -7,40 +8,40 @@ use arrayvec::ArrayVec;
 
 use crate::device::{BURST, Device};
 
-/// The location of a datagram's bytes.
+/// The location of a received datagram's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::net) enum Location {
-    /// In the frame of the device's burst with this index.
+    /// The datagram is in the frame of the device's burst with this index.
     Frame(usize),
-    /// In the reassembled packet with this index.
+    /// The datagram is in the reassembled packet with this index.
     Reassembled(usize),
 }
 
-/// A received datagram.
+/// A received UDP datagram.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::net) struct Received {
     pub(in crate::net) from: SocketAddr,
-    /// The port of this stack.
+    /// The port of this stack that the datagram is for.
     pub(in crate::net) port: u16,
     pub(in crate::net) location: Location,
-    /// The range of the payload in the frame or packet.
+    /// The range of the datagram's payload in the frame or the reassembled packet.
     pub(in crate::net) start: usize,
     pub(in crate::net) end: usize,
 }
 
-/// The rest of a coalesced frame whose datagrams did not fit the burst.
+/// The part of a coalesced (GRO) frame whose datagrams did not fit the burst.
 #[derive(Clone, Copy, Debug)]
 struct Coalesced {
     rest: Received,
     segment_size: usize,
 }
 
-/// The datagrams of the current burst, and the progress through the device's frames.
+/// The UDP datagrams of the current burst, and the progress through the device's frames.
 #[derive(Debug, Default)]
 pub(in crate::net) struct Burst {
-    /// The frames of the device's burst.
+    /// The number of frames in the device's burst.
     frames: usize,
-    /// The frames processed.
+    /// The number of frames of the burst that the stack has processed.
     processed: usize,
     datagrams: ArrayVec<Received, BURST>,
     coalesced: Option<Coalesced>,
@@ -48,19 +49,19 @@ pub(in crate::net) struct Burst {
 }
 
 impl Burst {
-    /// Returns true if all frames were processed and all their datagrams delivered.
+    /// Returns true if all frames of the burst were processed and all their datagrams delivered.
     #[inline]
     pub(in crate::net) const fn is_done(&self) -> bool {
         self.processed == self.frames && self.coalesced.is_none()
     }
 
-    /// Forgets the datagrams that were delivered.
+    /// Forgets the datagrams of the burst that were delivered.
     #[inline]
     pub(in crate::net) fn clear_delivered(&mut self) {
         self.datagrams.clear();
     }
 
-    /// Receives a burst of frames and returns their number.
+    /// Receives a burst of frames from the device and returns their number.
     #[inline]
     pub(in crate::net) fn receive<D: Device>(&mut self, device: &mut D) -> usize {
         (self.frames, self.processed) = (device.recv_burst(), 0);
@@ -81,19 +82,19 @@ impl Burst {
         Some(self.processed - 1)
     }
 
-    /// Adds a datagram.
+    /// Adds a received UDP datagram to the burst.
     #[inline]
     pub(in crate::net) fn push(&mut self, datagram: Received) {
         self.datagrams.push(datagram);
     }
 
-    /// Adds the datagrams of a coalesced frame, as far as the burst has room.
+    /// Adds the datagrams of a coalesced (GRO) frame to the burst, as far as it has room.
     pub(in crate::net) fn push_coalesced(&mut self, rest: Received, segment_size: usize) {
         self.coalesced = Some(Coalesced { rest, segment_size });
         self.split();
     }
 
-    /// Adds further datagrams of a coalesced frame, as far as the burst has room.
+    /// Adds further datagrams of a coalesced (GRO) frame to the burst, as far as it has room.
     #[inline]
     pub(in crate::net) fn split(&mut self) {
         while let Some(Coalesced { rest, segment_size }) = self.coalesced {
@@ -113,18 +114,18 @@ impl Burst {
         Location::Reassembled(self.reassembled.len())
     }
 
-    /// Adds a reassembled packet.
+    /// Adds a reassembled packet to the burst.
     pub(in crate::net) fn push_reassembled(&mut self, packet: Vec<u8>) {
         self.reassembled.push(packet);
     }
 
-    /// Returns the number of datagrams.
+    /// Returns the number of UDP datagrams in the burst.
     #[inline]
     pub(in crate::net) const fn len(&self) -> usize {
         self.datagrams.len()
     }
 
-    /// Returns datagram `i`: the port of this stack, the sender, and the payload.
+    /// Returns datagram `i` of the burst: the port of this stack, the sender, and the payload.
     #[inline]
     pub(in crate::net) fn datagram<'b, D: Device>(
         &'b self,

@@ -29,9 +29,9 @@ use crate::wire::ipv6::{self, Ipv6};
 use crate::wire::udp;
 use crate::{Instant, Rng};
 
-/// The slots of the cache: a power of two.
+/// The number of slots of the route cache: a power of two.
 const SLOTS: usize = 1024;
-/// The bytes of the headers of a datagram over IPv6. Over IPv4 they are fewer.
+/// The length in bytes of the headers of a UDP datagram over IPv6. Over IPv4 they are shorter.
 const HEADERS_V6: usize = HEADER + ipv6::HEADER + udp::HEADER;
 
 /// A cached route from a local port to a peer.
@@ -43,21 +43,21 @@ pub(in crate::net) struct Route {
     pub(in crate::net) port: u16,
     generation: u32,
     valid_until: Instant,
-    /// The headers in words, as a device takes them.
+    /// The route's headers in words, as a device takes them.
     words: [u64; Headers::CAPACITY / 8],
-    /// The length of the headers in bytes.
+    /// The length of the route's headers in bytes.
     pub(in crate::net) headers_len: usize,
-    /// The sum of the IPv4 header without length and checksum.
+    /// The checksum's sum over the route's IPv4 header without length and checksum.
     ip_sum: Sum,
-    /// The sum of the pseudo-header without a length.
+    /// The checksum's sum over the route's pseudo-header without a length.
     pub(in crate::net) pseudo_sum: Sum,
-    /// The sum of the pseudo-header without a length and of the UDP ports.
+    /// The checksum's sum over the route's pseudo-header without a length and over the UDP ports.
     pub(in crate::net) udp_sum: Sum,
-    /// The longest payload of an unfragmented datagram.
+    /// The longest payload of an unfragmented datagram by this route, in bytes.
     pub(in crate::net) max_payload: usize,
 }
 
-/// A route to no peer, which is never valid.
+/// A cached route to no peer, which is never valid.
 pub(in crate::net) const NOWHERE: Route = Route {
     key: 0,
     to: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
@@ -72,7 +72,7 @@ pub(in crate::net) const NOWHERE: Route = Route {
     max_payload: 0,
 };
 
-/// The addresses and the MTU from which a route is built.
+/// The addresses and the MTU from which a cached route is built.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::net) struct Ends {
     pub(in crate::net) key: u64,
@@ -85,7 +85,8 @@ pub(in crate::net) struct Ends {
 }
 
 impl Route {
-    /// Builds a route that is valid until a time, and while the stack's generation is `generation`.
+    /// Builds a cached route that is valid until `valid_until`, and while the stack's generation is
+    /// `generation`.
     pub(in crate::net) fn new(ends: &Ends, generation: u32, valid_until: Instant) -> Self {
         let Ends { key, own_mac, next_hop_mac, from, port, to, mtu } = *ends;
         let mut route = Self { key, to, port, generation, valid_until, ..NOWHERE };
@@ -123,15 +124,15 @@ impl Route {
         route
     }
 
-    /// Returns true if the route leads from `port` to `to`, whose key is `key`. Over IPv4 the key
-    /// is unique.
+    /// Returns true if the cached route leads from `port` to `to`, whose key is `key`. Over IPv4
+    /// the key is unique.
     #[inline]
     pub(in crate::net) fn leads(&self, key: u64, port: u16, to: &SocketAddr) -> bool {
         let is_same = || self.port == port && self.to == *to;
         self.key == key && if to.is_ipv4() { self.is_v4() } else { is_same() }
     }
 
-    /// Returns true if the route is valid now.
+    /// Returns true if the cached route is valid now.
     #[inline]
     pub(in crate::net) fn is_valid(&self, generation: u32, now: Instant) -> bool {
         self.generation == generation && now < self.valid_until
@@ -142,8 +143,8 @@ impl Route {
         self.headers_len < HEADERS_V6
     }
 
-    /// Returns the headers with lengths and checksums filled in. It does so by words, because reads
-    /// of whole words right after writes of single bytes stall the processor.
+    /// Returns the route's headers with lengths and checksums filled in. It does so by words,
+    /// because reads of whole words right after writes of single bytes stall the processor.
     #[inline]
     pub(in crate::net) fn headers(&self, udp_len: u16, checksum: u16) -> Headers {
         const IP: usize = HEADER;
@@ -165,8 +166,8 @@ impl Route {
         Headers::new(words, self.headers_len)
     }
 
-    /// Sends a datagram of `len` bytes in `parts`. The route must be valid and `len` at most
-    /// `max_payload`.
+    /// Sends a UDP datagram of `len` bytes in `parts` by this route. The route must be valid and
+    /// `len` at most `max_payload`.
     #[inline(always)]
     pub(in crate::net) fn send<D: Device>(
         &self,
@@ -200,11 +201,12 @@ const fn to_ipv6(addr: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The route cache.
+/// The cache of routes from local ports to peers.
 #[derive(Debug)]
 pub(in crate::net) struct RouteCache {
     slots: Box<[Route]>,
-    /// A random factor of the hash that selects a slot, so that peers cannot choose theirs.
+    /// The random factor of the hash that selects a route's slot, so that peers cannot choose their
+    /// slots.
     hash_key: u64,
 }
 
@@ -213,7 +215,7 @@ impl RouteCache {
         Self { slots: vec![NOWHERE; SLOTS].into(), hash_key: rng.u64() | 1 }
     }
 
-    /// Returns the key of a local port and a peer. Over IPv4 it is unique.
+    /// Returns the route cache's key of a local port and a peer. Over IPv4 it is unique.
     #[inline]
     pub(in crate::net) fn key(&self, port: u16, to: &SocketAddr) -> u64 {
         let ports = u64::from(to.port()) << 16 | u64::from(port);
@@ -227,34 +229,34 @@ impl RouteCache {
         }
     }
 
-    /// Returns the slot of the route with this key.
+    /// Returns the slot of the route with this key in the route cache.
     #[inline]
     fn slot(&self, key: u64) -> usize {
         (key.wrapping_mul(self.hash_key) >> 48) as usize % SLOTS
     }
 
-    /// Returns the route in the slot of this key. It may be that of another key.
+    /// Returns the route in the slot of this key. The route may be that of another key.
     #[inline]
     pub(in crate::net) fn get(&self, key: u64) -> &Route {
         &self.slots[self.slot(key)]
     }
 
-    /// Stores a route in its slot.
+    /// Stores a route in its slot of the route cache.
     pub(in crate::net) fn insert(&mut self, route: Route) {
         let slot = self.slot(route.key);
         self.slots[slot] = route;
     }
 
-    /// Returns true if the cache has a route from `port` to `to`, valid or not: a datagram was sent
-    /// there recently.
+    /// Returns true if the cache has a route from `port` to `to`, valid or not, which shows that a
+    /// datagram was sent there recently.
     pub(in crate::net) fn contains(&self, port: u16, to: &SocketAddr) -> bool {
         let key = self.key(port, to);
         self.get(key).leads(key, port, to)
     }
 }
 
-/// Returns the address in the form by which the cache finds routes: without flow label and scope,
-/// and IPv4 addresses unmapped.
+/// Returns the peer's address in the form by which the cache finds routes: without flow label and
+/// scope, and IPv4 addresses unmapped.
 #[inline]
 pub(in crate::net) fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {

@@ -14,7 +14,7 @@ use crate::net::stack::Stack;
 use crate::wire::{ipv4, ipv6, udp};
 use crate::{Instant, Rng};
 
-/// A UDP socket that owns its stack and its device.
+/// A UDP socket that owns its IP stack and its device.
 #[derive(Debug)]
 pub struct UdpSocket<D: Device> {
     stack: Stack,
@@ -25,8 +25,9 @@ pub struct UdpSocket<D: Device> {
 }
 
 impl<D: Device> UdpSocket<D> {
-    /// Makes a stack over `device` and binds `port`, or any free port if it is 0. The longest
-    /// datagram is that of an unfragmented IPv6 packet if `v6`, otherwise of an IPv4 packet.
+    /// Makes an IP stack over `device` and binds the UDP port `port`, or any free port if it is 0.
+    /// The longest datagram is that of an unfragmented IPv6 packet if `v6`, otherwise of an IPv4
+    /// packet.
     ///
     /// # Errors
     /// None today, because the first port of a stack is free.
@@ -47,54 +48,55 @@ impl<D: Device> UdpSocket<D> {
         Ok(Self { stack, device, port, now, max_payload })
     }
 
-    /// Wraps the device.
+    /// Replaces the UDP socket's device by a wrapper around it.
     #[must_use]
     pub fn map<E: Device>(self, wrap: impl FnOnce(D) -> E) -> UdpSocket<E> {
         let Self { stack, device, port, now, max_payload } = self;
         UdpSocket { stack, device: wrap(device), port, now, max_payload }
     }
 
-    /// Returns the local port.
+    /// Returns the local port of the UDP socket.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns the stack, for its counters.
+    /// Returns the UDP socket's IP stack, for its counters.
     #[must_use]
     pub const fn stack(&self) -> &Stack {
         &self.stack
     }
 
-    /// Returns the stack, for its commands.
+    /// Returns the UDP socket's IP stack, for its commands.
     pub const fn stack_mut(&mut self) -> &mut Stack {
         &mut self.stack
     }
 
-    /// Returns the device.
+    /// Returns the UDP socket's device.
     #[must_use]
     pub const fn device(&self) -> &D {
         &self.device
     }
 
-    /// Returns the device, to arm and disarm its notifications.
+    /// Returns the UDP socket's device, to arm and disarm its notifications.
     pub const fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// Sets the time of all calls that follow.
+    /// Sets the UDP socket's time for all calls that follow.
     #[inline]
     pub const fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Returns the time at which to call [`UdpSocket::tick`] next.
+    /// Returns the time at which the UDP socket's next timer expires, when to call
+    /// [`UdpSocket::tick`].
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.stack.deadline()
     }
 
-    /// Sets the time, handles expired timers and sends the packets that result.
+    /// Sets the UDP socket's time, handles expired timers and sends the packets that result.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         if self.stack.deadline().is_some_and(|due| due <= now) {
@@ -103,7 +105,7 @@ impl<D: Device> UdpSocket<D> {
         self.stack.output(now, &mut self.device);
     }
 
-    /// Takes the next event of the stack.
+    /// Takes the next event of the UDP socket's IP stack.
     pub fn event(&mut self) -> Option<StackEvent> {
         self.stack.event()
     }

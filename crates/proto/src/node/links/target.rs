@@ -1,4 +1,5 @@
-//! The server that links are bound to: its locators, the one in use, and why the others failed.
+//! The server that links are bound to: its locators, the locator in use, and the causes why others
+//! failed.
 //!
 //! Always: a server with one locator has that one chosen. Of several locators none is chosen before
 //! a session by it has opened.
@@ -14,35 +15,35 @@ use crate::node::machine::Link;
 use crate::node::race::Race;
 use crate::rpc::CloseReason;
 
-/// One of a server's locators.
+/// A candidate: one of a server's locators.
 #[derive(Debug)]
 struct Candidate<E> {
     locator: String,
-    /// The cause of the last failed attempt, or of the end of the last session by it. The text
-    /// begins with the locator.
+    /// The cause of the candidate's last failed attempt, or of the end of its last session. The
+    /// text begins with the locator.
     why: Option<String>,
-    /// The host's error, if the last attempt could not begin.
+    /// The host's error, if the candidate's last attempt could not begin.
     error: Option<E>,
-    /// Something answers there that is not the server: the next race tries this locator last.
+    /// Another program than the server answers at this locator: the next race tries it last.
     doubtful: bool,
 }
 
 /// A server, and how far the search for a locator that reaches it has come.
 #[derive(Debug)]
 pub(crate) struct Target<E> {
-    /// The list of locators by which links are bound to it.
+    /// The list of locators by which links are bound to the server.
     pub(super) text: String,
     candidates: Vec<Candidate<E>>,
-    /// The locator in use, and its transport once a session by it was open.
+    /// The server's locator in use, and its transport once a session by it was open.
     chosen: Option<usize>,
     pub(super) transport: Option<usize>,
-    /// The race that chooses the locator, and the lane that gets the session.
+    /// The race that chooses the server's locator, and the lane that gets the session.
     pub(crate) race: Option<(Race<Opened>, Link)>,
-    /// Lanes that are bound to it.
+    /// The number of lanes that are bound to the server.
     pub(super) lanes: u32,
 }
 
-/// Explains the end of a session in an error message.
+/// Returns the words by which an error message explains the end of a session.
 fn words(reason: CloseReason) -> &'static str {
     match reason {
         CloseReason::Local => "closed",
@@ -69,42 +70,43 @@ impl<E: Display> Target<E> {
         }
     }
 
-    /// The locator in use.
+    /// The index of the server's locator in use.
     pub(crate) const fn chosen(&self) -> Option<usize> {
         self.chosen
     }
 
-    /// The locator of a candidate.
+    /// The text of the server's locator with the index `candidate`.
     pub(crate) fn locator(&self, candidate: usize) -> &str {
         &self.candidates[candidate].locator
     }
 
-    /// Uses this candidate from now on: it has a session at `transport`.
+    /// Uses the server's locator `candidate` from now on: it has a session at `transport`.
     pub(crate) fn choose(&mut self, candidate: usize, transport: usize) {
         (self.chosen, self.transport) = (Some(candidate), Some(transport));
         self.began(candidate);
     }
 
-    /// An attempt by a candidate begins.
+    /// Records that an attempt by the locator `candidate` begins.
     pub(crate) fn began(&mut self, candidate: usize) {
         let candidate = &mut self.candidates[candidate];
         (candidate.why, candidate.error) = (None, None);
     }
 
-    /// An attempt by a candidate could not begin.
+    /// Records that an attempt by the locator `candidate` could not begin.
     pub(crate) fn failed(&mut self, candidate: usize, error: E) {
         self.blame(candidate, &error.to_string());
         self.candidates[candidate].error = Some(error);
     }
 
-    /// A session by `candidate` ended, or could not be opened.
+    /// Records that a session by the locator `candidate` ended, or could not be opened.
     pub(super) fn ended(&mut self, candidate: usize, reason: CloseReason, cause: Option<String>) {
         self.candidates[candidate].doubtful =
             matches!(reason, CloseReason::Version | CloseReason::Unreachable);
         self.blame(candidate, cause.as_deref().unwrap_or_else(|| words(reason)));
     }
 
-    /// A candidate failed. If it was in use and there are others, none is in use any more.
+    /// Records why a session or an attempt by the locator `candidate` failed. If the locator was in
+    /// use and the server has others, none is in use any more.
     fn blame(&mut self, candidate: usize, why: &str) {
         let failed = &mut self.candidates[candidate];
         let named = why.starts_with(&failed.locator);
@@ -115,7 +117,7 @@ impl<E: Display> Target<E> {
         }
     }
 
-    /// A race of all candidates in the order of the list, the doubtful ones last.
+    /// Makes a race of all the server's locators in the order of the list, the doubtful ones last.
     pub(crate) fn race(&self, now: Instant) -> Race<Opened> {
         let doubtful = |wanted: bool| {
             let all = self.candidates.iter().enumerate();
@@ -139,7 +141,7 @@ impl<E: Display> Target<E> {
         texts.collect::<Vec<_>>().join("; ")
     }
 
-    /// Takes the host's error of the first candidate that has one.
+    /// Takes the host's error of the server's first locator that has one.
     pub(crate) fn take_error(&mut self) -> Option<E> {
         self.candidates.iter_mut().find_map(|candidate| candidate.error.take())
     }

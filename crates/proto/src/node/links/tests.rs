@@ -1,4 +1,4 @@
-//! The link table alone, with sessions that the tests name.
+//! Tests of a node's link table alone, with sessions that the tests name.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -99,7 +99,8 @@ fn a_server_whose_session_ends_is_tried_from_the_best_locator_again() {
     assert_eq!(next(&mut links, CloseReason::PeerGone), Some(0));
 }
 
-/// A table with link 1 of four lanes, and the sessions of its lanes `open`, at places 10 and on.
+/// Builds a link table with link 1 of four lanes. Its lanes `open` have sessions, at places 10 and
+/// on.
 fn with_lanes(open: &[u32]) -> Links<&'static str> {
     let mut links = table(4);
     let target = links.learn("a", list("a"));
@@ -112,7 +113,7 @@ fn with_lanes(open: &[u32]) -> Links<&'static str> {
     links
 }
 
-/// The lane for a call while the lanes `idle` have an idle channel.
+/// The lane that the link table chooses for a call while the lanes `idle` have an idle channel.
 fn lane(links: &mut Links<&'static str>, idle: &[u32]) -> u32 {
     let lane = links.lane(Link(1), |(_, session)| idle.contains(&(session.place() - 10)));
     lane.0 - 4

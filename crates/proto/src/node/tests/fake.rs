@@ -1,4 +1,4 @@
-//! A machine that does what the test says, and a host whose transports the test plays.
+//! A machine and a host with transports that all do what the test says.
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -17,7 +17,7 @@ use crate::rpc::{
 
 pub(super) type TestNode = Node<Script, Fake>;
 
-/// A node with `lanes` for each link, whose host has two transports.
+/// Makes a test's node with `lanes` lanes for each link, whose host has two transports.
 pub(super) fn node(lanes: u16) -> TestNode {
     Node::new(Script::default(), Fake::default(), lanes)
 }
@@ -26,21 +26,22 @@ pub(super) fn at(us: u64) -> Instant {
     Instant::from_ns(1_000 * us)
 }
 
-/// The end of a call: its tag, and the first byte of the reply.
+/// The end of a call: its tag, and the first byte of the reply or the error.
 pub(super) type Ended = (u64, Result<u8, RpcError>);
 
 #[derive(Debug, Default)]
 pub(super) struct Script {
-    /// The actions that the machine wants next.
+    /// The actions that the test's machine asks of its node next.
     pub(super) wants: VecDeque<Output>,
     pub(super) ended: Vec<Ended>,
     pub(super) sent: Vec<(u64, u32, RpcId)>,
     pub(super) unreachable: Vec<(Link, Box<str>)>,
     pub(super) requests: Vec<(Caller, u8)>,
-    /// The requests that were announced, and how many of them at the prefetches.
+    /// The first bytes of the requests that the node announced by `expect`, and the number of them
+    /// at the calls of `prefetch`.
     pub(super) expected: Vec<u8>,
     pub(super) prefetched: usize,
-    /// The reply to each request; none for later ones.
+    /// The byte that the test's machine replies to each request; if none, it replies later.
     pub(super) reply: Option<u8>,
     pub(super) persisted: Vec<u64>,
     pub(super) refused: Vec<String>,
@@ -48,7 +49,7 @@ pub(super) struct Script {
     pub(super) released: Vec<Slice>,
     pub(super) deadline: Option<Instant>,
     pub(super) ticks: Vec<Instant>,
-    /// Pieces of background work left.
+    /// The number of pieces of background work that the test's machine has left.
     pub(super) background: u32,
 }
 
@@ -138,23 +139,23 @@ impl Machine for Script {
     }
 }
 
-/// A session of a [`Wire`].
+/// A session of a test's transport.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: SessionId,
     pub(super) is_open: bool,
     pub(super) ended: bool,
-    /// Requests without an answer.
+    /// The requests of the session without an answer: their numbers and tags.
     pub(super) calls: Vec<(RpcId, u64)>,
 }
 
-/// A transport that the test plays.
+/// A transport of a node that the test controls.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     pub(super) sessions: Vec<Session>,
-    /// The events that [`Transport::event`] returns next.
+    /// The events that [`Transport::event`] of the test's transport returns next.
     pub(super) events: VecDeque<Event<'static>>,
-    /// Channels of a session, and the requests that may wait beyond them.
+    /// The number of channels of a session, and of requests that may wait beyond them.
     pub(super) channels: usize,
     pub(super) queue: usize,
     pub(super) inputs: usize,
@@ -163,7 +164,7 @@ pub(super) struct Wire {
     pub(super) cancelled: Vec<RpcId>,
     pub(super) deadline: Option<Instant>,
     pub(super) slices: Vec<Slice>,
-    /// Outputs that have something to send.
+    /// The number of further calls of `output` at which the test's transport has something to send.
     pub(super) more: u32,
     pub(super) outputs: usize,
     rpcs: u64,
@@ -174,14 +175,14 @@ impl Wire {
         &mut self.sessions[place]
     }
 
-    /// The session at `place` answers its oldest request.
+    /// Has the session at `place` answer its oldest request.
     pub(super) fn answer(&mut self, place: usize) {
         let (rpc, tag) = self.sessions[place].calls.remove(0);
         let payload = Payload::Owned(alloc::vec![tag as u8]);
         self.events.push_back(Event::Response { rpc, tag, payload });
     }
 
-    /// The session at `place` ends; its requests fail.
+    /// Ends the session at `place`; its requests fail.
     pub(super) fn end(&mut self, place: usize, reason: CloseReason) {
         let session = &mut self.sessions[place];
         session.ended = true;
@@ -191,7 +192,7 @@ impl Wire {
         self.events.push_back(Event::Closed { session: session.id, reason });
     }
 
-    /// The places of the sessions that have not ended.
+    /// The places of the transport's sessions that have not ended.
     pub(super) fn living(&self) -> Vec<u32> {
         self.sessions.iter().filter(|s| !s.ended).map(|s| s.id.place()).collect()
     }
@@ -302,13 +303,14 @@ impl Transport for Wire {
     fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
 }
 
-/// Two transports, and a disk of which the test says what it wrote. A locator is `TRANSPORT.NAME`;
-/// what is in `down` cannot be reached, all other sessions open when the test says so.
+/// A host with two transports, and a disk of which the test says what it wrote. A locator is
+/// `TRANSPORT.NAME`. Locators in `down` cannot be reached; all other sessions open when the test
+/// says so.
 #[derive(Debug)]
 pub(super) struct Fake {
     pub(super) wires: [Wire; 2],
     pub(super) down: Vec<&'static str>,
-    /// The second transport is not polled.
+    /// True if the node does not poll the second transport.
     pub(super) asleep: bool,
     pub(super) writes: Vec<u64>,
     pub(super) written: VecDeque<Written>,
