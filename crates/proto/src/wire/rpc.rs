@@ -7,9 +7,8 @@
 //! 20 u16 ts_us    22 u16 ts_echo_us             24 u64 token
 //! ```
 //!
-//! Always: what [`parse`] accepts can be used without a further length check, and what
-//! [`Packet::head`] writes is parsed back to the same packet. Not here: the effect of a packet on a
-//! session.
+//! Always: what [`parse`] accepts needs no further length check, and it parses what
+//! [`Packet::head`] writes back to the same packet. Not here: the effect of a packet on a session.
 
 #[cfg(test)]
 mod tests;
@@ -35,15 +34,13 @@ pub const SEQ_MAX: u32 = (1 << SEQ_BITS) - 1;
 /// The number of packets that the bitmap of one [`Kind::Nack`] covers.
 pub const NACK_PACKETS: u32 = 256;
 
-/// The RPC packet's flag for its direction: it travels to the client of the session, otherwise to
-/// the server.
+/// The flag of an RPC packet that travels to the client of the session, not to the server.
 pub const TO_CLIENT: u8 = 0x01;
 /// The RPC packet's flag that says that its field `ts_echo_us` is valid.
 pub const ECHO: u8 = 0x02;
 /// The RPC packet's flag of a retransmission.
 pub const RESENT: u8 = 0x04;
-/// The RPC packet's flag for a deadline: the first extension word is the time that the request has
-/// left, in microseconds.
+/// The flag of an RPC packet whose first extension word is the request's time left, in µs.
 pub const TTL: u8 = 0x08;
 /// The RPC packet's flag in a [`Kind::Busy`] for a request that is being executed. Without it the
 /// request was refused and will never be executed.
@@ -58,34 +55,29 @@ pub const ASK: u8 = 0x20;
 pub enum Kind {
     /// DATA: bytes of a request or reply.
     Data = 1,
-    /// GRANT: the peer may send the message up to `offset`. All bytes before `msg_len` have
-    /// arrived.
+    /// GRANT: the peer may send up to `offset`. All bytes before `msg_len` have arrived.
     Grant = 2,
     /// NACK: packets of a message are missing. `offset` is the first missing byte, and the peer may
     /// send up to `msg_len`. The body is 256 bits, one for each packet from `offset` on; it is set
     /// if the packet is missing.
     Nack = 3,
-    /// PROBE: the client asks for the state of a request, of which it has sent `offset` bytes so
-    /// far. Body: [`ProbeBody`].
+    /// PROBE: the client, which has sent `offset` bytes of a request, asks for its state.
     Probe = 4,
-    /// BUSY: with the flag [`EXECUTING`] the client has to wait for the reply. Without the flag the
-    /// server refused the request, and the client tries again in `offset` microseconds under
-    /// another number.
+    /// BUSY: with the flag [`EXECUTING`] the request is being executed. Without it the server
+    /// refused the request; the client retries in `offset` microseconds under another number.
     Busy = 5,
     /// UNKNOWN: the server never received this request, and the client has to send it again.
     Unknown = 6,
     /// GONE: the request was executed or dropped, and the server no longer retains the reply.
     Gone = 7,
-    /// DONE: the client has received these replies. The body repeats a [`DoneEntry`] and the
-    /// numbers of its requests.
+    /// DONE: the client has received these replies. Body: entries of [`DoneEntry`] and numbers.
     Done = 8,
     /// NEED_ACK: the server asks whether the client received this reply.
     NeedAck = 9,
     /// OPEN: the client asks for a session. `seq` counts the client's OPENs, `offset` is the
     /// client's session and `token` is the client's nonce. Body: [`OpenBody`].
     Open = 10,
-    /// COOKIE: the server wants the OPEN again with this cookie. `token` is the client's nonce.
-    /// Body: [`CookieBody`].
+    /// COOKIE: the server wants the OPEN with this [`CookieBody`]. `token` is the client's nonce.
     Cookie = 11,
     /// ACCEPT: the server opens the session. `token` is the client's nonce. Body: [`AcceptBody`].
     Accept = 12,
@@ -146,15 +138,13 @@ pub enum ResetReason {
 /// The reason why bytes are no RPC packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bad {
-    /// The RPC packet is shorter than its header, its extensions, its body's fixed part or its
-    /// checksum.
+    /// The RPC packet is shorter than its header, extensions, body's fixed part or checksum.
     Short,
     /// The CRC32C of the RPC packet is wrong.
     Checksum,
     /// The RPC packet is of another version, and neither an OPEN nor a RESET.
     Version,
-    /// The RPC packet has an unknown type, or a channel, sequence number, length or offset that is
-    /// out of range.
+    /// The RPC packet has an unknown type, or a field that is out of range.
     Field,
 }
 
@@ -165,21 +155,17 @@ pub struct Packet {
     pub version: u8,
     /// The type of the RPC packet.
     pub kind: Kind,
-    /// The flags of the RPC packet: the bits [`TO_CLIENT`], [`ECHO`], [`RESENT`], [`TTL`],
-    /// [`EXECUTING`] and [`ASK`].
+    /// The flags of the RPC packet, such as [`TO_CLIENT`] and [`TTL`].
     pub flags: u8,
     /// The channel of the RPC packet, below 8.
     pub channel: u8,
-    /// The receiver's name for the RPC session: slab index (24 bits) and generation (8 bits on
-    /// top).
+    /// The receiver's name for the RPC session: slab index (24 bits) below generation (8 bits).
     pub session: u32,
     /// The number of the RPC's request on its channel, at most [`SEQ_MAX`].
     pub seq: u32,
-    /// The length in bytes of the whole message in a DATA packet. [`Kind`] gives the meaning in
-    /// other RPC packets.
+    /// In DATA the length in bytes of the whole message; else as [`Kind`] says.
     pub msg_len: u32,
-    /// The offset in the message of the payload's first byte in a DATA packet. [`Kind`] gives the
-    /// meaning in other RPC packets.
+    /// In DATA the offset of the payload in the message, in bytes; else as [`Kind`] says.
     pub offset: u32,
     /// The time at which the RPC packet was sent, in microseconds of the sender's clock.
     pub ts_us: u16,
@@ -258,8 +244,7 @@ impl Packet {
 /// The first byte of an RPC packet of [`Kind::Data`].
 const DATA: u8 = VERSION << 5 | Kind::Data as u8;
 
-/// An RPC packet that arrived: the words of its header, and its body. [`Packet`] has the same
-/// fields as values.
+/// An RPC packet that arrived: its header as words, and its body.
 #[derive(Clone, Copy, Debug)]
 pub struct RxPacket<'b> {
     words: [u64; 4],
@@ -354,16 +339,15 @@ impl<'b> RxPacket<'b> {
         (self.words[1] >> 32) as u32
     }
 
-    /// The length in bytes of the whole message in a DATA packet. [`Kind`] gives the meaning in
-    /// other RPC packets.
+    /// The length in bytes of the whole message in a DATA packet; else as [`Kind`] says.
     #[inline(always)]
     #[must_use]
     pub const fn msg_len(&self) -> u32 {
         self.words[1] as u32
     }
 
-    /// The RPC packet's time stamps: the sender's clock in microseconds and, if the packet has one,
-    /// the echo of the receiver's.
+    /// The times of the RPC packet: the sender's clock in µs, and the echo of the receiver's, if
+    /// any.
     #[inline(always)]
     #[must_use]
     pub const fn timestamps(&self) -> (u16, Option<u16>) {
@@ -426,8 +410,7 @@ impl<'b> RxPacket<'b> {
         }
     }
 
-    /// True if the payload of an RPC packet lies within the message. Only an empty message may have
-    /// an empty packet.
+    /// True if the payload lies within its message. Only an empty message has an empty packet.
     #[inline(always)]
     const fn data_fits(&self) -> bool {
         let (msg_len, offset) = (self.msg_len() as u64, self.words[2] >> 32);
@@ -484,8 +467,7 @@ pub const fn crc_start(len: usize) -> u32 {
 }
 
 /// The direction of a datagram (true: to the client) and the RPC session that it seems to name,
-/// before any check. The caller may only use them to load memory that [`parse`] or its caller will
-/// need.
+/// before any check. The caller may only use them to load memory in advance.
 #[must_use]
 #[inline]
 pub fn peek(datagram: &[u8]) -> Option<(bool, u32)> {
@@ -541,8 +523,7 @@ pub struct OpenBody {
     pub epoch: U32,
     /// The cookie that the server sent in its COOKIE, or 0 in an OPEN before that.
     pub cookie: U64,
-    /// The client's incarnation: a random number drawn each time the client starts. The field `seq`
-    /// counts its OPENs to this server.
+    /// The client's incarnation: a random number drawn each time the client starts.
     pub incarnation: U64,
 }
 
@@ -586,8 +567,7 @@ pub struct AcceptBody {
 )]
 #[repr(C)]
 pub struct ProbeBody {
-    /// The client's name for the RPC session, so that a server which does not know the session can
-    /// answer.
+    /// The client's name for the RPC session, for an answer of a server that does not know it.
     pub client: U32,
     /// The number of bytes of the reply that the client has received without a gap.
     pub received: U32,
