@@ -1,24 +1,25 @@
-//! Asynchronous events: errors and limits of objects.
+//! Asynchronous events of verbs objects: their errors and limits.
 
 use sprat_proto::rdma::{Cq, Event, Qp, Srq};
 use sprat_proto::wire::rdmap::Cause;
 
-/// An event that no completion and no state of a connection tells.
+/// An event of a verbs object that neither a completion nor the state of a connection reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion found no room: the queue and the queue pairs that use it are in error.
+    /// A completion found no room in its completion queue: the queue and the queue pairs that use
+    /// it are in error.
     Overflow(Cq),
-    /// An error ended a connection.
+    /// An error ended a queue pair's connection.
     Failed {
-        /// The queue pair.
+        /// The queue pair whose connection failed.
         pair: Qp,
-        /// The error, as a Terminate says it.
+        /// The error of the connection, as a Terminate encodes it.
         cause: Cause,
-        /// We found it; else the peer told us.
+        /// True if this end found the error; false if the peer reported it.
         ours: bool,
     },
-    /// A shared receive queue fell below its limit.
+    /// A shared receive queue has fewer receives than its limit.
     Limit(Srq),
     /// A queue pair in error takes nothing more from its shared receive queue.
     LastWorkRequest(Qp),

@@ -1,4 +1,4 @@
-//! Ids and event channels of rdma_cm: events of connections, in order.
+//! Ids and event channels of rdma_cm, which report the events of connections in order.
 //!
 //! ```text
 //!   ConnectionChannel ◄── events ── ConnectionId ── listens, or has one queue pair's connection
@@ -25,16 +25,16 @@ use crate::engine::{
     self, AcceptPolicy, CmId, ConnectLimits, ConnectionState, SocketOptions, bound,
 };
 
-/// The end of a connection waits this long for the program to take the completions before it. One
-/// turn is enough for a program that takes events and completions in turns.
+/// The time for which the end of a connection waits until the program takes the completions before
+/// it. One turn is enough for a program that takes events and completions in turns.
 const LAST_WORDS_NS: u64 = 10_000_000;
 
-/// An address of this machine that is taken, to listen there or to connect from there.
+/// An address of this machine that a socket is bound to, to listen there or to connect from there.
 #[derive(Debug)]
 pub struct BoundAddress {
     socket: OwnedFd,
     local: SocketAddr,
-    /// Peers of other machines are not allowed.
+    /// True if peers of other machines are not allowed at this address.
     local_only: bool,
 }
 
@@ -48,38 +48,39 @@ impl BoundAddress {
         Ok(Self { socket, local, local_only: !handle.insecure_network })
     }
 
-    /// The address, with the port filled in if it is known.
+    /// The bound address, with the port filled in if it is known.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Peers of other machines are not served there.
+    /// True if peers of other machines are not served at this address.
     #[must_use]
     pub fn is_local_only(&self) -> bool {
         self.local_only
     }
 }
 
-/// An event of an id.
+/// An event of an rdma_cm id.
 #[derive(Debug)]
 pub enum CmEvent {
-    /// The state of its connection has changed.
+    /// The state of the id's connection has changed.
     Connection(Connection),
-    /// A connection request has arrived at its listener.
+    /// A connection request has arrived at the id's listener.
     Request(ConnectRequest),
-    /// Words that the program posted by [`ConnectionId::post`].
+    /// An event that the program posted by [`ConnectionId::post`].
     Own([u64; 2]),
 }
 
-/// Tells what happens to ids. Its descriptor is readable exactly while there is something to be
-/// read.
+/// An event channel of rdma_cm, which reports the events of its ids. Its descriptor is readable
+/// exactly while an event waits to be read.
 #[derive(Debug)]
 pub struct ConnectionChannel {
     handle: Arc<Handle>,
     number: CmId,
     fd: Arc<OwnedFd>,
-    /// Until when the end of a connection, which is next, is not told.
+    /// The time until which the channel does not report the end of a connection, which is its next
+    /// event.
     end_held: Mutex<Option<Instant>>,
 }
 
@@ -100,7 +101,8 @@ impl ConnectionChannel {
         Ok(Self { handle, number, fd, end_held: Mutex::new(None) })
     }
 
-    /// Takes the next event with the key of its id; waits as a read of the descriptor would.
+    /// Takes the channel's next event with the key of its id; waits as a read of the descriptor
+    /// would.
     ///
     /// While a successful completion of a queue pair waits to be taken, the end of its connection
     /// is held back, for [`LAST_WORDS_NS`] from the first read. A card reports the end so much
@@ -147,8 +149,8 @@ impl AsFd for ConnectionChannel {
     }
 }
 
-/// A listener, or a connection, or neither yet. Dropping it ends the listener or connection and
-/// drops its waiting events.
+/// An id of rdma_cm: a listener, or a connection, or neither yet. Dropping it ends the listener or
+/// connection and drops its waiting events.
 #[derive(Debug)]
 pub struct ConnectionId {
     handle: Arc<Handle>,
@@ -162,7 +164,7 @@ impl Drop for ConnectionId {
 }
 
 impl ConnectionId {
-    /// Makes an id whose events come with `key` through `channel`.
+    /// Creates an id of rdma_cm whose events arrive with `key` through `channel`.
     #[must_use]
     pub fn new(channel: &ConnectionChannel, key: u64) -> Self {
         let handle = Arc::clone(&channel.handle);
@@ -170,29 +172,30 @@ impl ConnectionId {
         Self { handle, number }
     }
 
-    /// Ends the id as dropping it would; returns how many of its events were taken. Nothing can be
-    /// done with the id afterwards.
+    /// Ends the id as dropping it would; returns how many of its events the program has taken. The
+    /// program can do nothing with the id afterwards.
     pub fn end(&self) -> u64 {
         self.handle.shared.act(|core, now| core.destroy_cm_id(now, self.number))
     }
 
-    /// Moves the id and its waiting events to `channel`; returns how many of its events were taken.
+    /// Moves the id and its waiting events to `channel`; returns how many of its events the program
+    /// has taken.
     pub fn migrate(&self, channel: &ConnectionChannel) -> u64 {
         self.handle.shared.change(|core| core.events().cm.migrate(self.number, channel.number))
     }
 
-    /// Posts an event of the program's own behind the others.
+    /// Posts an event of the program behind the id's other events.
     pub fn post(&self, words: [u64; 2]) {
         self.handle
             .shared
             .change(|core| core.events().cm.put(self.number, engine::CmEvent::Own(words)));
     }
 
-    /// Listens; at most `backlog` requests wait to be read, others are refused. Returns the
-    /// address, with the port.
+    /// Listens at a bound address. At most `backlog` requests wait to be read, and further ones are
+    /// refused. Returns the address with the port.
     ///
     /// # Errors
-    /// Another has come to listen there.
+    /// Another socket already listens at the address.
     pub fn listen(&self, at: BoundAddress, backlog: usize) -> io::Result<SocketAddr> {
         self.handle.start()?;
         let audience =
@@ -241,8 +244,8 @@ impl ConnectionId {
         })
     }
 
-    /// Accepts with `pair`, as [`ConnectRequest::accept`]; an event tells when the peer is
-    /// connected.
+    /// Accepts a connection request with the queue pair `pair`, as [`ConnectRequest::accept`]; an
+    /// event reports when the peer is connected.
     ///
     /// # Errors
     /// `InvalidInput` if there is no such pair, it is not idle, or the private data is too long;
@@ -274,14 +277,14 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// The queue pair whose connection it has, or tries to have.
+    /// The queue pair whose connection the id has, or tries to open.
     #[must_use]
     pub fn pair(&self) -> Option<Qp> {
         self.handle.shared.with(|core| core.events().cm.pair(self.number))
     }
 
-    /// Ends the connection after all posted requests were sent, or gives it up if it is being made;
-    /// an event tells when. False if there is none.
+    /// Ends the id's connection after all posted requests were sent, or gives up the attempt to
+    /// open it; an event reports the end. Returns false if the id has no connection.
     pub fn disconnect(&self) -> bool {
         self.handle.shared.act(|core, now| {
             let pair = core.events().cm.pair(self.number);

@@ -1,4 +1,4 @@
-//! The device: the engine, its sockets, and the thread that drives it, if there is one.
+//! The RDMA device: the engine, its sockets, and the thread that drives it, if there is one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,37 +19,38 @@ use crate::engine::{
     Copies, Counters, Failure, Patience, Settings, Shared, SocketOptions, Threading,
 };
 
-/// Options of a device.
+/// Options of an RDMA device.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The thread that makes progress.
+    /// The thread that makes progress for the device.
     pub threading: Threading,
-    /// The path of payload into regions.
+    /// The path of received payload into memory regions.
     pub copies: Copies,
-    /// Protect every FPDU by a CRC32C. Without it only TCP's own checksum is left, which is weak; a
-    /// peer that wants it gets it in any case.
+    /// True to protect every FPDU by a CRC32C. Without it only TCP's own checksum is left, which is
+    /// weak. A peer that requests the CRC gets it in any case.
     pub crc: bool,
-    /// Ask the peer for markers. They are of use to receivers that take bytes out of order, which
-    /// this one does not.
+    /// True to request markers from the peer. They are of use to receivers that take bytes out of
+    /// order, which this one does not.
     pub markers: bool,
-    /// The MPA revision spoken first: 1 or 2.
+    /// The MPA revision that the device tries first: 1 or 2.
     pub revision: u8,
-    /// Allow peers that are not on loopback. Nothing is encrypted.
+    /// True to allow peers that are not on loopback. Nothing is encrypted.
     pub insecure_network: bool,
-    /// The time that the peer's engine has to start up.
+    /// The time that the peer's engine has to start a connection.
     pub start_timeout: Duration,
-    /// The time that the peer's program has to answer a request.
+    /// The time that the peer's program has to answer a connection request.
     pub reply_timeout: Duration,
-    /// The most connections at a time, and queue pairs for them. Beyond it none is accepted.
+    /// The most connections at a time, and the most queue pairs for them. The device accepts no
+    /// connection beyond it.
     pub connections: usize,
-    /// Logs that an error ended a connection: called once for each by the thread that finds it,
-    /// before any program can know. The device is locked meanwhile, so the function must not use
-    /// it.
+    /// A function that logs that an error ended a connection. The thread that finds the error calls
+    /// it once, before any program can know of the error. The device is locked meanwhile, so the
+    /// function must not use it.
     pub on_failure: Option<fn(&Failure)>,
 }
 
 impl Options {
-    /// The engine's options.
+    /// Converts the device's options to those of its engine.
     fn config(&self) -> RnicOptions {
         let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
         RnicOptions {
@@ -65,7 +66,7 @@ impl Options {
         }
     }
 
-    /// The limits of a device with these options.
+    /// The limits of an RDMA device with these options.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.config().limits()
@@ -97,10 +98,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens a device of its own.
+    /// Opens an RDMA device of the program's own.
     ///
     /// # Errors
-    /// No descriptors, threads or random numbers left.
+    /// No descriptors, threads or random numbers are left.
     pub fn open(options: Options) -> io::Result<Self> {
         let settings = Settings {
             config: options.config(),
@@ -118,67 +119,67 @@ impl Device {
         Ok(Self { handle: Arc::new(handle) })
     }
 
-    /// A protection domain: regions and queue pairs work with each other only within one.
+    /// Allocates a protection domain. Regions and queue pairs work with each other only within one.
     ///
     /// # Errors
-    /// There are too many.
+    /// The device has too many protection domains.
     pub fn protection_domain(&self) -> Result<ProtectionDomain, PostError> {
         ProtectionDomain::new(Arc::clone(&self.handle))
     }
 
-    /// A completion queue with room for `depth` completions that wait. A completion that finds no
-    /// room is an error of the queue and of all its queue pairs.
+    /// Creates a completion queue with room for `depth` completions that wait. A completion that
+    /// finds no room is an error of the queue and of all its queue pairs.
     ///
     /// # Errors
-    /// There are too many, or the depth is 0 or too large.
+    /// The device has too many completion queues, or the depth is 0 or too large.
     pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, PostError> {
         CompletionQueue::new(Arc::clone(&self.handle), depth, None)
     }
 
-    /// A channel that tells which of several completion queues have something.
+    /// Creates a channel that reports which of several completion queues have completions.
     ///
     /// # Errors
-    /// No descriptor left.
+    /// No descriptor is left.
     pub fn completion_channel(&self) -> io::Result<CompletionChannel> {
         CompletionChannel::new(Arc::clone(&self.handle))
     }
 
-    /// A channel for asynchronous events of objects. `fd`, an eventfd that counts down by one, is
-    /// readable while an event waits.
+    /// Creates a channel for asynchronous events of verbs objects. `fd`, an eventfd that counts
+    /// down by one, is readable while an event waits.
     #[must_use]
     pub fn async_event_channel(&self, fd: Arc<OwnedFd>) -> AsyncEventChannel {
         AsyncEventChannel::new(Arc::clone(&self.handle), fd)
     }
 
-    /// Listens at `addr`; port 0 takes any that is free.
+    /// Listens for RDMA connections at `addr`; port 0 takes any free port.
     ///
     /// # Errors
-    /// The address is in use, not ours, or not allowed.
+    /// The address is in use, not one of this machine, or not allowed.
     pub fn listen(&self, addr: SocketAddr) -> io::Result<Listener> {
         self.handle.allow(addr)?;
         self.handle.start()?;
         Listener::new(Arc::clone(&self.handle), addr)
     }
 
-    /// A channel for events of connections, in order: for programs that wait for many of them at
-    /// once.
+    /// Creates a channel for the events of connections, in order. It is for programs that wait for
+    /// many connections at once.
     ///
     /// # Errors
-    /// No descriptor left.
+    /// No descriptor is left.
     pub fn connection_channel(&self) -> io::Result<ConnectionChannel> {
         ConnectionChannel::new(Arc::clone(&self.handle))
     }
 
-    /// Takes an address, to listen there or to connect from there. Where other machines are not
-    /// allowed, peers of this machine alone are served there.
+    /// Binds a socket to an address, to listen there or to connect from there. Where other machines
+    /// are not allowed, only peers of this machine are served there.
     ///
     /// # Errors
-    /// The address is in use, or not ours.
+    /// The address is in use, or not one of this machine.
     pub fn bind(&self, addr: SocketAddr, options: SocketOptions) -> io::Result<BoundAddress> {
         BoundAddress::new(&self.handle, addr, options)
     }
 
-    /// Checks that peers at `addr` may be connected with.
+    /// Checks that the device may connect to peers at `addr`.
     ///
     /// # Errors
     /// `PermissionDenied`: it is an address of another machine, and that was not allowed.
@@ -186,7 +187,7 @@ impl Device {
         self.handle.allow_peer(addr)
     }
 
-    /// Takes the oldest asynchronous event of objects without a channel.
+    /// Takes the oldest asynchronous event of those objects that have no channel.
     #[must_use]
     pub fn async_event(&self) -> Option<AsyncEvent> {
         self.handle.shared.poll(|core| {
@@ -199,8 +200,9 @@ impl Device {
         })
     }
 
-    /// Makes progress; true if there was anything to do. For programs that wait on [`Device::fd`]
-    /// themselves: polling and waiting make progress too, and so does a thread of the device.
+    /// Makes progress on the device's connections; returns true if there was anything to do. It is
+    /// for programs that wait on [`Device::fd`] themselves: polling and waiting make progress too,
+    /// and so does a thread of the device.
     pub fn progress(&self) -> bool {
         if self.handle.shared.threading != Threading::Caller {
             return false;
@@ -210,31 +212,31 @@ impl Device {
         self.handle.shared.epoch() != before
     }
 
-    /// Readable when [`Device::progress`] has something to do, timers aside.
+    /// The descriptor that is readable when [`Device::progress`] has something to do, timers aside.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.handle.shared.epoll().as_fd()
     }
 
-    /// Waits until `done`, at most for `limit`; true if it is. For programs that look for what a
-    /// peer writes into their memory: `done` is asked whenever something has happened, and may use
-    /// memory, but no other object of the device.
+    /// Waits until `done` returns true, at most for `limit`; returns true if it did. It is for
+    /// programs that read what a peer writes into their memory. The device calls `done` whenever
+    /// something has happened. `done` may use memory, but no other object of the device.
     pub fn wait(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         self.handle.shared.wait(limit, Patience::Spin, |_| done().then_some(())).is_some()
     }
 
-    /// Waits as [`Device::wait`], asleep from the beginning.
+    /// Waits as [`Device::wait`] does, but sleeps from the beginning.
     pub fn sleep(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         self.handle.shared.wait(limit, Patience::Sleep, |_| done().then_some(())).is_some()
     }
 
-    /// The present time, as [`Completion::at`](super::Completion::at) counts it.
+    /// The present time on the clock of [`Completion::at`](super::Completion::at).
     #[must_use]
     pub fn now(&self) -> Instant {
         self.handle.shared.now()
     }
 
-    /// The counters.
+    /// The counters of the device: connections, bytes, reads, sends, turns.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.handle.shared.with(|core| core.counters())

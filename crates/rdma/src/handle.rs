@@ -1,4 +1,4 @@
-//! The part of a device that each of its objects holds.
+//! The part of an RDMA device that each of its objects holds.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use sprat_sys::signals::without_signals;
 
 use crate::engine::{Shared, Threading};
 
-/// The part of a device that each of its objects holds.
+/// The part of an RDMA device that each of its objects holds.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) shared: Arc<Shared>,
@@ -29,7 +29,8 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// `PermissionDenied` if `addr` is not on loopback and that was not allowed.
+    /// Fails with `PermissionDenied` if `addr` is not on loopback and the options do not allow
+    /// other machines.
     pub(super) fn allow(&self, addr: SocketAddr) -> io::Result<()> {
         if addr.ip().to_canonical().is_loopback() || self.insecure_network {
             return Ok(());
@@ -43,8 +44,8 @@ impl Handle {
 }
 
 impl Handle {
-    /// `PermissionDenied` if a peer at `addr` is on another machine and that was not allowed. What
-    /// is sent to an address of this machine never leaves it.
+    /// Fails with `PermissionDenied` if a peer at `addr` is on another machine and the options do
+    /// not allow that. Packets to an address of this machine never leave it.
     pub(super) fn allow_peer(&self, addr: SocketAddr) -> io::Result<()> {
         let allowed = self.allow(addr);
         if allowed.is_err()
@@ -55,7 +56,7 @@ impl Handle {
         allowed
     }
 
-    /// Has the device's own thread run, if it is to have one: before anything listens or connects.
+    /// Starts the device's own thread, if the device has one, before it listens or connects.
     pub(super) fn start(&self) -> io::Result<()> {
         if self.shared.threading == Threading::Caller {
             return Ok(());

@@ -87,13 +87,13 @@ pub use pair::{ConnectError, Connected, Connection, PairOptions, QueuePair};
 pub use queue::{AsyncEventChannel, CompletionChannel, CompletionQueue, SharedReceiveQueue};
 pub use sprat_sys::memory::Foreign;
 
-/// The cause of a failed call.
+/// The error of a failed call on an RDMA device.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine refused.
+    /// The engine refused the call.
     #[error(transparent)]
     Refused(#[from] PostError),
-    /// The system refused.
+    /// The operating system refused the call.
     #[error(transparent)]
     System(#[from] io::Error),
 }
@@ -104,13 +104,14 @@ impl From<Errno> for Error {
     }
 }
 
-/// Bytes outside a region.
+/// The error of an access to bytes that are not all in a memory region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("these bytes are not all in the region")]
 pub struct OutOfBounds;
 
-/// Checks the end of an engine's object. Its owner alone ends it, when nothing uses it any more; an
-/// error means that the object stays for ever, and that peers go on to reach what it opened.
+/// Checks that the engine has ended an object. Only its owner ends it, when nothing uses it any
+/// more. An error means that the object stays forever, and that peers can still reach the memory
+/// that it opened.
 fn ended(result: Result<(), PostError>) {
     debug_assert!(
         result.is_ok() || std::thread::panicking(),

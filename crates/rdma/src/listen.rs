@@ -1,4 +1,4 @@
-//! Listening: requests for connections, and their answers.
+//! Listening for RDMA connections: requests, and their answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::handle::Handle;
 use super::pair::QueuePair;
 use crate::engine::{ConnectionState, Patience, PendingRequest};
 
-/// An address at which peers may ask for connections.
+/// A listener: an address at which peers may request RDMA connections.
 #[derive(Debug)]
 pub struct Listener {
     handle: Arc<Handle>,
@@ -34,13 +34,13 @@ impl Listener {
         Ok(Self { handle, number, local, empty_at: AtomicU64::new(0) })
     }
 
-    /// The address that it listens at.
+    /// The address at which the listener listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The next request; waits for one, at most for `limit`.
+    /// Takes the listener's next connection request; waits for one, at most for `limit`.
     #[must_use]
     pub fn next(&self, limit: Option<Duration>) -> Option<ConnectRequest> {
         let shared = &self.handle.shared;
@@ -48,7 +48,7 @@ impl Listener {
         Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
     }
 
-    /// The next request, if there is one.
+    /// Takes the listener's next connection request, if there is one.
     #[must_use]
     pub fn poll(&self) -> Option<ConnectRequest> {
         let asked =
@@ -56,8 +56,8 @@ impl Listener {
         Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
     }
 
-    /// The oldest start-up that failed here and was not returned before: the peer's address, and
-    /// why it failed. The newest 64 are kept.
+    /// Takes the oldest start-up that failed at this listener: the peer's address, and the reason.
+    /// The listener keeps the newest 64.
     #[must_use]
     pub fn failed(&self) -> Option<(SocketAddr, StartupError)> {
         self.handle.shared.with(|core| core.next_failed(self.number))
@@ -88,19 +88,19 @@ impl ConnectRequest {
         &self.asked.private_data
     }
 
-    /// Reads and atomics that it serves at once, if it says so.
+    /// The number of Reads and atomics that the peer serves at once, if its request states it.
     #[must_use]
     pub fn ird(&self) -> Option<u16> {
         self.asked.ird
     }
 
-    /// Reads and atomics that it asks at once, if it says so.
+    /// The number of Reads and atomics that the peer requests at once, if its request states it.
     #[must_use]
     pub fn ord(&self) -> Option<u16> {
         self.asked.ord
     }
 
-    /// The client's address.
+    /// The address of the client that requests the connection.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.asked.peer
@@ -112,12 +112,13 @@ impl ConnectRequest {
         self.asked.local
     }
 
-    /// Connects it with `pair`, which may be posted to at once; [`QueuePair::connected`] tells when
-    /// the peer is there. Receives for what it sends first should be posted before.
+    /// Accepts the connection request with the queue pair `pair`. The program may post to it at
+    /// once; [`QueuePair::connected`] reports when the peer is connected. Post receives for the
+    /// peer's first messages before this call.
     ///
     /// # Errors
     /// The pair is of another device or has a connection, the private data is too long, or the peer
-    /// has gone; then it is refused.
+    /// has gone. The request is rejected then.
     pub fn accept(mut self, pair: &QueuePair, options: AcceptOptions) -> Result<(), PostError> {
         if !Arc::ptr_eq(&self.handle, &pair.domain.handle) {
             return Err(PostError::Invalid);
@@ -132,7 +133,8 @@ impl ConnectRequest {
         Ok(())
     }
 
-    /// Refuses, with something for the peer's program (at most 508 bytes).
+    /// Rejects the connection request, with private data for the peer's program (at most 508
+    /// bytes).
     ///
     /// # Errors
     /// The private data is too long, or the peer has gone.

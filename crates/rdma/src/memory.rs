@@ -1,4 +1,4 @@
-//! Protection domains and what is registered in them.
+//! Protection domains and the memory that is registered in them.
 //!
 //! Always holds: a region's memory is mapped as long as anything of the engine may name it, and
 //! once a region is dropped nothing is placed in it or read from it, whatever the peer sends.
@@ -40,10 +40,10 @@ impl ProtectionDomain {
         Ok(Self { inner: Arc::new(Domain { handle, pd }) })
     }
 
-    /// `len` bytes of zeros, registered with these rights.
+    /// Allocates `len` bytes of zeros and registers them with these rights.
     ///
     /// # Errors
-    /// No memory; rights that exclude each other; too many regions.
+    /// There is no memory, the rights exclude each other, or there are too many regions.
     pub fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, Error> {
         let memory = Arc::new(Region::anonymous(len.max(1))?);
         let number = self.insert(&memory)?;
@@ -68,10 +68,11 @@ impl ProtectionDomain {
         }
     }
 
-    /// `len` bytes of zeros that no peer reaches: for fast registrations of parts of it.
+    /// Allocates `len` bytes of zeros that no peer reaches: for fast registrations of parts of
+    /// them.
     ///
     /// # Errors
-    /// No memory, or too many regions.
+    /// There is no memory, or there are too many regions.
     pub fn allocate(&self, len: usize) -> Result<MemoryRegion, Error> {
         let memory = Arc::new(Region::anonymous(len.max(1))?);
         let number = self.insert(&memory)?;
@@ -83,22 +84,22 @@ impl ProtectionDomain {
         self.inner.handle.shared.with(|core| core.regions().insert(memory)).ok_or(PostError::NoRoom)
     }
 
-    /// A window, which names nothing until it is bound ([`super::SendOp::Bind`]): for all queue
-    /// pairs of the domain, or for the one that binds it.
+    /// Allocates a memory window, which names nothing until it is bound ([`super::SendOp::Bind`]):
+    /// for all queue pairs of the domain, or for the one that binds it.
     ///
     /// # Errors
-    /// There are too many.
+    /// The device has too many regions and windows.
     pub fn window(&self, kind: WindowKind) -> Result<MemoryWindow, PostError> {
         let pd = self.inner.pd;
         let stag = self.inner.handle.shared.act(|core, _| core.rnic().alloc_window(pd, kind))?;
         Ok(MemoryWindow { domain: Arc::clone(&self.inner), stag })
     }
 
-    /// A tag that names nothing until it is registered by a work request
+    /// Allocates a steering tag that names nothing until a work request registers memory under it
     /// ([`super::SendOp::FastRegister`]).
     ///
     /// # Errors
-    /// There are too many.
+    /// The device has too many regions and windows.
     pub fn fast_region(&self) -> Result<FastRegion, PostError> {
         let pd = self.inner.pd;
         let stag = self.inner.handle.shared.act(|core, _| core.rnic().alloc_fast(pd))?;
@@ -106,11 +107,11 @@ impl ProtectionDomain {
     }
 }
 
-/// The address of a region's first byte: addresses are offsets, so that a peer learns nothing of
-/// this process's own.
+/// The address of a region's first byte. Addresses are offsets, so that a peer learns nothing of
+/// this process's own addresses.
 const BASE: u64 = 0;
 
-/// Registered memory.
+/// A region of registered memory.
 ///
 /// Dropping it takes effect at once, whatever is in flight: requests that name it fail, and peers
 /// that name it get an error for an unknown tag. Windows that are bound to it are unbound.
@@ -141,7 +142,7 @@ impl MemoryRegion {
         self.len
     }
 
-    /// True if it has no bytes.
+    /// True if the region has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -159,8 +160,8 @@ impl MemoryRegion {
         self.number
     }
 
-    /// These bytes as an element of a work request. Whether they are in the region is found when
-    /// they are used.
+    /// The bytes in `range` of the region as an element of a work request. The engine checks that
+    /// they are in the region when it uses them.
     #[must_use]
     pub fn sge(&self, range: Range<usize>) -> Sge {
         let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
@@ -171,7 +172,7 @@ impl MemoryRegion {
         }
     }
 
-    /// The key and address with which a peer reaches the bytes from `offset` on.
+    /// The key and address with which a peer reaches the region's bytes from `offset` on.
     #[must_use]
     pub fn remote(&self, offset: usize) -> Remote {
         Remote { stag: self.stag.unwrap_or_default(), addr: BASE.saturating_add(offset as u64) }
@@ -184,7 +185,7 @@ impl MemoryRegion {
     /// Copies bytes out of the region. While a peer writes them, the result is any mixture.
     ///
     /// # Errors
-    /// Not all of them are in the region; nothing was copied.
+    /// The bytes are not all in the region; nothing was copied.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
         self.check(offset, bytes.len())?;
         self.memory.copy_out(offset, bytes);
@@ -194,18 +195,18 @@ impl MemoryRegion {
     /// Copies bytes into the region.
     ///
     /// # Errors
-    /// Not all of them fit there; nothing was copied.
+    /// The bytes do not all fit into the region; nothing was copied.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.check(offset, bytes.len())?;
         self.memory.copy_in(offset, bytes);
         Ok(())
     }
 
-    /// The 8 bytes at `offset`, a multiple of 8, as an atomic number in the machine's byte order:
-    /// for what peers change by atomics, and to look for what they write.
+    /// The 8 bytes at `offset` of the region, a multiple of 8, as an atomic number in the machine's
+    /// byte order: for words that peers change by atomics, and to read what they write.
     ///
     /// # Errors
-    /// They are not aligned, or not all in the region.
+    /// The bytes are not aligned, or not all in the region.
     pub fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
         self.check(offset, 8)?;
         if !offset.is_multiple_of(8) {
@@ -261,8 +262,8 @@ impl Drop for FastRegion {
     }
 }
 
-/// True if memory is written with these rights, or may be through a window: [`Foreign::new`] then
-/// needs `writable`.
+/// True if these access rights let memory be written, directly or through a window.
+/// [`Foreign::new`] then needs `writable`.
 #[must_use]
 pub const fn is_written(access: Access) -> bool {
     access.local_write || access.remote_write || access.remote_atomic || access.bind
@@ -295,7 +296,7 @@ impl ProtectionDomain {
     }
 }
 
-/// Memory may be written if the rights need it.
+/// Checks that the program's memory is writable if the rights need it.
 fn check(memory: &Foreign, access: Access) -> Result<(), Error> {
     if is_written(access) && !memory.is_writable() {
         return Err(Errno::FAULT.into());
@@ -322,24 +323,24 @@ impl ForeignRegion {
         self.stag
     }
 
-    /// The address that work requests and peers know its first byte by.
+    /// The address of the region's first byte for work requests and peers.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// The region's rights.
+    /// The access rights of the region.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Registers memory under a new key, in another domain if one is named, and ends the old
-    /// registration.
+    /// Registers the region's memory under a new key, in another domain if `domain` names one, and
+    /// ends the old registration.
     ///
     /// # Errors
     /// The errors of [`ProtectionDomain::register_foreign`], and [`PostError::Busy`] while windows
-    /// are bound to it: nothing has changed then.
+    /// are bound to the region: nothing has changed then.
     pub fn change(
         &mut self,
         domain: Option<&ProtectionDomain>,
@@ -355,8 +356,8 @@ impl ForeignRegion {
         Ok(())
     }
 
-    /// Changes the rights under the key that it has. `memory` is the registered memory once more,
-    /// since the new rights may need it to be writable.
+    /// Changes the access rights of the region, whose key stays the same. `memory` is the
+    /// registered memory once more, since the new rights may need it to be writable.
     ///
     /// # Errors
     /// The errors of [`ForeignRegion::change`]: nothing has changed then. `EINVAL` if the length
@@ -375,11 +376,11 @@ impl ForeignRegion {
         Ok(())
     }
 
-    /// Ends the registration: nothing is read or written there from now on.
+    /// Ends the registration of the region: the engine reads and writes nothing there from now on.
     ///
     /// # Errors
-    /// [`PostError::Busy`] while windows are bound to it: it stays registered.
-    /// [`PostError::Invalid`] if it is ended already.
+    /// [`PostError::Busy`] while windows are bound to the region: it stays registered.
+    /// [`PostError::Invalid`] if the registration has already ended.
     pub fn release(&self) -> Result<(), PostError> {
         self.domain.handle.shared.act(|core, _| {
             core.rnic().deregister(self.stag)?;

@@ -1,4 +1,4 @@
-//! Queue pairs: the two queues of a connection, and the connection.
+//! Queue pairs: the send and the receive queue of a connection, and the connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,34 +18,36 @@ use super::memory::{Domain, ProtectionDomain};
 use super::queue::{AsyncEventChannel, CompletionQueue, SharedReceiveQueue, post_all};
 use crate::engine::{ConnectionState, EventSource, Patience};
 
-/// The time that TCP has to connect.
+/// The time that TCP has to connect a queue pair.
 const CONNECT_NS: u64 = 5 * SECOND;
 
 /// Options of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairOptions<'q> {
-    /// The completion queue of send requests.
+    /// The completion queue of the queue pair's send requests.
     pub send_queue: &'q CompletionQueue,
-    /// The completion queue of receives.
+    /// The completion queue of the queue pair's receives.
     pub recv_queue: &'q CompletionQueue,
-    /// Take receives from here instead of an own queue.
+    /// The shared receive queue to take receives from. With `None` the queue pair has a receive
+    /// queue of its own.
     pub shared: Option<&'q SharedReceiveQueue>,
-    /// Most work requests in the send queue.
+    /// The most work requests in the send queue.
     pub send_depth: u32,
-    /// Most work requests in the receive queue.
+    /// The most work requests in the receive queue.
     pub recv_depth: u32,
-    /// Most elements of one send request.
+    /// The most scatter/gather elements of one send request.
     pub max_send_sge: usize,
-    /// Most elements of one receive request.
+    /// The most scatter/gather elements of one receive request.
     pub max_recv_sge: usize,
-    /// Most bytes of inline data.
+    /// The most bytes of inline data in one send request.
     pub max_inline: usize,
-    /// Every send request leaves a completion.
+    /// True if every send request leaves a completion.
     pub signal_all: bool,
 }
 
 impl<'q> PairOptions<'q> {
-    /// 64 requests in each queue, all completing in `queue`.
+    /// Options of a queue pair with room for 64 requests in each of its two queues, all completing
+    /// in `queue`.
     #[must_use]
     pub fn new(queue: &'q CompletionQueue) -> Self {
         Self {
@@ -62,60 +64,63 @@ impl<'q> PairOptions<'q> {
     }
 }
 
-/// The values that both sides agreed on.
+/// The values that both ends of a connection agreed on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Connected {
-    /// From the peer's program.
+    /// The private data of the peer's program.
     pub private_data: Vec<u8>,
-    /// Reads and atomics of the peer that we serve at once.
+    /// The number of Reads and atomics of the peer that this end serves at once.
     pub ird: u16,
-    /// Reads and atomics that we may ask at once; further ones wait.
+    /// The number of Reads and atomics that this end may request at once; further ones wait.
     pub ord: u16,
 }
 
-/// The cause why a connection was not made, or has ended.
+/// The reason why a connection was not opened, or has ended.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The queue pair is not, or no longer, being connected.
     #[error("the queue pair is not being connected")]
     Idle,
-    /// TCP did not connect.
+    /// TCP did not connect to the peer.
     #[error("no connection: {0}")]
     Unreachable(io::ErrorKind),
-    /// The peer's program refused.
+    /// The peer's program rejected the connection.
     #[error("the peer refused")]
     Rejected {
-        /// The peer's private data.
+        /// The private data with which the peer's program rejected the connection.
         private_data: Vec<u8>,
-        /// Reads that it would serve, if it says so.
+        /// The number of Reads and atomics that the rejecting peer would serve at once, if its
+        /// Reply states it.
         ird: Option<u16>,
-        /// Reads that it would ask, if it says so.
+        /// The number of Reads and atomics that the rejecting peer would request at once, if its
+        /// Reply states it.
         ord: Option<u16>,
     },
-    /// The two do not understand each other, or the peer went away.
+    /// The start-up of the connection failed: the two ends do not understand each other, or the
+    /// peer has gone.
     #[error("the start-up failed: {0}")]
     Failed(StartupError),
-    /// The connection has ended, by an error if there is a cause; `ours` says which side found it.
+    /// The connection has ended, by an error if there is a cause; `ours` states which end found it.
     #[error("the connection has ended")]
     Disconnected {
-        /// The error.
+        /// The error that ended the connection, if there was one.
         cause: Option<Cause>,
-        /// We found it.
+        /// True if this end found the error that ended the connection.
         ours: bool,
     },
-    /// The attempt took longer than the caller wanted to wait, and goes on.
+    /// The attempt to connect took longer than the caller wanted to wait, and goes on.
     #[error("not connected in time")]
     TimedOut,
 }
 
-/// The state of a connection.
+/// The state of a queue pair's connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Connection {
     /// The connection is being opened.
     Opening,
     /// The connection is open.
     Ready(Connected),
-    /// The connection is not open.
+    /// The connection is not open, for this reason.
     Not(ConnectError),
 }
 
@@ -149,7 +154,7 @@ impl From<&ConnectionState> for Connection {
 pub struct QueuePair {
     pub(super) domain: Arc<Domain>,
     pub(super) qp: Qp,
-    /// Held, because the pair's completions go there.
+    /// The completion queues of the queue pair, which must live as long as it does.
     queues: [CompletionQueue; 2],
     shared: Option<SharedReceiveQueue>,
 }
@@ -166,10 +171,10 @@ impl Drop for QueuePair {
 }
 
 impl ProtectionDomain {
-    /// A queue pair.
+    /// Creates a queue pair in the protection domain.
     ///
     /// # Errors
-    /// There are too many, or it is too large.
+    /// The device has too many queue pairs, or an option is above its limit.
     pub fn queue_pair(&self, options: &PairOptions<'_>) -> Result<QueuePair, PostError> {
         // A program may have installed handlers of its own since it registered memory.
         sprat_sys::memory::look();
@@ -206,26 +211,26 @@ impl QueuePair {
         self.qp
     }
 
-    /// The queue that its send requests complete in.
+    /// The completion queue of the queue pair's send requests.
     #[must_use]
     pub fn send_queue(&self) -> &CompletionQueue {
         &self.queues[0]
     }
 
-    /// The queue that its receives complete in.
+    /// The completion queue of the queue pair's receives.
     #[must_use]
     pub fn recv_queue(&self) -> &CompletionQueue {
         &self.queues[1]
     }
 
-    /// The queue that it shares its receives with, if there is one.
+    /// The shared receive queue of the queue pair, if it has one.
     #[must_use]
     pub fn shared(&self) -> Option<&SharedReceiveQueue> {
         self.shared.as_ref()
     }
 
-    /// Posts to the send queue. Before the connection is there requests wait; after it has ended
-    /// they complete as flushed.
+    /// Posts a work request to the send queue. Before the connection is open requests wait; after
+    /// it has ended they complete as flushed.
     ///
     /// # Errors
     /// The queue is full, or the request is not possible; nothing was posted.
@@ -234,7 +239,7 @@ impl QueuePair {
         self.domain.handle.shared.post(|core| core.rnic().post_send(self.qp, request))
     }
 
-    /// Posts several requests at once, which are sent in as few pieces as possible.
+    /// Posts several send requests at once, which are sent in as few pieces as possible.
     ///
     /// # Errors
     /// The error of the first request that cannot be posted, as of [`QueuePair::post_send`], with
@@ -249,7 +254,7 @@ impl QueuePair {
         })
     }
 
-    /// Posts several requests, all or none; posted requests are taken out of `requests`.
+    /// Posts several send requests, all or none; posted requests are taken out of `requests`.
     ///
     /// # Errors
     /// The error of the first request that cannot be posted, as of [`QueuePair::post_send`];
@@ -273,7 +278,7 @@ impl QueuePair {
         })
     }
 
-    /// Posts to the receive queue, whose requests are taken in order by what the peer sends.
+    /// Posts a receive to the receive queue. The peer's messages take the receives in order.
     ///
     /// # Errors
     /// The queue is full, or the request is not possible; nothing was posted.
@@ -282,11 +287,11 @@ impl QueuePair {
         self.domain.handle.shared.post_receives(|core| core.rnic().post_recv(self.qp, request))
     }
 
-    /// Begins to connect with the listener at `to`; [`QueuePair::connection`] and
-    /// [`QueuePair::connected`] tell the result.
+    /// Begins to connect the queue pair with the listener at `to`; [`QueuePair::connection`] and
+    /// [`QueuePair::connected`] return the result.
     ///
     /// # Errors
-    /// No socket or no route to that address, or it is not allowed.
+    /// There is no socket or no route to that address, or the address is not allowed.
     pub fn begin_connect(&self, to: SocketAddr, options: ConnectOptions) -> io::Result<()> {
         self.domain.handle.allow_peer(to)?;
         self.domain.handle.start()?;
@@ -296,10 +301,11 @@ impl QueuePair {
             .act(|core, now| core.connect(now, self.qp, to, options, CONNECT_NS))
     }
 
-    /// Connects with the listener at `to`, and waits for the result, at most for `limit`.
+    /// Connects the queue pair with the listener at `to`, and waits for the result, at most for
+    /// `limit`.
     ///
     /// # Errors
-    /// The cause why the connection was not made.
+    /// The reason why the connection was not opened.
     pub fn connect(
         &self,
         to: SocketAddr,
@@ -310,10 +316,10 @@ impl QueuePair {
         self.connected(limit)
     }
 
-    /// Waits until the connection is there, at most for `limit`.
+    /// Waits until the queue pair's connection is open, at most for `limit`.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason why the connection is not open.
     pub fn connected(&self, limit: Option<Duration>) -> Result<Connected, ConnectError> {
         let found = self.domain.handle.shared.wait(limit, Patience::Spin, |core| {
             match core.events().connections.get(&self.qp).map(Connection::from)? {
@@ -325,7 +331,7 @@ impl QueuePair {
         found.unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    /// The present state of the connection.
+    /// The present state of the queue pair's connection.
     #[must_use]
     pub fn connection(&self) -> Connection {
         let link = self
@@ -336,8 +342,8 @@ impl QueuePair {
         link.unwrap_or(Connection::Not(ConnectError::Idle))
     }
 
-    /// Limits what the peer may do with memory of this side, with any key, from now on. A new queue
-    /// pair allows everything.
+    /// Limits the accesses of the peer to this end's memory, under any key, from now on. A new
+    /// queue pair allows all.
     pub fn allow(&self, rights: Rights) {
         // The queue pair is there as long as this is.
         let _ = self.domain.handle.shared.act(|core, _| core.rnic().allow(self.qp, rights));
@@ -354,14 +360,14 @@ impl QueuePair {
         channel.own(EventSource::Qp(self.qp));
     }
 
-    /// Ends all work at once: what is posted completes as flushed, and the connection, if there is
-    /// one, ends.
+    /// Puts the queue pair in error at once: posted requests complete as flushed, and the
+    /// connection, if there is one, ends.
     pub fn fail(&self) {
         let _ = self.domain.handle.shared.act(|core, now| core.rnic().fail_qp(now, self.qp));
     }
 
-    /// Makes it as it was when it was new: what is posted leaves no completion, the connection
-    /// ends.
+    /// Resets the queue pair to its state after creation: posted requests leave no completion, and
+    /// the connection ends.
     pub fn reset(&self) {
         self.domain.handle.shared.act(|core, now| {
             let _ = core.rnic().reset_qp(now, self.qp);
@@ -370,15 +376,16 @@ impl QueuePair {
         });
     }
 
-    /// Ends the connection, after everything that was posted has been sent.
+    /// Ends the queue pair's connection, after everything that was posted has been sent.
     ///
     /// # Errors
-    /// There is none.
+    /// The queue pair has no connection.
     pub fn disconnect(&self) -> Result<(), PostError> {
         self.domain.handle.shared.act(|core, now| core.rnic().disconnect(now, self.qp))
     }
 
-    /// Waits until the connection has ended, at most for `limit`; true if it has.
+    /// Waits until the queue pair's connection has ended, at most for `limit`; returns true if it
+    /// has.
     pub fn disconnected(&self, limit: Option<Duration>) -> bool {
         let gone = self.domain.handle.shared.wait(limit, Patience::Spin, |core| {
             let link = core.events().connections.get(&self.qp)?;

@@ -24,9 +24,10 @@ pub struct CompletionQueue {
 pub(super) struct Queue {
     handle: Arc<Handle>,
     pub(super) cq: Cq,
-    /// The epoch at which it was found empty: nothing is in it while that is still the present one.
+    /// The epoch at which the completion queue was found empty: it is still empty while the
+    /// device's epoch is the same.
     empty_at: AtomicU64,
-    /// The queue has a channel.
+    /// True if the completion queue notifies a channel.
     reports: bool,
 }
 
@@ -63,8 +64,8 @@ impl CompletionQueue {
         self.inner.cq
     }
 
-    /// The oldest completion, if there is one. Without a thread of its own the device makes
-    /// progress first, if there is none.
+    /// Takes the oldest completion of the queue, if there is one. If there is none, a device
+    /// without a thread of its own makes progress first.
     #[inline]
     #[must_use]
     pub fn poll(&self) -> Option<Completion> {
@@ -72,9 +73,9 @@ impl CompletionQueue {
         handle.shared.poll_since(empty_at, |core| core.rnic().poll(*cq))
     }
 
-    /// Hands up to `most` of the oldest completions to `each`, and returns how many there were;
-    /// makes progress as [`CompletionQueue::poll`]. In a queue without a channel a Write's
-    /// completion may be deferred for some microseconds, in which the peer may answer. If
+    /// Takes up to `most` of the oldest completions, calls `each` with them, and returns how many
+    /// there were; makes progress as [`CompletionQueue::poll`]. In a queue without a channel a
+    /// Write's completion may be deferred for some microseconds, in which the peer may answer. If
     /// completions remain after an armed poll, the channel is notified again.
     #[inline]
     pub fn poll_many(&self, most: usize, mut each: impl FnMut(Completion)) -> usize {
@@ -96,21 +97,22 @@ impl CompletionQueue {
         found.unwrap_or(0)
     }
 
-    /// The oldest completion, if there is one already; makes no progress.
+    /// Takes the oldest completion of the queue, if there is one already; makes no progress.
     #[inline]
     #[must_use]
     pub fn poll_ready(&self) -> Option<Completion> {
         self.inner.handle.shared.with(|core| core.rnic().poll(self.inner.cq))
     }
 
-    /// The oldest completion; waits for it, at most for `limit`: polling at first, then asleep.
+    /// Takes the oldest completion of the queue; waits for it, at most for `limit`: polling at
+    /// first, then asleep.
     #[must_use]
     pub fn wait(&self, limit: Option<Duration>) -> Option<Completion> {
         self.inner.handle.shared.wait(limit, Patience::Spin, |core| core.rnic().poll(self.inner.cq))
     }
 
-    /// Waits as [`CompletionQueue::wait`], asleep from the beginning: it costs no processor time
-    /// and some microseconds more.
+    /// Waits as [`CompletionQueue::wait`] does, but sleeps from the beginning: that costs no
+    /// processor time and some microseconds more.
     #[must_use]
     pub fn sleep(&self, limit: Option<Duration>) -> Option<Completion> {
         self.inner
@@ -119,30 +121,30 @@ impl CompletionQueue {
             .wait(limit, Patience::Sleep, |core| core.rnic().poll(self.inner.cq))
     }
 
-    /// Gives it another depth.
+    /// Sets the depth of the completion queue.
     ///
     /// # Errors
-    /// More completions than that are in it, or the depth is 0 or too large.
+    /// The queue has more completions than the new depth, or the depth is 0 or too large.
     pub fn resize(&self, depth: u32) -> Result<(), PostError> {
         self.inner.handle.shared.with(|core| core.rnic().resize_cq(self.inner.cq, depth))
     }
 
-    /// Sends the asynchronous events of the queue to `channel` alone from now on.
+    /// Sends the asynchronous events of the completion queue to `channel` alone from now on.
     pub fn report_to(&self, channel: &AsyncEventChannel) {
         channel.own(EventSource::Cq(self.inner.cq));
     }
 
-    /// Arms the queue: its channel is notified once of the next completion (with `solicited_only`:
-    /// of the next that a peer solicited, or an error). Completions that wait already may cause no
-    /// notification: poll again after this.
+    /// Arms the completion queue: its channel is notified once of the next completion (with
+    /// `solicited_only`: of the next that a peer solicited, or an error). Completions that wait
+    /// already may cause no notification: poll again after this.
     pub fn arm(&self, solicited_only: bool) {
         let _ =
             self.inner.handle.shared.act(|core, _| core.rnic().arm(self.inner.cq, solicited_only));
     }
 }
 
-/// Tells which of several completion queues have something: after [`CompletionQueue::arm`], once
-/// for each arming.
+/// A channel that reports which of several completion queues have completions: after
+/// [`CompletionQueue::arm`], once for each arming.
 #[derive(Debug)]
 pub struct CompletionChannel {
     handle: Arc<Handle>,
@@ -177,8 +179,8 @@ impl CompletionChannel {
         CompletionQueue::new(Arc::clone(&self.handle), depth, Some(self.number))
     }
 
-    /// The number of a queue that was armed and has something; waits for one, asleep, at most for
-    /// `limit`.
+    /// Takes the number of an armed completion queue that has completions; waits for one, asleep,
+    /// at most for `limit`.
     #[must_use]
     pub fn next(&self, limit: Option<Duration>) -> Option<Cq> {
         self.handle.shared.wait(limit, Patience::Sleep, |core| {
@@ -186,11 +188,12 @@ impl CompletionChannel {
         })
     }
 
-    /// Takes the next queue that has completions; waits as a read of the descriptor would.
+    /// Takes the next completion queue that has completions; waits as a read of the descriptor
+    /// would.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none and the descriptor was made non-blocking; `Interrupted` if a
-    /// signal came.
+    /// `WouldBlock` if no queue has completions and the descriptor was made non-blocking;
+    /// `Interrupted` if a signal came.
     pub fn read(&self) -> io::Result<Cq> {
         self.handle
             .shared
@@ -198,8 +201,8 @@ impl CompletionChannel {
     }
 }
 
-/// Readable while [`CompletionChannel::next`] would not wait. A device without a thread makes no
-/// progress without calls: wait for [`super::Device::fd`] too, and call
+/// The channel's descriptor is readable while [`CompletionChannel::next`] would not wait. A device
+/// without a thread makes no progress without calls: wait for [`super::Device::fd`] too, and call
 /// [`super::Device::progress`].
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -230,11 +233,11 @@ impl Drop for Receives {
 }
 
 impl ProtectionDomain {
-    /// A receive queue for several queue pairs, of `depth` work requests with up to `max_sge`
-    /// elements each.
+    /// Creates a receive queue for several queue pairs, of `depth` work requests with up to
+    /// `max_sge` elements each.
     ///
     /// # Errors
-    /// There are too many, or it is too large.
+    /// The device has too many shared receive queues, or this one is too large.
     pub fn shared_receive_queue(
         &self,
         depth: u32,
@@ -252,13 +255,13 @@ impl SharedReceiveQueue {
         Self { inner: Arc::new(Receives { domain, srq }) }
     }
 
-    /// The queue's number, which asynchronous events carry.
+    /// The number of the shared receive queue, which asynchronous events carry.
     #[must_use]
     pub fn number(&self) -> Srq {
         self.inner.srq
     }
 
-    /// Posts a receive.
+    /// Posts a receive to the shared receive queue.
     ///
     /// # Errors
     /// The queue is full, or the request has too many elements.
@@ -270,7 +273,7 @@ impl SharedReceiveQueue {
             .post_receives(|core| core.rnic().post_srq_recv(self.inner.srq, request))
     }
 
-    /// Posts several receives, one after the other.
+    /// Posts several receives to the shared receive queue, one after the other.
     ///
     /// # Errors
     /// The error of the first receive that cannot be posted, as of
@@ -285,12 +288,13 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Sends the asynchronous events of the queue to `channel` alone from now on.
+    /// Sends the asynchronous events of the shared receive queue to `channel` alone from now on.
     pub fn report_to(&self, channel: &AsyncEventChannel) {
         channel.own(EventSource::Srq(self.inner.srq));
     }
 
-    /// Asks for an asynchronous event, once, as soon as fewer than `limit` receives are left.
+    /// Requests one asynchronous event as soon as the shared receive queue has fewer than `limit`
+    /// receives.
     pub fn limit(&self, limit: u32) {
         let _ = self
             .inner
@@ -301,7 +305,7 @@ impl SharedReceiveQueue {
     }
 }
 
-/// Tells what happened to those objects that report to it.
+/// A channel that reports the asynchronous events of those objects that use it.
 #[derive(Debug)]
 pub struct AsyncEventChannel {
     handle: Arc<Handle>,
@@ -330,7 +334,7 @@ impl AsyncEventChannel {
         self.handle.shared.with(|core| core.events().set_owner(object, self.number));
     }
 
-    /// The next event; waits as a read of the descriptor would.
+    /// Takes the channel's next asynchronous event; waits as a read of the descriptor would.
     ///
     /// # Errors
     /// `WouldBlock` if there is none and the descriptor was made non-blocking; `Interrupted` if a
@@ -348,7 +352,7 @@ impl AsyncEventChannel {
     }
 }
 
-/// Posts one after the other; at the first failure says how many were before it.
+/// Posts work requests one after the other. On a failure returns how many were posted before it.
 pub(super) fn post_all<T>(
     requests: impl IntoIterator<Item = T>,
     mut post: impl FnMut(T) -> Result<(), PostError>,

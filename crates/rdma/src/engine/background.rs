@@ -21,36 +21,41 @@ use sprat_proto::time::{MS, US};
 use super::core::Watch;
 use super::shared::{FOLLOWER_SLEEP_NS, Shared};
 
-/// The first pause and the longest one.
+/// The first pause of the background thread between two checks of the program's progress. Each
+/// further pause doubles, up to `LONGEST_PAUSE_NS`.
 const FIRST_PAUSE_NS: u64 = 50 * US;
 const LONGEST_PAUSE_NS: u64 = MS;
-/// A program that polls takes at least this many turns in a pause.
+/// The least number of turns that a polling program takes during one pause of the background
+/// thread.
 const ENOUGH: u64 = 4;
-/// A program that polls takes at least one turn in this time, even on half a processor.
+/// The longest time in which a polling program takes one turn, even on half a processor.
 const TURN_NS: u64 = 4 * US;
 
-/// Reads of the counter of turns, if it has moved little since the last pause: some microseconds,
-/// in which a polling program takes several turns.
+/// The most reads of the program's counter of turns in one check, if the counter has moved little
+/// since the last pause. They take some microseconds, in which a polling program takes several
+/// turns.
 const LOOKS: u32 = 128;
 
-/// The thread's state between two pauses.
+/// The state of the background thread between two pauses.
 struct Background {
-    /// The program's turns at the last look.
+    /// The number of the program's turns at the thread's last check.
     taken: u64,
     pause_ns: u64,
-    /// The thread that slept on the sockets is awake, and has begun to do something.
+    /// True if the program's thread that slept on the sockets is awake, and has begun to do
+    /// something.
     follows: bool,
 }
 
 impl Shared {
-    /// Runs the thread until the device closes.
+    /// Runs the background thread until the device closes.
     pub(super) fn run_in_background(&self) {
         let _ = self.background.set(thread::current());
         let mut me = Background { taken: 0, pause_ns: FIRST_PAUSE_NS, follows: false };
         while self.step(&mut me) {}
     }
 
-    /// Has it look at once, if it sleeps beside the program.
+    /// Makes the background thread check for work at once, if it sleeps while the program makes
+    /// progress.
     pub(super) fn wake_background(&self) {
         if let Some(thread) = self.background.get() {
             Thread::unpark(thread);
@@ -105,8 +110,8 @@ impl Shared {
         true
     }
 
-    /// True if the program takes turns at this moment. While this thread sleeps on the sockets,
-    /// each message wakes it, and few turns can add up between two checks.
+    /// True if the program takes turns at this moment. While the background thread sleeps on the
+    /// sockets, each message wakes it, and few turns can add up between two checks.
     fn is_polled_now(&self, taken: u64) -> bool {
         (0..LOOKS).any(|_| {
             std::hint::spin_loop();

@@ -24,17 +24,17 @@ use sprat_proto::rdma::{Conn, Qp, StartupError};
 use super::event_queue::EventQueue;
 use super::state::{ConnectionState, PendingRequest};
 
-/// An id's number, never used twice.
+/// The number of an rdma_cm id or of an event channel. It is never used twice.
 pub(crate) type CmId = u64;
 
-/// An event of an id.
+/// An event of an rdma_cm id.
 #[derive(Debug)]
 pub(crate) enum CmEvent {
-    /// A connection stands otherwise than before.
+    /// The state of the id's connection has changed.
     Connection(ConnectionState),
-    /// A peer asks.
+    /// A peer requests a connection at the id's listener.
     Request(PendingRequest),
-    /// The id's own words.
+    /// An event that the program itself posted to the id.
     Own([u64; 2]),
 }
 
@@ -43,15 +43,15 @@ struct Entry {
     channel: CmId,
     key: u64,
     pair: Option<Qp>,
-    /// The listener's number in the core.
+    /// The number of the id's listener in the core, if it listens.
     listener: Option<u32>,
-    /// CmEvent of it that were taken.
+    /// The number of the id's events that the program has taken.
     taken: u64,
-    /// Requests that wait to be taken.
+    /// The number of connection requests at the id that wait for the program to take them.
     asked: usize,
 }
 
-/// All ids and event channels.
+/// All rdma_cm ids and event channels of a device.
 #[derive(Debug, Default)]
 pub(crate) struct CmIds {
     channels: BTreeMap<CmId, EventQueue<(CmId, CmEvent)>>,
@@ -60,16 +60,16 @@ pub(crate) struct CmIds {
     last: CmId,
 }
 
-/// The remains of a destroyed id.
+/// The remains of a destroyed rdma_cm id.
 #[derive(Debug, Default)]
 pub(crate) struct Destroyed {
-    /// Events that the program has taken.
+    /// The number of the destroyed id's events that the program has taken.
     pub(crate) taken: u64,
     /// The destroyed id's queue pair.
     pub(crate) pair: Option<Qp>,
     /// The destroyed id's listener.
     pub(crate) listener: Option<u32>,
-    /// Requests that the program has not taken.
+    /// The connections whose requests waited at the destroyed id.
     pub(crate) asked: Vec<Conn>,
 }
 
@@ -79,20 +79,22 @@ impl CmIds {
         self.last
     }
 
-    /// A channel behind a descriptor: an eventfd that counts down by one.
+    /// Opens an event channel behind a descriptor, an eventfd that counts down by one. Returns its
+    /// number.
     pub(crate) fn open_channel(&mut self, fd: Arc<OwnedFd>) -> CmId {
         let number = self.next_id();
         self.channels.insert(number, EventQueue::behind(fd));
         number
     }
 
-    /// Closes a channel and drops its events; returns the requests among them.
+    /// Closes an event channel and drops its events; returns the connections whose requests were
+    /// among them.
     pub(crate) fn close_channel(&mut self, channel: CmId) -> Vec<Conn> {
         let waiting = self.channels.remove(&channel).map(|mut mail| mail.extract(|_| true));
         waiting.into_iter().flatten().filter_map(|(_, news)| requester(&news)).collect()
     }
 
-    /// A new entry.
+    /// Creates an id whose events arrive with `key` through `channel`. Returns its number.
     pub(crate) fn create(&mut self, channel: CmId, key: u64) -> CmId {
         let number = self.next_id();
         let entry = Entry { channel, key, pair: None, listener: None, taken: 0, asked: 0 };
@@ -100,7 +102,7 @@ impl CmIds {
         number
     }
 
-    /// An id goes, and what waits of it.
+    /// Destroys an id and drops its waiting events.
     pub(crate) fn destroy(&mut self, number: CmId) -> Destroyed {
         let Some(entry) = self.ids.remove(&number) else {
             return Destroyed::default();
@@ -129,7 +131,7 @@ impl CmIds {
         entry.taken
     }
 
-    /// Gives events of the connection of `pair` to this id from now on.
+    /// Makes this id get the events of the connection of `pair` from now on.
     pub(crate) fn set_pair(&mut self, number: CmId, pair: Qp) {
         let Some(entry) = self.ids.get_mut(&number) else {
             return;
@@ -145,33 +147,33 @@ impl CmIds {
         }
     }
 
-    /// The queue pair of an id.
+    /// The queue pair of an rdma_cm id.
     pub(crate) fn pair(&self, number: CmId) -> Option<Qp> {
         self.ids.get(&number)?.pair
     }
 
-    /// Takes the queue pair from the id that has it.
+    /// Takes a queue pair away from the id that has it.
     pub(crate) fn clear_pair(&mut self, pair: Qp) {
         if let Some(entry) = self.pairs.remove(&pair).and_then(|number| self.ids.get_mut(&number)) {
             entry.pair = None;
         }
     }
 
-    /// Notes the listener of an id.
+    /// Sets the listener of an rdma_cm id.
     pub(crate) fn set_listener(&mut self, number: CmId, listener: u32) {
         if let Some(entry) = self.ids.get_mut(&number) {
             entry.listener = Some(listener);
         }
     }
 
-    /// Notes that the id has no listener any more.
+    /// Clears the listener of an id that no longer listens.
     pub(crate) fn clear_listener(&mut self, number: CmId) {
         if let Some(entry) = self.ids.get_mut(&number) {
             entry.listener = None;
         }
     }
 
-    /// A queue pair's connection stands so now.
+    /// Adds an event to the id of a queue pair whose connection has changed its state.
     pub(crate) fn connection_changed(&mut self, pair: Qp, link: &ConnectionState) {
         if matches!(link, ConnectionState::Idle | ConnectionState::Opening) {
             return;
@@ -181,7 +183,8 @@ impl CmIds {
         }
     }
 
-    /// Adds a request to the events of a listening id; false if `most` requests wait already.
+    /// Adds a connection request to the events of a listening id; returns false if `most` requests
+    /// wait already.
     pub(crate) fn request(&mut self, number: CmId, most: usize, asked: PendingRequest) -> bool {
         match self.ids.get_mut(&number) {
             Some(entry) if entry.asked < most && self.channels.contains_key(&entry.channel) => {
@@ -193,7 +196,7 @@ impl CmIds {
         }
     }
 
-    /// Puts something behind what waits of an id.
+    /// Appends an event to the waiting events of an id.
     pub(crate) fn put(&mut self, number: CmId, news: CmEvent) {
         let channel = self.ids.get(&number).map(|entry| entry.channel);
         if let Some(mail) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
@@ -201,14 +204,15 @@ impl CmIds {
         }
     }
 
-    /// The queue pair whose connection has ended by the oldest event of a channel.
+    /// The queue pair whose connection has ended by the oldest event of a channel, if that event is
+    /// such an end.
     pub(crate) fn disconnects_next(&self, channel: CmId) -> Option<Qp> {
         let (number, news) = self.channels.get(&channel)?.front()?;
         let ended = matches!(news, CmEvent::Connection(ConnectionState::Disconnected(_)));
         if ended { self.pair(*number) } else { None }
     }
 
-    /// Takes the oldest event of a channel, with the id's key.
+    /// Takes the oldest event of an event channel, with the id's key.
     pub(crate) fn take(&mut self, channel: CmId) -> Option<(u64, CmEvent)> {
         let (number, news) = self.channels.get_mut(&channel)?.take()?;
         // Every waiting event belongs to an id that exists.
@@ -219,7 +223,7 @@ impl CmIds {
     }
 }
 
-/// The connection that requests to be accepted by this event.
+/// The connection that waits for an answer, if the event is a connection request.
 fn requester(news: &CmEvent) -> Option<Conn> {
     match news {
         CmEvent::Request(asked) => Some(asked.conn),
@@ -227,7 +231,8 @@ fn requester(news: &CmEvent) -> Option<Conn> {
     }
 }
 
-/// The state of a connection whose queue pair is destroyed.
+/// The state to report for a connection whose queue pair is destroyed; `None` if there is nothing
+/// to report.
 pub(super) fn state_without_pair(link: &ConnectionState) -> Option<ConnectionState> {
     match link {
         ConnectionState::Opening => Some(ConnectionState::Failed(StartupError::Cancelled)),
@@ -263,7 +268,7 @@ mod tests {
         }
     }
 
-    /// The words that are taken, by key.
+    /// The program's own events that a channel returns, as pairs of key and first word.
     fn words(ids: &mut CmIds, channel: CmId) -> Vec<(u64, u64)> {
         let own = |news| match news {
             CmEvent::Own([word, _]) => word,

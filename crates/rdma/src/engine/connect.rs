@@ -1,4 +1,4 @@
-//! Connecting: TCP connections that are being made, and their end.
+//! Opens TCP connections to peers, and ends them.
 
 use std::cmp::Reverse;
 use std::io;
@@ -15,23 +15,25 @@ use super::core::Core;
 use super::state::ConnectionState;
 use super::stream::{self, Stage, Stream};
 
-/// The time before a refused connection is tried again.
+/// The time before the device tries a refused TCP connection again.
 const AGAIN_NS: u64 = 5 * MS;
 
-/// Time limits of TCP's connection.
+/// The time limits for opening a TCP connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectLimits {
-    /// In all.
+    /// The time after which the device gives up opening the connection.
     pub(crate) timeout_ns: u64,
-    /// For this time a refused connection is tried again, since a server may be about to listen.
+    /// The time during which the device tries a refused connection again, since a server may be
+    /// about to listen.
     pub(crate) grace_ns: u64,
 }
 
 impl Core {
-    /// Begins to connect `qp` with `to`. The state of the connection tells the result.
+    /// Begins to connect the queue pair `qp` with `to`. The state of the connection shows the
+    /// result.
     ///
     /// # Errors
-    /// No socket, no such address, too many connections.
+    /// There is no socket, no such address, or there are too many connections.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -44,10 +46,10 @@ impl Core {
         self.connect_by(now, qp, stream::open(&to)?, to, options, limits).map(|_| ())
     }
 
-    /// Begins to connect `qp` by a socket of the caller's; returns this end's address.
+    /// Begins to connect the queue pair `qp` by a socket of the caller; returns this end's address.
     ///
     /// # Errors
-    /// As [`Core::connect`].
+    /// The errors of [`Core::connect`].
     pub(crate) fn connect_by(
         &mut self,
         now: Instant,
@@ -79,7 +81,7 @@ impl Core {
         Ok(local)
     }
 
-    /// Tries a refused connection again.
+    /// Tries to open a refused TCP connection again.
     pub(super) fn retry_connect(&mut self, now: Instant, slot: u32) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return;
@@ -122,7 +124,8 @@ impl Core {
         self.schedule(slot, now.after(AGAIN_NS));
     }
 
-    /// TCP has connected, or has not.
+    /// Handles the result of opening a TCP connection: starts MPA on it, tries again, or reports
+    /// the failure.
     pub(super) fn connected(&mut self, now: Instant, slot: u32) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return;
@@ -154,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Gives up a connection of TCP's that is being made for `qp`; false if there is none.
+    /// Gives up the TCP connection that the device opens for `qp`; returns false if there is none.
     pub(crate) fn cancel_connect(&mut self, qp: Qp) -> bool {
         // A connection that is being made has a deadline, so other streams need not be searched.
         if self.events.connections.get(&qp) != Some(&ConnectionState::Opening) {
@@ -173,13 +176,13 @@ impl Core {
         true
     }
 
-    /// Ends a queue pair's connection, however far it is; false if there is none.
+    /// Ends a queue pair's connection, open or still opening; returns false if there is none.
     pub(crate) fn disconnect(&mut self, now: Instant, qp: Qp) -> bool {
         self.rnic.disconnect(now, qp).is_ok() || self.cancel_connect(qp)
     }
 
-    /// Destroys an id with its listener or connection, and rejects the requests that wait for it.
-    /// Returns how many of its events the program has taken.
+    /// Destroys an rdma_cm id with its listener or connection, and rejects the requests that wait
+    /// for it. Returns how many of its events the program has taken.
     pub(crate) fn destroy_cm_id(&mut self, now: Instant, cm_id: CmId) -> u64 {
         let Destroyed { taken, pair, listener, asked } = self.events.cm.destroy(cm_id);
         if let Some(listener) = listener {

@@ -38,107 +38,113 @@ use super::state::PendingRequest;
 use super::stream::{self, Stream};
 use sprat_sys::clock::Clock;
 
-/// A call of a program takes a turn if the last one is at least this old.
+/// A program's call takes a turn if the last read of the sockets is at least this old.
 const STALE_NS: u64 = 20 * US;
-/// A heap of deadlines with fewer entries is not cleaned up.
+/// The least number of entries in the heap of deadlines from which on the core removes outdated
+/// ones.
 pub(super) const LEAST_TIMED: usize = 1024;
-/// Bytes of the buffer: the most that the engine leaves over (72 KiB), and one read (128 KiB).
+/// The size of the receive buffer: the most bytes that the engine leaves unconsumed (72 KiB), and
+/// one read (128 KiB).
 pub(super) const BUFFER: usize = (72 << 10) + (128 << 10);
-/// The epoll's data for listener `n` is this number plus `n`.
+/// The epoll's data for a listener is this number plus the listener's number.
 pub(super) const LISTENER: u64 = 1 << 32;
 
-/// Copies between the kernel and a region.
+/// The path of received payload from the kernel into a memory region, by the number of copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Copies {
-    /// An FPDU is put together in a buffer of its connection, then placed.
+    /// The payload is copied twice: an FPDU is assembled in a buffer of its connection, then
+    /// placed.
     Two,
-    /// The payload is copied from the read buffer into its place.
+    /// The payload is copied once, from the read buffer into its place.
     #[default]
     One,
-    /// Payload is read straight into its region where that is possible: without CRC and markers, in
-    /// long messages.
+    /// Payload is read straight into its region where that is possible: in long messages without
+    /// CRC and markers.
     Direct,
-    /// Payload is read straight into its region while answers to Reads are awaited, and else as
-    /// [`Copies::One`]. It suits a program whose peers send long payload only as answers.
+    /// Payload is read straight into its region while this end awaits answers to its Reads, and
+    /// otherwise as in [`Copies::One`]. It suits a program whose peers send long payload only as
+    /// answers.
     DirectReads,
 }
 
-/// The thread that sleeps on the sockets.
+/// The thread that sleeps on the device's sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Watch {
-    /// No thread sleeps on them.
+    /// No thread sleeps on the sockets.
     Unwatched,
-    /// A thread of the program that waits for an event. Any change may be that event.
+    /// A thread of the program that waits for an event sleeps on the sockets. Any change may be
+    /// that event.
     Program,
-    /// The progress thread, until this deadline, or a program's thread that needs to be woken for
-    /// nothing that another thread changes.
+    /// The progress thread sleeps on the sockets until this deadline, or a program's thread does
+    /// that no change by another thread needs to wake.
     Thread(Instant),
-    /// The background thread, until this deadline. Another thread may take its place without a word
-    /// to it.
+    /// The background thread sleeps on the sockets until this deadline. Another thread may take its
+    /// place without waking it.
     Background(Instant),
 }
 
-/// The settings of a core.
+/// The settings of a core, which is the RDMA engine with its sockets.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The pure engine's.
+    /// The options of the pure engine.
     pub config: RnicOptions,
-    /// The path of received payload.
+    /// The path of received payload into memory regions.
     pub copies: Copies,
-    /// Most connections.
+    /// The most connections at a time.
     pub connections: usize,
-    /// An FPDU fits a segment that the kernel sends, for a peer that looks at segments; else it is
-    /// as long as MPA allows.
+    /// True to make an FPDU fit a TCP segment of the kernel, for a peer that expects FPDUs aligned
+    /// to segments; false to make an FPDU as long as MPA allows.
     pub fitted: bool,
-    /// Logs that an error ended a connection.
+    /// The function that logs that an error ended a connection.
     pub on_failure: Option<fn(&Failure)>,
 }
 
-/// An error ended a connection.
+/// The report of an error that ended a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The failed connection's queue pair.
+    /// The queue pair of the failed connection.
     pub pair: Qp,
-    /// The peer's address, if it was connected.
+    /// The address of the failed connection's peer, if it was connected.
     pub peer: Option<SocketAddr>,
-    /// The error, as a Terminate says it.
+    /// The error of the failed connection, as a Terminate encodes it.
     pub cause: Cause,
-    /// We found it, and told the peer; else the peer told us.
+    /// True if this end found the error and reported it to the peer; false if the peer reported it.
     pub ours: bool,
 }
 
-/// Counters. Bytes are those of the stream: payload and headers.
+/// Counters of an RDMA device. Their bytes are those of the stream: payload and headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Connections accepted.
+    /// The number of connections that the device accepted.
     pub accepted: u64,
-    /// Times that accepting failed or had to wait: no descriptor left, or at the limit.
+    /// The number of times that accepting a connection failed or had to wait: no descriptor was
+    /// left, or the device was at its limit.
     pub accept_errors: u64,
-    /// Connections closed at once, since their peers are on other machines and that was not
-    /// allowed.
+    /// The number of connections closed at once, since their peers are on other machines and the
+    /// options do not allow that.
     pub accept_refused: u64,
-    /// Bytes received.
+    /// The number of bytes that the device received.
     pub received: u64,
-    /// Bytes that the kernel took.
+    /// The number of bytes that the kernel took to send.
     pub sent: u64,
-    /// Reads of sockets that brought something.
+    /// The number of socket reads that returned bytes.
     pub reads: u64,
-    /// Sends that the kernel took something of.
+    /// The number of socket sends of which the kernel took some bytes.
     pub sends: u64,
-    /// Bytes that the kernel put straight into regions.
+    /// The number of bytes that the kernel put straight into memory regions.
     pub direct: u64,
-    /// Bytes that were copied into regions.
+    /// The number of bytes that were copied into memory regions.
     pub placed: u64,
-    /// Bytes that were copied between buffers before.
+    /// The number of bytes that were copied between buffers before they were placed.
     pub copied: u64,
-    /// Turns that found something to do.
+    /// The number of turns that found something to do.
     pub turns: u64,
-    /// Those of them that the device's own thread took.
+    /// The number of turns with something to do that the device's own thread took.
     pub thread_turns: u64,
 }
 
-/// The engine, its sockets, and the events for programs.
+/// The core of a device: the pure engine, its sockets, and the events for programs.
 #[derive(Debug)]
 pub struct Core {
     pub(super) rnic: Rnic,
@@ -150,53 +156,54 @@ pub struct Core {
     pub(super) listeners: BTreeMap<u32, Listener>,
     pub(super) streams: Vec<Option<Box<Stream>>>,
     pub(super) free: Vec<u32>,
-    /// The streams that there are.
+    /// The slots of the streams that exist.
     pub(super) live: Vec<u32>,
-    /// The stream of a connection, by the connection's index.
+    /// The slot of each connection's stream, by the connection's index.
     pub(super) by_conn: Vec<u32>,
-    /// The deadlines of streams, as heap. An entry may be out of date: the stream knows its own
+    /// The deadlines of streams, as a heap. An entry may be out of date: the stream knows its own
     /// deadline.
     pub(super) timed: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// A heap with more deadlines is cleaned up.
+    /// The number of entries in the heap of deadlines above which the core removes outdated ones.
     pub(super) most_timed: usize,
     pub(super) first_timed: Instant,
-    /// The streams that wait until their socket is writable, which the epoll reports.
+    /// The number of streams that wait until the epoll reports their socket as writable.
     pub(super) waiting: usize,
-    /// Streams that may have something to read.
+    /// The slots of streams that may have something to read.
     pub(super) ready: VecDeque<u32>,
-    /// Streams that may have something to send.
+    /// The slots of streams that may have something to send.
     pub(super) dirty: VecDeque<u32>,
-    /// The epoll may have something.
+    /// True if the epoll may have something to report.
     pub(super) ask_epoll: bool,
     pub(super) turns: u32,
     /// The time of the last read of the sockets.
     pub(super) read_at: Instant,
     pub(super) buffer: Box<[u8]>,
     pub(super) spare_buffers: Vec<Box<[u8]>>,
-    /// The streams that keep a buffer.
+    /// The number of streams that keep a receive buffer.
     pub(super) kept_buffers: usize,
     pub(super) record: Record,
     pub(super) counters: Counters,
-    /// Threads of the program that sleep until something changes.
+    /// The number of the program's threads that sleep until something changes.
     pub(super) sleepers: usize,
-    /// The thread that sleeps on the epoll and the wake-up descriptor.
+    /// The thread that sleeps on the sockets' epoll and the wake-up descriptor.
     pub(super) watch: Watch,
-    /// The wake-up descriptor was written for the background thread, which has not run since.
+    /// True if the wake-up descriptor was written for the background thread, which has not run
+    /// since.
     pub(super) background_woken: Cell<bool>,
-    /// The progress thread sleeps until the thread that watches the sockets is awake.
+    /// True if the progress thread sleeps until the thread that watches the sockets is awake.
     pub(super) thread_follows: bool,
-    /// A poll released a completion whose deferral has ended, so the program probably reads its
-    /// memory now instead of polling.
+    /// True if a poll released a completion whose deferral has ended, so the program probably reads
+    /// its memory now instead of polling.
     pub(super) poll_missed: bool,
-    /// The device's own thread is to end.
+    /// True if the device's own thread must end.
     pub(super) stop: bool,
 }
 
 impl Core {
-    /// A core without connections.
+    /// Creates a core without connections.
     ///
     /// # Errors
-    /// No descriptor, or no random numbers.
+    /// No descriptor is left, or there are no random numbers.
     pub fn new(settings: Settings) -> io::Result<Self> {
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
@@ -236,19 +243,20 @@ impl Core {
         })
     }
 
-    /// Everything that can be done now; true if anything was.
+    /// Takes a turn: does everything that can be done now. Returns true if it did anything.
     pub(crate) fn turn(&mut self) -> bool {
         self.turn_at(self.clock.now())
     }
 
-    /// Takes a turn at the time `now`; true if it found anything to do.
+    /// Takes a turn at the time `now`; returns true if it found anything to do.
     pub fn turn_at(&mut self, now: Instant) -> bool {
         let worked = self.input(now) | self.flush(now);
         self.counters.turns += u64::from(worked);
         worked
     }
 
-    /// The first half of a turn: what came, what is late, and what happened by that.
+    /// Takes the first half of a turn: reads the sockets, handles deadlines, and passes on the
+    /// resulting events.
     pub fn input(&mut self, now: Instant) -> bool {
         let mut worked = self.receive(now);
         if self.deadline() <= now {
@@ -258,12 +266,13 @@ impl Core {
         worked | self.handle_events(now)
     }
 
-    /// Sends what is to be sent and writes down what happened: the second half of a turn.
+    /// Takes the second half of a turn: sends pending records and passes events on.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         self.flush_with(now, &())
     }
 
-    /// Sends pending records and passes events on. Messages among the regions may name `slices`.
+    /// Sends pending records and passes events on. Registered messages may name slices, which
+    /// `slices` resolves.
     pub fn flush_with(&mut self, now: Instant, slices: &dyn Slices) -> bool {
         self.rnic.set_time(now);
         let worked = self.send(now, slices) | self.handle_events(now);
@@ -271,7 +280,7 @@ impl Core {
         worked | self.send(now, slices)
     }
 
-    /// True if something waits for nothing but the next [`Core::flush`].
+    /// True if something waits only for the next [`Core::flush`].
     pub fn has_output(&self) -> bool {
         !self.dirty.is_empty()
     }
@@ -285,42 +294,44 @@ impl Core {
         worked
     }
 
-    /// Takes a turn if the last one is too old; true if it did anything. A program that only posts
-    /// requests and takes completions that are there would never read its sockets.
+    /// Takes a turn if the last one is too old; returns true if it did anything. A program that
+    /// only posts requests and takes completions that are ready would otherwise never read its
+    /// sockets.
     #[inline]
     pub(crate) fn turn_if_stale(&mut self, now: Instant) -> bool {
         now.since(self.read_at) >= STALE_NS && self.turn_at(now)
     }
 
-    /// The time at which a turn is due even if nothing arrives.
+    /// The time at which the core needs a turn even if nothing arrives.
     pub fn deadline(&self) -> Instant {
         self.rnic.deadline().unwrap_or(Instant::NEVER).min(self.first_timed)
     }
 
-    /// True if there is more to do that no epoll tells of.
+    /// True if there is more to do that the epoll does not report.
     pub(crate) fn has_more(&self) -> bool {
         !self.ready.is_empty() || !self.dirty.is_empty()
     }
 
-    /// True if a thread may sleep until the epoll has something.
+    /// Makes the next turn ask the epoll; returns true if a thread may sleep until the epoll
+    /// reports something.
     pub fn arm(&mut self) -> bool {
         self.ask_epoll = true;
         !self.has_more()
     }
 
-    /// True if another thread may sleep on the sockets.
+    /// True if another thread may sleep on the device's sockets.
     pub(super) const fn may_watch(&self) -> bool {
         matches!(self.watch, Watch::Unwatched | Watch::Background(_))
     }
 
-    /// The engine.
+    /// The pure engine of this core.
     #[inline]
     pub fn rnic(&mut self) -> &mut Rnic {
         &mut self.rnic
     }
 
-    /// The oldest completion of a polled queue, unless its deferral has not ended. A completion
-    /// whose deferral has ended wakes the progress thread at once.
+    /// Takes the oldest completion of a polled completion queue, unless its deferral has not ended.
+    /// A completion whose deferral has ended wakes the progress thread at once.
     pub(crate) fn poll_deferring(&mut self, cq: Cq) -> Option<Completion> {
         match self.rnic.poll_deferring(cq, || self.clock.now()) {
             Polled::Done(completion) => Some(completion),
@@ -332,38 +343,38 @@ impl Core {
         }
     }
 
-    /// The engine and registered memory, borrowed apart.
+    /// The pure engine and the registered memory of this core, borrowed separately.
     #[inline]
     pub fn parts(&mut self) -> (&mut Rnic, &mut Regions) {
         (&mut self.rnic, &mut self.regions)
     }
 
-    /// Readable when the sockets have something for the next turn.
+    /// The descriptor that is readable when the sockets have something for the next turn.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// The caller polls again after a sleep: the next turn asks the sockets.
+    /// Makes the next turn ask the epoll, since the caller polls again after a sleep.
     pub fn wake(&mut self) {
         self.ask_epoll = true;
     }
 
-    /// Registered memory.
+    /// The registered memory of this core.
     pub fn regions(&mut self) -> &mut Regions {
         &mut self.regions
     }
 
-    /// The events that programs wait for.
+    /// The events of this core that programs wait for.
     pub fn events(&mut self) -> &mut Events {
         &mut self.events
     }
 
-    /// The oldest request for a connection at a listener.
+    /// Takes the oldest request for a connection at a listener.
     pub fn next_request(&mut self, listener: u32) -> Option<PendingRequest> {
         self.listeners.get_mut(&listener)?.asked.pop_front()
     }
 
-    /// The counters.
+    /// The counters of this core.
     pub fn counters(&self) -> Counters {
         Counters { placed: self.regions.written, ..self.counters }
     }
@@ -395,7 +406,7 @@ impl Core {
         }
     }
 
-    /// Logs an error that ends a connection; for that the peers' addresses are kept.
+    /// Logs an error that ends a connection. For this log the core keeps the peers' addresses.
     fn log_failure(&mut self, event: &Event) {
         let Some(log) = self.settings.on_failure else {
             return;
@@ -415,7 +426,7 @@ impl Core {
         }
     }
 
-    /// The stream of a connection.
+    /// The slot of a connection's stream.
     pub(super) fn slot_of(&self, conn: Conn) -> Option<u32> {
         let slot = *self.by_conn.get(conn.index())?;
         let stream = self.streams.get(slot as usize)?.as_deref()?;

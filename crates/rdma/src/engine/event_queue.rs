@@ -9,8 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::ReadWriteFlags;
 
 /// Events for one reader, behind an eventfd that counts them: the eventfd is readable exactly while
-/// an event waits, if no other thread reads from it. The program may make the eventfd non-blocking;
-/// writes and reads here never block anyway.
+/// an event waits, if no other thread reads from it. The program may make the eventfd non-blocking.
+/// The queue itself never blocks on it.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: Arc<OwnedFd>,
@@ -18,16 +18,17 @@ pub(crate) struct EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
-    /// An empty one.
+    /// Creates an empty event queue with an eventfd of its own.
     ///
     /// # Errors
-    /// No descriptor left.
+    /// No descriptor is left.
     pub(crate) fn new() -> io::Result<Self> {
         let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
         Ok(Self::behind(fd))
     }
 
-    /// An empty one behind a descriptor of the caller's: an eventfd that counts down by one.
+    /// Creates an empty event queue behind the caller's descriptor, an eventfd that counts down by
+    /// one.
     pub(crate) fn behind(fd: Arc<OwnedFd>) -> Self {
         Self { fd, waiting: VecDeque::new() }
     }
@@ -58,7 +59,7 @@ impl<T> EventQueue<T> {
         Some(item)
     }
 
-    /// Takes out those that are wanted, in order.
+    /// Takes the events for which `wanted` is true out of the queue, in order.
     pub(crate) fn extract(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let (out, rest): (Vec<T>, Vec<T>) =
             std::mem::take(&mut self.waiting).into_iter().partition(wanted);
@@ -69,7 +70,7 @@ impl<T> EventQueue<T> {
         out
     }
 
-    /// Takes out what is of no use any more.
+    /// Drops the events for which `keep` is false.
     pub(crate) fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
         let before = self.waiting.len();
         self.waiting.retain(keep);

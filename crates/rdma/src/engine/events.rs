@@ -1,4 +1,4 @@
-//! Events that programs wait for, kept until they take them: states of connections, requests,
+//! Events that programs wait for, kept until a program takes them: states of connections, requests,
 //! completion queues that have completions, and asynchronous errors.
 //!
 //! Always holds: every list has a limit; what a program does not take costs that program alone.
@@ -12,22 +12,23 @@ use super::cm::{self, CmIds};
 use super::event_queue::EventQueue;
 use super::state::ConnectionState;
 
-/// The most asynchronous events that wait. Beyond it the oldest are dropped.
+/// The most asynchronous events that wait in one queue. In the queue for objects without a channel,
+/// a new event beyond the limit drops the oldest one.
 const MAX_ASYNC_EVENTS: usize = 4096;
 
 /// An object that an asynchronous event can belong to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum EventSource {
-    /// A completion queue.
+    /// The event belongs to a completion queue.
     Cq(Cq),
-    /// A queue pair.
+    /// The event belongs to a queue pair.
     Qp(Qp),
-    /// A shared receive queue.
+    /// The event belongs to a shared receive queue.
     Srq(Srq),
 }
 
 impl EventSource {
-    /// The object that an event belongs to.
+    /// The object that an asynchronous event belongs to.
     pub(crate) const fn of(event: &Event) -> Option<Self> {
         match event {
             Event::CqOverflow(cq) => Some(Self::Cq(*cq)),
@@ -38,30 +39,32 @@ impl EventSource {
     }
 }
 
-/// The events for the programs of one device.
+/// The events that the programs of one device wait for.
 #[derive(Debug, Default)]
 pub struct Events {
     pub connections: BTreeMap<Qp, ConnectionState>,
-    /// The addresses of the peers that they were connected with last, where failures are logged.
+    /// The address of the last peer of each queue pair. It is kept only if the device logs
+    /// failures.
     pub(super) peers: BTreeMap<Qp, SocketAddr>,
     /// The queue pairs whose connection has changed its state, in order, if a program wants them.
     pub changed: Option<VecDeque<Qp>>,
-    /// The ids of rdma_cm, which get events of their own connections.
+    /// The ids of rdma_cm. Each gets the events of its own connections.
     pub(crate) cm: CmIds,
-    /// Which channel a completion queue channel_of to.
+    /// The channel of each completion queue that notifies one.
     pub(crate) channel_of: BTreeMap<Cq, u32>,
-    /// The completion queues of each channel that have something.
+    /// The completion queues with completions, by the channel that they notify.
     pub(crate) channels: BTreeMap<u32, EventQueue<Cq>>,
-    /// Asynchronous events: overflows, limits, failures.
+    /// The asynchronous events of objects without a channel: overflows, limits, failures.
     pub async_events: VecDeque<Event>,
-    /// Queues for asynchronous events of some objects.
+    /// The asynchronous event queues of the channels, by number.
     pub(crate) async_queues: BTreeMap<u32, EventQueue<Event>>,
-    /// The queue of an object that has one.
+    /// The number of the asynchronous event queue of each object that has one.
     pub(crate) owners: BTreeMap<EventSource, u32>,
 }
 
 impl Events {
-    /// Takes in what the engine says of objects (streams and requests are the core's).
+    /// Takes an event of the engine about an object. The core handles the events of streams and
+    /// requests.
     pub(super) fn put(&mut self, event: Event) {
         match event {
             Event::Established { qp, private_data, ird, ord, .. } => {
@@ -88,7 +91,7 @@ impl Events {
         }
     }
 
-    /// The state of a queue pair's connection; nothing if the pair has gone.
+    /// Sets the state of a queue pair's connection; does nothing if the pair is destroyed.
     pub(super) fn set_state(&mut self, qp: Qp, state: ConnectionState) {
         if let Some(slot) = self.connections.get_mut(&qp) {
             self.cm.connection_changed(qp, &state);
@@ -108,7 +111,7 @@ impl Events {
         self.forget(EventSource::Qp(qp));
     }
 
-    /// A queue pair is as if it were new: what there was of a connection is no more.
+    /// Forgets the connection of a queue pair that was reset.
     pub(crate) fn pair_reset(&mut self, qp: Qp) {
         if let Some(link) = self.connections.get_mut(&qp)
             && let Some(last) = cm::state_without_pair(&std::mem::take(link))
@@ -117,7 +120,7 @@ impl Events {
         }
     }
 
-    /// A completion queue that was armed has something: its channel, if it has one, tells that.
+    /// Notifies the channel of an armed completion queue that the queue has completions.
     pub(crate) fn notify_channel(&mut self, cq: Cq) {
         if let Some(channel) = self.channel_of.get(&cq).and_then(|id| self.channels.get_mut(id)) {
             channel.put(cq);
@@ -138,17 +141,17 @@ impl Events {
         self.async_events.push_back(event);
     }
 
-    /// A number that no box or channel has.
+    /// A number that is not in use as a key of this map.
     pub(crate) fn free_number<T>(of: &BTreeMap<u32, T>) -> u32 {
         of.last_key_value().map_or(0, |(n, _)| n + 1)
     }
 
-    /// Puts asynchronous events of `object` into the queue with this number from now on.
+    /// Puts the asynchronous events of `object` into the queue with this number from now on.
     pub(crate) fn set_owner(&mut self, object: EventSource, number: u32) {
         self.owners.insert(object, number);
     }
 
-    /// Forgets an object, and drops the events that wait for it.
+    /// Forgets a destroyed object, and drops the events that wait for it.
     pub(crate) fn forget(&mut self, object: EventSource) {
         if let Some(own) =
             self.owners.remove(&object).and_then(|number| self.async_queues.get_mut(&number))

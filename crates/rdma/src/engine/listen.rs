@@ -17,19 +17,20 @@ use super::listener::{AcceptPolicy, Listener};
 use super::state::PendingRequest;
 use super::stream::{self, SocketOptions, Stage, Stream};
 
-/// Connections that wait in the kernel to be accepted.
+/// The most connections that wait in the kernel to be accepted by one listener.
 const BACKLOG: i32 = 1024;
-/// The most connections that one turn accepts.
+/// The most connections that one turn accepts at a listener.
 const PER_TURN: usize = 64;
-/// The pause after the process has run out of descriptors or memory.
+/// The time for which a listener pauses after the process has run out of descriptors or memory.
 const PAUSE_NS: u64 = 100 * MS;
 /// The most failed start-ups that a listener keeps for its program.
 const MOST_FAILED: usize = 64;
 /// The most requests for a connection that wait at one listener.
 const MAX_PENDING: usize = 4096;
 
-/// A peer on loopback, or with the very address that it has connected to: what comes from another
-/// machine with an address of this one the kernel drops, and its answers would not get there.
+/// True for a peer on loopback, or with the same address that it has connected to. The kernel drops
+/// packets that arrive from another machine with an address of this one, and the answers to them
+/// would not reach that machine.
 fn is_of_this_machine(peer: SocketAddr, socket: &OwnedFd) -> bool {
     let peer = peer.ip().to_canonical();
     peer.is_loopback()
@@ -37,7 +38,7 @@ fn is_of_this_machine(peer: SocketAddr, socket: &OwnedFd) -> bool {
 }
 
 impl Core {
-    /// Listens at `addr`; the listener's number and its address, with the port filled in.
+    /// Listens at `addr`; returns the listener's number and its address, with the port filled in.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -49,7 +50,7 @@ impl Core {
     /// Listens at a bound socket; returns the listener's number and address.
     ///
     /// # Errors
-    /// Another socket listens there.
+    /// Another socket already listens at the address.
     pub(crate) fn listen_at(
         &mut self,
         socket: OwnedFd,
@@ -66,7 +67,7 @@ impl Core {
         Ok((number, local))
     }
 
-    /// Ends a listener, and rejects the requests that wait there.
+    /// Ends a listener, and rejects the connection requests that wait there.
     pub(crate) fn unlisten(&mut self, now: Instant, number: u32) {
         let Some(listener) = self.listeners.remove(&number) else {
             return;
@@ -79,7 +80,8 @@ impl Core {
         }
     }
 
-    /// Keeps a request for the program that listens; false if there is no listener or no room.
+    /// Keeps a connection request for the program that listens; returns false if there is no
+    /// listener or no room.
     pub(super) fn deliver_request(&mut self, listener: Option<u32>, asked: PendingRequest) -> bool {
         let Some(listener) = listener.and_then(|number| self.listeners.get_mut(&number)) else {
             return false;
@@ -94,8 +96,8 @@ impl Core {
         room
     }
 
-    /// A connection ended before it had a queue pair. A request of it that waits at its listener
-    /// asks no more.
+    /// Handles the end of a connection that never had a queue pair. Removes its request if that
+    /// still waits at the listener.
     pub(super) fn start_failed(&mut self, conn: Conn, why: StartupError) {
         let stream = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
         let Some((peer, number)) = stream.and_then(|stream| Some((stream.peer, stream.listener?)))
@@ -112,7 +114,7 @@ impl Core {
         listener.failed.push_back((peer, why));
     }
 
-    /// The oldest failed start-up at a listener that its program has not seen.
+    /// Takes the oldest failed start-up at a listener that its program has not seen.
     pub(crate) fn next_failed(&mut self, listener: u32) -> Option<(SocketAddr, StartupError)> {
         self.listeners.get_mut(&listener)?.failed.pop_front()
     }
@@ -173,7 +175,8 @@ impl Core {
         }
     }
 
-    /// Accepts again where the pause is over, or everywhere; returns when the next pause is over.
+    /// Lets each listener accept again whose pause is over by `now`; returns when the next pause is
+    /// over.
     pub(super) fn resume(&mut self, now: Instant) -> Instant {
         let mut next = Instant::NEVER;
         for (number, listener) in &mut self.listeners {

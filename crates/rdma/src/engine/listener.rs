@@ -1,4 +1,4 @@
-//! A listening socket, and what it accepts.
+//! A listening socket, and the connections it accepts.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -10,25 +10,26 @@ use sprat_proto::rdma::StartupError;
 use super::cm::CmId;
 use super::state::PendingRequest;
 
-/// A listening socket and the requests that wait there.
+/// A listening socket and the connection requests that wait there.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
     pub(super) local: SocketAddr,
     pub(super) asked: VecDeque<PendingRequest>,
-    /// The newest peers whose start-up failed.
+    /// The newest peers whose start-up at this listener failed, with the reason.
     pub(super) failed: VecDeque<(SocketAddr, StartupError)>,
     pub(super) policy: AcceptPolicy,
-    /// While it is out of the epoll: when to try again, or never before a connection ends.
+    /// The time at which a paused listener accepts again; `NEVER` if it waits until a connection
+    /// ends. A paused listener is out of the epoll.
     pub(super) paused_until: Option<Instant>,
 }
 
-/// Which peers may connect, and where their requests wait.
+/// The peers that may connect to a listener, and the place where their requests wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AcceptPolicy {
-    /// The id that gets the requests, and how many may wait for it. Without one they wait at the
-    /// listener.
+    /// The rdma_cm id that gets the listener's requests, and how many may wait for it. Without an
+    /// id they wait at the listener.
     pub(crate) cm_id: Option<(CmId, usize)>,
-    /// Peers of other machines are not served.
+    /// True if the listener does not serve peers of other machines.
     pub(crate) local_only: bool,
 }

@@ -24,29 +24,34 @@ use super::core::Watch;
 use super::shared::{FOLLOWER_SLEEP_NS, Shared, Threading};
 use sprat_sys::cpu::{Idle, Rest};
 
-/// The shortest and the longest pause before it checks whether the program still makes progress. A
-/// check takes the processor from a waiting thread for some 20 µs.
+/// The first pause of the progress thread before it checks if the program still makes progress.
+/// Each further pause doubles, up to `LONGEST_PAUSE_NS`. A check takes the processor from a waiting
+/// thread for some 20 µs.
 const FIRST_PAUSE_NS: u64 = 50 * US;
 const LONGEST_PAUSE_NS: u64 = MS;
-/// After this many checks it tries to take progress anyway: there may be a processor for it by now.
+/// The number of checks after which the progress thread tries to take progress anyway: there may be
+/// a processor for it by now.
 const PAUSES: u32 = 20;
-/// The program makes enough progress if it takes this many turns in one pause.
+/// The number of turns in one pause of the progress thread from which on the program makes enough
+/// progress itself.
 const ENOUGH: u64 = 4;
 
-/// The thread's state between two checks.
+/// The state of the progress thread between two checks.
 struct Progress {
     idle: Idle,
-    /// The epoch at which there was nothing more to do, and when there is without one.
+    /// The epoch at which the progress thread found nothing more to do. `due` is the time at which
+    /// there is something to do without a new epoch.
     seen: u64,
     due: Instant,
-    /// There is more to do at once.
+    /// True if the progress thread has more to do at once.
     more: bool,
-    /// The thread has owned progress until now: another thread has just taken over.
+    /// True if the progress thread owned progress until now, and another thread has just taken
+    /// over.
     fresh: bool,
-    /// The program's turns at the last look.
+    /// The number of the program's turns at the progress thread's last check.
     taken: u64,
     pause_ns: u64,
-    /// The pauses since it owned progress.
+    /// The number of pauses since the progress thread last owned progress.
     pauses: u32,
 }
 
@@ -66,7 +71,7 @@ impl Shared {
         } {}
     }
 
-    /// Makes progress if there is any to make; false at the end.
+    /// Makes progress if there is any to make; returns false when the device closes.
     fn poll_sockets(&self, me: &mut Progress) -> bool {
         me.fresh = true;
         self.heartbeat();
@@ -110,8 +115,8 @@ impl Shared {
         epoll::wait(self.epoll().as_fd(), &mut event, Some(&none)).is_ok_and(|count| count > 0)
     }
 
-    /// Sleeps after nothing has happened for long. A waiting thread of the program watches the
-    /// sockets instead, if there is one: nothing has to wake it then.
+    /// Sleeps on the sockets after nothing has happened for long. If a thread of the program waits,
+    /// that thread watches the sockets instead: then nothing has to wake it.
     fn sleep_on_sockets(&self, me: &mut Progress) {
         let core = self.lock();
         if core.stop || self.epoch() != me.seen || !self.thread_owns_progress() {
@@ -126,7 +131,8 @@ impl Shared {
         me.taken = self.program_turns.load(Ordering::Relaxed);
     }
 
-    /// Takes progress if no thread of the program makes it, and pauses otherwise. False at the end.
+    /// Takes progress if no thread of the program makes it, and pauses otherwise. Returns false
+    /// when the device closes.
     fn back_off(&self, me: &mut Progress) -> bool {
         let mut core = self.lock();
         if core.stop {

@@ -1,4 +1,4 @@
-//! Receiving: polls the sockets and feeds the pure engine.
+//! Receives: polls the sockets and hands their bytes to the pure engine.
 
 use std::io;
 use std::ops::Range;
@@ -12,19 +12,22 @@ use super::core::{BUFFER, Copies, Core, LISTENER};
 use super::socket;
 use super::stream::{AHEAD, Kept, Stage, took};
 
-/// Up to this many connections, a turn reads each socket. With more, it asks the epoll.
+/// The most connections with which a turn reads each socket. With more, it asks the epoll.
 const DIRECT: usize = 8;
-/// With few connections, how many turns pass between looks at the epoll (for new connections).
+/// The number of turns between two questions to the epoll (for new connections), while a turn reads
+/// each socket.
 const EPOLL_EVERY: u32 = 32;
-/// Bytes of one read: some FPDUs, few enough to be still near when they are checked and placed.
+/// The most bytes of one read: some FPDUs, few enough to be still in the cache when they are
+/// checked and placed.
 pub(super) const READ: usize = 128 << 10;
-/// An FPDU's start up to this length is copied out of the buffer; a longer one keeps it.
+/// The longest start of an FPDU, in bytes, that is copied out of the receive buffer; a longer one
+/// keeps the buffer.
 const FEW: usize = 16 << 10;
-/// The most streams that keep a buffer; further ones copy.
+/// The most streams that keep a receive buffer; further ones copy.
 const MOST_KEPT: usize = 64;
-/// The most that the engine leaves over: an FPDU that is not whole.
+/// The most bytes that the engine leaves unconsumed: an FPDU that is not whole.
 const MOST_LEFT: usize = 72 << 10;
-/// A direct read also takes this many bytes behind the payload: a CRC and the next header.
+/// The number of bytes behind the payload that a direct read also takes: a CRC and the next header.
 const BEHIND: usize = 32;
 
 impl Core {
@@ -55,7 +58,7 @@ impl Core {
         worked
     }
 
-    /// Asks the epoll which sockets have something.
+    /// Asks the epoll which sockets have bytes or events.
     fn poll_epoll(&mut self, now: Instant) -> bool {
         self.ask_epoll = false;
         let mut events = [const {
@@ -95,7 +98,7 @@ impl Core {
         count > 0
     }
 
-    /// Reads once from the stream in `slot` and hands in what came.
+    /// Reads once from the stream in `slot` and hands the bytes to the engine.
     fn receive_one(&mut self, now: Instant, slot: u32) -> bool {
         let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut)
         else {
@@ -153,7 +156,7 @@ impl Core {
         true
     }
 
-    /// Reads a stream no further, or does again.
+    /// Stops reading the stream in `slot`, or reads it again.
     #[cold]
     pub(super) fn stall(&mut self, slot: u32, stalls: bool) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
@@ -166,7 +169,7 @@ impl Core {
         }
     }
 
-    /// The peer of a stream that is not read has left, by a reset or in order.
+    /// Handles the peer's end, in order or by a reset, of a stream that is stalled.
     #[cold]
     fn peer_closed(&mut self, now: Instant, slot: u32, reset: bool) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
@@ -219,7 +222,7 @@ impl Core {
         true
     }
 
-    /// Hands `n` new bytes to the engine, behind those that the stream kept.
+    /// Hands `n` new bytes of a stream to the engine, behind those that the stream kept.
     pub(super) fn feed(&mut self, now: Instant, slot: u32, conn: Conn, n: usize) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return;
@@ -247,7 +250,7 @@ impl Core {
         }
     }
 
-    /// Appends `n` new bytes to `bytes`, the stream's own buffer, and feeds the engine from there.
+    /// Appends `n` new bytes to `bytes`, the stream's own buffer, and hands that to the engine.
     fn feed_assembled(
         &mut self,
         now: Instant,
@@ -273,7 +276,7 @@ impl Core {
         }
     }
 
-    /// Keeps what the engine left over of the buffer.
+    /// Keeps the bytes of the receive buffer that the engine has not consumed.
     fn keep(&mut self, now: Instant, slot: u32, conn: Conn, rest: Range<usize>) {
         if rest.len() > MOST_LEFT {
             return self.ended(now, slot, conn, StreamEnd::Reset);

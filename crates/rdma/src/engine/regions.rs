@@ -21,21 +21,23 @@ use sprat_proto::wire::checksum::Crc32c;
 use sprat_sys::gather::Source;
 use sprat_sys::memory::{Foreign, Region, append_summed};
 
-/// Bits of a number that are the slot; the others count how often it was used.
+/// The number of bits in a region's number that are its slot; the other bits count how often the
+/// slot was used.
 const SLOT_BITS: u32 = 20;
 const SLOTS: usize = 1 << SLOT_BITS;
 const LAST_GENERATION: u64 = (1 << (64 - SLOT_BITS)) - 1;
 
-/// The memory that a number stands for.
+/// The memory that a region's number stands for.
 #[derive(Debug)]
 enum Place {
-    /// Mapped memory, which others write too.
+    /// Memory that this library mapped, which peers and the program write too.
     Mapped(Arc<Region>),
-    /// The program's own memory, which may be gone.
+    /// The program's own memory, which it may have unmapped.
     Foreign(Foreign),
-    /// A message of ours, sent from where its bytes and slices lie.
+    /// A message to send, from where its bytes and slices lie.
     Said(Message),
-    /// A message that comes, as far as it is there. Its room is the vector's capacity.
+    /// A message that arrives: the bytes received so far. The vector's capacity is the room for the
+    /// rest.
     Heard(Vec<u8>),
 }
 
@@ -45,12 +47,12 @@ struct Slot {
     place: Option<Place>,
 }
 
-/// Registered regions.
+/// The registered memory of a device: regions by their numbers.
 #[derive(Debug, Default)]
 pub struct Regions {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Bytes that came by [`Memory::write`].
+    /// The number of bytes copied into registered memory by [`Memory::write`].
     pub(crate) written: u64,
 }
 
@@ -59,22 +61,23 @@ fn slot_of(number: u64) -> usize {
 }
 
 impl Regions {
-    /// Takes a region in; returns its number, `None` if there are too many.
+    /// Adds a memory region; returns its number, or `None` if there are too many.
     pub fn insert(&mut self, region: Arc<Region>) -> Option<u64> {
         self.add(Place::Mapped(region))
     }
 
-    /// Takes memory of the program in; returns its number, `None` if there are too many.
+    /// Adds memory of the program as a region; returns its number, or `None` if there are too many.
     pub(crate) fn insert_foreign(&mut self, memory: Foreign) -> Option<u64> {
         self.add(Place::Foreign(memory))
     }
 
-    /// True if `number` stands for `len` bytes of memory of the program.
+    /// True if the region `number` is memory of the program with a length of `len` bytes.
     pub(crate) fn is_foreign(&self, number: u64, len: usize) -> bool {
         matches!(self.slot(number), Some(Place::Foreign(memory)) if memory.len() == len)
     }
 
-    /// Makes `number` stand for `memory`, if it stands for memory of the program.
+    /// Replaces the memory of region `number` by `memory`, if the region is memory of the program
+    /// with the same length.
     pub(crate) fn replace_foreign(&mut self, number: u64, memory: Foreign) {
         if self.is_foreign(number, memory.len())
             && let Some(slot) = self.slots.get_mut(slot_of(number))
@@ -83,12 +86,14 @@ impl Regions {
         }
     }
 
-    /// Takes a message in that peers will read.
+    /// Adds a message that peers will read; returns its number, or `None` if there are too many
+    /// regions.
     pub fn say(&mut self, message: Message) -> Option<u64> {
         self.add(Place::Said(message))
     }
 
-    /// Takes memory in for a message that comes: what is there, and room for the rest.
+    /// Adds the memory of a message that arrives: the bytes received so far, and room for the rest.
+    /// Returns its number, or `None` if there are too many regions.
     pub fn hear(&mut self, message: Vec<u8>) -> Option<u64> {
         self.add(Place::Heard(message))
     }
@@ -107,12 +112,13 @@ impl Regions {
         Some(slot.generation << SLOT_BITS | u64::from(at))
     }
 
-    /// Lets a region go: its number stands for nothing. False if that was so before.
+    /// Removes a region, so that its number stands for nothing. Returns false if there was no such
+    /// region.
     pub fn remove(&mut self, number: u64) -> bool {
         self.take(number).is_some()
     }
 
-    /// Gives a message back that was said.
+    /// Removes a message that peers could read, and returns it.
     pub fn said(&mut self, number: u64) -> Option<Message> {
         match self.take(number) {
             Some(Place::Said(message)) => Some(message),
@@ -120,7 +126,7 @@ impl Regions {
         }
     }
 
-    /// Gives a message back that came.
+    /// Removes a message that has arrived, and returns it.
     pub fn heard(&mut self, number: u64) -> Option<Vec<u8>> {
         match self.take(number) {
             Some(Place::Heard(message)) => Some(message),
@@ -151,10 +157,10 @@ impl Regions {
         slot.place.as_ref()
     }
 
-    /// Shows `each` the pieces of memory that a span lies in, in order.
+    /// Calls `each` with the pieces of memory that a span covers, in order.
     ///
     /// # Errors
-    /// The span does not lie in memory that is sent from; some pieces may have been shown.
+    /// The span does not lie in memory that the device sends from; `each` may have had some pieces.
     #[inline]
     pub(super) fn pieces<'r>(
         &'r self,
@@ -179,7 +185,7 @@ impl Regions {
         }
     }
 
-    /// The first memory of a record, behind its first `skip` bytes, that cannot be read.
+    /// The first span of a record, behind the record's first `skip` bytes, that cannot be read.
     pub(super) fn unreadable(
         &self,
         record: &Record,
@@ -203,7 +209,7 @@ impl Regions {
         None
     }
 
-    /// Looks whether a span can be read.
+    /// Checks that a span can be read.
     fn look(&self, span: Span, slices: &dyn Slices) -> Result<(), Unmapped> {
         if let Some(Place::Foreign(memory)) = self.slot(span.region) {
             within(memory.len(), span)?;
@@ -310,22 +316,22 @@ impl Regions {
 
 /// Memory that bytes are received to without a copy.
 pub(super) enum Sink<'r> {
-    /// At the span's place.
+    /// The bytes go to the span's place in a mapped region.
     Region(&'r Region),
-    /// Memory of the program, at the span's place.
+    /// The bytes go to the span's place in memory of the program.
     Foreign(&'r Foreign),
-    /// Behind what is there.
+    /// The bytes go behind those that the arriving message already has.
     Message(&'r mut Vec<u8>),
 }
 
-/// A span lies within `len` bytes.
+/// Checks that a span lies within `len` bytes.
 #[inline]
 fn within(len: usize, span: Span) -> Result<(), Unmapped> {
     let end = span.offset.checked_add(u64::from(span.len)).ok_or(Unmapped)?;
     if end <= len as u64 { Ok(()) } else { Err(Unmapped) }
 }
 
-/// The parts of a message that a span covers.
+/// Calls `each` with the parts of a message that a span covers.
 fn parts<'m>(
     message: &'m Message,
     slices: &'m dyn Slices,
@@ -493,7 +499,7 @@ mod tests {
         assert_eq!(regions.atomic(span(region, 8, 8), &mut |old| old), Ok(7));
         assert_eq!(regions.atomic(span(region, 4, 8), &mut |old| old), Err(Unmapped));
     }
-    /// One slice, number 7.
+    /// A test's only slice, which has the number 7.
     struct Seven(&'static [u8]);
 
     impl Slices for Seven {

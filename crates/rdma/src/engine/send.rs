@@ -13,16 +13,16 @@ use super::regions::Reach;
 use super::socket;
 use super::stream::{Pending, Stream, took};
 
-/// Bytes that are handed to the kernel in one call while others wait to send.
+/// The most bytes that one call hands to the kernel while other streams wait to send.
 const BATCH: usize = 256 << 10;
-/// Bytes that are handed to the kernel in one call while no other stream waits: the kernel moves 1
+/// The most bytes that one call hands to the kernel while no other stream waits: the kernel moves 1
 /// MB in less time if it gets all of it at once.
 const BATCH_ALONE: usize = 1 << 20;
-/// Bytes of a call that are copied together (with CRC or markers): two messages of 64 KB, for which
-/// the kernel makes fewer segments than one by one. More would leave the second-level cache
+/// The most bytes that one send copies together (with CRC or markers): two messages of 64 KB, for
+/// which the kernel makes fewer segments than one by one. More would leave the second-level cache
 /// (docs/decisions.md, "A copy and its CRC in one pass").
 const COPIED: usize = 128 << 10;
-/// Bytes that one connection sends in a turn while others wait to send.
+/// The most bytes that one connection sends in a turn while others wait to send.
 const WORK: usize = 1 << 20;
 /// The most reads of a socket whose peer is gone: more than the kernel keeps.
 const MOST_REST: usize = 1024;
@@ -65,8 +65,8 @@ impl Core {
         }
     }
 
-    /// Sends what the stream in `slot` has to send, until the kernel takes no more or others should
-    /// have a turn.
+    /// Sends the output of the stream in `slot`, until the kernel takes no more or other streams
+    /// should have a turn.
     fn send_on(&mut self, now: Instant, slot: u32, slices: &dyn Slices) {
         if !self.send_pending(now, slot, slices) {
             return;
@@ -126,8 +126,8 @@ impl Core {
         }
     }
 
-    /// The kernel has taken nothing of what thread_follows the first bytes of a record: the
-    /// connection has ended, or memory has.
+    /// Handles a failed send of a record whose first bytes the kernel may have taken: the
+    /// connection has ended, or memory of the record is unmapped.
     #[cold]
     fn send_failed(
         &mut self,
@@ -148,9 +148,9 @@ impl Core {
         }
     }
 
-    /// Takes in what a peer said that takes nothing any more: a program that is done says so and
-    /// exits, whereby the bytes that it did not care for make the kernel end the connection
-    /// abruptly. The kernel here still has what came before.
+    /// Reads the last bytes of a peer whose connection can send no more. A program may send its
+    /// last message and exit with unread bytes in its socket, which makes its kernel reset the
+    /// connection. The kernel of this end still has the bytes that arrived before the reset.
     fn receive_rest(&mut self, now: Instant, slot: u32, conn: Conn) {
         for _ in 0..MOST_REST {
             let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
@@ -179,8 +179,8 @@ impl Core {
         }
     }
 
-    /// Sends what is left over from earlier; true if all of it has gone and the stream is still
-    /// there.
+    /// Sends the rest of a record that the kernel took in part; returns true if all of it has gone
+    /// and the stream still exists.
     fn send_pending(&mut self, now: Instant, slot: u32, slices: &dyn Slices) -> bool {
         let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut)
         else {

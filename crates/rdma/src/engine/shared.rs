@@ -42,68 +42,74 @@ use super::core::{Core, Settings, Watch};
 use sprat_sys::clock::Clock;
 use sprat_sys::cpu::{Idle, Rest};
 
-/// The longest sleep, so that no lost wake-up can last.
+/// The longest sleep of a thread, so that a lost wake-up cannot last.
 const LONGEST_SLEEP_NS: u64 = SECOND;
 /// The longest sleep of a thread that waits for another thread to watch the sockets.
 pub(super) const FOLLOWER_SLEEP_NS: u64 = 100 * MS;
-/// A polling wait reads the clock once in this many turns.
+/// The number of turns after which a polling wait reads the clock again.
 const LIMIT_EVERY: u32 = 16;
-/// Attempts to take the lock before a thread sleeps for it: a turn takes a microsecond or two.
+/// The number of attempts to take the lock before a thread sleeps for it: a turn takes a
+/// microsecond or two.
 const TRIES: u32 = 200;
-/// Looks without a beat of the device's thread after which it seems to have no processor. One look
-/// takes some 50 ns, one beat as long as asking an epoll, 300.
+/// The number of polls without a new heartbeat of the progress thread after which it seems to have
+/// no processor. One poll takes some 50 ns, one heartbeat as long as asking an epoll, 300 ns.
 const MISSED: u32 = 64;
-/// Bits of a beat that name the processor; the others count.
+/// The number of bits of a heartbeat that name the processor; the others count.
 const PROCESSOR_BITS: u32 = 16;
 
-/// The thread that makes progress.
+/// The threading of a device: the thread that makes progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Threading {
-    /// The calling thread: posting sends, polling and waiting receive (run to completion). Nothing
-    /// moves while the program makes no call.
+    /// The calling thread makes progress: posting sends; polling and waiting receive (run to
+    /// completion). Nothing moves while the program makes no call.
     #[default]
     Caller,
-    /// A thread of the device: posting leaves the work to it, polling takes its results. While the
-    /// thread has no processor, the calling thread does the work.
+    /// A thread of the device makes progress: posting leaves the work to it, polling takes its
+    /// results. While the thread has no processor, the calling thread does the work.
     IoThread,
     /// A thread of the device receives and places payload; posting sends. While the thread has no
     /// processor, the calling thread receives.
     ReceiveThread,
-    /// The calling thread, and a background thread that never polls and receives while the program
-    /// makes no call. The thread starts with the first connection or listener.
+    /// The calling thread makes progress, and a background thread that never polls receives while
+    /// the program makes no call. The background thread starts with the first connection or
+    /// listener.
     Background,
 }
 
-/// The way in which a thread waits.
+/// The way in which a thread of the program waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Patience {
-    /// The caller polls for a while, then sleeps.
+    /// The waiting thread polls for a while, then sleeps.
     Spin,
-    /// The caller sleeps at once.
+    /// The waiting thread sleeps at once.
     Sleep,
 }
 
-/// A core behind its lock.
+/// The core of a device behind its lock, with the state that threads share without the lock.
 #[derive(Debug)]
 pub(crate) struct Shared {
     core: Mutex<Core>,
     changed: Condvar,
-    /// For the device's own thread.
+    /// Wakes the device's own thread.
     pub(super) called: Condvar,
     epoch: AtomicU64,
-    /// Programs' threads that want the lock: the device's own gives way to them.
+    /// The number of the program's threads that want the lock: the device's own thread gives way to
+    /// them.
     wanted: AtomicU32,
-    /// The progress thread makes progress; else the calling thread does.
+    /// True if the progress thread makes progress; false if the calling thread does.
     thread_owns: AtomicBool,
-    /// Moves while it attends and has a processor, and holds no lock: which processor, and a count.
+    /// The heartbeat of the progress thread: its processor, and a counter. It advances while the
+    /// thread owns progress, has a processor and holds no lock.
     heartbeat: AtomicU64,
-    /// The beat that was seen last, and how often since.
+    /// The heartbeat that a polling thread saw last. `missed` counts how often it has not changed
+    /// since.
     seen_heartbeat: AtomicU64,
     missed: AtomicU32,
     /// The background thread, once it runs.
     pub(super) background: OnceLock<Thread>,
     pub(super) poll_missed: AtomicBool,
-    /// Turns that programs' threads have taken, and how many of them poll in a wait at present.
+    /// The number of turns that the program's threads have taken. `waiting` is the number of them
+    /// that poll in a wait at present.
     pub(super) program_turns: AtomicU64,
     pub(super) waiting: AtomicU32,
     pub(crate) threading: Threading,
@@ -136,7 +142,7 @@ impl Shared {
         })
     }
 
-    /// A number that changes whenever anything may have.
+    /// The epoch: a number that changes whenever the state of the core may have changed.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
@@ -148,18 +154,17 @@ impl Shared {
         self.thread_owns.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the device's thread owns progress. `&Core` proves that the caller has the
-    /// lock.
+    /// Sets if the device's own thread owns progress. `&Core` proves that the caller has the lock.
     pub(super) fn set_thread_owns(&self, _: &Core, owns: bool) {
         self.thread_owns.store(owns, Ordering::Relaxed);
     }
 
-    /// The present time.
+    /// The present time of the device's clock.
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// The descriptor that is readable when there is something to do.
+    /// The epoll descriptor, which is readable when a socket has something to do.
     pub(crate) fn epoll(&self) -> &OwnedFd {
         &self.epoll
     }
@@ -185,7 +190,7 @@ impl Shared {
         self.lock_blocking()
     }
 
-    /// Without precedence over others.
+    /// Takes the lock without precedence over other threads.
     pub(super) fn lock_blocking(&self) -> MutexGuard<'_, Core> {
         // A panic under the lock is a bug; what it left is as good as what a panic elsewhere
         // leaves.
@@ -218,7 +223,7 @@ impl Shared {
         let _ = rustix::io::write(&self.wakeup, &[0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
-    /// Changes the engine and sends the resulting records, unless sending is another thread's work.
+    /// Changes the core and sends the resulting records, unless sending is another thread's work.
     #[inline]
     pub(crate) fn act<T>(&self, act: impl FnOnce(&mut Core, Instant) -> T) -> T {
         let mut core = self.lock();
@@ -231,8 +236,8 @@ impl Shared {
         result
     }
 
-    /// Posts requests. A program may do nothing else for long, so received bytes are handled now
-    /// and then.
+    /// Posts send requests. A program may do nothing else for long, so this also handles received
+    /// bytes now and then.
     #[inline]
     pub(crate) fn post<T>(&self, post: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
@@ -263,7 +268,7 @@ impl Shared {
         result
     }
 
-    /// Changes the engine where nothing is left to send.
+    /// Changes the core in a way that leaves nothing to send.
     #[inline]
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
@@ -272,7 +277,7 @@ impl Shared {
         result
     }
 
-    /// Looks at something without changing it, or takes what is there already.
+    /// Reads the core without changing it, or takes a value that is already there.
     #[inline]
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
         act(&mut self.lock())
@@ -306,8 +311,8 @@ impl Shared {
         take(&mut core)
     }
 
-    /// Polls for a value again and again. While nothing has changed since `empty_at`, the epoch of
-    /// the last poll without result, the thread that makes progress keeps the lock.
+    /// Polls for a value repeatedly. While nothing has changed since `empty_at`, the epoch of the
+    /// last poll without result, the thread that makes progress keeps the lock.
     #[inline]
     pub(crate) fn poll_since<T>(
         &self,
@@ -328,14 +333,15 @@ impl Shared {
         found
     }
 
-    /// The device's thread, which alone calls this, has a processor.
+    /// Advances the heartbeat, which proves that the progress thread has a processor. Only that
+    /// thread calls this.
     #[inline]
     pub(super) fn heartbeat(&self) {
         let count = (self.heartbeat.load(Ordering::Relaxed) >> PROCESSOR_BITS) + 1;
         self.heartbeat.store(count << PROCESSOR_BITS | processor(), Ordering::Relaxed);
     }
 
-    /// Called after a poll without result while the progress thread owns progress. True if the
+    /// Handles a poll without result while the progress thread owns progress. Returns true if the
     /// calling thread makes progress from now on: the progress thread has no processor, or has this
     /// one.
     #[inline]
@@ -357,7 +363,7 @@ impl Shared {
         !self.thread_owns_progress()
     }
 
-    /// Waits until `take` finds something, at most for `limit`.
+    /// Waits until `take` returns a value, at most for `limit`.
     pub(crate) fn wait<T>(
         &self,
         limit: Option<Duration>,
@@ -432,8 +438,8 @@ impl Shared {
         }
     }
 
-    /// Gives way, or sleeps: until the epoch is no longer `seen`, there is something to read, or
-    /// the time has come.
+    /// Gives way or sleeps, until the epoch is no longer `seen`, there is something to read, or
+    /// `until` has passed.
     fn rest(&self, idle: &mut Idle, patience: Patience, seen: u64, until: Instant) {
         loop {
             if patience == Patience::Sleep || idle.rest(true, || self.clock.now()) == Rest::Sleep {
@@ -466,7 +472,7 @@ impl Shared {
         woken.unwrap_or_else(PoisonError::into_inner).0.sleepers -= 1;
     }
 
-    /// Sleeps on the sockets, the bell and `event_fd`, at most up to `until`.
+    /// Sleeps on the sockets, the wake-up descriptor and `event_fd`, at most up to `until`.
     ///
     /// # Errors
     /// `Interrupted` if a signal came.
@@ -496,8 +502,8 @@ impl Shared {
         slept
     }
 
-    /// Sleeps until the sockets, the bell or `event_fd` has something, or it is `due`; the bell is
-    /// silent afterwards.
+    /// Sleeps until the sockets, the wake-up descriptor or `event_fd` is readable, or `due` has
+    /// passed; clears the wake-up descriptor afterwards.
     ///
     /// # Errors
     /// `Interrupted` if a signal came.
@@ -514,12 +520,12 @@ impl Shared {
         Ok(())
     }
 
-    /// The bell.
+    /// The wake-up descriptor, which ends a thread's sleep on the sockets.
     pub(super) fn wakeup(&self) -> &OwnedFd {
         &self.wakeup
     }
 
-    /// The lock, unless others keep it all the time.
+    /// Takes the lock, unless other threads keep it all the time.
     pub(super) fn lock_or_give_up(&self) -> Option<MutexGuard<'_, Core>> {
         for _ in 0..TRIES {
             if let Ok(core) = self.core.try_lock() {
@@ -530,7 +536,7 @@ impl Shared {
         None
     }
 
-    /// Has the device's own thread look, if it sleeps beside the program.
+    /// Wakes the device's own thread, if it sleeps while the program makes progress.
     fn wake_thread(&self) {
         match self.threading {
             Threading::Background => self.wake_background(),
@@ -538,14 +544,15 @@ impl Shared {
         }
     }
 
-    /// Wakes the sleepers, which then make progress themselves. Called under the lock.
+    /// Hands progress over to the sleeping threads of the program and wakes them. Called under the
+    /// lock.
     pub(super) fn hand_over(&self, core: &Core) {
         self.set_thread_owns(core, false);
         self.changed.notify_all();
     }
 
-    /// Waits while other threads want the lock: a thread that takes turns all the time would keep
-    /// it.
+    /// Waits while other threads want the lock: otherwise a thread that takes turns all the time
+    /// would keep the lock.
     #[inline]
     pub(super) fn yield_lock(&self) {
         let mut tries = 0;
@@ -555,7 +562,7 @@ impl Shared {
         }
     }
 
-    /// Ends [`Shared::run`].
+    /// Ends the device's own thread, which runs [`Shared::run`].
     pub(crate) fn stop(&self) {
         self.change(|core| core.stop = true);
         self.wake_thread();
@@ -563,12 +570,12 @@ impl Shared {
     }
 }
 
-/// The processor that this thread is on.
+/// The number of the processor that this thread runs on.
 fn processor() -> u64 {
     (rustix::thread::sched_getcpu() % (1 << PROCESSOR_BITS)) as u64
 }
 
-/// Counts a waiting thread as long as it lives.
+/// Counts a waiting thread as long as this value lives.
 struct Waits<'a>(&'a AtomicU32);
 
 impl<'a> Waits<'a> {

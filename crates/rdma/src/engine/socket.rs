@@ -1,5 +1,5 @@
-//! The calls between a stream and registered memory: bytes go from and to where they lie, in one
-//! system call.
+//! System calls that move bytes between a stream and registered memory, from and to where the bytes
+//! lie.
 //!
 //! Not here: what makes that sound ([`sprat_sys::gather`]).
 
@@ -16,11 +16,11 @@ use super::regions::{Regions, Sink};
 
 pub(super) use sprat_sys::gather::PIECES;
 
-/// Sends what follows the first `skip` bytes of `record`; returns how many bytes the stream took.
+/// Sends the bytes of `record` behind the first `skip`; returns how many bytes the stream took.
 ///
 /// # Errors
-/// `WouldBlock`, or whatever ended the connection. `InvalidInput` or `EFAULT` if memory of the
-/// record is gone.
+/// `WouldBlock`, or the error that ended the connection. `InvalidInput` or `EFAULT` if memory of
+/// the record is unmapped.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     record: &Record,
@@ -45,22 +45,22 @@ pub(super) fn send(
     pieces.send(socket)
 }
 
-/// True if memory is gone, and the connection has not failed.
+/// True if a send failed since memory is unmapped, and the connection has not failed.
 pub(super) fn is_unmapped(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || error.raw_os_error() == Some(libc::EFAULT)
 }
 
-/// Sends bytes that lie in one piece, which needs no list of pieces.
+/// Sends bytes that lie in one piece, without a list of pieces.
 fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
 }
 
 /// Receives into registered memory, and the bytes that follow into `then`; returns how many bytes
-/// came, 0 at the end of the stream.
+/// arrived, 0 at the end of the stream.
 ///
 /// # Errors
-/// `WouldBlock`, or whatever ended the connection. `InvalidInput` or `EFAULT` if the region or its
-/// memory is gone.
+/// `WouldBlock`, or the error that ended the connection. `InvalidInput` or `EFAULT` if the region
+/// or its memory is gone.
 pub(super) fn receive_into(
     socket: BorrowedFd<'_>,
     span: Span,
@@ -76,7 +76,7 @@ pub(super) fn receive_into(
     gather::receive(socket, target, then)
 }
 
-/// The most bytes that the connection puts into one segment at present.
+/// The most bytes that TCP puts into one segment of this connection at present.
 ///
 /// # Errors
 /// The socket is no TCP socket any more.

@@ -1,4 +1,4 @@
-//! The state of a queue pair's connection, and a request for one.
+//! The state of a queue pair's connection, and a pending request for a connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,51 +9,53 @@ use sprat_proto::wire::rdmap::Cause;
 /// The state of a queue pair's connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ConnectionState {
-    /// There is none.
+    /// The queue pair has no connection.
     #[default]
     Idle,
     /// The connection is being opened.
     Opening,
-    /// The connection is open.
+    /// The connection of the queue pair is open.
     Connected {
-        /// From the peer's program.
+        /// The private data of the peer's program.
         private_data: Vec<u8>,
-        /// Reads and atomics served at once.
+        /// The number of Reads and atomics that this end serves at once.
         ird: u16,
-        /// Reads and atomics asked at once.
+        /// The number of Reads and atomics that this end requests at once.
         ord: u16,
     },
-    /// The peer's program refused.
+    /// The peer's program rejected the connection.
     Rejected {
-        /// From the peer's program.
+        /// The private data with which the peer's program rejected the connection.
         private_data: Vec<u8>,
-        /// Reads and atomics that the peer would serve at once.
+        /// The number of Reads and atomics that the rejecting peer would serve at once, if its
+        /// Reply states it.
         ird: Option<u16>,
-        /// Reads and atomics that the peer would ask at once.
+        /// The number of Reads and atomics that the rejecting peer would request at once, if its
+        /// Reply states it.
         ord: Option<u16>,
     },
-    /// TCP did not connect.
+    /// TCP did not connect to the peer.
     Unreachable(io::ErrorKind),
-    /// The start-up failed.
+    /// The start-up of the connection failed.
     Failed(StartupError),
     /// The connection has ended, by an error if there is a cause. True if this side found the
     /// error.
     Disconnected(Option<(Cause, bool)>),
 }
 
-/// A peer asks for a connection.
+/// A peer's request for a connection that waits for an answer.
 #[derive(Debug)]
 pub struct PendingRequest {
-    /// The request's stream.
+    /// The stream of the connection request.
     pub conn: Conn,
-    /// The client's address.
+    /// The address of the peer that requests the connection.
     pub peer: SocketAddr,
-    /// The address that it asks at.
+    /// The local address at which the peer requests the connection.
     pub local: SocketAddr,
-    /// From its program.
+    /// The private data of the peer's program.
     pub private_data: Vec<u8>,
-    /// Reads and atomics that it serves at once, if it says so.
+    /// The number of Reads and atomics that the peer serves at once, if its request states it.
     pub ird: Option<u16>,
-    /// Reads and atomics that it asks at once, if it says so.
+    /// The number of Reads and atomics that the peer requests at once, if its request states it.
     pub ord: Option<u16>,
 }

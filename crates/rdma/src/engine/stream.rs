@@ -24,86 +24,86 @@ use sprat_proto::rpc::Slices;
 use super::regions::Regions;
 use super::socket;
 
-/// Silence after which the kernel asks whether the peer is still there, and how long it may take to
-/// answer.
+/// The time of silence after which the kernel probes if the peer still exists.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(2);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Bytes of one read in search of a header, behind which payload is read directly. The number grows
-/// while only short messages arrive.
+/// The number of bytes of one read in search of a header, behind which payload is read directly. It
+/// grows while only short messages arrive.
 pub(super) const AHEAD: usize = 4 << 10;
 
-/// The stage of a stream's life.
+/// The stage of a stream's life: opening, live, or lingering.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// TCP is connecting, for this queue pair.
+    /// TCP is connecting for a queue pair.
     Opening {
-        /// Whose connection it will be.
+        /// The queue pair that the connection will belong to.
         qp: Qp,
         /// The options for the engine once TCP has connected.
         options: Box<ConnectOptions>,
-        /// The time to give up.
+        /// The time to give up connecting.
         until: Instant,
-        /// Until this time a refused connection is tried again.
+        /// The time until which a refused connection is tried again.
         again: Instant,
-        /// TCP was refused, and the connection will be tried again.
+        /// True if TCP was refused, and the connection will be tried again.
         refused: bool,
     },
-    /// The engine knows it.
+    /// The stream is open, and the engine knows it by this number.
     Live(Conn),
-    /// The engine is done with it: what is left is sent, what comes is dropped, up to a time.
+    /// The engine is done with the stream: the socket sends what is left and drops what arrives,
+    /// until this time.
     Lingering(Instant),
 }
 
 /// A record that the kernel has taken in part.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// The bytes.
+    /// The record with the bytes to send.
     pub(super) record: Record,
-    /// Bytes of it that are sent.
+    /// The number of the record's bytes that are sent.
     pub(super) sent: usize,
 }
 
-/// One connection.
+/// One TCP connection of an RDMA device.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) socket: OwnedFd,
     pub(super) stage: Stage,
     pub(super) peer: SocketAddr,
-    /// The listener that it came through.
+    /// The number of the listener that accepted the connection, if one did.
     pub(super) listener: Option<u32>,
-    /// Bytes that were read and are the start of an FPDU.
+    /// The bytes that were read and are the start of an FPDU.
     pub(super) kept: Kept,
-    /// Bytes of the next read in search of a header.
+    /// The number of bytes of the next read in search of a header.
     pub(super) ahead: usize,
     pub(super) pending: Option<Box<Pending>>,
-    /// The peer has sent its last byte, or everything is over.
+    /// True if the peer has sent its last byte, or the connection is over.
     pub(super) finished: bool,
-    /// The stream is not read: enough messages wait for receives to be posted.
+    /// True if the stream is not read since enough messages wait for receives to be posted.
     pub(super) stalled: bool,
-    /// The peer has sent its last byte, behind what is not read.
+    /// True if the peer has sent its last byte, and bytes before it are unread.
     pub(super) unread: bool,
-    /// The list of streams with output has this one.
+    /// True if the list of streams with output has this one.
     pub(super) dirty: bool,
-    /// The events that the epoll reports.
+    /// The events that the epoll reports for the stream's socket.
     pub(super) interest: EventFlags,
 }
 
-/// Bytes between two reads.
+/// The received bytes that a stream keeps between two reads.
 #[derive(Debug, Default)]
 pub(super) enum Kept {
-    /// None.
+    /// The stream keeps no bytes.
     #[default]
     Nothing,
-    /// Few, copied.
+    /// The stream keeps a copy of few bytes.
     Few(Vec<u8>),
-    /// Many, at the start of the buffer that they were read into.
+    /// The stream keeps many bytes, at the start of the buffer that they were read into.
     Many(Box<[u8]>, usize),
 }
 
 impl Kept {
-    /// Bytes.
+    /// The number of bytes that the stream keeps.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -136,7 +136,7 @@ impl Stream {
         }
     }
 
-    /// The engine's name for it.
+    /// The number by which the engine knows the stream, if it does.
     #[inline]
     pub(super) fn conn(&self) -> Option<Conn> {
         match self.stage {
@@ -145,7 +145,7 @@ impl Stream {
         }
     }
 
-    /// The events that the epoll should report.
+    /// The events that the epoll should report for the stream's socket.
     pub(super) fn wanted_interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
         let reads = !self.finished && !self.stalled && !matches!(self.stage, Stage::Opening { .. });
@@ -156,8 +156,9 @@ impl Stream {
         flags
     }
 
-    /// Reads once, behind what is kept: into the kept buffer, or into `buffer` with room in front
-    /// and up to `end`. `None` if nothing is there.
+    /// Reads once from the socket, behind the bytes that the stream keeps: into the kept buffer, or
+    /// into `buffer` with room in front and up to `end`. Returns `None` if there is nothing to
+    /// read.
     #[inline]
     pub(super) fn read(&mut self, buffer: &mut [u8], end: usize) -> Option<Result<usize, Errno>> {
         let room = match &mut self.kept {
@@ -171,8 +172,8 @@ impl Stream {
         }
     }
 
-    /// Sends what waits; returns how many bytes the kernel took. `pending` is empty afterwards if
-    /// it took all.
+    /// Sends the rest of the pending record; returns how many bytes the kernel took. `pending` is
+    /// empty afterwards if the kernel took all.
     ///
     /// # Errors
     /// The connection has ended.
@@ -198,23 +199,23 @@ impl Stream {
         Ok(n)
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the stream's sending half: nothing more will be sent.
     pub(super) fn shut(&self) {
         let _ = net::shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Makes the socket's end an abrupt one (RST).
+    /// Makes the socket's close an abrupt one (RST).
     pub(super) fn abort(&self) {
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
 
-    /// The most payload of one TCP segment, as the kernel sees it now.
+    /// The most payload of one TCP segment of the stream, as the kernel sees it now.
     pub(super) fn emss(&self) -> Option<u32> {
         socket::segment(self.socket.as_fd()).ok()
     }
 }
 
-/// The bytes that a send took: none if the socket is full.
+/// The number of bytes that a send took: none if the socket is full.
 pub(super) fn took(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -224,7 +225,7 @@ pub(super) fn took(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// A socket for `addr`'s family that does not block.
+/// Creates a TCP socket for `addr`'s family that does not block.
 pub(crate) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     Ok(net::socket_with(
@@ -235,7 +236,7 @@ pub(crate) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Begins to connect; true if the connection is there already.
+/// Begins to connect a socket to `addr`; returns true if the connection is open already.
 pub(super) fn begin(socket: &OwnedFd, addr: &SocketAddr) -> io::Result<bool> {
     tune(socket.as_fd())?;
     match net::connect(socket, addr) {
@@ -245,22 +246,22 @@ pub(super) fn begin(socket: &OwnedFd, addr: &SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// Options of a socket.
+/// Options of a TCP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SocketOptions {
-    /// The traffic class of what it sends (IPv4's TOS), if not the system's.
+    /// The traffic class of the packets that the socket sends (IPv4's TOS), if not the system's.
     pub traffic_class: Option<u8>,
-    /// Of IPv6's wildcard: IPv4 is not meant.
+    /// True to bind IPv6's wildcard address without IPv4.
     pub v6_only: bool,
-    /// The socket is to connect: with port 0 it gets one then, which may be one of many connections
-    /// to different peers.
+    /// True if the socket will connect. With port 0 it then gets a port only when it connects, and
+    /// may share that port with connections to different peers.
     pub connects: bool,
 }
 
-/// A socket for `addr`, bound to it; and its address, with the port filled in.
+/// Creates a socket bound to `addr`; returns it and its address, with the port filled in.
 ///
 /// # Errors
-/// The address is not ours or in use, or there is no descriptor left.
+/// The address is in use or not one of this machine, or no descriptor is left.
 pub(crate) fn bound(
     addr: &SocketAddr,
     options: SocketOptions,
@@ -284,12 +285,13 @@ pub(crate) fn bound(
     Ok((socket, local))
 }
 
-/// The address of this end.
+/// The local address of a socket.
 pub(super) fn address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     Ok(net::getsockname(socket)?.try_into()?)
 }
 
-/// Small messages leave at once; a peer whose machine has gone is noticed within half a minute.
+/// Sets TCP's options on a socket: small messages leave at once, and a peer whose machine has gone
+/// is noticed within half a minute.
 pub(super) fn tune(socket: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;

@@ -1,4 +1,5 @@
-//! The table of streams: their slots, their deadlines, and what the epoll reports of them.
+//! The table of streams: their slots, their deadlines, and the events that the epoll reports for
+//! them.
 //!
 //! Always holds: one socket uses a slot from its opening to its close; the engine's number of a
 //! connection leads to its slot until the engine has said `Close`.
@@ -15,11 +16,11 @@ use super::core::{Core, LEAST_TIMED};
 use super::state::ConnectionState;
 use super::stream::{Kept, Stage, Stream};
 
-/// The time that the peer has to close its side after we have closed ours.
+/// The time that the peer has to close its side of a connection after this end has closed its own.
 const LINGER_NS: u64 = 2 * SECOND;
 
 impl Core {
-    /// The engine has a name for the stream in `slot`.
+    /// Makes the stream in `slot` live, under the number by which the engine knows it.
     pub(super) fn set_live(&mut self, slot: u32, conn: Conn) {
         let at = conn.index();
         if self.by_conn.len() <= at {
@@ -34,7 +35,8 @@ impl Core {
         self.register(slot);
     }
 
-    /// The stream has ended. The engine decides on the connection.
+    /// Reports to the engine that the stream in `slot` has ended. The engine decides on the
+    /// connection.
     pub(super) fn ended(&mut self, now: Instant, slot: u32, conn: Conn, end: StreamEnd) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return;
@@ -49,7 +51,7 @@ impl Core {
         self.rnic.ended(now, conn, end);
     }
 
-    /// The engine is done with a connection.
+    /// Closes a connection that the engine is done with, in order or by a reset.
     pub(super) fn close(&mut self, now: Instant, conn: Conn, reset: bool) {
         let Some(slot) = self.slot_of(conn) else {
             return;
@@ -71,7 +73,7 @@ impl Core {
         }
     }
 
-    /// A lingering stream has nothing more to send.
+    /// Closes the sending half of a lingering stream, which has nothing more to send.
     pub(super) fn finish_sending(&mut self, slot: u32) {
         let Some(stream) = self.streams[slot as usize].as_deref() else {
             return;
@@ -100,7 +102,7 @@ impl Core {
         true
     }
 
-    /// Handles all deadlines up to `now`.
+    /// Handles all deadlines of streams and of the engine up to `now`.
     pub(super) fn tick(&mut self, now: Instant) {
         self.rnic.tick(now);
         if now < self.first_timed {
@@ -169,7 +171,7 @@ impl Core {
         slot
     }
 
-    /// Closes the socket and empties the slot.
+    /// Closes the socket of a stream and empties its slot.
     pub(super) fn remove(&mut self, slot: u32) {
         let Some(stream) = self.streams[slot as usize].take() else {
             return;
@@ -184,7 +186,7 @@ impl Core {
         self.resume(Instant::NEVER);
     }
 
-    /// Makes the epoll report what the stream waits for.
+    /// Makes the epoll report the events that the stream in `slot` waits for.
     pub(super) fn register(&mut self, slot: u32) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return;
@@ -214,8 +216,8 @@ mod tests {
     use super::*;
     use crate::engine::core::Settings;
 
-    /// Streams that come and go faster than their times leave no more than a few of these, and none
-    /// that is due is lost.
+    /// The deadlines of streams that come and go quickly leave only a few outdated entries, and no
+    /// stream that is due is lost.
     #[test]
     fn times_of_streams_that_are_gone_are_sorted_out() {
         let settings = Settings {

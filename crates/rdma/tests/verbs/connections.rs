@@ -1,4 +1,5 @@
-//! Connections: accepted, refused and disconnected; and what several queue pairs share.
+//! Tests of connections, accepted, refused and disconnected, and of the objects that several queue
+//! pairs share.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -38,7 +39,7 @@ fn requests_are_accepted_or_refused_with_private_data() {
     assert_eq!(refused, ConnectError::Unreachable(std::io::ErrorKind::ConnectionRefused));
 }
 
-/// One small Send from `a` to `b`.
+/// Sends one small message from `a` to `b`.
 fn ping(a: &Side, b: &Side) {
     b.recv(1, 0..64);
     a.send(2, SendOp::Send, 0..64);

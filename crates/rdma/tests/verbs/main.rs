@@ -1,5 +1,6 @@
-//! Verbs over loopback TCP: every operation, in every threading model, with every way to copy.
-//! `memory` has what opens memory to a peer, `connections` connections and what queue pairs share.
+//! Tests of verbs over loopback TCP: every operation, in every threading model, with every way to
+//! copy. `memory` has the tests of objects that open memory to a peer, `connections` those of
+//! connections and of objects that queue pairs share.
 
 mod connections;
 mod memory;
@@ -17,7 +18,7 @@ use sprat_sys::clock::now;
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
-/// One side of a connection, with the objects that a program usually has.
+/// One side of a test's connection, with the objects that a program usually has.
 struct Side {
     device: Device,
     domain: ProtectionDomain,
@@ -52,7 +53,8 @@ fn depths() -> ConnectOptions {
     ConnectOptions { ird: 8, ord: 8, ..ConnectOptions::default() }
 }
 
-/// Two connected sides, each with a device of its own. The first one opened the connection.
+/// Two connected sides of a test, each with a device of its own. The first one opened the
+/// connection.
 fn connected(options: Options, len: usize) -> [Side; 2] {
     let sides = [0, 1].map(|_| Side::of(&Device::open(options).unwrap(), len));
     connect(&sides[0], &sides[1], depths());
@@ -79,7 +81,8 @@ fn connect(a: &Side, b: &Side, options: ConnectOptions) {
     });
 }
 
-/// One operation of each kind between two connected sides, whose memory has at least 600,000 bytes.
+/// Makes one operation of each kind between two connected sides, whose memory has at least 600,000
+/// bytes.
 fn everything(a: &Side, b: &Side) {
     let (done_a, done_b) = std::thread::scope(|s| {
         let pattern: Vec<u8> = (0..200_000_u32).map(|i| (i * 7 % 251) as u8).collect();
@@ -152,7 +155,7 @@ fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
     }
 }
 
-/// Messages arrive before their receives are posted, in the end more of them than the device keeps:
+/// Messages arrive before their receives are posted, in the end more of them than the device keeps.
 /// Reads of the receiver go on meanwhile, and all messages arrive.
 #[test]
 fn messages_wait_for_their_receives() {
@@ -186,8 +189,8 @@ fn messages_wait_for_their_receives() {
     }
 }
 
-/// The credits of a program may be Writes of its peer: the program posts Sends, polls completions
-/// that are ready, and reads its memory, and the Writes must be placed meanwhile.
+/// The peer's Writes are placed while a program only posts Sends, polls ready completions and reads
+/// its memory. Such a program may wait for credits that its peer writes.
 #[test]
 fn what_comes_is_placed_while_a_program_only_posts_and_takes() {
     let [a, b] = connected(Options::default(), 4096);

@@ -1,4 +1,4 @@
-//! Memory windows, fast registration, and the end of what opened memory to a peer.
+//! Tests of memory windows, fast registration, and the end of objects that open memory to a peer.
 
 use super::*;
 
@@ -77,7 +77,7 @@ fn fast_registration_opens_memory_by_a_work_request() {
 enum Opens {
     Window(WindowKind),
     Fast,
-    /// The region that a window is bound to; the window stays.
+    /// The region that a window is bound to; the test drops the region and keeps the window.
     RegionOf(WindowKind),
 }
 
