@@ -23,16 +23,17 @@ pub mod history;
 pub mod names;
 pub mod store;
 
-/// A sequential specification: the operations, their answers, and the states between them.
+/// A sequential specification for the linearizability checker: the operations, their answers, and
+/// the states between them.
 pub trait Model {
-    /// An operation.
+    /// The type of an operation of the specification.
     type Op: Clone + PartialEq + Debug;
-    /// The answer to an operation.
+    /// The type of the answer to an operation.
     type Answer: Clone + Debug;
-    /// The state of the object.
+    /// The type of the state of the specified object.
     type State: Clone + Eq + Debug;
 
-    /// Returns the initial state.
+    /// Returns the initial state of the specified object.
     fn initial(&self) -> Self::State;
 
     /// Adds to `next` the states to which `op` may lead from `state` with this answer, or none if
@@ -70,38 +71,39 @@ pub trait Model {
     }
 }
 
-/// An operation in a history.
+/// An operation in a history, with the times of its call and its answer.
 #[derive(Clone, Debug)]
 pub struct Entry<O, A> {
-    /// The operation.
+    /// The operation that the client called.
     pub op: O,
-    /// The time of the call. All times of a history differ.
+    /// The time of the operation's call. All times of a history differ.
     pub called: u64,
-    /// The answer and its time; none if no answer came or it does not tell the outcome.
+    /// The operation's answer and its time; none if no answer came or it does not show the outcome.
     pub answer: Option<(u64, A)>,
 }
 
-/// The result of a check.
+/// The verdict of the linearizability checker about a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The history is linearizable.
     Good,
     /// The history is not linearizable, with an explanation.
     Broken(String),
-    /// Unknown: the set of configurations exceeded its limit.
+    /// The checker does not know whether the history is linearizable: the set of configurations
+    /// exceeded its limit.
     TooHard,
 }
 
-/// The most configurations at once.
+/// The most configurations that the linearizability checker keeps at once.
 const MAX_CONFIGURATIONS: usize = 200_000;
 
-/// A set of open operations, by slot.
+/// A set of open operations: the bit of an operation's slot is set.
 type Mask = u128;
 
-/// The open operations that have happened, and the resulting state.
+/// A configuration: the open operations that have happened, and the resulting state.
 type Configuration<S> = (Mask, S);
 
-/// Searches for an order of `history` that `model` allows.
+/// Checks linearizability: searches for an order of `history` that `model` allows.
 pub fn linearizable<M: Model>(model: &M, history: &[Entry<M::Op, M::Answer>]) -> Verdict {
     let mut moments: BTreeMap<u64, (usize, bool)> = BTreeMap::new();
     for (i, entry) in history.iter().enumerate() {
@@ -142,7 +144,7 @@ struct Search<'h, M: Model> {
 }
 
 impl<M: Model> Search<'_, M> {
-    /// Handles the call of operation `i`. Returns false if it has no slot.
+    /// Handles the call of operation `i` in the history. Returns false if no slot is free for it.
     fn open(&mut self, i: usize) -> bool {
         let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
@@ -152,7 +154,8 @@ impl<M: Model> Search<'_, M> {
         slot < Mask::BITS as usize
     }
 
-    /// Handles the answer to operation `i`: keeps the configurations in which it has happened.
+    /// Handles the answer to operation `i` in the history: keeps the configurations in which the
+    /// operation has happened.
     fn close(&mut self, i: usize) -> Verdict {
         let Some(slot) = self.slots.iter().position(|s| *s == Some(i)) else {
             return Verdict::Good;
@@ -185,14 +188,14 @@ impl<M: Model> Search<'_, M> {
         }
     }
 
-    /// Returns the slots of operations without an answer.
+    /// Returns the slots of open operations that never get an answer.
     fn unanswered(&self) -> Mask {
         let slots = self.slots.iter().enumerate();
         let open = slots.filter(|(_, i)| i.is_some_and(|i| self.history[i].answer.is_none()));
         open.fold(0, |mask, (slot, _)| mask | 1 << slot)
     }
 
-    /// Adds the configurations in which one more operation has happened.
+    /// Adds the configurations in which one more open operation has happened.
     fn extend(
         &mut self,
         mask: Mask,
@@ -256,9 +259,9 @@ impl<S> Default for Configurations<S> {
 }
 
 impl<S> Configurations<S> {
-    /// Adds a configuration unless another one covers it: its state covers the state, and the same
-    /// operations have happened except for some `unanswered` ones, which need not happen at all.
-    /// Returns true if it was added.
+    /// Adds a configuration unless another one covers it: the other's state covers its state, and
+    /// the same operations have happened except for some `unanswered` ones, which need not happen
+    /// at all. Returns true if it was added.
     fn add<M: Model<State = S>>(
         &mut self,
         model: &M,

@@ -8,28 +8,29 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sprat_proto::{Instant, Rng};
 
-/// An atomic write.
+/// An atomic write to a simulated disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Write {
-    /// The sequence number, consecutive while the process lives.
+    /// The sequence number of the write, consecutive while the process lives.
     pub seq: u64,
-    /// The keys and values to store.
+    /// The keys and values that the write stores.
     pub puts: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The keys to remove.
+    /// The keys that the write removes.
     pub deletes: Vec<Vec<u8>>,
 }
 
-/// The contents of a disk.
+/// The contents of a simulated disk: keys and their values.
 pub type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The outcome of writes.
+/// The outcome of writes to a simulated disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The write with this sequence number is durable.
     Safe(u64),
-    /// The disk is full and refused all pending writes. These contents are durable.
+    /// The simulated disk is full and refused all pending writes. These contents are durable.
     Refused(Contents),
-    /// The disk has failed. The process must stop; the next one finds what a crash leaves.
+    /// The simulated disk has failed. The process must stop; the next one finds what a crash
+    /// leaves.
     Failed,
 }
 
@@ -37,9 +38,10 @@ pub enum Outcome {
 enum Health {
     #[default]
     Sound,
-    /// The next write fails.
+    /// The simulated disk's next write fails.
     Failing,
-    /// A write has failed. The disk completes no writes until the process ends.
+    /// A write to the simulated disk has failed. The disk completes no writes until the process
+    /// ends.
     Failed,
 }
 
@@ -53,14 +55,14 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns the durable contents, which a process that starts now finds.
+    /// Returns the durable contents of the disk, which a process that starts now finds.
     #[must_use]
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// Starts a write that completes at `at`, but not before earlier writes. Returns the time of
-    /// completion.
+    /// Starts a write to the simulated disk that completes at `at`, but not before earlier writes.
+    /// Returns the time of completion.
     pub fn write(&mut self, at: Instant, write: Write) -> Instant {
         let at = self.pending.back().map_or(at, |(last, _)| at.max(*last));
         self.pending.push_back((at, write));
@@ -72,19 +74,19 @@ impl Disk {
         self.full = full;
     }
 
-    /// Makes the next write fail, and all further writes until the process ends.
+    /// Makes the disk's next write fail, and all further writes until the process ends.
     pub fn fail(&mut self) {
         self.health = Health::Failing;
     }
 
-    /// Reverts `fail` if no write has failed since.
+    /// Reverts `fail` if no write to the disk has failed since.
     pub fn mend(&mut self) {
         if self.health == Health::Failing {
             self.health = Health::Sound;
         }
     }
 
-    /// Completes the next write if it is due by `now`, and returns its outcome.
+    /// Completes the disk's next write if it is due by `now`, and returns its outcome.
     pub fn completed(&mut self, now: Instant) -> Option<Outcome> {
         if self.pending.front().is_none_or(|(at, _)| *at > now) {
             return None;
@@ -107,8 +109,8 @@ impl Disk {
         Some(Outcome::Safe(seq))
     }
 
-    /// Handles a crash of the process: a random prefix of the pending writes is durable unless the
-    /// disk is full, and the others are lost.
+    /// Handles a crash of the process: a random prefix of the disk's pending writes is durable
+    /// unless the disk is full, and the other writes are lost.
     pub fn crash(&mut self, rng: &mut Rng) {
         self.health = Health::Sound;
         let most = if self.full { 0 } else { self.pending.len() as u64 };

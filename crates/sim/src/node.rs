@@ -22,13 +22,13 @@ use crate::disk::{Outcome, Write};
 use crate::wire::{HostId, Port};
 use crate::world::{Outside, Process};
 
-/// The locator of a host.
+/// The locator of a simulated host.
 #[must_use]
 pub fn locator(host: HostId) -> String {
     format!("sim:host={host}")
 }
 
-/// Several locators of a host, in an order that the seed likes: at some of them nothing answers.
+/// A list of locators of a simulated host, in a random order. At some of them nothing answers.
 #[must_use]
 pub fn locators(host: HostId, rng: &mut Rng) -> String {
     let mut list = vec![locator(host)];
@@ -41,35 +41,36 @@ pub fn locators(host: HostId, rng: &mut Rng) -> String {
     list.join(";")
 }
 
-/// The endpoint of a simulated process.
+/// The options of a simulated process's endpoint.
 #[must_use]
 pub fn config(serve: bool) -> Config {
     // Sessions of dead clients end within a test's time.
     Config { serve, idle_expiry_ns: 20 * SECOND, ..Config::default() }
 }
 
-/// A machine in its node.
+/// A simulated process: a machine in its node.
 #[derive(Debug)]
 pub struct Node<M: Machine> {
     node: node::Node<M, Net>,
-    /// Idle turns before a pause, and those since the last work.
+    /// The number of idle turns before the node pauses, and the number since the last work.
     patience: u32,
     idle: u32,
     worked: bool,
-    /// The time at which the pause ends, while there is one.
+    /// The time at which the node's pause ends, while it pauses.
     until: Option<Instant>,
 }
 
 impl<M: Machine> Node<M> {
-    /// A process with an endpoint of this `config` over `port`. The seed chooses the lanes of a
-    /// link, and how long the process polls before it sleeps.
+    /// Makes a process with an endpoint of this `config` over `port`. The random numbers choose the
+    /// lanes of a link, and how long the process polls before it sleeps.
     pub fn new(machine: M, config: Config, mut rng: Rng, port: Port) -> Self {
         let lanes = [1, 1, 2, 8][rng.below(4) as usize];
         let patience = [0, 0, 2, 30][rng.below(4) as usize];
         Self::with(machine, config, rng, port, lanes, patience)
     }
 
-    /// A process with this many lanes for each link, which pauses after `patience` idle turns.
+    /// Makes a process with this number of lanes for each link, which pauses after `patience` idle
+    /// turns.
     pub fn with(
         machine: M,
         config: Config,
@@ -84,23 +85,24 @@ impl<M: Machine> Node<M> {
         Self { node, patience, idle: 0, worked: false, until: None }
     }
 
-    /// The endpoint, to read its counters.
+    /// Returns the endpoint of the simulated process, to read its counters.
     pub fn endpoint(&self) -> &Endpoint {
         self.node.host().transport.endpoint()
     }
 
-    /// The machine, to ask it.
+    /// Returns the machine of the simulated process, for calls that make no output.
     pub fn machine(&mut self) -> &mut M {
         self.node.machine()
     }
 
-    /// The machine, for calls that make output, between [`Node::input`] and [`Node::output`].
+    /// Returns the machine of the simulated process, for calls that make output, between
+    /// [`Node::input`] and [`Node::output`].
     pub fn command(&mut self) -> &mut M {
         self.node.mark_unsent();
         self.node.machine()
     }
 
-    /// The first half of a turn: what has arrived goes to the machine.
+    /// Runs the first half of the node's turn: what has arrived goes to the machine.
     pub fn input<S>(&mut self, outside: &mut Outside<'_, S>) {
         self.node.host_mut().written.extend(outside.completed.drain(..));
         if self.until.take().is_some() {
@@ -109,8 +111,8 @@ impl<M: Machine> Node<M> {
         self.worked = self.node.receive(outside.now);
     }
 
-    /// The second half: what the machine wants is done, what the endpoint has is sent. Returns true
-    /// if there is more to do at once.
+    /// Runs the second half of the node's turn: does the actions that the machine asks for, and
+    /// sends what the endpoint has queued. Returns true if there is more to do at once.
     pub fn output<S>(&mut self, outside: &mut Outside<'_, S>) -> bool {
         let now = outside.now;
         self.node.finish(now);
@@ -125,7 +127,7 @@ impl<M: Machine> Node<M> {
         self.until.is_none()
     }
 
-    /// Returns the time of the next turn if nothing arrives.
+    /// Returns the time of the node's next turn if nothing arrives.
     pub fn deadline(&self) -> Option<Instant> {
         self.until.filter(|at| *at < Instant::NEVER)
     }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use sprat_proto::Instant;
 
-/// A queue of events, by time.
+/// A queue of future events of a simulation, by time.
 #[derive(Debug)]
 pub struct Queue<T> {
     heap: BinaryHeap<Entry<T>>,
@@ -27,36 +27,36 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Adds an event at the time `at`.
+    /// Adds an event to the simulation's queue at the time `at`.
     pub fn push(&mut self, at: Instant, event: T) {
         self.seq += 1;
         self.heap.push(Entry { at, seq: self.seq, event });
     }
 
-    /// Returns the time of the next event.
+    /// Returns the time of the next event in the simulation's queue.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|e| e.at)
     }
 
-    /// Removes the next event and returns it with its time.
+    /// Removes the next event from the simulation's queue and returns it with its time.
     pub fn pop(&mut self) -> Option<(Instant, T)> {
         self.heap.pop().map(|e| (e.at, e.event))
     }
 
-    /// Returns the number of events.
+    /// Returns the number of events in the simulation's queue.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Returns true if the queue has no events.
+    /// Returns true if the simulation's queue has no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 
-    /// Removes the events for which `keep` returns false.
+    /// Removes from the simulation's queue the events for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         self.heap.retain(|e| keep(&e.event));
     }
@@ -77,7 +77,8 @@ impl<T> PartialOrd for Entry<T> {
 }
 
 impl<T> Ord for Entry<T> {
-    /// Compares in reverse, because the heap returns the greatest entry first.
+    /// Compares two entries of the queue by their times in reverse, because the heap returns the
+    /// greatest entry first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.seq).cmp(&(self.at, self.seq))
     }

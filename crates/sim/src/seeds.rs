@@ -42,7 +42,8 @@ pub fn fault(rng: &mut Rng, late_ns: u64) -> Fault {
     }
 }
 
-/// Draws a mixture of process and host faults, each at most as long and as rare as `most` allows.
+/// Draws a mixture of process and host faults. No fault lasts longer than `most` allows, and the
+/// mean time between two faults is at most 10 % longer than that of `most`.
 pub fn chaos(rng: &mut Rng, most: Chaos) -> Chaos {
     Chaos {
         every_ns: most.every_ns / 10 + rng.below(most.every_ns),

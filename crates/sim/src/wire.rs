@@ -5,11 +5,11 @@
 //!  Port(a).send ─► fate drawn ─► in flight, by time ─► inbox(b) ─► Port(b).recv_burst
 //! ```
 //!
-//! The wire owns every queue. A host accesses it through a [`Port`].
-//! There are two kinds of wire. A lossy wire is like kernel UDP: a host keeps its address across
-//! restarts, and datagrams in flight when it dies are still delivered, perhaps to its next process.
-//! A lossless wire is like shared memory: a bounded FIFO ring for each direction of each pair, and
-//! an address that dies with its process.
+//! The wire owns every queue. A host accesses it through a [`Port`]. There are two kinds of wire. A
+//! lossy wire is like kernel UDP: a host keeps its address across restarts, and datagrams in flight
+//! when its process dies are still delivered, perhaps to the next process. A lossless wire is like
+//! shared memory: a bounded FIFO ring for each direction of each pair, and an address that dies
+//! with its process.
 //!
 //! Always: a datagram is delivered only to its destination. A lossless wire loses no datagram
 //! between two live processes, and returns [`Sent::Full`] if and only if the ring is full.
@@ -27,21 +27,21 @@ use sprat_proto::{Addr, Datagrams, Instant, Rng, TimedDatagrams};
 
 use crate::queue::Queue;
 
-/// The number of a host in its world.
+/// The number of a host in its simulated world.
 pub type HostId = usize;
 
-/// The options of a wire.
+/// The options of a simulated wire.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The wire is lossless, like shared memory; otherwise lossy, like UDP.
     pub lossless: bool,
-    /// The minimum delay from one host to another, in nanoseconds.
+    /// The minimum delay from one host to another on the wire, in nanoseconds.
     pub delay_ns: u64,
-    /// The maximum jitter added to the delay, in nanoseconds.
+    /// The maximum jitter added to the wire's delay, in nanoseconds.
     pub jitter_ns: u64,
     /// The faults of a lossy wire.
     pub fault: Fault,
-    /// The largest datagram, in bytes.
+    /// The largest datagram that the wire carries, in bytes.
     pub max_payload: usize,
     /// The capacity in datagrams of a host's inbox (lossy) or of a ring (lossless).
     pub room: usize,
@@ -75,10 +75,10 @@ impl Options {
     }
 }
 
-/// Counters of a wire, in datagrams.
+/// Counters of a simulated wire, in datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Datagrams sent.
+    /// Datagrams that hosts sent on the simulated wire.
     pub sent: u64,
     /// Datagrams delivered to an inbox, duplicates included.
     pub delivered: u64,
@@ -90,15 +90,15 @@ pub struct Count {
     pub overflowed: u64,
     /// Datagrams lost because no process had the address.
     pub unreachable: u64,
-    /// Datagrams refused with [`Sent::Full`].
+    /// Datagrams refused with [`Sent::Full`], because the ring was full.
     pub full: u64,
 }
 
-/// The network. A clone is the same network.
+/// The simulated network. A clone is the same network.
 #[derive(Clone, Debug)]
 pub struct Wire(Rc<RefCell<State>>);
 
-/// The state of a network.
+/// The state of a simulated network.
 #[derive(Debug)]
 struct State {
     options: Options,
@@ -106,9 +106,9 @@ struct State {
     now: Instant,
     hosts: Vec<Host>,
     in_flight: Queue<Flight>,
-    /// The pairs (from, to) that a partition separates.
+    /// The pairs of hosts (from, to) between which a partition stops delivery.
     cut: BTreeSet<(HostId, HostId)>,
-    /// The rings of a lossless wire, by processes (from, to).
+    /// The rings of a lossless wire, by the numbers of the processes (from, to).
     rings: BTreeMap<(u64, u64), Ring>,
     processes: u64,
     count: Count,
@@ -117,7 +117,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Host {
-    /// The number of the process; none while the host is down.
+    /// The number of the process that lives at the host; none while the host is down.
     process: Option<u64>,
     inbox: VecDeque<Received>,
     gone: VecDeque<Addr>,
@@ -133,7 +133,7 @@ struct Received {
 struct Ring {
     used: usize,
     last: Instant,
-    /// The receiver got or will get the event that the sender is gone.
+    /// True if the ring's receiver got or will get the event that the sender is gone.
     closed: bool,
 }
 
@@ -144,7 +144,7 @@ enum Flight {
 }
 
 impl Wire {
-    /// Makes a wire without hosts.
+    /// Makes a simulated wire without hosts.
     #[must_use]
     pub fn new(options: Options, rng: Rng) -> Self {
         Self(Rc::new(RefCell::new(State {
@@ -161,25 +161,25 @@ impl Wire {
         })))
     }
 
-    /// Adds a host, which is down, and returns its number.
+    /// Adds a host to the wire, which is down, and returns its number.
     pub fn host(&mut self) -> HostId {
         let mut state = self.0.borrow_mut();
         state.hosts.push(Host::default());
         state.hosts.len() - 1
     }
 
-    /// Starts a process at `host` and returns its address.
+    /// Starts a process at `host` of the wire and returns its address.
     pub fn up(&mut self, host: HostId) -> Addr {
         self.0.borrow_mut().up(host)
     }
 
-    /// The process at `host` dies, and with it everything that it has not taken out of its inbox.
+    /// Ends the process at `host`, and drops the datagrams in its inbox.
     pub fn down(&mut self, host: HostId) {
         self.0.borrow_mut().down(host);
     }
 
-    /// The address of the process at `host`: a fixed one on a lossy wire, that of its life (none
-    /// while it is down) on a lossless one.
+    /// Returns the address of the process at `host`. On a lossy wire it is a fixed one. On a
+    /// lossless wire it is that of the process (none while the host is down).
     #[must_use]
     pub fn addr(&self, host: HostId) -> Option<Addr> {
         self.0.borrow().addr(host)
@@ -192,18 +192,19 @@ impl Wire {
         Port { wire: self.clone(), host, burst: Vec::new() }
     }
 
-    /// Returns the time of the next delivery.
+    /// Returns the time of the wire's next delivery.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.0.borrow().in_flight.next()
     }
 
-    /// Delivers the next datagram or event. Returns the host that received it, if any.
+    /// Delivers the wire's next datagram or event. Returns the host that received it, if any.
     pub fn deliver(&mut self) -> Option<HostId> {
         self.0.borrow_mut().deliver()
     }
 
-    /// Stops delivery from `from` to `to`, or restores it if `open`. A lossless wire is never cut.
+    /// Stops the wire's delivery from host `from` to host `to`, or restores it if `open`. A
+    /// lossless wire is never cut.
     pub fn cut(&mut self, from: HostId, to: HostId, open: bool) {
         let mut state = self.0.borrow_mut();
         if open {
@@ -213,23 +214,23 @@ impl Wire {
         }
     }
 
-    /// Ends all partitions.
+    /// Ends all partitions of the simulated network.
     pub fn heal(&mut self) {
         self.0.borrow_mut().cut.clear();
     }
 
-    /// Sets the faults of all datagrams sent from now on.
+    /// Sets the faults of all datagrams that hosts send on the wire from now on.
     pub fn set_fault(&mut self, fault: Fault) {
         self.0.borrow_mut().options.fault = fault;
     }
 
-    /// Returns the counters.
+    /// Returns the counters of the simulated wire.
     #[must_use]
     pub fn count(&self) -> Count {
         self.0.borrow().count
     }
 
-    /// Returns a hash of all deliveries so far: their times, hosts and bytes.
+    /// Returns a hash of all deliveries on the wire so far: their times, hosts and bytes.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.0.borrow().trace
@@ -396,7 +397,7 @@ impl State {
     }
 }
 
-/// One host's driver: what its process sees of the wire.
+/// The driver of a simulated host: its process's access to the wire.
 #[derive(Debug)]
 pub struct Port {
     wire: Wire,
@@ -405,13 +406,13 @@ pub struct Port {
 }
 
 impl Port {
-    /// The address of the process that lives at `host`.
+    /// Returns the address of the process that lives at `host`.
     #[must_use]
     pub fn resolve(&self, host: HostId) -> Option<Addr> {
         self.wire.addr(host)
     }
 
-    /// An address at which no process ever lives.
+    /// Returns an address of the wire at which no process ever lives.
     #[must_use]
     pub fn nowhere(&self) -> Addr {
         if self.lossless() {

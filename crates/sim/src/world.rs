@@ -7,12 +7,11 @@
 //!  one turn of a host:           Process::turn(Outside { now, port, disk, score, … })
 //! ```
 //!
-//! What always holds: everything that happens follows from the seed and the options, so a run
-//! repeats itself; a process that dies loses all that it had but its disk; nothing happens at a
-//! host between its turns.
+//! Always: everything that happens follows from the seed and the options, so a run repeats itself;
+//! a process that dies loses all its state but its disk; a host does nothing between its turns.
 //!
-//! Not here: what the processes do (see [`crate::node`] for one that runs an endpoint with a store
-//! machine), and what is right (see [`crate::check`]).
+//! Not here: the work of the processes (see [`crate::node`] for one that runs an endpoint with a
+//! store machine), and the check of their results (see [`crate::check`]).
 
 use std::fmt::Debug;
 
@@ -23,67 +22,70 @@ use crate::disk::{Contents, Disk, Outcome, Write};
 use crate::queue::Queue;
 use crate::wire::{self, HostId, Port, Wire};
 
-/// A process of a host. `S` is the score: the data of the test, outside of all processes.
+/// A process of a simulated host. `S` is the score: the data of the test, outside of all processes.
 pub trait Process<S> {
-    /// One turn: take what has arrived, do it, send. True if it wants another turn although nothing
-    /// happens.
+    /// Runs one turn of the process: it takes what has arrived, handles it and sends. Returns true
+    /// if it wants another turn although nothing arrives.
     fn turn(&mut self, outside: &mut Outside<'_, S>) -> bool;
 
-    /// The time, by its own clock, at which it needs a turn even if nothing arrives.
+    /// Returns the time, by the process's own clock, at which it needs a turn even if nothing
+    /// arrives.
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// The surroundings of a process in one turn.
+/// The environment of a simulated process in one turn.
 #[derive(Debug)]
 pub struct Outside<'w, S> {
-    /// The host's clock.
+    /// The time by the host's clock.
     pub now: Instant,
-    /// The host's driver.
+    /// The driver of the process's host.
     pub port: Port,
-    /// The writes that ended since the last turn.
+    /// The outcomes of the process's writes that ended since the last turn.
     pub completed: Vec<Outcome>,
-    /// Writes to begin.
+    /// The writes to disk that the process begins in this turn.
     pub writes: Vec<Write>,
-    /// The process ends after this turn, for this reason; the world starts it anew after a while.
+    /// The reason why the process ends after this turn, if it does. The world starts it anew after
+    /// a while.
     pub stop: Option<String>,
-    /// The test's own.
+    /// The score: the data of the test, outside of all processes.
     pub score: &'w mut S,
 }
 
-/// The surroundings of a process when it starts.
+/// The environment of a simulated process when it starts.
 #[derive(Debug)]
 pub struct Start<'w> {
-    /// The process's host.
+    /// The number of the host at which the process starts.
     pub host: HostId,
-    /// The number of the process at this host, from 1.
+    /// The number of the process among those that have lived at this host, from 1.
     pub life: u64,
-    /// The process's address.
+    /// The address of the process that starts.
     pub addr: Addr,
-    /// The process's clock.
+    /// The start of the process by its host's clock.
     pub now: Instant,
-    /// The process's driver, for a process that keeps one.
+    /// The driver of the process's host, for a process that keeps one.
     pub port: Port,
-    /// The process's randomness.
+    /// The random number generator of the process.
     pub rng: Rng,
-    /// The contents of its disk.
+    /// The contents of the process's disk.
     pub disk: &'w Contents,
 }
 
-/// Makes the process of a host, at each start.
+/// A function that makes the process of a host, at each start.
 pub type Make<S> = Box<dyn FnMut(Start<'_>) -> Box<dyn Process<S>>>;
 
-/// Settings of a world. In the default one nothing fails.
+/// The options of a simulated world. By default nothing fails.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The network.
+    /// The options of the simulated network.
     pub wire: wire::Options,
-    /// The faults of hosts.
+    /// The faults of the simulated hosts at random times.
     pub chaos: Chaos,
-    /// The most that a host's clock drifts from true time, in parts per million.
+    /// The most that a simulated host's clock drifts from true time, in parts per million.
     pub drift_ppm: u32,
-    /// The time of a turn, in nanoseconds.
+    /// The time that a process's turn takes, in nanoseconds.
     pub turn_ns: u64,
-    /// The shortest time until a write is safe, and how much longer it may take, in nanoseconds.
+    /// The shortest time until a write to disk is durable, and the most time added to it at random,
+    /// in nanoseconds.
     pub disk_ns: (u64, u64),
 }
 
@@ -99,12 +101,12 @@ impl Default for Options {
     }
 }
 
-/// Faults of hosts at random times.
+/// Faults of simulated hosts at random times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chaos {
-    /// The mean time between two blows, in nanoseconds; 0 for none at all.
+    /// The mean time between two faults of hosts, in nanoseconds; 0 for no faults.
     pub every_ns: u64,
-    /// The relative probabilities of a crash, a pause, a partition and full disks.
+    /// The relative probabilities of four faults: a crash, a pause, a partition and full disks.
     pub weights: [u32; 4],
     /// The longest time that a host stays down, in nanoseconds.
     pub down_ns: u64,
@@ -116,7 +118,7 @@ pub struct Chaos {
     pub full_ns: u64,
 }
 
-/// Which blows of [`Chaos`] may hit a host. Partitions and full disks hit all alike.
+/// The faults of [`Chaos`] that may hit a host. Partitions and full disks hit all hosts alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frail {
     /// The host's process may crash.
@@ -126,19 +128,19 @@ pub struct Frail {
 }
 
 impl Frail {
-    /// Neither.
+    /// The host's process neither crashes nor is paused.
     pub const SOLID: Self = Self { crash: false, pause: false };
-    /// Pauses only.
+    /// The host's process may be paused, but does not crash.
     pub const SLOW: Self = Self { crash: false, pause: true };
-    /// Both.
+    /// The host's process may crash and may be paused.
     pub const FRAIL: Self = Self { crash: true, pause: true };
 }
 
-/// The world.
+/// A simulated world: hosts with their processes, a wire and virtual time.
 pub struct World<S> {
-    /// The test's own.
+    /// The score: the data of the test, outside of all processes.
     pub score: S,
-    /// The network.
+    /// The simulated network of the world.
     pub wire: Wire,
     options: Options,
     now: Instant,
@@ -148,7 +150,7 @@ pub struct World<S> {
     trace: u64,
     events: u64,
     stopped: Vec<(HostId, String)>,
-    /// The times that disks became full.
+    /// The number of times that the world's disks became full.
     filled: u64,
 }
 
@@ -160,7 +162,7 @@ struct Host<S> {
     clock: Clock,
     disk: Disk,
     completed: Vec<Outcome>,
-    /// The turn that is in the queue; others there are stale.
+    /// The time of the host's next turn. Other turns of the host in the queue are stale.
     turn_at: Instant,
     busy_until: Instant,
     idle_turns: u32,
@@ -173,15 +175,16 @@ enum Event {
     Start(HostId),
     Chaos,
     Heal,
-    /// Disks have room again, unless they became full once more since: how often they had.
+    /// The disks have room again, unless they became full again since. The number says how often
+    /// they had become full.
     Room(u64),
 }
 
-/// Most events in one [`World::run_until`]: more is a world that goes in circles.
+/// The most events in one [`World::run_until`]. A world with more makes no progress.
 const MAX_EVENTS: u64 = 50_000_000;
 
 impl<S> World<S> {
-    /// An empty world.
+    /// Makes a simulated world without hosts.
     #[must_use]
     pub fn new(seed: u64, options: Options, score: S) -> Self {
         let mut rng = Rng::seeded(seed);
@@ -205,7 +208,8 @@ impl<S> World<S> {
         }
     }
 
-    /// One more host, whose process `make` makes now and after each crash.
+    /// Adds a host to the world. `make` makes its process now and after each crash. Returns the
+    /// host's number.
     pub fn host(
         &mut self,
         frail: Frail,
@@ -232,7 +236,7 @@ impl<S> World<S> {
         id
     }
 
-    /// True time.
+    /// Returns the true time of the world, which no host's clock shows.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now
@@ -250,33 +254,35 @@ impl<S> World<S> {
         self.hosts[host].process.is_some()
     }
 
-    /// Processes that ended of their own will so far, with their reasons.
+    /// Returns the processes that ended by themselves so far, as their hosts and reasons.
     #[must_use]
     pub fn stopped(&self) -> &[(HostId, String)] {
         &self.stopped
     }
 
-    /// From now on this is what happens to hosts. Not for a world that has had any before.
+    /// Sets the faults of hosts from now on. The world must not have had any before.
     pub fn set_chaos(&mut self, chaos: Chaos) {
         self.options.chaos = chaos;
         self.queue.push(self.now.after(1 + self.rng.below(2 * chaos.every_ns)), Event::Chaos);
     }
 
-    /// A number that depends on everything that happened: two runs of one seed must agree in it.
+    /// Returns a number that depends on everything that happened in the world: two runs of one seed
+    /// must give the same number.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.trace ^ self.wire.trace_hash()
     }
 
-    /// Runs for `ns`.
+    /// Runs the simulated world for `ns` nanoseconds.
     pub fn run_for(&mut self, ns: u64) {
         self.run_until(ns, |_| false);
     }
 
-    /// Runs until `done`, at most for `ns`; whether `done` came true. Asked after each event.
+    /// Runs the simulated world until `done` returns true, which it calls after each event, but at
+    /// most for `ns` nanoseconds. Returns true if `done` did.
     ///
     /// # Panics
-    /// If the world goes in circles.
+    /// If the world makes no progress: too many events happen.
     pub fn run_until(&mut self, ns: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now.after(ns);
         let mut events = 0;
@@ -300,8 +306,8 @@ impl<S> World<S> {
         true
     }
 
-    /// From now on nothing goes wrong any more: partitions heal, pauses end, dead hosts start, the
-    /// wire is clean, disks have room.
+    /// Ends all faults: partitions heal, pauses end, dead hosts start, the wire loses nothing,
+    /// disks have room.
     pub fn calm(&mut self) {
         self.options.chaos.every_ns = 0;
         self.wire.set_fault(Default::default());
@@ -316,7 +322,7 @@ impl<S> World<S> {
         }
     }
 
-    /// Kills the process at `host`; it starts anew `down_ns` later, or never.
+    /// Kills the process at `host`. The world starts it anew `down_ns` nanoseconds later, or never.
     pub fn crash(&mut self, host: HostId, down_ns: Option<u64>) {
         if self.hosts[host].process.take().is_none() {
             return;
@@ -351,8 +357,8 @@ impl<S> World<S> {
         self.wake(id, self.now);
     }
 
-    /// Stops the process at `host` for `ns`: it then goes on, with its clock further and its inbox
-    /// full.
+    /// Pauses the process at `host` for `ns` nanoseconds. Its clock goes on, and datagrams fill its
+    /// inbox.
     pub fn pause(&mut self, host: HostId, ns: u64) {
         self.note(3, host);
         let host = &mut self.hosts[host];
@@ -465,7 +471,7 @@ impl<S> World<S> {
         }
     }
 
-    /// No disk takes a write for `ns`.
+    /// Fills all disks for `ns` nanoseconds: they refuse writes.
     pub fn fill_disks(&mut self, ns: u64) {
         self.filled += 1;
         self.note(5, 0);
@@ -473,7 +479,7 @@ impl<S> World<S> {
         self.queue.push(self.now.after(ns), Event::Room(self.filled));
     }
 
-    /// The next write to this host's disk fails, which ends the process there.
+    /// Makes the next write to this host's disk fail, which ends the process there.
     pub fn fail_disk(&mut self, host: HostId) {
         self.note(6, host);
         self.hosts[host].disk.fail();
@@ -483,8 +489,8 @@ impl<S> World<S> {
         self.hosts.iter_mut().for_each(|host| host.disk.set_full(full));
     }
 
-    /// Divides the hosts into two camps at random, between which nothing passes for `ns`, in one
-    /// direction or both.
+    /// Divides the hosts into two groups at random, between which no datagram passes for `ns`
+    /// nanoseconds, in one direction or both.
     pub fn partition(&mut self, ns: u64) {
         let (camp, both) = (self.rng.u64(), self.rng.chance(500_000));
         self.note(4, camp as usize);
@@ -512,11 +518,12 @@ impl<S: Debug> Debug for World<S> {
     }
 }
 
-/// A host's clock: it started at another time than the others and runs at a slightly other speed.
+/// The clock of a simulated host: it started at another time than those of other hosts, and runs at
+/// a slightly different speed.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     ahead_ns: u64,
-    /// A million is true time.
+    /// The speed of the clock in millionths of true time.
     ppm: u64,
 }
 
@@ -526,7 +533,7 @@ impl Clock {
         Instant::from_ns(self.ahead_ns + ns as u64)
     }
 
-    /// The first time at which the clock shows `local` or more.
+    /// Returns the first true time at which the clock shows `local` or more.
     fn truth(self, local: Instant) -> Instant {
         if local == Instant::NEVER {
             return local;

@@ -1,7 +1,7 @@
-//! The node that production runs, in worlds where everything goes wrong: clients with many calls in
-//! progress on several lanes, and servers with several locators of which some lead nowhere. No
-//! request is executed twice, each call ends once with the reply to its own request, and no call is
-//! refused while a lane has an idle channel.
+//! Tests of the node that production runs, in simulated worlds with every fault: clients with many
+//! calls in progress on several lanes, and servers with several locators of which some lead
+//! nowhere. No request is executed twice, each call ends once with the reply to its own request,
+//! and no call is refused while a lane has an idle channel.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,10 +16,10 @@ use sprat_sim::{Chaos, Frail, Options, Outside, Process, Start, World, seeds, wi
 
 const SERVERS: usize = 2;
 const CLIENTS: usize = 3;
-/// Calls of each client.
+/// The number of calls that each client makes.
 const CALLS: u32 = 400;
 
-/// One call.
+/// A call of a client, and its outcome.
 #[derive(Debug)]
 struct Call {
     client: HostId,
@@ -29,7 +29,7 @@ struct Call {
     outcome: Option<Result<(), RpcError>>,
 }
 
-/// All calls by number, and the calls that each client has left.
+/// The data of the test: all calls by number, and the number of calls that each client has left.
 #[derive(Debug, Default)]
 struct Score {
     calls: Vec<Call>,
@@ -61,7 +61,7 @@ impl Score {
     }
 }
 
-/// The bytes of message `id`, which no other message has.
+/// Returns the bytes of message `id`, which no other message has.
 fn filler(id: u64, len: usize) -> Vec<u8> {
     let mut word = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = id.to_be_bytes().to_vec();
@@ -73,12 +73,13 @@ fn filler(id: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Most replies fit a packet.
+/// Returns the length in bytes of the reply to call `id`. Most replies fit a packet.
 fn reply_len(id: u64) -> usize {
     8 + [100, 10, 1000, 200, 50, 5_000][id as usize % 6]
 }
 
-/// Both sides' machine: answers requests, and makes the calls that its program wants.
+/// The machine of a client or a server: answers requests, and makes the calls that its program
+/// wants.
 #[derive(Debug, Default)]
 struct Peer {
     executed: Vec<(u64, usize)>,
@@ -139,14 +140,14 @@ impl Machine for Peer {
     }
 }
 
-/// A process: a server, or a client that calls all servers.
+/// A simulated process: a server, or a client that calls all servers.
 struct Program {
     host: HostId,
     life: u64,
     rng: Rng,
     node: Node<Peer>,
     lanes: usize,
-    /// Calls in progress, by the server's link.
+    /// The number of calls in progress to each server.
     open: [usize; SERVERS],
     links: BTreeMap<u64, usize>,
     next: Option<Instant>,
@@ -176,7 +177,7 @@ impl Program {
         }
     }
 
-    /// Gives the score what happened.
+    /// Reports the requests that were executed and the calls that ended to the test's score.
     fn report(&mut self, score: &mut Score) {
         let peer = self.node.machine();
         for (id, len) in peer.executed.drain(..) {
@@ -190,7 +191,7 @@ impl Program {
         }
     }
 
-    /// Makes some calls: on each link at most as many as its lanes have channels.
+    /// Starts some calls: on each link at most as many as its lanes have channels.
     fn call(&mut self, score: &mut Score) {
         for _ in 0..self.rng.below(40) {
             let link = self.rng.below(SERVERS as u64) as usize;

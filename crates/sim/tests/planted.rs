@@ -1,4 +1,4 @@
-//! Shows that the simulator finds bugs: a toy store directly on datagrams, first correct, then with
+//! Tests that the simulator finds bugs: a toy store directly on datagrams, first correct, then with
 //! one planted bug at a time.
 
 use std::collections::BTreeMap;
@@ -16,19 +16,19 @@ use sprat_sim::{Chaos, Frail, Options, Outside, Process, World};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bug {
     None,
-    /// The server executes a duplicate request again.
+    /// The planted bug: the server executes a duplicate request again.
     NoFilter,
-    /// The server answers before the disk has completed the write.
+    /// The planted bug: the server answers before the disk has completed the write.
     Hasty,
-    /// After a restart the server ignores its disk.
+    /// The planted bug: after a restart the server ignores its disk.
     Forgetful,
-    /// The server answers reads from an old state.
+    /// The planted bug: the server answers reads from an old state.
     Stale,
 }
 
 const KEYS: u64 = 3;
 
-/// A server with a counter for each key. A request is `number, key, by` (`by` 0 reads), a reply
+/// A toy server with a counter for each key. A request is `number, key, by` (`by` 0 reads), a reply
 /// `number, version, sum`.
 struct Server {
     bug: Bug,
@@ -123,7 +123,8 @@ impl Process<History> for Server {
     }
 }
 
-/// A client that sends one request after the other and repeats each until the answer comes.
+/// A client of the toy store that sends one request after the other and repeats each until the
+/// answer comes.
 struct Client {
     rng: Rng,
     left: u32,

@@ -8,12 +8,12 @@ use super::{Entry, Verdict, linearizable};
 /// The name of an object: its table and its key, as numbers that the test chooses.
 pub type Name = (u64, u64);
 
-/// All operations and their answers.
+/// The history of a simulation: all operations and their answers.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     records: Vec<Record>,
     time: u64,
-    /// The dropped tables, and the times since when they are.
+    /// The dropped tables, and the time since which each is dropped.
     dropped: BTreeMap<u64, u64>,
 }
 
@@ -37,7 +37,7 @@ impl History {
     /// may have happened, or may happen later.
     ///
     /// # Panics
-    /// If the operation has ended before.
+    /// If the operation's end was recorded before.
     pub fn end(&mut self, number: usize, answer: Option<Answer>) {
         let record = &mut self.records[number];
         assert!(!record.ended, "operation {number} ends again with {answer:?}: {record:?}");
@@ -54,25 +54,25 @@ impl History {
         self.dropped.entry(table).or_insert(self.time);
     }
 
-    /// Returns the number of operations.
+    /// Returns the number of operations in the history.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Returns true if there are no operations.
+    /// Returns true if the history has no operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Returns the number of operations whose answer `matches`.
+    /// Returns the number of operations in the history for whose answer `matches` returns true.
     pub fn count(&self, matches: impl Fn(&Answer) -> bool) -> usize {
         let answers = self.records.iter().filter_map(|r| r.entry.answer.as_ref());
         answers.filter(|(_, answer)| matches(answer)).count()
     }
 
-    /// Returns the history of each object.
+    /// Returns the history of each object, by the object's name.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<Name, Vec<Entry<Op, Answer>>> {
         let mut objects: BTreeMap<Name, Vec<_>> = BTreeMap::new();
@@ -117,7 +117,7 @@ impl History {
     }
 
     /// Returns an explanation if an operation succeeded on an object of a tablet although its call
-    /// came after an answer that the tablet is lost or the table dropped.
+    /// came after an answer that the tablet is lost or its table dropped.
     fn ends_apart<T: Ord>(&self, tablet: impl Fn(Name) -> T) -> Option<String> {
         let mut lost: BTreeMap<T, u64> = BTreeMap::new();
         for record in &self.records {

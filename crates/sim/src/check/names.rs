@@ -10,11 +10,11 @@
 
 use super::Model;
 
-/// The specification of one name.
+/// The specification of one table name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Name;
 
-/// An operation on a name.
+/// An operation on a table name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Create a table with this name unless it exists.
@@ -23,41 +23,42 @@ pub enum Op {
     Lookup,
     /// Drop the table with this name.
     Drop {
-        /// Other clients drop it at the same time, and one of their drops may take effect instead.
+        /// True if other clients drop the table at the same time, so that one of their drops may
+        /// take effect instead.
         shared: bool,
     },
 }
 
-/// The answer to an operation on a name.
+/// The answer to an operation on a table name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The id of the table.
+    /// The id of the table with this name.
     Table(u64),
-    /// The table does not exist.
+    /// No table has this name.
     Missing,
-    /// The table is dropped.
+    /// The table with this name is dropped.
     Dropped,
-    /// The operation certainly did not happen.
+    /// The operation on the table name certainly did not happen.
     Nothing,
 }
 
-/// The state of a name.
+/// The state of a table name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     /// The table with this name.
     pub table: Table,
-    /// The highest id that any answer reported for this name.
+    /// The highest table id that any answer reported for this name.
     pub highest: u64,
 }
 
-/// The table with a name.
+/// The table that a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Table {
-    /// No table.
+    /// No table has the name.
     None,
-    /// The table with this id.
+    /// The table with this id has the name.
     Is(u64),
-    /// A table whose id no answer has reported.
+    /// A table has the name whose id no answer has reported.
     New,
 }
 

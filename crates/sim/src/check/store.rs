@@ -7,91 +7,92 @@
 
 use super::Model;
 
-/// The specification of one object.
+/// The specification of one object of the store, for the linearizability checker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Object;
 
-/// The value of an object.
+/// The value of an object of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Value {
-    /// Bytes that are not a number. The test identifies them by this number.
+    /// Bytes that are not a number. The test identifies them by this tag.
     Bytes(u64),
-    /// Eight bytes: an integer, or the bits of a double, as the operation interprets it.
+    /// The eight bytes of a number: an integer, or the bits of a double, as the operation
+    /// interprets it.
     Word(u64),
 }
 
-/// The reject rules of an operation.
+/// The reject rules of an operation on an object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Reject {
-    /// Reject if the object does not exist.
+    /// Reject the operation if the object does not exist.
     pub missing: bool,
-    /// Reject if the object exists.
+    /// Reject the operation if the object exists.
     pub exists: bool,
-    /// Reject if the object has another version.
+    /// Reject the operation if the object has another version.
     pub version_ne: Option<u64>,
-    /// Reject if the object has this version or a lower one.
+    /// Reject the operation if the object has this version or a lower one.
     pub version_le: Option<u64>,
 }
 
-/// An operation on an object.
+/// An operation on an object of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Read the object.
+    /// Read the object, unless the reject rules reject it.
     Read(Reject),
-    /// Write the object.
+    /// Write the object, unless the reject rules reject it.
     Write(Reject, Value),
-    /// Remove the object.
+    /// Remove the object, unless the reject rules reject it.
     Remove(Reject),
-    /// Add to an integer.
+    /// Add a number to the object, which is an integer.
     AddInteger(Reject, i64),
-    /// Add a double with these bits to a double.
+    /// Add a double to the object, which is a double. The number is the bits of the summand.
     AddDouble(Reject, u64),
 }
 
-/// The answer to an operation on an object.
+/// The answer to an operation on an object of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The version and the value read.
+    /// The version and the value of the object that was read.
     Read(u64, Value),
-    /// The version written, or the version removed (0 if there was no object).
+    /// The version of the object that was written or removed (0 if there was no object).
     Version(u64),
-    /// The version written, and the sum.
+    /// The version that an addition has written, and the sum.
     Sum(u64, Value),
     /// The object does not exist.
     Missing,
     /// The object exists, with this version.
     Exists(u64),
-    /// The object has another version: this one.
+    /// The object has another version than the reject rules require: this one.
     WrongVersion(u64),
     /// The object with this version is not a number.
     NotANumber(u64),
-    /// The sum with the object of this version overflows.
+    /// The sum of an addition with the object of this version overflows.
     Overflow(u64),
-    /// The tablet is lost.
+    /// The tablet of the object is lost.
     Lost,
-    /// The table is dropped or being dropped.
+    /// The table of the object is dropped or being dropped.
     Dropped,
-    /// The operation certainly did not happen.
+    /// The operation on the object certainly did not happen.
     Nothing,
 }
 
-/// The state of an object.
+/// The state of an object of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
-    /// The object does not exist. Versions of earlier objects were at most this one.
+    /// The object does not exist. Versions of earlier objects with its key were at most this one.
     Missing(Version),
-    /// The object exists.
+    /// The object exists, with this version and value.
     Here(Version, Value),
-    /// The tablet is lost for good.
+    /// The tablet of the object is lost for good.
     Lost,
 }
 
-/// The knowledge of a version.
+/// The checker's knowledge of an object's version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Version {
-    /// The version is this one.
+    /// The object's version is this one.
     Is(u64),
-    /// The version is higher than this one; no answer has reported it.
+    /// The object's version is higher than this one; no answer has reported it.
     Above(u64),
 }
 
@@ -112,14 +113,14 @@ impl Version {
 }
 
 impl Reject {
-    /// Returns true if a rule about versions rejects an object with this version.
+    /// Returns true if a reject rule about versions rejects an object with this version.
     fn breaks(self, version: u64) -> bool {
         self.version_le.is_some_and(|le| version <= le)
             || self.version_ne.is_some_and(|ne| version != ne)
     }
 
-    /// Returns the knowledge of a version that no rule rejects; none if a rule certainly rejects
-    /// it.
+    /// Returns the knowledge of an object's version after no reject rule has rejected it; none if a
+    /// rule certainly rejects it.
     fn holds(self, version: Version) -> Option<Version> {
         match (version, self.version_ne) {
             (Version::Is(v), _) => (!self.breaks(v)).then_some(version),
@@ -180,7 +181,7 @@ impl Model for Object {
     }
 }
 
-/// Applies the reject rules of `op`, then `op`.
+/// Applies the reject rules of `op` to an object, then `op`.
 fn apply_rules(state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
     let reject = op.reject();
     let State::Here(version, value) = *state else {
@@ -207,7 +208,8 @@ fn apply_rules(state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<S
     }
 }
 
-/// Applies `op`, which no rule rejects, to `state`, whose object, if any, has this `version`.
+/// Applies `op`, which no reject rule rejects, to `state`, whose object, if any, has this
+/// `version`.
 fn apply(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
     let (here, floor) = match *state {
         State::Here(_, value) => (Some(value), version.least()),
@@ -258,7 +260,7 @@ fn apply(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next
     }
 }
 
-/// The reason why a sum is refused.
+/// The reason why an addition to an object is refused.
 enum Refused {
     NotANumber,
     Overflow,

@@ -1,4 +1,5 @@
-//! Tests of the checker with histories known to be good or bad, and against a search of all orders.
+//! Tests of the linearizability checker with histories known to be good or bad, and against a
+//! search of all orders.
 
 use sprat_proto::Rng;
 
@@ -164,7 +165,8 @@ fn a_lost_tablet_gives_no_other_answer() {
     check(false, &history(Answer::Read(1, Value::Bytes(1))));
 }
 
-/// Searches all orders, with every choice of unanswered operations.
+/// Searches all orders of a history's operations, with every choice of unanswered ones, for one
+/// that the specification allows.
 fn every_order(history: &[Step], state: State, done: &mut Vec<bool>) -> bool {
     let open = |i: usize, done: &[bool]| !done[i];
     let answered_at = |e: &Step| e.answer.as_ref().map_or(u64::MAX, |(at, _)| *at);
@@ -187,8 +189,8 @@ fn every_order(history: &[Step], state: State, done: &mut Vec<bool>) -> bool {
     })
 }
 
-/// Draws a linearizable history, each operation with a moment of its own. With `damage` it changes
-/// one answer.
+/// Draws a linearizable history in which each operation happens at a moment of its own. With
+/// `damage` it changes one answer.
 fn random_history(rng: &mut Rng, len: usize, damage: bool) -> Vec<Step> {
     let mut times: Vec<(u64, usize, u8)> = Vec::new();
     for i in 0..len {

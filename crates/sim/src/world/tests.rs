@@ -1,7 +1,8 @@
 use super::*;
 use sprat_proto::Datagrams as _;
 
-/// Sends its count to the next host every millisecond; keeps on disk how far it has got.
+/// A process that sends its count to the next host every millisecond, and writes to disk how far it
+/// has got.
 struct Ticker {
     host: HostId,
     of: usize,
@@ -12,11 +13,11 @@ struct Ticker {
 
 #[derive(Default, Debug)]
 struct Seen {
-    /// Datagrams that each host has seen.
+    /// The number of datagrams that each host has received.
     got: [u64; 3],
-    /// The writes that each host's disk had acknowledged.
+    /// The number of writes that each host's disk had acknowledged.
     safe: [u64; 3],
-    /// The times that a disk was full.
+    /// The number of times that a disk refused writes because it was full.
     refused: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Atomic requests.
+//! Atomic requests of the simulated RDMA programs.
 
 use sprat_proto::rdma::{Completed, Data, Remote, SendOp};
 
@@ -8,7 +8,8 @@ use super::posted::{Body, COMMON_WORDS, WORD_COUNT, WORDS};
 use super::world::World;
 
 impl World {
-    /// Drafts an atomic on the word that this side has at the peer.
+    /// Drafts an atomic request on the private word that this end of a stream has in the peer's
+    /// memory.
     pub(crate) fn atomic(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         let slot = COMMON_WORDS + 2 * link + side;
         if !self.may_ask(link, side) || slot >= WORD_COUNT {
@@ -42,7 +43,7 @@ impl World {
         Some(draft)
     }
 
-    /// Drafts an atomic that adds 1 to a word common to all sides.
+    /// Drafts an atomic request that adds 1 to a word common to all ends of streams.
     pub(crate) fn count(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         if !self.may_ask(link, side) {
             return None;
@@ -60,8 +61,8 @@ impl World {
     }
 }
 
-/// Adds two words field by field. A bit of the mask is the highest of its field; its carry is
-/// dropped.
+/// Adds two words field by field. A set bit of the mask is the highest bit of its field, whose
+/// carry is dropped.
 fn masked_sum(a: u64, b: u64, mask: u64) -> u64 {
     let (mut sum, mut carry) = (0, 0);
     for bit in 0..64 {

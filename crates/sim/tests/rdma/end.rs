@@ -1,4 +1,4 @@
-//! Checks of a world that is quiet, and of one whose connections have all ended.
+//! Checks of a simulated RDMA world that is quiet, and of one whose connections have all ended.
 
 use sprat_proto::rdma::Qp;
 
@@ -7,7 +7,8 @@ use super::posted::{Body, COMMON_WORDS, OWN, PUBLIC, SIZES, WORDS};
 use super::world::World;
 
 impl World {
-    /// Checks a quiet world: each request has completed, or its connection has ended on both sides.
+    /// Checks a quiet RDMA world: each request has completed, or its connection has ended on both
+    /// sides.
     pub(crate) fn at_rest(&mut self) {
         for link in 0..self.links.len() {
             let it = &self.links[link];
@@ -45,7 +46,7 @@ impl World {
         self.check();
     }
 
-    /// Checks all memory.
+    /// Checks that the memory of all simulated machines has the expected bytes.
     pub(crate) fn check(&self) {
         for node in self.nodes.iter().filter(|n| !n.dead) {
             for area in [OWN, PUBLIC] {
@@ -54,7 +55,7 @@ impl World {
         }
     }
 
-    /// Checks that every connection has ended.
+    /// Checks that every simulated RDMA connection has ended.
     pub(crate) fn at_end(&mut self) {
         for (it, link) in self.links.iter().enumerate() {
             for side in link.sides.iter().filter(|s| !self.nodes[s.node].dead) {
@@ -87,7 +88,7 @@ impl World {
         self.take_down();
     }
 
-    /// Destroys all objects, which shows that no reference to them is left.
+    /// Destroys all RDMA objects of all machines, which shows that no reference to them is left.
     fn take_down(&mut self) {
         let sides = self.links.iter().flat_map(|l| &l.sides);
         let pairs: Vec<(usize, Qp)> = sides.map(|s| (s.node, s.qp)).collect();

@@ -1,5 +1,5 @@
-//! The steps of a world: streams deliver, lose and damage bytes; time passes; streams and machines
-//! end.
+//! The steps of a simulated RDMA world: streams deliver, lose and damage bytes; time passes;
+//! streams and machines end.
 //!
 //! ```text
 //!  output ─► outbox ─ sent ─► wire ─ any number of bytes at any time ─► inbox ─► input
@@ -10,11 +10,11 @@ use sprat_proto::time::{MS, SECOND};
 
 use super::world::{Seen, World};
 
-/// The most streams of a world during its life.
+/// The most streams of a simulated RDMA world during its life.
 const MOST_LINKS: usize = 16;
 
 impl World {
-    /// Lets an engine emit some of its output. Returns true if it had any.
+    /// Lets the engine of a machine emit some of its output. Returns true if it had any.
     pub(crate) fn output(&mut self, at: usize, most: usize) -> bool {
         let (now, pick) = (self.now, self.rng.u64());
         let node = &mut self.nodes[at];
@@ -53,7 +53,8 @@ impl World {
         true
     }
 
-    /// Lets the stream accept some of the emitted bytes. Returns true if there were any.
+    /// Lets the stream accept some of the bytes that an end emitted. Returns true if there were
+    /// any.
     pub(crate) fn send(&mut self, link: usize, side: usize, most: usize) -> bool {
         let it = &mut self.links[link].sides[side];
         let (Some(conn), None) = (it.conn, it.closed) else { return false };
@@ -68,7 +69,7 @@ impl World {
         true
     }
 
-    /// Delivers bytes to a side. Returns true if there were any.
+    /// Delivers bytes in flight to one end of a stream. Returns true if there were any.
     pub(crate) fn deliver(&mut self, link: usize, side: usize, most: usize) -> bool {
         let [a, b] = &mut self.links[link].sides;
         let (it, other) = if side == 0 { (a, b) } else { (b, a) };
@@ -104,8 +105,8 @@ impl World {
         true
     }
 
-    /// Delivers the end of the stream to a side once all earlier bytes were delivered. Returns true
-    /// if it did.
+    /// Delivers the end of the stream to one side once all earlier bytes were delivered. Returns
+    /// true if it did.
     pub(crate) fn tell(&mut self, link: usize, side: usize) -> bool {
         let [a, b] = &mut self.links[link].sides;
         let (it, other) = if side == 0 { (a, b) } else { (b, a) };
@@ -170,7 +171,7 @@ impl World {
         self.take_results(at);
     }
 
-    /// Kills a machine. Its kernel may still close its streams in order.
+    /// Kills a simulated machine. Its kernel may still close its streams in order.
     pub(crate) fn die(&mut self, at: usize) {
         self.nodes[at].dead = true;
         for link in 0..self.links.len() {
@@ -192,7 +193,7 @@ impl World {
         }
     }
 
-    /// Flips a bit of the bytes in flight.
+    /// Flips a bit of the bytes in flight on a stream.
     pub(crate) fn damage(&mut self, link: usize) {
         let it = &self.links[link];
         let safe = it.crc && it.sides.iter().all(|s| s.established);
@@ -206,7 +207,7 @@ impl World {
         self.links[link].sides[side].wire[at] ^= 1 << bit;
     }
 
-    /// Runs one random step.
+    /// Runs one random step of the simulated RDMA world.
     fn step(&mut self) {
         let link = self.below(self.links.len());
         let (side, dice) = (self.below(2), self.below(100));
@@ -290,7 +291,7 @@ impl World {
         self.take_results(at);
     }
 
-    /// Runs all streams until no byte moves.
+    /// Runs all streams of the world until no byte moves.
     pub(crate) fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -315,7 +316,7 @@ impl World {
         }
     }
 
-    /// Runs the whole world.
+    /// Runs the whole simulated RDMA world to its end, and returns its results.
     pub(crate) fn run(mut self) -> Seen {
         for _ in 0..self.plan.steps {
             self.step();

@@ -15,28 +15,29 @@ use sprat_proto::wire::mpa::RtrKind;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::seeds;
 
-/// The source of messages.
+/// The region with the bytes of messages to send.
 const SOURCE: u64 = 0;
-/// The memory of receives and sinks.
+/// The region of receives and of sinks of Reads.
 const INBOX: u64 = 1;
-/// Memory whose first half the peer may write.
+/// The region whose first half the peer may write.
 const WRITABLE: u64 = 2;
-/// Memory that the peer may read.
+/// The region that the peer may read.
 const READABLE: u64 = 3;
-/// Memory for the peer's atomics.
+/// The region of words for the peer's atomics.
 const WORDS: u64 = 4;
-/// Memory of another protection domain.
+/// A region of another protection domain.
 const ALIEN: u64 = 5;
 const SIZE: usize = 8192;
 
-/// Memory that panics on any access that the peer must not have.
+/// Registered memory that panics on any access that the peer must not have.
 struct Guarded {
     arrays: Vec<Vec<u8>>,
-    /// The posted parts of the inbox.
+    /// The parts of the inbox region that are posted as receives or sinks, by the number of the
+    /// request.
     posted: Vec<(u64, Range<u64>)>,
-    /// The tag of the writable memory is valid.
+    /// True if the tag of the writable region is valid.
     writable: bool,
-    /// The connection has not ended.
+    /// True if the connection has not ended.
     open: bool,
 }
 
@@ -89,7 +90,7 @@ struct Half {
     closed: Option<bool>,
     told: bool,
     established: bool,
-    /// The requests that have not completed.
+    /// The numbers of the posted requests that have not completed.
     waiting: BTreeSet<u64>,
     next: u64,
 }
@@ -157,7 +158,8 @@ impl Half {
         }
     }
 
-    /// Returns a part of the inbox.
+    /// Marks a random part of the inbox region as posted, and returns it as a scatter/gather
+    /// element.
     fn slot(&mut self, rng: &mut Rng, len: u32) -> Sge {
         let addr = rng.below(SIZE as u64 - u64::from(len));
         self.memory.posted.push((self.next, addr..addr + u64::from(len)));

@@ -1,4 +1,5 @@
-//! The oracle: compares the events and completions of an engine with the posted requests.
+//! The oracle of the simulated RDMA world: compares the events and completions of an engine with
+//! the posted requests.
 
 use sprat_proto::rdma::{Completed, Completion, Event, QpState, StartupError, Status};
 use sprat_proto::wire::mpa::RtrKind;
@@ -11,8 +12,8 @@ use super::posted::{
 use super::world::World;
 
 impl World {
-    /// Takes a machine's events. Events of queues come first, because handlers of the others poll
-    /// the queues.
+    /// Takes the events of a machine's engine. Events of completion queues come first, because
+    /// handlers of the others poll the queues.
     pub(crate) fn take_results(&mut self, at: usize) {
         loop {
             let rnic = &mut self.nodes[at].rnic;
@@ -135,7 +136,7 @@ impl World {
         self.seen.established += 1;
     }
 
-    /// Checks that a failed connection had a reason to fail.
+    /// Checks that a failed connection had a fault that explains the cause of the failure.
     fn failed(&mut self, link: usize, side: usize, cause: Cause, ours: bool) {
         let it = &self.links[link];
         let [this, other] =
@@ -170,7 +171,8 @@ impl World {
         self.seen.failures += 1;
     }
 
-    /// Checks that the peer of an orderly end has received everything.
+    /// Checks that a responder whose peer disconnected in order, without faults, has received all
+    /// of its Sends.
     fn finish_in_order(&self, link: usize, side: usize) {
         let it = &self.links[link];
         let (this, other) = (&it.sides[side], &it.sides[1 - side]);
@@ -181,7 +183,7 @@ impl World {
         }
     }
 
-    /// Records the end of a side's connection.
+    /// Records the end of one side's connection, and checks its state.
     fn finish(&mut self, link: usize, side: usize) {
         let (at, qp) = (self.links[link].sides[side].node, self.links[link].sides[side].qp);
         self.poll(at);
@@ -208,7 +210,8 @@ impl World {
         }
     }
 
-    /// Settles the messages of the peer that this side no longer accepts.
+    /// Settles the messages in flight to this side that it no longer accepts, because its
+    /// connection has ended.
     fn finish_messages(&mut self, link: usize, side: usize) {
         let at = self.links[link].sides[side].node;
         let (this, other) = (&self.links[link].sides[side], &self.links[link].sides[1 - side]);
@@ -268,7 +271,7 @@ impl World {
         }
     }
 
-    /// Polls all completions of a machine. Returns true if there were any.
+    /// Polls all completions of a simulated machine. Returns true if there were any.
     pub(crate) fn poll(&mut self, at: usize) -> bool {
         let mut any = false;
         for it in 0..self.nodes[at].cqs.len() {
@@ -296,7 +299,7 @@ impl World {
         any
     }
 
-    /// Checks a completion. Returns true if it was solicited.
+    /// Checks a completion against its request. Returns true if it was solicited.
     fn completion(&mut self, at: usize, c: &Completion) -> bool {
         let (link, side) =
             self.find_qp(at, c.qp).expect("a completion of a queue pair that is there");
@@ -356,7 +359,7 @@ impl World {
         }
     }
 
-    /// Checks the effects of a request that succeeded.
+    /// Checks the effects of a work request that succeeded.
     pub(crate) fn work_done(&mut self, link: usize, side: usize, work: Work) {
         let (at, peer) = (self.links[link].sides[side].node, self.links[link].sides[1 - side].node);
         assert!(work.fails.is_none(), "{work:?} succeeds");
@@ -395,7 +398,8 @@ impl World {
         }
     }
 
-    /// Settles all messages up to a request, because its response or acknowledgement was received.
+    /// Settles all messages of a side up to request `id`, because its response or acknowledgement
+    /// was received.
     fn settle_before(&mut self, link: usize, side: usize, id: u64) {
         let peer = self.links[link].sides[1 - side].node;
         let mut messages = std::mem::take(&mut self.links[link].sides[side].messages);
@@ -409,7 +413,8 @@ impl World {
         self.links[link].sides[side].messages = messages;
     }
 
-    /// Checks a value of the common word, which no other atomic may have returned.
+    /// Checks a value that an atomic returned of a common word. No other atomic may have returned
+    /// it.
     fn counted(&mut self, at: usize, peer: usize, slot: usize, key: u64) {
         let node = &mut self.nodes[at];
         let claim = node.areas[OWN].claims.iter().find(|c| c.key == key).expect("it waits");
@@ -469,7 +474,8 @@ impl World {
         }
     }
 
-    /// Releases the claims of a request on the peer's memory.
+    /// Releases a failed request's claim on the peer's memory. For an atomic on a common word,
+    /// counts that it may have happened.
     pub(crate) fn abandon(&mut self, peer: usize, work: &Work) {
         if work.common
             && let Some(slot) = work.word
@@ -481,7 +487,7 @@ impl World {
         }
     }
 
-    /// Checks that the receive has exactly the bytes of its message.
+    /// Checks that the memory of a receive has exactly the bytes of its message.
     fn fill_receive(&mut self, at: usize, receive: &Receive, bytes: &[u8]) {
         let mut rest = bytes;
         let node = &mut self.nodes[at];
@@ -493,7 +499,7 @@ impl World {
         assert!(rest.is_empty(), "a message is longer than its receive");
     }
 
-    /// Checks that the receive has its old bytes or those of a message.
+    /// Checks that each byte of a flushed receive is its old one or that of a message.
     fn drop_receive(&mut self, at: usize, receive: &Receive, bytes: &[u8]) {
         let mut rest = bytes;
         let node = &mut self.nodes[at];
@@ -504,7 +510,7 @@ impl World {
         }
     }
 
-    /// Returns the receive of a completion.
+    /// Takes the receive that a completion is about off its queue.
     fn take_receive(&mut self, link: usize, side: usize, id: u64) -> Receive {
         let it = &mut self.links[link].sides[side];
         if !it.shares {

@@ -1,6 +1,6 @@
-//! Software iWARP under faults: machines with an engine each post every request whose outcome the
-//! oracle can predict, over streams that deliver any number of bytes, end at any step and damage
-//! bytes. The oracle verifies memory, completions, their order, and errors.
+//! Tests of software iWARP under faults: machines with an engine each post every request whose
+//! outcome the oracle can predict, over streams that deliver any number of bytes, end at any step
+//! and damage bytes. The oracle verifies memory, completions, their order, and errors.
 
 mod atomics;
 mod end;
@@ -23,14 +23,15 @@ fn run(seed: u64, plan: Plan) -> Seen {
     World::new(seed, plan).run()
 }
 
-/// Returns a world of two or three machines with a random number of streams and rates of faults.
+/// Returns the plan of an RDMA world with two or three machines and a random number of streams,
+/// without faults.
 fn plan(seed: u64) -> Plan {
     let mut rng = Rng::seeded(seed ^ 0x5ca1e);
     let (nodes, links) = (2 + rng.below(2) as usize, 1 + rng.below(5) as usize);
     Plan { nodes, links, steps: 300 + rng.below(6000) as usize, ..Plan::default() }
 }
 
-/// Runs `percent` of the seeds and checks that the runs had effects.
+/// Runs `percent` of the seeds and checks that any requests succeeded and any bytes were delivered.
 fn each(name: &str, percent: u64, run: impl Fn(u64) -> Seen) {
     let mut all = Seen::default();
     seeds::each(name, percent, |seed| all.add(run(seed)));
@@ -74,7 +75,8 @@ fn with_everything_at_once() {
     });
 }
 
-/// A planted bug in memory must be found, or the worlds prove nothing.
+/// The oracle finds every planted bug in memory. Without that, the simulated worlds would prove
+/// nothing.
 #[test]
 fn planted_bugs_are_found() {
     let found = |plan: Plan| {

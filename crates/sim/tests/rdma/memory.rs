@@ -1,7 +1,9 @@
-//! Memory twice: as the engine accesses it, and as the oracle expects it.
+//! The memory of a simulated machine twice: as the engine accesses it, and as the oracle expects
+//! it.
 //!
-//! An [`Area`] is the array of certain contents, and the claims of requests in progress on its
-//! bytes. Always: two claims that write one byte belong to one stream, so their order is known.
+//! An [`Area`] is an array of bytes that the oracle is certain of, and the claims of requests in
+//! progress on them. Always: two claims that write one byte belong to one stream, so their order is
+//! known.
 
 use std::ops::Range;
 
@@ -11,22 +13,23 @@ use sprat_proto::rdma::{Memory, Span, Unmapped};
 /// A planted bug of the memory, which tests the oracle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Bug {
-    /// No bug.
+    /// The memory has no planted bug.
     #[default]
     None,
-    /// Some writes are shifted by one byte.
+    /// The planted bug: some writes are shifted by one byte.
     Shifted,
-    /// Some writes are lost.
+    /// The planted bug: some writes are lost.
     Lost,
-    /// Some writes change a byte elsewhere.
+    /// The planted bug: some writes change a byte elsewhere.
     Beside,
-    /// Some reads return wrong bytes.
+    /// The planted bug: some reads return wrong bytes.
     Misread,
-    /// Some atomics happen twice.
+    /// The planted bug: some atomics happen twice.
     Twice,
 }
 
-/// Arrays as registered memory. The number of a region is that of its array.
+/// The arrays that a simulated machine has registered as memory. The number of a region is that of
+/// its array.
 pub(crate) struct Ram {
     pub(crate) arrays: Vec<Vec<u8>>,
     pub(crate) bug: Bug,
@@ -44,7 +47,7 @@ impl Ram {
         Ok(&mut array[start..start + span.len as usize])
     }
 
-    /// Returns true if the bug happens now.
+    /// Returns true if the planted bug happens at this access.
     fn strikes(&mut self, bug: Bug) -> bool {
         self.calls += 1;
         self.bug == bug && self.calls.is_multiple_of(17)
@@ -95,54 +98,54 @@ impl Memory for Ram {
     }
 }
 
-/// A number that the program chose.
+/// Returns the number that a word of memory holds, in native byte order.
 #[expect(clippy::host_endian_bytes, reason = "the number is the program's own")]
 pub(crate) fn number(word: &[u8]) -> u64 {
     u64::from_ne_bytes(word.try_into().expect("8 bytes"))
 }
 
-/// Stores a value, which [`number`] reads back.
+/// Stores a number in a word of memory, in native byte order, as [`number`] reads it back.
 #[expect(clippy::host_endian_bytes, reason = "the number is the program's own")]
 pub(crate) fn put(word: &mut [u8], value: u64) {
     word.copy_from_slice(&value.to_ne_bytes());
 }
 
-/// The effect of a request on the bytes of its claim.
+/// The effect of a request on the bytes of memory that it claims.
 pub(crate) enum Use {
-    /// The request reads the bytes.
+    /// The request reads the bytes that it claims.
     Source,
-    /// The request writes these bytes.
+    /// The request writes these bytes to the memory that it claims.
     Sink(Vec<u8>),
-    /// A receive: any message may be written.
+    /// The claim is that of a receive: any message may be written.
     Open,
 }
 
-/// A range of bytes that a request uses.
+/// A claim: a range of memory that a request in progress uses.
 pub(crate) struct Claim {
-    /// The name of the claim.
+    /// The number that identifies the claim.
     pub(crate) key: u64,
-    /// Claims of one order happen one after the other.
+    /// The number of the claim's order. Claims of one order happen one after the other.
     order: u64,
     pub(crate) range: Range<usize>,
     pub(crate) what: Use,
-    /// The tag by which a peer accesses the bytes.
+    /// The tag by which a peer accesses the claimed bytes.
     pub(crate) tag: Option<usize>,
 }
 
-/// The answer to whether a request may use bytes.
+/// The answer to the question whether a request may use a range of memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Free {
-    /// The request may use the bytes.
+    /// The request may use the range of memory.
     Yes,
-    /// The request needs a fence, because earlier Reads of its order use the bytes.
+    /// The request needs a fence, because earlier Reads of its order use the range of memory.
     Fenced,
-    /// The request must not use the bytes.
+    /// The request must not use the range of memory.
     No,
 }
 
-/// The expected contents of an array.
+/// The contents of an array that the oracle expects.
 pub(crate) struct Area {
-    /// The contents after all completed requests.
+    /// The array's contents after all completed requests.
     pub(crate) settled: Vec<u8>,
     pub(crate) claims: Vec<Claim>,
 }
@@ -168,7 +171,7 @@ impl Area {
         over.map(judge).max().unwrap_or(Free::Yes)
     }
 
-    /// Returns an unclaimed range of `len` bytes.
+    /// Returns a random range of `len` bytes within the area that a request may claim.
     pub(crate) fn place(
         &self,
         rng: &mut Rng,
@@ -197,7 +200,7 @@ impl Area {
         self.claims.push(Claim { key, order, range, what, tag });
     }
 
-    /// Returns the bytes of a range after all claims of `order`.
+    /// Returns the bytes that a range of the area has after all claims of `order`.
     pub(crate) fn view(&self, range: Range<usize>, order: u64) -> Vec<u8> {
         let mut bytes = self.settled[range.clone()].to_vec();
         for claim in self.claims.iter().filter(|c| c.order == order) {
@@ -218,7 +221,8 @@ impl Area {
         Some(self.claims.remove(at))
     }
 
-    /// Settles the claim of a completed request: memory has its bytes, or those of a later request.
+    /// Settles the claim of a completed request: memory must have its bytes, or those of a later
+    /// request.
     pub(crate) fn settle(&mut self, key: u64, actual: &[u8]) {
         let Some(claim) = self.take(key) else { return };
         if let Use::Sink(sink) = claim.what {
@@ -227,15 +231,15 @@ impl Area {
         self.check(claim.range, actual);
     }
 
-    /// Settles the claim of a receive whose message put `bytes` into this range.
+    /// Settles the claim of a receive whose message put `bytes` into its range.
     pub(crate) fn received(&mut self, key: u64, bytes: &[u8], actual: &[u8]) {
         let Some(claim) = self.take(key) else { panic!("a receive completes twice") };
         self.settled[claim.range.start..claim.range.start + bytes.len()].copy_from_slice(bytes);
         self.check(claim.range, actual);
     }
 
-    /// Settles the claim of a flushed request: each byte is the old or the new one, which for
-    /// [`Use::Open`] is that of `bytes`. From now on the bytes must not change.
+    /// Settles the claim of a flushed request: each byte is the old or the new one. For
+    /// [`Use::Open`] the new one is that of `bytes`. From now on the bytes must not change.
     pub(crate) fn adopt(&mut self, key: u64, bytes: &[u8], actual: &[u8]) {
         let Some(at) = self.claims.iter().position(|claim| claim.key == key) else { return };
         if matches!(self.claims[at].what, Use::Open) {
@@ -251,7 +255,7 @@ impl Area {
         self.claims.remove(at);
     }
 
-    /// Checks that every byte is the certain one, or one that a claim may write.
+    /// Checks that every byte of the range is the certain one, or one that a claim may write.
     pub(crate) fn check(&self, range: Range<usize>, actual: &[u8]) {
         if self.settled[range.clone()] == actual[range.clone()] {
             return;

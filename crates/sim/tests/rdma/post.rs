@@ -1,5 +1,5 @@
-//! The work requests of the programs, correct and faulty ones: every request whose outcome the
-//! oracle can predict.
+//! Work requests of the simulated RDMA programs, correct and faulty ones: every request whose
+//! outcome the oracle can predict.
 
 use arrayvec::ArrayVec;
 use sprat_proto::rdma::mr::WindowKind;
@@ -16,13 +16,13 @@ use super::posted::{
 };
 use super::world::World;
 
-/// The most messages of a side that precede their receives, and the most bytes of one.
+/// The most messages of a side that precede their receives, and the most bytes of such a message.
 const MOST_LATE: usize = 5;
 const LATE_LEN: usize = 300;
 
 pub(crate) type List = ArrayVec<Sge, 8>;
 
-/// A draft of a work request.
+/// A draft of a work request, with the outcome that the oracle expects.
 pub(crate) struct Draft {
     pub(crate) op: SendOp,
     pub(crate) data: Data,
@@ -58,18 +58,18 @@ impl Draft {
     }
 }
 
-/// Returns the order of a side's accesses to its peer's memory.
+/// Returns the number of the order in which a side accesses its peer's memory.
 pub(crate) fn order(link: usize, side: usize) -> u64 {
     (2 * link + side) as u64
 }
 
-/// Returns a unique order, for a claim that is ordered with no other.
+/// Returns a unique order, for a claim on memory that is ordered with no other.
 fn alone(key: u64) -> u64 {
     key << 32
 }
 
 impl World {
-    /// Draws a length.
+    /// Draws the length of a message, in bytes.
     pub(crate) fn length(&mut self) -> usize {
         match self.below(8) {
             0 => 0,
@@ -121,7 +121,7 @@ impl World {
         (bytes.len() == len).then_some((list, bytes))
     }
 
-    /// Claims local bytes for a response.
+    /// Claims local bytes as the sink of a response. Returns their scatter/gather list.
     pub(crate) fn sink(
         &mut self,
         node: usize,
@@ -140,7 +140,7 @@ impl World {
         Some(List::from_iter([sge]))
     }
 
-    /// Returns a tag of the peer that permits this use.
+    /// Returns a tag of the peer for `area` with access rights for which `right` returns true.
     pub(crate) fn peers_tag(
         &mut self,
         link: usize,
@@ -167,7 +167,7 @@ impl World {
         Some(fits[self.below(fits.len())])
     }
 
-    /// Posts a random request, unless the side has no room or must not post now.
+    /// Posts a random work request, unless the side has no room or must not post now.
     pub(crate) fn post(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
         let other = &self.links[link].sides[1 - side];
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Removes the claims of a draft that was not posted.
+    /// Removes the claims of a work request's draft that was not posted.
     fn forget(&mut self, link: usize, side: usize, before: u64) {
         for at in [side, 1 - side] {
             let node = self.links[link].sides[at].node;
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// Posts to a queue pair in the error state, which flushes the request.
+    /// Posts a Send to a queue pair in the error state, which flushes it.
     fn post_too_late(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
         let (at, qp) = (it.node, it.qp);
@@ -265,7 +265,8 @@ impl World {
         }
     }
 
-    /// Consumes a receive of the peer for a message. Returns the bytes that the message may have.
+    /// Returns the most bytes that a message to the peer may have, by the receive that it will
+    /// consume; none if the peer has no receive for it.
     pub(crate) fn room(&mut self, link: usize, side: usize) -> Option<usize> {
         let late = self.late_room(link, side);
         let other = &mut self.links[link].sides[1 - side];
@@ -293,7 +294,7 @@ impl World {
         (may && self.rng.chance(300_000)).then_some(LATE_LEN)
     }
 
-    /// Posts the receives for waiting messages.
+    /// Posts the receives for messages that precede them.
     pub(crate) fn post_late_receives(&mut self, link: usize) {
         for side in 0..2 {
             for _ in 0..1000 {
@@ -377,7 +378,7 @@ impl World {
         draft.message(body, None, None);
     }
 
-    /// The source of a Write.
+    /// Draws the bytes of a Write: gathered from claimed memory, or inline.
     pub(crate) fn write_data(
         &mut self,
         link: usize,
@@ -507,7 +508,7 @@ impl World {
         Some((List::from_iter([Sge { stag: tag.stag, addr, len: bytes.len() as u32 }]), t))
     }
 
-    /// Posts a receive.
+    /// Posts a receive on one side of a stream.
     pub(crate) fn post_receive(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
         let (at, shares, qp) = (it.node, it.shares, it.qp);
@@ -566,7 +567,7 @@ impl World {
         }
     }
 
-    /// Posts some requests right before the end.
+    /// Posts some requests on a side right before its connection ends.
     pub(crate) fn last_posts(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
         let room = it.works.len() < 30;

@@ -1,24 +1,24 @@
-//! Posted requests, receives and tags, with the outcome that the oracle expects of each.
+//! Posted RDMA requests, receives and tags, with the outcome that the oracle expects of each.
 
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{Access, Completed, Pd, Stag, Status};
 use sprat_proto::wire::rdmap::Cause;
 
-/// The area of sources, receives and sinks of Reads.
+/// The number of the memory area with sources, receives and sinks of Reads.
 pub(crate) const OWN: usize = 0;
-/// The area that peers read and write.
+/// The number of the memory area that peers read and write.
 pub(crate) const PUBLIC: usize = 1;
-/// The area of words for atomics.
+/// The number of the memory area with words for atomics.
 pub(crate) const WORDS: usize = 2;
-/// The bytes of each area.
+/// The length of each memory area in bytes.
 pub(crate) const SIZES: [usize; 3] = [1 << 16, 1 << 15, 8 * WORD_COUNT];
 pub(crate) const WORD_COUNT: usize = 64;
-/// The words to which all sides add 1.
+/// The number of words to which the programs of all machines add 1.
 pub(crate) const COMMON_WORDS: usize = 4;
-/// The bytes of a receive in a shared queue.
+/// The length in bytes of a receive in a shared receive queue.
 pub(crate) const SHARED_RECV: usize = 1500;
 
-/// No access rights.
+/// The access of a tag without any rights.
 pub(crate) const NONE: Access = Access {
     local_write: false,
     remote_write: false,
@@ -27,11 +27,11 @@ pub(crate) const NONE: Access = Access {
     bind: false,
 };
 
-/// The fault of a message.
+/// The fault of a message that the peer must or may refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wrong {
     pub(crate) cause: Cause,
-    /// The message must fail; otherwise it may.
+    /// True if the message must fail; otherwise it may fail.
     pub(crate) certain: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Body {
     Write {
         len: u32,
     },
-    /// The message consumes a receive.
+    /// A Send, which consumes a receive.
     Send {
         bytes: Vec<u8>,
         immediate: Option<u64>,
@@ -48,59 +48,58 @@ pub(crate) enum Body {
         solicited: bool,
         written: u32,
     },
-    /// A Read or an atomic.
+    /// A Read or an atomic, which asks the peer for a response.
     Ask,
 }
 
-/// A message in flight to the peer.
+/// A message of a posted work request, in flight to the peer.
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// The number of its work request.
+    /// The number of the message's work request.
     pub(crate) id: u64,
     pub(crate) body: Body,
     pub(crate) wrong: Option<Wrong>,
-    /// The claim on the peer's public bytes.
+    /// The message's claim on bytes of the peer's public area.
     pub(crate) claim: Option<u64>,
-    /// The peer's tag in a Read or an atomic.
+    /// The peer's tag that a Read or an atomic uses.
     pub(crate) uses: Option<usize>,
 }
 
-/// The effect of a work request on a local tag.
+/// The effect of a work request on a local tag, once it succeeds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TagChange {
     Live(usize),
     Free(usize),
 }
 
-/// A work request of a send queue.
+/// A posted work request of a send queue, with the outcome that the oracle expects.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) id: u64,
     pub(crate) completed: Completed,
     pub(crate) signaled: bool,
     pub(crate) len: u32,
-    /// The claims on local bytes that it sends or fills.
+    /// The work request's claims on local bytes that it sends or fills.
     pub(crate) own: Vec<u64>,
-    /// The claim on the bytes of the peer that it reads.
+    /// The work request's claim on the bytes of the peer that it reads.
     pub(crate) source: Option<u64>,
-    /// The number of a private word of the peer; none for a common word, which has only the claim
-    /// of the result.
+    /// The index of the peer's word that an atomic changes; none for other work requests.
     pub(crate) word: Option<usize>,
     pub(crate) common: bool,
-    /// The expected local failure.
+    /// The local failure that the oracle expects of the work request.
     pub(crate) fails: Option<Status>,
-    /// The expected failure at the peer.
+    /// The failure at the peer that the oracle expects of the work request.
     pub(crate) refused: Option<Wrong>,
     pub(crate) change: Option<TagChange>,
-    /// The peer's tag.
+    /// The peer's tag that the work request uses.
     pub(crate) uses: Option<usize>,
 }
 
-/// A receive.
+/// A posted receive.
 #[derive(Clone, Debug)]
 pub(crate) struct Receive {
     pub(crate) id: u64,
-    /// The claims of its elements, and their lengths in bytes.
+    /// The claims of the receive's scatter/gather elements, and their lengths in bytes.
     pub(crate) list: Vec<(u64, usize)>,
 }
 
@@ -110,11 +109,11 @@ impl Receive {
     }
 }
 
-/// A tag that peers may use.
+/// A steering tag that peers may use, and the state that the oracle expects.
 #[derive(Debug)]
 pub(crate) struct Tag {
     pub(crate) stag: Stag,
-    /// The tag with its previous key.
+    /// The steering tag with its previous key.
     pub(crate) before: Stag,
     pub(crate) node: usize,
     pub(crate) area: usize,
@@ -123,14 +122,14 @@ pub(crate) struct Tag {
     pub(crate) len: usize,
     pub(crate) access: Access,
     pub(crate) pd: Pd,
-    /// The only end whose peer may use it, as a link and a side.
+    /// The only end of a stream whose peer may use the tag, as a link and a side.
     pub(crate) only: Option<(usize, usize)>,
     pub(crate) kind: TagKind,
     pub(crate) state: TagState,
 }
 
 impl Tag {
-    /// Makes an unbound tag, which permits nothing.
+    /// Makes an unbound steering tag, which permits nothing.
     pub(crate) fn blank(node: usize, stag: Stag, pd: Pd, kind: TagKind) -> Self {
         let (area, offset, base, len, access) = (PUBLIC, 0, 0, 0, NONE);
         let (before, only, state) = (stag, None, TagState::Free);
@@ -148,10 +147,10 @@ pub(crate) enum TagKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TagState {
     Live,
-    /// The tag is not bound.
+    /// The steering tag is not bound.
     Free,
-    /// A request in progress changes the tag.
+    /// A request in progress changes the steering tag.
     Changing,
-    /// The state is unknown, or the tag no longer exists.
+    /// The test cannot know the state of the steering tag, or the tag is deregistered.
     Lost,
 }

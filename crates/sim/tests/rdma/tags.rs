@@ -1,4 +1,5 @@
-//! Tags that programs make, change and invalidate: windows, fast registrations, regions.
+//! Steering tags that the simulated RDMA programs make, change and invalidate: windows, fast
+//! registrations, regions.
 
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{Access, Completed, PostError, SendOp, Stag};
@@ -10,7 +11,7 @@ use super::posted::{Message, PUBLIC, SIZES, TagChange, TagKind, TagState, Wrong}
 use super::world::World;
 
 impl World {
-    /// Requests that use the tag are in progress.
+    /// Returns true if requests that use the steering tag are in progress.
     pub(crate) fn is_busy(&self, t: usize) -> bool {
         let node = self.tags[t].node;
         let claimed =
@@ -25,7 +26,7 @@ impl World {
                 .any(|s| s.owed.iter().chain(&s.messages).any(used))
     }
 
-    /// Binds, registers or invalidates a tag.
+    /// Drafts a request that binds, registers or invalidates a steering tag of this side.
     pub(crate) fn own_tag(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         let node = self.links[link].sides[side].node;
         let fits: Vec<usize> = (0..self.tags.len())
@@ -81,7 +82,7 @@ impl World {
         Some(draft)
     }
 
-    /// Invalidates a tag that no request uses now.
+    /// Drafts a request that invalidates a steering tag which no request uses now.
     fn take_back(&mut self, t: usize, id: u64) -> Option<Draft> {
         if self.is_busy(t) {
             return None;
@@ -100,7 +101,7 @@ impl World {
         Some(draft)
     }
 
-    /// Deregisters a region that peers may be using.
+    /// Deregisters a memory region that peers may be using.
     pub(crate) fn revoke(&mut self) {
         let it = self.below(self.tags.len());
         let tag = &self.tags[it];

@@ -1,4 +1,5 @@
-//! Machines with an engine each, and the streams between them, which delay, damage and end.
+//! A simulated RDMA world: machines with an engine each, and the streams between them, which delay,
+//! damage and end.
 //!
 //! ```text
 //!  output ─► outbox ─ sent ─► wire ─ any number of bytes at any time ─► inbox ─► input
@@ -24,7 +25,7 @@ use super::posted::{
     COMMON_WORDS, Message, NONE, OWN, PUBLIC, Receive, SIZES, Tag, TagKind, TagState, WORDS, Work,
 };
 
-/// A machine.
+/// A simulated machine with an RDMA engine.
 pub(crate) struct Node {
     pub(crate) rnic: Rnic,
     pub(crate) ram: Ram,
@@ -33,73 +34,77 @@ pub(crate) struct Node {
     pub(crate) cqs: Vec<Cq>,
     pub(crate) armed: Vec<Option<bool>>,
     pub(crate) srq: Srq,
-    /// The receives in the shared queue, oldest first, and the number that no message needs.
+    /// The receives in the machine's shared queue, oldest first, and the number of them that no
+    /// message needs.
     pub(crate) shared: VecDeque<Receive>,
     pub(crate) credit: usize,
-    /// The tags of [`OWN`], with and without the right to write.
+    /// The steering tags of the area [`OWN`] and their base addresses, with and without the right
+    /// to write.
     pub(crate) own: [(Stag, u64); 2],
-    /// The values of private words: the certain one, and the one after each posted atomic.
+    /// The values of the machine's private words: the certain one, and the one after each posted
+    /// atomic.
     pub(crate) words: Vec<(u64, VecDeque<u64>)>,
-    /// The atomics on each common word that happened and that may have happened, and the values
-    /// returned.
+    /// Of each common word: the number of atomics that happened, the number that may have happened,
+    /// and the values returned.
     pub(crate) counts: Vec<(u64, u64, BTreeSet<u64>)>,
     pub(crate) ready: Vec<Conn>,
     pub(crate) dead: bool,
-    /// The machine requests CRC.
+    /// True if the machine requests CRC in MPA.
     pub(crate) crc: bool,
-    /// The machine acknowledges Writes.
+    /// True if the machine acknowledges placed Writes.
     pub(crate) acknowledges: bool,
 }
 
-/// One end of a stream.
+/// One end of a simulated stream.
 pub(crate) struct Side {
     pub(crate) node: usize,
     pub(crate) qp: Qp,
     pub(crate) conn: Option<Conn>,
     pub(crate) shares: bool,
     pub(crate) signal_all: bool,
-    /// Bytes emitted, and not yet accepted by the stream.
+    /// Bytes that this end's engine emitted, and the stream has not accepted yet.
     pub(crate) outbox: VecDeque<u8>,
-    /// Bytes in flight.
+    /// Bytes in flight to this end's peer.
     pub(crate) wire: VecDeque<u8>,
-    /// Bytes received, and not yet consumed.
+    /// Bytes that this end received, and its engine has not consumed yet.
     pub(crate) inbox: Vec<u8>,
-    /// The way in which this end closed the stream.
+    /// The way in which this end closed the stream, if it did.
     pub(crate) closed: Option<bool>,
     pub(crate) told: bool,
     pub(crate) established: bool,
-    /// The connection of the queue pair has ended or was never made.
+    /// True if the connection of this end's queue pair has ended or was never made.
     pub(crate) over: bool,
     pub(crate) failed: Option<(Cause, bool)>,
     pub(crate) disconnected: bool,
-    /// The completions of the queue had an error or a flush.
+    /// True if a completion of this end's queue was an error or a flush: of its send queue, of its
+    /// receive queue.
     pub(crate) flushing: [bool; 2],
     pub(crate) works: VecDeque<Work>,
     pub(crate) messages: VecDeque<Message>,
-    /// The Reads and atomics that the peer may not have answered.
+    /// The Reads and atomics of this end that the peer may not have answered.
     pub(crate) owed: Vec<Message>,
     pub(crate) receives: VecDeque<Receive>,
-    /// The bytes of each receive, and the number of receives that the peer's messages consume.
+    /// The bytes of each posted receive that no message of the peer needs yet, oldest first.
     pub(crate) rooms: VecDeque<usize>,
-    /// The messages of the peer that precede their receives.
+    /// The number of the peer's messages that precede their receives.
     pub(crate) late: usize,
-    /// The last shared receive that this end consumed.
+    /// The number of the last shared receive that this end consumed.
     pub(crate) last_shared: u64,
-    /// The inbound and outbound Read depths.
+    /// The Read depths of this end: inbound and outbound.
     pub(crate) depths: (u16, u16),
-    /// A request that must fail was posted, so no further ones are.
+    /// A request that must fail was posted, so this end posts no further ones.
     pub(crate) doomed: bool,
-    /// The bytes of the last Write, if it is the last request.
+    /// The length in bytes of the last Write, or 0 if a Send came after it.
     pub(crate) last_write: u32,
-    /// No more receives are posted.
+    /// This end posts no more receives.
     pub(crate) closed_to_receives: bool,
-    /// The number of flushed receives.
+    /// The number of this end's receives that were flushed.
     pub(crate) flushed: usize,
-    /// The number of requests that failed by themselves.
+    /// The failures of this end's requests that are not flushes.
     pub(crate) blamed: Vec<Status>,
 }
 
-/// A stream and its two ends. The first end is the initiator.
+/// A simulated stream and its two ends. The first end is the initiator.
 pub(crate) struct Link {
     pub(crate) sides: [Side; 2],
     pub(crate) connect: ConnectOptions,
@@ -107,15 +112,16 @@ pub(crate) struct Link {
     pub(crate) refuse: bool,
     /// The stream was broken, so bytes may be lost.
     pub(crate) cut: bool,
-    /// Bytes were damaged.
+    /// Bytes of the stream were damaged.
     pub(crate) damaged: bool,
-    /// An end was disconnected or destroyed.
+    /// An end of the stream was disconnected or destroyed.
     pub(crate) ending: bool,
     pub(crate) crc: bool,
 }
 
 impl Link {
-    /// Returns true if a Write completes only once it is placed: both machines acknowledge Writes.
+    /// Returns true if a Write completes only once it is placed: both machines of the stream
+    /// acknowledge Writes.
     pub(crate) fn acknowledges(&self, nodes: &[Node]) -> bool {
         let opens = self.connect.peer_to_peer.is_none_or(|kind| kind == RtrKind::Write);
         // The lost or damaged bytes may be those of the hello.
@@ -125,19 +131,20 @@ impl Link {
             && self.sides.iter().all(|side| nodes[side.node].acknowledges)
     }
 
-    /// Returns the time for which a message waits for its receive at one of the ends.
+    /// Returns the time for which a message waits for its receive at one end of the stream, in
+    /// nanoseconds; none is without limit.
     pub(crate) fn rnr_timeout_ns(&self, side: usize) -> Option<u64> {
         if side == 0 { self.connect.rnr_timeout_ns } else { self.accept.rnr_timeout_ns }
     }
 }
 
-/// The plan of a world.
+/// The plan of a simulated RDMA world: its size, its faults and its planted bug.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) links: usize,
     pub(crate) steps: usize,
-    /// The rates of faults, in parts per million of steps.
+    /// The rates of the world's faults, in parts per million of steps.
     pub(crate) wrong_ppm: u32,
     pub(crate) cut_ppm: u32,
     pub(crate) death_ppm: u32,
@@ -172,7 +179,7 @@ pub(crate) struct World {
     pub(crate) tags: Vec<Tag>,
     pub(crate) last: u64,
     pub(crate) plan: Plan,
-    /// The results: successful completions, failures, bytes delivered.
+    /// The world's results so far: successful completions, failures, bytes delivered.
     pub(crate) seen: Seen,
     pub(crate) calm: bool,
 }
@@ -368,7 +375,7 @@ impl World {
         }
     }
 
-    /// Adds a stream between two live machines, if there are two.
+    /// Adds a stream between two live machines of the world, if there are two.
     pub(crate) fn link(&mut self) {
         let alive: Vec<usize> = (0..self.nodes.len()).filter(|&n| !self.nodes[n].dead).collect();
         if alive.len() < 2 {
@@ -430,7 +437,8 @@ impl World {
         }
     }
 
-    /// Draws the time for which a message waits for its receive: none, some, or unlimited.
+    /// Draws the time for which a message waits for its receive, in nanoseconds: none, some, or
+    /// unlimited.
     fn patience(&mut self) -> Option<u64> {
         [Some(0), Some(MS), None][self.below(3)]
     }
@@ -451,7 +459,7 @@ impl World {
         }
     }
 
-    /// Adds an unbound tag.
+    /// Adds an unbound steering tag to the world.
     fn blank(&mut self, node: usize, kind: TagKind, only: Option<(usize, usize)>) {
         let it = &mut self.nodes[node];
         let pd = it.pds[0];
@@ -463,7 +471,7 @@ impl World {
         self.tags.push(Tag { only, ..Tag::blank(node, stag, pd, kind) });
     }
 
-    /// Returns the index of a stream at its machine.
+    /// Returns the stream of a machine's connection, as the indexes of its link and side.
     pub(crate) fn find(&self, node: usize, conn: Conn) -> Option<(usize, usize)> {
         let is = |s: &Side| s.node == node && s.conn == Some(conn) && s.closed.is_none();
         (0..self.links.len())

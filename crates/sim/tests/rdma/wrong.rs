@@ -1,5 +1,5 @@
-//! Faults of programs: requests that must fail, locally or at the peer, and tags invalidated while
-//! in use.
+//! Faults of the simulated RDMA programs: requests that must fail, locally or at the peer, and tags
+//! invalidated while in use.
 
 use sprat_proto::rdma::{Completed, Data, Remote, SendOp, Sge, Stag, Status};
 use sprat_proto::wire::rdmap::Cause;
@@ -58,7 +58,7 @@ impl World {
     }
 
     /// Draws a wrong tag, address or length of the peer's memory, with the error codes of DDP and
-    /// of RDMAP.
+    /// of RDMAP for it.
     fn wrong_place(
         &mut self,
         link: usize,
@@ -172,7 +172,8 @@ impl World {
         Some(draft)
     }
 
-    /// Returns the sink of an earlier Read, to which only that Read writes.
+    /// Returns the sink of an earlier Read in progress, as a scatter/gather list. Only that Read
+    /// writes to it.
     fn sink_of_a_read(&self, link: usize, side: usize, len: usize) -> Option<List> {
         let it = &self.links[link].sides[side];
         let node = &self.nodes[it.node];
@@ -189,7 +190,7 @@ impl World {
         }]))
     }
 
-    /// Returns a sink that no response reaches.
+    /// Returns a scatter/gather list for a sink that no response reaches.
     fn untouched_sink(&mut self, node: usize, len: usize, own: &mut Vec<u64>) -> Option<List> {
         let list = self.sink(node, Some(Vec::new()), len, own)?;
         let claim = self.nodes[node].areas[OWN].claims.last_mut()?;

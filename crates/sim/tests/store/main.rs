@@ -1,5 +1,5 @@
-//! The whole store under faults: every history is linearizable, every increment happens once, and
-//! after the faults end all operations complete.
+//! Tests of the whole store under faults: every history is linearizable, every increment happens
+//! once, and after the faults end all operations complete.
 
 mod readers;
 mod score;
@@ -17,15 +17,16 @@ use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::master::{self, Master};
 use user::{Habits, User};
 
-/// The processes of a world and their workload.
+/// The processes of a simulated store and their workload.
 #[derive(Clone)]
 struct Shape {
     masters: usize,
     users: usize,
-    /// The operations of each user.
+    /// The number of operations of each user.
     operations: u32,
     habits: Habits,
-    /// The faults of the coordinator, the masters and the users.
+    /// The faults that may hit the hosts of the coordinator, of the masters and of the users, in
+    /// this order.
     frail: [Frail; 3],
     log_bytes: u64,
 }
@@ -45,7 +46,7 @@ impl Default for Shape {
     }
 }
 
-/// Returns short timeouts, for worlds that last a few seconds.
+/// Returns the coordinator's options with short timeouts, for worlds that last a few seconds.
 fn coordinator_config() -> coordinator::Config {
     coordinator::Config {
         server_term_ns: 300 * MS,
@@ -199,8 +200,8 @@ fn under_crashes_of_everyone() {
     });
 }
 
-/// Disks are full most of the time. They refuse changes of the coordinator's state, and a refused
-/// change has no effect.
+/// The store's disks are full most of the time. They refuse changes of the coordinator's state, and
+/// a refused change has no effect.
 #[test]
 fn with_full_disks() {
     seeds::each("with_full_disks", 10, |seed| {

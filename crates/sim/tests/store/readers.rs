@@ -1,5 +1,5 @@
-//! Readers that request large objects and then stop, beside a writer in a nearly full memory: the
-//! writer can overwrite objects although replies wait for the readers.
+//! A test of readers that request large objects and then stop, beside a writer in a nearly full
+//! memory: the writer can overwrite objects although replies wait for the readers.
 
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
@@ -13,25 +13,26 @@ use sprat_store::types::TableId;
 
 use crate::user::Side;
 
-/// A small log, and objects that are large compared to its segments.
+/// The size of the master's log (small), and of objects (large compared to its segments), in bytes
+/// and segments.
 const SEGMENT: u32 = 32 << 10;
 const SEGMENTS: u64 = 16;
 const OBJECT: usize = 4_000;
-/// The number of objects that certainly fit (see `Log::live_limit_with`).
+/// The number of objects that certainly fit the log (see `Log::live_limit_with`).
 const OBJECTS: u64 = 82;
-/// The operations that each program has in progress.
+/// The number of operations that a reader and a writer have in progress.
 const READS: usize = 32;
 const WRITES: usize = 4;
-/// The longest time until a program starts further operations.
+/// The longest time until a program starts further operations, in nanoseconds.
 const PAUSE_NS: u64 = 20 * MS;
 
-/// The results of the simulation.
+/// The results of the test of stopped readers.
 #[derive(Debug, Default)]
 struct Score {
     table: Option<TableId>,
     written: u64,
     read: u64,
-    /// The most segments lent to replies, and the bytes copied for them.
+    /// The number of log segments lent to replies, and of bytes copied for them.
     lent: (u32, u64),
 }
 
@@ -51,12 +52,12 @@ impl Process<Score> for Server {
     }
 }
 
-/// A program that only writes or only reads.
+/// A program of the store's user that only writes or only reads.
 struct User {
     node: Node<Side>,
     rng: Rng,
     writes: bool,
-    /// The operations in progress, and the time of the next ones.
+    /// The operations in progress, and the time at which the program starts the next ones.
     open: Vec<Op>,
     next: Instant,
 }
@@ -160,8 +161,8 @@ fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
     world
 }
 
-/// Readers stop for a long time, alone and together. The writer continues, and so do the readers
-/// afterwards.
+/// Readers stop for a long time, alone and together. The writer continues meanwhile, and the
+/// readers continue afterwards.
 #[test]
 fn readers_that_stop_do_not_stop_a_writer() {
     seeds::each("readers_that_stop_do_not_stop_a_writer", 8, |seed| {

@@ -1,4 +1,4 @@
-//! The operations of a world's users and their answers, and the check of both.
+//! The operations of a simulated store's users and their answers, and the check of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,15 +7,16 @@ use sprat_sim::check::names::{self, Name};
 use sprat_sim::check::{Entry, Verdict, linearizable};
 use sprat_sim::wire::HostId;
 
-/// The operations and answers of all users.
+/// The operations and answers of all users of a simulated store.
 #[derive(Debug, Default)]
 pub(crate) struct Score {
-    /// The history of all objects.
+    /// The history of all objects of the simulated store.
     pub(crate) history: History,
-    /// The history of each table name.
+    /// The history of each table name of the simulated store.
     names: BTreeMap<u64, Vec<Entry<names::Op, names::Answer>>>,
     by_number: Vec<(u64, usize)>,
-    /// The drops in progress, with the tables of that name that were known at their calls.
+    /// The drops of tables in progress, each with the tables of that name that were known at its
+    /// call.
     drops: BTreeMap<usize, Vec<u64>>,
     /// The names whose table a user has tried to drop.
     dropped: BTreeSet<u64>,
@@ -23,11 +24,12 @@ pub(crate) struct Score {
     tags: u64,
     /// The name of each table that an answer reported.
     pub(crate) tables: BTreeMap<u64, u64>,
-    /// The operations that each user has yet to start.
+    /// The number of operations that each user has yet to start.
     pub(crate) left: BTreeMap<HostId, u32>,
-    /// The operations in progress of each user, and whether it has read all objects at the end.
+    /// The number of operations in progress of each user, and whether it has read all objects at
+    /// the end.
     pub(crate) open: BTreeMap<HostId, (usize, bool)>,
-    /// The users now read all objects.
+    /// True once the faults have ended and the users read all objects.
     pub(crate) finale: bool,
 }
 
@@ -82,7 +84,7 @@ impl Score {
         }
     }
 
-    /// Checks the history of all objects and names.
+    /// Checks that the histories of all objects and table names are linearizable.
     pub(crate) fn verdict(&self, span: u32) -> Verdict {
         for (name, entries) in &self.names {
             match linearizable(&Name, &with_rivals(entries)) {
@@ -96,9 +98,9 @@ impl Score {
     }
 }
 
-/// Returns the history with the overlapping drops marked as shared. It omits unanswered look-ups,
-/// which prove nothing, and all unanswered creations but the first, which may happen any number of
-/// times.
+/// Returns the history of a table name with the overlapping drops marked as shared. It omits
+/// unanswered look-ups, which prove nothing, and all unanswered creations but the first, which may
+/// happen any number of times.
 fn with_rivals(
     entries: &[Entry<names::Op, names::Answer>],
 ) -> Vec<Entry<names::Op, names::Answer>> {

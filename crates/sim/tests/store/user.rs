@@ -1,5 +1,5 @@
-//! A program that uses the store at random, and records its operations and their answers in the
-//! score.
+//! A simulated program that uses the store at random, and records its operations and their answers
+//! in the score.
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,25 @@ use sprat_store::types::{TableId, Version};
 
 use crate::score::Score;
 
-/// The workload of a user.
+/// The workload of a simulated user of the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
-    /// The number of table names.
+    /// The number of table names that the user chooses from.
     pub(crate) names: u64,
     /// The number of tablets of a table.
     pub(crate) span: u32,
-    /// The longest time between two operations, in nanoseconds.
+    /// The longest time between two operations of the user, in nanoseconds.
     pub(crate) pause_ns: u64,
-    /// The longest value in bytes.
+    /// The longest value that the user writes, in bytes.
     pub(crate) longest: u64,
     /// The probability that a table is dropped instead of used, in parts per million.
     pub(crate) drop_ppm: u32,
 }
 
-/// The number of keys of a table.
+/// The number of keys that users use in a table.
 const KEYS: u64 = 5;
 
-/// Returns the bytes of key `key`.
+/// Returns the bytes of the object key with the number `key`.
 fn key_bytes(key: u64) -> Vec<u8> {
     let len = [3, 30, 31, 300, 2_000][key as usize];
     (0..len).map(|i| (key as usize * 31 + i) as u8).collect()
@@ -76,12 +76,12 @@ fn value_of(key: u64, bytes: &[u8]) -> Value {
 /// An operation in progress, by its number in the score.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    /// An operation on an object, with its table and key.
+    /// An operation on an object: its number in the score, its table and its key.
     Object(usize, u64, u64),
     Name(usize, u64),
 }
 
-/// The client as a state machine that receives no requests.
+/// The store's client as a machine that receives no requests.
 #[derive(Debug)]
 pub(crate) struct Side {
     client: Client,
@@ -97,7 +97,7 @@ impl Side {
         &mut self.client
     }
 
-    /// Returns the operations that completed since the last call.
+    /// Returns the client's operations that completed since the last call.
     pub(crate) fn take_done(&mut self) -> Vec<Done<'static>> {
         while let Some(done) = self.client.event() {
             self.done.push(done);
@@ -148,7 +148,7 @@ impl Machine for Side {
     }
 }
 
-/// The program of a user.
+/// A simulated program that uses the store.
 #[derive(Debug)]
 pub(crate) struct User {
     host: HostId,
@@ -158,10 +158,10 @@ pub(crate) struct User {
     asked: BTreeMap<Op, Asked>,
     /// The tables that the user knows.
     tables: Vec<u64>,
-    /// The versions that the user has seen.
+    /// The versions of objects that the user has seen.
     versions: Vec<u64>,
     next: Instant,
-    /// The user has read all objects at the end.
+    /// True if the user has read all objects at the end.
     read_all: bool,
 }
 
@@ -399,7 +399,7 @@ impl User {
         self.asked.insert(op, Asked::Object(number, table, key));
     }
 
-    /// Draws reject rules, as the client and as the checker takes them.
+    /// Draws reject rules at random, as the client and as the checker takes them.
     fn rules(&mut self) -> (RejectRules, Reject) {
         let (mut rules, mut reject) = (RejectRules::default(), Reject::default());
         let seen = self.versions.len();

@@ -13,18 +13,18 @@ use sprat_sim::queue::Queue;
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
 
-/// All requests and their outcomes.
+/// The data of the test: all requests and their outcomes.
 #[derive(Debug, Default)]
 pub(crate) struct Score {
-    /// The requests by their numbers.
+    /// The requests of all clients, by their numbers.
     pub(crate) requests: Vec<Request>,
-    /// The slices that each host has lent to its endpoint.
+    /// The number of slices that each host has lent to its endpoint.
     pub(crate) lent: BTreeMap<HostId, usize>,
-    /// The requests that each client may still start.
+    /// The number of requests that each client may still start.
     pub(crate) left: BTreeMap<HostId, u32>,
 }
 
-/// A request.
+/// A request of a client, with its expected reply and its outcome.
 #[derive(Debug)]
 pub(crate) struct Request {
     client: HostId,
@@ -33,7 +33,7 @@ pub(crate) struct Request {
     reply_len: usize,
     forever: bool,
     executed: u32,
-    /// The outcome, once it has ended.
+    /// The outcome of the request, once it has ended.
     pub(crate) outcome: Option<Result<(), RpcError>>,
 }
 
@@ -83,8 +83,8 @@ fn filler(id: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The memory of slices: each lent slice has a block of its own, which is erased when the slice is
-/// returned.
+/// The memory of a host's slices: each lent slice has a block of its own, which is erased when the
+/// slice is returned.
 #[derive(Debug, Default)]
 struct Memory {
     blocks: BTreeMap<u32, Vec<u8>>,
@@ -207,14 +207,14 @@ impl Process<Score> for Server {
     }
 }
 
-/// The workload of a client.
+/// The workload of a simulated RPC client.
 #[derive(Clone, Debug)]
 pub(crate) struct Asks {
-    /// The servers.
+    /// The servers that the client sends requests to.
     pub(crate) servers: Vec<HostId>,
-    /// The longest message in bytes.
+    /// The longest message of the client's RPCs, in bytes.
     pub(crate) most: u64,
-    /// The longest time between two requests, in nanoseconds.
+    /// The longest time between two requests of the client, in nanoseconds.
     pub(crate) pause_ns: u64,
 }
 
@@ -230,7 +230,7 @@ pub(crate) struct Client {
     asks: Asks,
     sessions: BTreeMap<HostId, SessionId>,
     open: BTreeMap<u64, (RpcId, Instant)>,
-    /// The time of the next action, while the client has requests to start.
+    /// The time of the client's next action, while it has requests to start.
     next: Option<Instant>,
 }
 

@@ -1,5 +1,5 @@
-//! The RPC transport alone under faults: no request is executed twice, every request ends, and the
-//! bytes received are the bytes sent.
+//! Tests of the RPC transport alone under faults: no request is executed twice, every request ends,
+//! and the bytes received are the bytes sent.
 
 mod echo;
 
@@ -11,14 +11,14 @@ use sprat_proto::time::{MS, SECOND, US};
 use sprat_sim::node::config;
 use sprat_sim::{Chaos, Frail, Options, World, seeds, wire};
 
-/// The servers and clients of a world, and their workload.
+/// The servers and clients of a simulated world, and their workload.
 struct Shape {
     servers: usize,
     clients: usize,
     requests: u32,
-    /// The longest message in bytes.
+    /// The longest message of an RPC, in bytes.
     most: u64,
-    /// The longest time between two requests, in nanoseconds.
+    /// The longest time between two requests of a client, in nanoseconds.
     pause_ns: u64,
     frail: Frail,
     config: Config,
@@ -87,7 +87,7 @@ fn any_chaos(rng: &mut Rng) -> Chaos {
     seeds::chaos(rng, most)
 }
 
-/// Draws limits so low that the transport reaches them all the time.
+/// Draws options of the transport with limits so low that it reaches them all the time.
 fn any_config(rng: &mut Rng) -> Config {
     let mut some =
         |usual: u64, narrow: u64| if rng.chance(500_000) { usual } else { 1 + rng.below(narrow) };
