@@ -1,4 +1,5 @@
-//! `ibv_get_async_event` and its acknowledgement: notices of the engine as events of programs.
+//! `ibv_get_async_event` and its acknowledgement: asynchronous events of the engine become events
+//! of programs.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,14 +14,15 @@ use crate::log::log;
 use crate::qp::Qp;
 use crate::srq::Srq;
 
-/// `enum ibv_event_type`.
+/// `IBV_EVENT_CQ_ERR`, an asynchronous event of `enum ibv_event_type`.
 const CQ_ERR: c_int = 0;
 const QP_FATAL: c_int = 1;
 const QP_ACCESS_ERR: c_int = 3;
 const SRQ_LIMIT_REACHED: c_int = 15;
 const QP_LAST_WQE_REACHED: c_int = 16;
 
-/// Logs a event. The thread that finds an error logs it in `failures`, unless it is listed here.
+/// Logs an asynchronous event of the engine. Errors that end connections are missing here, since
+/// the thread that finds one logs it in `failures`.
 fn log(event: DeviceEvent) {
     match event {
         DeviceEvent::Overflow(cq) => {
@@ -34,7 +36,8 @@ fn log(event: DeviceEvent) {
     }
 }
 
-/// Translates a event into an event and counts it as received; none if the object is destroyed.
+/// Translates an asynchronous event of the engine into C's and counts it as received; returns
+/// `None` if the object is destroyed.
 fn translate(engine: &Engine, event: DeviceEvent) -> Option<AsyncEvent> {
     let (element, event_type): (*mut c_void, c_int) = match event {
         DeviceEvent::Overflow(cq) => {
@@ -89,7 +92,8 @@ export! {
 }
 
 export! {
-    /// Acknowledges an event. Its object can be destroyed once all its events are acknowledged.
+    /// Acknowledges an asynchronous event. Its object can be destroyed once all its events are
+    /// acknowledged.
     plain fn ibv_ack_async_event(event: *mut AsyncEvent) {
         // SAFETY: The program passes null or an event that it received.
         let AsyncEvent { element, event_type } = *unsafe { at(event) }?;

@@ -21,7 +21,7 @@ pub(crate) struct Channel {
     raw: Raw,
     engine: &'static Engine,
     channel: CompletionChannel,
-    /// The completion queues that report to the channel.
+    /// The completion queues that report to the completion channel.
     pub(crate) references: References,
 }
 
@@ -38,12 +38,12 @@ impl Channel {
         unsafe { at(channel.cast::<Self>()) }
     }
 
-    /// The engine's channel, if its queues belong to `engine`.
+    /// The engine's part of this completion channel, if the channel belongs to `engine`.
     pub(crate) fn of(&self, engine: &Engine) -> Result<&CompletionChannel, Errno> {
         if std::ptr::eq(self.engine, engine) { Ok(&self.channel) } else { Err(INVALID) }
     }
 
-    /// Waits for the next queue with completions, and counts its event as received.
+    /// Waits for the next completion queue with completions, and counts its event as received.
     fn next(&self) -> Result<*mut Cq, Errno> {
         if !self.engine.is_current() {
             return Err(INVALID);
@@ -79,7 +79,7 @@ export! {
 }
 
 export! {
-    /// Destroys a channel; `EBUSY` while queues report to it.
+    /// Destroys a completion channel; `EBUSY` while completion queues report to it.
     code fn ibv_destroy_comp_channel(channel: *mut Raw) {
         // SAFETY: The program passes null or a live channel.
         let own = unsafe { Channel::from_raw(channel) }?;
@@ -97,7 +97,8 @@ export! {
 }
 
 export! {
-    /// Waits for the next armed queue that has completions, unless the descriptor is non-blocking.
+    /// Waits for the next armed completion queue that has completions, unless the descriptor is
+    /// non-blocking.
     blocking fn ibv_get_cq_event(
         channel: *mut Raw,
         cq: *mut *mut RawCq,
@@ -117,7 +118,7 @@ export! {
 }
 
 export! {
-    /// Acknowledges `count` events of a queue.
+    /// Acknowledges `count` events of a completion queue.
     plain fn ibv_ack_cq_events(cq: *mut RawCq, count: u32) {
         // SAFETY: The program passes null or a live queue.
         unsafe { Cq::from_raw(cq) }?.events.ack(count);

@@ -1,4 +1,4 @@
-//! Open devices.
+//! Open RDMA devices, which C calls contexts.
 //!
 //! A program holds a pointer to the `ibv_context` at the end of a `verbs_context`, the first field
 //! of an [`OpenDevice`].
@@ -17,16 +17,16 @@ use crate::device::Device;
 use crate::entry::{Errno, INVALID};
 use crate::events::Events;
 
-/// An open device.
+/// An open RDMA device, which C calls a context.
 #[repr(C)]
 pub(crate) struct OpenDevice {
     pub(crate) raw: VerbsContext,
     pub(crate) device: &'static Device,
     pub(crate) events: Events,
-    /// The references: protection domains, completion queues and channels, and the program until it
-    /// closes the device.
+    /// The number of references to the open device: by protection domains, completion queues and
+    /// channels, and by the program until it closes the device.
     pub(crate) references: AtomicU32,
-    /// The program has closed the device.
+    /// True if the program has closed the device.
     pub(crate) closed: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl OpenDevice {
         self.references.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a reference. The last one frees the device.
+    /// Removes a reference to the open device. The last one frees the device.
     ///
     /// # Safety
     /// The caller removes a reference that was added, and does not use the context afterwards.
@@ -69,5 +69,5 @@ impl OpenDevice {
 
 /// The number of completion vectors of a device.
 pub(crate) const VECTORS: u32 = 1;
-/// The value of `cmd_fd`, which in contexts of hardware is a descriptor of the kernel's.
+/// The value of a context's `cmd_fd`, which in contexts of hardware is a descriptor of the kernel.
 pub(crate) const NO_FD: c_int = -1;

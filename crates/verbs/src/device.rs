@@ -13,11 +13,11 @@ use sprat_rdma::{Interface, interfaces};
 use crate::abi::object::{Device as Raw, NODE_RNIC, TRANSPORT_IWARP};
 use crate::entry::{Errno, at, export, put};
 
-/// Bytes of zeros behind each device: programs that look there for the pointer of a hardware driver
-/// find null.
+/// The number of zero bytes behind each device: programs that expect the pointer of a hardware
+/// driver there find null.
 const PADDING: usize = 64;
 
-/// A device. C's structure is its first field, so C's pointer also refers to the whole.
+/// An RDMA device. C's structure is its first field, so C's pointer also refers to the whole.
 #[repr(C)]
 pub(crate) struct Device {
     raw: Raw,
@@ -27,7 +27,7 @@ pub(crate) struct Device {
     guid: [u8; 8],
 }
 
-/// All devices that were ever listed.
+/// All RDMA devices that were ever listed.
 static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 
 /// Copies `text` into an array of C characters, cut so that a zero byte ends it.
@@ -61,7 +61,7 @@ impl Device {
         }
     }
 
-    /// Returns the device of an interface: the one listed before if name and GUID match.
+    /// Returns the RDMA device of an IP interface: the one listed before if name and GUID match.
     fn of(interface: &Interface) -> &'static Self {
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |d: &&&Self| d.interface == interface.name && d.guid == interface.guid();
@@ -83,22 +83,22 @@ impl Device {
         devices.iter().find(same).copied().ok_or(Errno(libc::ENODEV))
     }
 
-    /// The device as C sees it.
+    /// The C structure of the RDMA device.
     pub(crate) fn raw(&'static self) -> *mut Raw {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The name of the device's IP interface.
+    /// The name of the RDMA device's IP interface.
     pub(crate) fn interface_name(&self) -> &str {
         &self.interface
     }
 
-    /// The device's GUID in network byte order.
+    /// The GUID of the RDMA device in network byte order.
     pub(crate) fn guid(&self) -> [u8; 8] {
         self.guid
     }
 
-    /// Reads the current state of the device's interface.
+    /// Reads the current state of the RDMA device's IP interface.
     ///
     /// # Errors
     /// `ENODEV` if the interface is gone or has no address.
@@ -108,7 +108,7 @@ impl Device {
     }
 }
 
-/// Lists the devices of all current interfaces.
+/// Lists the RDMA devices of all current IP interfaces.
 ///
 /// # Errors
 /// The system does not list its interfaces.
@@ -116,8 +116,8 @@ pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
     Ok(interfaces()?.iter().map(Device::of).collect())
 }
 
-/// Finds the device whose interface has this address. The loopback device matches every loopback
-/// address.
+/// Finds the RDMA device whose IP interface has this address. The loopback device matches every
+/// loopback address.
 ///
 /// # Errors
 /// `ENODEV` if no interface has the address.
@@ -152,7 +152,7 @@ pub(crate) fn free_array<T>(array: *mut *mut T) {
 }
 
 export! {
-    /// Lists all devices, and writes their number to `count` unless that is null.
+    /// Lists all RDMA devices, and writes their number to `count` unless that is null.
     null fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Raw {
         let devices = devices()?;
         let list = array(&devices.iter().map(|d| d.raw()).collect::<Vec<_>>())?;
@@ -165,33 +165,33 @@ export! {
 }
 
 export! {
-    /// Frees a list of devices. The devices themselves are never freed.
+    /// Frees a list of RDMA devices. The devices themselves are never freed.
     plain fn ibv_free_device_list(list: *mut *mut Raw) {
         free_array(list);
         Ok(())
     }
 
-    /// The device's GUID in network byte order.
+    /// The GUID of an RDMA device in network byte order.
     plain fn ibv_get_device_guid(device: *const Raw) -> u64 {
         Ok(u64::from_be_bytes(Device::from_raw(device)?.guid()).to_be())
     }
 }
 
 export! {
-    /// The device's name.
+    /// The name of an RDMA device.
     null fn ibv_get_device_name(device: *const Raw) -> *const c_char {
         // SAFETY: The program passes null or a device, and devices are never freed.
         Ok(unsafe { at(device) }?.name.as_ptr())
     }
 
-    /// The path of sysfs.
+    /// The path at which the kernel mounts sysfs.
     null fn ibv_get_sysfs_path() -> *const c_char {
         Ok(c"/sys".as_ptr())
     }
 }
 
 export! {
-    /// The index of the device's interface.
+    /// The index of the RDMA device's IP interface.
     minus fn ibv_get_device_index(device: *const Raw) -> c_int {
         c_int::try_from(Device::from_raw(device)?.index).map_err(|_| Errno(libc::EOVERFLOW))
     }

@@ -18,7 +18,7 @@ use crate::failures;
 use crate::log::log;
 use crate::object::lock;
 
-/// An engine, and the process that opened it.
+/// The RDMA engine of a process, and the process that opened it.
 pub(crate) struct Engine {
     pub(crate) device: Device,
     /// The C objects by the numbers that the engine gives them.
@@ -28,7 +28,7 @@ pub(crate) struct Engine {
     forks: u32,
 }
 
-/// The options of every engine, apart from the networks that it may use.
+/// The options of every RDMA engine, apart from the networks that it may use.
 fn options() -> Options {
     Options {
         threading: Threading::Background,
@@ -37,7 +37,7 @@ fn options() -> Options {
     }
 }
 
-/// The limits of an engine, which need no open engine.
+/// The limits of an RDMA engine. They are known before an engine is open.
 pub(crate) fn limits() -> Limits {
     options().limits()
 }
@@ -51,7 +51,7 @@ extern "C" fn forked() {
 }
 
 impl Engine {
-    /// Returns this process's engine, and opens it on the first call.
+    /// Returns this process's RDMA engine, and opens it on the first call.
     ///
     /// # Errors
     /// The system has no descriptor, thread or random number left.
@@ -83,7 +83,7 @@ impl Engine {
         Ok(new)
     }
 
-    /// Returns this process's engine if it is open.
+    /// Returns this process's RDMA engine if it is open.
     pub(crate) fn existing() -> Option<&'static Self> {
         lock(&ENGINE).filter(|e| e.is_current())
     }
@@ -98,7 +98,7 @@ impl Engine {
     }
 }
 
-/// Objects by the numbers that the engine gives them.
+/// C's objects of one kind by the numbers that the engine gives them.
 pub(crate) struct Directory<T>(Mutex<BTreeMap<u32, AtomicPtr<T>>>);
 
 impl<T> Default for Directory<T> {
@@ -116,12 +116,13 @@ impl<T> Directory<T> {
         lock(&self.0).remove(&number);
     }
 
-    /// Calls `look` for each object. No object is removed during the call.
+    /// Calls `look` for each object of the directory. No object is removed during the call.
     pub(crate) fn each(&self, mut look: impl FnMut(*mut T)) {
         lock(&self.0).values().for_each(|object| look(object.load(Ordering::Relaxed)));
     }
 
-    /// Calls `look` for the object with this number. No object is removed during the call.
+    /// Calls `look` for the object of the directory with this number. No object is removed during
+    /// the call.
     pub(crate) fn find<R>(&self, number: u32, look: impl FnOnce(*mut T) -> R) -> Option<R> {
         let directory = lock(&self.0);
         directory.get(&number).map(|object| look(object.load(Ordering::Relaxed)))

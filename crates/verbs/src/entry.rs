@@ -17,16 +17,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::log::log;
 
-/// An errno value.
+/// An errno value, the error of a C function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-/// `EINVAL`: an argument of the caller is invalid.
+/// `EINVAL`: an argument of the C call is invalid.
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
-/// Nothing arrived within an interval. A `blocking` entry then repeats its body; C never sees this
-/// value.
+/// The result of a wait in which nothing arrived within an interval. A `blocking` entry then
+/// repeats its body; C never sees this value.
 pub(crate) const AGAIN: Errno = Errno(libc::ETIME);
-/// `EOPNOTSUPP`: the device lacks the operation.
+/// `EOPNOTSUPP`: the RDMA device lacks the operation.
 pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 
 impl From<std::io::Error> for Errno {
@@ -47,7 +47,7 @@ impl From<std::io::Error> for Errno {
 
 /// Pointer types that have a null value.
 pub(crate) trait Null {
-    /// The null pointer.
+    /// The null pointer of this type.
     const NULL: Self;
 }
 
@@ -88,8 +88,8 @@ pub(crate) fn run<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> Res
     result
 }
 
-/// Logs a failed call. A call that found nothing (`EAGAIN`, or `ENOENT` from a poll) is logged at
-/// level debug.
+/// Logs a failed call of a C function. A call that found nothing (`EAGAIN`, or `ENOENT` from a
+/// poll) is logged at level debug.
 #[cold]
 fn failed(name: &str, errno: Errno) {
     let (name, why) =
@@ -101,7 +101,8 @@ fn failed(name: &str, errno: Errno) {
     }
 }
 
-/// Runs `body`, and returns a failure as its number and in errno, since programs read either.
+/// Runs `body`, the implementation of a C function. Returns a failure as its number and in errno,
+/// since programs read either.
 #[inline]
 pub(crate) fn run_code(name: &str, body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match run(name, body) {
@@ -113,7 +114,8 @@ pub(crate) fn run_code(name: &str, body: impl FnOnce() -> Result<(), Errno>) -> 
     }
 }
 
-/// Runs `body`, and reports a failure by the value `failed` and in errno.
+/// Runs `body`, the implementation of a C function. Reports a failure by the value `failed` and in
+/// errno.
 pub(crate) fn run_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T, Errno>) -> T {
     run(name, body).unwrap_or_else(|errno| {
         set_errno(errno);
@@ -121,7 +123,7 @@ pub(crate) fn run_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<
     })
 }
 
-/// Converts a caller's pointer to a reference.
+/// Converts a pointer of the C caller to a reference.
 ///
 /// # Errors
 /// The pointer is null.
@@ -134,7 +136,7 @@ pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     unsafe { pointer.as_ref() }.ok_or(INVALID)
 }
 
-/// Writes a value to the caller's memory.
+/// Writes a value to the C caller's memory.
 ///
 /// # Errors
 /// The pointer is null.
@@ -150,8 +152,8 @@ pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes the first `room` bytes of a structure to the caller's memory, and zeros if the structure
-/// is shorter. The caller's headers determine how many bytes it knows.
+/// Writes the first `room` bytes of a structure to the C caller's memory, and zeros if the
+/// structure is shorter. The caller's headers determine how many bytes it knows.
 ///
 /// # Errors
 /// The pointer is null.
@@ -177,7 +179,7 @@ pub(crate) unsafe fn put_part<T: Copy>(
     Ok(())
 }
 
-/// Declares functions that the libraries export under their names. The module documentation lists
+/// Declares C functions that the libraries export under their names. The module documentation lists
 /// the kinds.
 macro_rules! export {
     ($(

@@ -17,12 +17,12 @@ use crate::object::lock;
 /// The asynchronous events of one open device.
 pub(crate) struct Events {
     fd: Arc<OwnedFd>,
-    /// The channel on which the engine delivers events, once an object reports to it.
+    /// The channel on which the engine delivers asynchronous events, once an object reports to it.
     channel: Mutex<Option<(&'static Engine, Arc<AsyncEventChannel>)>>,
 }
 
 impl Events {
-    /// Creates a channel without events.
+    /// Creates an event channel without events for an open device.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -41,7 +41,7 @@ impl Events {
         self.fd.as_raw_fd()
     }
 
-    /// The channel on which objects of `engine` report.
+    /// The channel on which objects of `engine` report their asynchronous events.
     pub(crate) fn of(&self, engine: &'static Engine) -> Arc<AsyncEventChannel> {
         let mut channel = lock(&self.channel);
         if let Some((of, channel)) = &*channel
@@ -56,14 +56,15 @@ impl Events {
         new
     }
 
-    /// Releases the channel when the context is freed.
+    /// Releases the channel of asynchronous events when the context is freed.
     pub(crate) fn end(&self) {
         let channel = lock(&self.channel).take();
         if channel.as_ref().is_some_and(|(engine, _)| !engine.is_current()) {
             std::mem::forget(channel);
         }
     }
-    /// Waits for the next notice, unless the program has made the descriptor non-blocking.
+    /// Waits for the next asynchronous event, unless the program has made the descriptor
+    /// non-blocking.
     ///
     /// # Errors
     /// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.

@@ -14,23 +14,25 @@ use sprat_sys::clock;
 use crate::log::{Level, log, on};
 use crate::object::lock;
 
-/// Enough lines for the connections of one failing program, and few enough to read.
+/// The most log lines at once about failed connections: enough for the connections of one failing
+/// program, and few enough to read.
 const BURST: u64 = 64;
 const LINES_PER_SECOND: u64 = 10;
-/// The interval between two lines at the sustained rate.
+/// The interval in nanoseconds between two log lines about failed connections at the sustained
+/// rate.
 const EACH_NS: u64 = 1_000_000_000 / LINES_PER_SECOND;
 
-/// A token bucket of log lines.
+/// A token bucket that limits log lines.
 #[derive(Debug)]
 struct TokenBucket {
-    /// The time at which the bucket is full again, in nanoseconds.
+    /// The time at which the token bucket is full again, in nanoseconds.
     full_ns: u64,
     suppressed: u64,
 }
 
 impl TokenBucket {
-    /// Takes one line. Returns the number of lines suppressed before it, or none to suppress this
-    /// one.
+    /// Takes one log line from the bucket. Returns the number of lines suppressed before it, or
+    /// `None` to suppress this one.
     fn take(&mut self, now_ns: u64) -> Option<u64> {
         let full_ns = self.full_ns.max(now_ns) + EACH_NS;
         if full_ns > now_ns + BURST * EACH_NS {
@@ -44,7 +46,7 @@ impl TokenBucket {
 
 static BUCKET: Mutex<TokenBucket> = Mutex::new(TokenBucket { full_ns: 0, suppressed: 0 });
 
-/// Logs a failure. The caller holds the engine's lock.
+/// Logs an error that ended a connection. The caller holds the engine's lock.
 pub(crate) fn log(failure: &Failure) {
     if !on(Level::Error) {
         return;

@@ -26,27 +26,28 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use sprat_sys::clock;
 
-/// The importance of a message.
+/// The importance of a log message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub(crate) enum Level {
-    /// Failed calls and requests, and errors that end connections.
+    /// The message reports a failed call or request, or an error that ended a connection.
     Error = 1,
-    /// Decisions that a program sees: devices opened, connections made and refused.
+    /// The message reports a decision that a program sees: a device opened, a connection made or
+    /// refused.
     Info,
-    /// Rare events. Nothing on the data path is logged.
+    /// The message reports a rare event. Nothing on the data path is logged.
     Debug,
 }
 
 const NAME: &str = "SPRAT_LOG";
-/// The value before the environment is read.
+/// The log level before the environment is read.
 const UNKNOWN: u8 = u8::MAX;
-/// The highest enabled level; 0 disables the log.
+/// The highest enabled log level; 0 disables the log.
 static LEVEL: AtomicU8 = AtomicU8::new(UNKNOWN);
 /// The name of the log file, or none for standard error.
 static FILE: OnceLock<Option<String>> = OnceLock::new();
 
-/// True if messages of this level are enabled.
+/// True if log messages of this level are enabled.
 #[inline]
 pub(crate) fn on(level: Level) -> bool {
     match LEVEL.load(Ordering::Relaxed) {
@@ -55,7 +56,7 @@ pub(crate) fn on(level: Level) -> bool {
     }
 }
 
-/// Reads the environment, once.
+/// Reads the log's level and file from the environment, once.
 #[cold]
 fn read_environment() -> u8 {
     let value = std::env::var(NAME).unwrap_or_default();
@@ -74,7 +75,7 @@ fn read_environment() -> u8 {
     highest
 }
 
-/// Parses the variable's value into a level (0 for off) and a file name.
+/// Parses the value of the variable `SPRAT_LOG` into a level (0 for off) and a file name.
 fn parse(value: &str) -> Option<(u8, Option<&str>)> {
     let (level, file) =
         value.split_once(',').map_or((value, None), |(level, file)| (level, Some(file)));
@@ -88,7 +89,7 @@ fn parse(value: &str) -> Option<(u8, Option<&str>)> {
     Some((highest, file.filter(|f| !f.is_empty())))
 }
 
-/// Writes a message; [`log!`](crate::log::log) calls it.
+/// Writes a message to the log; [`log!`](crate::log::log) calls it.
 #[cold]
 pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     let name = match level {
@@ -110,7 +111,7 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     );
 }
 
-/// Writes one line by one write call.
+/// Writes one line to the log by one write call.
 fn write_line(file: Option<&Path>, text: fmt::Arguments<'_>) {
     let bytes = text.to_string();
     let written = match file {

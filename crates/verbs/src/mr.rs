@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, set_errno};
 use crate::pd::Pd;
 
-/// `IBV_ACCESS_…`.
+/// `IBV_ACCESS_LOCAL_WRITE`: the access flag of a region that the device may write.
 const LOCAL_WRITE: c_uint = 1;
 const REMOTE_WRITE: c_uint = 1 << 1;
 const REMOTE_READ: c_uint = 1 << 2;
@@ -28,27 +28,27 @@ pub(crate) const ZERO_BASED: c_uint = 1 << 5;
 const ON_DEMAND: c_uint = 1 << 6;
 const FLUSH_GLOBAL: c_uint = 1 << 8;
 const FLUSH_PERSISTENT: c_uint = 1 << 9;
-/// Flags that a device may ignore; this one permits their effects anyway.
+/// The access flags that a device may ignore; this one permits their effects anyway.
 const OPTIONAL: c_uint = 0x3ff0_0000;
 const KNOWN: c_uint = ((FLUSH_PERSISTENT << 1) - 1) | OPTIONAL;
-/// Flags of features that this device lacks.
+/// The access flags of features that this device lacks.
 const UNOFFERED: c_uint = ON_DEMAND | FLUSH_GLOBAL | FLUSH_PERSISTENT;
 
-/// The flags `IBV_REREG_MR_…`, which tell `ibv_rereg_mr` the changes.
+/// `IBV_REREG_MR_CHANGE_TRANSLATION`: the flag by which `ibv_rereg_mr` changes a region's memory.
 const TRANSLATION: c_int = 1;
 const DOMAIN: c_int = 1 << 1;
 const RIGHTS: c_int = 1 << 2;
-/// The results of a failed `ibv_rereg_mr`: invalid arguments, or a refusal of the device.
+/// `IBV_REREG_MR_ERR_INPUT`: the result of `ibv_rereg_mr` for invalid arguments.
 const INPUT: c_int = -1;
 const COMMAND: c_int = -4;
 
-/// A memory region.
+/// A memory region of a C program.
 #[repr(C)]
 pub(crate) struct Mr {
     raw: Raw,
     engine: &'static Engine,
     region: ForeignRegion,
-    /// The region's addresses count from zero.
+    /// True if the region's addresses count from zero.
     zero_based: bool,
 }
 
@@ -67,7 +67,7 @@ impl Mr {
     }
 }
 
-/// Translates the access flags of a registration.
+/// Translates the access flags of a memory registration.
 ///
 /// # Errors
 /// `EINVAL` for unknown flags, and for remote writes or atomics without local writes. `EOPNOTSUPP`
@@ -84,7 +84,7 @@ fn rights(flags: c_uint) -> Result<Access, Errno> {
     Ok(access(flags))
 }
 
-/// Translates access flags, and accepts every combination.
+/// Translates access flags of C to the engine's rights, and accepts every combination.
 pub(crate) fn access(flags: c_uint) -> Access {
     Access {
         local_write: flags & LOCAL_WRITE != 0,
@@ -114,7 +114,7 @@ impl From<Error> for Errno {
     }
 }
 
-/// Registers memory of the program. `iova` is its address in work requests.
+/// Registers memory of the program. `iova` is the address of its first byte in work requests.
 fn register(
     pd: *mut RawPd,
     addr: Opaque,
@@ -141,16 +141,17 @@ fn register(
     Ok(Box::into_raw(Box::new(Mr { raw, engine: domain.engine, region, zero_based })).cast())
 }
 
-/// The page size by which addresses must agree.
+/// The page size in bytes. The address of a region in work requests agrees with its virtual address
+/// modulo this size.
 const PAGE: u64 = 4096;
 
 export! {
-    /// Registers memory under its own address.
+    /// Registers memory of the program under its own address.
     null fn ibv_reg_mr(pd: *mut RawPd, addr: Opaque, length: usize, access: c_int) -> *mut Raw {
         register(pd, addr, length, addr.addr() as u64, access as c_uint)
     }
 
-    /// Registers memory under an address of the program's choice.
+    /// Registers memory of the program under an address of the program's choice.
     null fn ibv_reg_mr_iova(
         pd: *mut RawPd,
         addr: Opaque,
@@ -161,7 +162,7 @@ export! {
         register(pd, addr, length, iova, access as c_uint)
     }
 
-    /// Registers memory under an address of the program's choice, with flags that a device may
+    /// Registers memory of the program under an address of its choice, with flags that a device may
     /// ignore.
     null fn ibv_reg_mr_iova2(
         pd: *mut RawPd,
@@ -173,7 +174,7 @@ export! {
         register(pd, addr, length, iova, access)
     }
 
-    /// Registers the memory that a structure describes.
+    /// Registers the memory that the structure `MrInit` describes.
     null fn ibv_reg_mr_ex(pd: *mut RawPd, init: *const MrInit) -> *mut Raw {
         // SAFETY: The program passes null or a valid structure.
         let init = unsafe { at(init) }?;
@@ -259,8 +260,8 @@ unsafe fn change(
 }
 
 export! {
-    /// Changes a registration. The region has another key afterwards, unless only its rights
-    /// change. A failed call leaves the region unchanged.
+    /// Changes the registration of a memory region. The region has another key afterwards, unless
+    /// only its rights change. A failed call leaves the region unchanged.
     plain fn ibv_rereg_mr(
         mr: *mut Raw,
         what: c_int,

@@ -14,13 +14,13 @@ use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::work;
 
-/// `enum ibv_mw_type`.
+/// `IBV_MW_TYPE_1`: a memory window that `ibv_bind_mw` binds.
 const TYPE_1: c_int = 1;
 const TYPE_2: c_int = 2;
-/// The bits of a key that its user chooses.
+/// The bits of a memory window's key that its user chooses.
 const CHOSEN: u32 = 0xff;
 
-/// A memory window.
+/// A memory window of a C program.
 #[repr(C)]
 struct Mw {
     raw: Raw,
@@ -60,7 +60,7 @@ entry! {
         Ok(())
     }
 
-    /// Binds a window of type 1, as verbs.h has checked.
+    /// Binds a memory window of type 1. verbs.h has checked its type.
     code fn ibv_bind_mw(qp: *mut RawQp, mw: *mut Raw, wanted: *mut Bind) {
         // SAFETY: The program passes null or live objects.
         let (qp, own, wanted) = unsafe { (Qp::from_raw(qp)?, at(mw.cast::<Mw>())?, at(wanted)?) };

@@ -1,11 +1,12 @@
-//! Parts that all objects share: reference counts, counts of events and their acknowledgements.
+//! Parts that all of C's verbs objects share: reference counts, counts of events and their
+//! acknowledgements.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::entry::Errno;
 
-/// The number of objects that refer to an object. It cannot be destroyed while there are any.
+/// The number of objects that refer to a verbs object. It cannot be destroyed while there are any.
 #[derive(Debug, Default)]
 pub(crate) struct References(AtomicU32);
 
@@ -18,7 +19,7 @@ impl References {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Fails while objects refer to this one.
+    /// Fails while other objects refer to this one.
     ///
     /// # Errors
     /// `EBUSY` if the count is not zero.
@@ -27,7 +28,7 @@ impl References {
     }
 }
 
-/// The events of an object: how many the program received, and how many it acknowledged.
+/// The counts of an object's events: how many the program received, and how many it acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct EventCounts {
     delivered_and_acked: Mutex<(u64, u64)>,

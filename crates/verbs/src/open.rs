@@ -104,7 +104,7 @@ fn verbs_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
 }
 
 export! {
-    /// Opens a device.
+    /// Opens an RDMA device.
     null fn ibv_open_device(device: *mut Raw) -> *mut Context {
         let device = Device::from_raw(device)?;
         let events = Events::new()?;
@@ -118,7 +118,7 @@ export! {
 }
 
 export! {
-    /// Closes a device, even while objects of it exist.
+    /// Closes an RDMA device, even while objects of it exist.
     ///
     /// Its queue pairs enter the error state, so no peer reaches memory any more. The program can
     /// still destroy the objects, as programs do that close the device first.

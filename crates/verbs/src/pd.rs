@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Protection domains of C programs.
 //!
 //! The C structure is the first field of every object, so C's pointer also refers to the whole. An
 //! object is a `Box` that its constructor leaks to the program, and that its destructor takes back.
@@ -13,13 +13,13 @@ use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, at, export};
 use crate::object::References;
 
-/// A protection domain.
+/// A protection domain of a C program.
 #[repr(C)]
 pub(crate) struct Pd {
     raw: Raw,
     pub(crate) engine: &'static Engine,
     pub(crate) domain: ProtectionDomain,
-    /// The regions, windows, queue pairs and shared receive queues of the domain.
+    /// The regions, windows, queue pairs and shared receive queues of the protection domain.
     pub(crate) references: References,
 }
 
@@ -51,12 +51,12 @@ impl Pd {
         if pd.engine.is_current() { Ok(pd) } else { Err(INVALID) }
     }
 
-    /// The context of the domain, as C sees it.
+    /// The C context of the protection domain.
     pub(crate) const fn context(&self) -> *mut Context {
         self.raw.context
     }
 
-    /// The open device of the domain.
+    /// The open device of the protection domain.
     pub(crate) fn open(&self) -> Result<&OpenDevice, Errno> {
         // SAFETY: A context stays allocated while an object of it exists.
         unsafe { OpenDevice::from_raw(self.context()) }

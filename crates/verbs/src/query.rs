@@ -1,4 +1,4 @@
-//! Queries of an open device: its attributes, its port, its addresses.
+//! Queries of an open RDMA device: its attributes, its port, its addresses.
 //!
 //! The limits are those that the engine enforces (`engine::limits`). A limit that the engine lacks
 //! is a number that no program reaches.
@@ -19,23 +19,23 @@ use crate::device::{Device, chars};
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, entry, export, put, put_part};
 
-/// The number of a device's only port, and its only partition key, which every iWARP card has.
+/// The number of a device's only port.
 pub(crate) const PORT: u32 = 1;
 const KEY: u16 = 0xffff;
-/// `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS` (local invalidation, Sends with invalidation),
-/// `_MEM_WINDOW_TYPE_2B`.
+/// The capabilities of every device: `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS` (local
+/// invalidation, Sends with invalidation), `_MEM_WINDOW_TYPE_2B`.
 const CAPABILITIES: c_uint = 1 << 17 | 1 << 21 | 1 << 24;
-/// The size of `ibv_port_attr` that the symbol `ibv_query_port` may write; verbs.h passes the size
-/// of its own.
+/// The size in bytes of `ibv_port_attr` that the symbol `ibv_query_port` may write. verbs.h passes
+/// the size of its own `ibv_port_attr`.
 const PORT_ATTR_THEN: usize = 48;
-/// The vendor by which programs with lists of devices recognise software iWARP.
+/// The vendor id by which programs with lists of devices recognise software iWARP.
 const VENDOR: u32 = 0x62_6d74;
-/// `IBV_VALUES_MASK_RAW_CLOCK`.
+/// `IBV_VALUES_MASK_RAW_CLOCK`: the flag by which a program requests the device's clock.
 const RAW_CLOCK: u32 = 1;
-/// `enum ibv_mtu`: n stands for 256 << (n - 1) bytes.
+/// The values of `enum ibv_mtu`: n stands for 256 << (n - 1) bytes.
 const MTUS: std::ops::RangeInclusive<c_int> = 1..=5;
 
-/// A limit as a C int.
+/// A device's limit as a C int.
 fn number<T: TryInto<c_int>>(number: T) -> c_int {
     number.try_into().unwrap_or(c_int::MAX)
 }
@@ -123,7 +123,7 @@ fn attributes_ex(device: &Device) -> DeviceAttrEx {
     }
 }
 
-/// The largest `enum ibv_mtu` that fits a packet.
+/// The largest `enum ibv_mtu` that fits a packet of `bytes` bytes.
 fn mtu(bytes: u32) -> c_int {
     MTUS.rev().find(|n| bytes >= 256 << (n - 1)).unwrap_or(*MTUS.start())
 }
@@ -131,8 +131,8 @@ fn mtu(bytes: u32) -> c_int {
 /// The speed, in units of 100 Mb/s, that [`width_and_speed`] returns for an unknown rate.
 const UNKNOWN_SPEED: u64 = 400;
 
-/// The lanes (1 or 4) and the rate of each (2.5, 10 or 25 Gb/s), as the `active_width` and
-/// `active_speed` of iWARP cards.
+/// The lanes of a port (1 or 4) and the rate of each (2.5, 10 or 25 Gb/s), as the `active_width`
+/// and `active_speed` of iWARP cards.
 pub(crate) fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
     match mbps {
         Some(0..5_000) => (1, 1),
@@ -189,7 +189,7 @@ fn write_port(
     unsafe { put_part(attr, room, &port(open.device.interface().ok().as_ref())) }
 }
 
-/// The GID at an index of the port's table.
+/// The GID at an index of the port's GID table.
 fn gid(open: &OpenDevice, port: u32, index: usize) -> Result<(Gid, u32), Errno> {
     if port != PORT {
         return Err(INVALID);
@@ -205,12 +205,12 @@ fn entry_at(open: &OpenDevice, port: u32, index: u32) -> Result<GidEntry, Errno>
 }
 
 entry! {
-    /// `ibv_query_port` with the size that verbs.h passes.
+    /// Returns the attributes of a port to programs whose verbs.h passes the size of the structure.
     code fn query_port(context: *mut Context, number: u8, attr: *mut PortAttr, room: usize) {
         write_port(context, number, attr, room)
     }
 
-    /// Returns the extended attributes of a device.
+    /// Returns the extended attributes of an RDMA device.
     code fn ibv_query_device_ex(
         context: *mut Context,
         input: *const QueryDeviceInput,
@@ -230,7 +230,7 @@ entry! {
 }
 
 export! {
-    /// Returns the attributes of a device.
+    /// Returns the attributes of an RDMA device.
     code fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { OpenDevice::from_raw(context) }?;
@@ -238,7 +238,7 @@ export! {
         unsafe { put(attr, attributes(open.device)) }
     }
 
-    /// Returns the speed of the port in units of 100 Mb/s.
+    /// Returns the speed of a device's port in units of 100 Mb/s.
     code fn ibv_query_port_speed(context: *mut Context, port: u32, speed: *mut u64) {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { OpenDevice::from_raw(context) }?;
@@ -250,12 +250,12 @@ export! {
         unsafe { put(speed, known.map_or(UNKNOWN_SPEED, |mbps| u64::from(mbps / 100).max(1))) }
     }
 
-    /// Returns the attributes of the port to programs that were compiled with old headers.
+    /// Returns the attributes of a device's port to programs that were compiled with old headers.
     code fn ibv_query_port(context: *mut Context, number: u8, attr: *mut PortAttr) {
         write_port(context, number, attr, PORT_ATTR_THEN)
     }
 
-    /// Returns an entry of the GID table; `room` is the size of the caller's structure.
+    /// Returns an entry of a port's GID table; `room` is the size of the caller's structure.
     code fn _ibv_query_gid_ex(
         context: *mut Context,
         port: u32,
@@ -275,7 +275,7 @@ export! {
 }
 
 export! {
-    /// Returns the GID at an index.
+    /// Returns the GID at an index of a port's GID table.
     minus fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, to: *mut Gid) -> c_int {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { OpenDevice::from_raw(context) }?;
@@ -285,7 +285,7 @@ export! {
         Ok(0)
     }
 
-    /// Returns the type of a GID: 0, as of all types but RoCE's second version.
+    /// Returns the type of a GID: 0, as for all types but the second version of RoCE.
     minus fn ibv_query_gid_type(
         context: *mut Context,
         port: u8,
@@ -300,7 +300,7 @@ export! {
         Ok(0)
     }
 
-    /// Returns a partition key; iWARP has one.
+    /// Returns a partition key of a port; iWARP has one.
     minus fn ibv_query_pkey(context: *mut Context, port: u8, index: c_int, to: *mut u16) -> c_int {
         // SAFETY: The program passes null or an open context.
         unsafe { OpenDevice::from_raw(context) }?;
@@ -312,7 +312,7 @@ export! {
         Ok(0)
     }
 
-    /// Returns the index of a partition key.
+    /// Returns the index of a port's partition key.
     minus fn ibv_get_pkey_index(context: *mut Context, port: u8, key: u16) -> c_int {
         // SAFETY: The program passes null or an open context.
         unsafe { OpenDevice::from_raw(context) }?;
@@ -321,8 +321,8 @@ export! {
 }
 
 export! {
-    /// Returns the GID table and the number of its entries, or a negated errno: `EINVAL` if
-    /// `entries` is too small.
+    /// Returns the GID table of a device and the number of its entries, or a negated errno:
+    /// `EINVAL` if `entries` is too small.
     plain fn _ibv_query_gid_table(
         context: *mut Context,
         to: *mut GidEntry,
@@ -374,7 +374,7 @@ entry! {
 mod tests {
     use crate::engine::limits;
 
-    /// A number in groups of three digits.
+    /// Formats a number in groups of three digits.
     fn grouped(number: usize) -> String {
         let digits = number.to_string();
         let groups: Vec<&str> =

@@ -33,7 +33,7 @@ impl<T> Sequence<T> {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// The value of the sequence.
+    /// The value that the current sequence owns.
     ///
     /// # Safety
     /// The caller is within a sequence that has begun and not ended, and holds no other reference

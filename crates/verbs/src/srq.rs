@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Shared receive queues of C programs.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
 use crate::object::{EventCounts, References};
 use crate::pd::Pd;
 
-/// A shared receive queue.
+/// A shared receive queue of a C program.
 #[repr(C)]
 pub(crate) struct Srq {
     raw: Raw,
@@ -20,20 +20,20 @@ pub(crate) struct Srq {
     pub(crate) queue: SharedReceiveQueue,
     depth: u32,
     elements: u32,
-    /// The limit below which an event is raised, 0 for none.
+    /// The number of receives below which the shared receive queue raises an event; 0 for no event.
     limit: AtomicU32,
-    /// The queue pairs that take receives from the queue.
+    /// The queue pairs that take receives from the shared receive queue.
     pub(crate) references: References,
     pub(crate) events: EventCounts,
 }
 
-/// `enum ibv_srq_attr_mask`.
+/// `IBV_SRQ_MAX_WR`: the flag by which a program changes the depth of a shared receive queue.
 const MAX_WR: c_int = 1;
 const LIMIT: c_int = 2;
-/// `enum ibv_srq_init_attr_mask`.
+/// `IBV_SRQ_INIT_ATTR_TYPE`: the flag by which a shared receive queue's attributes have a type.
 const TYPE: u32 = 1;
 const PD: u32 = 2;
-/// `IBV_SRQT_BASIC`.
+/// `IBV_SRQT_BASIC`: the type of a shared receive queue without tag matching and XRC.
 const BASIC: c_int = 0;
 
 impl Srq {
@@ -50,7 +50,7 @@ impl Srq {
         unsafe { at(srq.cast::<Self>()) }
     }
 
-    /// Clears the limit, whose event is raised once.
+    /// Clears the limit of the shared receive queue, whose event is raised once.
     pub(crate) fn reached(&self) {
         self.limit.store(0, Ordering::Relaxed);
     }
@@ -129,7 +129,8 @@ entry! {
 }
 
 export! {
-    /// Sets the limit below which an event is raised once. The depth cannot change.
+    /// Sets the limit below which a shared receive queue raises an event once. The depth cannot
+    /// change.
     code fn ibv_modify_srq(srq: *mut Raw, attr: *mut SrqAttr, mask: c_int) {
         // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_raw(srq) }?;
@@ -151,7 +152,7 @@ export! {
         Ok(())
     }
 
-    /// Returns the capacities and the limit.
+    /// Returns the capacities and the limit of a shared receive queue.
     code fn ibv_query_srq(srq: *mut Raw, attr: *mut SrqAttr) {
         // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_raw(srq) }?;
@@ -160,8 +161,8 @@ export! {
         unsafe { put(attr, SrqAttr { max_wr: srq.depth, max_sge: srq.elements, srq_limit }) }
     }
 
-    /// Destroys a queue; `EBUSY` while queue pairs use it. Waits until all its events are
-    /// acknowledged.
+    /// Destroys a shared receive queue; `EBUSY` while queue pairs use it. Waits until all its
+    /// events are acknowledged.
     code fn ibv_destroy_srq(srq: *mut Raw) {
         // SAFETY: The program passes null or a live queue.
         let own = unsafe { Srq::from_raw(srq) }?;
@@ -182,7 +183,7 @@ export! {
 }
 
 entry! {
-    /// Returns the queue's number.
+    /// Returns the number of a shared receive queue.
     code fn ibv_get_srq_num(srq: *mut Raw, to: *mut u32) {
         // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_raw(srq) }?;

@@ -24,7 +24,7 @@ use sprat_rdma::{Interface, interfaces};
 use crate::entry::{INVALID, export, put};
 use crate::query::{PORT, width_and_speed};
 
-/// The object at a path.
+/// The object of sysfs at a path.
 #[derive(PartialEq, Eq, Debug)]
 enum Node {
     Folder(Vec<String>),
@@ -34,7 +34,7 @@ enum Node {
     Behind(String),
 }
 
-/// The served directories.
+/// The directory of RDMA devices that this library serves below `/sys/class`.
 const DEVICES: &str = "infiniband";
 const VERBS: &str = "infiniband_verbs";
 const CLASS: &str = "/sys/class/";
@@ -57,7 +57,7 @@ fn names<const N: usize>(names: [&str; N]) -> Option<Node> {
     Some(Node::Folder(names.map(str::to_owned).to_vec()))
 }
 
-/// A file with one value on a line, as in sysfs.
+/// A sysfs file with one value on a line.
 fn line(text: impl std::fmt::Display) -> Option<Node> {
     Some(Node::File(format!("{text}\n")))
 }
@@ -68,18 +68,18 @@ fn groups(bytes: &[u8]) -> String {
     bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
 }
 
-/// The entry with this number of a table of addresses.
+/// A sysfs file for the entry `number` of a table of the interface's addresses.
 fn entry(interface: &Interface, number: &str, of: impl Fn(usize) -> String) -> Option<Node> {
     let index = number.parse().ok().filter(|&n: &usize| n < interface.addresses.len())?;
     line(of(index))
 }
 
-/// A directory of entries by number.
+/// A sysfs directory with an entry for each of the interface's addresses, by number.
 fn numbers(interface: &Interface) -> Option<Node> {
     Some(Node::Folder((0..interface.addresses.len()).map(|n| n.to_string()).collect()))
 }
 
-/// The rate as sysfs prints it: "10 Gb/sec (4X)".
+/// The rate of a port as sysfs prints it: "10 Gb/sec (4X)".
 fn rate(interface: &Interface) -> String {
     let (width, speed) = width_and_speed(interface.mbps);
     // `active_width` is 1 for one lane, 2 for four.

@@ -1,4 +1,4 @@
-//! The strings that programs print for numbers, and rates.
+//! The strings that programs print for verbs' enumerations, and rates.
 //!
 //! The strings are those of rdma-core, since scripts search for them.
 
@@ -133,7 +133,7 @@ const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (23, Some(320), 850_000),
     (24, Some(480), 1_275_000),
 ];
-/// `IBV_RATE_MAX`: no limit.
+/// `IBV_RATE_MAX`: the rate without a limit.
 const NO_LIMIT: c_int = 0;
 
 fn name(names: &[&'static CStr], number: c_int) -> *const c_char {
@@ -169,42 +169,44 @@ export! {
 }
 
 export! {
-    /// The multiple of 2.5 Gb/s of a rate, or -1.
+    /// The multiple of 2.5 Gb/s that equals an `enum ibv_rate`, or -1.
     plain fn ibv_rate_to_mult(rate: c_int) -> c_int {
         Ok(RATES.iter().find(|r| r.0 == rate).and_then(|r| r.1).unwrap_or(-1))
     }
 
-    /// The rate of a multiple of 2.5 Gb/s.
+    /// The `enum ibv_rate` that equals a multiple of 2.5 Gb/s.
     plain fn mult_to_ibv_rate(multiple: c_int) -> c_int {
         Ok(RATES.iter().find(|r| r.1 == Some(multiple)).map_or(NO_LIMIT, |r| r.0))
     }
 
-    /// A rate in Mb/s, or -1.
+    /// The rate in Mb/s of an `enum ibv_rate`, or -1.
     plain fn ibv_rate_to_mbps(rate: c_int) -> c_int {
         Ok(RATES.iter().find(|r| r.0 == rate).map_or(-1, |r| r.2))
     }
 
-    /// The rate that equals a number of Mb/s.
+    /// The `enum ibv_rate` that equals a rate in Mb/s.
     plain fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
         Ok(RATES.iter().find(|r| r.2 == mbps).map_or(NO_LIMIT, |r| r.0))
     }
 
-    /// Succeeds without work: registered memory is not pinned, so a fork does not affect it.
+    /// Does nothing and succeeds: registered memory is not pinned, so a fork does not affect it.
     plain fn ibv_fork_init() -> c_int {
         Ok(0)
     }
 
-    /// `IBV_FORK_UNNEEDED`.
+    /// Returns `IBV_FORK_UNNEEDED`: this library needs no preparation for a fork.
     plain fn ibv_is_fork_initialized() -> c_int {
         Ok(2)
     }
 
-    /// Succeeds without work, as [`ibv_fork_init`].
+    /// Does nothing and succeeds: no memory must be withheld from a forked child, since registered
+    /// memory is not pinned.
     plain fn ibv_dontfork_range(_at: *mut u8, _bytes: usize) -> c_int {
         Ok(0)
     }
 
-    /// Succeeds without work, as [`ibv_fork_init`].
+    /// Does nothing and succeeds: this library withholds no memory from a forked child that it
+    /// could give back.
     plain fn ibv_dofork_range(_at: *mut u8, _bytes: usize) -> c_int {
         Ok(0)
     }

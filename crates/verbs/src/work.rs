@@ -1,4 +1,4 @@
-//! Posting work requests: C's lists become requests of the engine.
+//! Posting work requests: the lists of C programs become requests of the engine.
 //!
 //! Invariant: requests are posted in order. The first invalid one ends the call and is returned to
 //! the program; the requests before it stay posted.
@@ -15,7 +15,7 @@ use crate::mr::{ZERO_BASED, access};
 use crate::qp::Qp;
 use crate::srq::Srq;
 
-/// `enum ibv_wr_opcode`.
+/// `IBV_WR_RDMA_WRITE`, an operation of `enum ibv_wr_opcode`.
 const WRITE: c_int = 0;
 const WRITE_WITH_IMM: c_int = 1;
 const SEND: c_int = 2;
@@ -26,13 +26,13 @@ const LOCAL_INVALIDATE: c_int = 7;
 const BIND: c_int = 8;
 const SEND_WITH_INVALIDATE: c_int = 9;
 
-/// `enum ibv_send_flags`.
+/// `IBV_SEND_FENCE`, a flag of `enum ibv_send_flags`.
 const FENCE: u32 = 1;
 const SIGNALED: u32 = 1 << 1;
 const SOLICITED: u32 = 1 << 2;
 const INLINE: u32 = 1 << 3;
 
-/// The flags of a request.
+/// Translates the flags of a send work request.
 #[inline]
 pub(crate) const fn flags(of: u32) -> SendFlags {
     SendFlags {
@@ -42,7 +42,7 @@ pub(crate) const fn flags(of: u32) -> SendFlags {
     }
 }
 
-/// Immediate data on the wire: verbs's four bytes, then four zeros.
+/// Immediate data as the wire carries it: the four bytes of verbs, then four zeros.
 #[inline]
 pub(crate) fn immediate(bytes: u32) -> u64 {
     u64::from(u32::from_be(bytes)) << 32
@@ -72,7 +72,7 @@ pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
     Ok(SendOp::Bind { window, region, addr: info.addr, len: info.length, access })
 }
 
-/// Translates the operation of a request.
+/// Translates the operation of a send work request.
 ///
 /// # Safety
 /// The region that a request to bind names is null or registered.
@@ -104,7 +104,7 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
     })
 }
 
-/// The scatter/gather elements of a request.
+/// The scatter/gather elements of a C work request.
 ///
 /// # Errors
 /// `EINVAL` if there are more than a queue accepts, or fewer than 0.
@@ -132,7 +132,7 @@ pub(crate) const fn element(sge: &RawSge) -> Sge {
     Sge { stag: Stag(sge.lkey), addr: sge.addr, len: sge.length }
 }
 
-/// Copies inline data, which elements name by address alone.
+/// Copies the inline data of a work request, whose elements name them by address alone.
 ///
 /// # Errors
 /// `EINVAL` if the data exceed the limit of inline data.
@@ -190,11 +190,11 @@ unsafe fn recv_request(wr: &RecvWr) -> Result<RecvRequest, Errno> {
     Ok(RecvRequest { id: wr.wr_id, list: list.iter().map(element).collect() })
 }
 
-/// An iterator over a list of requests that remembers the one that failed.
+/// An iterator over a C list of work requests that remembers the one that failed.
 struct RequestList<W> {
-    /// The next request.
+    /// The next work request of the list.
     at: *mut W,
-    /// The request that was returned last.
+    /// The work request that the iterator returned last.
     last: *mut W,
     error: Option<Errno>,
 }
@@ -204,7 +204,7 @@ impl<W> RequestList<W> {
         Self { at, last: at, error: None }
     }
 
-    /// Translates the next request.
+    /// Translates the next work request of a C list.
     ///
     /// # Safety
     /// The list consists of readable requests. Each has the address of the next, the last one null.
@@ -233,7 +233,7 @@ impl<W> RequestList<W> {
         }
     }
 
-    /// Returns the result, and writes the failed request to `bad`.
+    /// Returns the result of a post, and writes the failed work request to `bad`.
     ///
     /// # Safety
     /// `bad` is null or may be written.
@@ -257,7 +257,7 @@ impl<W> RequestList<W> {
 }
 
 entry! {
-    /// Posts send work requests.
+    /// Posts a list of send work requests to a queue pair.
     code fn ibv_post_send(qp: *mut RawQp, list: *mut SendWr, bad: *mut *mut SendWr) {
         // SAFETY: The program passes null or a live queue pair.
         let qp = unsafe { Qp::from_raw(qp) }?;
@@ -275,7 +275,7 @@ entry! {
 }
 
 entry! {
-    /// Posts receive work requests.
+    /// Posts a list of receive work requests to a queue pair.
     code fn ibv_post_recv(qp: *mut RawQp, list: *mut RecvWr, bad: *mut *mut RecvWr) {
         // SAFETY: The program passes null or a live queue pair.
         let qp = unsafe { Qp::from_raw(qp) }?;
@@ -293,7 +293,7 @@ entry! {
 }
 
 entry! {
-    /// Posts receive work requests to a shared receive queue.
+    /// Posts a list of receive work requests to a shared receive queue.
     code fn ibv_post_srq_recv(srq: *mut RawSrq, list: *mut RecvWr, bad: *mut *mut RecvWr) {
         // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_raw(srq) }?;

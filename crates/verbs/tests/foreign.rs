@@ -1,5 +1,5 @@
-//! Registered memory of the program that the program unmaps or protects: the outcome at the
-//! requester and at its peer.
+//! Tests of registered memory that the program unmaps or protects: the outcome at the requester and
+//! at its peer.
 
 use std::ptr::null_mut;
 use std::time::Duration;
@@ -26,8 +26,8 @@ impl Pages {
         Self(base.unwrap().cast())
     }
 
-    /// Replaces all but the first pages by inaccessible ones. Their addresses stay in use, so no
-    /// other thread maps memory there.
+    /// Replaces all but the first `keep` pages by inaccessible ones. Their addresses stay in use,
+    /// so no other thread maps memory there.
     fn cut(&self, keep: usize) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         // SAFETY: No reference to this memory exists, and the test owns all of it.
@@ -70,7 +70,7 @@ struct Side {
     domain: ProtectionDomain,
     queue: CompletionQueue,
     pair: QueuePair,
-    /// Dropped before the memory that it names.
+    /// The registered region. It is dropped before the memory that it names.
     region: ForeignRegion,
     pages: Pages,
 }
@@ -110,14 +110,14 @@ impl Side {
         self.pair.post_send(SendRequest::new(id, op, sge)).unwrap();
     }
 
-    /// Waits for the next completion.
+    /// Waits for the side's next completion; returns its id and status.
     fn next(&self) -> (u64, Status) {
         let completion = self.queue.wait(SOON).expect("a completion in time");
         (completion.id, completion.status)
     }
 }
 
-/// Connects two sides. Each has a thread of its own.
+/// Connects two sides of a test. Each has a thread of its own.
 fn connected(options: Options) -> [Side; 2] {
     let options = Options { threading: Threading::ReceiveThread, ..options };
     let [(_, a), (device, b)] = [0, 1].map(|_| Side::new(options));
@@ -135,7 +135,8 @@ fn connected(options: Options) -> [Side; 2] {
     [a, b]
 }
 
-/// With CRC everything is copied; without it the kernel transfers directly where it can.
+/// The options of a device that copies everything, since it has CRC, and those of one whose kernel
+/// transfers directly where it can.
 fn copied_and_direct() -> [Options; 2] {
     let direct = Options { crc: false, copies: Copies::Direct, ..Options::default() };
     [Options::default(), direct]
@@ -165,7 +166,7 @@ fn everything_works_on_memory_of_the_program() {
     }
 }
 
-/// The status at the requester, and the completion of its peer's receive 9.
+/// The status of the request at the requester, and the completion of its peer's receive 9.
 fn outcome(
     options: Options,
     take: fn(&Side, &Side),

@@ -1,4 +1,5 @@
-//! Attributes: the structures by which programs create, query and modify objects.
+//! The attributes of verbs objects: the C structures by which programs create, query and modify
+//! them.
 
 use std::ffi::{c_int, c_uint};
 
@@ -180,8 +181,8 @@ pub struct MrInit {
 }
 
 impl MrInit {
-    /// `IBV_REG_MR_MASK_IOVA`: the field `iova` is set.
+    /// `IBV_REG_MR_MASK_IOVA`: the program has set the field `iova` of a registration.
     pub const IOVA: u64 = 1;
-    /// `IBV_REG_MR_MASK_ADDR`: the field `addr` is set.
+    /// `IBV_REG_MR_MASK_ADDR`: the program has set the field `addr` of a registration.
     pub const ADDR: u64 = 1 << 1;
 }

@@ -1,4 +1,4 @@
-//! The structures of librdmacm's interface.
+//! The C structures of librdmacm's interface.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,33 +7,33 @@ use super::layout::{Opaque, layouts};
 use super::object::{CompChannel, Context, Cq, Pd, Qp, Srq};
 
 layouts! {
-    /// A channel on which the events of ids arrive.
+    /// A channel on which the events of rdma_cm ids arrive.
     "struct rdma_event_channel" EventChannel {
         fd: c_int,
     }
 
-    /// An InfiniBand address.
+    /// An InfiniBand address in C's rdma_cm interface.
     "struct rdma_ib_addr" IbAddr {
         sgid: Gid,
         dgid: Gid,
         pkey: u16,
     }
 
-    /// The addresses of both ends of a connection.
+    /// The addresses of both ends of an rdma_cm connection.
     "struct rdma_addr" Addr {
         source "src_storage": libc::sockaddr_storage,
         destination "dst_storage": libc::sockaddr_storage,
         ib "addr.ibaddr": IbAddr,
     }
 
-    /// The route of a connection.
+    /// The route of an rdma_cm connection.
     "struct rdma_route" Route {
         addr: Addr,
         path_rec: Opaque,
         num_paths: c_int,
     }
 
-    /// An id: one end of a connection, or a listener.
+    /// An rdma_cm id: one end of a connection, or a listener.
     "struct rdma_cm_id" Id {
         verbs: *mut Context,
         channel: *mut EventChannel,
@@ -65,7 +65,7 @@ layouts! {
         qp_num: u32,
     }
 
-    /// The parameters of a datagram event.
+    /// The parameters of a datagram event of rdma_cm.
     "struct rdma_ud_param" UdParam {
         private_data: *const u8,
         private_data_len: u8,
@@ -74,7 +74,8 @@ layouts! {
         qkey: u32,
     }
 
-    /// An event of an id. The union of parameters has the size of [`UdParam`], its largest member.
+    /// An event of an rdma_cm id. The union of parameters has the size of [`UdParam`], its largest
+    /// member.
     "struct rdma_cm_event" Event {
         id: *mut Id,
         listen_id: *mut Id,
@@ -90,7 +91,7 @@ layouts! {
         comp_mask: u32,
     }
 
-    /// An address to connect to or to listen at.
+    /// An address to connect to or to listen at, as `rdma_getaddrinfo` returns it.
     "struct rdma_addrinfo" AddrInfo {
         ai_flags: c_int,
         ai_family: c_int,

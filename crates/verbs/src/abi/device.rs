@@ -1,4 +1,4 @@
-//! Extended contexts, the attributes of devices and ports.
+//! C's structures for extended contexts and for the attributes of devices and ports.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -6,17 +6,17 @@ use super::attr::{CqInit, Gid, ModifyCq, QpInitEx, SrqInitEx};
 use super::layout::{Absent, Opaque, layouts};
 use super::object::{Context, Cq, CqEx, Qp, Srq};
 
-/// `IBV_PORT_DOWN`.
+/// `IBV_PORT_DOWN`: the state of a port that is down.
 pub const PORT_DOWN: c_int = 1;
-/// `IBV_PORT_ACTIVE`.
+/// `IBV_PORT_ACTIVE`: the state of a port that is up.
 pub const PORT_ACTIVE: c_int = 4;
-/// `IBV_LINK_LAYER_ETHERNET`.
+/// `IBV_LINK_LAYER_ETHERNET`: the link layer of an Ethernet port.
 pub const LINK_ETHERNET: u8 = 2;
 
 layouts! {
-    /// An open device with the functions that later headers added. The structure grows at its
-    /// front: a program finds a function by its distance from `context`, and calls it if `sz`
-    /// covers it and it is not null.
+    /// An open device with the functions that later headers added to C's context. The structure
+    /// grows at its front: a program finds a function by its distance from `context`, and calls it
+    /// if `sz` covers it and it is not null.
     "struct verbs_context" VerbsContext {
         query_port: Option<extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int>,
         advise_mr: Absent,
@@ -63,12 +63,12 @@ layouts! {
         context: Context,
     }
 
-    /// The attributes of a device. Fields that begin with `max` are limits.
+    /// The attributes of an RDMA device. Fields that begin with `max` are limits.
     "struct ibv_device_attr" DeviceAttr {
         fw_ver: [c_char; 64],
         node_guid: [u8; 8],
         sys_image_guid: [u8; 8],
-        /// The longest region, in bytes.
+        /// The length of the longest memory region, in bytes.
         max_mr_size: u64,
         page_size_cap: u64,
         vendor_id: u32,
@@ -184,7 +184,7 @@ layouts! {
         phys_port_cnt_ex: u32,
     }
 
-    /// The attributes of a port.
+    /// The attributes of a device's port.
     "struct ibv_port_attr" PortAttr {
         state: c_int,
         max_mtu: c_int,

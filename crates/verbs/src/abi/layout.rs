@@ -2,19 +2,19 @@
 
 use std::ffi::c_void;
 
-/// A field: its name, and its offset and size in bytes.
+/// A field of a C structure: its name, and its offset and size in bytes.
 pub type Field = (&'static str, usize, usize);
 
-/// The layout of one structure.
+/// The layout of one C structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// The name in C, `struct …` or `union …`.
+    /// The name of the structure in C, `struct …` or `union …`.
     pub c: &'static str,
-    /// The size in bytes.
+    /// The size of the C structure in bytes.
     pub size: usize,
-    /// The alignment in bytes.
+    /// The alignment of the C structure in bytes.
     pub align: usize,
-    /// All fields that have a name in C.
+    /// All fields of the structure that have a name in C.
     pub fields: &'static [Field],
 }
 
@@ -24,7 +24,7 @@ pub type Absent = Option<extern "C" fn()>;
 /// A pointer to memory that this library does not read.
 pub type Opaque = *mut c_void;
 
-/// Declares structures and the table of their layouts.
+/// Declares C structures and the table of their layouts.
 ///
 /// `"struct x" Name { field "c name": Type }` declares a field. The name in C is omitted if it
 /// equals the field's, and is empty if C has none.
@@ -42,7 +42,7 @@ macro_rules! layouts {
             #[allow(missing_docs, reason = "the manual pages of verbs say what each field is")]
             pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
         )*
-        /// The layouts of this file's structures.
+        /// The layouts of the C structures that this file declares.
         pub const LAYOUTS: &[$crate::abi::layout::Layout] = &[$($crate::abi::layout::Layout {
             c: $c,
             size: size_of::<$name>(),
@@ -59,7 +59,7 @@ macro_rules! layouts {
 }
 pub(crate) use layouts;
 
-/// The size of the field to which a function returns a pointer, without a call of it.
+/// The size of the field to which the function returns a pointer. The function is never called.
 #[must_use]
 pub const fn size_at<S, F>(_: fn(&S) -> *const F) -> usize {
     size_of::<F>()

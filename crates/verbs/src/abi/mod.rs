@@ -13,5 +13,5 @@ pub mod object;
 
 use layout::Layout;
 
-/// The layouts of all structures.
+/// The layouts of all C structures that programs share with the libraries.
 pub const LAYOUTS: &[&[Layout]] = &[device::LAYOUTS, object::LAYOUTS, attr::LAYOUTS, cm::LAYOUTS];

@@ -1,20 +1,22 @@
-//! Devices, contexts, the objects of an open device, work requests and completions.
+//! C's structures for devices, contexts, the objects of an open device, work requests and
+//! completions.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::layout::{Absent, Opaque, layouts};
 
-/// `IBV_NODE_RNIC`: an iWARP card.
+/// `IBV_NODE_RNIC`: the node type of an iWARP card.
 pub const NODE_RNIC: c_int = 4;
-/// `IBV_TRANSPORT_IWARP`.
+/// `IBV_TRANSPORT_IWARP`: the transport type of an iWARP device.
 pub const TRANSPORT_IWARP: c_int = 1;
-/// `__VERBS_ABI_IS_EXTENDED`: the context is the last field of a `VerbsContext`.
+/// `__VERBS_ABI_IS_EXTENDED`: the value by which a context shows that it is the last field of a
+/// `VerbsContext`.
 pub const EXTENDED: usize = usize::MAX;
 
 layouts! {
-    /// A device.
+    /// An RDMA device as C's programs see it.
     "struct ibv_device" Device {
-        /// Two function pointers that old drivers used.
+        /// Two function pointers of a device that old drivers used.
         ops "_ops": [Absent; 2],
         node_type: c_int,
         transport_type: c_int,
@@ -24,7 +26,7 @@ layouts! {
         ibdev_path: [c_char; 256],
     }
 
-    /// An open device.
+    /// An open RDMA device as C's programs see it.
     "struct ibv_context" Context {
         device: *mut Device,
         ops: ContextOps,
@@ -71,13 +73,13 @@ layouts! {
         async_event "_compat_async_event": Absent,
     }
 
-    /// A protection domain.
+    /// A protection domain as C's programs see it.
     "struct ibv_pd" Pd {
         context: *mut Context,
         handle: u32,
     }
 
-    /// A memory region.
+    /// A memory region as C's programs see it.
     "struct ibv_mr" Mr {
         context: *mut Context,
         pd: *mut Pd,
@@ -88,7 +90,7 @@ layouts! {
         rkey: u32,
     }
 
-    /// A memory window.
+    /// A memory window as C's programs see it.
     "struct ibv_mw" Mw {
         context: *mut Context,
         pd: *mut Pd,
@@ -97,14 +99,14 @@ layouts! {
         kind "type": c_int,
     }
 
-    /// A completion channel, on which completion queues report.
+    /// A completion channel, on which completion queues report to C's programs.
     "struct ibv_comp_channel" CompChannel {
         context: *mut Context,
         fd: c_int,
         refcnt: c_int,
     }
 
-    /// A completion queue.
+    /// A completion queue as C's programs see it.
     "struct ibv_cq" Cq {
         context: *mut Context,
         channel: *mut CompChannel,
@@ -117,7 +119,7 @@ layouts! {
         async_events_completed: u32,
     }
 
-    /// A completion queue with the functions of the extended interface.
+    /// A completion queue with the functions of verbs' extended interface.
     "struct ibv_cq_ex" CqEx {
         context: *mut Context,
         channel: *mut CompChannel,
@@ -156,7 +158,7 @@ layouts! {
         comp_mask: u32,
     }
 
-    /// A shared receive queue.
+    /// A shared receive queue as C's programs see it.
     "struct ibv_srq" Srq {
         context: *mut Context,
         srq_context: Opaque,
@@ -167,7 +169,7 @@ layouts! {
         events_completed: u32,
     }
 
-    /// A queue pair.
+    /// A queue pair as C's programs see it.
     "struct ibv_qp" Qp {
         context: *mut Context,
         qp_context: Opaque,
@@ -184,7 +186,7 @@ layouts! {
         events_completed: u32,
     }
 
-    /// A queue pair with the functions of the extended interface.
+    /// A queue pair with the functions of verbs' extended interface.
     "struct ibv_qp_ex" QpEx {
         qp_base: Qp,
         comp_mask: u64,
@@ -213,27 +215,27 @@ layouts! {
         wr_atomic_write: Absent,
     }
 
-    /// A scatter/gather element.
+    /// A scatter/gather element of a work request in C's layout.
     "struct ibv_sge" Sge {
         addr: u64,
         length: u32,
         lkey: u32,
     }
 
-    /// A buffer of inline data.
+    /// A buffer of inline data in C's layout.
     "struct ibv_data_buf" DataBuf {
         addr: Opaque,
         length: usize,
     }
 
-    /// A completion.
+    /// A completion in C's layout.
     "struct ibv_wc" Wc {
         wr_id: u64,
         status: c_int,
         opcode: c_int,
         vendor_err: u32,
         byte_len: u32,
-        /// The immediate data, or the key that a Send invalidated.
+        /// The immediate data of the message, or the key that a Send invalidated.
         imm_data: u32,
         qp_num: u32,
         src_qp: u32,
@@ -244,7 +246,7 @@ layouts! {
         dlid_path_bits: u8,
     }
 
-    /// A receive work request.
+    /// A receive work request in C's layout.
     "struct ibv_recv_wr" RecvWr {
         wr_id: u64,
         next: *mut Self,
@@ -252,8 +254,8 @@ layouts! {
         num_sge: c_int,
     }
 
-    /// A send work request. The fields are those of Writes, Reads and atomics; C's union gives the
-    /// same bytes other names for other operations.
+    /// A send work request in C's layout. The fields are those of Writes, Reads and atomics; C's
+    /// union gives the same bytes other names for other operations.
     "struct ibv_send_wr" SendWr {
         wr_id: u64,
         next: *mut Self,
@@ -261,7 +263,7 @@ layouts! {
         num_sge: c_int,
         opcode: c_int,
         send_flags: c_uint,
-        /// The immediate data, or the key to invalidate.
+        /// The immediate data of the request, or the key to invalidate.
         imm_data: u32,
         remote_addr "wr.rdma.remote_addr": u64,
         /// The key of a Write or a Read in the lower half of the word, or the operand of an atomic.

@@ -1,4 +1,4 @@
-//! Conversion of addresses between C and Rust.
+//! Conversion of socket addresses between C and Rust.
 
 use std::ffi::c_int;
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use std::sync::Once;
 use crate::abi::attr::Gid;
 use crate::entry::{Errno, INVALID};
 
-/// Reads a C address.
+/// Reads a socket address from C's memory.
 ///
 /// # Errors
 /// `EINVAL` if the pointer is null or the family is neither IPv4 nor IPv6.
@@ -37,7 +37,7 @@ pub(super) unsafe fn read(at: *const libc::sockaddr) -> Result<SocketAddr, Errno
     }
 }
 
-/// Writes a C address. An IPv4-mapped IPv6 address is written as IPv4.
+/// Writes a socket address to C's memory. An IPv4-mapped IPv6 address is written as IPv4.
 ///
 /// # Safety
 /// `to` may be written.
@@ -80,7 +80,7 @@ pub(super) fn gid(ip: IpAddr) -> Gid {
     Gid { raw }
 }
 
-/// The wildcard address of an address's family.
+/// The wildcard address of the address family of `like`.
 pub(super) fn wildcard(like: SocketAddr) -> SocketAddr {
     match like {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -88,8 +88,8 @@ pub(super) fn wildcard(like: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Prints once on standard error why another machine is not served or reached, and how to permit
-/// it.
+/// Prints once on standard error the reason why another machine is not served or reached, and how
+/// to permit it.
 pub(super) fn explain_restriction(address: SocketAddr, effect: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -8,33 +8,33 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::abi::cm::AddrInfo;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, export};
 
-/// `ENOENT`: nothing has this name.
+/// `ENOENT`: no address has this name.
 pub(super) const UNKNOWN: Errno = Errno(libc::ENOENT);
 
-/// The flags of `struct rdma_addrinfo`.
+/// `RAI_PASSIVE`, a flag of `struct rdma_addrinfo`: the address is to listen at.
 const PASSIVE: c_int = 1;
 const NUMERIC: c_int = 1 << 1;
-/// The flags that select a subnet administrator or the C library.
+/// `RAI_SA`, a flag of `struct rdma_addrinfo`: a subnet administrator resolves the name.
 pub(super) const SA: c_int = 1 << 4;
 pub(super) const DNS: c_int = 1 << 5;
-/// `enum rdma_port_space`.
+/// `RDMA_PS_TCP`, a value of `enum rdma_port_space`.
 pub(super) const TCP: c_int = 0x0106;
 pub(super) const UDP: c_int = 0x0111;
 pub(super) const IPOIB: c_int = 0x0002;
-/// `IBV_QPT_RC` and `IBV_QPT_UD`.
+/// `IBV_QPT_RC`: the type of reliable connected queue pairs.
 pub(super) const RC: c_int = 2;
 const UD: c_int = 4;
-/// `AF_IB`, which no resolver knows.
+/// `AF_IB`: the address family of InfiniBand, which no resolver knows.
 const IB: c_int = 27;
 
-/// Allocates zeroed memory that the program will free.
+/// Allocates zeroed memory for a result that the program will free.
 fn room<T>(bytes: usize) -> Result<*mut T, Errno> {
     // SAFETY: `calloc` accepts any size.
     let room: *mut c_void = unsafe { libc::calloc(1, bytes.max(1)) };
     if room.is_null() { Err(Errno(libc::ENOMEM)) } else { Ok(room.cast()) }
 }
 
-/// Copies an address.
+/// Copies a socket address into memory that the program will free.
 ///
 /// # Safety
 /// `bytes` bytes may be read at `from`.
@@ -45,7 +45,7 @@ unsafe fn copy(from: *const libc::sockaddr, bytes: u32) -> Result<*mut libc::soc
     Ok(to)
 }
 
-/// Translates the program's hints for `getaddrinfo`.
+/// Translates the program's hints into those of C's `getaddrinfo`.
 fn translate(hints: &AddrInfo) -> libc::addrinfo {
     let mut flags = 0;
     if hints.ai_flags & PASSIVE != 0 {
@@ -76,7 +76,7 @@ fn translate(hints: &AddrInfo) -> libc::addrinfo {
     }
 }
 
-/// Translates a result of `getaddrinfo`.
+/// Translates a result of C's `getaddrinfo` into a `struct rdma_addrinfo`.
 ///
 /// # Safety
 /// `resolved` is a result of a successful `getaddrinfo`.
@@ -231,11 +231,11 @@ pub(super) unsafe fn resolved(
 
 /// The state of an id's name resolution.
 pub(super) enum Lookup {
-    /// No resolution, or the program took its result.
+    /// The id has no name resolution, or the program took its result.
     None,
-    /// A resolution is running.
+    /// A name resolution of the id is running.
     UnderWay,
-    /// The result waits for the program.
+    /// The result of the id's name resolution waits for the program.
     Found(*mut AddrInfo),
 }
 
@@ -248,7 +248,7 @@ impl Drop for Lookup {
 }
 
 export! {
-    /// Frees a list of results.
+    /// Frees a list of results of a name resolution.
     plain fn sprat_rdma_freeaddrinfo(first: *mut AddrInfo) {
         let mut at = first;
         // SAFETY: The pointer is null or a result of `rdma_getaddrinfo`; each piece is freed once.

@@ -1,4 +1,4 @@
-//! Event channels: a descriptor on which the events of ids arrive.
+//! Event channels of rdma_cm: a descriptor on which the events of ids arrive.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -8,7 +8,7 @@ use crate::abi::cm::EventChannel as Raw;
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, at, export};
 
-/// An event channel.
+/// An event channel of rdma_cm.
 #[repr(C)]
 pub(super) struct Channel {
     raw: Raw,
@@ -31,7 +31,7 @@ impl Channel {
     }
 }
 
-/// Creates a channel and leaks it to the program or to an id.
+/// Creates an event channel of rdma_cm and leaks it to the program or to an id.
 ///
 /// # Errors
 /// The system has no descriptor left.
@@ -42,7 +42,7 @@ pub(super) fn create() -> Result<*mut Raw, Errno> {
     Ok(Box::into_raw(Box::new(Channel { raw, engine, channel })).cast())
 }
 
-/// Frees a channel; ignores null.
+/// Frees an event channel of rdma_cm; ignores null.
 ///
 /// # Safety
 /// The pointer is null, or [`create`] returned it and nothing uses it any more.
@@ -63,14 +63,14 @@ pub(super) unsafe fn destroy(channel: *mut Raw) {
 }
 
 export! {
-    /// Creates a channel, whose descriptor is readable while an event waits.
+    /// Creates an event channel of rdma_cm, whose descriptor is readable while an event waits.
     null fn sprat_rdma_create_event_channel() -> *mut Raw {
         create()
     }
 }
 
 export! {
-    /// Destroys a channel. Events of its remaining ids are discarded.
+    /// Destroys an event channel of rdma_cm. Events of its remaining ids are discarded.
     plain fn sprat_rdma_destroy_event_channel(channel: *mut Raw) {
         // SAFETY: The program passes null or a channel that it does not use afterwards.
         unsafe { destroy(channel) };

@@ -1,4 +1,4 @@
-//! Connections: connecting, listening, accepting, rejecting, disconnecting.
+//! Connections of rdma_cm: connecting, listening, accepting, rejecting, disconnecting.
 
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,11 +17,11 @@ use crate::entry::{Errno, INVALID, at, export, put};
 use crate::log::log;
 use crate::qp::Qp as PairObject;
 
-/// The time that TCP may take to connect, and the time for which a refused connection is retried: a
-/// server that was started by other means may be about to listen.
+/// The time that TCP may take to connect. On loopback it is also the time for which a refused
+/// connection is retried: a server that was started by other means may be about to listen.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 const REFUSED_RETRY: Duration = Duration::from_millis(100);
-/// The time for which a refused connection to another machine is retried, which may be slower.
+/// The time for which a refused connection to another machine is retried.
 const REFUSED_RETRY_REMOTE: Duration = Duration::from_millis(500);
 /// The delay of the first message after a peer's reply. Linux's siw overlooks a message that
 /// arrives with its reply. Loopback has no delay. The variable `SPRAT_HOLD_MS` sets another one,
@@ -31,9 +31,10 @@ const DELAY_VARIABLE: &str = "SPRAT_HOLD_MS";
 /// The time for which an accepting peer delays its first message if the connecting peer sends none.
 /// Connecting peers of this engine send one at once; siw sends none and does not wait either.
 const FIRST_MESSAGE_WAIT_NS: u64 = 50_000_000;
-/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: the maximum.
+/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: the value by which a program requests the highest
+/// depth of Reads.
 const MAXIMUM: u8 = u8::MAX;
-/// The backlog of a listener that states none.
+/// The backlog of a listener whose program states none.
 const BACKLOG: usize = 1024;
 
 /// The parameters of a connection: those of the program, completed by `initiator` and `responder`.
@@ -151,7 +152,7 @@ fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
 }
 
 export! {
-    /// Connects an id. An event reports the outcome.
+    /// Connects an rdma_cm id. An event reports the outcome.
     minus fn sprat_rdma_connect(id: *mut Raw, param: *mut ConnParam) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::usable(id) }?;
@@ -168,8 +169,8 @@ export! {
         Ok(0)
     }
 
-    /// Listens at the id's address. At most `backlog` connection requests wait until the program
-    /// reads their events.
+    /// Listens at the address of an rdma_cm id. At most `backlog` connection requests wait until
+    /// the program reads their events.
     minus fn sprat_rdma_listen(id: *mut Raw, backlog: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::usable(id) }?;
@@ -225,7 +226,8 @@ export! {
         unsafe { reject(id, private_data, bytes) }
     }
 
-    /// Ends a connection after all posted requests are sent. An event reports the end.
+    /// Ends the connection of an rdma_cm id after all posted requests are sent. An event reports
+    /// the end.
     minus fn sprat_rdma_disconnect(id: *mut Raw) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::usable(id) }?;
@@ -328,7 +330,7 @@ export! {
     }
 }
 
-/// Takes the id of a connection request from a listener's event.
+/// Takes the id of a connection request out of a listener's event.
 ///
 /// # Safety
 /// The listener is alive, and the event was delivered and is not acknowledged.

@@ -1,4 +1,4 @@
-//! Delivery: the engine's events of ids become events of programs.
+//! Delivery of rdma_cm's events: the engine's events of ids become events of programs.
 
 use std::ffi::c_int;
 
@@ -16,7 +16,8 @@ use crate::entry::{AGAIN, Errno, INVALID, export, put};
 use crate::log::log;
 use crate::qp::Qp;
 
-/// Translates a change of a connection; none if the program knows it already.
+/// Translates the new state of a connection into an event of rdma_cm; returns `None` if the program
+/// knows it already.
 fn translate(connection: Connection) -> Option<Content> {
     let error = match connection {
         Connection::Opening => return None,
@@ -45,7 +46,7 @@ fn translate(connection: Connection) -> Option<Content> {
     Some(Content::plain(event, status))
 }
 
-/// Creates the id of a connection request.
+/// Creates the rdma_cm id of a connection request, and the content of its event.
 fn new_request(listener: &Id, request: ConnectRequest) -> Result<(*mut RawId, Content), Errno> {
     let raw = listener.raw();
     // SAFETY: The listener stays allocated until this event is acknowledged.
@@ -75,7 +76,7 @@ fn new_request(listener: &Id, request: ConnectRequest) -> Result<(*mut RawId, Co
     Ok((new, Content { private_data, depths, ..Content::plain(CONNECT_REQUEST, 0) }))
 }
 
-/// Applies a change of a connection to its id and queue pair.
+/// Applies the event of a connection to its rdma_cm id and queue pair: sets their states.
 fn apply_change(id: &Id, event: c_int) {
     id.state().stage = if event == ESTABLISHED { Stage::Connected } else { Stage::Closed };
     let Some(pair) = id.id.pair() else { return };
@@ -91,7 +92,7 @@ fn apply_change(id: &Id, event: c_int) {
     });
 }
 
-/// Waits for the next event of a channel, unless its descriptor is non-blocking.
+/// Waits for the next event of an rdma_cm channel, unless its descriptor is non-blocking.
 ///
 /// # Errors
 /// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal, [`AGAIN`] after
@@ -132,7 +133,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Raw, Errno> {
     }
 }
 
-/// Waits for the next event of a channel, across intervals without events.
+/// Waits for the next event of an rdma_cm channel, across intervals without events.
 ///
 /// # Errors
 /// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
@@ -145,7 +146,8 @@ pub(super) fn wait_next(channel: &Channel) -> Result<*mut Raw, Errno> {
     }
 }
 
-/// Waits for the event of a synchronous id and returns its outcome; returns at once for other ids.
+/// Waits for the event of a synchronous rdma_cm id and returns its outcome; returns at once for
+/// other ids.
 pub(super) fn wait_outcome(id: &Id) -> Result<(), Errno> {
     if !id.state().synchronous {
         return Ok(());
@@ -161,7 +163,7 @@ pub(super) fn wait_outcome(id: &Id) -> Result<(), Errno> {
 }
 
 export! {
-    /// Waits for the next event of a channel, unless its descriptor is non-blocking.
+    /// Waits for the next event of an rdma_cm channel, unless its descriptor is non-blocking.
     blocking fn sprat_rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut Raw) -> c_int {
         // SAFETY: The program passes null or a live channel.
         let channel = unsafe { Channel::usable(channel) }?;

@@ -1,5 +1,5 @@
-//! The devices of rdma_cm: each is opened once and has one default protection domain, shared by all
-//! ids.
+//! The devices of rdma_cm: each is opened once and has one default protection domain, which all ids
+//! share.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -13,22 +13,23 @@ use crate::object::lock;
 use crate::open::ibv_open_device;
 use crate::pd::{Pd, ibv_alloc_pd};
 
-/// The time for which the interface of an address is cached; a look-up takes some hundred
+/// The time for which the device of an IP address is cached; a look-up takes some hundred
 /// microseconds.
 const CACHE_NS: u64 = 1_000_000_000;
-/// The size of the cache.
+/// The most entries in the cache of IP addresses and their devices.
 const CACHE_SIZE: usize = 256;
 
-/// An open device and its default domain, as numbers because pointers are not `Send`.
+/// An open device of rdma_cm and its default protection domain, as numbers because pointers are not
+/// `Send`.
 #[derive(Clone, Copy, Default)]
 struct SharedContext {
     context: usize,
     pd: usize,
 }
 
-/// The open devices by the address of the device.
+/// The open devices of rdma_cm by the address of C's device structure in memory.
 static CONTEXTS: Mutex<BTreeMap<usize, SharedContext>> = Mutex::new(BTreeMap::new());
-/// The cache of addresses: the time of the look-up in nanoseconds, and the device.
+/// The cache of devices by IP address: the time of the look-up in nanoseconds, and the device.
 static ADDRESSES: Mutex<BTreeMap<IpAddr, (u64, &'static Device)>> = Mutex::new(BTreeMap::new());
 
 /// Returns the shared context of a device, and opens it on the first call.
@@ -45,7 +46,7 @@ fn context(device: &'static Device) -> Result<*mut Context, Errno> {
     Ok(std::ptr::with_exposed_provenance_mut(known.context))
 }
 
-/// Returns the shared context and the default domain of a device.
+/// Returns the shared context and the default protection domain of a device.
 fn context_and_domain(device: &'static Device) -> Result<(*mut Context, *mut RawPd), Errno> {
     let context = context(device)?;
     let mut opened = lock(&CONTEXTS);
@@ -63,7 +64,7 @@ fn context_and_domain(device: &'static Device) -> Result<(*mut Context, *mut Raw
     Ok((context, new))
 }
 
-/// Finds the device of an address.
+/// Finds the device whose interface has an IP address.
 fn device(address: IpAddr) -> Result<&'static Device, Errno> {
     let now = sprat_sys::clock::now().as_ns();
     let mut known = lock(&ADDRESSES);
@@ -80,7 +81,7 @@ fn device(address: IpAddr) -> Result<&'static Device, Errno> {
     Ok(device)
 }
 
-/// Finds the context and the default domain of an address's device.
+/// Finds the shared context and the default protection domain of an IP address's device.
 ///
 /// # Errors
 /// `ENODEV` if no interface has the address.
@@ -89,7 +90,8 @@ pub(super) fn of(address: IpAddr) -> Result<(*mut Context, *mut RawPd), Errno> {
 }
 
 export! {
-    /// Lists the contexts of all devices, and writes their number to `count` unless that is null.
+    /// Lists the shared contexts of all devices, and writes their number to `count` unless that is
+    /// null.
     null fn sprat_rdma_get_devices(count: *mut c_int) -> *mut *mut Context {
         let contexts = devices()?.into_iter().map(context).collect::<Result<Vec<_>, _>>()?;
         let list = array(&contexts)?;
@@ -102,7 +104,7 @@ export! {
 }
 
 export! {
-    /// Frees a list of contexts. The devices stay open.
+    /// Frees a list of device contexts. The devices stay open.
     plain fn sprat_rdma_free_devices(list: *mut *mut Context) {
         free_array(list);
         Ok(())

@@ -1,4 +1,4 @@
-//! Endpoints: an id with its address, route and queue pair in one call.
+//! Endpoints of rdma_cm: an id with its address, route and queue pair in one call.
 
 use std::ffi::c_int;
 
@@ -11,16 +11,16 @@ use crate::abi::cm::{AddrInfo, Id as Raw};
 use crate::abi::object::Pd;
 use crate::entry::{Errno, INVALID, at, export, put};
 
-/// `RAI_PASSIVE`.
+/// `RAI_PASSIVE`: the flag of a resolved address that is to listen at.
 const PASSIVE: c_int = 1;
 const TIMEOUT_MS: c_int = 2000;
 
-/// Converts the result of an exported function.
+/// Converts the return code of an exported function of this library to a `Result`.
 fn check(code: c_int) -> Result<(), Errno> {
     if code == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
 }
 
-/// Binds or resolves a new id, and creates its queue pair.
+/// Binds or resolves a new rdma_cm id, and creates its queue pair.
 ///
 /// # Safety
 /// The id is alive, and the pointers are null or refer to valid structures.
@@ -63,7 +63,7 @@ unsafe fn prepare(
     Ok(())
 }
 
-/// Destroys an endpoint.
+/// Destroys an endpoint: an id and the objects that were created for it.
 ///
 /// # Safety
 /// The id is null or alive, and the program does not use it afterwards.
@@ -78,8 +78,8 @@ unsafe fn destroy(id: *mut Raw) -> Result<(), Errno> {
 }
 
 export! {
-    /// Creates a synchronous id from a resolved address: bound for a listener, otherwise with a
-    /// route to its peer and a queue pair.
+    /// Creates a synchronous rdma_cm id from a resolved address: bound for a listener, otherwise
+    /// with a route to its peer and a queue pair.
     minus fn sprat_rdma_create_ep(
         to: *mut *mut Raw,
         wanted: *mut AddrInfo,

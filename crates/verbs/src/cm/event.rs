@@ -1,4 +1,4 @@
-//! Events of rdma_cm.
+//! Events of rdma_cm as C's programs receive them.
 //!
 //! Invariant: an event belongs to an id, or to the listener for a connection request, until the
 //! program acknowledges it. Its private data live as long.
@@ -14,7 +14,7 @@ use crate::log::log;
 use crate::object::EventCounts;
 use crate::text;
 
-/// `enum rdma_cm_event_type`.
+/// `RDMA_CM_EVENT_ADDR_RESOLVED`, an event of `enum rdma_cm_event_type`.
 pub(super) const ADDR_RESOLVED: c_int = 0;
 pub(super) const ADDR_ERROR: c_int = 1;
 pub(super) const ROUTE_RESOLVED: c_int = 2;
@@ -27,19 +27,19 @@ pub(super) const DISCONNECTED: c_int = 10;
 pub(super) const ADDRINFO_RESOLVED: c_int = 16;
 pub(super) const USER: c_int = 18;
 
-/// The limit of private data, whose length programs receive in a byte.
+/// The most bytes of private data in an event of rdma_cm. Programs receive their number in a byte.
 pub(super) const MAX_PRIVATE_DATA: usize = u8::MAX as usize;
 
-/// An event that a program holds.
+/// An event of rdma_cm that a program holds until it acknowledges it.
 #[repr(C)]
 struct Event {
     raw: Raw,
-    /// The counter of its acknowledgement.
+    /// The counter of events that counts the acknowledgement of this one.
     of: *const EventCounts,
     private_data: [u8; MAX_PRIVATE_DATA],
 }
 
-/// The content of an event.
+/// The content of an event of rdma_cm.
 pub(super) struct Content {
     pub(super) event: c_int,
     pub(super) status: c_int,
@@ -56,7 +56,7 @@ impl Content {
     }
 }
 
-/// Encodes an event without argument in the words that the engine stores.
+/// Encodes an event of rdma_cm without argument in the words that the engine stores.
 pub(super) fn own(event: c_int, status: c_int) -> [u64; 2] {
     encode_with_argument(event, status, 0)
 }
@@ -69,12 +69,12 @@ pub(super) fn decode([word, argument]: [u64; 2]) -> Content {
     Content { argument, ..Content::plain((word >> 32) as c_int, (word as u32).cast_signed()) }
 }
 
-/// A depth as programs state it.
+/// A depth of Reads as programs state it, in a byte.
 pub(super) fn depth(depth: u16) -> u8 {
     depth.min(MAX_READ_DEPTH) as u8
 }
 
-/// The event and the status of a failed connection attempt of TCP.
+/// The event of rdma_cm and the status for a failed connection attempt of TCP.
 pub(super) fn unreachable(kind: ErrorKind) -> (c_int, c_int) {
     match kind {
         ErrorKind::ConnectionRefused => (REJECTED, -libc::ECONNREFUSED),
@@ -87,7 +87,7 @@ pub(super) fn unreachable(kind: ErrorKind) -> (c_int, c_int) {
     }
 }
 
-/// Allocates an event for a program.
+/// Allocates an event of rdma_cm for a program.
 pub(super) fn allocate(
     of: &EventCounts,
     id: *mut RawId,
@@ -152,7 +152,7 @@ pub(super) unsafe fn outcome(event: *const Raw) -> Result<(), Errno> {
     }
 }
 
-/// True for the event of a connection request.
+/// True if an event of rdma_cm is a connection request.
 ///
 /// # Safety
 /// The event was delivered and is not acknowledged.
@@ -161,7 +161,7 @@ pub(super) unsafe fn is_connect_request(event: *const Raw) -> bool {
     unsafe { (*event).event == CONNECT_REQUEST }
 }
 
-/// Frees an event and counts its acknowledgement; ignores null.
+/// Frees an event of rdma_cm and counts its acknowledgement; ignores null.
 ///
 /// # Safety
 /// The pointer is null, or the event was delivered and is not acknowledged.
@@ -176,7 +176,7 @@ pub(super) unsafe fn acknowledge(event: *mut Raw) {
 }
 
 export! {
-    /// Acknowledges an event, which frees it.
+    /// Acknowledges an event of rdma_cm, which frees it.
     minus fn sprat_rdma_ack_cm_event(event: *mut Raw) -> c_int {
         if event.is_null() {
             return Err(INVALID);

@@ -25,63 +25,64 @@ use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, put};
 use crate::object::{EventCounts, lock};
 
-/// `RDMA_PS_IB`.
+/// `RDMA_PS_IB`: InfiniBand's port space.
 const IB: c_int = 0x013f;
-/// The device's only port.
+/// The number of an RDMA device's only port.
 const PORT: u8 = 1;
-/// `RDMA_OPTION_IB` and its only option.
+/// `RDMA_OPTION_IB`: the level of InfiniBand's only option of an rdma_cm id.
 const OPTION_IB: c_int = 1;
 const IB_PATH: c_int = 1;
-/// `RDMA_OPTION_ID` and its options.
+/// `RDMA_OPTION_ID`: the level of an rdma_cm id's own options.
 const OPTION_ID: c_int = 0;
 const TOS: c_int = 0;
 const REUSE: c_int = 1;
 const ONLY_V6: c_int = 2;
 const ACK_TIMEOUT: c_int = 3;
 
-/// The progress of an id.
+/// The progress of an rdma_cm id towards a connection.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The id has no address.
+    /// The rdma_cm id has no address.
     Idle,
-    /// The id has a local address.
+    /// The rdma_cm id has a local address.
     Bound,
-    /// The id has the peer's address and a device.
+    /// The rdma_cm id has the peer's address and a device.
     Resolved,
-    /// The id has a route to the peer.
+    /// The rdma_cm id has a route to the peer.
     Routed,
-    /// The id has sent a connection request or accepted one.
+    /// The rdma_cm id has sent a connection request or accepted one.
     Connecting,
-    /// The id represents a peer's connection request.
+    /// The rdma_cm id represents a peer's connection request.
     Requested(ConnectRequest),
-    /// The id accepts connection requests.
+    /// The rdma_cm id accepts connection requests.
     Listening,
-    /// The connection is established.
+    /// The connection of the rdma_cm id is established.
     Connected,
-    /// The connection has ended, or could not be established.
+    /// The connection of the rdma_cm id has ended, or could not be established.
     Closed,
 }
 
-/// The changing state of an id.
+/// The changing state of an rdma_cm id.
 pub(super) struct State {
     pub(super) stage: Stage,
-    /// The id is synchronous: it has a private channel, on which each call waits for its event.
+    /// True if the rdma_cm id is synchronous: it has a private channel, on which each call waits
+    /// for its event.
     pub(super) synchronous: bool,
     pub(super) options: SocketOptions,
-    /// The socket that reserves the local address.
+    /// The socket that reserves the local address of the rdma_cm id.
     pub(super) bound: Option<BoundAddress>,
     /// The depths of Reads that the peer proposed: those that this end may issue, and those that it
     /// serves.
     pub(super) depths: (u8, u8),
-    /// Of a listener: the attributes of the queue pairs of accepted connections.
+    /// The attributes for the queue pairs of accepted connections, if the id is a listener.
     pub(super) pair_attr: Option<QpInit>,
     /// The data that precede the private data of a connection request (`ai_connect`).
     pub(super) connect_data: Vec<u8>,
-    /// The name resolution of the id.
+    /// The name resolution of the rdma_cm id.
     pub(super) lookup: Lookup,
 }
 
-/// An id.
+/// An rdma_cm id: one end of a connection, or a listener.
 #[repr(C)]
 pub(super) struct Id {
     raw: UnsafeCell<Raw>,
@@ -114,7 +115,7 @@ impl Id {
         unsafe { &*std::ptr::with_exposed_provenance::<Self>(key as usize) }
     }
 
-    /// Creates an id and leaks it to the program. Without a channel it is synchronous.
+    /// Creates an rdma_cm id and leaks it to the program. Without a channel it is synchronous.
     ///
     /// # Errors
     /// The system has no descriptor left, or a parent process created the channel.
@@ -154,7 +155,7 @@ impl Id {
         Ok(place.cast())
     }
 
-    /// The C structure of the id, which the program also writes.
+    /// The C structure of the rdma_cm id, which the program also writes.
     pub(super) fn raw(&self) -> *mut Raw {
         self.raw.get()
     }
@@ -163,7 +164,7 @@ impl Id {
         lock(&self.state)
     }
 
-    /// Writes the addresses of the route to the C structure.
+    /// Writes the addresses of the id's route to its C structure.
     pub(super) fn set_route(&self, from: Option<SocketAddr>, to: Option<SocketAddr>) {
         // SAFETY: The id is alive, and programs do not write these fields.
         let addr = unsafe { &raw mut (*self.raw()).route.addr };
@@ -203,7 +204,7 @@ impl Id {
 }
 
 export! {
-    /// Creates an id.
+    /// Creates an rdma_cm id.
     minus fn sprat_rdma_create_id(
         channel: *mut EventChannel,
         to: *mut *mut Raw,
@@ -219,14 +220,15 @@ export! {
         Ok(0)
     }
 
-    /// Destroys an id and its connection or listener. Waits until all its events are acknowledged.
+    /// Destroys an rdma_cm id and its connection or listener. Waits until all its events are
+    /// acknowledged.
     minus fn sprat_rdma_destroy_id(id: *mut Raw) -> c_int {
         // SAFETY: The program passes null or an id that it does not use afterwards.
         unsafe { destroy(id) }?;
         Ok(0)
     }
 
-    /// Moves an id, with its waiting events, to another channel, or makes it synchronous.
+    /// Moves an rdma_cm id, with its waiting events, to another channel, or makes it synchronous.
     minus fn sprat_rdma_migrate_id(id: *mut Raw, channel: *mut EventChannel) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::usable(id) }?;
@@ -251,9 +253,9 @@ export! {
         Ok(0)
     }
 
-    /// Sets an option of the id's socket: the traffic class, or whether IPv6's wildcard excludes
-    /// IPv4. Address reuse is always on, and the timeout of InfiniBand's acknowledgements has no
-    /// effect.
+    /// Sets an option of an rdma_cm id's socket: its traffic class, or the exclusion of IPv4 from
+    /// IPv6's wildcard address. Address reuse is always on, and the timeout of InfiniBand's
+    /// acknowledgements has no effect.
     minus fn sprat_rdma_set_option(
         id: *mut Raw,
         level: c_int,
@@ -292,7 +294,7 @@ export! {
     }
 }
 
-/// Creates an id for a program.
+/// Creates an rdma_cm id for a program.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for port spaces that iWARP lacks.
@@ -309,7 +311,7 @@ pub(super) fn create(
     }
 }
 
-/// Destroys an id.
+/// Destroys an rdma_cm id.
 ///
 /// # Errors
 /// The pointer is null.

@@ -1,4 +1,4 @@
-//! The log of connections, written when the program reads their events.
+//! The log of rdma_cm's connections, written when the program reads their events.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,12 +21,12 @@ fn ends(id: &Id) -> (Option<SocketAddr>, Option<SocketAddr>) {
     }
 }
 
-/// Formats an address that may be unknown.
+/// Formats a socket address that may be unknown.
 fn named(at: Option<SocketAddr>) -> String {
     at.map_or_else(|| "an address not known".to_owned(), |at| at.to_string())
 }
 
-/// Logs a change of a connection.
+/// Logs that a connection of rdma_cm has changed its state.
 pub(super) fn connection_changed(id: &Id, connection: &Connection) {
     use crate::log::{Level, on};
     // Skip the look-up of addresses if nothing will be logged.
@@ -78,7 +78,7 @@ pub(super) fn connection_changed(id: &Id, connection: &Connection) {
     }
 }
 
-/// Logs the number of refused peers of other machines, if it has grown.
+/// Logs how many peers of other machines were refused, if the number has grown.
 pub(super) fn refused_peers(engine: &Engine) {
     static LOGGED: AtomicU64 = AtomicU64::new(0);
     if !crate::log::on(crate::log::Level::Info) {

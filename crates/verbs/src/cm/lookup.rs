@@ -1,4 +1,4 @@
-//! Name resolution for an id, with an event that reports it.
+//! Name resolution for an rdma_cm id, with an event that reports its outcome.
 
 use std::ffi::{c_char, c_int};
 
@@ -38,7 +38,7 @@ export! {
         Ok(0)
     }
 
-    /// Returns the result of a resolution, once.
+    /// Returns the result of an id's name resolution, once.
     minus fn sprat_rdma_query_addrinfo(id: *mut Raw, to: *mut *mut AddrInfo) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::usable(id) }?;

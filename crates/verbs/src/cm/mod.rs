@@ -5,9 +5,9 @@
 //!   event     events                          delivery  the engine's events become programs'
 //!   resolve   binding, resolving, ports       connect   listening, connecting, disconnecting
 //!   queues    queue pairs of ids              endpoint  id, route and queue pair in one call
-//!   addrinfo  names become addresses          lookup    the same for an id, with an event
+//!   addrinfo  names become addresses          lookup    an id's name becomes an address
 //!   devices   the device of an address        address   C's addresses
-//!   log       the log of connections          rnr       the time a message waits for its receive
+//!   log       the log of connections          rnr       the time a message waits for a receive
 //! ```
 //!
 //! An id has a `ConnectionId` of the engine, a channel a `ConnectionChannel`. The engine puts

@@ -1,5 +1,5 @@
-//! Queue pairs and shared receive queues of ids, and the completion queues that are created for
-//! programs that bring none.
+//! Queue pairs and shared receive queues of rdma_cm ids, and the completion queues that are created
+//! for programs that bring none.
 
 use std::ffi::{c_int, c_uint};
 
@@ -14,16 +14,16 @@ use crate::qp::create::{ibv_create_qp_ex, ibv_destroy_qp};
 use crate::qp::{RESET, ibv_modify_qp};
 use crate::srq::{self, ibv_destroy_srq};
 
-/// `enum ibv_qp_init_attr_mask` and `enum ibv_srq_init_attr_mask`.
+/// `IBV_QP_INIT_ATTR_PD`: the flag by which a queue pair's attributes have a protection domain.
 const QP_PD: u32 = 1;
 const SRQ_TYPE: u32 = 1;
 const SRQ_PD: u32 = 1 << 1;
-/// `enum ibv_qp_state`.
+/// `IBV_QPS_INIT`, a queue pair's state of `enum ibv_qp_state`.
 const INIT: c_int = 1;
 const RTR: c_int = 2;
 const RTS: c_int = 3;
 const ERR: c_int = 6;
-/// `enum ibv_qp_attr_mask`.
+/// `IBV_QP_STATE`: the flag of `enum ibv_qp_attr_mask` for a queue pair's state.
 const STATE: c_int = 1;
 const ACCESS: c_int = 1 << 3;
 const PORT: c_int = 1 << 5;
@@ -36,7 +36,7 @@ fn errno() -> Errno {
     std::io::Error::last_os_error().into()
 }
 
-/// Creates a completion queue with a channel for an id.
+/// Creates a completion queue with a channel for an rdma_cm id.
 ///
 /// # Safety
 /// The id is alive.
@@ -56,7 +56,8 @@ unsafe fn create_queue(id: *mut Raw, depth: u32) -> Result<(*mut CompChannel, *m
     Ok((channel, cq))
 }
 
-/// Creates completion queues of the given depths for an id, none for depth 0.
+/// Creates the completion queues of an rdma_cm id: one of depth `send` and one of depth `recv`. A
+/// depth of 0 creates none.
 ///
 /// # Safety
 /// The id is alive.

@@ -1,4 +1,4 @@
-//! Binding an id to an address, resolving a peer's address, ports.
+//! Binding an rdma_cm id to an address, resolving a peer's address, and the ports of a route.
 //!
 //! The kernel chooses the interface that leads to a peer: connecting a UDP socket to it sends no
 //! packet and gives the socket the local address of the route.
@@ -15,7 +15,7 @@ use super::id::{Id, Stage, State};
 use crate::abi::cm::Id as Raw;
 use crate::entry::{Errno, INVALID, export};
 
-/// Binds an id that has no address.
+/// Binds an rdma_cm id that has no address.
 pub(super) fn bind(
     id: &Id,
     state: &mut State,
@@ -52,7 +52,7 @@ fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno>
 }
 
 export! {
-    /// Binds an id to a local address.
+    /// Binds an rdma_cm id to a local address.
     minus fn sprat_rdma_bind_addr(id: *mut Raw, addr: *mut libc::sockaddr) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid address.
         let (own, to) = unsafe { (Id::usable(id)?, read(addr)?) };
@@ -64,7 +64,7 @@ export! {
         Ok(0)
     }
 
-    /// Finds the device that leads to an address. An event reports the outcome.
+    /// Finds the device that leads to a peer's address. An event reports the outcome.
     minus fn sprat_rdma_resolve_addr(
         id: *mut Raw,
         from: *mut libc::sockaddr,
@@ -80,7 +80,7 @@ export! {
         Ok(0)
     }
 
-    /// Resolves the route to a resolved address, which takes no work.
+    /// Resolves the route of an rdma_cm id to its resolved address, which takes no work.
     minus fn sprat_rdma_resolve_route(id: *mut Raw, _timeout_ms: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
         let id = unsafe { Id::usable(id) }?;
@@ -134,7 +134,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
     Ok(())
 }
 
-/// A port of the route in network byte order, 0 without an address.
+/// A port of an rdma_cm id's route in network byte order; 0 without an address.
 fn port(id: *mut Raw, of: impl FnOnce(&Raw) -> libc::sockaddr_storage) -> u16 {
     // SAFETY: The program passes null or a live id.
     let Some(raw) = (unsafe { id.as_ref() }) else { return 0 };
@@ -144,12 +144,12 @@ fn port(id: *mut Raw, of: impl FnOnce(&Raw) -> libc::sockaddr_storage) -> u16 {
 }
 
 export! {
-    /// The local port.
+    /// The local port of an rdma_cm id.
     plain fn sprat_rdma_get_src_port(id: *mut Raw) -> u16 {
         Ok(port(id, |raw| raw.route.addr.source))
     }
 
-    /// The peer's port.
+    /// The peer's port of an rdma_cm id.
     plain fn sprat_rdma_get_dst_port(id: *mut Raw) -> u16 {
         Ok(port(id, |raw| raw.route.addr.destination))
     }

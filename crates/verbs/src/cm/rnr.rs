@@ -4,9 +4,9 @@
 //! the delay of each (`min_rnr_timer` of the queue pair). This engine sends nothing again and keeps
 //! a message for their product.
 
-/// The value of `rnr_retry_count` for retries without end.
+/// The value of `rnr_retry_count` by which a program requests retries without end.
 pub(super) const FOREVER: u8 = 7;
-/// The bits of `min_rnr_timer`.
+/// The bits of `min_rnr_timer`, an index into the table of delays.
 const TIMER: usize = 0x1f;
 /// The delays of `min_rnr_timer` in units of 10 µs (InfiniBand Architecture Specification 1.7,
 /// table 45). rdma_cm sets 0.
@@ -16,7 +16,8 @@ const TIMERS: [u64; TIMER + 1] = [
 ];
 const UNIT_NS: u64 = 10_000;
 
-/// The product of both numbers; none for retries without end.
+/// The time for which a message waits for its receive: the retries times the delay of each; `None`
+/// for retries without end.
 pub(super) fn timeout_ns(retries: u8, timer: u8) -> Option<u64> {
     let each_ns = TIMERS[usize::from(timer) & TIMER] * UNIT_NS;
     (retries < FOREVER).then_some(u64::from(retries) * each_ns)

@@ -12,13 +12,14 @@ use crate::entry::{Errno, INVALID, UNSUPPORTED, entry, export};
 use crate::object::{EventCounts, References};
 use crate::sequence::Sequence;
 
-/// The supported `IBV_WC_EX_WITH_…` flags: the standard fields and the timestamps.
+/// The supported `IBV_WC_EX_WITH_…` flags of completion queues: the standard fields and the
+/// timestamps.
 const FIELDS: u64 = 0x7f | 1 << 7 | 1 << 11;
-/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, and `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`: the flag by which a completion queue's attributes have flags.
 const FLAGS: u32 = 1;
 const SINGLE_THREADED: u32 = 1;
 
-/// Creates a queue and leaks it to the program.
+/// Creates a completion queue and leaks it to the program.
 fn create(
     context: *mut Context,
     depth: u32,
@@ -74,7 +75,8 @@ fn create(
     Ok(cq)
 }
 export! {
-    /// Creates a queue of the given depth. An armed queue reports its completions on `channel`.
+    /// Creates a completion queue of the given depth. An armed queue reports its completions on
+    /// `channel`.
     null fn ibv_create_cq(
         context: *mut Context,
         depth: c_int,
@@ -89,7 +91,7 @@ export! {
 }
 
 export! {
-    /// Changes the depth of a queue; `EINVAL` if more completions wait.
+    /// Changes the depth of a completion queue; `EINVAL` if more completions wait.
     code fn ibv_resize_cq(cq: *mut Raw, depth: c_int) {
         // SAFETY: The program passes null or a live queue.
         let own = unsafe { Cq::from_raw(cq) }?;
@@ -105,8 +107,8 @@ export! {
         Ok(())
     }
 
-    /// Destroys a queue; `EBUSY` while queue pairs use it. Waits until all its events are
-    /// acknowledged.
+    /// Destroys a completion queue; `EBUSY` while queue pairs use it. Waits until all its events
+    /// are acknowledged.
     code fn ibv_destroy_cq(cq: *mut Raw) {
         // SAFETY: The program passes null or a live queue.
         let own = unsafe { Cq::from_raw(cq) }?;
@@ -133,7 +135,7 @@ export! {
 }
 
 entry! {
-    /// Creates a queue with the functions of the extended interface.
+    /// Creates a completion queue with the functions of verbs' extended interface.
     null fn ibv_create_cq_ex(context: *mut Context, init: *mut CqInit) -> *mut CqEx {
         // SAFETY: The program passes null or a valid structure.
         let init = unsafe { init.as_ref() }.ok_or(INVALID)?;
@@ -148,8 +150,8 @@ entry! {
 }
 
 entry! {
-    /// Fails with `EOPNOTSUPP`: an armed queue reports each completion at once, so events cannot be
-    /// moderated.
+    /// Fails with `EOPNOTSUPP`: an armed completion queue reports each completion at once, so its
+    /// events cannot be moderated.
     code fn ibv_modify_cq(_cq: *mut Raw, _attr: *mut ModifyCq) {
         Err(UNSUPPORTED)
     }

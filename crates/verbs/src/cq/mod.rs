@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Completion queues as C's programs use them.
 
 pub(crate) mod create;
 pub(crate) mod poll;
@@ -20,13 +20,13 @@ pub(crate) struct Cq {
     raw: CqEx,
     pub(crate) engine: &'static Engine,
     pub(crate) queue: CompletionQueue,
-    /// The queue pairs that complete on the queue.
+    /// The queue pairs that complete on the completion queue.
     pub(crate) references: References,
-    /// The events of its completion channel.
+    /// The counts of the completion queue's events on its completion channel.
     pub(crate) events: EventCounts,
-    /// The asynchronous events of the device.
+    /// The counts of the completion queue's asynchronous events.
     pub(crate) async_events: EventCounts,
-    /// The completion that the extended interface reads.
+    /// The completion that the program reads field by field through the extended interface.
     pub(crate) current: Sequence<Option<Completion>>,
 }
 
@@ -45,7 +45,7 @@ impl Cq {
     }
 }
 
-/// The operation as an `enum ibv_wc_opcode`.
+/// The operation of a completion as an `enum ibv_wc_opcode`.
 #[inline]
 const fn opcode(completed: Completed) -> c_int {
     match completed {
@@ -61,7 +61,7 @@ const fn opcode(completed: Completed) -> c_int {
     }
 }
 
-/// The status as an `enum ibv_wc_status`.
+/// The status of a completion as an `enum ibv_wc_status`.
 #[inline]
 const fn status(status: Status) -> c_int {
     match status {
@@ -76,7 +76,7 @@ const fn status(status: Status) -> c_int {
     }
 }
 
-/// `IBV_WC_WITH_IMM` and `IBV_WC_WITH_INV`.
+/// `IBV_WC_WITH_IMM`: the flag of a completion with immediate data.
 const WITH_IMMEDIATE: u32 = 1 << 1;
 const WITH_INVALIDATE: u32 = 1 << 3;
 
@@ -90,7 +90,7 @@ const fn flags(of: &Completion) -> u32 {
     }
 }
 
-/// The immediate data in network byte order, or the key that a Send invalidated.
+/// The immediate data of a completion in network byte order, or the key that a Send invalidated.
 #[inline]
 fn immediate(of: &Completion) -> u32 {
     match (of.immediate, of.invalidated) {
@@ -102,7 +102,7 @@ fn immediate(of: &Completion) -> u32 {
     }
 }
 
-/// Logs a failed request, unless it was flushed because another one failed.
+/// Logs a failed work request, unless it was flushed because another one failed.
 #[inline]
 fn log_failure(of: &Completion) {
     if !matches!(of.status, Status::Success | Status::Flushed) {

@@ -14,7 +14,7 @@ use super::{Cq, flags, immediate, log_failure, opcode, status};
 use crate::abi::object::{Cq as Raw, CqEx, PollCq, Wc};
 use crate::entry::{Errno, INVALID, entry};
 
-/// `ENOENT`: the queue has no (further) completion.
+/// `ENOENT`: the completion queue has no (further) completion.
 const NOTHING: Errno = Errno(libc::ENOENT);
 
 #[inline]
@@ -38,7 +38,7 @@ fn wc(of: &Completion) -> Wc {
 }
 
 entry! {
-    /// Reads up to `room` completions; returns their number.
+    /// Reads up to `room` completions from a completion queue; returns their number.
     minus fn ibv_poll_cq(cq: *mut Raw, room: c_int, to: *mut Wc) -> c_int {
         // SAFETY: The program passes null or a live queue.
         let cq = unsafe { Cq::from_raw(cq) }?;
@@ -63,7 +63,7 @@ entry! {
 }
 
 entry! {
-    /// Arms the queue: its next completion is reported on the channel.
+    /// Arms a completion queue: its next completion is reported on its channel.
     code fn ibv_req_notify_cq(cq: *mut Raw, solicited_only: c_int) {
         // SAFETY: The program passes null or a live queue.
         let cq = unsafe { Cq::from_raw(cq) }?;
@@ -74,7 +74,7 @@ entry! {
     }
 }
 
-/// Extends C's queue by the functions of the extended interface.
+/// Adds the functions of verbs' extended interface to C's completion queue.
 pub(crate) fn extend(plain: Raw) -> CqEx {
     let Raw { context, channel, cq_context, handle, cqe, mutex, cond, .. } = plain;
     CqEx {
@@ -111,7 +111,7 @@ pub(crate) fn extend(plain: Raw) -> CqEx {
     }
 }
 
-/// Makes the next completion the current one.
+/// Makes the next completion of a sequence the current one.
 ///
 /// # Safety
 /// The program has begun a sequence on `cq`.
@@ -128,7 +128,7 @@ unsafe fn advance(raw: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<(
     Ok(())
 }
 
-/// The current completion of a queue whose sequence has begun.
+/// The current completion of a completion queue whose sequence has begun.
 #[inline]
 fn current(raw: *mut CqEx) -> Option<Completion> {
     // SAFETY: The program passes null or a live queue, and calls this between `ibv_start_poll` and

@@ -1,4 +1,4 @@
-//! Building work requests one call at a time by the extended interface.
+//! Building work requests one call at a time by verbs' extended interface.
 //!
 //! ```text
 //!   ibv_wr_start ─► ibv_wr_send ─► ibv_wr_set_sge ─► … ─► ibv_wr_complete posts all, or none
@@ -13,7 +13,7 @@ use crate::abi::object::{BindInfo, DataBuf, Mw, Qp as RawQp, QpEx, Sge as RawSge
 use crate::entry::{Errno, INVALID, entry};
 use crate::work;
 
-/// Extends C's queue pair by the functions of the extended interface.
+/// Adds the functions of verbs' extended interface to C's queue pair.
 pub(crate) fn extend(qp_base: RawQp) -> QpEx {
     QpEx {
         qp_base,
@@ -44,7 +44,8 @@ pub(crate) fn extend(qp_base: RawQp) -> QpEx {
     }
 }
 
-/// Passes the requests being built to `build`. The program has begun a sequence.
+/// Calls `build` with the work requests that the program is building. The program has begun a
+/// sequence.
 fn build(raw: *mut QpEx, build: impl FnOnce(&mut Builder)) {
     // SAFETY: The program passes null or a live queue pair.
     if let Ok(qp) = unsafe { Qp::from_raw(raw.cast()) } {
@@ -53,7 +54,7 @@ fn build(raw: *mut QpEx, build: impl FnOnce(&mut Builder)) {
     }
 }
 
-/// Starts a request with the id and the flags that the program has stored in the queue pair.
+/// Starts a work request with the id and the flags that the program has stored in the queue pair.
 fn start_request(raw: *mut QpEx, op: Result<SendOp, Errno>) {
     build(raw, |builder| match op {
         Ok(op) => {
@@ -197,7 +198,7 @@ entry! {
     }
 }
 
-/// Appends a copy of the program's data.
+/// Appends a copy of the program's inline data.
 ///
 /// # Errors
 /// `EINVAL` if the data exceed the limit of inline data.

@@ -18,15 +18,15 @@ use crate::query::PORT;
 use crate::sequence::Sequence;
 use crate::srq::Srq;
 
-/// `IBV_QPT_RC`.
+/// `IBV_QPT_RC`: the type of reliable connected queue pairs.
 const RC: c_int = 2;
-/// `enum ibv_qp_init_attr_mask`.
+/// `IBV_QP_INIT_ATTR_PD`: the flag by which a queue pair's attributes have a protection domain.
 const PD: u32 = 1;
 const CREATE_FLAGS: u32 = 1 << 2;
 const SEND_OPS: u32 = 1 << 6;
-/// The accepted `IBV_QP_EX_WITH_…` flags: all but TSO, flushes and atomic Writes. Programs ask for
-/// Sends with immediate data beside what they use, so the flag is accepted and posting such a Send
-/// fails.
+/// The accepted `IBV_QP_EX_WITH_…` flags: all but TSO, flushes and atomic Writes. Programs request
+/// Sends with immediate data beside the operations that they use, so the flag is accepted and
+/// posting such a Send fails.
 const OPERATIONS: u64 = 0x3ff;
 
 /// The parameters of a new queue pair.
@@ -134,7 +134,7 @@ export! {
 }
 
 entry! {
-    /// Creates a queue pair with the functions of the extended interface, if the mask asks for
+    /// Creates a queue pair, with the functions of the extended interface if the mask requests
     /// them.
     null fn ibv_create_qp_ex(_context: *mut Context, init: *mut QpInitEx) -> *mut Raw {
         // SAFETY: The program passes null or a valid structure that no other thread uses. Fields

@@ -29,37 +29,37 @@ use crate::object::{EventCounts, lock};
 use crate::query::PORT;
 use crate::sequence::Sequence;
 
-/// `enum ibv_qp_state`.
+/// `IBV_QPS_RESET`, a queue pair's state of `enum ibv_qp_state`.
 pub(crate) const RESET: c_int = 0;
 const INIT: c_int = 1;
 const RTR: c_int = 2;
 const RTS: c_int = 3;
 const SQD: c_int = 4;
 const ERR: c_int = 6;
-/// The used bits of `enum ibv_qp_attr_mask`.
+/// `IBV_QP_STATE`: the flag of `enum ibv_qp_attr_mask` for a queue pair's state.
 const STATE: c_int = 1;
 const CUR_STATE: c_int = 1 << 1;
 const ACCESS: c_int = 1 << 3;
 const PORT_GIVEN: c_int = 1 << 5;
 const CAP: c_int = 1 << 19;
-/// A queue pair.
+/// A queue pair of a C program.
 #[repr(C)]
 pub(crate) struct Qp {
     raw: QpEx,
     pub(crate) engine: &'static Engine,
     pub(crate) pair: QueuePair,
-    /// The state that the program has set before there is a connection.
+    /// The state of the queue pair that the program has set before there is a connection.
     pending_state: AtomicI32,
-    /// The other attributes that the program has set.
+    /// The attributes of the queue pair that the program has set, apart from the state.
     attr: Mutex<QpAttr>,
     init: QpInit,
     pub(crate) events: EventCounts,
-    /// The queue pair has the functions of the extended interface.
+    /// True if the queue pair has the functions of the extended interface.
     extended: bool,
     pub(crate) building: Sequence<Builder>,
 }
 
-/// Work requests that the extended interface is building.
+/// The work requests that the program is building through the extended interface.
 #[derive(Default)]
 pub(crate) struct Builder {
     requests: Vec<SendRequest>,
@@ -71,7 +71,7 @@ impl Builder {
         self.failed = self.failed.or(Some(errno));
     }
 
-    /// Changes the request that was started last.
+    /// Changes the work request that was started last.
     fn last(&mut self, set: impl FnOnce(&mut SendRequest) -> Result<(), Errno>) {
         let set = self.requests.last_mut().ok_or(INVALID).and_then(set);
         if let Err(errno) = set {
@@ -80,7 +80,7 @@ impl Builder {
     }
 }
 
-/// Puts all queue pairs of a context into the error state, because the context closes.
+/// Puts all queue pairs of a closing context into the error state.
 pub(crate) fn fail_all_of(engine: &Engine, context: *mut Context) {
     engine.qps.each(|qp| {
         // SAFETY: A queue pair leaves the directory, which is locked now, before it is freed.
@@ -105,7 +105,7 @@ impl Qp {
         unsafe { at(qp.cast::<Self>()) }
     }
 
-    /// The state, as an `enum ibv_qp_state`.
+    /// The state of the queue pair as an `enum ibv_qp_state`.
     pub(crate) fn state(&self) -> c_int {
         if !self.engine.is_current() {
             return ERR;
@@ -118,7 +118,7 @@ impl Qp {
         }
     }
 
-    /// The attribute `min_rnr_timer` that the program has set.
+    /// The queue pair's attribute `min_rnr_timer` that the program has set.
     pub(crate) fn min_rnr_timer(&self) -> u8 {
         lock(&self.attr).min_rnr_timer
     }
@@ -128,7 +128,7 @@ impl Qp {
         self.extended
     }
 
-    /// Changes the state.
+    /// Changes the state of the queue pair.
     fn set_state(&self, next: c_int) -> Result<(), Errno> {
         let now = self.state();
         match (now, next) {
@@ -200,7 +200,7 @@ impl Qp {
 }
 
 export! {
-    /// Changes the attributes that `mask` names.
+    /// Changes the attributes of a queue pair that `mask` names.
     code fn ibv_modify_qp(qp: *mut Raw, attr: *mut QpAttr, mask: c_int) {
         // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_raw(qp) }?;
@@ -217,7 +217,7 @@ export! {
         Ok(())
     }
 
-    /// Returns the attributes, and those of its creation.
+    /// Returns the attributes of a queue pair, and those of its creation.
     code fn ibv_query_qp(qp: *mut Raw, attr: *mut QpAttr, _mask: c_int, init: *mut QpInit) {
         // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_raw(qp) }?;

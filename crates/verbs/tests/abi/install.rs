@@ -1,5 +1,5 @@
-//! `make install` into a directory: the pkg-config file builds a C program, and the installed
-//! `sprat exec` runs it.
+//! Tests of `make install` into a directory: the pkg-config file builds a C program, and the
+//! installed `sprat exec` runs it.
 
 use std::path::Path;
 use std::process::Command;

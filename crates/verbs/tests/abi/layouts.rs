@@ -1,5 +1,5 @@
-//! The layouts of `sprat_verbs::abi` equal those that the C compiler computes from the installed
-//! headers.
+//! Tests that the layouts of `sprat_verbs::abi` equal those that the C compiler computes from the
+//! installed headers.
 //!
 //! They also equal those of rdma-core's releases, as `scripts/layouts` recorded them. A release
 //! with another layout is listed here, with the reason why its programs run.
@@ -14,7 +14,7 @@ use sprat_verbs::abi::layout::Layout;
 
 use crate::support::{output, repository};
 
-/// The C program that prints `size align` of each structure and `offset size` of its fields.
+/// The C program that prints `size align` of each C structure and `offset size` of its fields.
 fn program() -> String {
     let mut c = String::from(
         "#include <stdio.h>\n#include <stddef.h>\n\
@@ -36,7 +36,7 @@ fn program() -> String {
     c + "return 0; }\n"
 }
 
-/// The layouts of `sprat_verbs::abi` in the format of the C program.
+/// The layouts of `sprat_verbs::abi` in the format that the C program prints.
 fn ours() -> String {
     let mut text = String::new();
     for Layout { c: name, size, align, fields } in LAYOUTS.iter().copied().flatten() {
@@ -69,18 +69,19 @@ fn they_are_those_of_the_headers() {
     );
 }
 
-/// A difference between a release and v44.
+/// A difference between a C structure's layout in an rdma-core release and in v44.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Differs {
-    /// The structure grew at its end.
+    /// The C structure has another size, since it grew at its end.
     Size,
-    /// A release lacks a field.
+    /// One of the two releases lacks this field of the C structure.
     Missing(&'static str),
-    /// The structure grew at its front, which moves all fields.
+    /// The C structure grew at its front, which moves all fields.
     Front,
 }
 
-/// All differences between v44, whose layouts `abi` has, and the releases from v25 to v64.
+/// All differences of C structures between rdma-core v44, whose layouts `abi` has, and the releases
+/// from v25 to v64.
 const DIFFERENCES: [(&str, Differs, &str); 9] = [
     ("struct verbs_context", Differs::Front, "programs reckon from its end, where `context` is"),
     (
@@ -101,7 +102,7 @@ const DIFFERENCES: [(&str, Differs, &str); 9] = [
     ("struct ibv_cq_init_attr_ex", Differs::Missing("parent_domain"), "the same"),
 ];
 
-/// Compares one release's layout of a structure with ours.
+/// Compares one rdma-core release's layout of a C structure with ours.
 fn differences(layout: &Layout, number: impl Fn(&str) -> String) -> Vec<Differs> {
     let Layout { c, size, align, fields } = layout;
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! The two libraries as C sees them: symbols beside those of Debian's libraries, layouts beside the
-//! installed headers, and Debian's own programs.
+//! Tests of the two libraries as C sees them: their symbols beside those of Debian's libraries,
+//! their layouts beside the installed headers, and Debian's own programs.
 
 mod install;
 mod layouts;
@@ -9,5 +9,5 @@ mod support;
 mod symbols;
 mod sysfs;
 
-/// The directory of the distribution's libraries.
+/// The directory of the Linux distribution's libraries.
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";

@@ -1,4 +1,5 @@
-//! Debian's programs and a C program of ours on the libraries, run as an unprivileged user.
+//! Tests that run Debian's programs and a C program of ours on the libraries, as an unprivileged
+//! user.
 
 use std::fs;
 use std::io::Write as _;
@@ -93,7 +94,7 @@ fn programs_load() {
     }
 }
 
-/// The program prints a line for each failed check.
+/// A C program of ours prints a line for each check of the libraries that fails.
 #[test]
 fn a_program_of_ours_finds_what_it_should() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -106,7 +107,8 @@ fn a_program_of_ours_finds_what_it_should() {
     assert_eq!(output(command.env("LD_LIBRARY_PATH", libraries())), "all as it should be\n");
 }
 
-/// Programs may compare or print these names. Debian's libraries lack the newest numbers.
+/// The libraries have the same names for the values of enumerations as Debian's. Programs may
+/// compare or print these names. Debian's libraries lack the newest values.
 #[test]
 fn numbers_are_called_what_debians_libraries_call_them() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -157,7 +159,8 @@ fn exec_allows_the_network_where_it_is_asked_to() {
     assert_eq!(run(&["--insecure-network"]), "network=1\n");
 }
 
-/// A log has a line if it is enabled and none otherwise. The test does not check its text.
+/// The log of the libraries has a line if it is enabled and none otherwise. The test does not check
+/// its text.
 #[test]
 fn a_log_is_kept_where_it_is_wanted() {
     let staging = Staging::new();

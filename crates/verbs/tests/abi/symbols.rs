@@ -1,5 +1,5 @@
-//! Every symbol and version with which programs may be linked exists: those of the table, and those
-//! of Debian's libraries.
+//! Tests that every symbol and version exists with which programs may be linked: those of the
+//! table, and those of Debian's libraries.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,7 +21,8 @@ fn defined(library: &Path) -> BTreeSet<String> {
     fields.filter(|f| f.len() == 3 && f[1] != "A").map(|f| f[2].replace("@@", "@")).collect()
 }
 
-/// The rows of the table: library, node, symbol, state, answer. Each private node has one row.
+/// The rows of the table `symbols.txt`: library, node, symbol, state, answer. Each private node has
+/// one row.
 fn table() -> Vec<[String; 5]> {
     let text = fs::read_to_string(repository().join("crates/verbs/symbols.txt"))
         .expect("the table is there");
@@ -99,8 +100,8 @@ fn the_table_says_what_is_so() {
     }
 }
 
-/// The part of docs/verbs.md that the table determines: the symbols of each node of each library,
-/// by state.
+/// The part of docs/verbs.md that the table of symbols determines: the symbols of each node of each
+/// library, by state.
 fn page() -> String {
     let states = [("works", "works"), ("later", "not yet"), ("errno", "not with this device")];
     let mut text = String::from("\n| library, version | state | symbols |\n| --- | --- | --- |\n");
@@ -127,7 +128,8 @@ fn page() -> String {
     text
 }
 
-/// `SPRAT_WRITE_SYMBOLS=1 cargo test -p sprat-verbs --test abi symbols` writes the page.
+/// The page docs/verbs.md has all symbols with their states. `SPRAT_WRITE_SYMBOLS=1 cargo test -p
+/// sprat-verbs --test abi symbols` writes it.
 #[test]
 fn the_page_has_all_symbols_with_their_states() {
     let path = repository().join("docs/verbs.md");

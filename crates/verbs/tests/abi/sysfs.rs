@@ -1,4 +1,4 @@
-//! `/sys/class/infiniband` under `sprat exec`, as a C program and unmodified tools see it.
+//! Tests of `/sys/class/infiniband` under `sprat exec`, as a C program and unmodified tools see it.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,6 @@
-//! Programs that destroy everything, misuse it, load and unload the libraries, or connect and
-//! disconnect thousands of times. Each prints what is left behind or fails.
+//! Tests with C programs that destroy everything, misuse it, load and unload the libraries, or
+//! connect and disconnect thousands of times. Each prints the objects that are left behind, or its
+//! failure.
 //!
 //! The misuse that is covered here and elsewhere:
 //!
@@ -26,8 +27,8 @@ use std::process::Command;
 
 use support::{libraries, output};
 
-/// The output of a program of this directory on our libraries. It is linked with Debian's, unless
-/// it loads ours itself.
+/// The output of a C program of the directory tests/clean on our libraries. It is linked with
+/// Debian's libraries, unless it loads ours itself.
 fn run(source: &str, linked: &[&str], args: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let binary = folder.path().join("program");
@@ -41,7 +42,8 @@ fn run(source: &str, linked: &[&str], args: &[&str]) -> String {
 const BOTH: [&str; 3] = ["-lrdmacm", "-libverbs", "-lpthread"];
 const FINE: &str = "all as it should be\n";
 
-/// The test does not check the rate, because the machine may be busy: `make churn` does.
+/// Two processes connect and disconnect thousands of times and leave nothing behind. The test does
+/// not check the rate, because the machine may be busy: `make churn` does.
 #[test]
 fn connections_of_two_processes_come_and_go_and_leave_nothing_behind() {
     let said = run("churn.c", &BOTH, &["rounds", "3000"]);

@@ -1,4 +1,4 @@
-//! Tests of rdma_cm as C sees it: programs of ours that use and misuse it.
+//! Tests of rdma_cm as C sees it: programs of ours use and misuse it.
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses what it needs of it")]
@@ -10,12 +10,12 @@ use std::process::Command;
 
 use support::{libraries, output};
 
-/// The output of a program of this directory on our libraries.
+/// The output of a C program of the directory tests/cm on our libraries.
 fn run(source: &str) -> String {
     logged(source, "")
 }
 
-/// The output of a program of this directory, with a value of SPRAT_LOG.
+/// The output of a C program of the directory tests/cm on our libraries, with a value of SPRAT_LOG.
 fn logged(source: &str, log: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let binary = folder.path().join("program");
@@ -29,15 +29,15 @@ fn logged(source: &str, log: &str) -> String {
     output(Command::new(&binary).env("LD_LIBRARY_PATH", libraries()).env("SPRAT_LOG", log))
 }
 
-/// The program prints a line for each failed check.
+/// Misuse of rdma_cm has the errno of rdma-core. The C programs print a line for each failed check.
 #[test]
 fn misuse_has_the_errno_of_rdma_core() {
     assert_eq!(run("misuse.c"), "all as it should be\n");
     assert_eq!(run("endpoints.c"), "all as it should be\n");
 }
 
-/// The program prints a line for each failed check, and the log shows the outcome of each
-/// connection.
+/// Peers may send nonsense and vanish. The C program prints a line for each failed check, and the
+/// log shows the outcome of each connection.
 #[test]
 fn peers_may_talk_nonsense_and_vanish() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -57,7 +57,8 @@ fn peers_may_talk_nonsense_and_vanish() {
     assert!(!log.contains("debug:"), "{log}");
 }
 
-/// Regions are left out, since there may be a million: the engine's own tests cover them.
+/// The device creates as many objects as its limits state, and no more. Regions are left out, since
+/// there may be a million: the engine's own tests cover them.
 #[test]
 fn there_is_as_much_as_the_device_says_and_no_more() {
     assert_eq!(run("limits.c"), "all as it should be\n");

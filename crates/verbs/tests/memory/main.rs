@@ -1,5 +1,5 @@
-//! Misuse of registered memory. Each test runs a part of `memory.c` or `windows.c`,
-//! which print whatever fails.
+//! Tests of misused registered memory. Each runs a part of the C program `memory.c` or `windows.c`,
+//! which prints its failures.
 
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "of what test programs share only the libraries are used")]
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use support::{libraries, output};
 
-/// The directory of the programs, which are built once.
+/// The directory of the built C programs `memory` and `windows`. The first call builds them.
 fn programs() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = BUILT.get_or_init(|| {
@@ -29,7 +29,7 @@ fn programs() -> &'static Path {
     folder.path()
 }
 
-/// Runs a part of a program.
+/// Runs a part of a C program of the directory tests/memory, which must print no failure.
 fn run(program: &str, part: &str) {
     let mut command = Command::new("timeout");
     command.arg("60").arg(programs().join(program)).arg(part).env("LD_LIBRARY_PATH", libraries());

@@ -1,6 +1,5 @@
-//! The data path as C programs use it: `path.c` and `events.c` print whatever
-//! fails, `placed.c` counts
-//! completions that arrive too early.
+//! Tests of the data path as C programs use it: `path.c` and `events.c` print their failures,
+//! `placed.c` counts completions that arrive too early.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +10,7 @@ mod support;
 
 use support::{libraries, output};
 
-/// Builds a program of this directory into `folder`, to run on our libraries.
+/// Builds a C program of the directory tests/path into `folder`, to run on our libraries.
 fn program(folder: &Path, name: &str) -> Command {
     let binary: PathBuf = folder.join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/path/{name}.c"));
@@ -23,8 +22,8 @@ fn program(folder: &Path, name: &str) -> Command {
     command
 }
 
-/// One process is both ends of its connections and uses every call that posts, polls, waits or
-/// fails.
+/// A C program uses every call that posts, polls, waits or fails, as on hardware. One process is
+/// both ends of its connections.
 #[test]
 fn c_programs_post_poll_wait_and_fail_as_on_hardware() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -33,8 +32,9 @@ fn c_programs_post_poll_wait_and_fail_as_on_hardware() {
     }
 }
 
-/// A program that reads no asynchronous events used to have no line in its log about the end of its
-/// connection. Both ends are in one process here, so there is one line for each.
+/// An error that ends a connection is logged by both ends. A program that reads no asynchronous
+/// events used to have no line in its log about the end. Both ends are in one process here, so
+/// there is one line for each.
 #[test]
 fn an_error_that_ends_a_connection_is_logged_by_both_ends() {
     let folder = tempfile::tempdir().expect("a folder can be made");

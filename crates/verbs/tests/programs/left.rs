@@ -1,13 +1,13 @@
-//! Valgrind's report of the descriptors that a program leaves open.
+//! Checks valgrind's report of the descriptors that a program leaves open.
 //!
 //! Each paragraph names the functions that opened a descriptor. Descriptors that the libraries open
 //! once for a process are always allowed: those of the engine and of rdma_cm's devices. A row lists
 //! what its program itself does not close.
 
-/// Functions whose descriptors stay open for the life of the process.
+/// Functions of this library whose descriptors stay open for the life of the process.
 const KEPT: [&str; 2] = ["sprat_verbs::engine::Engine::get", "sprat_verbs::cm::devices::"];
 
-/// Checks that our libraries left only expected descriptors.
+/// Checks that our libraries left open only the descriptors that a test row expects.
 ///
 /// # Errors
 /// The paragraph of another descriptor.
@@ -33,7 +33,7 @@ pub(crate) fn expected(text: &str, leaves: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Valgrind's paragraphs, without the process id before each line.
+/// The paragraphs of valgrind's output, without the process id before each line.
 fn paragraphs(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.lines().filter_map(|line| line.strip_prefix("==")) {

@@ -1,5 +1,5 @@
-//! Debian's programs on our libraries, run as an unprivileged user over loopback: a matrix of
-//! program and option.
+//! Tests that run Debian's programs on our libraries, as an unprivileged user over loopback: a
+//! matrix of program and option.
 //!
 //! `cargo test -p sprat-verbs --test programs [PART OF A NAME]` runs the rows of `table` one after
 //! the other. It prints `program option ... ok` or the failure, the matrix, and the count as every
@@ -26,7 +26,7 @@ use std::time::Instant;
 use support::Staging;
 use table::{Row, State};
 
-/// The outcome of a row.
+/// The test's verdict on a row of the matrix of programs.
 enum Verdict {
     Ok,
     Failed(String),
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
     finish(passed, failed, ignored, begin)
 }
 
-/// Turns the outcome of a row into a verdict and its word.
+/// Turns the outcome of a row of the matrix into a verdict and its word.
 fn judge(row: &Row, seen: &Result<(), String>) -> (Verdict, String) {
     match (&row.state, seen) {
         (State::Works, Ok(())) => (Verdict::Ok, "ok".to_owned()),

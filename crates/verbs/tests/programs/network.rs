@@ -1,5 +1,5 @@
-//! A network for one row: two connected interfaces in a namespace that ends with the row. Needs
-//! root.
+//! A network for one row of the matrix of programs: two connected interfaces in a namespace that
+//! ends with the row. It needs root.
 //!
 //! It has IPv4 alone. IPv6 would assign each interface an address some seconds later, and a program
 //! that starts meanwhile may see either state and use either address.
@@ -7,7 +7,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// The address of the one interface beside loopback that has one.
+/// The address of the only interface beside loopback that has one.
 const ADDRESS: &str = "10.78.0.1";
 
 /// A network namespace, which one process holds.
@@ -16,7 +16,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Creates the namespace.
+    /// Creates the network namespace of a row.
     ///
     /// # Errors
     /// The reason why it cannot be created.
@@ -43,12 +43,12 @@ impl Network {
         }
     }
 
-    /// The id of the process that holds the namespace.
+    /// The id of the process that holds the network namespace.
     pub(crate) fn process(&self) -> String {
         self.holder.id().to_string()
     }
 
-    /// The command, run in this network.
+    /// A command that runs `command` in this network namespace.
     pub(crate) fn within(&self, command: &Command) -> Command {
         let mut within = Command::new("nsenter");
         within.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg("--");

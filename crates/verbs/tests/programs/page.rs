@@ -1,4 +1,4 @@
-//! The table of rows as text: the matrix that a run prints, and the page docs/programs.md.
+//! The matrix of programs as text: the form that a run prints, and the page docs/programs.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,12 +7,14 @@ use crate::support::repository;
 use crate::table::{Row, State, UNDER, VALGRIND};
 
 const PAGE: &str = "docs/programs.md";
-/// The variable that writes the page instead of comparing it.
+/// The environment variable that makes the test write the page docs/programs.md instead of
+/// comparing it.
 pub(crate) const WRITE: &str = "SPRAT_WRITE_PROGRAMS";
-/// The end of the page's own text; the table follows.
+/// The line that ends the hand-written text of docs/programs.md; the table follows it.
 const MARK: &str = "<!-- made of crates/verbs/tests/programs/table.rs -->\n";
 
-/// The outcomes, a line for each program: each option with pass, the reason, or FAILED.
+/// The matrix of a run's outcomes, a line for each program: each option with pass, the reason, or
+/// FAILED.
 pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
     let mut text = String::from("program × option");
     let mut last = "";
@@ -32,7 +34,7 @@ pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
     text + "\n"
 }
 
-/// The table in the page's format.
+/// The table of the page docs/programs.md.
 fn table(rows: &[Row]) -> String {
     let mut text = format!(
         "\nIn commands {UNDER} stands for\n\n```text\n{VALGRIND}\n```\n\n\
@@ -56,7 +58,7 @@ fn code(command: &str) -> String {
     format!("`{}`", command.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Compares the page with the table.
+/// Compares the page docs/programs.md with the table of rows, or writes it.
 ///
 /// # Errors
 /// The page differs.

@@ -1,4 +1,4 @@
-//! One row: its processes from their start to their end.
+//! Runs one row of the matrix of programs: its processes from their start to their end.
 //!
 //! Invariant: no process outlives its row, and none waits longer than [`PATIENCE`].
 
@@ -14,15 +14,15 @@ use crate::network::Network;
 use crate::support::Staging;
 use crate::table::{self, Ends, Row, Shows, State};
 
-/// The time that a program may take. The longest (all sizes up to 8 MiB) take some seconds, and
-/// longer if two of them spin on busy cores.
+/// The longest time that a program of the matrix may take. The longest programs (all sizes up to 8
+/// MiB) take some seconds, and longer if two of them spin on busy cores.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The exit code by which valgrind reports errors.
 const FOUND: i32 = 99;
-/// The length of a failed program's output that is shown.
+/// The number of bytes of a failed program's output that the test shows.
 const SHOWN: usize = 600;
 
-/// A running program. Its output goes to a file, so a full pipe cannot block it.
+/// A running program of the matrix. Its output goes to a file, so a full pipe cannot block it.
 struct Running {
     child: Child,
     output: fs::File,
@@ -47,7 +47,7 @@ impl Running {
         Self { child, output, command: command.to_owned() }
     }
 
-    /// Waits until `done` or the program's end; returns `None` at the deadline.
+    /// Waits until `done` returns true or the program ends; returns `None` at the deadline.
     fn wait(&mut self, deadline: Instant, done: impl Fn() -> bool) -> Option<Option<ExitStatus>> {
         loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
@@ -72,7 +72,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Describes a failure, with the end of the program's output.
+    /// Describes a failure of a program, with the end of its output.
     fn wrong(&mut self, what: &str) -> String {
         let text = self.text();
         let from = text.len().saturating_sub(SHOWN);
@@ -89,14 +89,14 @@ impl Drop for Running {
     }
 }
 
-/// The user that runs the programs: the first lines that each of them prints.
+/// The user id under which the programs run, as the first lines that each of them prints.
 pub(crate) fn user(staging: &Staging) -> String {
     let mut id = Running::start(staging, "id", None);
     let _ = id.wait(Instant::now() + PATIENCE, || false);
     id.text()
 }
 
-/// True if a process in the network of `process` listens on a TCP port.
+/// True if a process in the network of `process` listens on this TCP port.
 fn listening(process: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
     ["tcp", "tcp6"].iter().any(|table| {
@@ -109,7 +109,7 @@ fn listening(process: &str, port: u16) -> bool {
     })
 }
 
-/// A free port below those that the kernel assigns.
+/// A free TCP port below those that the kernel assigns.
 fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -122,7 +122,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// Runs a row.
+/// Runs a row of the matrix of programs.
 ///
 /// # Errors
 /// A program did not end, ended otherwise, or printed something else.
@@ -162,7 +162,7 @@ pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
     }
 }
 
-/// Checks the descriptors that the program left.
+/// Checks the descriptors that a program of the row left open.
 fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
     if !row.valgrind {
         return Ok(());
@@ -171,7 +171,7 @@ fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
         .map_err(|what| format!("{}: {what}", program.command))
 }
 
-/// Runs the client to its end.
+/// Runs the client of a row to its end, and checks its exit status and output.
 fn asked(row: &Row, client: &mut Running, deadline: Instant) -> Result<(), String> {
     let Some(Some(status)) = client.wait(deadline, || false) else {
         return Err(client.wrong("does not end"));
@@ -211,7 +211,7 @@ fn ended(server: &mut Running, ends: Ends, deadline: Instant) -> Result<(), Stri
     }
 }
 
-/// Checks a program's output.
+/// Checks a program's output against the row's expectation.
 fn shown(shows: Shows, text: &str) -> Result<(), String> {
     match shows {
         Shows::Nothing => Ok(()),

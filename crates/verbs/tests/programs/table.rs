@@ -1,56 +1,58 @@
-//! The rows: programs, their options, and the expected output.
+//! The rows of the matrix of programs: their options, and the expected output.
 //!
 //! In commands, PORT stands for a free port, VALGRIND for [`VALGRIND`], and SUPPRESSIONS for
 //! valgrind.supp in this directory. The numbers of iterations are small: the rows test function,
 //! not speed.
 
-/// The expected outcome of a row.
+/// The expected outcome of a row of the matrix of programs.
 pub(crate) enum State {
-    /// Both sides end successfully and print the expected output.
+    /// Server and client end successfully and print the expected output.
     Works,
-    /// The device cannot do this, and the program must report it: by an exit code other than 0, not
-    /// by a signal or a standstill.
+    /// The device cannot do what the program requests, and the program must report it: by an exit
+    /// code other than 0, not by a signal or a standstill.
     Refused(&'static str),
 }
 
-/// The end of a server.
+/// The expected end of a row's server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// The program ends by itself with exit code 0.
+    /// The server ends by itself with exit code 0.
     Well,
-    /// The program ends by itself with any exit code: the program's own way.
+    /// The server ends by itself with any exit code, since that is how the program works.
     Somehow,
-    /// The program does not end, and is killed after the client.
+    /// The server does not end, and the test kills it after the client.
     Never,
 }
 
-/// The expected output of the client, or of the only program.
+/// The expected output of a row's client, or of its only program.
 #[derive(Clone, Copy)]
 pub(crate) enum Shows {
-    /// Nothing in particular.
+    /// The client may print anything.
     Nothing,
-    /// This text.
+    /// The client prints this text.
     Text(&'static str),
-    /// This number of lines with figures: a size, a count and more.
+    /// The client prints this number of lines with figures: a size, a count and more.
     Figures(usize),
 }
 
-/// A row of the matrix.
+/// A row of the matrix of programs.
 pub(crate) struct Row {
-    /// The varied option, as the page shows it; empty for the plain command.
+    /// The option that the row varies, as the page docs/programs.md shows it; empty for the plain
+    /// command.
     pub(crate) option: String,
-    /// The server's command, if there is one.
+    /// The command of the row's server, if there is one.
     pub(crate) server: Option<String>,
     pub(crate) ends: Ends,
-    /// The client's command, or the only one.
+    /// The command of the row's client, or the row's only command.
     pub(crate) client: String,
     pub(crate) shows: Shows,
     pub(crate) state: State,
-    /// Both programs run under valgrind.
+    /// True if both programs of the row run under valgrind.
     pub(crate) valgrind: bool,
-    /// Under valgrind: our functions whose objects the programs themselves do not destroy.
+    /// The functions of our libraries whose objects the programs themselves do not destroy. It
+    /// applies to rows under valgrind.
     pub(crate) leaves: &'static [&'static str],
-    /// The row runs in a network namespace with an interface beside loopback.
+    /// True if the row runs in a network namespace with an interface beside loopback.
     pub(crate) network: bool,
 }
 
@@ -81,23 +83,24 @@ impl Row {
         Self { state: State::Refused(reason), ..self }
     }
 
-    /// The program that the row tests: the client's.
+    /// The program that the row tests, which is the client's.
     pub(crate) fn program(&self) -> &str {
         self.client.split(' ').next().unwrap_or_default()
     }
 
-    /// A command as the page shows it; words in capitals get their values for the run.
+    /// A command of the row as the page docs/programs.md shows it; words in capitals get their
+    /// values for the run.
     pub(crate) fn shown(&self, command: &str) -> String {
         if self.valgrind { format!("{UNDER} {command}") } else { command.to_owned() }
     }
 
-    /// The program and the option.
+    /// The name of the row: its program and its option.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.program(), self.option).trim_end().to_owned()
     }
 }
 
-/// All rows, in the page's order.
+/// All rows of the matrix of programs, in the page's order.
 pub(crate) fn rows() -> Vec<Row> {
     let mut rows = devices();
     rows.extend(rping());
@@ -141,7 +144,7 @@ fn rping() -> Vec<Row> {
     ]
 }
 
-/// The other programs of rdmacm-utils.
+/// The rows for the other programs of rdmacm-utils.
 fn others() -> Vec<Row> {
     let pair = |option: &str, server: &str, client: &str| {
         Row::new(
@@ -171,7 +174,7 @@ fn others() -> Vec<Row> {
 }
 
 /// The programs of perftest, with those of the options -a, -b, -e, -q and --use-srq that each
-/// offers.
+/// program offers.
 const PERFTEST: [(&str, &str); 8] = [
     ("ib_send_lat", "aes"),
     ("ib_write_lat", "a"),
@@ -182,7 +185,7 @@ const PERFTEST: [(&str, &str); 8] = [
     ("ib_atomic_lat", "e"),
     ("ib_atomic_bw", "beq"),
 ];
-/// The number of sizes that -a measures: each power of two from 2 to 2^23.
+/// The number of sizes that perftest's option -a measures: each power of two from 2 to 2^23.
 const SIZES: usize = 23;
 
 fn perftest() -> Vec<Row> {
@@ -210,8 +213,8 @@ fn perftest() -> Vec<Row> {
     rows
 }
 
-/// The program libfabric skips the interface `lo` and uses the address of another one of this
-/// machine.
+/// The rows for libfabric, which skips the interface `lo` and uses the address of another interface
+/// of this machine.
 fn libfabric() -> Vec<Row> {
     ["-e msg", "-e rdm"]
         .into_iter()
@@ -227,8 +230,8 @@ fn libfabric() -> Vec<Row> {
         .collect()
 }
 
-/// The RDMA engine of fio, whose files lie in the server's memory. Its Sends need more receives
-/// than it posts, which ends in an error with `rnr_retry` 0 on any hardware.
+/// The rows for the RDMA engine of fio, whose files lie in the server's memory. Its Sends need more
+/// receives than it posts, which ends in an error with `rnr_retry` 0 on any hardware.
 fn fio() -> Vec<Row> {
     ["--verb=write", "--verb=read"]
         .into_iter()
@@ -241,12 +244,12 @@ fn fio() -> Vec<Row> {
         .collect()
 }
 
-/// Any error that valgrind finds is exit code 99 on either side. `left` checks the open
-/// descriptors.
+/// The command by which a row runs under valgrind. Any error that valgrind finds is exit code 99 on
+/// either side. `left` checks the open descriptors.
 pub(crate) const VALGRIND: &str = "valgrind -q --fair-sched=yes --error-exitcode=99 \
     --suppressions=SUPPRESSIONS --num-callers=40 --track-fds=yes";
 
-/// The word in commands that stands for [`VALGRIND`].
+/// The word in a row's command that stands for [`VALGRIND`].
 pub(crate) const UNDER: &str = "VALGRIND";
 
 /// The objects that perftest does not destroy: its devices and their list, event channels,

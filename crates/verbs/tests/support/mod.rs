@@ -1,5 +1,5 @@
-//! Shared by the tests of this crate: the two libraries, and `sprat` beside them where any user may
-//! run it.
+//! Parts that the tests of this crate share: the two libraries, and `sprat` beside them where any
+//! user may run it.
 //!
 //! `scripts/verbs` builds the libraries, which are copied with `sprat` to a directory that any user
 //! may read. `scripts/tools` lists the Debian packages that the tests need.
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The names of the two libraries.
+/// The file names of the two libraries, libibverbs and librdmacm.
 pub(crate) const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// The library that `sprat exec` preloads.
+/// The file name of the library that `sprat exec` preloads.
 pub(crate) const SYSFS: &str = "libsprat-sysfs.so";
 
-/// The root of the repository.
+/// The root folder of the repository.
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -35,7 +35,7 @@ pub(crate) fn output(command: &mut Command) -> String {
     stdout.into_owned()
 }
 
-/// The directory with the libraries, built once.
+/// The directory with the two libraries. The first call builds them.
 pub(crate) fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -46,12 +46,12 @@ pub(crate) fn libraries() -> &'static Path {
 
 /// `sprat` and the libraries in a directory of their own, laid out as the build does.
 pub(crate) struct Staging {
-    /// The directory; its subdirectory `verbs` has the libraries.
+    /// The directory with `sprat`; its subdirectory `verbs` has the libraries.
     pub(crate) folder: tempfile::TempDir,
 }
 
 impl Staging {
-    /// Builds everything and copies it.
+    /// Builds `sprat` and the libraries and copies them to a new directory.
     pub(crate) fn new() -> Self {
         let cargo = ["build", "--quiet", "--profile", "test", "-p", "sprat-cli"];
         output(Command::new(env!("CARGO")).args(cargo).current_dir(repository()));
@@ -69,12 +69,13 @@ impl Staging {
         Self { folder }
     }
 
-    /// The program `sprat`.
+    /// The path of the program `sprat` in this directory.
     pub(crate) fn sprat(&self) -> PathBuf {
         self.folder.path().join("sprat")
     }
 
-    /// `sprat` as an unprivileged user, whose id it prints on the first lines of standard output.
+    /// A command that runs `sprat` as an unprivileged user, whose id it prints on the first lines
+    /// of standard output.
     pub(crate) fn nobody(&self) -> Command {
         let mut command = if own_uid() == 0 {
             let mut command = Command::new("setpriv");
@@ -101,7 +102,7 @@ impl Staging {
     }
 }
 
-/// The user that runs the tests.
+/// The id of the user that runs the tests.
 pub(crate) fn own_uid() -> u32 {
     fs::metadata("/proc/self").expect("Linux has /proc").uid()
 }
