@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::mem;
 
-/// The longest buffer that a free entry keeps.
+/// The most bytes of a buffer that a free entry keeps.
 const KEPT_MOST: usize = 4096;
 
-/// An entry and its generation.
+/// The id of an operation's entry: its index, and its generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct EntryId {
     index: u32,
@@ -25,21 +25,21 @@ impl EntryId {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// The entry of a tag.
+    /// Returns the id of the entry that a request with this tag belongs to.
     #[inline]
     pub(crate) fn of_tag(tag: u64) -> Self {
         Self { index: tag as u32, generation: (tag >> 32) as u32 }
     }
 }
 
-/// The destination of an outcome.
+/// The destination of an operation's outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivery {
     /// The outcome stays in the entry until the program asks for it.
     Held,
     /// [`Completions::next`] returns it.
     Queued,
-    /// The outcome is dropped.
+    /// The outcome of the operation is dropped.
     Discarded,
 }
 
@@ -55,11 +55,12 @@ struct Entry<R, T> {
     generation: u32,
     delivery: Delivery,
     state: State<R, T>,
-    /// The bytes of the outcome.
+    /// The bytes of the operation's outcome.
     bytes: Vec<u8>,
 }
 
-/// Operations with outcome `T`; `R` is kept with an operation in progress.
+/// The operations of a client, with their outcomes. `T` is an outcome; an `R` belongs to each
+/// operation in progress.
 #[derive(Debug)]
 pub(crate) struct Completions<R, T> {
     entries: Vec<Entry<R, T>>,
@@ -67,7 +68,8 @@ pub(crate) struct Completions<R, T> {
     /// Entries with an outcome for [`Completions::next`], the oldest first. An entry whose outcome
     /// the program took otherwise may still stand here, with an old generation.
     ended: VecDeque<EntryId>,
-    /// A free entry whose long buffer is lent. The next call that needs the entries drops it.
+    /// The free entry whose long buffer is lent to the program. The next call that needs the
+    /// entries drops the buffer.
     lent: Option<u32>,
 }
 
@@ -95,7 +97,7 @@ impl<R, T> Completions<R, T> {
         (self.entries.len() - 1) as u32
     }
 
-    /// Returns what is kept with an operation in progress.
+    /// Returns the request data of an operation in progress.
     #[inline]
     pub(crate) fn request(&mut self, id: EntryId) -> Option<&mut R> {
         match &mut self.entry(id)?.state {
@@ -104,7 +106,7 @@ impl<R, T> Completions<R, T> {
         }
     }
 
-    /// Exchanges `bytes` for the buffer of an operation in progress.
+    /// Exchanges `bytes` for the outcome buffer of an operation in progress.
     #[inline]
     pub(crate) fn swap_bytes(&mut self, id: EntryId, bytes: &mut Vec<u8>) {
         if let Some(entry) = self.entry(id) {
@@ -112,8 +114,8 @@ impl<R, T> Completions<R, T> {
         }
     }
 
-    /// Ends an operation in progress with the outcome that `outcome` makes. It puts the outcome's
-    /// bytes into the empty buffer that it gets.
+    /// Ends an operation in progress with the outcome that `outcome` makes. That function puts the
+    /// outcome's bytes into the empty buffer that it gets.
     #[inline]
     pub(crate) fn end(&mut self, id: EntryId, outcome: impl FnOnce(&mut Vec<u8>) -> T) {
         let Some(entry) = self.entry(id) else { return };
@@ -214,7 +216,7 @@ impl<R, T> Completions<R, T> {
         self.entries.get_mut(id.index as usize).filter(known)
     }
 
-    /// Drops the long buffer that was lent last.
+    /// Drops the long buffer that was lent to the program last.
     #[inline]
     fn drop_long(&mut self) {
         if let Some(index) = self.lent.take() {
@@ -240,7 +242,7 @@ impl<R, T> Completions<R, T> {
 mod tests {
     use super::*;
 
-    /// The oldest outcome that [`Completions::next`] returns, by value.
+    /// Returns the oldest outcome that [`Completions::next`] has, with a copy of its bytes.
     fn next(all: &mut Completions<u8, u8>) -> Option<(EntryId, u8, Vec<u8>)> {
         all.next().map(|(id, outcome, bytes)| (id, outcome, bytes.clone()))
     }

@@ -1,6 +1,7 @@
-//! Structures of counters that can be told by name.
+//! Structures of counters, each of which has a name and a value.
 
-/// Defines a structure whose fields are counters, and `each`, which tells them all.
+/// Defines a structure whose fields are counters. Its method `each` reports the name and the value
+/// of every counter.
 macro_rules! counters {
     ($(#[$outer:meta])+ $seen:vis struct $Name:ident { $($(#[$doc:meta])* $name:ident,)+ }) => {
         $(#[$outer])+
@@ -10,7 +11,7 @@ macro_rules! counters {
         }
 
         impl $Name {
-            /// Names and numbers.
+            /// Calls `each` with the name and the value of every counter.
             $seen fn each(&self, each: &mut dyn FnMut(&'static str, u64)) {
                 $(each(stringify!($name), self.$name);)+
             }

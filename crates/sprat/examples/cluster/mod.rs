@@ -7,7 +7,7 @@ use sprat::kv::Client;
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
-/// Ends with this value.
+/// A cluster in threads of this process. It ends when the value is dropped.
 pub(crate) struct Cluster {
     /// The coordinator's locators, for `Client::connect`.
     pub(crate) at: String,

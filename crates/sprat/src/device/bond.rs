@@ -25,24 +25,26 @@ use sprat_proto::time::MS;
 use super::{AnyNic, Nic};
 use sprat_sys::clock::Clock;
 
-/// The time between two checks of the carriers, which cost some microseconds each.
+/// The time between two checks of the devices' carriers, in nanoseconds. A check costs some
+/// microseconds for each device.
 const EVERY_NS: u64 = MS;
-/// Bytes of a frame that identify its flow: Ethernet, IPv6, ports.
+/// Number of bytes at a frame's beginning that identify its flow: Ethernet, IPv6, ports.
 const MARKS: usize = 58;
 
-/// One of the devices.
+/// One of the devices of a bond.
 struct Member {
     device: AnyNic,
     carries: bool,
     sent: u64,
 }
 
-/// Several devices used as one.
+/// Several packet devices that are used as one.
 pub struct Bond {
     members: Vec<Member>,
     info: Info,
     epoll: OwnedFd,
-    /// Whose burst is the last one, and whose turn is next.
+    /// The device that the last burst came from. The field `next` has the device whose turn is
+    /// next.
     current: usize,
     next: usize,
     clock: Clock,
@@ -51,7 +53,7 @@ pub struct Bond {
 }
 
 impl Bond {
-    /// The devices as one, which is no more than all of them are.
+    /// Makes a bond of the devices. It offers only the abilities that all of them have.
     ///
     /// # Errors
     /// There are none; they have different hardware addresses; no descriptors left.
@@ -84,7 +86,7 @@ impl Bond {
         Ok(Self { members, info, epoll, current: 0, next: 0, clock, look_at, failovers: 0 })
     }
 
-    /// Asks the devices, if it is time.
+    /// Checks the devices' carriers if [`EVERY_NS`] has passed since the last check.
     fn look(&mut self) {
         let now = self.clock.now();
         if now < self.look_at {
@@ -98,7 +100,7 @@ impl Bond {
         }
     }
 
-    /// The device of a flow. It changes only when a carrier changes.
+    /// Returns the device that sends a flow's frames. It changes only when a carrier changes.
     fn choose(&self, flow: u32) -> usize {
         let carrying = self.members.iter().filter(|m| m.carries).count();
         let (count, any) =
@@ -108,7 +110,8 @@ impl Bond {
         those.nth(nth).map_or(0, |(i, _)| i)
     }
 
-    /// Sends a frame that begins with `bytes`: to a group by all devices, else by that of its flow.
+    /// Sends a frame that begins with `bytes`: a frame to a group by all devices, any other by the
+    /// device of its flow.
     fn send_by(&mut self, bytes: &[u8], send: impl Fn(&mut AnyNic) -> Sent) -> Sent {
         self.look();
         let mac = bytes.first_chunk().map(|m| Mac(*m)).unwrap_or_default();
@@ -150,7 +153,7 @@ impl Bond {
     }
 }
 
-/// The first bytes of a frame.
+/// Returns the first bytes of a frame, which identify its flow, and their number.
 fn marks(parts: &[&[u8]]) -> ([u8; MARKS], usize) {
     let mut marks = [0; MARKS];
     let mut len = 0;
@@ -162,7 +165,7 @@ fn marks(parts: &[&[u8]]) -> ([u8; MARKS], usize) {
     (marks, len)
 }
 
-/// A number that all frames of a flow share, spread over all numbers.
+/// Returns a hash of a frame's flow: all frames of a flow have the same one.
 fn flow(frame: &[u8]) -> u32 {
     let (Some(ends), Some(kind)) = (frame.get(..12), frame.get(12..14)) else { return 0 };
     let port = |at: usize| frame.get(at..at + 4).unwrap_or_default();
@@ -294,7 +297,7 @@ mod tests {
 
     const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 
-    /// A bond of two, and the other ends of its wires.
+    /// Makes a bond of two devices. Returns it with the other ends of their wires.
     fn bond() -> (Bond, Vec<fake::Fake>) {
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..2 {

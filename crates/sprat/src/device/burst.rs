@@ -1,12 +1,12 @@
-//! The frames of one burst, copied out of memory that others write.
+//! The frames of one burst, copied out of memory that other processes write.
 
 use sprat_proto::device::BURST;
 
-/// Frames one behind the other in one buffer, which is kept from burst to burst.
+/// A buffer with the frames of a burst, one behind the other. Each burst uses the same memory.
 #[derive(Debug)]
 pub(super) struct Burst {
     bytes: Vec<u8>,
-    /// The start of each frame; the next one's start is its end.
+    /// The offset of each frame in the buffer. A frame ends where the next one begins.
     starts: [usize; BURST + 1],
     len: usize,
 }
@@ -18,32 +18,32 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// Forgets all frames.
+    /// Removes all frames from the buffer.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.len = 0;
     }
 
-    /// The number of frames.
+    /// Returns the number of frames in the burst.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// There is no room for another.
+    /// True if the burst has no room for another frame.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.len == BURST
     }
 
-    /// The buffer that the next frame's bytes are appended to.
+    /// Begins a frame, and returns the buffer to which the caller appends its bytes.
     #[inline]
     pub(super) fn begin(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// The bytes appended since [`Burst::begin`] are a frame; or are none, and go.
+    /// Ends the frame that [`Burst::begin`] began. Keeps it if it is `good`, else drops its bytes.
     ///
     /// # Panics
     /// If it is full.
@@ -57,7 +57,7 @@ impl Burst {
         }
     }
 
-    /// Frame `i`.
+    /// Returns the bytes of frame `i` of the burst.
     ///
     /// # Panics
     /// If there is none.

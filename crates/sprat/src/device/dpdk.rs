@@ -25,15 +25,15 @@ use sprat_sys::dpdk::Port;
 
 use super::{Nic, Options};
 
-/// The most time before a sleeper finds a frame.
+/// The longest time until a sleeping thread finds a frame that has arrived.
 const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
 
-/// A port of DPDK.
+/// A packet device that is a port of DPDK.
 #[derive(Debug)]
 pub struct Dpdk {
     port: Port,
     info: Info,
-    /// Wakes a sleeper.
+    /// The timer that wakes a sleeping thread.
     timer: OwnedFd,
     counted: Counted,
 }
@@ -45,7 +45,7 @@ struct Counted {
     refused: u64,
 }
 
-/// The arguments that DPDK's environment is started with.
+/// Returns the arguments that start DPDK's environment.
 fn arguments(options: &Options) -> Vec<String> {
     let mut arguments: Vec<String> =
         ["sprat", "--no-telemetry", "--no-shconf"].map(str::to_owned).to_vec();
@@ -69,7 +69,7 @@ fn arguments(options: &Options) -> Vec<String> {
 }
 
 impl Dpdk {
-    /// Opens a device.
+    /// Opens a DPDK port as a packet device.
     ///
     /// # Errors
     /// DPDK does not start (mostly: no memory, no rights), or knows no such device. DPDK writes the
@@ -83,7 +83,7 @@ impl Dpdk {
         Ok(Self { port, info, timer, counted: Counted::default() })
     }
 
-    /// Sends the frames that wait; false if the device has no room for all of them now.
+    /// Sends the frames that wait. Returns false if the device has no room for all of them now.
     fn send_collected(&mut self) -> bool {
         self.counted.sent += self.port.send() as u64;
         self.port.pending() == 0

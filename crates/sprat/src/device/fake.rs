@@ -1,5 +1,5 @@
-//! Two devices that are wired to each other in memory: for tests, and for trying out what stands
-//! above a device, without root.
+//! Two packet devices that are wired to each other in memory. Tests use them, since they need no
+//! root.
 //!
 //! Frames arrive in order, unless the wire is full: then [`Sent::Full`]. Dropping one end is its
 //! vanishing: the other one sends into nothing, as on a cable.
@@ -17,13 +17,13 @@ use sprat_proto::device::{
 
 use super::Nic;
 
-/// Frames that a wire holds in each direction.
+/// Number of frames that the wire holds in each direction.
 const WIRE: usize = 256;
 
 #[derive(Debug)]
 struct Half {
     frames: Mutex<VecDeque<Vec<u8>>>,
-    /// Counts up when the receiver sleeps and something arrives.
+    /// An eventfd that counts up when a frame arrives while the receiver sleeps.
     bell: OwnedFd,
 }
 
@@ -38,7 +38,7 @@ impl Half {
     }
 }
 
-/// One end of the wire.
+/// One end of a wire in memory, as a packet device.
 #[derive(Debug)]
 pub struct Fake {
     info: Info,
@@ -48,7 +48,7 @@ pub struct Fake {
     refused: u64,
 }
 
-/// A wire with the MTU `mtu`; its ends have the addresses `macs`.
+/// Makes a wire with the MTU `mtu`, whose ends have the addresses `macs`.
 ///
 /// # Errors
 /// No file descriptors are left.

@@ -19,16 +19,16 @@ use sprat_proto::fault::Fault;
 
 use super::Nic;
 
-/// The most frames held back; beyond it they go at once.
+/// The most frames that a faulty device holds back. If it has more, it sends the next ones at once.
 const MOST_HELD: usize = 1024;
 
-/// A device with faults on its way out.
+/// A packet device that loses, doubles, reorders and damages frames on their way out.
 #[derive(Debug)]
 pub struct Faulty<N> {
     inner: N,
     fault: Fault,
     rng: Rng,
-    /// Polls, ever.
+    /// Number of polls since the device was made.
     polls: u64,
     held: VecDeque<Held>,
     counted: Counted,
@@ -36,7 +36,7 @@ pub struct Faulty<N> {
 
 #[derive(Debug)]
 struct Held {
-    /// The poll at which it goes.
+    /// The number of the poll at which the frame is sent.
     until: u64,
     bytes: Vec<u8>,
     offload: Offload,
@@ -52,12 +52,12 @@ struct Counted {
 }
 
 impl<N: Nic> Faulty<N> {
-    /// `inner` with faults drawn from `rng`.
+    /// Wraps the device `inner`, with faults that `rng` draws by the model `fault`.
     pub fn new(inner: N, fault: Fault, rng: Rng) -> Self {
         Self { inner, fault, rng, polls: 0, held: VecDeque::new(), counted: Counted::default() }
     }
 
-    /// Sends what has been held back long enough.
+    /// Sends the frames that have been held back long enough.
     fn release(&mut self) {
         for _ in 0..self.held.len() {
             match self.held.pop_front() {
@@ -194,7 +194,8 @@ mod tests {
 
     const TENTH: u32 = 100_000;
 
-    /// Sends 1,000 numbered frames, a poll after each; what arrives, and what was counted.
+    /// Sends 1,000 numbered frames with a poll after each. Returns the frames that arrive, and the
+    /// device's counters.
     fn thousand(fault: Fault, seed: u64) -> (Vec<Vec<u8>>, Counted) {
         let [a, mut b] = fake::pair([Mac([2; 6]), Mac([4; 6])], 1500).unwrap();
         let mut a: Faulty<Fake> = Faulty::new(a, fault, Rng::seeded(seed));

@@ -27,7 +27,8 @@ const IPV4: u32 = 0x0800;
 const TCP: u32 = 6;
 const UDP: u32 = 17;
 
-/// The program for frames to `mac`.
+/// Returns the filter program that accepts frames to the address `mac`, as far as `steer` wants
+/// them.
 pub(super) fn program(mac: Mac, steer: Steer) -> Vec<Op> {
     let [a, b, c, d, e, f] = mac.0;
     let low = u32::from_be_bytes([c, d, e, f]);
@@ -92,8 +93,8 @@ mod tests {
 
     const MAC: Mac = Mac([2, 0, 0xde, 0xad, 0xbe, 0xef]);
 
-    /// The filter machine, as far as the programs use it; beyond a frame's end everything is
-    /// refused.
+    /// Runs a filter program on a frame, with the instructions that our programs use. It refuses
+    /// any frame that a load goes beyond.
     fn run(program: &[Op], frame: &[u8]) -> Option<u32> {
         let (mut a, mut x, mut at) = (0_u32, 0_u32, 0);
         let load = |from: usize, n: usize| {

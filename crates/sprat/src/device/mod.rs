@@ -40,31 +40,35 @@ pub mod tap;
 mod vnet;
 pub mod xdp;
 
-/// A [`Device`] of the real world. Never blocks; belongs to one thread. No method has a default,
-/// which a wrapper could forget.
+/// A packet device of this machine. It never blocks, and belongs to one thread. No method has a
+/// default, which a wrapper could forget.
 pub trait Nic: Device + Send {
-    /// Readable when `recv_burst` has something after [`Nic::arm`] returned true.
+    /// Returns the descriptor that is readable when `recv_burst` has frames, after [`Nic::arm`]
+    /// returned true.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The owner wants to sleep on [`Nic::fd`]: arrange to be woken. False if something has arrived
-    /// meanwhile, so that it must not sleep; it then goes on as after [`Nic::disarm`].
+    /// Prepares for a sleep on [`Nic::fd`]: an arriving frame makes it readable. Returns false if a
+    /// frame has arrived meanwhile, so that the caller must not sleep; the device is then as after
+    /// [`Nic::disarm`].
     fn arm(&mut self) -> bool;
 
-    /// The owner is awake and polls. Harmless without a `arm` before it.
+    /// Ends the preparation for a sleep: the caller polls again. It does no harm without
+    /// [`Nic::arm`] before it.
     fn disarm(&mut self);
 
     /// True if each frame carries its time of arrival ([`Device::rx_timestamp_ns`]), by the
     /// kernel's time of day.
     fn stamps(&self) -> bool;
 
-    /// True if it has a carrier: frames may reach the other end. Costs a system call or two.
+    /// True if the device has a carrier, so that frames may reach the other end. The call costs a
+    /// system call or two.
     fn carries(&mut self) -> bool;
 
-    /// The queues of its interface or link that it takes frames from.
+    /// Returns the number of queues of its interface or link that the device takes frames from.
     fn queues(&self) -> usize;
 }
 
-/// A device of whatever kind, as [`open`] gives it.
+/// A packet device of any kind, as [`open`] returns it.
 pub type AnyNic = Box<dyn Nic>;
 
 impl Device for AnyNic {
@@ -126,51 +130,51 @@ impl Nic for AnyNic {
     }
 }
 
-/// Which frames are wanted. A device delivers these and may deliver others; one that shares its
+/// The frames that a device has to deliver. It may deliver others; a device that shares its
 /// interface with the kernel leaves the others to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Steer {
-    /// Frames to this IP address, and what finds it (ARP, neighbour discovery).
+    /// Deliver frames to this IP address, and the frames that find it (ARP, neighbour discovery).
+    /// `None`: all frames to the hardware address.
     pub addr: Option<IpAddr>,
-    /// Of UDP datagrams and TCP segments to the address only those to this port. 0: all.
+    /// Of UDP datagrams and TCP segments to the address, deliver only those to this port. 0: those
+    /// to all ports.
     pub port: u16,
 }
 
-/// Options of a device.
+/// Options of a packet device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// The interface's name.
+    /// The name of the device's interface.
     pub dev: String,
-    /// The address that we take; the interface's own if none is given. With an address of our own
-    /// the kernel's stack does not touch frames to us; where a switch or a cloud lets only the
-    /// known address pass, ours has to be the interface's.
+    /// The hardware address of the device; `None` takes the interface's. With an address of our own
+    /// the kernel's stack ignores frames to us. Where a switch or a cloud passes only frames of the
+    /// known address, ours has to be the interface's.
     pub mac: Option<Mac>,
-    /// Which frames are wanted: all to the hardware address, and those to groups, if it says
-    /// nothing.
+    /// The frames that the device has to deliver. The default is all frames to the hardware address
+    /// and to groups.
     pub steer: Steer,
-    /// Leave checksums, and cutting and joining of segments, to this side: for measurements, and
-    /// for kernels that have them wrong.
+    /// Compute checksums, and cut and join segments, in this process instead of the device: for
+    /// measurements, and for kernels whose offloads are wrong.
     pub no_offload: bool,
-    /// Only this one of the interface's queues, counted from 0; all of them, if none is named
-    /// (`xdp`).
+    /// The interface's queue that the device uses, counted from 0; `None` uses all (`xdp`).
     pub queue: Option<u32>,
-    /// The mode in which frames pass the kernel (`xdp`); the fastest mode that works, if none is
-    /// named.
+    /// The mode in which frames pass the kernel (`xdp`); `None` takes the fastest mode that works.
     pub xdp_mode: Option<XdpMode>,
-    /// The longest payload of a frame, 1500 if it is 0 (`dpdk` and a new `tap`; elsewhere the
-    /// interface has one).
+    /// The longest payload of a frame in bytes; 0 stands for 1500. Only `dpdk` and a new `tap` use
+    /// it; elsewhere the interface has an MTU.
     pub mtu: u16,
-    /// Arguments for DPDK's environment, besides those that the driver gives it (`dpdk`, the first
-    /// device of a process). There `dev` is a PCI address (`0000:03:00.0`), or a virtual device's
-    /// name and arguments (`net_af_packet0,iface=eth0`).
+    /// Further arguments for DPDK's environment, besides those of the driver (`dpdk`, the first
+    /// device of a process). With `dpdk`, `dev` is a PCI address (`0000:03:00.0`), or a virtual
+    /// device's name and arguments (`net_af_packet0,iface=eth0`).
     pub eal: Vec<String>,
-    /// The options of a `memif`, which ignores all others here.
+    /// The options of a `memif` device, which ignores all other options here.
     pub memif: Option<memif::Options>,
-    /// The options of a `shm` device, which ignores all others here.
+    /// The options of a `shm` device, which ignores all other options here.
     pub shm: Option<shm::Options>,
     /// The kernel's bridge that the interface is attached to (`tap`).
     pub bridge: Option<String>,
-    /// Write every frame to this file ([`pcap`]).
+    /// Write every frame that the device sends or receives to this file ([`pcap`]).
     pub pcap: Option<PathBuf>,
     /// Several devices with this number on one interface share what arrives there, flow by flow
     /// (`packet`).
@@ -180,11 +184,11 @@ pub struct Options {
 /// The mode in which frames pass the kernel to an AF_XDP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpMode {
-    /// The card writes them to our memory.
+    /// Zero-copy: the card writes frames to our memory.
     ZeroCopy,
-    /// The card's driver copies them.
+    /// Native: the card's driver copies frames to our memory.
     Native,
-    /// The kernel copies them, behind any driver.
+    /// Generic: the kernel copies frames to our memory, behind any driver.
     Generic,
 }
 
@@ -198,73 +202,73 @@ impl std::fmt::Display for XdpMode {
     }
 }
 
-/// The cause why a device cannot be opened, and the remedy.
+/// The reason why a packet device cannot be opened, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A capability is missing.
+    /// The process lacks a capability.
     #[error(
         "{driver} on {dev:?} needs {capability}: run as root, or allow it: setcap {}+ep PROGRAM",
         .capability.to_lowercase()
     )]
     NotPermitted {
-        /// The driver.
+        /// The name of the packet device's driver.
         driver: &'static str,
-        /// The interface.
+        /// The name of the device's interface.
         dev: String,
-        /// As capabilities(7) calls it.
+        /// The name of the missing capability, as in capabilities(7).
         capability: &'static str,
     },
-    /// The mode of a device node keeps this user out.
+    /// The user may not open the device node.
     #[error(
         "{driver} on {dev:?} needs {path}, which this user may not open: chmod a+rw {path}, as root"
     )]
     Closed {
-        /// The driver.
+        /// The name of the packet device's driver.
         driver: &'static str,
-        /// The interface.
+        /// The name of the device's interface.
         dev: String,
-        /// The device node.
+        /// The path of the device node.
         path: &'static str,
     },
-    /// There is no such interface.
+    /// No interface has this name.
     #[error("there is no interface {dev:?} here; `ip link` shows those that there are")]
     NoDevice {
-        /// The device's name.
+        /// The name of the missing interface.
         dev: String,
     },
-    /// The interface is switched off.
+    /// The device's interface is switched off.
     #[error("the interface {dev:?} is down: ip link set {dev} up")]
     Down {
-        /// The device's name.
+        /// The name of the interface.
         dev: String,
     },
-    /// This kernel, or this interface, cannot.
+    /// This kernel or this interface lacks an ability that the driver needs.
     #[error("{driver} on {dev:?} is not to be had here: {what}")]
     Unsupported {
-        /// The driver.
+        /// The name of the packet device's driver.
         driver: &'static str,
-        /// The interface.
+        /// The name of the device's interface.
         dev: String,
         /// The missing ability.
         what: String,
     },
-    /// There is no driver of that name.
+    /// No driver of packet devices has this name.
     #[error("there is no packet device {driver:?}; there are {all}", all = DeviceFacts::drivers())]
     UnknownDriver {
-        /// The name that was given.
+        /// The driver's name that the caller gave.
         driver: String,
     },
-    /// The machine failed.
+    /// A step of opening the device failed with an error of the kernel.
     #[error("{driver} on {dev:?}: {what}: {source}")]
     Failed {
-        /// The driver.
+        /// The name of the packet device's driver.
         driver: &'static str,
-        /// The interface.
+        /// The name of the device's interface.
         dev: String,
-        /// The step that failed.
+        /// The step of opening the device that failed.
         what: &'static str,
-        /// The kernel's error.
+        /// The kernel's error for the failed step.
         source: io::Error,
     },
 }
@@ -285,7 +289,7 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// Opens a device of the kind `driver`, the part of a locator behind the `+`.
+/// Opens a packet device of the kind `driver`, the part of a locator behind the `+`.
 ///
 /// # Errors
 /// [`OpenError`] says what is missing and what mends it.
@@ -302,7 +306,7 @@ pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
     Ok(Box::new(capture))
 }
 
-/// The device without anything around it.
+/// Opens a packet device, without the capture that the options may ask for.
 fn plain(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
     match driver {
         "packet" => Ok(Box::new(packet::Packet::open(options)?)),
@@ -357,7 +361,7 @@ fn dpdk(options: &Options) -> Result<AnyNic, OpenError> {
     Err(OpenError::Unsupported { driver: "dpdk", dev: options.dev.clone(), what })
 }
 
-/// The interface that `driver` is to be opened on, found and switched on.
+/// Finds the interface that the options name, and checks that it is switched on.
 fn interface(options: &Options) -> Result<sprat_sys::netns::link::Link, OpenError> {
     let dev = options.dev.clone();
     match sprat_sys::netns::link::find(&dev) {
@@ -367,7 +371,8 @@ fn interface(options: &Options) -> Result<sprat_sys::netns::link::Link, OpenErro
     }
 }
 
-/// An address for a device that has none of its own: one station, locally administered.
+/// Makes a random hardware address for a device that has none of its own: one station, locally
+/// administered.
 ///
 /// # Errors
 /// No random numbers.

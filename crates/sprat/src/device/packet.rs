@@ -31,18 +31,19 @@ use sprat_sys::socket;
 
 const DRIVER: &str = "packet";
 
-/// Blocks where a slot has room for joined segments, and where it has room for one frame.
+/// Number of the ring's blocks if a slot has room for joined segments. `BLOCKS_PLAIN` is the number
+/// if it has room for one frame.
 const BLOCKS_JOINED: usize = 16;
 const BLOCKS_PLAIN: usize = 4;
 /// The most bytes of a slot before a frame: the ring's header, an address, alignment, and the
 /// `virtio_net_hdr`.
 const BEFORE: usize = 128;
-/// Frames up to this length are collected and sent together.
+/// The greatest length in bytes of a frame that is collected and sent together with others.
 const COLLECTED: usize = 4096;
-/// Bytes that the kernel may hold of what we send.
+/// Bytes of our frames that the kernel may hold until they are sent.
 const SEND_BUFFER: libc::c_int = 8 << 20;
 
-/// An AF_PACKET socket with its ring.
+/// A packet device that is an AF_PACKET socket with a receive ring.
 #[derive(Debug)]
 pub struct Packet {
     socket: OwnedFd,
@@ -51,19 +52,19 @@ pub struct Packet {
     vnet: bool,
     ring: Ring,
     burst: [Lent; BURST],
-    /// Frames of the last burst.
+    /// Number of frames of the last burst.
     count: usize,
     out: Outbox,
     gone: bool,
     counted: Counted,
 }
 
-/// A frame of the last burst.
+/// The place and the properties of a frame of the last burst.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
-    /// The number of its slot among those that the ring holds.
+    /// The number of the frame's slot among those that the ring holds.
     slot: usize,
-    /// The place in the slot where the frame begins.
+    /// The offset in the slot at which the frame begins.
     at: usize,
     len: usize,
     arrival: RxOffload,
@@ -75,7 +76,7 @@ struct Lent {
 #[derive(Debug, Default)]
 struct Outbox {
     bytes: Vec<u8>,
-    /// The end of each frame.
+    /// The offset at which each frame ends.
     ends: Vec<usize>,
 }
 
@@ -83,14 +84,17 @@ struct Outbox {
 struct Counted {
     received: u64,
     sent: u64,
-    /// Longer than a slot: cut by the kernel.
+    /// Number of received frames that were dropped because the kernel cut them to the length of a
+    /// slot.
     cut: u64,
     vlan: u64,
-    /// Asked to be sent though too long, too short, or with an offload that is not there.
+    /// Number of frames that the device refused to send: too long, too short, or with an offload
+    /// that it lacks.
     refused: u64,
-    /// Not taken by the interface.
+    /// Number of frames that the interface did not take.
     unsent: u64,
-    /// The ring had no room, as the kernel counted: it forgets the number when it is read.
+    /// Number of frames for which the ring had no room, as the kernel counted them. The kernel
+    /// forgets its number when it is read.
     ring_full: Cell<u64>,
 }
 
@@ -134,7 +138,7 @@ impl Packet {
         })
     }
 
-    /// The frame in held slot `slot`; `None` if it cannot be used.
+    /// Returns the frame in held slot `slot`. `None` if the device cannot use it.
     fn check(&mut self, slot: usize, header: &Header) -> Option<Lent> {
         let Header { status, len, kept, mac, ns } = *header;
         if status & libc::TP_STATUS_VLAN_VALID != 0 {
@@ -162,7 +166,7 @@ impl Packet {
         Some(Lent { slot, at: mac, len: kept, arrival, ns })
     }
 
-    /// Handles the error of a send.
+    /// Handles an error that the kernel returned when it was to send.
     fn failed(&mut self, error: Errno) -> Sent {
         match error {
             Errno::AGAIN => return Sent::Full,
@@ -192,7 +196,7 @@ impl Packet {
         }
     }
 
-    /// Sends what is collected; false if there is no room for all of it now.
+    /// Sends the collected frames. Returns false if there is no room for all of them now.
     fn send_collected(&mut self) -> bool {
         let mut from = 0;
         while from < self.out.ends.len() && !self.gone {
@@ -225,7 +229,8 @@ impl Packet {
 }
 
 impl Outbox {
-    /// Sends frames from number `first` on; how many were taken.
+    /// Sends the collected frames from number `first` on. Returns the number of frames that the
+    /// kernel took.
     fn send(&self, socket: &OwnedFd, first: usize) -> rustix::io::Result<usize> {
         let start = |i: usize| if i == 0 { 0 } else { self.ends[i - 1] };
         if self.ends.len() - first == 1 {
@@ -246,7 +251,7 @@ impl Outbox {
         sendmmsg(socket, &mut messages[..n], SendFlags::DONTWAIT)
     }
 
-    /// Forgets the first `n` frames.
+    /// Removes the first `n` frames from the outbox.
     fn forget(&mut self, n: usize) {
         if n == self.ends.len() {
             self.ends.clear();
@@ -260,8 +265,8 @@ impl Outbox {
     }
 }
 
-/// Sends again what failed because the interface was down: the socket keeps that error until
-/// something is sent, though the interface may be up again for long.
+/// Calls `send`, and once more if it fails because the interface was down. The socket keeps that
+/// error until the next send, though the interface may be up again.
 fn twice<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     match send() {
         Err(Errno::NETDOWN) => send(),
@@ -269,7 +274,8 @@ fn twice<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// The ring of the socket, with slots for joined segments if it has a `virtio_net_hdr`.
+/// Makes the receive ring of the socket, with slots for joined segments if frames have a
+/// `virtio_net_hdr`.
 fn ring(socket: &OwnedFd, vnet: bool, mtu: usize) -> io::Result<Ring> {
     let frame = if vnet { MAX_FRAME } else { HEADER + mtu };
     let slot = (BEFORE + frame).next_multiple_of(libc::TPACKET_ALIGNMENT);
@@ -293,10 +299,10 @@ fn prepare(socket: &OwnedFd, vnet: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// `tpacket_versions` in linux/if_packet.h.
+/// The version of the ring's format: a value of `tpacket_versions` in linux/if_packet.h.
 const TPACKET_V2: libc::c_int = 1;
 
-/// Binds the socket to the interface: from here on frames arrive.
+/// Binds the socket to the interface. From then on frames arrive.
 fn join(socket: &OwnedFd, link: &link::Link, options: &Options, mac: Mac) -> io::Result<()> {
     let mut address = [0; 8];
     address[..6].copy_from_slice(&mac.0);

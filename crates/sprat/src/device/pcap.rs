@@ -35,18 +35,20 @@ use sprat_sys::clock;
 /// The magic number of linux/pcap for nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
-/// The protocol's number in an IP header.
+/// TCP's protocol number in an IP header.
 const TCP: u8 = 6;
-/// Bytes gathered before they are written.
+/// Bytes of frames that are gathered before they are written to the file.
 const BUFFER: usize = 256 << 10;
-/// The limit of a file unless another is given.
+/// The size in bytes up to which a capture file grows unless the caller gives another.
 pub const LIMIT: u64 = 1 << 30;
 
-/// Names a file: each device that a process opens is captured in one beside it, whose name has the
-/// process's id and the device's number before its ending (`a.pcap` becomes `a.1234-1.pcap`).
+/// The environment variable that names a capture file. Each device that a process opens is captured
+/// in a file beside it: the process's id and the device's number stand before the ending (`a.pcap`
+/// becomes `a.1234-1.pcap`).
 pub const VARIABLE: &str = "SPRAT_PCAP";
 
-/// The file for the next device of this process, if all are captured.
+/// Returns the capture file for the next device of this process. `None` if the environment has no
+/// [`VARIABLE`].
 pub(super) fn next() -> Option<PathBuf> {
     static DEVICES: AtomicU32 = AtomicU32::new(0);
     let named = env::var_os(VARIABLE).filter(|named| !named.is_empty())?;
@@ -54,7 +56,7 @@ pub(super) fn next() -> Option<PathBuf> {
     Some(beside(Path::new(&named), std::process::id(), number))
 }
 
-/// `path` with a process's id and a number before its ending.
+/// Returns `path` with a process's id and a number before its ending.
 #[must_use]
 pub fn beside(path: &Path, process: u32, number: u32) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
@@ -66,7 +68,7 @@ pub fn beside(path: &Path, process: u32, number: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A device and the file that its frames go to.
+/// A packet device, and the file that its frames are written to.
 #[derive(Debug)]
 pub struct Capture<N> {
     inner: N,
@@ -78,7 +80,8 @@ pub struct Capture<N> {
 }
 
 impl<N: Nic> Capture<N> {
-    /// `inner`, whose frames go to a new file at `path` until that has `limit` bytes.
+    /// Wraps the device `inner`, whose frames are written to a new file at `path` until that has
+    /// `limit` bytes.
     ///
     /// # Errors
     /// The file cannot be made or written; the error names it.
@@ -95,7 +98,7 @@ impl<N: Nic> Capture<N> {
         Ok(Self { inner, file: Some(file), frame: Vec::new(), left, written: 0, unwritten: 0 })
     }
 
-    /// Writes down what is gathered.
+    /// Writes the gathered frames to the file.
     ///
     /// # Errors
     /// The disk is full, say. Nothing is written any more then.
@@ -112,7 +115,7 @@ impl<N: Nic> Capture<N> {
         drop(self.file.take().map(BufWriter::into_parts));
     }
 
-    /// Writes a frame that the device was given, if it took it.
+    /// Records a frame that the device was to send, if the device took it.
     fn sent(&mut self, sent: Sent, parts: &[&[u8]], offload: Offload) -> Sent {
         if sent == Sent::Yes && parts.iter().map(|p| p.len()).sum::<usize>() <= MAX_FRAME {
             self.frame.clear();
@@ -123,7 +126,7 @@ impl<N: Nic> Capture<N> {
         sent
     }
 
-    /// Writes the frame in `self.frame`.
+    /// Adds the frame in `self.frame` to the file, with the time `ns`.
     fn record(&mut self, ns: u64) {
         let room = 16 + self.frame.len() as u64;
         let Some(file) = self.file.as_mut().filter(|_| room <= self.left) else {
@@ -147,7 +150,7 @@ fn native(word: u32) -> [u8; 4] {
     word.to_le().to_le_bytes()
 }
 
-/// Fills in the checksum that `offload` asks for, if the frame has the place.
+/// Fills in the checksum that `offload` asks for, if the frame is long enough to have it.
 fn finish(frame: &mut [u8], offload: Offload) {
     let (start, offset) = match offload {
         Offload::None => return,

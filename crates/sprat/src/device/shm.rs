@@ -31,21 +31,21 @@ use crate::locator::Locator;
 use sprat_sys::clock::Clock;
 use sprat_sys::ring::MAX_PAYLOAD;
 
-/// Most addresses that are remembered.
+/// The most hardware addresses of peers that a `shm` device remembers.
 const MOST_ADDRESSES: usize = 4096;
-/// The time after which a client tries to connect again.
+/// The time after which a client tries to connect again, in nanoseconds.
 const AGAIN_NS: u64 = 100 * MS;
 
-/// Options of a `shm` device.
+/// Options of a packet device in shared memory (`shm`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The name, of letters, digits, `.`, `_` and `-`.
+    /// The name of the network that the device joins: letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// Listens at the name; otherwise connects to it.
+    /// True if the device listens at the name; otherwise it connects to it.
     pub listens: bool,
-    /// The hardware address; random unless given.
+    /// The hardware address of the device; random if `None`.
     pub mac: Option<Mac>,
-    /// The longest payload of a frame, up to 65,522.
+    /// The longest payload of a frame in bytes, up to 65,522.
     pub mtu: usize,
 }
 
@@ -59,20 +59,21 @@ struct Counted {
     nobody: u64,
 }
 
-/// A `shm` device.
+/// A packet device in shared memory (`shm`).
 #[derive(Debug)]
 pub struct Frames {
     shm: Shm,
-    /// The locator of that name, for the driver of the rings.
+    /// The locator of the device's name, for the datagram driver that has the rings.
     locator: Locator,
     info: Info,
-    /// The connection to the server, of a client that has one.
+    /// The number of a client's connection to the server; `None` if it has none.
     server: Option<u64>,
     listens: bool,
-    /// At which connection an address was seen, and the last one of them that was.
+    /// The number of the connection of each hardware address. The field `last` has the address that
+    /// was seen last.
     addresses: BTreeMap<Mac, u64>,
     last: Option<(Mac, u64)>,
-    /// Which records of the burst are frames.
+    /// The indices of the burst's records that are frames.
     burst: ArrayVec<u8, BURST>,
     clock: Clock,
     again: Instant,
@@ -80,7 +81,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Opens a device. A client may be opened before the server listens.
+    /// Opens a packet device in shared memory. A client may be opened before the server listens.
     ///
     /// # Errors
     /// A name or an MTU that cannot be; a server of that name lives; a system call failed.
@@ -115,7 +116,7 @@ impl Frames {
         Ok(this)
     }
 
-    /// Connects, if that is to be done and it is time.
+    /// Connects to the server if this is a client without a connection and [`AGAIN_NS`] has passed.
     fn connect(&mut self) {
         if self.listens || self.server.is_some() {
             return;
@@ -131,7 +132,7 @@ impl Frames {
         }
     }
 
-    /// Forgets connections that have ended.
+    /// Removes connections that have ended, with their addresses.
     fn forget(&mut self) {
         while let Some(Addr::Local(gone)) = self.shm.gone() {
             self.addresses.retain(|_, at| *at != gone);
@@ -142,7 +143,8 @@ impl Frames {
         }
     }
 
-    /// Learns where the sender of record `i` is.
+    /// Records that the source address of record `i` is at the connection that the record came
+    /// from.
     #[inline]
     fn learn(&mut self, i: usize) {
         let (from, bytes) = self.shm.record(i);
@@ -160,7 +162,7 @@ impl Frames {
         }
     }
 
-    /// The connection for a frame to `mac`; `None` means all.
+    /// Returns the number of the connection that a frame to `mac` goes to. `None` means all.
     #[inline]
     fn towards(&self, mac: Mac) -> Option<u64> {
         match self.last {
@@ -186,7 +188,8 @@ impl Frames {
         self.sent(sent)
     }
 
-    /// To all, as a hub does; where there is no room it is lost.
+    /// Puts a frame into the rings of all connections, as a hub does. A connection without room
+    /// loses it.
     fn put_all(&mut self, parts: &[&[u8]]) -> Sent {
         let peers: Vec<u64> = self.shm.peers().collect();
         self.counted.nobody += u64::from(peers.is_empty());

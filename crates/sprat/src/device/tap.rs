@@ -26,17 +26,17 @@ use sprat_sys::socket;
 
 const DRIVER: &str = "tap";
 const NODE: &str = "/dev/net/tun";
-/// Bytes that one frame may take with what is before it.
+/// The most bytes of one frame with the `virtio_net_hdr` before it.
 const ROOM: usize = vnet::LEN + MAX_FRAME;
 
-/// A tap interface, seen from its outside.
+/// A packet device that is the outer end of a tap interface.
 #[derive(Debug)]
 pub struct Tap {
     file: OwnedFd,
     info: Info,
     offload: bool,
     bytes: Box<[u8]>,
-    /// The place of each frame of the last burst in `bytes`, and its offloads.
+    /// The offset and length in `bytes` of each frame of the last burst, and its offloads.
     burst: Vec<(usize, usize, RxOffload)>,
     gone: bool,
     counted: Counted,
@@ -52,8 +52,8 @@ struct Counted {
 }
 
 impl Tap {
-    /// Opens the tap interface `options.dev`, making it and switching it on if it does not exist,
-    /// and attaches it to `options.bridge`, if there is one. Its end of the wire has the address
+    /// Opens the tap interface `options.dev`. Makes it and switches it on if it does not exist, and
+    /// attaches it to `options.bridge`, if there is one. The device has the hardware address
     /// `options.mac`, or one made of the interface's.
     ///
     /// # Errors
@@ -121,8 +121,8 @@ impl Tap {
         })
     }
 
-    /// The interface is gone. A dead tap fd polls readable forever; replace it with an eventfd that
-    /// never fires.
+    /// Handles the loss of the interface. A dead tap fd polls readable forever; an eventfd that
+    /// never fires replaces it.
     #[cold]
     fn lose(&mut self) {
         self.gone = true;
@@ -192,7 +192,7 @@ impl Device for Tap {
         if self.gone { Sent::Gone } else { Sent::Yes }
     }
 
-    /// Frames go at once: there is no call that takes several.
+    /// Sends a frame of headers and parts at once: no system call takes several.
     fn send_with_headers(
         &mut self,
         headers: &Headers,

@@ -9,7 +9,7 @@
 
 use sprat_proto::device::{Offload, RxOffload, Segmentation};
 
-/// Bytes of the header.
+/// Bytes of a `virtio_net_hdr`.
 pub(super) const LEN: usize = 10;
 
 // linux/virtio_net.h
@@ -19,7 +19,7 @@ const TCPV4: u8 = 1;
 const TCPV6: u8 = 4;
 const UDP: u8 = 5;
 
-/// The header that asks for `offload`.
+/// Returns the `virtio_net_hdr` that asks for `offload`.
 pub(super) fn emit(offload: Offload) -> [u8; LEN] {
     let half = |value: u16| value.to_le().to_le_bytes();
     let (kind, header, size, start, offset) = match offload {
@@ -38,7 +38,7 @@ pub(super) fn emit(offload: Offload) -> [u8; LEN] {
     [NEEDS_CSUM, kind, a, b, c, d, e, f, g, h]
 }
 
-/// The offloads that the header of a received frame names.
+/// Returns the offloads that the `virtio_net_hdr` of a received frame names.
 pub(super) fn arrival(header: [u8; LEN]) -> RxOffload {
     let segment = u16::from_le(u16::from_le_bytes([header[4], header[5]]));
     RxOffload {

@@ -43,45 +43,46 @@ mod hold;
 mod program;
 
 const DRIVER: &str = "xdp";
-/// The capabilities that it needs, all at once, so that the user need not learn of them one by one.
+/// The capabilities that the driver `xdp` needs. The error names all of them at once.
 const CAPABILITIES: &str = "CAP_NET_RAW,CAP_NET_ADMIN,CAP_BPF,CAP_IPC_LOCK";
-/// The capabilities that several devices on one interface need.
+/// The capabilities that several `xdp` devices on one interface need.
 const SHARING: &str = "CAP_SYS_ADMIN,CAP_NET_RAW,CAP_NET_ADMIN,CAP_BPF,CAP_IPC_LOCK";
 
-/// The program's name in the kernel.
+/// The name of the XDP program in the kernel.
 const NAME: [u8; 16] = *b"sprat\0\0\0\0\0\0\0\0\0\0\0";
-/// Between one try to get a queue and the next.
+/// The pause between two attempts to get a queue of the interface.
 const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-/// Most queues of an interface.
+/// The most receive queues of an interface that the driver `xdp` takes.
 const MAX_QUEUES: u32 = 256;
 
-/// Chunks for each direction of one of `queues` queues, and entries of each ring. The kernel pins
-/// the memory.
+/// Returns the number of chunks for each direction of one of `queues` queues, which is also the
+/// number of entries of each ring. The kernel pins the memory.
 fn chunks(queues: usize) -> u32 {
     (8192 / queues.next_power_of_two() as u32).clamp(256, 2048)
 }
 
-/// AF_XDP sockets with their program.
+/// A packet device of AF_XDP sockets, with the program that steers frames to them.
 #[derive(Debug)]
 pub struct Xdp {
-    /// At least one; the first is the one that sends.
+    /// The socket of each queue, at least one. The first one sends.
     queues: Vec<Queue>,
-    /// Frames that each of them has received, ever.
+    /// Number of frames that each of the queues has received since the device was opened.
     received: Vec<u64>,
-    /// The queue that is polled first.
+    /// The index of the queue that is polled first.
     first: usize,
     found: Found,
-    /// Readable when one of several sockets is.
+    /// The epoll descriptor that is readable when one of several sockets is. `None` if there is one
+    /// socket.
     any: Option<OwnedFd>,
-    /// The number of the first queue at the interface; the others follow it.
+    /// The number that the first queue has at the interface; the others follow it.
     number: u32,
-    /// Holds the program on the interface.
+    /// Keeps the program attached to the interface.
     _held: Held,
     _map: OwnedFd,
     xdp_mode: XdpMode,
     index: u32,
     info: Info,
-    /// Frames may be in several chunks.
+    /// True if a frame may lie in several chunks.
     parted: bool,
     gone: bool,
     counted: Counted,
@@ -92,13 +93,15 @@ pub struct Xdp {
 struct Found {
     frames: [Lent; BURST],
     count: usize,
-    /// Frames that came in several chunks.
+    /// The bytes of frames that came in several chunks.
     joined: Joined,
-    /// Descriptors from the kernel that point nowhere, and frames of no possible length, ever.
+    /// Number of broken frames since the device was opened: with descriptors that point nowhere, or
+    /// of no possible length.
     broken: u64,
 }
 
-/// A frame: number `at` of those that the queue lends, or the `len` bytes from `at` in `joined`.
+/// The place of a received frame: number `at` of those that the queue lends, or the `len` bytes
+/// from `at` in `joined`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     queue: usize,
@@ -114,7 +117,7 @@ impl Default for Found {
 }
 
 impl Found {
-    /// Adds frames of `queue`, the one with number `number`, as far as there is room.
+    /// Adds received frames of `queue`, the one with number `number`, as far as there is room.
     #[inline]
     fn receive(&mut self, number: usize, queue: &mut Queue) {
         let Self { frames, count, joined, broken } = self;
@@ -142,8 +145,8 @@ struct Counted {
 }
 
 impl Xdp {
-    /// Opens queue `options.queue` of the interface `options.dev`, or all of its receive queues if
-    /// none is named, in the way `options.xdp_mode` or the best one that works.
+    /// Opens the interface `options.dev` in the mode `options.xdp_mode`, or in the best one that
+    /// works. It takes queue `options.queue`, or all receive queues if none is named.
     ///
     /// # Errors
     /// The interface is missing or down, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF or CAP_IPC_LOCK is
@@ -243,22 +246,23 @@ impl Xdp {
         })
     }
 
-    /// The mode in which it runs.
+    /// Returns the mode in which the device receives frames.
     #[must_use]
     pub fn xdp_mode(&self) -> XdpMode {
         self.xdp_mode
     }
 
-    /// The interface's queues that it takes, and how many frames came on each.
+    /// Returns the numbers of the interface's queues that the device takes, each with the number of
+    /// frames received on it.
     pub fn received(&self) -> impl Iterator<Item = (u32, u64)> {
         (self.number..).zip(self.received.iter().copied())
     }
 }
 
-/// Which queues are to be taken.
+/// The queues of the interface that a device is to take.
 struct Wanted {
     numbers: std::ops::Range<u32>,
-    /// The driver has confirmed the number of queues.
+    /// True if the driver has confirmed the number of queues.
     sure: bool,
 }
 
@@ -289,7 +293,8 @@ fn wanted(link: &Link, options: &Options) -> Result<Wanted, OpenError> {
     Ok(Wanted { numbers: 0..all.receive.max(1), sure })
 }
 
-/// A descriptor that is readable while one of several sockets is.
+/// Returns an epoll descriptor that is readable while one of several sockets is. `None` for one
+/// socket.
 fn any_of(queues: &[Queue]) -> io::Result<Option<OwnedFd>> {
     if queues.len() < 2 {
         return Ok(None);
@@ -343,8 +348,8 @@ fn explain(
     }
 }
 
-/// Binds the socket to a queue that another socket had a moment ago, perhaps in a mode that did not
-/// work: the kernel frees the queue some time after that socket was closed.
+/// Binds the socket to a queue, and tries again for a while if the queue is in use. The kernel
+/// frees a queue some time after its last socket was closed, which may have tried another mode.
 fn bind_soon(
     socket: BorrowedFd<'_>,
     xdp_mode: XdpMode,
@@ -364,7 +369,7 @@ fn bind_soon(
     bind(socket, xdp_mode, link, queue, long)
 }
 
-/// Binds the socket to a queue; true if frames may come and go in several parts, as they have to
+/// Binds the socket to a queue. Returns true if frames may have several parts, which they must
 /// where they are `long`.
 fn bind(
     socket: BorrowedFd<'_>,

@@ -29,37 +29,38 @@ use super::ring::{Broken, Laid, Ring, Sink, Source, interrupt};
 use crate::driver::shm::connected::Connected;
 use sprat_sys::memory::{Region, Sealed};
 
-/// Most regions of a peer: DPDK has one, or with its zero-copy one for each of its own memory
-/// areas.
+/// The most regions of memory that a peer may add. DPDK adds one, or with its zero-copy one for
+/// each of its own memory areas.
 const MOST_REGIONS: usize = 8;
-/// Most rings of a client each way.
+/// The most rings of a client in each direction.
 const MOST_RINGS: usize = 16;
-/// Most bytes of a peer's region.
+/// The most bytes of one region of a peer.
 const MOST_OCTETS: u64 = 256 << 20;
-/// The name of this program.
+/// The name by which this program introduces itself to a peer.
 const NAME: &str = "sprat";
 
-/// The parameters that a client requests, or a server expects.
+/// The parameters of a link that a client requests, or that a server expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// The interface's number. A server without one accepts any.
     pub(super) id: Option<u32>,
-    /// Zeros for none.
+    /// The secret that a client sends and a server expects. Zeros stand for no secret.
     pub(super) secret: [u8; SECRET],
-    /// Descriptors of a ring, as a power of two, and bytes of a buffer: the client's choice.
+    /// Number of a ring's descriptors, as a power of two. A client chooses it, and the size of a
+    /// buffer in the field `buffer`.
     pub(super) log2: u8,
     pub(super) buffer: usize,
 }
 
-/// The rings of a link: two as a rule. A client with several queues sends by all of them, and takes
-/// what comes by any: so a server empties all, and fills the first.
+/// The rings of a link, usually one in each direction. A client with several queues sends by all of
+/// its rings and receives by any: so a server empties all rings and fills the first.
 #[derive(Debug)]
 pub(super) struct Rings {
     pub(super) source: Source,
     pub(super) sink: Sink,
-    /// The others that frames come by.
+    /// Further rings by which the client sends frames.
     pub(super) more: Vec<Source>,
-    /// Which of them all is the first to be emptied.
+    /// The number of the ring that is emptied first.
     pub(super) first: usize,
 }
 
@@ -68,19 +69,19 @@ impl Rings {
         Self { source: Source::new(source), sink: Sink::new(sink), more: Vec::new(), first: 0 }
     }
 
-    /// All that frames come by.
+    /// Returns all rings by which frames arrive.
     pub(super) fn sources(&mut self) -> impl Iterator<Item = &mut Source> {
         std::iter::once(&mut self.source).chain(&mut self.more)
     }
 
-    /// Takes as many frames as there are and as the burst has room for; returns how many were no
-    /// frames.
+    /// Takes frames out of the rings until they are empty or the burst is full. Returns the number
+    /// of bad frames.
     #[inline]
     pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
         if self.more.is_empty() { self.source.take(burst) } else { self.take_in_turns(burst) }
     }
 
-    /// Each ring is the first one in its turn.
+    /// Takes frames out of several rings. At each call another ring is the first.
     #[inline(never)]
     fn take_in_turns(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
         let all = 1 + self.more.len();
@@ -94,27 +95,28 @@ impl Rings {
     }
 }
 
-/// The stage of the exchange.
+/// The stage of the exchange that makes a link.
 #[derive(Debug)]
 enum Stage {
-    /// The server: what the client has said so far.
+    /// The server's stage: it collects the messages of the client.
     Server(Box<Said>),
-    /// The client: `Hello` is awaited; then the answers to what it says, one after the other.
+    /// The client's stage: it waits for `Hello`, and then for the answer to each of its messages.
     Client(Option<Box<Saying>>),
-    /// All is said.
+    /// The exchange has ended.
     Done,
 }
 
-/// The messages that a client has sent.
+/// The messages that a client has sent so far, as the server keeps them.
 #[derive(Debug, Default)]
 struct Said {
     greeted: bool,
     regions: Vec<Region>,
-    /// To the server, to the client; with each its interrupt.
+    /// The rings to the server, and those to the client, each with its interrupt.
     rings: [Vec<(AddRing, OwnedFd)>; 2],
 }
 
-/// The messages that a client still has to send, the last one first, and the rings that they make.
+/// The messages that a client still has to send, the last one first, and the rings that they
+/// describe.
 #[derive(Debug)]
 struct Saying {
     left: Vec<(Message, Option<OwnedFd>)>,
@@ -122,26 +124,26 @@ struct Saying {
     to_client: Ring,
 }
 
-/// One connection.
+/// The control socket of one link, and the stage of its exchange.
 #[derive(Debug)]
 pub(super) struct Control {
     socket: Connected,
     stage: Stage,
 }
 
-/// The result of the exchange.
+/// The result of one step of the exchange.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// The exchange goes on, or no message has arrived.
     None,
-    /// The link is there.
+    /// The link is made, with these rings.
     Linked(Box<Rings>),
-    /// The link has ended, for this reason.
+    /// The link has ended; the text is the reason.
     Ended(String),
 }
 
 impl Control {
-    /// The server's side of a connection that was accepted.
+    /// Begins the exchange on a connection that the server has accepted.
     pub(super) fn server(socket: Connected) -> io::Result<Self> {
         let hello = Hello {
             name: chars(NAME),
@@ -157,7 +159,7 @@ impl Control {
         Ok(control)
     }
 
-    /// The client's side of a connection that it made.
+    /// Begins the exchange on a connection that the client has made.
     pub(super) fn client(socket: Connected) -> Self {
         Self { socket, stage: Stage::Client(None) }
     }
@@ -166,7 +168,7 @@ impl Control {
         &self.socket
     }
 
-    /// True once the link is there.
+    /// True once the exchange has made the link.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.stage, Stage::Done)
     }
@@ -188,13 +190,14 @@ impl Control {
         Ok(())
     }
 
-    /// Tells the peer that this is the end, and why.
+    /// Sends the peer a Disconnect with the reason.
     pub(super) fn leave(&self, why: &str) {
         // A peer that takes nothing more finds out by the socket's end.
         let _ = self.say(&Message::Disconnect { code: 0, reason: chars(why) }, None);
     }
 
-    /// The next message, if there is one.
+    /// Receives the next message of the peer, with the file descriptor that it carries. `None` if
+    /// no message has arrived.
     fn hear(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
         let mut bytes = [0; MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -220,7 +223,7 @@ impl Control {
         }
     }
 
-    /// Goes on with what the peer has said, one message at most.
+    /// Handles at most one message of the peer.
     pub(super) fn turn(&mut self, wanted: &Wanted) -> Progress {
         let (message, fd) = match self.hear() {
             Ok(None) => return Progress::None,
@@ -260,7 +263,7 @@ impl Control {
     }
 }
 
-/// The reaction to a message.
+/// The reaction to a message of the peer: a message to send, or the link.
 enum Answer {
     Say(Message, Option<OwnedFd>),
     Link(Box<Rings>),
@@ -268,13 +271,13 @@ enum Answer {
 
 type Went = Result<Answer, &'static str>;
 
-/// A reason as it came: up to its zero, with nothing in it that a terminal would obey.
+/// Returns the text of a peer's reason up to its zero, without control characters.
 fn text(reason: &[u8; REASON]) -> String {
     let words = reason.split(|b| *b == 0).next().unwrap_or_default();
     String::from_utf8_lossy(words).chars().filter(|c| !c.is_control()).collect()
 }
 
-/// The server: what a client says.
+/// Handles a client's message, as the server.
 fn serve(said: &mut Said, wanted: &Wanted, message: Message, fd: Option<OwnedFd>) -> Went {
     match message {
         Message::Init(init) if !said.greeted => {
@@ -313,7 +316,7 @@ fn serve(said: &mut Said, wanted: &Wanted, message: Message, fd: Option<OwnedFd>
     Ok(Answer::Say(Message::Ack, None))
 }
 
-/// True for an eventfd, which is all that is ever written to of a peer's.
+/// True if the descriptor is an eventfd. The server writes to no other kind of a peer's descriptor.
 fn is_counter(fd: &OwnedFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]")
@@ -368,7 +371,7 @@ fn link(said: &mut Said) -> Result<Box<Rings>, &'static str> {
     Ok(Box::new(rings))
 }
 
-/// The client's reaction to the server's answers.
+/// Handles the server's answer to a message, as the client.
 fn go_on(saying: &mut Option<Box<Saying>>, wanted: &Wanted, message: Message) -> Went {
     let Some(known) = saying else {
         let Message::Hello(hello) = message else { return Err("Message out of turn") };
@@ -396,8 +399,8 @@ fn go_on(saying: &mut Option<Box<Saying>>, wanted: &Wanted, message: Message) ->
     }
 }
 
-/// One region: the ring to the server, the one to the client, the buffers of the one and of the
-/// other.
+/// Makes the client's region: the ring to the server, the ring to the client, and the buffers of
+/// each.
 fn lay_out(wanted: &Wanted, log2: u8) -> io::Result<Saying> {
     let ring = ring_len(log2);
     let buffers = wanted.buffer << log2;

@@ -42,43 +42,43 @@ pub use options::Options;
 pub(crate) use ring::fuzz::run as fuzz_ring;
 use ring::{Broken, Source};
 
-/// Most links of a server.
+/// The most links of a memif server.
 const MOST_LINKS: usize = 64;
-/// Most addresses that are remembered.
+/// The most hardware addresses of peers that a memif remembers.
 const MOST_ADDRESSES: usize = 4096;
-/// Polls of the rings between two polls of the sockets, which cost a system call.
+/// Number of polls of the rings between two polls of the sockets, which cost a system call.
 const LOOKS: u32 = 512;
-/// Polls of the rings between two polls of the sockets while a link is being made.
+/// Number of polls of the rings between two polls of the sockets while a link is being made.
 const LOOKS_OPENING: u32 = 16;
-/// Polls of the rings between two polls of the sockets once a link stands: a client that connects
-/// or leaves can wait some tenths of a millisecond.
+/// Number of polls of the rings between two polls of the sockets once a link is made: a client that
+/// connects or leaves can wait some tenths of a millisecond.
 const LOOKS_LINKED: u32 = 8 * LOOKS;
-/// The time that a client has for the whole exchange.
+/// The time that a client has for the whole exchange that makes its link, in nanoseconds.
 const PATIENCE_NS: u64 = 2 * SECOND;
-/// The time after which a client tries to connect again.
+/// The time after which a client tries to connect again, in nanoseconds.
 const AGAIN_NS: u64 = 100 * MS;
-/// The epoll's data for the listening socket; links have lower numbers.
+/// The number by which epoll reports the listening socket. Links have lower numbers.
 const LISTENER: u64 = u64::MAX;
-/// Set in a link's number, it means among the epoll events that the peer's process has ended.
+/// The bit that epoll reports with a link's number if the process of the link's peer has ended.
 const ENDED: u64 = 1 << 63;
 
-/// Which side this is.
+/// The side of a memif: server or client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Listens; uses the memory of its clients.
+    /// The side that listens. It uses the memory of its clients.
     Server,
-    /// Connects; makes the memory.
+    /// The side that connects. It makes the memory.
     Client,
 }
 
-/// One peer.
+/// The link to one peer of a memif.
 #[derive(Debug)]
 struct Link {
-    /// Never used again for another one.
+    /// The number of the link. No other link ever gets it.
     number: u64,
     control: Control,
     rings: Option<Box<Rings>>,
-    /// Until when all must be said.
+    /// The time by which the exchange that makes the link must have ended.
     until: Instant,
 }
 
@@ -91,15 +91,15 @@ impl Link {
     }
 }
 
-/// Which links a frame goes to.
+/// The links that a frame goes to.
 enum To {
     Nobody,
-    /// The one at this place.
+    /// The frame goes to the link at this index.
     One(usize),
     All,
 }
 
-/// Counters.
+/// Counters of a memif device.
 #[derive(Clone, Copy, Default, Debug)]
 struct Counts {
     links: u64,
@@ -112,7 +112,7 @@ struct Counts {
     tx_nobody: u64,
 }
 
-/// A memif device.
+/// A packet device that is a memif.
 #[derive(Debug)]
 pub struct Memif {
     options: Options,
@@ -120,21 +120,22 @@ pub struct Memif {
     info: Info,
     listener: Option<Listener>,
     epoll: OwnedFd,
-    /// By their numbers, which only grow. A few at most, and one as a rule.
+    /// The links, in the order of their numbers, which only grow. Usually there is one.
     links: Vec<Link>,
     next: u64,
-    /// The link at which the next burst begins.
+    /// The lowest number of the link at which the next burst begins.
     after: u64,
-    /// Which link an address is at, and the last address that was seen, if there are several links.
+    /// The number of the link of each hardware address, if there are several links. The field
+    /// `last` has the address that was seen last.
     addresses: BTreeMap<Mac, u64>,
     last: Option<(Mac, u64)>,
     burst: Burst,
-    /// Polls until the sockets are polled.
+    /// Number of polls of the rings until the sockets are polled.
     looks: u32,
     clock: Clock,
     again: Instant,
     counts: Counts,
-    /// The cause of the last link's end.
+    /// The reason for which the last link ended.
     reason: Option<String>,
 }
 
@@ -185,19 +186,20 @@ impl Memif {
         Ok(memif)
     }
 
-    /// The peers that have a link.
+    /// Returns the number of peers that have a link.
     #[must_use]
     pub fn links(&self) -> usize {
         self.links.iter().filter(|l| l.rings.is_some()).count()
     }
 
-    /// The cause of the last link's end, if one has ended.
+    /// Returns the reason for which the last link ended. `None` if none has ended.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// Listens, connects, goes on with what peers say, ends what is over.
+    /// Polls the sockets: accepts and makes connections, handles the messages of peers, and ends
+    /// links.
     #[cold]
     fn look_at_sockets(&mut self) {
         let now = self.clock.now();
@@ -273,12 +275,12 @@ impl Memif {
         }
     }
 
-    /// The index of a living link.
+    /// Returns the index of the link with this number. `None` if it has ended.
     fn place(&self, number: u64) -> Option<usize> {
         self.links.binary_search_by_key(&number, |l| l.number).ok()
     }
 
-    /// Handles a few messages of a peer.
+    /// Handles a few messages that the peer of this link has sent.
     fn hear(&mut self, number: u64) {
         for _ in 0..8 {
             let Some(place) = self.place(number) else { return };
@@ -304,7 +306,8 @@ impl Memif {
         }
     }
 
-    /// The peer's process has ended. What it said before is heard first.
+    /// Ends the link of a peer whose process has ended. It handles the peer's earlier messages
+    /// first.
     fn process_ended(&mut self, number: u64) {
         self.hear(number);
         if self.place(number).is_some() {
@@ -313,7 +316,7 @@ impl Memif {
         }
     }
 
-    /// Tells a peer that it is over, and why.
+    /// Ends a link, and sends its peer the reason.
     fn end(&mut self, number: u64, why: &str) {
         if let Some(place) = self.place(number) {
             self.links[place].control.leave(why);
@@ -342,7 +345,7 @@ impl Memif {
         self.end(number, "The ring is broken");
     }
 
-    /// Takes frames of the link at `place`.
+    /// Receives frames of the link at index `place` into the burst.
     #[inline(never)]
     fn receive_from(&mut self, place: usize) {
         let before = self.burst.len();
@@ -361,7 +364,8 @@ impl Memif {
         }
     }
 
-    /// Notes the source address of frame `i` of the burst as one of the link that it came from.
+    /// Records that the source address of frame `i` of the burst is at the link that the frame came
+    /// from.
     #[inline]
     fn learn(&mut self, i: usize, number: u64) {
         let source =
@@ -375,7 +379,8 @@ impl Memif {
         }
     }
 
-    /// Several links: each has its share of a burst.
+    /// Receives frames of several links. Each call begins at another link, so that all get their
+    /// share.
     #[inline(never)]
     fn receive_in_turns(&mut self) {
         for _ in 0..self.links.len() {
@@ -391,7 +396,7 @@ impl Memif {
         }
     }
 
-    /// Which links a frame to `mac` goes to.
+    /// Returns the links that a frame to `mac` goes to.
     #[inline]
     fn towards(&self, mac: Mac) -> To {
         if self.links.len() < 2 {
@@ -404,7 +409,8 @@ impl Memif {
         number.and_then(|number| self.place(number)).map_or(To::All, To::One)
     }
 
-    /// Gives the link at `place` a frame; false if it has no room, nothing if it cannot be reached.
+    /// Puts a frame into the rings of the link at index `place`. Returns `Some(false)` if they have
+    /// no room, and `None` if the link has no rings.
     #[inline]
     fn put(&mut self, place: usize, parts: &[&[u8]], len: usize) -> Option<bool> {
         let link = &mut self.links[place];
@@ -418,7 +424,8 @@ impl Memif {
         }
     }
 
-    /// Sends a frame. Where its link has no room it waits ([`Sent::Full`]), or is lost.
+    /// Sends a frame. If its link has no room, the frame is refused ([`Sent::Full`]) if it `waits`,
+    /// else lost.
     fn send_parts(&mut self, parts: &[&[u8]], offload: Offload, waits: bool) -> Sent {
         let len = parts.iter().map(|p| p.len()).sum();
         if offload != Offload::None
@@ -443,7 +450,7 @@ impl Memif {
         Sent::Yes
     }
 
-    /// To all, as a hub does; where there is no room it is lost.
+    /// Puts a frame into the rings of all links, as a hub does. A link without room loses it.
     fn put_all(&mut self, parts: &[&[u8]], len: usize) {
         // From the last one on: one that ends moves those behind it.
         for place in (0..self.links.len()).rev() {

@@ -1,4 +1,4 @@
-//! Options of a memif, and their limits.
+//! Options of a memif device, and their limits.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,39 +9,41 @@ use sprat_proto::wire::memif::{LOG2_RING_MAX, SECRET};
 use super::Role;
 use super::control::Wanted;
 
-/// Options of a memif.
+/// Options of a memif device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The Unix socket's path.
+    /// The path of the memif's Unix socket.
     pub socket: PathBuf,
-    /// Which side this is.
+    /// The side of this memif: server or client.
     pub role: Role,
-    /// The interface's number at the socket; a server without one takes whatever is asked for, a
-    /// client asks for 0.
+    /// The memif interface's number at the socket. A server without one accepts any number; a
+    /// client without one requests 0.
     pub id: Option<u32>,
     /// The secret that a client sends and a server expects: at most 24 bytes.
     pub secret: String,
-    /// The hardware address; random unless given.
+    /// The hardware address of the device; random if `None`.
     pub mac: Option<Mac>,
-    /// The longest payload of a frame, up to 65,535.
+    /// The longest payload of a frame in bytes, up to 65,535.
     pub mtu: usize,
-    /// Descriptors of a ring: a power of two, 16 to 16,384. The client's word counts.
+    /// Number of a ring's descriptors: a power of two, 16 to 16,384. A server takes the client's
+    /// number.
     pub ring: usize,
-    /// Bytes of a buffer. The client's word counts; longer frames take several.
+    /// Bytes of a buffer. A server takes the client's size. Longer frames take several buffers.
     pub buffer: usize,
 }
 
 impl Options {
-    /// The usual sizes: an MTU of 1500, rings of 1024, buffers of 2048 bytes.
+    /// Makes options with the usual sizes: an MTU of 1500, rings of 1024 descriptors, buffers of
+    /// 2048 bytes.
     #[must_use]
     pub fn new(role: Role, socket: impl Into<PathBuf>) -> Self {
         let (id, secret, mac) = (None, String::new(), None);
         Self { socket: socket.into(), role, id, secret, mac, mtu: 1500, ring: 1024, buffer: 2048 }
     }
 
-    /// Sizes for long messages between two processes of this library: an MTU of 9000, and a buffer
-    /// for each frame. The buffers' beginnings are an odd number of cache lines apart, so that
-    /// short frames in all of them fit into a cache.
+    /// Makes options for long messages between two processes of this library: an MTU of 9000, and
+    /// one buffer for each frame. The buffers' beginnings are an odd number of cache lines apart,
+    /// so that short frames in all of them fit into a cache.
     #[must_use]
     pub fn jumbo(role: Role, socket: impl Into<PathBuf>) -> Self {
         Self { mtu: 9000, ring: 256, buffer: 9024, ..Self::new(role, socket) }

@@ -1,4 +1,4 @@
-//! One ring of a link, from either end.
+//! One ring of a memif link, as either end uses it.
 //!
 //! ```text
 //! to the server:  head ─ the client fills, `Sink` ─►  tail ─ the server empties, `Source`
@@ -24,38 +24,38 @@ use sprat_proto::wire::memif::{
 use super::super::burst::Burst;
 use sprat_sys::memory::Region;
 
-/// One part in this many of a ring may be taken and not given back.
+/// The most slots that may be taken and not yet given back, as a divisor of the ring's size.
 const HELD: u16 = 8;
 
-/// The peer wrote what no peer writes: the link ends.
+/// The error of a link whose peer wrote an impossible index. The link ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken;
 
-/// The buffers of the client's own ring: the `i`th of them is that of descriptor `i`.
+/// The layout of the buffers of a client's ring: buffer `i` belongs to descriptor `i`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Laid {
-    /// The place in the ring's region where they begin.
+    /// The offset in the ring's region at which the buffers begin.
     pub(super) at: usize,
-    /// Bytes of each.
+    /// Bytes of each buffer.
     pub(super) each: usize,
 }
 
-/// A ring and the memory around it.
+/// A ring of a memif link, and the regions around it.
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) regions: Arc<[Region]>,
-    /// Which of them the ring is in, and where.
+    /// The index of the region that holds the ring. The ring begins there at `offset`.
     pub(super) region: usize,
     pub(super) offset: usize,
     pub(super) log2: u8,
-    /// The sender writes it to wake the receiver.
+    /// The eventfd that the sender writes to wake the receiver.
     pub(super) interrupt: OwnedFd,
-    /// The client's end: where its buffers are. Without them it is the server's.
+    /// The layout of the buffers if this is the client's end; `None` at the server's end.
     pub(super) laid: Option<Laid>,
 }
 
 impl Ring {
-    /// True if the ring and, where they are the client's, its buffers lie in the regions.
+    /// True if the ring lies in its region. At the client's end its buffers have to lie there too.
     pub(super) fn fits(&self) -> bool {
         let Some(region) = self.regions.get(self.region) else { return false };
         let ring =
@@ -103,14 +103,15 @@ impl Ring {
         }
     }
 
-    /// The buffer of a slot of the client's: an empty one as it is offered.
+    /// Returns the descriptor of the empty buffer that the client offers in a slot.
     #[inline]
     fn own(&self, laid: Laid, slot: usize) -> Descriptor {
         let offset = (laid.at + slot * laid.each) as u32;
         Descriptor { next: false, region: self.region as u16, length: laid.each as u32, offset }
     }
 
-    /// The region and the place of a slot's bytes; `None` if the descriptor is impossible.
+    /// Returns the descriptor and the region of a slot's bytes. `None` if the descriptor is
+    /// impossible.
     fn place(&self, slot: usize) -> Option<(Descriptor, &Region)> {
         let said = self.descriptor(slot);
         let known = match self.laid {
@@ -135,20 +136,19 @@ impl Ring {
     }
 }
 
-/// The end that takes frames out. What it has taken it gives back many slots at a time: what tells
-/// the peer of it is a line of memory that the peer looks at for each frame of the other direction,
-/// and that would otherwise go to and fro for each one.
+/// The end of a ring that takes frames out. It gives slots back many at a time. The index that
+/// gives them back shares a cache line with data that the peer reads for each frame in the other
+/// direction, so each write of it costs the peer a cache miss.
 #[derive(Debug)]
 pub(super) struct Source {
     ring: Ring,
-    /// The next slot to be taken, and the next one to be given back.
+    /// The index of the next slot to be taken. The field `given` has the next one to be given back.
     next: u16,
     given: u16,
 }
 
 impl Source {
-    /// The end of a ring in which nothing has happened yet. The client offers all its buffers at
-    /// once.
+    /// Makes the receiving end of a new ring. The client offers all its buffers at once.
     pub(super) fn new(ring: Ring) -> Self {
         ring.set_masked(true);
         if let Some(laid) = ring.laid {
@@ -160,7 +160,7 @@ impl Source {
         Self { ring, next: 0, given: 0 }
     }
 
-    /// Slots that the peer has filled.
+    /// Returns the number of slots that the peer has filled and this end has not taken.
     #[inline]
     fn filled(&self) -> Result<u16, Broken> {
         let produced = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
@@ -168,14 +168,14 @@ impl Source {
         if filled <= self.ring.size() { Ok(filled) } else { Err(Broken) }
     }
 
-    /// True if the peer has written anything to its index: a look at one line.
+    /// True if the peer has changed its index. It reads one cache line.
     #[inline]
     pub(super) fn has_something(&self) -> bool {
         self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD }) != self.next
     }
 
-    /// Takes as many frames as there are and as the burst has room for; returns how many were no
-    /// frames.
+    /// Takes frames out of the ring until it is empty or the burst is full. Returns the number of
+    /// bad frames.
     #[inline]
     pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
         let end = self.next.wrapping_add(self.filled()?);
@@ -191,7 +191,8 @@ impl Source {
         Ok(bad)
     }
 
-    /// One frame, if it is one in one slot; false if [`Source::take_frame`] has to look.
+    /// Takes one frame if it lies in one slot. Returns false if only [`Source::take_frame`] can
+    /// decide.
     #[inline]
     fn take_plain(&mut self, burst: &mut Burst) -> bool {
         let slot = self.ring.slot(self.next);
@@ -215,7 +216,7 @@ impl Source {
         true
     }
 
-    /// One frame, all its slots; false if it was none.
+    /// Takes one frame with all its slots. Returns false if it was a bad frame.
     fn take_frame(&mut self, end: u16, burst: &mut Burst) -> bool {
         let bytes = burst.begin();
         let start = bytes.len();
@@ -244,7 +245,7 @@ impl Source {
         good
     }
 
-    /// Gives back whatever was taken.
+    /// Gives all slots that were taken back to the peer.
     pub(super) fn give_back(&mut self) {
         if self.given == self.next {
             return;
@@ -261,7 +262,7 @@ impl Source {
         self.ring.publish(HEAD, self.next.wrapping_add(self.ring.size()));
     }
 
-    /// Asks for interrupts; false if there is something already.
+    /// Unmasks the ring's interrupt. Returns false if the peer has filled a slot already.
     pub(super) fn arm(&mut self) -> bool {
         self.give_back();
         self.ring.set_masked(false);
@@ -270,8 +271,8 @@ impl Source {
         self.filled() == Ok(0)
     }
 
-    /// Wants no more interrupts. They are never read, only noticed: the peer made the counter, and
-    /// may let a read wait.
+    /// Masks the ring's interrupt. This side never reads the interrupt's counter: the peer made it,
+    /// and may let a read wait.
     pub(super) fn disarm(&self) {
         self.ring.set_masked(true);
     }
@@ -286,14 +287,16 @@ impl Source {
     }
 }
 
-/// The end that puts frames in.
+/// The end of a ring that puts frames in.
 #[derive(Debug)]
 pub(super) struct Sink {
     ring: Ring,
-    /// The next slot to be filled, and the one up to which the peer knows.
+    /// The index of the next slot to be filled. The field `published` has the index that the peer
+    /// can see.
     next: u16,
     published: u16,
-    /// The peer's index when it was last read, which costs a cache line of the other processor.
+    /// The peer's index when it was last read. A read of it costs a cache line of the other
+    /// processor.
     seen: u16,
 }
 
@@ -302,7 +305,7 @@ impl Sink {
         Self { ring, next: 0, published: 0, seen: 0 }
     }
 
-    /// Slots that can be filled, as far as the peer was seen to be.
+    /// Returns the number of slots that can be filled by the peer's index as it was last read.
     #[inline]
     fn free(&self) -> u16 {
         match self.ring.laid {
@@ -311,8 +314,8 @@ impl Sink {
         }
     }
 
-    /// Looks how far the peer is: never behind what has been filled or where it was before, nor
-    /// further than a ring from it.
+    /// Reads the peer's index. It is [`Broken`] if the index went back, or if it is more than a
+    /// ring away from this end's.
     fn look(&mut self) -> Result<(), Broken> {
         let (size, before) = (self.ring.size(), self.free());
         let seen = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
@@ -328,7 +331,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Bytes that fit into a slot's buffer, and where; the client's go by what it laid out.
+    /// Returns the buffer of a slot: its place and its length. The client uses its own layout, and
+    /// not the descriptor.
     #[inline]
     fn room(&self, slot: usize) -> Option<Descriptor> {
         match self.ring.laid {
@@ -337,7 +341,8 @@ impl Sink {
         }
     }
 
-    /// Puts one frame of `len` bytes in, from `parts`; false if there is no room now.
+    /// Puts one frame of `len` bytes, made of `parts`, into the ring. Returns false if there is no
+    /// room now.
     pub(super) fn put(&mut self, parts: &[&[u8]], len: usize) -> Result<bool, Broken> {
         let mut slots: u16 = 0;
         let mut room = 0;
@@ -380,7 +385,7 @@ impl Sink {
         if left > 0 { Err(Broken) } else { Ok(true) }
     }
 
-    /// Puts `headers` and the parts behind them if one buffer holds them; `None` if only
+    /// Puts a frame of `headers` and `parts` into the ring if one buffer holds it. `None` if only
     /// [`Sink::put`] can decide.
     #[inline]
     pub(super) fn put_behind(
@@ -411,7 +416,7 @@ impl Sink {
         Ok(Some(true))
     }
 
-    /// Lets the peer see what was put in.
+    /// Shows the peer the frames that were put into the ring, and wakes it if it wants interrupts.
     #[inline]
     pub(super) fn flush(&mut self) {
         if self.published == self.next {
@@ -429,8 +434,8 @@ impl Sink {
     }
 }
 
-/// Adds one to a counter that the peer has open too. The peer may have filled it and may let writes
-/// wait, so a counter that takes nothing now gets nothing: it wakes as it is.
+/// Adds one to an interrupt's eventfd, which the peer has open too. The peer may have filled it and
+/// may let writes wait, so a full eventfd gets no write: it wakes as it is.
 fn signal(interrupt: &OwnedFd) {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     if poll(&mut [PollFd::new(interrupt, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
@@ -439,7 +444,7 @@ fn signal(interrupt: &OwnedFd) {
     }
 }
 
-/// A counter for interrupts.
+/// Makes an eventfd for a ring's interrupt.
 ///
 /// # Errors
 /// No descriptors left.

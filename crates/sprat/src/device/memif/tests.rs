@@ -1,4 +1,5 @@
-//! Two of ours over a socket of their own, and peers that break every promise.
+//! Tests of the memif driver: two devices of ours over one socket, and peers that break every
+//! promise.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::driver::shm::connected::tests::Copies;
 use sprat_sys::fork::Child;
 use sprat_sys::memory::Region;
 
-/// Looks until it is so; no test needs nearly as many.
+/// Number of polls after which a wait fails. No test needs nearly as many.
 const MANY: usize = 2_000_000;
 
 struct House {
@@ -209,8 +210,8 @@ fn a_server_is_a_switch() {
     assert_eq!([received(&mut first), received(&mut second)], [vec![one], vec![]]);
 }
 
-/// A frame to a peer that took nothing stood first in the stack's outbox, and no other peer got an
-/// answer to its ARP.
+/// Sends to a peer that takes no frames. The frame stood first in the stack's outbox, and no other
+/// peer got an answer to its ARP.
 #[test]
 fn a_peer_that_takes_nothing_holds_up_nobody_else() {
     let house = House::new();
@@ -322,7 +323,7 @@ fn a_secret_keeps_others_out() {
     linked(&mut server, &mut right, 1);
 }
 
-/// A client that says what it likes.
+/// A client that sends arbitrary messages.
 struct Rude(Connected);
 
 impl Rude {
@@ -436,7 +437,7 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
     assert_eq!(received(&mut good), [bytes]);
 }
 
-/// Both ends of a ring to the server, in memory of its own.
+/// Makes both ends of a ring to the server, in memory of its own.
 fn ends() -> (Sink, Source) {
     let log2 = 7;
     let (at, each) = (ring_len(log2), 128);
@@ -488,8 +489,8 @@ fn files_that_can_shrink_are_refused() {
     assert!(sprat_sys::memory::Sealed::unshrinkable(copy(), 8193).is_err());
 }
 
-/// A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the
-/// peer has forked.
+/// Ends a peer while copies of its sockets are open elsewhere, as in a process that the peer has
+/// forked. The other side still sees its end.
 #[test]
 fn a_peer_that_ends_is_gone_whoever_has_its_sockets() {
     let house = House::new();
@@ -533,7 +534,8 @@ fn a_peer_that_ends_is_gone_whoever_has_its_sockets() {
     drop(copies);
 }
 
-/// A client that waited for a server without file descriptors kept it from sleeping.
+/// A client connects to a server that has no file descriptors left. Such a client kept the server
+/// from sleeping.
 #[test]
 fn a_server_without_file_descriptors_turns_links_away_and_can_sleep() {
     let house = House::new();

@@ -1,4 +1,4 @@
-//! Several clients of one server: none harms the others.
+//! Tests of several clients of one server in shared memory: no client harms the others.
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn frame(to: Mac, from: Mac) -> Vec<u8> {
     [&to.0[..], &from.0, &[8, 0], &[7; 5000]].concat()
 }
 
-/// A frame to a peer that took nothing stood first in the stack's outbox, and no other peer got an
-/// answer to its ARP.
+/// Sends to a client that takes no frames. The frame stood first in the stack's outbox, and no
+/// other peer got an answer to its ARP.
 #[test]
 fn a_client_that_takes_nothing_holds_up_nobody_else() {
     let name = format!("frames-{}", std::process::id());

@@ -1,6 +1,6 @@
-//! The error of a step on the way to an open device.
+//! The error of a step in opening an `xdp` device.
 
 use std::io;
 
-/// The step that failed, and its error.
+/// The step of opening an `xdp` device that failed, and its error.
 pub(super) struct Failed(pub(super) &'static str, pub(super) io::Error);

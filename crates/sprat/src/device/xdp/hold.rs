@@ -19,32 +19,32 @@ use super::program;
 use sprat_sys::bpf::{self, Mode};
 use sprat_sys::netns::link;
 
-/// The name of the program that goes on to others: what else an interface may have is not ours to
-/// change.
+/// The name in the kernel of the program that calls the program of the frame's queue. A program of
+/// another name on the interface is not ours to change.
 const NAME: [u8; 16] = *b"sprat_by_queue\0\0";
-/// Most queues of the table.
+/// The number of entries of the table of programs: the most queues.
 const QUEUES: u32 = 4096;
-/// Attempts: the other process may end between two steps.
+/// The number of attempts to share the table, since the other process may end between two steps.
 const TRIES: usize = 4;
 
-/// A program that is held on an interface.
+/// Keeps a program attached to an interface as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Held {
     _link: OwnedFd,
-    /// The table of programs, if there is one.
+    /// The table of programs by queue; `None` if one program serves all queues.
     programs: Option<OwnedFd>,
 }
 
 impl Held {
-    /// Holds `program` for all queues of interface number `index`.
+    /// Attaches `program` to interface number `index`, for all of its queues.
     pub(super) fn all(program: BorrowedFd<'_>, index: u32, mode: Mode) -> Result<Self, Failed> {
         let link =
             bpf::attach(program, index, mode).map_err(|e| Failed("to attach the program", e))?;
         Ok(Self { _link: link, programs: None })
     }
 
-    /// Holds a table of programs, or shares the one that is there. `frags` as for all programs of
-    /// the table.
+    /// Attaches a program with a table of programs by queue to the interface, or shares the table
+    /// that is there. `frags` says that all programs of the table accept frames in several parts.
     pub(super) fn shared(index: u32, mode: Mode, frags: bool) -> Result<Self, Failed> {
         let mut busy = None;
         for _ in 0..TRIES {
@@ -71,13 +71,13 @@ impl Held {
         Ok(Self { programs: Some(programs), ..Self::all(root.as_fd(), index, mode)? })
     }
 
-    /// Has `program` run for what arrives on `queue`, which must be ours.
+    /// Makes the kernel run `program` for frames that arrive on `queue`, which must be ours.
     pub(super) fn put(&self, queue: u32, program: BorrowedFd<'_>) -> io::Result<()> {
         self.programs.as_ref().map_or(Ok(()), |programs| bpf::put(programs.as_fd(), queue, program))
     }
 }
 
-/// Finds the table on the interface; none if there is none, or no more.
+/// Finds the table of programs on the interface. `None` if there is none, or if it has just gone.
 fn join(index: u32, mode: Mode) -> io::Result<Option<Held>> {
     let gone =
         |e: io::Error| if e.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(e) };

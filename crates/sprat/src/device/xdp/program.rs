@@ -19,7 +19,7 @@ use sprat_sys::bpf::Insn;
 
 use crate::device::Steer;
 
-/// Places to go on from that are not the next instruction.
+/// The targets of the program's jumps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
     Next,
@@ -34,9 +34,9 @@ enum To {
 // Registers: what calls use, and what they leave alone.
 const R0: u8 = 0;
 const R1: u8 = 1;
-/// The first byte of the frame.
+/// The register that holds the address of the frame's first byte.
 const DATA: u8 = 2;
-/// The first byte behind it.
+/// The register that holds the address behind the frame's last byte.
 const END: u8 = 3;
 const R4: u8 = 4;
 const R5: u8 = 5;
@@ -61,20 +61,21 @@ const IF_SET: u8 = 0x45;
 const IF_ABOVE: u8 = 0x2d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// In the source register of [`LOAD_MAP`]: the number is a file descriptor.
+/// The value of [`LOAD_MAP`]'s source register that says that its number is a file descriptor.
 const MAP_FD: u8 = 1;
 const REDIRECT_MAP: i32 = 51;
 const TAIL_CALL: i32 = 12;
 const XDP_PASS: i32 = 2;
 
-/// The offset of the queue's number in the context (`xdp_md`).
+/// The offset of the queue's number in the program's context (`xdp_md`).
 const QUEUE: i16 = 16;
 
 // Places in a frame.
 const KIND: i16 = 12;
 const IP: i16 = 14;
 
-/// The program for `steer`, with the socket map behind the descriptor `map`.
+/// Returns the program that sends the frames of `steer` to the sockets in the map with descriptor
+/// `map`.
 pub(in crate::device) fn program(mac: Mac, steer: Steer, map: i32) -> Vec<Insn> {
     let mut p = Assembler::default();
     p.op(MOVE, CONTEXT, R1, 0, 0);
@@ -89,8 +90,8 @@ pub(in crate::device) fn program(mac: Mac, steer: Steer, map: i32) -> Vec<Insn> 
     p.end(map)
 }
 
-/// The program that goes on to the one at the frame's queue in the table behind the descriptor
-/// `map`, if there is one.
+/// Returns the program that calls the program of the frame's queue, in the table with descriptor
+/// `map`. Without one it leaves the frame to the kernel.
 pub(in crate::device) fn by_queue(map: i32) -> Vec<Insn> {
     let mut p = Assembler::default();
     p.op(LOAD32, END, R1, QUEUE, 0);
@@ -108,12 +109,12 @@ struct Assembler {
     places: Vec<(To, usize)>,
 }
 
-/// Sixteen bits as the machine loads them from network order.
+/// Returns 16 bits as the machine loads them from network order.
 fn wire16(value: u16) -> i32 {
     i32::from(value.to_be())
 }
 
-/// Thirty-two bits as the machine loads them from where they lie.
+/// Returns four bytes as the machine loads them into a 32-bit number.
 fn wire32(bytes: &[u8]) -> i32 {
     let [a, b, c, d] = [bytes[0], bytes[1], bytes[2], bytes[3]];
     u32::from_be_bytes([a, b, c, d]).to_be().cast_signed()
@@ -132,7 +133,7 @@ impl Assembler {
         self.places.push((to, self.code.len()));
     }
 
-    /// Goes on only if the frame has `len` bytes.
+    /// Adds instructions that leave the frame to the kernel unless it has `len` bytes.
     fn has(&mut self, len: i32) {
         self.op(MOVE, R4, DATA, 0, 0);
         self.op(ADD_VALUE, R4, 0, 0, len);
@@ -185,7 +186,8 @@ impl Assembler {
         self.jump(GOTO, 0, 0, To::Ours);
     }
 
-    /// Compares 16 bytes from `offset` on; elsewhere if they differ.
+    /// Adds instructions that compare 16 bytes from `offset` on with `ip`, and jump to `elsewhere`
+    /// if they differ.
     fn is(&mut self, offset: i16, ip: [u8; 16], elsewhere: To) {
         for (at, word) in (offset..).step_by(4).zip(ip.chunks_exact(4)) {
             self.op(LOAD32, R5, DATA, at, 0);

@@ -9,7 +9,7 @@ const BUFFERS: usize = 4096;
 const EACH: usize = 128;
 const OCTETS: usize = BUFFERS + (EACH << LOG2);
 
-/// Runs a script of the peer's writes and of our operations on one ring.
+/// Runs a script of the peer's writes and of our operations on one memif ring.
 pub(crate) fn run(script: &[u8]) {
     let Some((&how, mut script)) = script.split_first() else { return };
     let Ok(region) = Region::anonymous(OCTETS) else { return };

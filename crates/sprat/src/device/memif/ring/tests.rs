@@ -10,7 +10,8 @@ const EACH: usize = 128;
 const BUFFERS: usize = 4096;
 const END: usize = BUFFERS + EACH * SIZE as usize;
 
-/// A ring in memory that both sides see; the server's end of it, or the client's.
+/// Makes one end of a ring in memory that both sides see: the client's if `client`, else the
+/// server's.
 fn ring(regions: &Arc<[Region]>, client: bool) -> Ring {
     let laid = client.then_some(Laid { at: BUFFERS, each: EACH });
     let ring = Ring {
@@ -35,7 +36,7 @@ fn good(slot: u16, length: u32) -> Descriptor {
     Descriptor { next: false, region: 0, length, offset }
 }
 
-/// Descriptors that lead out of the memory, and what is wrong with each.
+/// Returns descriptors that lead out of the memory, each with the name of its error.
 fn astray() -> Vec<(&'static str, Descriptor)> {
     let good = good(0, 64);
     let end = END as u32;
@@ -56,8 +57,8 @@ fn taken(source: &mut Source) -> Result<(u64, Vec<Vec<u8>>), Broken> {
     Ok((bad, (0..burst.len()).map(|i| burst.frame(i).to_vec()).collect()))
 }
 
-/// The server's end of a ring that the peer fills: `slots` one after the other, and what comes of
-/// them.
+/// Lets a peer fill `slots` of a ring, and empties them as the server. Returns the number of bad
+/// frames, and the good frames.
 fn filled(slots: &[Descriptor]) -> (u64, Vec<Vec<u8>>) {
     let regions = memory();
     let (mut source, peer) = (Source::new(ring(&regions, false)), ring(&regions, false));
@@ -208,8 +209,8 @@ fn an_index_of_who_takes_that_cannot_be_ends_the_link() {
     }
 }
 
-/// A peer that took room back while a frame of several buffers was put in: slots were counted
-/// beyond the ring, and the next frame overflowed their number.
+/// A peer took room back while a frame of several buffers was put into the ring. This side then
+/// counted slots beyond the ring, and the next frame overflowed their number.
 #[test]
 fn an_index_that_goes_back_ends_the_link() {
     for client in [false, true] {
@@ -233,8 +234,8 @@ fn an_index_that_goes_back_ends_the_link() {
     }
 }
 
-/// A counter that is full and lets writes wait, as only the peer's own can be: the write waited for
-/// ever, and with it all that its thread served.
+/// Signals an eventfd that is full and blocks writers, as only a peer can make it. The write waited
+/// for ever, and with it all work of its thread.
 #[test]
 fn a_full_counter_of_the_peer_is_not_waited_for() {
     use rustix::event::{EventfdFlags, eventfd};

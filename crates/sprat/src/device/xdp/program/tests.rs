@@ -2,8 +2,9 @@ use super::*;
 
 const MAC: Mac = Mac([2, 0, 0xde, 0xad, 0xbe, 0xef]);
 
-/// The machine, as far as the programs use it: true if the frame is sent to a socket. A load beyond
-/// the frame's end, which the kernel's verifier would refuse to accept, fails the test.
+/// Runs an XDP program on a frame, with the instructions that our programs use. Returns true if the
+/// program sends the frame to a socket. A load beyond the frame's end, which the kernel's verifier
+/// would refuse, fails the test.
 fn ours(program: &[Insn], frame: &[u8]) -> bool {
     const BASE: u64 = 1 << 20;
     let mut r = [0_u64; 11];
@@ -140,7 +141,7 @@ fn an_ipv6_address_takes_its_packets_and_who_asks_for_it() {
     assert!(!ours(&all, &ipv4([10, 0, 0, 200], 17, 0, 0, 7)));
 }
 
-/// Frames cut at every length, of every kind: no program reads past the end.
+/// Runs the programs on frames of every kind, cut at every length: no program reads past the end.
 #[test]
 fn no_program_reads_past_a_frames_end() {
     let ip6 = [0xfd; 16];
