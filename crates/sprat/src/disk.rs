@@ -26,18 +26,18 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-/// The most bytes, about, of writes that are committed together.
+/// The most bytes, about, of writes that the disk's thread commits together.
 const TOGETHER: usize = 256 << 10;
 
 struct Write {
-    /// The number of refusals that the machine knew of.
+    /// The number of refused writes that the machine knew of when it handed this one in.
     refusals: u64,
     seq: u64,
     puts: Pairs,
     deletes: Vec<Vec<u8>>,
 }
 
-/// A machine's durable state.
+/// The durable state of a machine, and the thread that writes it.
 #[derive(Debug)]
 pub struct Disk {
     writes: Option<Sender<Write>>,
@@ -49,7 +49,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens the file at `path`, made if there is none, and reads what it holds.
+    /// Opens the state file at `path` and reads its pairs. Makes the file if there is none.
     ///
     /// # Errors
     /// The file cannot be read or written, is damaged or no state file, or another process has it
@@ -61,7 +61,7 @@ impl Disk {
         Ok((Self::over(file, name)?, pairs.into_iter().collect()))
     }
 
-    /// A disk over an open file.
+    /// Makes a disk over an open state file, and starts the thread that writes to it.
     fn over(file: StateFile, name: String) -> io::Result<Self> {
         let ready = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let (writes, queue) = channel();
@@ -74,8 +74,8 @@ impl Disk {
         Ok(Self { writes: Some(writes), refusals: 0, done, ready, thread: Some(thread), name })
     }
 
-    /// Makes an empty file a state file that holds nothing. [`Disk::open`] cannot make one without
-    /// a name.
+    /// Makes an empty file a state file without pairs. A file without a name needs this, since
+    /// [`Disk::open`] cannot make it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -92,7 +92,7 @@ impl Disk {
         }
     }
 
-    /// Returns the outcome of writes.
+    /// Returns the outcome of writes. `None` if there is no new outcome.
     pub fn completed(&mut self) -> Option<Written> {
         match self.done.try_recv() {
             Ok(outcome) => {
@@ -126,7 +126,7 @@ impl Disk {
 }
 
 impl Drop for Disk {
-    /// Waits until all writes are done.
+    /// Waits until all writes are finished.
     fn drop(&mut self) {
         self.writes = None;
         if let Some(thread) = self.thread.take() {
@@ -135,13 +135,13 @@ impl Drop for Disk {
     }
 }
 
-/// The thread that writes.
+/// The part of a disk that runs in the thread that writes.
 struct Writer {
     file: StateFile,
     report: Sender<Written>,
     bell: Arc<OwnedFd>,
     name: String,
-    /// The number of writes that did not fit.
+    /// The number of writes that were refused because they did not fit.
     refusals: u64,
 }
 
@@ -189,7 +189,8 @@ impl Writer {
     }
 }
 
-/// Adds the changes of a write; false if one is too long for the format.
+/// Adds the changes of a write to the record `body`. Returns false if one is too long for the
+/// format.
 fn add(body: &mut Body, write: &Write) -> bool {
     write.puts.iter().all(|(key, value)| body.put(key, value))
         && write.deletes.iter().all(|key| body.delete(key))

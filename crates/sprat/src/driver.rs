@@ -1,5 +1,5 @@
-//! The parts of a datagram driver that only production has: names of peers, file descriptors and
-//! sleep.
+//! The parts of a datagram driver that only production has, and no simulation: names of peers, file
+//! descriptors and sleep.
 //!
 //! Not here: sessions and requests. A driver moves datagrams between addresses.
 
@@ -28,11 +28,11 @@ pub trait Driver: TimedDatagrams + Send {
     /// this machine, or a system call failed; the error names what was looked for.
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr>;
 
-    /// The locator by which others reach this driver, if it listens, with every chosen value filled
-    /// in.
+    /// Returns the locator by which others reach this driver, if it listens. The locator has the
+    /// chosen port or name.
     fn locator(&self) -> Option<String>;
 
-    /// The descriptor that is readable when there is something for `recv_burst` or `gone`, while
+    /// Returns the descriptor that is readable when `recv_burst` or `gone` has a result, while
     /// notification is armed.
     fn fd(&self) -> BorrowedFd<'_>;
 

@@ -2,32 +2,32 @@
 //!
 //! They are no part of the library's interface: any release may change them.
 
-/// Packet devices.
+/// Packet devices: Ethernet frames past the kernel's network stack.
 pub mod device {
     pub use crate::device::*;
 }
 
-/// The coordinator's durable state.
+/// The coordinator's durable state, in a file.
 pub mod disk {
     pub use crate::disk::*;
 }
 
-/// Drivers of datagrams.
+/// Drivers that move datagrams between addresses.
 pub mod driver {
     pub use crate::driver::*;
 }
 
-/// The transport that a worker drives.
+/// The trait of a transport that a worker drives.
 pub mod transport {
     pub use crate::transport::*;
 }
 
-/// The transports of one worker.
+/// The set of transports of one worker.
 pub mod transports {
     pub use crate::transports::*;
 }
 
-/// The loop that drives a machine and its transports.
+/// The loop that drives a state machine and its transports.
 pub mod worker {
     pub use crate::worker::*;
 }

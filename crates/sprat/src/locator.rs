@@ -32,14 +32,14 @@ mod tests;
 pub use device::DevicePort;
 pub use protocols::{DeviceFacts, PROTOCOLS, Poll, Protocol};
 
-/// The longest list of locators that is read, in bytes.
+/// The longest list of locators that is parsed, in bytes.
 pub const MAX_LEN: usize = 4096;
 
 /// One locator, parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Locator {
     protocol: String,
-    /// In the order of the text, each key once.
+    /// The options of the locator, in the order of the text. Each key stands once.
     options: Vec<(String, String)>,
 }
 
@@ -49,8 +49,8 @@ pub struct Locator {
 pub enum Kind {
     /// `fast+shm:name=N`: the RPC endpoint over shared memory on this machine.
     Shm {
-        /// Made of letters, digits, `.`, `_` and `-`; never starts with a dot, so it is safe as the
-        /// name of a file.
+        /// The name of the service in shared memory: letters, digits, `.`, `_` and `-`, and no dot
+        /// at the beginning, so that it is safe as a file's name.
         name: String,
     },
     /// `fast+udp:host=H,port=P`: the RPC endpoint over kernel UDP.
@@ -62,72 +62,72 @@ pub enum Kind {
     Tcp(HostPort),
     /// `rdma:host=H,port=P[,crc=off]`: the queue pairs of software iWARP, over kernel TCP.
     Rdma {
-        /// The host and the port.
+        /// The host and the port of the service.
         at: HostPort,
-        /// Ask for a CRC32C of everything sent. A connection goes without only if neither side
-        /// asks.
+        /// Request a CRC32C of everything sent. A connection has none only if neither side requests
+        /// it.
         crc: bool,
     },
 }
 
-/// A host, by name or address, and a port.
+/// A host, by name or address, and a port of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
-    /// A name, an IPv4 address or an IPv6 address without brackets.
+    /// The host's name, its IPv4 address, or its IPv6 address without brackets.
     pub host: String,
-    /// The port; 0 lets the kernel choose one when listening.
+    /// The port of the host; 0 lets the kernel choose one when listening.
     pub port: u16,
 }
 
-/// The cause why a locator cannot be used.
+/// The reason why a locator cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocatorError {
-    /// The text does not follow the grammar.
+    /// The locator's text does not follow the grammar.
     #[error("bad locator {text:?}: expected {expected} at byte {at}")]
     Grammar {
-        /// The whole text.
+        /// The whole text of the locators.
         text: String,
-        /// The byte at which the text stops to follow the grammar.
+        /// The offset in bytes at which the text stops to follow the grammar.
         at: usize,
-        /// The token that was expected.
+        /// The token that the grammar expects at this place.
         expected: &'static str,
     },
-    /// The text exceeds [`MAX_LEN`].
+    /// The text has this many bytes, more than [`MAX_LEN`].
     #[error("a list of locators has {0} bytes, the limit is {MAX_LEN}")]
     TooLong(usize),
-    /// The protocol exists in the plan only.
+    /// The protocol of the locator is planned and not built yet.
     #[error("the protocol {0:?} is not built yet; there are {all}", all = Protocol::forms())]
     NotBuilt(String),
-    /// No such protocol.
+    /// No protocol has the name that the locator begins with.
     #[error("there is no protocol {0:?}; there are {all}", all = Protocol::forms())]
     UnknownProtocol(String),
-    /// The protocol has no such key.
+    /// The locator has a key that its protocol does not have.
     #[error("{protocol} has no key {key:?}; its keys are {allowed}")]
     UnknownKey {
-        /// The protocol.
+        /// The protocol of the locator.
         protocol: &'static str,
-        /// The key.
+        /// The unknown key of the locator.
         key: String,
-        /// The keys that it has.
+        /// The keys that the protocol has.
         allowed: String,
     },
-    /// A key that the protocol needs is missing.
+    /// The locator lacks a key that its protocol needs.
     #[error("{protocol} needs {key}=…")]
     MissingKey {
-        /// The protocol.
+        /// The protocol of the locator.
         protocol: &'static str,
-        /// The key.
+        /// The missing key of the locator.
         key: &'static str,
     },
-    /// A value is not what its key takes.
+    /// The locator has a value that its key does not accept.
     #[error("{key}={value:?}: {expected}")]
     BadValue {
-        /// The key.
+        /// The key whose value is wrong.
         key: &'static str,
-        /// The value.
+        /// The wrong value of the key.
         value: String,
-        /// The values that the key takes.
+        /// The values that the key accepts.
         expected: &'static str,
     },
 }
@@ -138,7 +138,8 @@ impl From<LocatorError> for io::Error {
     }
 }
 
-/// Transports that are planned, so that the error for one differs from that for a typing error.
+/// Names of transports that are planned. The error for one of these differs from that for a typing
+/// error.
 const PLANNED: [&str; 3] = ["fast", "utcp", "rdma"];
 
 /// True if a driver of this name is built or planned.
@@ -176,31 +177,33 @@ impl Locator {
         parse::list(text)
     }
 
-    /// The whole protocol: `fast+udp`.
+    /// Returns the whole protocol of the locator, as in `fast+udp`.
     #[must_use]
     pub fn protocol(&self) -> &str {
         &self.protocol
     }
 
-    /// The part before the first `+`: `fast`.
+    /// Returns the locator's transport, the part of the protocol before the first `+`: `fast` of
+    /// `fast+udp`.
     #[must_use]
     pub fn transport(&self) -> &str {
         self.protocol.split('+').next().unwrap_or_default()
     }
 
-    /// The part after the first `+`: `udp`.
+    /// Returns the locator's driver, the part of the protocol after the first `+`: `udp` of
+    /// `fast+udp`.
     #[must_use]
     pub fn driver(&self) -> Option<&str> {
         self.protocol.split_once('+').map(|(_, driver)| driver)
     }
 
-    /// The value of `key`.
+    /// Returns the value of the locator's option `key`.
     #[must_use]
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
-    /// The meaning of the locator.
+    /// Returns the meaning of the locator.
     ///
     /// # Errors
     /// The protocol is unknown or not built yet, a key is unknown or missing, or a value is not one
@@ -232,8 +235,8 @@ impl Locator {
         }
     }
 
-    /// The locator of worker `i` of a service. Worker 0 has the locator itself; the others have
-    /// `name=N.i` or the port that is `i` higher, and the queue that is `i` higher, if one is
+    /// Returns the locator of worker `i` of a service. Worker 0 has the locator itself. The others
+    /// have `name=N.i` or the port that is `i` higher, and the queue that is `i` higher, if one is
     /// named. A port of 0 stays 0: the kernel chooses each worker's.
     ///
     /// # Errors
@@ -269,7 +272,7 @@ impl Locator {
         Ok(own)
     }
 
-    /// Adds an option, or replaces the one of that key.
+    /// Adds an option to the locator, or replaces the option with this key.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
         match self.options.iter_mut().find(|(k, _)| k == key) {
             Some((_, v)) => *v = value.into(),
@@ -277,12 +280,12 @@ impl Locator {
         }
     }
 
-    /// Takes an option away, if it is there.
+    /// Removes the option with this key, if there is one.
     pub(crate) fn unset(&mut self, key: &str) {
         self.options.retain(|(k, _)| k != key);
     }
 
-    /// The value of a key that says yes or no; `default` if it is not there.
+    /// Parses the option `key`, `on` or `off`. Returns `default` if the locator lacks it.
     fn switch(&self, key: &'static str, default: bool) -> Result<bool, LocatorError> {
         match self.option(key) {
             None => Ok(default),
@@ -351,8 +354,9 @@ fn shm_name(name: &str) -> Result<&str, LocatorError> {
 }
 
 impl HostPort {
-    /// The addresses of the host, in the resolver's order; one of the form `::ffff:a.b.c.d` as the
-    /// IPv4 address that it stands for. May block while it asks a name server.
+    /// Returns the addresses of the host, in the resolver's order. An address of the form
+    /// `::ffff:a.b.c.d` becomes the IPv4 address that it stands for. The call may block on a name
+    /// server.
     ///
     /// # Errors
     /// The host has no address; the error names it.
@@ -370,8 +374,8 @@ impl HostPort {
         Ok(found)
     }
 
-    /// The addresses that requests may go to or that a service may listen at: all of them if
-    /// `insecure_network`, otherwise those of loopback, since nothing is encrypted yet.
+    /// Returns the host's addresses that requests may go to or that a service may listen at: all if
+    /// `insecure_network`, otherwise only those of loopback, since nothing is encrypted yet.
     ///
     /// # Errors
     /// The errors of [`HostPort::resolve`]; `PermissionDenied` if the host is elsewhere and
@@ -395,7 +399,7 @@ impl HostPort {
 impl FromStr for Locator {
     type Err = LocatorError;
 
-    /// Parses exactly one locator.
+    /// Parses text that is exactly one locator.
     fn from_str(text: &str) -> Result<Self, LocatorError> {
         let mut all = parse::list(text)?;
         match (all.pop(), all.is_empty()) {

@@ -1,4 +1,4 @@
-//! From a locator to the transport that serves it: the one place that knows them all.
+//! Opens the transport that a locator names. No other module knows all transports.
 
 use std::io;
 
@@ -24,22 +24,23 @@ use sprat_sys::crc::crc32c;
 /// The options of the transports that a worker opens.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Listen on and call addresses other than loopback, though nothing is encrypted.
+    /// Allow addresses other than loopback, for listening and for calls. Nothing is encrypted.
     pub insecure_network: bool,
-    /// Our own end of calls through a packet device: for each protocol a locator with the device
-    /// and the address. Without one, the device is the one that the server's locator names, and the
-    /// address is chosen at random.
+    /// This process's own ends of packet devices: for each protocol a locator with the device and
+    /// the address. Without one, the device is the one that the server's locator names, and the
+    /// address is random.
     pub local: Vec<Locator>,
-    /// Tracepoints where the time of requests goes. Peers may ask for their samples. Nothing is
-    /// traced without.
+    /// The ring that records tracepoints where the time of requests goes; peers may ask for their
+    /// samples. `None`: nothing is traced.
     pub trace: Option<TraceRing>,
 }
 
-/// Most requests that wait on one session beyond its channels. They are the program's own, in its
-/// own memory: the limit only has to be one, and below it nothing is refused and tried again.
+/// The most requests that wait on one session beyond its channels. They belong to the program and
+/// lie in its memory. So the limit only has to exist; below it no request is refused and tried
+/// again.
 const QUEUE_LIMIT: usize = 1 << 20;
 
-/// The transport that listens at `locator`.
+/// Opens a transport that listens at `locator`.
 pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<AnyTransport> {
     match locator.kind()? {
         Kind::Shm { .. } => ring(Shm::listen(locator, shm::Options::default())?, true, options),
@@ -50,7 +51,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<AnyTran
     }
 }
 
-/// A transport without listener that can call servers such as `to`.
+/// Opens a transport without a listener, which can call servers such as `to`.
 pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<AnyTransport> {
     match to.kind()? {
         Kind::Shm { .. } => ring(Shm::client(shm::Options::default())?, false, options),

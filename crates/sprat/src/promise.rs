@@ -12,20 +12,20 @@ use std::task::{Context, Poll, Waker as TaskWaker};
 
 use crate::worker::Waker;
 
-/// The place of one result.
+/// The cell that both ends of a promised result share.
 struct Cell<T>(Mutex<State<T>>);
 
 enum State<T> {
-    /// No result yet; the task to wake, if one waits.
+    /// There is no result yet. The task is the one to wake, if one waits.
     Waiting(Option<TaskWaker>),
     Given(T),
-    /// The result was taken, or never comes.
+    /// The result was taken, or it never comes.
     Over,
 }
 
 impl<T> Cell<T> {
-    /// Locks the cell. No code of the program runs while it is locked, so that it is never
-    /// poisoned.
+    /// Locks the cell of a result. No code of the program runs while it is locked, so that it is
+    /// never poisoned.
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -38,27 +38,27 @@ impl<T> Cell<T> {
     }
 }
 
-/// The thread's end of a result.
+/// The client thread's end of a promised result.
 pub(crate) struct Promise<T>(Option<Arc<Cell<T>>>);
 
-/// The task's end of a result.
+/// The task's end of a promised result.
 pub(crate) struct Promised<T>(Arc<Cell<T>>);
 
-/// Makes the two ends of a result.
+/// Makes the two ends of a promised result.
 pub(crate) fn promise<T>() -> (Promise<T>, Promised<T>) {
     let cell = Arc::new(Cell(Mutex::new(State::Waiting(None))));
     (Promise(Some(Arc::clone(&cell))), Promised(cell))
 }
 
 impl<T> Promise<T> {
-    /// Gives the result.
+    /// Gives the task its result.
     pub(crate) fn give(mut self, result: T) {
         if let Some(cell) = self.0.take() {
             cell.put(State::Given(result));
         }
     }
 
-    /// Returns true if the task has dropped its end.
+    /// Returns true if the task has dropped its end of the result.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.0.as_ref().is_none_or(|cell| Arc::strong_count(cell) == 1)
     }
@@ -73,7 +73,7 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Promised<T> {
-    /// Returns the result, or `None` if it was taken before or never comes.
+    /// Returns the promised result, or `None` if it was taken before or never comes.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
         let mut state = self.0.state();
         match std::mem::replace(&mut *state, State::Over) {
@@ -87,8 +87,8 @@ impl<T> Promised<T> {
     }
 }
 
-/// A queue of requests to a client's thread, from any number of tasks. The thread learns when no
-/// task can send to it any more.
+/// The tasks' end of a queue of requests to a client's thread. The thread learns when no task can
+/// send to it any more.
 pub(crate) struct Requests<R> {
     // Dropped before the waker: the thread wakes once the last sender is gone.
     sender: Sender<R>,
@@ -106,13 +106,13 @@ impl Drop for WakeOnDrop {
 }
 
 struct Shared {
-    /// Requests that the thread has not taken.
+    /// Number of requests in the queue that the thread has not taken.
     waiting: AtomicUsize,
-    /// The most of them.
+    /// The most requests that the queue holds.
     most: usize,
 }
 
-/// The thread's end of a queue of requests.
+/// The client thread's end of a queue of requests.
 pub(crate) struct Queue<R> {
     receiver: Receiver<R>,
     shared: Arc<Shared>,
@@ -127,8 +127,8 @@ pub(crate) fn requests<R>(waker: Waker, most: usize) -> (Requests<R>, Queue<R>) 
 }
 
 impl<R> Requests<R> {
-    /// Queues a request and wakes the thread. Returns false if the queue is full. A request that a
-    /// thread which has ended does not take is dropped.
+    /// Queues a request and wakes the thread. Returns false if the queue is full. If the thread has
+    /// ended, it drops the request.
     pub(crate) fn send(&self, request: R) -> bool {
         let Shared { waiting, most } = &*self.shared;
         if waiting.fetch_add(1, Ordering::Relaxed) >= *most {
@@ -139,14 +139,14 @@ impl<R> Requests<R> {
         true
     }
 
-    /// Queues a request as [`Requests::send`] does, also if the queue is full. The caller limits
+    /// Queues a request as [`Requests::send`] does, even if the queue is full. The caller limits
     /// the number of such requests otherwise.
     pub(crate) fn send_beyond_limit(&self, request: R) {
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         self.queue(request);
     }
 
-    /// Gives the thread a request that is counted.
+    /// Sends the thread a request that is already counted, and wakes the thread.
     fn queue(&self, request: R) {
         if self.sender.send(request).is_err() {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl<R> fmt::Debug for Requests<R> {
 }
 
 impl<R> Queue<R> {
-    /// Takes the next request. `Ok(None)`: there is none now.
+    /// Takes the next request of the queue. `Ok(None)`: there is none now.
     ///
     /// # Errors
     /// There is none, and none will come.
@@ -185,7 +185,7 @@ impl<R> Queue<R> {
     }
 }
 
-/// No task can send requests any more.
+/// The error of an empty queue to which no task can send requests any more.
 #[derive(Debug)]
 pub(crate) struct Ended;
 
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Polls, and returns the result with the number of wake-ups so far.
+    /// Polls a promised result. Returns it with the number of wake-ups so far.
     fn poll<T>(promised: &Promised<T>, woken: &Arc<Woken>) -> (Poll<Option<T>>, u32) {
         let waker = TaskWaker::from(Arc::clone(woken));
         let result = promised.poll(&Context::from_waker(&waker));
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(poll(&promised, &woken), (Poll::Ready(None), 1));
     }
 
-    /// A thread that panics drops its promises while it unwinds. Its tasks used to wait for ever.
+    /// Drops the promises of a thread that panics, as it unwinds. Its tasks used to wait for ever.
     #[test]
     fn a_thread_that_panics_ends_what_it_has_promised() {
         let ((promise, promised), woken) = (promise::<u8>(), Arc::<Woken>::default());

@@ -1,10 +1,10 @@
-//! Randomness of the kernel.
+//! Random numbers with entropy of the kernel.
 
 use std::io;
 
 use sprat_proto::Rng;
 
-/// Makes a generator with entropy of the kernel.
+/// Makes a random number generator with entropy of the kernel.
 ///
 /// # Errors
 /// The kernel gives none.

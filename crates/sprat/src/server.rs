@@ -31,19 +31,20 @@ mod ahead;
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
 pub struct CoordinatorOptions {
-    /// The locators at which it listens: one locator or several, separated by `;`.
+    /// The locators at which the coordinator listens: one locator or several, separated by `;`.
     pub listen: String,
-    /// The file that holds its state, made if there is none. Without one a restarted coordinator
-    /// begins a new cluster.
+    /// The file that holds the coordinator's state, made if there is none. Without one a restarted
+    /// coordinator begins a new cluster.
     pub state: Option<PathBuf>,
-    /// The options of its transports.
+    /// The options of the coordinator's transports.
     pub transports: Options,
-    /// Terms and limits.
+    /// The terms of the coordinator's leases, and the times and limits of its calls.
     pub config: Config,
 }
 
 impl CoordinatorOptions {
-    /// A coordinator at `listen` that forgets everything when it ends.
+    /// Makes the options of a coordinator that listens at `listen` and forgets everything when it
+    /// ends.
     #[must_use]
     pub fn at(listen: &str) -> Self {
         let (transports, config) = (Options::default(), Config::default());
@@ -51,7 +52,7 @@ impl CoordinatorOptions {
     }
 }
 
-/// A coordinator that listens; [`Worker::run`] serves.
+/// Makes a coordinator that listens. [`Worker::run`] serves its requests.
 ///
 /// # Errors
 /// A locator is malformed or cannot be listened at, or the state file cannot be used; the error
@@ -72,25 +73,26 @@ pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Coordinato
     Worker::new(machine, transports, disk, clock)
 }
 
-/// The options of a server.
+/// The options of a store's server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// The coordinator's locators: one locator or several, separated by `;`.
     pub coordinator: String,
     /// The locators by which clients reach this server: one locator or several, separated by `;`.
     pub listen: String,
-    /// The locators by which the coordinator reaches it, if not by those of `listen`: the control
-    /// path may take another transport than the data.
+    /// The locators by which the coordinator reaches the server. `None`: those of `listen`. The
+    /// control path may take another transport than the data.
     pub control: Option<String>,
-    /// Memory for objects, in bytes. It is taken as it is needed, and not given back.
+    /// Memory of the server for objects, in bytes. The server takes it as it needs it, and does not
+    /// give it back.
     pub memory_bytes: u64,
-    /// The options of its transports.
+    /// The options of the server's transports.
     pub transports: Options,
 }
 
 impl ServerOptions {
-    /// A server at `listen` with 1 GiB for objects, in the cluster of the coordinator at
-    /// `coordinator`.
+    /// Makes the options of a server that listens at `listen`, with 1 GiB for objects, in the
+    /// cluster of the coordinator at `coordinator`.
     #[must_use]
     pub fn new(coordinator: &str, listen: &str) -> Self {
         Self {
@@ -103,7 +105,7 @@ impl ServerOptions {
     }
 }
 
-/// A server that listens and will join its cluster; [`Worker::run`] serves.
+/// Makes a server that listens and will join its cluster. [`Worker::run`] serves its requests.
 ///
 /// # Errors
 /// A locator is malformed or cannot be listened at; the error names it.

@@ -33,8 +33,8 @@ pub(crate) mod watch;
 #[cfg(test)]
 mod tests;
 
-/// The records that a ring has room for: those of some hundred requests at least. A longer ring
-/// would push more out of the cache.
+/// The number of records that a ring has room for: those of some hundred requests at least. A
+/// longer ring would displace more of the cache.
 const ROOM: usize = 16 << 10;
 
 /// The event at a tracepoint, which decides the layer that the time from there on belongs to.
@@ -95,18 +95,18 @@ const EVENTS: [TraceEvent; 16] = [
     TraceEvent::Received,
 ];
 
-/// The record of one tracepoint that was passed.
+/// The record of a tracepoint that a thread has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceRecord {
-    /// The time in the clock's ticks.
+    /// The time of the tracepoint, in ticks of the clock.
     pub at: u64,
-    /// The event.
+    /// The event at the tracepoint.
     pub kind: TraceEvent,
     /// The lower 60 bits of the request's number, if the tracepoint belongs to a request.
     pub rpc: u64,
 }
 
-/// A ring of passed tracepoints. A clone shares the ring. One thread writes it.
+/// A ring of tracepoint records. A clone shares the ring. One thread writes it.
 #[derive(Clone)]
 pub struct TraceRing {
     ring: Arc<Ring>,
@@ -114,7 +114,7 @@ pub struct TraceRing {
 }
 
 struct Ring {
-    /// Tracepoints passed, ever.
+    /// Number of tracepoints passed since the ring was made.
     next: AtomicU64,
     records: Box<[[AtomicU64; 2]]>,
 }
@@ -132,14 +132,14 @@ impl Default for TraceRing {
 }
 
 impl TraceRing {
-    /// An empty ring.
+    /// Makes an empty ring of tracepoint records.
     #[must_use]
     pub fn new() -> Self {
         let records = std::iter::repeat_with(Default::default).take(ROOM).collect();
         Self { ring: Arc::new(Ring { next: AtomicU64::new(0), records }), clock: Clock::new() }
     }
 
-    /// The clock whose ticks the records have.
+    /// Returns the clock in whose ticks the records have their times.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.clock
@@ -156,19 +156,19 @@ impl TraceRing {
         self.now(TraceEvent::Ip, 0);
     }
 
-    /// Records that the operation has ended.
+    /// Records that the traced operation has ended.
     pub fn end(&self) {
         self.now(TraceEvent::End, 0);
     }
 
-    /// The number of tracepoints passed since the ring was made.
+    /// Returns the number of tracepoints passed since the ring was made.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.ring.next.load(Ordering::Relaxed)
     }
 
-    /// The records after the first `count` of all. If the ring has lost some of them, the last
-    /// ones.
+    /// Returns the records after the first `count` of all. If the ring has overwritten some of
+    /// them, it returns the last ones.
     #[must_use]
     pub fn since(&self, count: u64) -> Vec<TraceRecord> {
         let next = self.count();
@@ -186,7 +186,7 @@ impl TraceRing {
         }
     }
 
-    /// The cost of one tracepoint in ticks: the median of many.
+    /// Measures the cost of one tracepoint in ticks: the median of many.
     #[must_use]
     pub fn cost(&self) -> f64 {
         const EACH: u32 = 100;
@@ -202,7 +202,7 @@ impl TraceRing {
         all[all.len() / 2] as f64 / f64::from(EACH)
     }
 
-    /// The clock's present ticks, for a tracepoint that is recorded later.
+    /// Returns the clock's present ticks, for a tracepoint that is recorded later.
     #[inline]
     pub(crate) fn ticks(&self) -> u64 {
         self.clock.ticks()

@@ -1,4 +1,5 @@
-//! The parts of a node's transport that only production has: locators, file descriptors and sleep.
+//! The parts of a node's transport that only production has, and no simulation: locators, file
+//! descriptors and sleep.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -27,7 +28,7 @@ pub trait SystemTransport: Transport + Send {
     /// system call failed.
     fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId>;
 
-    /// The descriptor that is readable when there is something for [`Transport::input`], while
+    /// Returns the descriptor that is readable when [`Transport::input`] has input, while
     /// notification is armed.
     fn fd(&self) -> BorrowedFd<'_>;
 
@@ -38,8 +39,8 @@ pub trait SystemTransport: Transport + Send {
     /// Disarms notification: the caller polls from now on.
     fn disarm(&mut self);
 
-    /// The locator by which others reach this transport, if it listens, with every chosen value
-    /// filled in.
+    /// Returns the locator by which others reach this transport, if it listens. The locator has the
+    /// chosen port or name.
     fn locator(&self) -> Option<String>;
 }
 

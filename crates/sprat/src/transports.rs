@@ -1,4 +1,4 @@
-//! The transports of one worker, opened as locators ask for them.
+//! The transports of one worker, opened when a locator asks for them.
 //!
 //! A transport that listens is opened at the start, one for calls alone when the first locator of
 //! its protocol is called. A poll that is a system call would slow the other transports down: such
@@ -19,11 +19,11 @@ use crate::transport::any::AnyTransport;
 
 /// The time for which a transport counts as active after its last packet.
 const ACTIVE_NS: u64 = 2 * MS;
-/// The interval at which an idle transport whose poll is a system call is polled while another one
-/// is active.
+/// The interval at which an idle transport whose poll is a system call is polled while another
+/// transport is active.
 const IDLE_POLL_NS: u64 = 10 * US;
 
-/// The error with the locator's name before it, unless it begins with that already.
+/// Puts the locator's name before the error's text, unless the text begins with it already.
 fn naming(locator: &Locator, error: io::Error) -> io::Error {
     let (name, text) = (locator.to_string(), error.to_string());
     if text.starts_with(&name) {
@@ -33,13 +33,14 @@ fn naming(locator: &Locator, error: io::Error) -> io::Error {
     }
 }
 
-/// One transport and when it is polled.
+/// One transport of a worker, and the times of its polls.
 struct Entry {
     transport: AnyTransport,
     protocol: String,
-    /// The network that it is on, where another transport of the protocol may be on another.
+    /// The name of the network that the transport is on, if a transport of the protocol can be on
+    /// several.
     wire: Option<String>,
-    /// A poll is a system call.
+    /// True if a poll of the transport is a system call.
     costly: bool,
     active_until: Instant,
     next_poll: Instant,
@@ -61,7 +62,7 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// No transports yet.
+    /// Makes an empty set of transports.
     pub fn new(options: Options) -> Self {
         Self { entries: Vec::new(), options, active_until: Instant::ZERO }
     }
@@ -81,8 +82,8 @@ impl Transports {
         Ok(transports)
     }
 
-    /// The locators of the transports that listen, in the order of [`Transports::listen`], with
-    /// every chosen value filled in.
+    /// Returns the locators of the transports that listen, in the order of [`Transports::listen`],
+    /// with the chosen ports and names.
     #[must_use]
     pub fn locators(&self) -> Vec<String> {
         self.entries.iter().filter_map(|entry| entry.transport.locator()).collect()
@@ -102,13 +103,13 @@ impl Transports {
         self.entries.len() - 1
     }
 
-    /// Begins a session with the server at `to`, and opens a transport if none leads there.
+    /// Begins a session with the server at `to`. Opens a transport if none leads there.
     pub(crate) fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<Opened> {
         let index = self.towards(to)?;
         Ok((index, self.entries[index].transport.connect(now, to)?))
     }
 
-    /// The transport that leads to `to`, opened if there is none yet.
+    /// Returns the index of the transport that leads to `to`. Opens it if there is none yet.
     fn towards(&mut self, to: &Locator) -> io::Result<usize> {
         let leads = |e: &Entry| e.protocol == to.protocol() && e.wire.as_deref() == to.wire();
         if let Some(index) = self.entries.iter().position(leads) {
@@ -170,7 +171,7 @@ impl Transports {
         false
     }
 
-    /// Something arrived at transport `index`.
+    /// Marks transport `index` as active, because something has arrived at it.
     #[inline]
     pub(crate) fn received(&mut self, index: usize, now: Instant) {
         self.active_until = now.after(ACTIVE_NS);

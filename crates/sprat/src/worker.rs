@@ -34,7 +34,7 @@ use system::System;
 /// The longest sleep, so that no lost wake-up lasts longer.
 const LONGEST_SLEEP_NS: u64 = SECOND;
 
-/// Lets another thread end the worker's sleep.
+/// A handle by which other threads end the worker's sleep.
 #[derive(Clone, Debug)]
 pub struct Waker {
     fd: Arc<OwnedFd>,
@@ -55,7 +55,7 @@ impl Waker {
         }
     }
 
-    /// True if [`Waker::wake`] was called since the last call of this.
+    /// Returns true if [`Waker::wake`] was called since the last call of this function.
     fn clear(&self) -> bool {
         if !self.woken.load(Ordering::Relaxed) {
             return false;
@@ -67,7 +67,7 @@ impl Waker {
     }
 }
 
-/// Ends a worker's [`Worker::run`] from another thread or a signal handler.
+/// A handle that ends a worker's [`Worker::run`] from another thread or a signal handler.
 #[derive(Clone, Debug)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
@@ -75,7 +75,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Makes `run` return after the turn that it is in.
+    /// Makes [`Worker::run`] return after its present turn.
     pub fn stop(&self) {
         self.flag.store(true, Ordering::SeqCst);
         self.waker.wake();
@@ -90,14 +90,15 @@ pub struct Worker<M: Machine> {
     idle: Idle,
     waker: Waker,
     stop: Arc<AtomicBool>,
-    /// The descriptor for a loop of the program's own, once it has asked for it.
+    /// The descriptor that the program's own loop waits for, once the program has asked for it.
     watched: Option<OwnedFd>,
-    /// Notification is armed, and the program's loop may wait.
+    /// True if notification is armed, so that the program's loop may wait.
     armed: bool,
 }
 
 impl<M: Machine> Worker<M> {
-    /// A worker for `machine` that serves by `transports`; `disk` keeps what the machine persists.
+    /// Makes a worker for `machine` that serves by `transports`; `disk` keeps what the machine
+    /// persists.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -110,8 +111,8 @@ impl<M: Machine> Worker<M> {
         Self::with_lanes(machine, transports, disk, clock, 1)
     }
 
-    /// A worker as of [`Worker::new`] that opens up to `lanes` sessions for each link, as many as
-    /// its calls need.
+    /// Makes a worker as [`Worker::new`] does, which opens up to `lanes` sessions for each link, as
+    /// many as its calls need.
     pub(crate) fn with_lanes(
         machine: M,
         transports: Transports,
@@ -130,23 +131,23 @@ impl<M: Machine> Worker<M> {
         })
     }
 
-    /// The machine.
+    /// Returns the state machine that the worker drives.
     pub fn machine(&mut self) -> &mut M {
         self.node.machine()
     }
 
-    /// The node, for calls between turns.
+    /// Returns the worker's node, for calls between turns.
     #[inline]
     pub(crate) fn node(&mut self) -> &mut Node<M, System> {
         &mut self.node
     }
 
-    /// The transports, to read their locators.
+    /// Returns the worker's transports, to read their locators.
     pub fn transports(&self) -> &Transports {
         &self.node.host().transports
     }
 
-    /// The time now, on the clock that the machine sees.
+    /// Returns the time now, on the clock that the machine sees.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -161,7 +162,7 @@ impl<M: Machine> Worker<M> {
         Stop { flag: Arc::clone(&self.stop), waker: self.waker() }
     }
 
-    /// One turn without sleep. Returns true if there was work.
+    /// Makes one turn of the worker without sleep. Returns true if there was work.
     pub fn turn(&mut self) -> bool {
         let now = self.clock.now();
         self.turn_at(now)
@@ -178,7 +179,7 @@ impl<M: Machine> Worker<M> {
         self.node.turn(now)
     }
 
-    /// One turn, then the rest that idling has earned: nothing, a pause, a yield, or a sleep until
+    /// Makes one turn of the worker. After turns without work it pauses, yields, or sleeps until
     /// something happens.
     pub fn turn_and_rest(&mut self) {
         let now = self.clock.now();
@@ -192,7 +193,7 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// Turns until [`Stop::stop`].
+    /// Makes turns of the worker until [`Stop::stop`].
     ///
     /// # Errors
     /// The machine must stop for good; the text says why.

@@ -1,4 +1,4 @@
-//! Each example runs to its end.
+//! Runs each example of the library to its end.
 
 use std::process::Command;
 

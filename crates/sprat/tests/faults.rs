@@ -14,9 +14,10 @@ use sprat_proto::{Instant, Rng};
 use sprat_sys::clock::Clock;
 use sprat_sys::crc::crc32c;
 
-/// Nothing takes this long; it only ends a broken test.
+/// The deadline of a request, in nanoseconds. No request takes this long; it only ends a broken
+/// test.
 const FOREVER_NS: u64 = 300_000_000_000;
-/// Requests in progress.
+/// Number of requests in progress.
 const DEPTH: usize = 6;
 
 type FaultyUdp = Fast<Faulty<Udp>>;
@@ -31,7 +32,7 @@ fn open(driver: Udp, serve: bool, fault: Fault, seed: u64) -> FaultyUdp {
     )
 }
 
-/// A request begins with its number, as far as it is long enough to have one.
+/// Makes a request of `len` bytes, which begins with its number as far as it has room.
 fn request(number: usize, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (number * 131 + i * 7 + i / 251) as u8).collect();
     for (to, from) in bytes.iter_mut().zip((number as u32).to_be_bytes()) {
@@ -40,12 +41,13 @@ fn request(number: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The reply of the service to a request.
+/// Returns the service's reply to a request.
 fn answer(request: &[u8]) -> Vec<u8> {
     request.iter().map(|b| b ^ 0x5a).collect()
 }
 
-/// Runs `lens` as requests; `executed` counts by request.
+/// Sends requests of the lengths `lens` over faulty UDP. Fails if a reply is wrong or a request is
+/// executed twice.
 fn run(fault: Fault, seed: u64, options: Options, lens: &[usize]) {
     let at = "fast+udp:host=127.0.0.1,port=0".parse().unwrap();
     let mut server = open(Udp::listen(&at, options).unwrap(), true, fault, seed);

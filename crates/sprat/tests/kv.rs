@@ -1,4 +1,5 @@
-//! The module `kv`, over every transport: a coordinator and servers in threads of this process.
+//! Tests of the module `kv` over every transport: a coordinator and servers in threads of this
+//! process.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -7,14 +8,14 @@ use sprat::kv::{Client, Condition, Error, MAX_KEY};
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
-/// A cluster whose processes are threads, ended when dropped.
+/// A cluster whose processes are threads, which end when this value is dropped.
 struct Cluster {
     coordinator: String,
     running: Vec<(Stop, JoinHandle<()>)>,
 }
 
 impl Cluster {
-    /// A cluster of `servers`, reached by `transport`; `tag` makes its names its own.
+    /// Starts a cluster of `servers` servers, reached by `transport`. `tag` makes its names unique.
     fn start(transport: &str, tag: &str, servers: usize) -> Self {
         let at = |who: &str| match transport {
             "fast+shm" => format!("fast+shm:name=kv-{tag}-{who}-{}", std::process::id()),
@@ -126,7 +127,7 @@ fn numbers(transport: &str) {
     assert_eq!(table.get(b"x").unwrap().unwrap().value, b"0.5");
 }
 
-/// A second wait for an operation was one without end.
+/// Waits for an operation twice. The second wait once never ended.
 fn an_operation_is_waited_for_once(transport: &str) {
     let cluster = Cluster::start(transport, "wait", 1);
     let client = cluster.client();
@@ -150,7 +151,7 @@ fn an_operation_is_waited_for_once(transport: &str) {
     assert!(client.next_completed().is_none(), "nothing was queued");
 }
 
-/// The value is lent, and the client is the program's again meanwhile.
+/// Uses the client while the value of a read is lent.
 fn a_reader_of_a_lent_value_may_use_the_client(transport: &str) {
     let cluster = Cluster::start(transport, "lent", 1);
     let client = cluster.client();
@@ -207,7 +208,7 @@ fn a_dropped_table_is_gone_for_every_client(transport: &str) {
     assert_eq!(two.table_by_id(again.id()).get(b"k").unwrap(), None);
 }
 
-/// Polls a future on this thread until it is ready.
+/// Polls a future on this thread until it is ready, and returns its result.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {

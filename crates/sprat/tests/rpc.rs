@@ -1,4 +1,4 @@
-//! The module `rpc`: the same tests over every transport that needs no privilege.
+//! Runs tests of the module `rpc` over every transport that needs no privilege.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sprat::rpc::{Call, Client, RpcError, Server, Stop};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A server in a thread of its own, ended when dropped.
+/// A server in a thread of its own, which ends when this value is dropped.
 struct Running {
     at: String,
     stop: Stop,
@@ -145,8 +145,8 @@ fn a_restarted_server_is_found_again(locator: &str) {
     assert_eq!(reply, b"after");
 }
 
-/// The reply comes only once the client is ready to sleep, so that nothing but its descriptor can
-/// say so.
+/// Waits for a reply that comes only once the client is ready to sleep, so that only the client's
+/// descriptor can report it.
 fn a_loop_of_the_program_is_woken(locator: &str) {
     let (give, take) = std::sync::mpsc::channel();
     let mut server = Server::listen(&[locator], move |call: Call<'_>| {
@@ -190,7 +190,8 @@ fn a_loop_of_the_program_is_woken(locator: &str) {
     serving.join().unwrap();
 }
 
-/// The server answers no request before all have come: more than one connection carries.
+/// Sends requests to a server that answers none before all have come. They are more than one
+/// connection carries.
 fn lanes_carry_more_than_one_connection_does(locator: &str) {
     const REQUESTS: usize = 32;
     let mut callers = Vec::new();
@@ -267,9 +268,9 @@ over!(
 over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");
 
-/// A client that sends checksums to a server without them soon learns that the server does not
-/// answer. A client that connects through one end of a shared memory both with and without them
-/// gets an error at once.
+/// Clients and servers that disagree on checksums. A client that sends them to a server without
+/// them soon learns that the server does not answer. A client that connects through one end of a
+/// shared memory both with and without them gets an error at once.
 #[test]
 fn checksums_are_agreed_on_by_the_locator() {
     let socket = format!("/tmp/sprat-minds-{}", std::process::id());

@@ -23,47 +23,48 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use sprat_store::coordinator::statefile::{self, AREA, Body, Damage, Log, Opened, Pairs, Piece};
 
-/// Bytes by which the file grows: growing for each record would cost as much time as the record.
+/// The number of bytes by which the state file grows: growing for each record would cost as much
+/// time as the record.
 const GROWTH: u64 = 64 << 10;
-/// Bytes behind the log that the first record after a start may use.
+/// The number of bytes behind the log that the first record after a start may use.
 const RESERVE: u64 = 4096;
-/// The longest file that is read. The greatest state that the coordinator's limits allow has some
-/// 100 MB.
+/// The longest state file that is read, in bytes. The greatest state that the coordinator's limits
+/// allow has some 100 MB.
 const LONGEST: u64 = 1 << 30;
-/// A checkpoint is due when the log has this many bytes more than twice the last checkpoint.
+/// The log's bytes, beyond twice the last checkpoint, from which on a checkpoint is due.
 const LOG_BYTES: u64 = 1 << 20;
 
 /// The reason why a change was not written.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The change does not fit, or the file is not at its path. The file is unchanged.
+    /// The change does not fit, or the file is not at its path any more. The file is unchanged.
     Refused(io::Error),
-    /// The contents of the disk are unknown.
+    /// A write or sync failed, so that the contents of the disk are unknown.
     Broken(io::Error),
 }
 
-/// An open state file.
+/// An open state file with its log.
 #[derive(Debug)]
 pub(super) struct StateFile {
     file: File,
     path: PathBuf,
     log: Log,
-    /// Up to there the file has blocks.
+    /// The offset up to which the file has blocks.
     allocated: u64,
     /// The length of the log at which the next checkpoint is due.
     checkpoint_at: u64,
-    /// Nothing was appended since the file was opened.
+    /// True if nothing was appended since the file was opened.
     untouched: bool,
-    /// A full disk: the file gets no blocks behind this place.
+    /// The offset behind which a simulated full disk gives the file no blocks.
     #[cfg(test)]
     pub(super) room: std::sync::Arc<std::sync::atomic::AtomicU64>,
-    /// The number of writes and syncs that succeed before the disk fails.
+    /// The number of writes and syncs that succeed before the simulated disk fails.
     #[cfg(test)]
     pub(super) sound: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
 impl StateFile {
-    /// Opens the file, made if there is none, and reads what it holds.
+    /// Opens the state file at `path` and reads its pairs. Makes the file if there is none.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Pairs)> {
         let mut options = OpenOptions::new();
         // The file holds the secrets under which tables hash their keys.
@@ -83,7 +84,7 @@ impl StateFile {
         }
     }
 
-    /// Locks and reads an open file.
+    /// Locks an open state file and reads its pairs.
     fn take(file: File, path: &Path) -> io::Result<(Self, Pairs)> {
         let meta = file.metadata()?;
         if !meta.is_file() {
@@ -121,7 +122,7 @@ impl StateFile {
         Ok((this, pairs))
     }
 
-    /// Writes changes, all or nothing; they are on the disk when this returns.
+    /// Writes changes to the state file, all or nothing. They are on the disk when this returns.
     pub(super) fn append(&mut self, body: &Body) -> Result<(), Failure> {
         if body.is_empty() {
             return Ok(());
@@ -151,8 +152,8 @@ impl StateFile {
         Ok(read(&self.file)?.pairs)
     }
 
-    /// Says in both superblocks how far the log goes. They are on the disk at the latest with the
-    /// next record.
+    /// Writes the length of the log into both superblocks. They are on the disk at the latest with
+    /// the next record.
     fn seal(&mut self) -> io::Result<()> {
         for _ in 0..2 {
             let piece = self.log.seal();
@@ -161,13 +162,14 @@ impl StateFile {
         Ok(())
     }
 
-    /// Writes the seal, or leaves it for later if the disk has no room (on file systems that never
-    /// write in place): the records are valid without it.
+    /// Writes the log's length into the superblocks, or leaves that for later if the disk has no
+    /// room (on file systems that never write in place): the records are valid without it.
     fn seal_if_room(&mut self) -> io::Result<()> {
         self.seal().or_else(|e| if no_room(&e) { Ok(()) } else { Err(e) })
     }
 
-    /// Begins a new generation, later if there is no room.
+    /// Writes a checkpoint, which begins a new generation of the log. Leaves that for later if
+    /// there is no room.
     fn checkpoint(&mut self) -> io::Result<()> {
         let (mut log, pieces) = self.log.checkpoint(&self.pairs()?);
         let end = log.end().max(AREA);
@@ -193,7 +195,7 @@ impl StateFile {
         self.file.set_len(self.allocated)
     }
 
-    /// Takes blocks up to `end`.
+    /// Allocates blocks of the file up to the offset `end`.
     fn grow(&mut self, end: u64) -> io::Result<()> {
         if end <= self.allocated {
             return Ok(());
@@ -235,7 +237,7 @@ impl StateFile {
         self.file.sync_data()
     }
 
-    /// The disk is said to have failed.
+    /// Fails if the test's simulated disk has failed.
     #[cfg(test)]
     fn fault(&self) -> io::Result<()> {
         use std::sync::atomic::Ordering::SeqCst;
@@ -243,7 +245,8 @@ impl StateFile {
         left.map(|_| ()).map_err(|_| Errno::IO.into())
     }
 
-    /// An error if the path names another file by now, or none.
+    /// Checks that the path still names this file. The error says that the file was removed or
+    /// replaced.
     fn in_place(&self) -> io::Result<()> {
         let own = self.file.metadata()?;
         let what = match std::fs::metadata(&self.path) {
@@ -273,7 +276,7 @@ impl Drop for StateFile {
     }
 }
 
-/// Makes an empty file a state file that holds nothing.
+/// Makes an empty file a state file without pairs.
 ///
 /// # Errors
 /// It cannot be written.
@@ -299,7 +302,7 @@ fn read(file: &File) -> io::Result<Opened> {
     statefile::read(&bytes).map_err(|damage: Damage| damaged(damage))
 }
 
-/// The new name is on the disk.
+/// Syncs the folder of `path`, so that the file's new name is on the disk.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all())
@@ -309,7 +312,8 @@ fn next_checkpoint(len: u64) -> u64 {
     2 * len + LOG_BYTES
 }
 
-/// True if the error says that nothing was changed since there is no room or no permission for it.
+/// True if the error says that there is no room, or that the file system is read-only. The file is
+/// then unchanged.
 fn no_room(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem)

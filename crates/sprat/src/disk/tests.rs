@@ -16,7 +16,7 @@ fn next(disk: &mut Disk) -> Written {
     }
 }
 
-/// Waits until the write with this number is safe.
+/// Waits until the write with this number is on the disk.
 fn wait(disk: &mut Disk, seq: u64) {
     loop {
         match next(disk) {
@@ -72,9 +72,9 @@ fn a_path_that_holds_no_state_file_is_named() {
     assert!(Disk::open(&folder.path().join("none/state")).is_err());
 }
 
-/// Each damage of a real file is refused with the file's name, or serves exactly what was there.
-/// redb served 36 of 71 such files without a word, one of them with another name of a table, and
-/// panicked in 12.
+/// Damages a real state file in many ways. Each damaged file is refused with the file's name, or
+/// serves exactly its old pairs. redb served 36 of 71 such files without a word, one of them with
+/// another name of a table, and panicked in 12.
 #[test]
 fn a_damaged_file_is_refused_or_serves_what_it_held() {
     let (_folder, path) = folder();
@@ -126,8 +126,8 @@ fn a_damaged_file_is_refused_or_serves_what_it_held() {
     assert!(refused > 10, "{refused}");
 }
 
-/// A write that does not fit, and what was handed in behind it, leave no trace; with room again
-/// writes go on.
+/// Writes to a full disk. A write that does not fit, and the writes handed in behind it, leave no
+/// trace; with room again writes go on.
 #[test]
 fn a_full_disk_refuses_and_recovers() {
     let (_folder, path) = folder();
@@ -159,10 +159,10 @@ fn a_full_disk_refuses_and_recovers() {
     assert_eq!(pairs, [pair("a", "1"), pair("d", "4")]);
 }
 
-/// A disk that fails at any point of a change stops the coordinator with the file's name and the
-/// reason, and nothing is written any more: the kernel forgets what it could not write, so that a
-/// second sync would succeed and prove nothing. The coordinator's last words were "it is written no
-/// more": the end of the writing thread hid why it ended.
+/// Fails the disk at any point of a change. The coordinator stops with the file's name and the
+/// reason, and writes nothing more: the kernel forgets data that it could not write, so that a
+/// second sync would succeed and prove nothing. The coordinator's last words were once "it is
+/// written no more": the end of the writing thread hid its cause.
 #[test]
 fn a_disk_that_fails_is_final() {
     let mut at = 0;
@@ -200,8 +200,9 @@ fn a_disk_that_fails_is_final() {
     assert!(at >= 4, "the record, its sync and two superblocks can fail: {at}");
 }
 
-/// The coordinator acknowledged changes that it wrote into a removed or replaced file: its next
-/// start lost them, and with a removed file the whole cluster.
+/// Removes or replaces the state file of a running coordinator, which then acknowledges no more
+/// changes. It once wrote them into the lost file: its next start lost them, and with a removed
+/// file the whole cluster.
 #[test]
 fn a_file_that_was_removed_or_replaced_is_written_no_more() {
     let (folder, path) = folder();
@@ -230,8 +231,8 @@ fn a_file_that_was_removed_or_replaced_is_written_no_more() {
     assert_eq!(Disk::open(&path).unwrap().1, [pair("a", "1"), pair("c", "3")]);
 }
 
-/// The first change after a start has room on a disk that is full: else no coordinator could be
-/// started there.
+/// Starts a process on a full disk. The first change after a start has room; else no coordinator
+/// could be started there.
 #[test]
 fn a_process_can_start_on_a_full_disk() {
     let (_folder, path) = folder();
@@ -255,7 +256,7 @@ fn a_process_can_start_on_a_full_disk() {
     assert!(matches!(file.append(&body), Err(Failure::Refused(_))));
 }
 
-/// The file stays as short as its content, whatever was written over time.
+/// Writes the same keys again and again. The file stays as short as its content.
 #[test]
 fn checkpoints_keep_the_file_short() {
     let (_folder, path) = folder();
@@ -272,7 +273,7 @@ fn checkpoints_keep_the_file_short() {
     assert_eq!(StateFile::open(&path).unwrap().1, pairs);
 }
 
-/// A file without a name, which the coordinator of `sprat up` has.
+/// Uses a file without a name, as the coordinator of `sprat up` does.
 #[test]
 fn a_file_in_memory_is_as_good() {
     let file =

@@ -21,10 +21,11 @@ use super::pending::OperationId;
 use super::table::{Number, Object, integer, object_or_none, removed, version};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
 
-/// Starts an operation.
+/// A function that starts an operation in the client's thread.
 type Begin = Box<dyn FnOnce(&mut Machine, Instant) -> Op + Send>;
 
-/// A request of a task to the client's thread.
+/// A request of a task to the client's thread: an operation to start, and the promise of its
+/// outcome.
 struct Request {
     begin: Begin,
     promise: Promise<Outcome>,

@@ -21,12 +21,13 @@ use crate::random::rng;
 use crate::transports::{Options, Transports};
 use crate::worker::Worker;
 
-/// Most sessions with one server. With eight channels each, 64 operations are in progress.
+/// Most sessions of a client with one server. With eight channels each, 64 operations are in
+/// progress.
 const SESSIONS: u16 = 8;
 /// The time that each operation may take unless the program sets another, in nanoseconds.
 const TIMEOUT_NS: u64 = 10 * SECOND;
 
-/// Settings of a [`Client`].
+/// Settings of a store's [`Client`].
 #[derive(Clone, Debug)]
 #[must_use = "call `connect`"]
 pub struct Builder {
@@ -36,7 +37,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Settings for a client of the cluster whose coordinator is at `coordinator`.
+    /// Makes the settings for a client of the cluster whose coordinator is at `coordinator`.
     pub(super) fn new(coordinator: &str) -> Self {
         Self {
             config: Config::new(coordinator),
@@ -84,7 +85,7 @@ impl Builder {
         self
     }
 
-    /// The most operations in progress.
+    /// Returns the most operations in progress that the settings allow.
     pub(super) fn most_operations(&self) -> usize {
         self.config.max_ops as usize
     }
@@ -127,7 +128,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The part that its tables and operations share.
+    /// Returns the part of the client that its tables and operations share.
     pub(super) fn shared(&self) -> &Shared {
         &self.shared
     }

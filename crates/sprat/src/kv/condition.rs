@@ -11,28 +11,28 @@ use sprat_store::types::Version;
 pub struct Condition(pub(super) RejectRules);
 
 impl Condition {
-    /// Holds always.
+    /// Returns the condition that always holds.
     #[must_use]
     pub fn always() -> Self {
         Self::default()
     }
 
-    /// Holds if the object does not exist. Otherwise the operation fails with
-    /// [`Error::ObjectExists`](super::Error::ObjectExists).
+    /// Returns the condition that holds if the object does not exist. Otherwise the operation fails
+    /// with [`Error::ObjectExists`](super::Error::ObjectExists).
     #[must_use]
     pub fn if_absent() -> Self {
         Self(RejectRules::if_absent())
     }
 
-    /// Holds if the object exists. Otherwise the operation fails with
+    /// Returns the condition that holds if the object exists. Otherwise the operation fails with
     /// [`Error::ObjectDoesntExist`](super::Error::ObjectDoesntExist).
     #[must_use]
     pub fn if_exists() -> Self {
         Self(RejectRules::if_exists())
     }
 
-    /// Holds if the object has exactly this version. Version 0 stands for an object that does not
-    /// exist. Otherwise the operation fails with
+    /// Returns the condition that holds if the object has exactly this version. Version 0 stands
+    /// for an object that does not exist. Otherwise the operation fails with
     /// [`Error::WrongVersion`](super::Error::WrongVersion),
     /// [`Error::ObjectExists`](super::Error::ObjectExists) or
     /// [`Error::ObjectDoesntExist`](super::Error::ObjectDoesntExist).
@@ -41,8 +41,9 @@ impl Condition {
         Self(RejectRules::if_version(version))
     }
 
-    /// Holds if the object's version is above `version`, or the object does not exist. Otherwise
-    /// the operation fails with [`Error::WrongVersion`](super::Error::WrongVersion).
+    /// Returns the condition that holds if the object's version is above `version`, or the object
+    /// does not exist. Otherwise the operation fails with
+    /// [`Error::WrongVersion`](super::Error::WrongVersion).
     #[must_use]
     pub fn if_newer_than(version: Version) -> Self {
         Self(RejectRules::if_newer_than(version))

@@ -1,4 +1,4 @@
-//! The store's client with the outcomes that the program has not taken yet, as a [`Machine`].
+//! The store's client as a [`Machine`], with the outcomes that the program has not taken yet.
 
 use std::mem;
 
@@ -13,7 +13,7 @@ use crate::completions::{Completions, Delivery, EntryId};
 /// The result of an operation. Its bytes belong to the program.
 pub type Outcome = Result<Answer<'static>, Error>;
 
-/// An outcome as it waits for the program. The value of a read waits in the entry's buffer, without
+/// An outcome that waits for the program. The value of a read waits in the entry's buffer, behind
 /// its first `skip` bytes.
 #[derive(Debug)]
 pub(super) enum Kept {
@@ -34,7 +34,7 @@ impl Kept {
         }
     }
 
-    /// The outcome with its bytes.
+    /// Joins the kept outcome with the bytes of its value.
     #[inline]
     pub(super) fn join(self, payload: Payload<'_>) -> Answer<'_> {
         match self {
@@ -47,7 +47,7 @@ impl Kept {
     }
 }
 
-/// The read that [`super::Table::get_with`] waits for, and the buffer for its value.
+/// The read that [`super::Table::get_with`] waits for, with the buffer for its value.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     op: Option<Op>,
@@ -56,13 +56,13 @@ pub(super) struct Direct {
     pub(super) outcome: Option<Result<Version, Error>>,
 }
 
-/// The store's client and the operations of the program.
+/// The store's client, and the operations that the program has started.
 #[derive(Debug)]
 pub(super) struct Operations {
     pub(super) client: Client,
     pub(super) direct: Direct,
     pub(super) completions: Completions<Op, Result<Kept, Error>>,
-    /// The entry of an operation in progress, by [`Op::index`].
+    /// The entry of each operation in progress, by [`Op::index`].
     by_op: Vec<Option<EntryId>>,
 }
 
@@ -76,7 +76,7 @@ impl Operations {
         }
     }
 
-    /// Starts an operation.
+    /// Starts an operation and makes its entry.
     #[inline]
     pub(super) fn start(&mut self, begin: impl FnOnce(&mut Client) -> Op) -> (Op, EntryId) {
         // An operation that has ended may have the index that the new one gets.
@@ -90,7 +90,7 @@ impl Operations {
         (op, id)
     }
 
-    /// Starts the read that [`Direct`] is for.
+    /// Starts the read whose value [`Direct`] receives.
     #[inline]
     pub(super) fn start_direct(&mut self, begin: impl FnOnce(&mut Client) -> Op) -> Op {
         self.collect();
@@ -116,7 +116,7 @@ impl Operations {
         Some((id, outcome, mem::take(bytes)))
     }
 
-    /// Gives an operation up. It has no outcome.
+    /// Gives an operation up. It gets no outcome.
     pub(super) fn cancel(&mut self, id: EntryId) {
         self.collect();
         if let Some(op) = self.completions.request(id) {
@@ -125,7 +125,7 @@ impl Operations {
         self.completions.forget(id);
     }
 
-    /// Takes what ended otherwise than by a response.
+    /// Takes the outcomes of operations that ended without a response.
     #[inline]
     fn collect(&mut self) {
         while let Some(done) = self.client.event() {
@@ -160,7 +160,8 @@ impl Direct {
     }
 }
 
-/// The client pairs every operation with one kind of answer.
+/// Panics: the client pairs every operation with one kind of answer, and this answer is of another
+/// kind.
 pub(super) fn unexpected(answer: &Answer<'_>) -> ! {
     unreachable!("the operation is not answered by {answer:?}")
 }

@@ -1,4 +1,4 @@
-//! Operations in progress.
+//! Operations of the store's client that are in progress.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl OperationId {
 pub struct Pending<'c, T> {
     shared: &'c Shared,
     id: EntryId,
-    /// The result stays in the client until the program asks this value for it.
+    /// True if the result stays in the client until the program asks this value for it.
     held: bool,
     convert: fn(Outcome) -> Result<T, Error>,
 }

@@ -9,7 +9,7 @@ use super::machine::{Operations, Outcome};
 use crate::completions::{Delivery, EntryId};
 use crate::worker::Worker;
 
-/// The worker and the settings that change.
+/// The worker of a store's client, and the settings that can change.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) worker: Worker<Operations>,
@@ -17,14 +17,15 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// The time now, and the deadline of an operation that starts now.
+    /// Returns the time now, and the deadline of an operation that starts now.
     #[inline]
     pub(super) fn times(&self) -> (Instant, Instant) {
         let now = self.worker.now();
         (now, now.after(self.timeout_ns))
     }
 
-    /// Starts an operation. It goes out at once if it can, and otherwise with the next turn.
+    /// Starts an operation of the store. It goes out at once if it can, and otherwise with the next
+    /// turn.
     #[inline]
     fn start(&mut self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> (Instant, EntryId) {
         let (now, deadline) = self.times();
@@ -47,7 +48,7 @@ impl Inner {
         }
     }
 
-    /// Waits for an operation.
+    /// Waits for the outcome of an operation.
     fn wait(&mut self, id: EntryId) -> Outcome {
         loop {
             if let Some(outcome) = self.worker.machine().take(id) {
@@ -58,10 +59,11 @@ impl Inner {
     }
 }
 
-/// Lends the worker to one method at a time.
+/// Lends a client's worker to one method at a time.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Borrowed only while a method runs, and never while it calls code of the program.
+    /// The worker and its settings. It is borrowed only while a method runs, and never while a
+    /// method calls code of the program.
     inner: RefCell<Inner>,
 }
 
@@ -75,7 +77,7 @@ impl Shared {
         self.inner.borrow_mut()
     }
 
-    /// Starts an operation.
+    /// Starts an operation whose outcome the client keeps until the program asks for it.
     #[inline]
     pub(super) fn start(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> EntryId {
         self.inner().start(begin).1
@@ -88,7 +90,7 @@ impl Shared {
         id
     }
 
-    /// Starts an operation, sends it at once and waits for it.
+    /// Starts an operation, sends it at once and waits for its outcome.
     pub(super) fn ask(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> Outcome {
         let mut inner = self.inner();
         let (now, id) = inner.start(begin);

@@ -11,13 +11,13 @@ use super::machine::{Outcome, unexpected};
 use super::pending::Pending;
 use super::shared::Shared;
 
-/// The value of an object and its version.
+/// A value read from the store, and its object's version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Object {
-    /// The version.
+    /// The object's version.
     pub version: Version,
-    /// The value.
+    /// The object's value.
     pub value: Vec<u8>,
 }
 
@@ -25,9 +25,9 @@ pub struct Object {
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Number<T> {
-    /// The version.
+    /// The object's new version.
     pub version: Version,
-    /// The sum.
+    /// The sum, which is the object's new value.
     pub value: T,
 }
 
@@ -126,12 +126,12 @@ impl<'c> Table<'c> {
         Ok(result)
     }
 
-    /// Starts a read.
+    /// Starts a read of an object.
     pub fn start_get(&self, key: &[u8]) -> Pending<'c, Option<Object>> {
         self.start_get_if(key, Condition::always())
     }
 
-    /// Starts a read under a condition.
+    /// Starts a read of an object under a condition.
     pub fn start_get_if(&self, key: &[u8], condition: Condition) -> Pending<'c, Option<Object>> {
         let id =
             self.shared.start(|client, deadline| client.read(self.id, key, condition.0, deadline));
@@ -160,12 +160,12 @@ impl<'c> Table<'c> {
         )
     }
 
-    /// Starts a write.
+    /// Starts a write of an object.
     pub fn start_put(&self, key: &[u8], value: &[u8]) -> Pending<'c, Version> {
         self.start_put_if(key, value, Condition::always())
     }
 
-    /// Starts a write under a condition.
+    /// Starts a write of an object under a condition.
     pub fn start_put_if(
         &self,
         key: &[u8],
@@ -199,12 +199,12 @@ impl<'c> Table<'c> {
         removed(self.shared.ask(remove))
     }
 
-    /// Starts a remove.
+    /// Starts a remove of an object.
     pub fn start_remove(&self, key: &[u8]) -> Pending<'c, Option<Version>> {
         self.start_remove_if(key, Condition::always())
     }
 
-    /// Starts a remove under a condition.
+    /// Starts a remove of an object under a condition.
     pub fn start_remove_if(
         &self,
         key: &[u8],
@@ -242,7 +242,7 @@ impl<'c> Table<'c> {
         }))
     }
 
-    /// Starts an increment of an integer.
+    /// Starts an increment of an object that is an integer.
     pub fn start_increment(&self, key: &[u8], amount: i64) -> Pending<'c, Number<i64>> {
         let rules = Condition::always().0;
         let id = self.shared.start(|client, deadline| {
@@ -283,13 +283,14 @@ impl<'c> Table<'c> {
 
     // Enumeration.
 
-    /// Iterates over all objects. An object that does not change meanwhile comes exactly once.
+    /// Iterates over all objects of the table. An object that does not change meanwhile comes
+    /// exactly once.
     pub fn scan(&self) -> Scan<'c> {
         Scan { table: *self, next: Some(Cursor::default()), objects: VecDeque::new() }
     }
 
-    /// Reads some objects, from `cursor` on ([`Cursor::default`] at the start). [`Page::next`] is
-    /// where to go on.
+    /// Reads some of the table's objects, from `cursor` on ([`Cursor::default`] at the start).
+    /// [`Page::next`] is the cursor of the next page.
     ///
     /// # Errors
     /// [`Error::TabletLost`], and errors of the network.
@@ -301,7 +302,7 @@ impl<'c> Table<'c> {
     }
 }
 
-/// The objects of a table with their keys. Ends after the first error.
+/// An iterator over the objects of a table with their keys. It ends after the first error.
 #[derive(Debug)]
 pub struct Scan<'c> {
     table: Table<'c>,
@@ -330,7 +331,7 @@ impl Iterator for Scan<'_> {
     }
 }
 
-/// Makes `None` of the error that says that there is no object.
+/// Turns the error that there is no such object into `None`.
 #[inline]
 fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {

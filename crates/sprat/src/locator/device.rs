@@ -21,39 +21,40 @@ use super::{HostPort, Locator, LocatorError, parse, shm_name};
 /// A port of our own IP stack on a packet device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DevicePort {
-    /// The driver's name: `packet`, `xdp`, `tap`, `memif`, `shm` or `dpdk`; that of both members,
-    /// if it is a bond.
+    /// The name of the device's driver: `packet`, `xdp`, `tap`, `memif`, `shm` or `dpdk`. For a
+    /// bond, that of both members.
     pub driver: &'static str,
-    /// The interface's name, the path of the socket of `memif`, the name of `shm`, or the device in
-    /// DPDK's words.
+    /// The name of the device: its interface's name, the path of the socket of `memif`, the name of
+    /// `shm`, or DPDK's name.
     pub dev: String,
-    /// The second device of a bond.
+    /// The name of a bond's second device.
     pub with: Option<String>,
-    /// The one of the interface's queues that is used (`xdp`); all of them, if none is named.
+    /// The interface's queue that is used (`xdp`); all queues if `None`.
     pub queue: Option<u32>,
     /// The kernel's bridge that a tap is attached to.
     pub bridge: Option<String>,
-    /// Arguments for DPDK's environment.
+    /// Further arguments for DPDK's environment.
     pub eal: Vec<String>,
-    /// The host and the port.
+    /// The host and the port of the IP stack.
     pub at: HostPort,
-    /// The host's hardware address; asked for by ARP or neighbour discovery where none is given.
+    /// The host's hardware address. `None`: ARP or neighbour discovery finds it.
     pub mac: Option<Mac>,
-    /// Leading bits of the address that neighbours share; 0: everyone is one.
+    /// Number of leading bits of the address that neighbours have in common; 0 makes every host a
+    /// neighbour.
     pub prefix: u8,
-    /// The router to all others.
+    /// The address of the router to hosts that are no neighbours.
     pub gateway: Option<IpAddr>,
-    /// Packets have a checksum: false only where nothing but memory is between both ends (`memif`,
-    /// `shm`), if the server says so.
+    /// True if packets have a checksum. It is false only where nothing but memory lies between both
+    /// ends (`memif`, `shm`), if the server says so.
     pub crc: bool,
-    /// The file that all frames are written to.
+    /// The capture file that all frames are written to.
     pub pcap: Option<PathBuf>,
 }
 
-/// More queues than any interface has.
+/// The greatest number of a queue that a locator may name: more than any interface has.
 const MAX_QUEUE: u32 = 4095;
 
-/// The port that `locator` means, whose protocol is over a device.
+/// Parses a locator whose protocol is over a packet device.
 pub(super) fn port(
     locator: &Locator,
     protocol: &'static Protocol,
@@ -112,7 +113,7 @@ pub(super) fn port(
     })
 }
 
-/// The driver of a bond's members, and the second device.
+/// Returns the driver of a bond's members, and the name of the second device.
 fn bonded(
     locator: &Locator,
     protocol: &'static str,
@@ -132,7 +133,7 @@ fn bonded(
 }
 
 impl DevicePort {
-    /// The facts about its kind of device, or that of both members of a bond.
+    /// Returns the facts about the port's kind of device; for a bond, those of its members.
     #[must_use]
     pub fn facts(&self) -> &'static DeviceFacts {
         DeviceFacts::of(self.driver).expect("a driver's name comes from the table")
@@ -140,8 +141,8 @@ impl DevicePort {
 }
 
 impl Locator {
-    /// The name of the wire, for a device that leads to the processes at its name and to no other
-    /// host.
+    /// Returns the name of the device's wire, if the device leads only to the processes that use
+    /// this name and to no other host.
     pub(crate) fn wire(&self) -> Option<&str> {
         let facts = Protocol::named(self.protocol())?.device?;
         if facts.driver.is_empty() {
@@ -151,7 +152,7 @@ impl Locator {
         self.option(facts.key).filter(|_| facts.private_wire)
     }
 
-    /// Gives worker `i` a device of its own.
+    /// Changes the locator so that worker `i` gets a device of its own.
     pub(super) fn set_own_device(&mut self, port: &DevicePort, i: u16) {
         let key = if port.with.is_some() { "dev" } else { port.facts().key };
         self.set(key, &format!("{}.{i}", port.dev));

@@ -1,4 +1,5 @@
-//! The grammar of locators, by hand: one pass over the bytes, errors name the place.
+//! The parser of locators, written by hand: one pass over the bytes. An error names the place in
+//! the text.
 
 use sprat_proto::device::Mac;
 
@@ -15,7 +16,8 @@ pub(super) fn in_protocol(b: u8) -> bool {
     in_key(b) || b == b'+'
 }
 
-/// A hardware address: six numbers of one or two hexadecimal digits with colons between them.
+/// Parses a hardware address: six numbers of one or two hexadecimal digits with colons between
+/// them.
 pub(super) fn mac(text: &str) -> Option<Mac> {
     let digits =
         |part: &str| (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
@@ -24,7 +26,7 @@ pub(super) fn mac(text: &str) -> Option<Mac> {
     octets.try_into().ok().map(Mac)
 }
 
-/// Parses `locator (';' locator)*`.
+/// Parses a list of locators: `locator (';' locator)*`.
 pub(super) fn list(text: &str) -> Result<Vec<Locator>, LocatorError> {
     if text.len() > MAX_LEN {
         return Err(LocatorError::TooLong(text.len()));
@@ -40,8 +42,8 @@ pub(super) fn list(text: &str) -> Result<Vec<Locator>, LocatorError> {
     Ok(all)
 }
 
-/// A position in `text`. `at` always lies between two characters: only ASCII is stepped over
-/// bytewise.
+/// A position in the text `text` of locators. `at` always lies between two characters, since only
+/// ASCII characters are skipped by bytes.
 struct Cursor<'t> {
     text: &'t str,
     at: usize,
@@ -61,7 +63,8 @@ impl<'t> Cursor<'t> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Takes `b` if it is next, and the spaces before and after it.
+    /// Skips the byte `b` if it is next, with the spaces before and after it. Returns true if it
+    /// was.
     fn take(&mut self, b: u8) -> bool {
         self.skip_spaces();
         let is = self.peek() == Some(b);
@@ -130,8 +133,8 @@ impl<'t> Cursor<'t> {
         Err(self.expected("'\"'"))
     }
 
-    /// Up to the next `,` or `;`, without the spaces at its end. A backslash before any other
-    /// character is itself.
+    /// Parses a plain value up to the next `,` or `;`, without the spaces at its end. A backslash
+    /// before a character that needs no escape stands for itself.
     fn plain(&mut self) -> Result<String, LocatorError> {
         let mut value = String::new();
         let mut kept = 0;

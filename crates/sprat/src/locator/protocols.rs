@@ -8,9 +8,9 @@
 /// The thing that a worker polls to find packets or requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poll {
-    /// Memory that the sender writes. Polling costs a few nanoseconds.
+    /// Memory that the sender writes. A poll costs a few nanoseconds.
     Memory,
-    /// A file descriptor. Polling costs a system call.
+    /// A file descriptor. A poll costs a system call.
     SystemCall,
 }
 
@@ -18,17 +18,17 @@ pub enum Poll {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Protocol {
-    /// The name in locators, as in `fast+udp`.
+    /// The name of the protocol in locators, as in `fast+udp`.
     pub name: &'static str,
-    /// The form of its locators, for messages.
+    /// The form of the protocol's locators, for messages.
     pub form: &'static str,
-    /// The keys of its locators.
+    /// The keys that the protocol's locators may have.
     pub keys: &'static [&'static str],
-    /// The thing that a worker polls.
+    /// The thing that a worker polls for this protocol.
     pub poll: Poll,
-    /// Kernel TCP carries it.
+    /// True if kernel TCP carries the protocol.
     pub tcp: bool,
-    /// The packet device below it, if our own IP stack carries it.
+    /// The packet device below the protocol, if our own IP stack carries it.
     pub device: Option<DeviceFacts>,
 }
 
@@ -36,23 +36,25 @@ pub struct Protocol {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeviceFacts {
-    /// The name of its driver; empty for a bond, whose locator names the driver of both members.
+    /// The name of the device's driver. It is empty for a bond, whose locator names the driver of
+    /// both members.
     pub driver: &'static str,
-    /// The key that names the device.
+    /// The key of a locator that names the device.
     pub key: &'static str,
-    /// Nothing but memory lies between both ends: no interface of the kernel, no wire.
+    /// True if nothing but memory lies between both ends: no interface of the kernel, no wire.
     pub memory: bool,
-    /// A device can have a hardware address other than its interface's.
+    /// True if a device can have a hardware address other than its interface's.
     pub own_mac: bool,
-    /// A name leads only to the processes that use the name, and to no other host.
+    /// True if a device's name leads only to the processes that use the name, and to no other host.
     pub private_wire: bool,
-    /// Each worker needs a device of its own.
+    /// True if each worker needs a device of its own.
     pub one_per_worker: bool,
-    /// Frames from this machine arrive with checksums that nothing has computed.
+    /// True if frames from this machine may arrive without computed checksums.
     pub partial_checksums: bool,
-    /// A client cannot use the device that a server's locator names, but needs one of its own.
+    /// True if a client cannot use the device that a server's locator names, but needs one of its
+    /// own.
     pub client_needs_own: bool,
-    /// A bond can be made of two of them.
+    /// True if a bond can be made of two such devices.
     pub bonds: bool,
 }
 
@@ -188,18 +190,18 @@ pub const PROTOCOLS: &[Protocol] = &[
 ];
 
 impl Protocol {
-    /// The protocol that has this name.
+    /// Returns the protocol that has this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         PROTOCOLS.iter().find(|protocol| protocol.name == name)
     }
 
-    /// The names of all protocols, the fastest on one machine first.
+    /// Returns the names of all protocols, the fastest on one machine first.
     pub fn names() -> impl Iterator<Item = &'static str> {
         PROTOCOLS.iter().map(|protocol| protocol.name)
     }
 
-    /// The forms of all locators, as a list for messages.
+    /// Returns the forms of all protocols' locators, as a list for messages.
     pub(crate) fn forms() -> String {
         let forms: Vec<_> = PROTOCOLS.iter().map(|protocol| protocol.form).collect();
         listed(&forms)
@@ -207,25 +209,25 @@ impl Protocol {
 }
 
 impl DeviceFacts {
-    /// All kinds of packet devices. A bond is none of them, since it is made of two.
+    /// Returns all kinds of packet devices. A bond is none of them, since it is made of two.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         let devices = PROTOCOLS.iter().filter_map(|protocol| protocol.device.as_ref());
         devices.filter(|device| !device.driver.is_empty())
     }
 
-    /// The kind of device that this driver makes.
+    /// Returns the facts about the kind of packet device that this driver makes.
     #[must_use]
     pub fn of(driver: &str) -> Option<&'static Self> {
         Self::all().find(|device| device.driver == driver)
     }
 
-    /// The names of all drivers, as a list for messages.
+    /// Returns the names of all drivers of packet devices, as a list for messages.
     pub(crate) fn drivers() -> String {
         listed(&Self::all().map(|device| device.driver).collect::<Vec<_>>())
     }
 }
 
-/// `a, b and c`.
+/// Joins words as a list for messages: `a, b and c`.
 fn listed(words: &[&str]) -> String {
     match words {
         [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),

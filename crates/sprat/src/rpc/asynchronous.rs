@@ -18,14 +18,14 @@ use sprat_proto::rpc::RpcError;
 use super::client::{Builder, Client, Outcome, Rpc, Session};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
 
-/// Lanes of a session, unless the program sets another number.
+/// Most lanes of an asynchronous client's session, unless the program sets another number.
 const LANES: u16 = 8;
-/// Most requests that wait for the client's thread.
+/// Most requests that wait for the asynchronous client's thread.
 const MOST_WAITING: usize = 1 << 16;
 /// The time after which a task repeats a request that the full queue did not take.
 const FULL_RETRY_NS: u64 = 1_000_000;
 
-/// A request of a task to the client's thread.
+/// A message of a task to the client's thread: open a session, send a request, or end a session.
 enum Request {
     Connect { locators: String, promise: Promise<io::Result<Session>> },
     Call { session: Session, bytes: Vec<u8>, timeout: Duration, promise: Promise<Outcome> },
@@ -66,7 +66,7 @@ impl Builder {
     }
 }
 
-/// The requests in progress, by the index of their number.
+/// The promises of the requests in progress, by the index of the request.
 #[derive(Default)]
 struct InProgress {
     promises: Vec<Option<(Rpc, Promise<Outcome>)>>,
@@ -89,7 +89,7 @@ impl InProgress {
     }
 }
 
-/// Serves the tasks until none can ask any more and no request is in progress.
+/// Serves the tasks until no task can send requests any more and no request is in progress.
 fn run(mut client: Client, queue: &Queue<Request>) {
     let mut calls = InProgress::default();
     loop {

@@ -1,4 +1,4 @@
-//! Sessions with servers, and the requests in progress on them.
+//! The RPC client: sessions with servers, and the requests in progress on them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -26,16 +26,17 @@ pub struct Session(u32);
 pub struct Rpc(EntryId);
 
 impl Rpc {
-    /// A small number that no other request has while this one is in progress or its outcome waits.
+    /// Returns a small number that no other request has while this one is in progress or its
+    /// outcome waits.
     pub(super) fn index(self) -> usize {
         self.0.tag() as u32 as usize
     }
 }
 
-/// The result of a request: the reply, or the reason why there is none.
+/// The result of an RPC: the reply, or the reason why there is none.
 pub type Outcome = Result<Vec<u8>, RpcError>;
 
-/// Sessions that are loaded into the cache together.
+/// Number of sessions whose state is loaded into the cache together.
 const PREFETCH: usize = 32;
 
 /// Sessions with servers, and the requests in flight on them.
@@ -43,14 +44,14 @@ const PREFETCH: usize = 32;
 pub struct Client {
     worker: Worker<Calls>,
     sessions: u32,
-    /// The sessions that have numbers.
+    /// The most sessions that the client can open, since only this many have numbers.
     most_sessions: u32,
 }
 
-/// Most lanes of a session.
+/// The most lanes that a session may have.
 const MOST_LANES: u16 = 256;
 
-/// Settings of a [`Client`].
+/// Settings of an RPC [`Client`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "call `build`"]
 pub struct Builder {
@@ -82,7 +83,7 @@ impl Builder {
         self
     }
 
-    /// Sets the lanes, unless the program has.
+    /// Sets the most lanes of a session, unless the program has set them.
     pub(super) fn lanes_or(mut self, lanes: u16) -> Self {
         self.lanes = self.lanes.or(Some(lanes));
         self
@@ -95,7 +96,7 @@ impl Builder {
         self
     }
 
-    /// Makes a client with no sessions.
+    /// Makes an RPC client with no sessions.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -107,7 +108,7 @@ impl Builder {
 }
 
 impl Client {
-    /// Makes a client with no sessions.
+    /// Makes an RPC client with no sessions.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -115,7 +116,7 @@ impl Client {
         Builder::default().build()
     }
 
-    /// Returns the settings of a client.
+    /// Returns the settings of an RPC client.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -143,12 +144,12 @@ impl Client {
         self.worker.machine().whys.get(&session.0).map(|why| &**why)
     }
 
-    /// A handle that wakes the client's thread.
+    /// Returns a handle that wakes the client's thread.
     pub(super) fn waker(&self) -> Waker {
         self.worker.waker()
     }
 
-    /// Ends a session. Its requests fail.
+    /// Ends a session. Its requests in progress fail.
     pub fn close(&mut self, session: Session) {
         self.worker.machine().out.push_back(Output::Disconnect { link: Link(session.0) });
         self.worker.machine().whys.remove(&session.0);
@@ -291,7 +292,7 @@ impl Client {
         self.worker.machine().take(rpc)
     }
 
-    /// Waits for `rpc`.
+    /// Waits for the outcome of the request `rpc`.
     ///
     /// # Errors
     /// [`RpcError`]. [`RpcError::Cancelled`] also if its outcome has come before.
@@ -323,18 +324,19 @@ impl Client {
     }
 }
 
-/// The deadline of a request that may take `timeout` from `now` on.
+/// Returns the deadline of a request that may take `timeout` from `now` on.
 fn deadline(now: Instant, timeout: Duration) -> Instant {
     now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The client's machine: requests by number.
+/// The state machine of the RPC client: the requests, by their numbers.
 #[derive(Debug, Default)]
 struct Calls {
-    /// With each request in progress: the transport that carries it and its number there.
+    /// The entry of each request: in progress it has the transport that carries the request and the
+    /// request's number there.
     completions: Completions<Option<(u32, RpcId)>, Result<(), RpcError>>,
     out: VecDeque<Output>,
-    /// The reason why a session, by number, failed last.
+    /// The reason for which each session failed last, by the session's number.
     whys: BTreeMap<u32, Box<str>>,
 }
 

@@ -1,4 +1,4 @@
-//! A service at one or more locators, and answers from other threads.
+//! The RPC server: a service at one or more locators, and answers from other threads.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,14 +16,14 @@ use crate::locator::Locator;
 use crate::transports::{Options, Transports};
 use crate::worker::{Stop, Waker, Worker};
 
-/// A request at the server.
+/// A request that has arrived at an RPC server.
 #[derive(Debug)]
 pub struct Call<'a> {
     /// The request's bytes.
     pub payload: Payload<'a>,
     /// Names the request for a later answer by [`Replier::reply`].
     pub caller: Caller,
-    /// The time that its client still waits. `None` if the client did not say.
+    /// The time that the request's client still waits. `None` if the client did not say.
     pub time_left: Option<Duration>,
 }
 
@@ -95,7 +95,7 @@ impl ServerBuilder {
     }
 }
 
-/// A service at one or more locators.
+/// An RPC server: a service at one or more locators.
 #[derive(Debug)]
 pub struct Server<S: Service> {
     worker: Worker<Serve<S>>,
@@ -126,8 +126,8 @@ impl<S: Service> Server<S> {
         Ok(Self { worker, replies, replied })
     }
 
-    /// Returns the locators by which clients reach it, with `;` between them and chosen ports
-    /// filled in.
+    /// Returns the locators by which clients reach the server, with `;` between them and with the
+    /// chosen ports.
     pub fn locators(&self) -> String {
         self.worker.transports().locators().join(";")
     }
@@ -143,12 +143,12 @@ impl<S: Service> Server<S> {
         self.worker.stop()
     }
 
-    /// Returns the service.
+    /// Returns the service that answers the requests.
     pub fn service(&mut self) -> &mut S {
         &mut self.worker.machine().service
     }
 
-    /// Serves until [`Stop::stop`].
+    /// Serves requests until [`Stop::stop`].
     pub fn run(&mut self) {
         // A service's machine never stops by itself.
         let _ = self.worker.run();
@@ -171,18 +171,18 @@ impl<S: Service> Server<S> {
         self.worker.prepare_to_sleep()
     }
 
-    /// Makes one turn, without sleep. Returns true if there was work.
+    /// Makes one turn of the server, without sleep. Returns true if there was work.
     pub fn turn(&mut self) -> bool {
         self.worker.turn()
     }
 }
 
-/// The server's machine.
+/// The state machine of the RPC server.
 #[derive(Debug)]
 struct Serve<S> {
     service: S,
     queue: Receiver<(Caller, Vec<u8>)>,
-    /// The queue got a reply since it was last found empty.
+    /// True if a reply was queued since the queue of replies was last found empty.
     replied: Arc<AtomicBool>,
 }
 

@@ -1,4 +1,4 @@
-//! The thread that touches the memory of a server's next segments.
+//! The thread that allocates the memory of a server's next segments and touches its pages.
 //!
 //! ```text
 //! worker ── order: bytes ──► thread: allocates, touches every page ── block ──► worker
@@ -12,13 +12,13 @@ use std::thread;
 
 use sprat_store::objects::blocks::Prepare;
 
-/// The bytes that are touched before the thread lets others run. If the worker has the same core,
-/// this bounds the time for which the thread delays it.
+/// The number of bytes that the thread touches before it yields the processor. If the worker has
+/// the same core, this bounds the time for which the thread delays it.
 const PIECE: usize = 64 << 10;
-/// The smallest page of any machine.
+/// The smallest size of a page on any machine, in bytes.
 const PAGE: usize = 4 << 10;
 
-/// The worker's end.
+/// The worker's end of the thread that prepares segments.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     thread: Option<(Sender<usize>, Receiver<Vec<u8>>)>,
@@ -46,7 +46,7 @@ impl Prepare for Ahead {
     }
 }
 
-/// Returns a block of this many bytes with every page in memory.
+/// Allocates a block of this many bytes, and touches every page of it.
 fn touched(bytes: usize) -> Vec<u8> {
     let mut block = vec![0; bytes];
     for piece in block.chunks_mut(PIECE) {

@@ -27,23 +27,24 @@ use sprat_store::ops::{Echo, Operation as _};
 
 use super::{TraceEvent, TraceRecord, TraceRing};
 
-/// A layer, as tracepoints know it.
+/// A layer to which tracepoints assign time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Layer {
-    /// The program: a caller, or a service.
+    /// The layer of the program: a caller, or a service.
     Program,
     Transport,
     Ip,
     Driver,
 }
 
-/// Time by layer, in ticks.
+/// The time that each layer took, in ticks.
 type Spent = [u64; 4];
 
-/// Parts of a round trip, in the order of the way.
+/// Number of parts of a round trip.
 pub const PARTS: usize = 18;
 
-/// A part's side of the wire, its layer, and the name under which machines find it.
+/// The parts of a round trip in their order: for each its side of the wire, its layer, and its name
+/// for programs.
 pub const NAMES: [(&str, &str, &str); PARTS] = [
     ("client", "caller", "client.out.caller"),
     ("client", "transport", "client.out.transport"),
@@ -65,17 +66,18 @@ pub const NAMES: [(&str, &str, &str); PARTS] = [
     ("", "wire and far end", "away"),
 ];
 
-/// One way of a request through one side.
+/// The path of a request or a reply through one side, with the time of each layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Leg {
     begin: u64,
     end: u64,
-    /// Outward: when the driver's last call began. Inward: when its look had found the packet.
+    /// The time in ticks at which the driver's last call began, on the path out. On the path in,
+    /// the time at which the driver's poll had found the packet.
     turn: u64,
     spent: Spent,
 }
 
-/// The cost of a request at its caller.
+/// The times of a request at its caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     rpc: u64,
@@ -84,7 +86,7 @@ pub struct Call {
     tracepoints: u64,
 }
 
-/// The cost of a request at its server.
+/// The times of a request at its server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Served {
     rpc: u64,
@@ -94,18 +96,18 @@ pub struct Served {
     tracepoints: u64,
 }
 
-/// A round trip.
+/// The parts of one round trip, and its whole time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RoundTrip {
-    /// The time of each of [`NAMES`], in nanoseconds.
+    /// The time of each part of the round trip in nanoseconds, in the order of [`NAMES`].
     pub parts_ns: [f64; PARTS],
-    /// From its beginning to its end by the caller's clock, in nanoseconds.
+    /// The time of the whole round trip by the caller's clock, in nanoseconds.
     pub whole_ns: f64,
-    /// The tracepoints on the request's way.
+    /// Number of tracepoints on the round trip.
     pub tracepoints: u64,
 }
 
-/// The samples that a server has returned.
+/// The times of requests that a server has returned, and the clock that they were measured by.
 #[derive(Clone, Debug, Default)]
 pub struct Far {
     machine: [u8; 16],
@@ -113,14 +115,15 @@ pub struct Far {
     served: Vec<Served>,
 }
 
-/// The method by which round trips were put together.
+/// The method by which the two sides of a round trip are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Joined {
     /// The client and the server read one clock.
     OneClock,
-    /// Of two machines: the wire is what is left, halved.
+    /// The client and the server are two machines with a clock each. The time that neither side
+    /// accounts for is the wire's, half in each direction.
     TwoClocks,
-    /// The far end does not trace.
+    /// The server does not trace: the round trip has only the caller's parts.
     NearOnly,
 }
 
@@ -138,7 +141,7 @@ fn layer(kind: TraceEvent) -> Option<Layer> {
     }
 }
 
-/// The time of each layer between the first and the last of `trace`.
+/// Returns the time of each layer between the first and the last record of `trace`.
 fn spent(trace: &[TraceRecord]) -> Spent {
     let mut spent = Spent::default();
     let mut last: Option<(u64, Layer)> = None;
@@ -151,13 +154,13 @@ fn spent(trace: &[TraceRecord]) -> Spent {
     spent
 }
 
-/// The number of `trace` that took time.
+/// Returns the number of records of `trace` that cost the time of a tracepoint.
 fn timed(trace: &[TraceRecord]) -> u64 {
     trace.iter().filter(|record| record.kind != TraceEvent::Given).count() as u64
 }
 
-/// The path out, which begins with `trace[from]` and ends at the latest before `trace[until]`;
-/// `given` finds the packet's send.
+/// Returns the path out of this side. It begins with `trace[from]` and ends before `trace[until]`;
+/// the record `Given` of the request `rpc` finds the call that sends its packet.
 fn outward(
     trace: &[TraceRecord],
     from: usize,
@@ -181,8 +184,8 @@ fn outward(
     Some((leg, timed(way) - 1))
 }
 
-/// The path in, which ends with `trace[to]` and begins with the poll that found the packet handed
-/// up at `trace[up]`, after `trace[from]`.
+/// Returns the path into this side. It ends with `trace[to]` and begins, after `trace[from]`, with
+/// the poll that found the packet handed up at `trace[up]`.
 fn inward(trace: &[TraceRecord], from: usize, up: usize, to: usize) -> Option<(usize, Leg, u64)> {
     let begin = from + trace[from..up].iter().rposition(|m| m.kind == TraceEvent::Receive)?;
     let got = trace[begin..up]
@@ -194,7 +197,8 @@ fn inward(trace: &[TraceRecord], from: usize, up: usize, to: usize) -> Option<(u
     Some((begin, leg, timed(way) - 1))
 }
 
-/// The operations of a caller that were one request each, or an echo of the IP layer.
+/// Returns the traced operations of a caller that were one request each, or an echo of the IP
+/// layer.
 #[must_use]
 pub fn calls(trace: &[TraceRecord]) -> Vec<Call> {
     let mut calls = Vec::new();
@@ -225,7 +229,7 @@ fn call(trace: &[TraceRecord], start: usize, end: usize) -> Option<Call> {
     Some(Call { rpc, out, back, tracepoints: tracepoints_out + tracepoints_in })
 }
 
-/// The requests that a server had one at a time.
+/// Returns the traced requests of a server that were alone in progress.
 #[must_use]
 pub fn served(trace: &[TraceRecord]) -> Vec<Served> {
     let serves: Vec<usize> =
@@ -251,9 +255,9 @@ fn serving(trace: &[TraceRecord], from: usize, serve: usize, until: usize) -> Op
     Some(Served { rpc, inward, service, out, tracepoints: tracepoints_in + tracepoints_out + 1 })
 }
 
-/// From a sender to a receiver: what the sender's driver did when the receiver had it already, the
-/// time in between, and what the receiver's did before the sender's last call. `None` if it arrived
-/// before it was sent.
+/// Returns three times of the way from a sender to a receiver: the time of the sender's driver
+/// after the receiver has the packet, the time on the wire, and the time of the receiver's driver
+/// before the sender's last call. `None` if the packet arrived before it was sent.
 fn hop(from: &Leg, to: &Leg) -> Option<[u64; 3]> {
     if to.begin >= from.end {
         return Some([0, to.begin - from.end, 0]);
@@ -262,7 +266,7 @@ fn hop(from: &Leg, to: &Leg) -> Option<[u64; 3]> {
     (border <= to.turn).then(|| [from.end - border, 0, border - to.begin])
 }
 
-/// The parts of a round trip by one clock.
+/// Returns the parts of a round trip whose sides read one clock.
 fn by_one_clock(call: &Call, served: &Served, tick_ns: f64) -> Option<RoundTrip> {
     let [cut_out, there, cut_in] = hop(&call.out, &served.inward)?;
     let [cut_reply, back, cut_back] = hop(&served.out, &call.back)?;
@@ -279,7 +283,7 @@ fn by_one_clock(call: &Call, served: &Served, tick_ns: f64) -> Option<RoundTrip>
     })
 }
 
-/// The time of a leg, its driver's part reduced by `cut`.
+/// Returns the times of a path, with the driver's reduced by `cut`.
 fn reduced(leg: &Leg, cut: u64) -> Option<Spent> {
     let mut spent = leg.spent;
     let driver = &mut spent[Layer::Driver as usize];
@@ -287,7 +291,7 @@ fn reduced(leg: &Leg, cut: u64) -> Option<Spent> {
     Some(spent)
 }
 
-/// In the order of [`NAMES`].
+/// Returns the times of a round trip in the order of [`NAMES`].
 fn in_order(
     [co, cb]: [Spent; 2],
     [si, so]: [Spent; 2],
@@ -302,7 +306,7 @@ fn in_order(
     ]
 }
 
-/// A round trip by two clocks, whose ticks have different lengths.
+/// Returns the parts of a round trip whose sides read two clocks, with ticks of different lengths.
 fn by_two_clocks(call: &Call, served: &Served, tick_ns: f64, far_tick_ns: f64) -> RoundTrip {
     let near = in_order([call.out.spent, call.back.spent], Default::default(), 0, [0; 2]);
     let far = in_order(
@@ -319,7 +323,7 @@ fn by_two_clocks(call: &Call, served: &Served, tick_ns: f64, far_tick_ns: f64) -
     RoundTrip { parts_ns, whole_ns, tracepoints: call.tracepoints + served.tracepoints }
 }
 
-/// The caller's side alone.
+/// Returns the round trip by the caller's tracepoints alone, for a server that does not trace.
 fn near_only(call: &Call, tick_ns: f64) -> RoundTrip {
     let mut ticks = in_order([call.out.spent, call.back.spent], Default::default(), 0, [0; 2]);
     ticks[PARTS - 1] = call.back.begin.saturating_sub(call.out.end);
@@ -330,8 +334,8 @@ fn near_only(call: &Call, tick_ns: f64) -> RoundTrip {
     }
 }
 
-/// The round trips of `calls`, and how they were put together. What the server knows nothing of is
-/// left out, unless it knows nothing at all.
+/// Returns the round trips of `calls`, and the method by which their sides were joined. It leaves
+/// out requests that the server has not traced, unless the server has traced none.
 #[must_use]
 pub fn round_trips(
     calls: &[Call],
@@ -374,8 +378,8 @@ fn round_trips_by(
     (joined, all.collect())
 }
 
-/// Which machine this is, since when it runs, and by what it counts: only readings of one such
-/// clock compare.
+/// Returns an id of this machine, of its boot and of its clock. Only times with one id can be
+/// compared.
 fn machine(is_counter: bool) -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -387,28 +391,28 @@ fn machine(is_counter: bool) -> [u8; 16] {
 
 // The request for a server's samples, and its reply.
 
-/// The content of the echo that asks for samples.
+/// The bytes of the echo that asks a server for its samples.
 const ASK: &[u8] = b"sprat: your marks, please";
 const MAGIC: [u8; 8] = *b"sprmark1";
 /// The number of 64-bit words that encode one sample.
 const WORDS: usize = 14;
-/// Bytes before the samples.
+/// Bytes before the samples in a server's reply.
 const HEAD: usize = 8 + 16 + 8 + 8;
-/// A tick in nanoseconds times this.
+/// The factor by which the reply multiplies the nanoseconds of a tick.
 const SHIFTED: f64 = (1_u64 << 32) as f64;
 
-/// The bytes of the echo that asks a server for its samples.
+/// Returns the bytes of the echo that asks a server for its samples.
 #[must_use]
 pub const fn ask() -> &'static [u8] {
     ASK
 }
 
-/// True for a whole request that asks.
+/// True if `request` is the whole request that asks for samples.
 pub(crate) fn is_ask(request: &[u8]) -> bool {
     request.len() == 4 + ASK.len() && request[4..] == *ASK && request == Echo(ASK).emit()
 }
 
-/// The whole reply of a server that traces.
+/// Returns the whole reply of a tracing server that was asked for its samples.
 pub(crate) fn answer(trace: &TraceRing) -> Vec<u8> {
     let clock = trace.clock();
     let mut reply = data::head(Status::Ok).to_vec();
@@ -446,7 +450,8 @@ fn encode(into: &mut Vec<u8>, machine: [u8; 16], tick: u64, served: &[Served]) {
 }
 
 impl Far {
-    /// Parses the reply of a server; `None` if it does not trace. Its numbers are not verified.
+    /// Parses the samples in a server's reply. `None` if the server does not trace. Its numbers are
+    /// not verified.
     #[must_use]
     pub fn parse(echoed: &[u8]) -> Option<Self> {
         let (head, samples) = echoed.split_at_checked(HEAD)?;

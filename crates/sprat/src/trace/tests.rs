@@ -10,7 +10,7 @@ use super::watch::TracedNic;
 use super::*;
 use crate::device::{AnyNic, Nic, bond, pcap};
 
-/// Records with times that a test chooses.
+/// A list of trace records whose times a test chooses.
 #[derive(Default)]
 struct Script {
     at: u64,
@@ -18,7 +18,7 @@ struct Script {
 }
 
 impl Script {
-    /// `kind` after `ticks` more.
+    /// Adds a record of `kind`, `ticks` after the previous one. Returns its time.
     fn then(&mut self, ticks: u64, kind: TraceEvent, rpc: u64) -> u64 {
         self.at += ticks;
         self.trace.push(TraceRecord { at: self.at, kind, rpc });
@@ -30,8 +30,8 @@ impl Script {
     }
 }
 
-/// A way out over IP: caller or service 3, transport 5, IP 7, driver 11 in all; from a record that
-/// has been made.
+/// Adds the records of a request's path out over IP. Their times: 3 of the caller or service, 5 of
+/// the transport, 7 of IP, 11 of the driver in all.
 fn out_over_ip(script: &mut Script, rpc: u64) {
     script.then(5, TraceEvent::Ip, 0);
     script.then(3, TraceEvent::Send, 0);
@@ -44,7 +44,8 @@ fn out_over_ip(script: &mut Script, rpc: u64) {
     script.then(100, TraceEvent::Transport, 0);
 }
 
-/// A way in: driver 13, IP 17, transport 19.
+/// Adds the records of a request's path in. Their times: 13 of the driver, 17 of IP, 19 of the
+/// transport.
 fn in_over_ip(script: &mut Script, waited: u64, up: TraceEvent, rpc: u64) {
     script.then(waited, TraceEvent::Receive, 0);
     script.then(13, TraceEvent::ReceivedIp, 0);
@@ -52,8 +53,9 @@ fn in_over_ip(script: &mut Script, waited: u64, up: TraceEvent, rpc: u64) {
     script.then(19, up, rpc);
 }
 
-/// One request over IP, with the server's side; the wire takes `there` and `back`, 100 more to the
-/// sender than to the wire at the end of each way out.
+/// Returns the records of one request over IP, at the client and at the server. The wire takes
+/// `there` and `back`. At the end of each path out, the sender spends 100 more after the packet is
+/// on the wire.
 fn over_ip(begin: u64, there: u64, back: u64, rpc: u64) -> (Vec<TraceRecord>, Vec<TraceRecord>) {
     let mut client = Script::at(begin);
     client.then(0, TraceEvent::Start, 0);
@@ -73,7 +75,7 @@ fn far(trace: &TraceRing) -> Far {
     Far::parse(&answer(trace)[4..]).unwrap()
 }
 
-/// A ring with these records.
+/// Makes a ring with these records.
 fn ring(trace: &[TraceRecord]) -> TraceRing {
     let ring = TraceRing::new();
     trace.iter().for_each(|record| ring.at(record.at, record.kind, record.rpc));
@@ -320,8 +322,8 @@ fn a_ring_keeps_the_last_ones() {
     }
 }
 
-/// A device that takes headers apart from what is behind them, and everything else at its least
-/// usual.
+/// A device that takes headers apart from the rest of a frame, and answers every other call in its
+/// least usual way.
 struct Takes {
     fd: OwnedFd,
     whole: u32,
@@ -375,8 +377,8 @@ impl Nic for Takes {
     }
 }
 
-/// Traced, a device has to do what it does alone: it was once given whole frames where it takes
-/// headers apart.
+/// Calls a device through its wrappers: each must call the device's method that its own caller
+/// called. A traced device was once given whole frames where it takes headers apart.
 #[test]
 fn wrappers_call_what_they_are_called_by() {
     let fd = || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();

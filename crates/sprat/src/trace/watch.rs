@@ -18,24 +18,24 @@ use crate::driver::Driver;
 use crate::locator::Locator;
 use crate::transport::SystemTransport;
 
-/// A traced driver. Its time belongs to the driver's layer, or to IP if a traced device is below
-/// it.
+/// A driver whose calls are traced. Its time belongs to the driver's layer, or to IP if a traced
+/// device is below it.
 #[derive(Debug)]
 pub(crate) struct Traced<D> {
     inner: D,
     trace: TraceRing,
     over_ip: bool,
-    /// Something was sent since the last flush.
+    /// True if something was sent since the last flush.
     unflushed: bool,
 }
 
 impl<D: Driver> Traced<D> {
-    /// Wraps `inner`; `over_ip` if the device below it is traced.
+    /// Wraps the driver `inner`; `over_ip` if the device below it is traced.
     pub(crate) fn new(inner: D, trace: TraceRing, over_ip: bool) -> Self {
         Self { inner, trace, over_ip, unflushed: false }
     }
 
-    /// Records a call into the layer.
+    /// Records a call into the driver's layer, or into IP's.
     #[inline]
     fn inside<T>(&mut self, kind: TraceEvent, call: impl FnOnce(&mut D) -> T) -> T {
         let (begin, end) = if self.over_ip {
@@ -146,7 +146,7 @@ impl<D: Driver> Driver for Traced<D> {
     }
 }
 
-/// A device whose calls from the IP layer are traced.
+/// A packet device whose calls from the IP layer are traced.
 pub(crate) struct TracedNic {
     inner: AnyNic,
     trace: TraceRing,
@@ -252,19 +252,19 @@ pub(crate) struct TracedTransport<T> {
     inner: T,
     trace: TraceRing,
     frames: bool,
-    /// Frames: something was handed in since the last output.
+    /// True if a transport of frames got a request or reply since the last output.
     unsent: bool,
-    /// Frames: when the look for what has arrived began.
+    /// The time in ticks at which a transport of frames last began to poll for input.
     looked: u64,
-    /// The requests for samples that wait for an answer.
+    /// The requests for samples that the transport has not answered yet.
     asking: Vec<ServerRpc>,
 }
 
-/// The most requests for samples that wait; one is usual.
+/// The most requests for samples that wait for an answer; one is usual.
 const ASKING: usize = 16;
 
 impl<T: SystemTransport> TracedTransport<T> {
-    /// Wraps `inner`; `frames` if `inner` itself records no tracepoint.
+    /// Wraps the transport `inner`; `frames` if `inner` itself records no tracepoint.
     pub(crate) fn new(inner: T, trace: TraceRing, frames: bool) -> Self {
         Self { inner, trace, frames, unsent: false, looked: 0, asking: Vec::new() }
     }

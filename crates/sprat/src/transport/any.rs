@@ -11,14 +11,14 @@ use crate::driver::shm::Shm;
 use crate::locator::Locator;
 use crate::transport::SystemTransport;
 
-/// A transport. Calls of the shared-memory transport cost about as much as what they do, so they
-/// are direct and the compiler sees through them; calls of the others go by a table.
+/// A transport of any kind. Calls of the shared-memory transport cost about as much as their work,
+/// so they are direct and the compiler inlines them; calls of the others go through a table.
 pub(crate) enum AnyTransport {
     Shm(Box<Fast<Shm>>),
     Other(Box<dyn SystemTransport>),
 }
 
-/// Calls one method of a transport.
+/// Calls one method of whichever transport an [`AnyTransport`] holds.
 macro_rules! on {
     ($any:expr, $transport:ident => $call:expr) => {
         match $any {

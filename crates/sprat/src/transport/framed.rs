@@ -44,11 +44,11 @@ use counters::Counters;
 use links::Links;
 pub(crate) use links::{Connecting, Link};
 
-/// The time in which a connection must open.
+/// The time in which a connection must open, in nanoseconds.
 pub(crate) const CONNECT_NS: u64 = 3 * SECOND;
-/// The time in which the first frame must arrive on an accepted connection.
+/// The time in which the first frame must arrive on an accepted connection, in nanoseconds.
 pub(crate) const SILENCE_NS: u64 = 10 * SECOND;
-/// The most connections: slots have 16 bits.
+/// The most connections of a transport of frames: slots have 16 bits.
 const MAX_CONNECTIONS: usize = 1 << 16;
 
 /// The options of a transport of frames.
@@ -60,7 +60,7 @@ pub(crate) struct Options {
     pub(crate) connection_limit: usize,
     /// The most requests that wait for a reply on one session.
     pub(crate) queue_limit: usize,
-    /// Kernel TCP alone: the microseconds for which the kernel polls the device in each read
+    /// For kernel TCP only: the microseconds for which the kernel polls the device in each read
     /// (SO_BUSY_POLL).
     pub(crate) busy_poll_us: Option<u32>,
 }
@@ -76,7 +76,7 @@ impl Default for Options {
     }
 }
 
-/// A transport of frames over the carrier `C`.
+/// A transport that carries requests and replies as frames on connections of the carrier `C`.
 pub(crate) struct Framed<C: Carrier> {
     pub(crate) options: Options,
     pub(crate) carrier: C,
@@ -84,15 +84,15 @@ pub(crate) struct Framed<C: Carrier> {
     buffer: Box<[u8]>,
     at: usize,
     filled: usize,
-    /// The slot whose bytes are in the buffer.
+    /// The slot of the connection whose bytes are in the buffer.
     current: Option<u16>,
-    /// An event that was found and not handed up yet.
+    /// An event that was found and has not been handed up yet.
     pub(crate) found: Option<Event<'static>>,
-    /// Slots with output.
+    /// Slots of the connections with output.
     dirty: VecDeque<u16>,
-    /// Slots with events that no input made.
+    /// Slots of the connections with events that no input made.
     owing: VecDeque<u16>,
-    /// Slots with a backlog whose streams want input again.
+    /// Slots of the connections with a backlog whose streams want input again.
     resumed: VecDeque<u16>,
     /// Bytes of replies that wait to be written on the accepted connections.
     unsent: usize,
@@ -100,7 +100,7 @@ pub(crate) struct Framed<C: Carrier> {
     ids: Ids,
     /// Room for requests of which a part has arrived on the accepted connections.
     budget: Budget,
-    /// The last time that a caller gave.
+    /// The present time, as the last caller gave it.
     now: Instant,
     sessions: u64,
     pub(crate) first_deadline: Instant,
@@ -108,7 +108,7 @@ pub(crate) struct Framed<C: Carrier> {
 }
 
 impl<C: Carrier> Framed<C> {
-    /// A transport without connections.
+    /// Makes a transport of frames without connections.
     pub(crate) fn with_carrier(carrier: C, options: Options) -> Self {
         Self {
             options,
@@ -133,7 +133,7 @@ impl<C: Carrier> Framed<C> {
         }
     }
 
-    /// The slots in use.
+    /// Returns the slots in use.
     pub(crate) fn live(&self) -> &[u16] {
         self.links.live()
     }
@@ -143,19 +143,19 @@ impl<C: Carrier> Framed<C> {
         self.live().len() >= self.options.connection_limit.min(MAX_CONNECTIONS)
     }
 
-    /// The link in `slot`.
+    /// Returns the link in `slot`.
     #[inline]
     pub(crate) fn link(&mut self, slot: u16) -> Option<&mut Link<C::Wire>> {
         self.links.get_mut(slot)
     }
 
-    /// The link of a session that was opened from here.
+    /// Returns the link of a session that this side has opened.
     fn own(&self, session: SessionId) -> Option<&Link<C::Wire>> {
         let link = self.links.get(slot_of(session))?;
         (link.stream.role() == Role::Client(session)).then_some(link)
     }
 
-    /// The link in `slot`, and the parts of the transport that all links share.
+    /// Returns the link in `slot`, and the parts of the transport that all links share.
     #[inline]
     pub(crate) fn link_and_shared(
         &mut self,
@@ -167,17 +167,17 @@ impl<C: Carrier> Framed<C> {
         Some((link, Shared { carrier, buffer, ids, released, budget }))
     }
 
-    /// The carrier, and the list for slices that are no longer needed.
+    /// Returns the carrier, and the list for slices that are no longer needed.
     pub(crate) fn carrier_and_released(&mut self) -> (&mut C, &mut VecDeque<Slice>) {
         (&mut self.carrier, &mut self.released)
     }
 
-    /// The slot that the next link gets.
+    /// Returns the slot that the next link gets.
     pub(crate) fn next_slot(&self) -> u16 {
         self.links.next_slot()
     }
 
-    /// Adds the link of a connection that is opened from here. Returns its slot.
+    /// Adds the link of a connection that this side opens. Returns its slot.
     pub(crate) fn insert_opened(&mut self, wire: C::Wire) -> u16 {
         self.sessions += 1;
         self.counters.opened += 1;
@@ -197,7 +197,7 @@ impl<C: Carrier> Framed<C> {
         slot
     }
 
-    /// Notes that the buffer has bytes of `slot`, from `at` to `filled`.
+    /// Records that the buffer has bytes of the connection in `slot`, from `at` to `filled`.
     #[inline]
     pub(crate) fn buffer_filled(&mut self, slot: u16, at: usize, filled: usize) {
         (self.current, self.at, self.filled) = (Some(slot), at, filled);
@@ -319,7 +319,7 @@ impl<C: Carrier> Framed<C> {
         arrived
     }
 
-    /// The next event that no input made: a failed request, or the end of a connection.
+    /// Returns the next event that no input made: a failed request, or the end of a connection.
     #[inline]
     fn next_owed(&mut self) -> Option<Event<'static>> {
         while let Some(&slot) = self.owing.front() {
@@ -361,7 +361,7 @@ impl<C: Carrier> Framed<C> {
     }
 }
 
-/// The slot that a session's number contains.
+/// Returns the slot that a session's number contains.
 fn slot_of(session: SessionId) -> u16 {
     session.place() as u16
 }

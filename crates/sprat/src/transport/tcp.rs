@@ -35,16 +35,17 @@ mod tests;
 use connection::{Read, Socket};
 use listener::Listener;
 
-/// The most connections that are each polled by a read. More are polled by epoll.
+/// The most connections that a turn reads one by one. With more, the transport polls epoll.
 const DIRECT: usize = 8;
-/// With few connections, epoll is polled once in this many turns, for new connections.
+/// Number of turns for each poll of epoll, with few connections. Only that poll finds new
+/// connections.
 const EPOLL_EVERY: u32 = 32;
 /// The most bytes that one connection writes in a turn while others wait to write.
 const WORK: usize = 128 << 10;
 /// The most bytes that one connection writes in a turn while no other waits to write: the kernel
 /// moves a message of 1 MB in about half the time if it gets all of it in one call.
 const WORK_ALONE: usize = 1 << 20;
-/// The epoll data of the listener. That of a connection is its slot.
+/// The number by which epoll reports the listener. A connection's number is its slot.
 const LISTENER: u64 = u64::MAX;
 
 /// The TCP transport: frames on kernel sockets.
@@ -56,20 +57,20 @@ pub(crate) struct Sockets {
     epoll: OwnedFd,
     listener: Option<Listener>,
     busy_poll_us: Option<u32>,
-    /// The number of sockets that wait until they are writable, which only epoll reports.
+    /// Number of sockets that wait until they are writable, which only epoll reports.
     waiting: usize,
     turn: u32,
-    /// Epoll may have events.
+    /// True if epoll may have events.
     look: bool,
-    /// Slots whose sockets may have input.
+    /// Slots of the connections whose sockets may have input.
     ready: VecDeque<u16>,
-    /// The times that accepting failed or had to wait: no descriptor was left, or the transport was
-    /// full.
+    /// Number of times that accepting failed or had to wait: no descriptor was left, or the
+    /// transport was full.
     accept_errors: u64,
 }
 
 impl Tcp {
-    /// Opens a transport that listens at `at`, a locator of `tcp`, and that can connect too.
+    /// Opens a TCP transport that listens at `at`, a locator of `tcp`, and that can connect too.
     ///
     /// # Errors
     /// The locator is of another protocol or names no address that is allowed, or the system cannot
@@ -91,7 +92,7 @@ impl Tcp {
         Err(last)
     }
 
-    /// Opens a transport that only connects.
+    /// Opens a TCP transport that only connects.
     ///
     /// # Errors
     /// The system gives no epoll.
@@ -109,7 +110,7 @@ impl Tcp {
         Ok(Self::with_carrier(sockets, options))
     }
 
-    /// Reads from the socket of `slot` once. True if the read brought bytes or the end.
+    /// Reads from the socket of `slot` once. Returns true if the read brought bytes or the end.
     #[inline]
     fn read(&mut self, now: Instant, slot: u16) -> bool {
         let Some((link, shared)) = self.link_and_shared(slot) else { return false };
@@ -135,8 +136,8 @@ impl Tcp {
         true
     }
 
-    /// Polls epoll: accepts, notes which sockets are readable or writable, and returns the number
-    /// of events.
+    /// Polls epoll: accepts connections, records which sockets are readable or writable, and
+    /// returns the number of events.
     fn poll_epoll(&mut self, now: Instant) -> usize {
         self.carrier.look = false;
         let mut events = [const {
@@ -200,7 +201,8 @@ impl Tcp {
         }
     }
 
-    /// Notes that the socket of `slot` connects, or is `done` already.
+    /// Begins the state of the connection in `slot`, whose socket connects, or is connected if
+    /// `done`.
     fn opening(&mut self, now: Instant, slot: u16, done: bool, left: VecDeque<SocketAddr>) {
         let until = now.after(CONNECT_NS);
         if let Some(link) = self.link(slot) {
@@ -213,7 +215,7 @@ impl Tcp {
 }
 
 impl Sockets {
-    /// Takes a socket that is about to be closed out of the counts.
+    /// Removes a socket that is about to be closed from the counts.
     fn forget(&mut self, wire: &Socket) {
         self.waiting -= usize::from(wire.interest.contains(epoll::EventFlags::OUT));
     }
@@ -307,7 +309,7 @@ impl Carrier for Sockets {
         false
     }
 
-    /// Makes epoll report what the connection waits for.
+    /// Makes epoll report the events that the connection waits for.
     #[inline]
     fn stream_changed(&mut self, slot: u16, link: &mut Link<Socket>) {
         let (old, wanted) = (link.wire.interest, link.wanted_interest());

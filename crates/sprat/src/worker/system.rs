@@ -10,7 +10,8 @@ use crate::locator::Locator;
 use crate::transport::any::AnyTransport;
 use crate::transports::Transports;
 
-/// Transports and disk. Without a disk, what the machine persists counts as durable.
+/// The transports of a worker and its disk. Without a disk, what the machine persists counts as
+/// durable.
 #[derive(Debug)]
 pub(crate) struct System {
     pub(crate) transports: Transports,

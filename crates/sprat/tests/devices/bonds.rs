@@ -1,4 +1,4 @@
-//! Bonds: two cables between two machines that a bond uses as one device.
+//! Tests of bonds: two cables between two machines that a bond uses as one device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::house::counter;
 const DEVS: [&str; 2] = ["wire0", "wire1"];
 const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 1, 1]), Mac([2, 0, 0, 0, 1, 2])];
 const FLOWS: u16 = 64;
-/// A frame that was sent this many times without arriving has a flow that is cut off for good.
+/// Number of attempts to send a frame, after which its flow counts as cut off for good.
 const TRIES: u32 = 2_000;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -30,15 +30,16 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Clients of one server, each with flows of its own, so that both cables are in use.
+/// Number of clients of one server, each with flows of its own, so that both cables are in use.
 pub(crate) const CLIENTS: usize = 4;
-/// Requests of a client in one phase of the test, and the most of them in progress at a time.
+/// Number of requests of a client in one phase of the test. `OUTSTANDING` is the most of them in
+/// progress at a time.
 const REQUESTS: u32 = 600;
 const OUTSTANDING: u32 = 16;
 /// The time after which a request counts as lost.
 const LOST: Duration = Duration::from_secs(60);
 
-/// A client, and the requests that it has sent.
+/// A client of the test, and the requests that it has sent.
 pub(crate) struct Asker {
     pub(crate) client: Client,
     pub(crate) session: Session,
@@ -54,7 +55,8 @@ impl Asker {
         Self { client, session, number, next: 0, done: 0 }
     }
 
-    /// One turn of the client, which sends up to request `until`. True when all are answered.
+    /// Makes one turn of the client, which sends up to request `until`. Returns true when all are
+    /// answered.
     pub(crate) fn turn(&mut self, until: u32) -> bool {
         while self.next < until && self.next - self.done < OUTSTANDING {
             let number = self.number * 1_000_000 + self.next;
@@ -74,7 +76,8 @@ impl Asker {
     }
 }
 
-/// Lets all clients send up to request `until`, and calls `halfway` when half is answered.
+/// Lets all clients send up to request `until`, and calls `halfway` when half of the requests are
+/// answered.
 pub(crate) fn ask(askers: &mut [Asker], until: u32, mut halfway: impl FnMut()) {
     let half = until - REQUESTS / 2;
     let mut pulled = false;
@@ -140,7 +143,7 @@ fn end(at: &Namespace, mac: Mac) -> AnyNic {
     Box::new(Bond::new(DEVS.map(device).into_iter().collect()).unwrap())
 }
 
-/// The beginning of a UDP datagram to port `flow`, as much of it as a bond reads.
+/// Returns the beginning of a UDP datagram to port `flow`, as much of it as a bond reads.
 fn datagram(from: Mac, to: Mac, flow: u16) -> Vec<u8> {
     let mut bytes = vec![0; 100];
     bytes[..6].copy_from_slice(&to.0);
@@ -204,9 +207,9 @@ fn pulled(removed: bool) {
     }
 }
 
-/// A socket whose interface went down reports that error at the next send. The device must not take
-/// it for an error of that frame: each flow that moves over from another device would lose its
-/// first frame.
+/// Sends on a socket whose interface went down and is up again. Such a socket reports the error at
+/// the next send. The device must not take it for an error of that frame: each flow that moves over
+/// from another device would lose its first frame.
 fn back() {
     let net = Wire::new(1500).unwrap();
     let options = Options { dev: DEVS[0].into(), ..Options::default() };

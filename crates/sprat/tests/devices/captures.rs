@@ -1,5 +1,5 @@
-//! Captures, checked by tshark: every frame is whole, every checksum right, and every frame that
-//! was sent is there.
+//! Tests of capture files, checked by tshark: every frame is whole, every checksum right, and every
+//! frame that was sent is there.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -52,7 +52,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The protocols in a capture, with the number of frames of each. A wrong frame fails the test.
+/// Returns the protocols in a capture file, with the number of frames of each. A wrong frame fails
+/// the test.
 fn protocols(path: &Path) -> BTreeMap<String, usize> {
     const SUMS: [&str; 5] = [
         "ip.checksum.status",
@@ -123,7 +124,7 @@ fn beside_the_kernel(driver: &str, kernel: &str, ours: &str) {
     at_least(&found, neighbours, 2);
 }
 
-/// The kernel pings us through a tap.
+/// Captures the frames of a tap through which the kernel pings our IP stack.
 fn on_a_tap() {
     const TAP: &str = "tap7";
     const PINGS: u16 = 20;
@@ -166,7 +167,7 @@ fn on_a_tap() {
     at_least(&found, "arp", 2);
 }
 
-/// A server and a client, each with a file of its own.
+/// Captures the frames of a memif's server and client, in a file for each.
 fn both_ends_of_a_memif(ours: &str) {
     let folder = tempfile::tempdir().unwrap();
     let [socket, near, far] =

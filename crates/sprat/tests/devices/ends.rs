@@ -1,5 +1,5 @@
-//! Devices that end while they are in use: an interface under a load of RPCs, and the process at
-//! the other end of shared memory.
+//! Tests of devices that end while they are in use: an interface under a load of RPCs, and the
+//! process at the other end of shared memory.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -17,13 +17,13 @@ use crate::house::{counter, frame, receive, send};
 
 const TAP: &str = "tap0";
 const BRIDGE: &str = "bridge0";
-/// Requests of a client in one phase of a test.
+/// Number of requests of a client in one phase of a test.
 const REQUESTS: u32 = 300;
 /// The deadline of a request that may stay without an answer.
 const SOON: Duration = Duration::from_millis(300);
-/// Processes that are killed one after the other.
+/// Number of processes that the test kills one after the other.
 const KILLED: usize = 5;
-/// The polls of a condition after which a wait fails.
+/// Number of polls of a condition after which a wait fails.
 const MANY: u32 = 5_000_000;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -48,8 +48,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A wire, with a bridge to a tap of the same name at both ends where the driver needs one. Returns
-/// also the interface that RPCs pass at end 1, and the locator of a server there.
+/// Makes a wire, with a bridge to a tap of the same name at both ends where the driver needs one.
+/// Returns also the interface that RPCs pass at end 1, and the locator of a server there.
 fn world(driver: &str) -> (Wire, &'static str, String) {
     let net = Wire::new(1500).unwrap();
     if driver != "tap" {
@@ -62,7 +62,7 @@ fn world(driver: &str) -> (Wire, &'static str, String) {
     (net, TAP, format!("fast+tap:dev={TAP},bridge={BRIDGE},host=10.83.0.201,port=7"))
 }
 
-/// Runs a server that answers with a number while `body` uses its locator.
+/// Runs a server that answers with the request's number while `body` uses its locator.
 fn serving(at: &Namespace, locator: &str, body: impl FnOnce(&str)) {
     let service = |call: Call<'_>| Some(call.payload[..4].to_vec());
     let mut server = at.run(|| Server::listen(&[locator], service)).unwrap().unwrap();
@@ -74,7 +74,7 @@ fn serving(at: &Namespace, locator: &str, body: impl FnOnce(&str)) {
     });
 }
 
-/// Ends a server when the test ends, also when it fails.
+/// Ends a server when this value is dropped, so that it also ends when the test fails.
 struct Ended(Stop);
 
 impl Drop for Ended {
@@ -83,8 +83,8 @@ impl Drop for Ended {
     }
 }
 
-/// The clients over this driver. There are several, with flows of their own, where an interface may
-/// have several devices.
+/// Makes the clients of a test over this driver. There are several, with flows of their own, where
+/// an interface may have several devices.
 fn askers(driver: &str, at: &str) -> Vec<Asker> {
     let most = if driver == "packet" { CLIENTS as u32 } else { 1 };
     (0..most).map(|number| Asker::new(at, number)).collect()
@@ -150,7 +150,7 @@ fn deleted(driver: &str) {
     });
 }
 
-/// A device of shared memory at `place`, a folder or a name.
+/// Opens a device of shared memory at `place`, which is a folder or a name.
 fn end(driver: &str, place: &Path, server: bool) -> AnyNic {
     let mut options = Options::default();
     if driver == "memif" {
@@ -190,7 +190,7 @@ fn flooder(driver: &str, place: &Path, role: &str) -> Child {
     child
 }
 
-/// The numbers of open descriptors, mappings and threads of this process.
+/// Returns the numbers of open descriptors, threads and shared mappings of this process.
 fn held() -> [usize; 3] {
     let entries = |folder: &str| std::fs::read_dir(folder).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -7,24 +7,24 @@ use sprat::internals::device::{AnyNic, Nic, Options, XdpMode, memif, open, shm};
 use sprat_proto::device::{Device as _, HEADER, Mac, Offload, RxOffload, Sent};
 use sprat_sys::netns::{DEV, Wire};
 
-/// An Ethernet type for experiments: nothing but our tests sends it.
+/// The Ethernet type of the test's frames: one for experiments, which nothing else sends.
 pub(crate) const KIND: u16 = 0x88b5;
 /// The time after which a frame that has not arrived fails the test.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// The time without a frame after which a wire counts as quiet.
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Two devices on one wire.
+/// Two packet devices on one wire, under test.
 pub(crate) struct Pair {
     pub(crate) a: AnyNic,
     pub(crate) b: AnyNic,
-    /// The wire of the interfaces, if the devices have some.
+    /// The wire of the devices' interfaces, if they have some.
     pub(crate) net: Option<Wire>,
-    /// The name of the interface, at each end that has one.
+    /// The name of the devices' interface, at each end that has one.
     pub(crate) dev: &'static str,
 }
 
-/// A kind of device, and the function that makes a pair of them.
+/// A kind of packet device, and the function that makes a pair of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -36,7 +36,7 @@ fn on_veth(driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair 
     on_queues(1, driver, mtu, change)
 }
 
-/// A pair of devices on interfaces with several queues.
+/// Makes a pair of devices on interfaces with several queues.
 fn on_queues(queues: u32, driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair {
     let mut options = Options { dev: DEV.into(), ..Options::default() };
     change(&mut options);
@@ -45,7 +45,7 @@ fn on_queues(queues: u32, driver: &str, mtu: usize, change: impl FnOnce(&mut Opt
     Pair { a: end(0), b: end(1), net: Some(net), dev: DEV }
 }
 
-/// A tap, and a packet device on its interface inside the kernel.
+/// Makes a pair of a tap device and a packet device on the tap's interface inside the kernel.
 fn on_tap(mtu: usize, no_offload: bool) -> Pair {
     const TAP: &str = "tap7";
     let net = Wire::new(mtu).unwrap();
@@ -55,7 +55,7 @@ fn on_tap(mtu: usize, no_offload: bool) -> Pair {
     Pair { a, b, net: Some(net), dev: TAP }
 }
 
-/// A server and its client.
+/// Makes a pair of a memif server and its client.
 fn on_memif(mtu: usize, ring: usize) -> Pair {
     let folder = tempfile::tempdir().unwrap();
     let end = |role| {
@@ -74,7 +74,7 @@ fn on_memif(mtu: usize, ring: usize) -> Pair {
     pair
 }
 
-/// A listening device of shared memory, and one that connects to it.
+/// Makes a pair of a listening device of shared memory and one that connects to it.
 fn on_shm(mtu: usize) -> Pair {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -93,7 +93,7 @@ fn on_shm(mtu: usize) -> Pair {
     pair
 }
 
-/// A pair over memif: our server and DPDK's client.
+/// Makes a pair over memif: our server and DPDK's client.
 #[cfg(feature = "dpdk")]
 fn on_dpdk(mtu: usize) -> Pair {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -121,7 +121,7 @@ fn on_dpdk(mtu: usize) -> Pair {
     Pair { a, b, net: None, dev: "" }
 }
 
-/// All kinds of devices.
+/// All kinds of packet devices that the tests run against.
 pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "fake",
@@ -154,7 +154,7 @@ pub(crate) const KINDS: &[Kind] = &[
     },
 ];
 
-/// A frame of `len` bytes from `from` to `to`: its number, then a pattern of the number.
+/// Returns a frame of `len` bytes from `from` to `to`: its number, then a pattern of the number.
 pub(crate) fn frame(from: Mac, to: Mac, number: u32, len: usize) -> Vec<u8> {
     let mut bytes = [&to.0[..], &from.0, &KIND.to_be_bytes()].concat();
     let fill = (0..).map(|i: u32| (number.wrapping_mul(31).wrapping_add(i * 7) >> 2) as u8);
@@ -162,7 +162,7 @@ pub(crate) fn frame(from: Mac, to: Mac, number: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits for frames of ours until at least `n` have arrived.
+/// Receives frames of the test until at least `n` have arrived.
 pub(crate) fn receive(nic: &mut AnyNic, n: usize) -> Vec<(Vec<u8>, RxOffload)> {
     let mut frames = Vec::new();
     while frames.len() < n {
@@ -175,7 +175,7 @@ pub(crate) fn receive(nic: &mut AnyNic, n: usize) -> Vec<(Vec<u8>, RxOffload)> {
     frames
 }
 
-/// The frames of ours that arrive until the wire is quiet.
+/// Returns the frames of the test that arrive until the wire is quiet.
 pub(crate) fn drain(nic: &mut AnyNic) -> Vec<(Vec<u8>, RxOffload)> {
     let mut frames = Vec::new();
     let mut idle = 0;
@@ -190,7 +190,7 @@ pub(crate) fn drain(nic: &mut AnyNic) -> Vec<(Vec<u8>, RxOffload)> {
     }
 }
 
-/// Sleeps as a worker does; false if nothing woke it in time.
+/// Sleeps on a device as a worker does. Returns false if nothing woke it in time.
 pub(crate) fn sleep(nic: &mut impl Nic, at_most: &Timespec) -> bool {
     let woken = !nic.arm() || {
         let mut fds = [PollFd::from_borrowed_fd(nic.fd(), PollFlags::IN)];
@@ -206,7 +206,7 @@ fn arrived(nic: &mut AnyNic) -> Vec<(Vec<u8>, RxOffload)> {
     frames.filter(|(bytes, _)| bytes.get(12..14) == Some(&KIND.to_be_bytes()[..])).collect()
 }
 
-/// Sends one frame, when there is room for it.
+/// Sends one frame, and waits for room before.
 pub(crate) fn send(nic: &mut AnyNic, bytes: &[u8]) {
     for _ in 0..1_000_000 {
         match nic.send(&[bytes], Offload::None) {
@@ -218,7 +218,7 @@ pub(crate) fn send(nic: &mut AnyNic, bytes: &[u8]) {
     panic!("there is never room");
 }
 
-/// The counter called `name`.
+/// Returns the device's counter called `name`.
 pub(crate) fn counter(nic: &AnyNic, name: &str) -> u64 {
     let mut found = None;
     nic.counters(&mut |n, value| found = if n == name { Some(value) } else { found });

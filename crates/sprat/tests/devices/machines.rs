@@ -1,4 +1,5 @@
-//! Listeners of queue pairs that serve the programs of one machine and refuse other machines.
+//! Tests of listeners of queue pairs that serve the programs of one machine and refuse other
+//! machines.
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};

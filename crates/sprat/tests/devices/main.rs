@@ -1,5 +1,5 @@
-//! Every packet device through one suite, in network namespaces that each test makes itself and
-//! that are gone with it.
+//! Runs one suite of tests against every packet device, in network namespaces that each test makes
+//! itself and that end with it.
 //!
 //! A test that needs root is counted as ignored where there is none, and in CI (the variable CI is
 //! set) as failed: so that a machine without it is seen. Arguments as cargo passes them: parts of
@@ -23,11 +23,12 @@ mod stack;
 mod suite;
 mod testpmd;
 
-/// A test: its name, whether it needs root, and what it does, by panicking if something is wrong.
+/// A test of packet devices: its name, whether it needs root, and its function, which panics if
+/// something is wrong.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) root: bool,
-    /// A program that it needs besides, and what installs it.
+    /// A program that the test needs besides, and the package that installs it.
     pub(crate) program: Option<&'static str>,
     pub(crate) run: Box<dyn Fn() + std::panic::RefUnwindSafe>,
 }

@@ -1,5 +1,5 @@
-//! The networks that the other tests stand on: namespaces, veth pairs, the kernel's own UDP across
-//! them.
+//! Tests of the networks that the other tests use: namespaces, veth pairs, the kernel's own UDP
+//! across them.
 
 use std::io;
 use std::net::UdpSocket;

@@ -1,4 +1,5 @@
-//! An interface with several queues: all of them taken by one device, or one by each.
+//! Tests of an interface with several queues: one device takes all of them, or several devices take
+//! one each.
 //!
 //! The kernel spreads its datagrams over the queues of a veth pair by a hash of their addresses and
 //! ports. What it sends by queue n arrives on queue n where the driver runs the program, and where
@@ -18,7 +19,7 @@ use crate::Case;
 use crate::house::sleep;
 
 const QUEUES: u32 = 4;
-/// Sockets that send. They are enough for datagrams on every queue.
+/// Number of sockets that send: enough for datagrams on every queue.
 const SOCKETS: usize = 128;
 const PORT: u16 = 7;
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -46,7 +47,7 @@ fn options(xdp_mode: XdpMode, queue: Option<u32>) -> Options {
     Options { dev: DEV.into(), xdp_mode: Some(xdp_mode), steer, queue, ..Options::default() }
 }
 
-/// A wire with the kernel at one end, which knows our address, and sockets of the kernel.
+/// A wire with sockets of the kernel at one end. The kernel there knows our address.
 struct Net {
     wire: Wire,
     sockets: Vec<UdpSocket>,
@@ -139,7 +140,7 @@ fn refused() {
     assert!(text.contains("it has no queue 4: 4 to receive and 4 to send"), "{text}");
 }
 
-/// Several devices on one interface, each with a queue and a port.
+/// Opens several devices on one interface, each with a queue and a port.
 fn each() {
     let net = Net::new();
     let open = |n: u32| {
@@ -217,7 +218,8 @@ fn taken() {
     }
 }
 
-/// Clients over the kernel's UDP, each with a port of its own, call a server that takes all queues.
+/// Calls a server that takes all queues, by clients over the kernel's UDP, each with a port of its
+/// own.
 fn calls() {
     let net = Wire::with_queues(1500, QUEUES).unwrap();
     let locator = format!("fast+xdp:dev={DEV},host={},port=0", Wire::ours(1, 0));

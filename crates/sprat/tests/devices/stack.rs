@@ -1,5 +1,5 @@
-//! Our own IP layer against the kernel's: neighbours found both ways, echoes, datagrams, fragments,
-//! closed ports.
+//! Tests of our own IP layer against the kernel's: neighbours found both ways, echoes, datagrams,
+//! fragments, closed ports.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use sprat_sys::netns::{DEV, Wire, link};
 
 use crate::Case;
 
-/// A test on a world, with the addresses of the kernel and of the stack.
+/// A test's function: it gets the world and the addresses of the kernel and of our IP stack.
 type Test = fn(&mut World, SocketAddr, SocketAddr);
 
 const TESTS: &[(&str, Test)] = &[
@@ -64,14 +64,15 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A kernel in one namespace, a stack in the other.
+/// The world of a test: a kernel's IP in one namespace, our IP stack in the other.
 pub(crate) struct World {
     net: Wire,
     stack: Stack,
 }
 
 impl World {
-    /// Makes a world. The locator of the stack ends with `port`, which may have options too.
+    /// Makes the world of a test. The locator of our IP stack ends with `port`, which may have
+    /// options too.
     pub(crate) fn new(driver: &str, kernel: &str, ours: &str, port: &str) -> Self {
         let net = Wire::new(1500).unwrap();
         net.end(0).run(|| link::address(DEV, kernel.parse().unwrap(), 24)).unwrap().unwrap();
@@ -80,12 +81,12 @@ impl World {
         Self { net, stack }
     }
 
-    /// The locator under which others reach the stack.
+    /// Returns the locator under which others reach our IP stack.
     pub(crate) fn locator(&self) -> String {
         self.stack.locator().unwrap()
     }
 
-    /// One turn of the stack. It sleeps a moment if no frame arrives.
+    /// Makes one turn of our IP stack. It sleeps a moment if no frame arrives.
     fn turn<T>(&mut self, done: &mut impl FnMut(&mut Stack, usize) -> Option<T>) -> Option<T> {
         let stack = &mut self.stack;
         stack.set_now(clock::now());
@@ -105,7 +106,7 @@ impl World {
         found
     }
 
-    /// Turns the stack until `done` returns a value. Fails after a time.
+    /// Makes turns of our IP stack until `done` returns a value. Fails after a time.
     fn until<T>(&mut self, mut done: impl FnMut(&mut Stack, usize) -> Option<T>) -> T {
         for _ in 0..20_000 {
             if let Some(found) = self.turn(&mut done) {
@@ -124,7 +125,8 @@ impl World {
     }
 }
 
-/// The kernel's own socket for echo requests (icmp(7)); it fills in identifier and checksum.
+/// Opens the kernel's own socket for echo requests (icmp(7)). The kernel fills in identifier and
+/// checksum.
 fn pinger(to: IpAddr) -> OwnedFd {
     let (family, protocol) = match to {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
@@ -201,7 +203,7 @@ fn closed(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     assert_eq!(told.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
-/// The MAC address that the kernel's neighbour table has for `ip`.
+/// Returns the MAC address that the kernel's neighbour table has for `ip`.
 fn arp_entry(world: &World, ip: &str) -> Option<String> {
     let table = world.kernel(|| std::fs::read_to_string("/proc/thread-self/net/arp")).unwrap();
     let line = table.lines().find(|line| line.starts_with(&format!("{ip} ")))?;
@@ -269,7 +271,7 @@ fn conflict(driver: &str) {
     assert_eq!((addr, mac, lost), (ours, theirs, false));
 }
 
-/// A server in one namespace, a client in the other.
+/// Calls a server in one namespace from a client in the other.
 fn rpc(driver: &str, ours: &str) {
     let net = Wire::new(1500).unwrap();
     let locator = format!("fast+{driver}:dev={DEV},host={ours},port=0");

@@ -1,4 +1,4 @@
-//! The promises of every device: one test for each promise and device.
+//! Tests of the promises of every packet device: one test for each promise and device.
 
 use sprat::internals::device::Nic as _;
 use sprat_proto::Rng;
@@ -11,10 +11,10 @@ use crate::Case;
 use crate::house::{KINDS, Kind, Pair, counter, drain, frame, receive, send, sleep};
 
 const MTU: usize = 1500;
-/// Ethernet types that the kernel on the way knows, and a length.
+/// Ethernet types that the kernel on the way handles, and a length.
 const KINDS_OF_OTHERS: [u16; 5] = [0x0800, 0x0806, 0x86dd, 0x8100, 5];
 
-/// A test: its name, and the function that tests a kind of device.
+/// A test of packet devices: its name, and its function, which gets a kind of device.
 type Test = (&'static str, fn(&Kind));
 
 /// The tests that run against every kind of device.
@@ -180,7 +180,8 @@ fn flood(pair: &mut Pair) {
     assert!(missing <= lost, "{missing} frames are missing, {lost} counted");
 }
 
-/// Frames that were counted as lost: by the devices, and by the kernel's interfaces at both ends.
+/// Returns the number of frames that were counted as lost: by the devices, and by the kernel's
+/// interfaces at both ends.
 fn lost(pair: &Pair) -> u64 {
     let mut lost = 0;
     for nic in [&pair.a, &pair.b] {
@@ -332,7 +333,7 @@ fn stamps(kind: &Kind) {
     panic!("it does not arrive");
 }
 
-/// The ones' complement sum of `bytes`, which begin at an even offset.
+/// Returns the ones' complement sum of `bytes`, which begin at an even offset, added to `start`.
 fn sum(bytes: &[u8], start: u32) -> u16 {
     let words =
         bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |b| u32::from(*b)));
@@ -347,12 +348,13 @@ const IP: usize = HEADER;
 const UDP: usize = IP + 20;
 const DATA: usize = UDP + 8;
 
-/// The sum of the pseudo-header of UDP over IPv4.
+/// Returns the sum of the pseudo-header of a UDP datagram over IPv4.
 fn pseudo(frame: &[u8]) -> u32 {
     u32::from(sum(&frame[IP + 12..IP + 20], 17 + (frame.len() - UDP) as u32))
 }
 
-/// A UDP datagram with `len` bytes of payload, its checksum field prepared for the device.
+/// Returns a UDP datagram with `len` bytes of payload. Its checksum field is prepared for the
+/// device.
 fn datagram(pair: &Pair, len: usize) -> Vec<u8> {
     let (a, b) = (pair.a.info().mac, pair.b.info().mac);
     let mut f = [&b.0[..], &a.0, &0x0800_u16.to_be_bytes()].concat();
@@ -406,7 +408,7 @@ fn segments(kind: &Kind) {
     }
 }
 
-/// The datagrams of ours in the next burst of `b`.
+/// Returns the test's datagrams in the next burst of the device `b`.
 fn datagrams(pair: &mut Pair) -> Vec<(Vec<u8>, sprat_proto::device::RxOffload)> {
     let mut n = pair.b.recv_burst();
     if n == 0 {

@@ -1,4 +1,4 @@
-//! DPDK's testpmd as a peer: it sends each frame back with its addresses exchanged.
+//! Tests with DPDK's testpmd as a peer, which sends each frame back with its addresses exchanged.
 
 use std::process::{Child, Command, Stdio};
 
@@ -10,11 +10,12 @@ use crate::Case;
 use crate::house::frame;
 
 const PROGRAM: &str = "dpdk-testpmd";
-/// Polls of the ring after which a frame counts as late, and after which it counts as lost.
+/// Number of polls of the ring after which a frame counts as late. After `PATIENCE` polls it counts
+/// as lost.
 const SOON: u32 = 20_000;
 const PATIENCE: u32 = 2_000_000;
 
-/// A process of testpmd. It ends when this is dropped.
+/// A process of testpmd, which ends when this value is dropped.
 struct Peer(Child);
 
 impl Drop for Peer {
@@ -77,7 +78,7 @@ fn exchanged(bytes: &[u8]) -> Vec<u8> {
     [&bytes[6..12], &bytes[..6], &bytes[12..]].concat()
 }
 
-/// The next frame; `None` if it does not arrive in time.
+/// Returns the next frame that the device receives; `None` if it does not arrive in `looks` polls.
 fn next(device: &mut AnyNic, looks: u32) -> Option<Vec<u8>> {
     for _ in 0..looks {
         if device.recv_burst() > 0 {

@@ -16,14 +16,14 @@ use super::Framed;
 use super::links::Link;
 use crate::locator::{HostPort, Locator};
 
-/// The parts of a transport that all links share.
+/// The parts of a transport of frames that all links share.
 pub(crate) struct Shared<'f, C> {
     pub(crate) carrier: &'f mut C,
     pub(crate) buffer: &'f mut [u8],
     pub(crate) ids: &'f mut Ids,
-    /// Slices that are no longer needed.
+    /// Slices of replies that are no longer needed.
     pub(crate) released: &'f mut VecDeque<Slice>,
-    /// Room for requests of which a part has arrived.
+    /// The budget of memory for requests of which a part has arrived.
     pub(crate) budget: &'f mut Budget,
 }
 
@@ -60,20 +60,20 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// message into [`Framed::found`], or the end of a link. False if there is no input.
     fn receive(links: &mut Framed<Self>, now: Instant) -> bool;
 
-    /// Notes that the stream has taken all frames in the buffer.
+    /// Reacts to the stream of a link, which has taken all frames in the buffer.
     fn buffer_consumed(link: &mut Link<Self::Wire>);
 
-    /// Notes that the budget has granted the room that a link waited for.
+    /// Reacts to the budget, which has granted the room that a link waited for.
     fn room_granted(link: &mut Link<Self::Wire>);
 
-    /// Bytes of replies that left the stream and that the peer has not taken yet.
+    /// Returns the bytes of replies that left the stream and that the peer has not taken yet.
     fn unread_by_peer(wire: &Self::Wire) -> usize;
 
-    /// True if sending may make progress.
+    /// True if a send on this connection may make progress.
     fn may_send(wire: &Self::Wire) -> bool;
 
-    /// Sends the output of a link, as far as the carrier takes it now. True if the next turn can
-    /// send more. `alone` says that no other link has output.
+    /// Sends the output of a link, as far as the carrier takes it now. Returns true if the next
+    /// turn can send more. `alone` says that no other link has output.
     fn send(
         now: Instant,
         slot: u16,
@@ -83,10 +83,11 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
         alone: bool,
     ) -> bool;
 
-    /// Ends the output of a turn, after the last `send`. True if the next turn can send more.
+    /// Ends the output of a turn, after the last `send`. Returns true if the next turn can send
+    /// more.
     fn flush(&mut self, now: Instant, memory: &dyn Slices) -> bool;
 
-    /// Notes that the state of a link's stream has changed.
+    /// Handles a change in the state of a link's stream.
     fn stream_changed(&mut self, slot: u16, link: &mut Link<Self::Wire>);
 
     /// Gives up or goes on with a connection that was not opened in time.
@@ -95,19 +96,19 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// Frees the carrier's part of a link that was removed.
     fn removed(links: &mut Framed<Self>, link: Link<Self::Wire>);
 
-    /// The time when [`Carrier::tick`] is due.
+    /// Returns the time when [`Carrier::tick`] is due.
     fn deadline(&self) -> Instant;
 
-    /// Does what is due by `now`.
+    /// Handles the carrier's timers that are due by `now`.
     fn tick(links: &mut Framed<Self>, now: Instant);
 
-    /// The descriptor of [`crate::transport::SystemTransport::fd`].
+    /// Returns the descriptor of [`crate::transport::SystemTransport::fd`].
     fn fd(&self) -> BorrowedFd<'_>;
     /// Arms the notification, as in [`crate::transport::SystemTransport::arm`].
     fn arm(&mut self) -> bool;
     /// Disarms the notification, as in [`crate::transport::SystemTransport::disarm`].
     fn disarm(&mut self);
-    /// The locator that the carrier listens at, if it listens.
+    /// Returns the locator that the carrier listens at, if it listens.
     fn locator(&self) -> Option<String>;
 
     /// Calls `each` with the name and value of each counter of the carrier.

@@ -7,23 +7,23 @@ use crate::count::counters;
 counters! {
     /// The counters that every transport of frames has, since it was opened.
     pub(crate) struct Counters {
-        /// Connections opened from here.
+        /// Connections that this side opened.
         opened,
-        /// Connections accepted.
+        /// Connections that this side accepted.
         accepted,
-        /// Connections ended, of those opened and those accepted.
+        /// Connections that ended, opened or accepted ones.
         ended,
-        /// Client: requests taken from the caller.
+        /// Requests that this client took from its caller.
         calls,
-        /// Client: replies handed to the caller.
+        /// Replies that this client handed to its caller.
         responses,
-        /// Client: requests that failed.
+        /// Requests of this client that failed.
         failures,
-        /// Server: requests handed to the program.
+        /// Requests that this server handed to the program.
         requests,
-        /// Server: replies taken from the program.
+        /// Replies that this server took from the program.
         replies,
-        /// Server: requests refused.
+        /// Requests that this server refused.
         refused,
         /// Connections ended because the peer speaks another version or another protocol.
         bad_version,
@@ -34,7 +34,7 @@ counters! {
         /// Accepted connections ended because a message stopped arriving, was the slowest while
         /// others waited for room, or because the peer took no reply.
         stalled,
-        /// Replies that arrived after their request had failed.
+        /// Replies that arrived after their request had failed, at the client.
         unsolicited,
     }
 }

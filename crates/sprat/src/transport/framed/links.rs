@@ -15,24 +15,25 @@ use sprat_proto::rpc::stream::{Role, Stream};
 #[derive(Debug)]
 pub(crate) struct Link<W> {
     pub(crate) stream: Stream,
-    /// The carrier's part of the connection.
+    /// The carrier's part of the link's connection.
     pub(crate) wire: W,
-    /// Present until the connection is open.
+    /// The state of a connection that is not open yet; `None` once it is open.
     pub(crate) connecting: Option<Connecting>,
-    /// The reason why the connection could not be opened.
+    /// The reason why the link's connection could not be opened.
     pub(crate) cause: Option<io::Error>,
-    /// Bytes that the link has taken of the budget, or waits for, for the request of which a part
-    /// has arrived.
+    /// Bytes of the budget that the link has taken, or waits for, to hold the request of which a
+    /// part has arrived.
     pub(super) room: usize,
-    /// Bytes of replies that the peer has not taken, as counted in the sum of all links.
+    /// Bytes of the link's replies that the peer has not taken, as they are counted in the sum of
+    /// all links.
     pub(super) unsent: usize,
-    /// Bytes that were read and not parsed, since the stream wanted no more input.
+    /// Bytes that the link has read and not parsed, since its stream wanted no more input.
     pub(crate) backlog: Vec<u8>,
-    /// The list of links that go on with their backlog has this one.
+    /// True if the list of links that go on with their backlog has this link.
     pub(super) resumed: bool,
-    /// The list of links with output has this one.
+    /// True if the list of links with output has this link.
     pub(super) dirty: bool,
-    /// The list of links with events that no input made has this one.
+    /// True if the list of links with events that no input made has this link.
     pub(super) owing: bool,
     /// For an accepted connection: the time by which its first frame must have arrived.
     pub(crate) silent_until: Instant,
@@ -44,9 +45,9 @@ pub(crate) struct Link<W> {
 /// The state of a connection that is being opened.
 #[derive(Debug)]
 pub(crate) struct Connecting {
-    /// The addresses to try next.
+    /// The server's addresses to try next.
     pub(crate) left: VecDeque<SocketAddr>,
-    /// The time when the attempt ends.
+    /// The time when the attempt to connect ends.
     pub(crate) until: Instant,
 }
 
@@ -69,13 +70,13 @@ impl<W> Link<W> {
     }
 }
 
-/// The links of a transport, and the slots in use.
+/// The table of a transport's links, and the slots in use.
 #[derive(Debug)]
 pub(crate) struct Links<W> {
     slots: Vec<Option<Box<Link<W>>>>,
     free: VecDeque<u16>,
     live: Vec<u16>,
-    /// For each slot in use its index in `live`.
+    /// The index in `live` of each slot in use.
     places: Vec<u16>,
 }
 
@@ -84,7 +85,7 @@ impl<W> Links<W> {
         Self { slots: Vec::new(), free: VecDeque::new(), live: Vec::new(), places: Vec::new() }
     }
 
-    /// The slots in use, in no order.
+    /// Returns the slots in use, in no order.
     pub(crate) fn live(&self) -> &[u16] {
         &self.live
     }
@@ -99,12 +100,12 @@ impl<W> Links<W> {
         self.slots.get_mut(usize::from(slot))?.as_deref_mut()
     }
 
-    /// The slot that the next link gets.
+    /// Returns the slot that the next link gets.
     pub(super) fn next_slot(&self) -> u16 {
         self.free.front().copied().unwrap_or(self.slots.len() as u16)
     }
 
-    /// Adds a link and returns its slot. There are fewer than 65,536 links before.
+    /// Adds a link to the table and returns its slot. The table must have fewer than 65,536 links.
     pub(super) fn insert(&mut self, wire: W, role: Role, queue_limit: usize) -> u16 {
         let slot = self.next_slot();
         if self.free.pop_front().is_none() {
@@ -117,7 +118,7 @@ impl<W> Links<W> {
         slot
     }
 
-    /// Takes a link out of its slot.
+    /// Removes a link from its slot.
     pub(super) fn remove(&mut self, slot: u16) -> Option<Link<W>> {
         let link = self.slots.get_mut(usize::from(slot))?.take()?;
         let place = self.places[usize::from(slot)];
@@ -138,7 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// Random inserts and removals: each slot in use is listed once, and a link stays in its slot.
+    /// Inserts and removes links at random: each slot in use is listed once, and a link stays in
+    /// its slot.
     #[test]
     fn the_list_of_slots_in_use_agrees_with_a_set() {
         let (mut rng, mut links, mut set) = (Rng::seeded(2), Links::new(), BTreeSet::new());
@@ -161,7 +163,8 @@ mod tests {
         assert!(links.slots.len() <= 41);
     }
 
-    /// A closed connection searched the list of all: 65,536 that died at once took 2 billion steps.
+    /// Removes all links of a full table. Removing one once searched the list of all links: 65,536
+    /// that ended at once took 2 billion steps.
     #[test]
     fn removing_every_link_of_a_full_table_does_not_search() {
         let mut links = Links::new();

@@ -13,13 +13,15 @@ use sprat_proto::time::SECOND;
 use super::Framed;
 use super::carrier::Carrier;
 
-/// Bytes of replies that wait to be written, on all connections together, from which on connections
-/// with many of them are not read. The datagram transport refuses requests from there on.
+/// The limit of replies that wait to be written, in bytes on all connections together. From there
+/// on, connections with many such bytes are not read. The datagram transport refuses requests from
+/// there on.
 pub(super) const MAX_UNSENT: usize = 256 << 20;
-/// A connection with this many unsent bytes has many.
+/// The number of unsent bytes from which on a connection counts as one with many.
 const MANY_UNSENT: usize = 64 << 10;
-/// A connection ends if its peer takes no reply for this long, so that the memory of the replies is
-/// released. The datagram transport gives up a reply of this age.
+/// The time without progress, in nanoseconds, after which a connection whose peer takes no reply
+/// ends. This releases the memory of the replies. The datagram transport gives up a reply of this
+/// age.
 pub(super) const PROGRESS_NS: u64 = 30 * SECOND;
 
 impl<C: Carrier> Framed<C> {
@@ -47,7 +49,8 @@ impl<C: Carrier> Framed<C> {
         self.first_deadline = self.first_deadline.min(until);
     }
 
-    /// Takes room for the request of which a part has arrived, and returns that of the one before.
+    /// Takes room in the budget for the connection's request of which a part has arrived, and
+    /// returns the room of its previous request.
     #[cold]
     pub(super) fn request_room(&mut self, slot: u16) {
         let (now, name) = (self.now, u32::from(slot));
@@ -61,7 +64,7 @@ impl<C: Carrier> Framed<C> {
         self.resume_granted();
     }
 
-    /// Goes on with the connections that waited for room and have it now.
+    /// Resumes the connections that waited for room in the budget and have it now.
     pub(crate) fn resume_granted(&mut self) {
         while let Some(name) = self.budget.granted() {
             let slot = name as u16;

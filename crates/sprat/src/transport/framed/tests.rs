@@ -1,5 +1,4 @@
-//! The rig for transports of frames, and the cases that each of them passes. `limits` has those on
-//! memory.
+//! The rig for transports of frames, and the tests that TCP and RDMA must both pass.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +54,8 @@ pub(crate) fn locator(text: &str) -> Locator {
     text.parse().expect("a locator")
 }
 
-/// A server at any port of `host`, with the options `more` in its locator; and that locator.
+/// Makes a server at a free port of `host`, with the options `more` in its locator. Returns it with
+/// its locator.
 pub(crate) fn server_at<C: Named>(
     host: &str,
     more: &str,
@@ -79,7 +79,7 @@ pub(crate) fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed * 131 + i * 7 + i / 251) as u8).collect()
 }
 
-/// An event that a client saw.
+/// An event that a test's client got.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub(crate) enum Seen {
     Response(u64, Vec<u8>),
@@ -87,7 +87,7 @@ pub(crate) enum Seen {
     Closed(SessionId, CloseReason),
 }
 
-/// Takes the events of a client.
+/// Takes the events of a client and adds them to `seen`.
 pub(crate) fn look<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut Vec<Seen>) {
     client.input(now);
     while let Some(event) = client.event(now) {
@@ -100,14 +100,14 @@ pub(crate) fn look<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut 
     }
 }
 
-/// One turn of a client.
+/// Makes one turn of a client, which adds its events to `seen`.
 pub(crate) fn turn<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut Vec<Seen>) {
     look(client, now, seen);
     client.output(now, &());
 }
 
-/// One turn of a server that answers each request with the result of `answer`. Returns the number
-/// of requests.
+/// Makes one turn of a server that answers each request with the result of `answer`. Returns the
+/// number of requests.
 pub(crate) fn serve<C: Carrier>(
     server: &mut Framed<C>,
     answer: impl FnMut(&[u8]) -> Option<Vec<u8>>,
@@ -137,8 +137,8 @@ pub(crate) fn echo<C: Carrier>(server: &mut Framed<C>) -> usize {
     serve(server, |request| Some(request.to_vec()))
 }
 
-/// Turns of both until the client has seen `many` events. Loopback delivers by itself; the bound
-/// only ends a broken test.
+/// Makes turns of a server and a client until the client has `many` events. Loopback delivers by
+/// itself; the bound only ends a broken test.
 pub(crate) fn until<C: Carrier>(
     server: &mut Framed<C>,
     client: &mut Framed<C>,
@@ -155,7 +155,7 @@ pub(crate) fn until<C: Carrier>(
     panic!("{} of {many}", seen.len());
 }
 
-/// Runs an echo of `requests` and returns the replies by tag.
+/// Echoes `requests` over a session and returns the replies by tag.
 pub(crate) fn exchange<C: Carrier>(
     server: &mut Framed<C>,
     client: &mut Framed<C>,
@@ -176,7 +176,7 @@ pub(crate) fn exchange<C: Carrier>(
         .collect()
 }
 
-/// Turns of a server until it has `left` connections.
+/// Makes turns of a server until it has `left` connections.
 pub(crate) fn serve_until<C: Carrier>(server: &mut Framed<C>, left: usize) {
     assert!((0..20_000_000).any(|_| {
         echo(server);
@@ -189,7 +189,7 @@ pub(crate) fn readable<C: Carrier>(transport: &Framed<C>) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll") == 1
 }
 
-/// Makes a test of each case for each carrier.
+/// Makes one test of each case for TCP and one for RDMA.
 macro_rules! cases {
     ($($case:ident)+) => {
         mod over_tcp {

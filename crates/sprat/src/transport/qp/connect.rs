@@ -34,7 +34,7 @@ impl Rdma {
         Ok(slot)
     }
 
-    /// Makes the queue pair of the connection that gets the next slot.
+    /// Makes the queue pair of the connection that gets the next slot, with a CRC if `crc`.
     fn wire(&mut self, crc: bool) -> io::Result<Wire> {
         let slot = self.next_slot();
         let (pairs, mut released) = (&mut self.carrier, VecDeque::new());

@@ -43,19 +43,20 @@ use pair::{BUFFER_BYTES, Engine, Pair, READ_ID};
 pub(crate) type Rdma = Framed<Pairs>;
 
 counters! {
-    /// Counters of the RDMA transport, beside those of every transport of frames.
+    /// Counters of the RDMA transport, besides those of every transport of frames.
     pub(crate) struct Counters {
-        /// Connection requests refused because their private data is no hello of our version.
+        /// Connection requests that were refused because their private data is no hello of our
+        /// version.
         bad_hello,
-        /// Connection requests refused because the transport has its most connections.
+        /// Connection requests that were refused because the transport has its most connections.
         refused_full,
-        /// Connections ended because the peer sent no MPA start-up frame in time.
+        /// Connections that ended because the peer sent no MPA start-up frame in time.
         bad_start,
-        /// Connections opened from here that the peer refused.
+        /// Connections that this side opened and the peer refused.
         rejected,
-        /// Terminate messages sent.
+        /// RDMAP's Terminate messages sent.
         terminates_sent,
-        /// Terminate messages received.
+        /// RDMAP's Terminate messages received.
         terminates_received,
         /// Terminate messages of both directions that name a wrong CRC32C.
         bad_crc,
@@ -68,33 +69,33 @@ counters! {
     }
 }
 
-/// The carrier's part of one connection.
+/// The RDMA carrier's part of one connection.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pair: Pair,
-    /// Request a CRC when the connection opens.
+    /// True if the connection requests a CRC when it opens.
     crc: bool,
-    /// The number and length of receives whose Sends wait until more replies are sent.
+    /// The number and length of received Sends that are handled only once more replies are sent.
     deferred: VecDeque<(u16, u32)>,
-    /// The queue pair has ended; the connection ends once nothing is deferred.
+    /// True if the queue pair has ended. The connection ends once no receive is deferred.
     ended: bool,
-    /// [`Pairs::resumed`] has the connection.
+    /// True if the list [`Pairs::resumed`] has the connection.
     resumed: bool,
 }
 
-/// The carrier of frames on queue pairs.
+/// The carrier of frames on RDMA queue pairs.
 #[derive(Debug)]
 pub(crate) struct Pairs {
     core: Core,
     cq: Cq,
     listener: Option<(u32, SocketAddr)>,
-    /// Accepted connections use a CRC even if their client requests none.
+    /// True if accepted connections use a CRC even if their client requests none.
     crc: bool,
-    /// The slot of each queue pair.
+    /// The slot of the connection of each queue pair.
     by_qp: BTreeMap<Qp, u16>,
     /// A completion that `input` found and no call has handled yet.
     next: Option<Completion>,
-    /// Slots whose deferred receives are handled next.
+    /// Slots of the connections whose deferred receives are handled next.
     resumed: VecDeque<u16>,
     counters: Counters,
 }
@@ -114,7 +115,7 @@ impl Pairs {
         }
     }
 
-    /// Counts the errors that the engine has reported.
+    /// Counts the errors that the RDMA engine has reported.
     fn count_failures(&mut self) {
         let counters = &mut self.counters;
         for notice in self.core.events().async_events.drain(..) {
@@ -139,7 +140,7 @@ impl Pairs {
 }
 
 impl Rdma {
-    /// Opens a transport that listens at `at`, a locator of `rdma`, and that can connect too.
+    /// Opens an RDMA transport that listens at `at`, a locator of `rdma`, and that can connect too.
     ///
     /// # Errors
     /// The locator is of another protocol or names no address that is allowed, or the system cannot
@@ -160,7 +161,7 @@ impl Rdma {
         Err(last)
     }
 
-    /// Opens a transport that only connects.
+    /// Opens an RDMA transport that only connects.
     ///
     /// # Errors
     /// The system gives no file descriptor or no random numbers.
@@ -168,7 +169,8 @@ impl Rdma {
         Self::new(options, true)
     }
 
-    /// Opens a transport whose accepted connections use a CRC, or leave that to the client.
+    /// Opens an RDMA transport. Its accepted connections use a CRC if `crc`, or else if the client
+    /// requests one.
     fn new(options: Options, crc: bool) -> io::Result<Self> {
         let connections = options.connection_limit.min(1 << 16);
         // A connection has only a few completions, so the limit on connections is enough.
@@ -212,7 +214,7 @@ impl Rdma {
         self.stream_changed(slot);
     }
 
-    /// The next completion to handle; deferred ones come first.
+    /// Returns the next completion to handle; deferred ones come first.
     fn completion(&mut self) -> Option<Completion> {
         while let Some(&slot) = self.carrier.resumed.front() {
             let Some(link) = self.link(slot) else {
@@ -248,7 +250,7 @@ impl Rdma {
         pairs.next.take().or_else(|| pairs.core.rnic().poll(pairs.cq))
     }
 
-    /// Handles a completion.
+    /// Handles a completion of a queue pair.
     fn completed(&mut self, now: Instant, done: Completion) {
         let slot = (done.id >> 32) as u16;
         let Some((link, shared)) = self.link_and_shared(slot) else { return };
@@ -399,7 +401,7 @@ impl Carrier for Pairs {
 
     fn stream_changed(&mut self, _: u16, _: &mut Link<Wire>) {}
 
-    /// The engine limits the time itself and reports a failure.
+    /// Does nothing: the RDMA engine limits the time of connecting itself and reports a failure.
     fn connect_timed_out(_: &mut Rdma, _: Instant, _: u16) {}
 
     fn removed(rdma: &mut Rdma, link: Link<Wire>) {

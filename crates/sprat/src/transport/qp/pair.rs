@@ -38,30 +38,33 @@ use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slice, Slices};
 use sprat_rdma::engine::Regions;
 use sprat_sys::memory::Region;
 
-/// The receives of a connection, and as many send buffers.
+/// Number of a connection's receives, and of its send buffers.
 pub(super) const BUFFERS: u16 = 16;
 /// Bytes of a receive and of a send buffer.
 pub(super) const BUFFER_BYTES: usize = 16 << 10;
-/// The most bytes of one Read.
+/// The most bytes of one RDMA Read.
 const CHUNK: usize = 256 << 10;
-/// The most Reads in progress on one connection.
+/// The most RDMA Reads in progress on one connection.
 pub(super) const MAX_READS: u16 = 4;
-/// The most bytes of messages that are announced and that the peer has not finished.
+/// The most bytes of announced messages that the peer has not finished.
 const MAX_UNFINISHED: usize = 2 * MAX_MESSAGE;
-/// Work requests that the send queue holds. Those behind a Read stay there until it completes.
+/// Number of work requests that the send queue holds. Those behind a Read stay there until it
+/// completes.
 const SEND_DEPTH: u32 = 512;
 /// The most work requests that are posted before all Reads have completed.
 const MAX_POSTED: u32 = SEND_DEPTH - 2 * BUFFERS as u32 - MAX_READS as u32;
-/// The memory of a message that is being read, as a multiple of the bytes that have arrived.
+/// The factor by which the memory of a message that is being read may exceed the bytes that have
+/// arrived.
 const GROWTH: usize = 4;
-/// The bit of a work request's id that marks a Read. A receive has its number below that bit.
+/// The bit of a work request's id that marks an RDMA Read. The id of a receive has the receive's
+/// number below that bit.
 pub(super) const READ_ID: u64 = 1 << 16;
 
 /// The parts of the RDMA engine that a connection works on.
 pub(super) struct Engine<'w> {
     pub(super) rnic: &'w mut Rnic,
     pub(super) regions: &'w mut Regions,
-    /// Slices that are no longer needed.
+    /// Slices of messages that are no longer needed.
     pub(super) released: &'w mut VecDeque<Slice>,
 }
 
@@ -84,19 +87,20 @@ struct Announcement {
 struct Fetch {
     announced: Announced,
     wanted: bool,
-    /// The message has room in the budget of the accepted connections, or needs none.
+    /// True if the message has room in the budget of the accepted connections, or needs none.
     has_room: bool,
     location: Location,
-    /// Bytes for which Reads were posted.
+    /// Number of the message's bytes for which RDMA Reads were posted.
     requested: usize,
-    /// Bytes that have arrived.
+    /// Number of the message's bytes that have arrived.
     received: usize,
-    /// The memory that is read into, and its length: the message's, or less until more has arrived.
+    /// The registered memory that the message is read into, and its length: the message's, or less
+    /// until more has arrived.
     into: Option<(Registration, usize)>,
 }
 
 impl Fetch {
-    /// Bytes for which no Read was posted yet.
+    /// Returns the number of the message's bytes for which no RDMA Read was posted yet.
     fn left(&self) -> usize {
         if self.wanted { self.announced.len() - self.requested } else { 0 }
     }
@@ -105,7 +109,7 @@ impl Fetch {
         !self.wanted || self.received == self.announced.len()
     }
 
-    /// Deregisters the memory and returns it with the bytes that have arrived.
+    /// Deregisters the message's memory and returns it with the bytes that have arrived.
     fn close(&mut self, engine: &mut Engine<'_>) -> Vec<u8> {
         let Some((at, _)) = self.into.take() else { return Vec::new() };
         // This does not fail: the memory was registered when the first Read was posted.
@@ -114,8 +118,8 @@ impl Fetch {
         engine.regions.heard(at.number).unwrap_or_default()
     }
 
-    /// Bytes for which a Read may be posted now. Memory grows with the bytes that have arrived; the
-    /// first piece is enough for as many Reads as are `free`.
+    /// Returns the number of bytes for which an RDMA Read may be posted now. Memory grows with the
+    /// bytes that have arrived; the first piece is enough for as many Reads as are `free`.
     fn room(&mut self, pd: Pd, free: u16, engine: &mut Engine<'_>) -> Result<usize, PostError> {
         let room = self.into.map_or(0, |(_, room)| room);
         if self.requested < room || self.received < self.requested {
@@ -148,26 +152,26 @@ pub(super) struct Pair {
     first_id: u64,
     buffers: Registration,
     flow: FlowControl,
-    /// The most bytes of a Send.
+    /// The most bytes of a Send to the peer.
     send_bytes: usize,
-    /// The send buffer that the next Send uses.
+    /// The number of the send buffer that the next Send uses.
     next_buffer: u16,
-    /// The most Reads in progress; `None` until the connection is open.
+    /// The most RDMA Reads in progress; `None` until the connection is open.
     max_reads: Option<u16>,
     announcements: VecDeque<Announcement>,
-    /// Bytes of the messages in `announcements`.
+    /// The sum of bytes of the messages in `announcements`.
     unfinished: usize,
     fetches: VecDeque<Fetch>,
-    /// The budget has no room yet for the first fetch that needs some.
+    /// True if the budget has no room yet for the first fetch that needs some.
     waits_for_room: bool,
-    /// Bytes of each Read in progress, in the order posted.
+    /// Number of bytes of each RDMA Read in progress, in the order posted.
     reads: VecDeque<u32>,
-    /// Work requests posted since no Read was in progress.
+    /// Number of work requests posted since no RDMA Read was in progress.
     posted: u32,
 }
 
 impl Pair {
-    /// A queue pair with all receives posted, for the connection in `slot`.
+    /// Makes a queue pair with all receives posted, for the connection in `slot`.
     pub(super) fn open(slot: u16, cq: Cq, engine: &mut Engine<'_>) -> Result<Self, PostError> {
         let Engine { rnic, regions, .. } = engine;
         let len = 2 * usize::from(BUFFERS) * BUFFER_BYTES;
@@ -214,24 +218,24 @@ impl Pair {
         Ok(pair)
     }
 
-    /// The private data by which this side introduces itself.
+    /// Returns the private data by which this side introduces itself.
     pub(super) fn hello() -> Vec<u8> {
         Hello { receives: BUFFERS, receive_bytes: BUFFER_BYTES as u32 }.to_bytes().to_vec()
     }
 
-    /// The connection's own protection domain.
+    /// Returns the connection's own protection domain.
     #[cfg(test)]
     pub(super) const fn domain(&self) -> Pd {
         self.pd
     }
 
-    /// Takes the peer's hello.
+    /// Applies the limits of the peer's hello.
     pub(super) fn hello_arrived(&mut self, hello: Hello) {
         self.flow.open(&Hello { receives: hello.receives.min(BUFFERS), ..hello });
         self.send_bytes = BUFFER_BYTES.min(hello.receive_bytes as usize);
     }
 
-    /// Notes that the connection is open, and serves up to `reads` Reads at a time.
+    /// Records that the connection is open, and that up to `reads` RDMA Reads may be in progress.
     pub(super) fn connected(&mut self, reads: u16) {
         self.max_reads = Some(reads.min(MAX_READS));
     }
@@ -318,7 +322,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Bytes of messages that were announced and that the peer has not finished.
+    /// Returns the bytes of announced messages that the peer has not finished.
     pub(super) const fn unfinished(&self) -> usize {
         self.unfinished
     }
@@ -331,7 +335,7 @@ impl Pair {
         }
     }
 
-    /// Counts the bytes of the oldest Read, and delivers its message if that is whole now.
+    /// Counts the bytes of the oldest RDMA Read, and delivers its message if it is whole now.
     pub(super) fn read_completed(
         &mut self,
         now: Instant,
@@ -367,7 +371,7 @@ impl Pair {
 
     // Output.
 
-    /// Posts Reads of announced messages and Sends of frames, as far as flow control allows.
+    /// Posts RDMA Reads of announced messages and Sends of frames, as far as flow control allows.
     pub(super) fn output(
         &mut self,
         now: Instant,
@@ -403,7 +407,7 @@ impl Pair {
         }
     }
 
-    /// Takes room in the budget for the announced messages, in the order announced.
+    /// Takes room in the budget for the messages that the peer announced, in the order announced.
     fn request_room(&mut self, now: Instant, budget: &mut Budget) {
         let name = self.budget_name();
         while !self.waits_for_room
@@ -423,12 +427,12 @@ impl Pair {
         }
     }
 
-    /// The number of this connection in the budget: its slot.
+    /// Returns the number by which the budget knows this connection: its slot.
     const fn budget_name(&self) -> u32 {
         (self.first_id >> 32) as u32
     }
 
-    /// Posts Reads of the announced messages, as far as there is room.
+    /// Posts RDMA Reads of the announced messages, as far as there is room.
     fn post_reads(&mut self, reads: u16, engine: &mut Engine<'_>) -> Result<(), PostError> {
         self.drop_finished();
         for fetch in &mut self.fetches {
@@ -456,7 +460,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Sends as many of the next frames as fit together, at least one.
+    /// Sends as many of the next frames as fit into one Send, at least one.
     fn send_frames(
         &mut self,
         now: Instant,
@@ -481,7 +485,8 @@ impl Pair {
         self.send(SendKind::Eager, at - HEADER, engine)
     }
 
-    /// Announces the message of the next frame. False if the peer has to finish others first.
+    /// Announces the message of the next frame. Returns false if the peer has to finish other
+    /// messages first.
     fn announce(
         &mut self,
         now: Instant,
@@ -537,14 +542,14 @@ impl Pair {
     }
 }
 
-/// Closes a message to the peer, which does not need it any more.
+/// Withdraws an announced message: the peer can read it no more.
 fn withdraw(announcement: Announcement, engine: &mut Engine<'_>) {
     // This does not fail: the message was registered when it was announced.
     let _ = engine.rnic.deregister(announcement.at.stag);
     take_back(announcement.at.number, engine);
 }
 
-/// Takes a message out of the engine and releases its slices.
+/// Removes an announced message from the engine and releases its slices.
 fn take_back(number: u64, engine: &mut Engine<'_>) {
     if let Some(message) = engine.regions.said(number) {
         engine.released.extend(message.slices);

@@ -19,7 +19,7 @@ use sprat_proto::node::Transport as _;
 use sprat_rdma::engine::ConnectionState as State;
 use sprat_sys::memory::Region;
 
-/// A new client's request is answered.
+/// Checks that the server answers a request of a new client.
 fn serves(server: &mut Rdma, at: &Locator) {
     let mut client = client::<Pairs>();
     let session = client.connect(NOW, at).expect("loopback");
@@ -117,7 +117,7 @@ impl Hostile {
         let _ = self.core.rnic().post_send(self.qp, request);
     }
 
-    /// SendKind all this; the server hangs up, on this peer alone.
+    /// Sends all of `sends`. The server must end the connection of this peer, and only this one.
     fn expect_disconnect(mut self, server: &mut Rdma, at: &Locator, sends: &[Vec<u8>]) {
         let bad = server.counters.bad_field;
         for send in sends {
@@ -137,7 +137,7 @@ fn send(kind: SendKind, granted: u16, finished: u16, rest: &[u8]) -> Vec<u8> {
     [&SendHeader { kind, granted, finished }.to_bytes()[..], rest].concat()
 }
 
-/// The header of a frame: DATA to the server with a message of `len` bytes.
+/// Returns the header of a frame: DATA to the server with a message of `len` bytes.
 fn header(seq: u32, len: u32) -> Vec<u8> {
     let mut header = vec![0; 32];
     header[0] = 1 << 5 | 1;
@@ -269,7 +269,7 @@ fn a_closed_session_gives_everything_back() {
     }
 }
 
-/// The memory of slices: slice n is 100,000 bytes that the seed n makes.
+/// The memory that a test's slices lie in: slice n is 100,000 bytes that the seed n makes.
 struct Blocks(Vec<Vec<u8>>);
 
 impl Slices for Blocks {

@@ -1,4 +1,4 @@
-//! Accepting connections: up to the limit, and with a pause when the machine has no descriptor
+//! Accepts TCP connections: up to the limit, and with a pause when the machine has no descriptor
 //! left.
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,13 +12,13 @@ use sprat_proto::time::MS;
 use super::connection::{self, Socket};
 use super::{LISTENER, Sockets, Tcp};
 
-/// The most connections accepted in one turn.
+/// The most TCP connections accepted in one turn.
 const PER_TURN: usize = 64;
-/// The pause after running out of descriptors or memory.
+/// The pause in accepting after the machine ran out of descriptors or memory, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MS;
 
 impl Tcp {
-    /// Accepts the connections that wait.
+    /// Accepts the TCP connections that wait.
     pub(super) fn accept(&mut self, now: Instant) {
         for _ in 0..PER_TURN {
             if self.is_full() {
@@ -60,7 +60,7 @@ impl Sockets {
         }
     }
 
-    /// Ends a pause: there is room again, or its time has passed.
+    /// Ends a pause in accepting: there is room again, or its time has passed.
     pub(super) fn resume_accepting(&mut self) {
         if let Some(listener) = &mut self.listener
             && listener.paused_until.take().is_some()

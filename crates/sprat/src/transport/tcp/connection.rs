@@ -1,4 +1,4 @@
-//! One connection: a socket, and the reads and writes of its frames.
+//! One TCP connection: a socket, and the reads and writes of its frames.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,20 +17,20 @@ use sprat_proto::rpc::{CloseReason, Event, Slices};
 
 use crate::transport::framed::Link;
 
-/// The most parts in one gathering write.
+/// The most pieces of memory in one gathering write.
 const PARTS: usize = 64;
-/// Silence after which the kernel probes the peer.
+/// The silence on a connection after which the kernel probes the peer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// The time between two probes.
+/// The time between two probes of a silent peer.
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(2);
-/// The probes without an answer after which the connection ends.
+/// The number of unanswered probes after which the connection ends.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// The socket of a connection.
+/// The socket of a TCP connection, and its state.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(super) socket: OwnedFd,
-    /// The last write was cut short: wait until the socket is writable.
+    /// True if the last write was cut short: the connection waits until the socket is writable.
     pub(super) blocked: bool,
     /// The events that epoll reports for the socket now.
     pub(super) interest: EventFlags,
@@ -42,20 +42,21 @@ impl Socket {
     }
 }
 
-/// The result of a read.
+/// The result of one read of a socket.
 pub(super) enum Read {
-    /// The buffer has this many bytes.
+    /// The read put this many bytes into the buffer.
     Bytes(usize),
-    /// A long message has this many bytes more. If it is whole now, there is an event.
+    /// The read added this many bytes to a long message. If the message is whole now, there is an
+    /// event.
     Body(Option<Event<'static>>, usize),
-    /// The socket has no input.
+    /// The socket has no input now.
     Nothing,
-    /// The connection has ended.
+    /// The peer has ended the connection, or it has failed.
     End,
 }
 
 impl Link<Socket> {
-    /// Reads once: into the message of which a part has arrived, or into `buffer`.
+    /// Reads the socket once: into the message of which a part has arrived, or into `buffer`.
     pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8], ids: &mut Ids) -> Read {
         let (result, body) = match self.stream.body() {
             None => (rustix::io::read(&self.wire.socket, buffer), false),
@@ -80,7 +81,7 @@ impl Link<Socket> {
         }
     }
 
-    /// Writes once, up to `work` bytes.
+    /// Writes frames to the socket once, up to `work` bytes.
     pub(super) fn write(&mut self, now: Instant, memory: &dyn Slices, work: usize) {
         let mut parts = ArrayVec::<&[u8], PARTS>::new();
         self.stream.output(now, memory, work, &mut parts);
@@ -117,7 +118,7 @@ impl Link<Socket> {
         }
     }
 
-    /// The events that epoll should report for the socket.
+    /// Returns the events that epoll should report for the socket.
     pub(super) fn wanted_interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
         if self.stream.ended().is_some() {
@@ -133,7 +134,7 @@ impl Link<Socket> {
     }
 }
 
-/// Opens a non-blocking socket of the family of `addr`.
+/// Opens a non-blocking TCP socket of the family of `addr`.
 pub(super) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     Ok(net::socket_with(
@@ -144,8 +145,8 @@ pub(super) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Begins to connect to the first of `addresses` where that is possible, and takes it and those
-/// before it out of the list. True if the connection is open already.
+/// Begins to connect to the first of `addresses` where that is possible, and removes it and those
+/// before it from the list. Returns true if the connection is open already.
 pub(super) fn begin(
     addresses: &mut VecDeque<SocketAddr>,
     busy_poll_us: Option<u32>,
@@ -168,8 +169,8 @@ pub(super) fn begin(
     Err(last)
 }
 
-/// Sets the options of a connection's socket: small messages leave at once, and a peer whose
-/// machine is gone is noticed within half a minute.
+/// Sets the options of a connection's socket: small messages leave at once, and the kernel ends the
+/// connection within half a minute if the peer's machine is gone.
 pub(super) fn tune(socket: BorrowedFd<'_>, busy_poll_us: Option<u32>) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;

@@ -9,15 +9,15 @@ use sprat_proto::Instant;
 
 use super::connection;
 
-/// The most connections that wait in the kernel to be accepted.
+/// The most TCP connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
     pub(super) local: SocketAddr,
-    /// Present while the socket is out of epoll: the time to try again, or
-    /// [`Instant::NEVER`] if a connection has to end first.
+    /// The time to accept again, while the listener is paused and out of epoll; [`Instant::NEVER`]
+    /// if a connection has to end first.
     pub(super) paused_until: Option<Instant>,
 }
 

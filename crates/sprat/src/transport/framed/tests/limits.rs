@@ -1,10 +1,10 @@
-//! Limits on memory: replies that no client takes, and requests that stop arriving.
+//! Tests of the limits on memory: replies that no client takes, and requests that stop arriving.
 
 use super::super::memory::{MAX_UNSENT, PROGRESS_NS};
 use super::*;
 
-/// 64 KiB of short requests from a client that reads nothing were all answered at once, which took
-/// 200 MB in this test.
+/// Sends short requests for long replies from a client that reads nothing. 64 KiB of such requests
+/// were once all answered at once, which took 200 MB in this test.
 pub(super) fn short_requests_for_long_replies_are_answered_as_their_client_reads<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut client = client::<C>();
@@ -45,7 +45,8 @@ pub(super) fn short_requests_for_long_replies_are_answered_as_their_client_reads
     assert_eq!((served, server.unsent), (200, 0));
 }
 
-/// Replies that wait on many connections are limited in sum, besides the limit of each connection.
+/// Lets replies wait on many connections, which are limited in sum, besides the limit of each
+/// connection.
 pub(super) fn where_too_much_waits_in_sum_one_that_has_much_is_not_read<C: Named>() {
     const MANY: usize = 31;
     let (mut server, at) = server::<C>();
@@ -85,7 +86,8 @@ pub(super) fn where_too_much_waits_in_sum_one_that_has_much_is_not_read<C: Named
     assert_eq!((served, server.unsent), (MANY, MAX_UNSENT));
 }
 
-/// A client that took no reply kept the memory of the reply for ever.
+/// Ends the connection of a client that takes no reply. Such a client once kept the memory of the
+/// reply for ever.
 pub(super) fn a_client_that_takes_no_reply_is_given_up<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut client = client::<C>();
@@ -113,7 +115,7 @@ pub(super) fn a_client_that_takes_no_reply_is_given_up<C: Named>() {
     assert_eq!((server.live().len(), server.counters.stalled, server.unsent), (0, 1, 0));
 }
 
-/// Senders that stopped in the middle of their messages took memory without limit.
+/// Stops senders in the middle of their messages. Such messages once took memory without limit.
 pub(super) fn stalled_messages_make_room_for_others<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut stalled = Vec::new();
