@@ -12,18 +12,18 @@ mod source;
 
 use source::{File, files, words};
 
-/// Doc comments of one draw.
+/// The number of doc comments in one draw.
 const COMMENTS: usize = 40;
-/// Names of one draw.
+/// The number of names in one draw.
 const NAMES: usize = 20;
 
-/// A text, and the place where it stands.
+/// A doc comment or a name of the repository, and the place where it stands.
 struct Found {
     text: String,
     place: String,
 }
 
-/// The doc comments of a file, one for each item or module.
+/// Adds the doc comments of a file to `found`, one for each item or module.
 fn comments(file: &File, found: &mut Vec<Found>) {
     let mut block: Vec<&str> = Vec::new();
     for (i, line) in file.text.lines().chain([""]).enumerate() {
@@ -39,7 +39,8 @@ fn comments(file: &File, found: &mut Vec<Found>) {
     }
 }
 
-/// The names of types, traits, functions and modules that a file defines, and of the file.
+/// Adds the names of types, traits, functions and modules that a file defines to `found`, and the
+/// name of the file.
 fn names(file: &File, found: &mut Vec<Found>) {
     let place = |line: usize| format!("{}:{line}", file.path);
     found.push(Found { text: format!("file {}", file.path), place: place(1) });
@@ -58,7 +59,7 @@ fn names(file: &File, found: &mut Vec<Found>) {
     }
 }
 
-/// The next number of the sequence that `state` begins (splitmix64).
+/// Returns the next random number of the sequence that `state` begins (splitmix64).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -67,7 +68,7 @@ fn next(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Takes `count` of `from` at random.
+/// Takes `count` elements of `from` at random.
 fn draw(mut from: Vec<Found>, count: usize, state: &mut u64) -> Vec<Found> {
     let count = count.min(from.len());
     (0..count)

@@ -1,4 +1,4 @@
-//! Files do not depend on each other in circles.
+//! The rule that source files do not depend on each other in circles.
 //!
 //! An edge runs from file A to file B of the same crate if code of A names an item that B defines,
 //! by `use` or by a path that starts with `crate`, `self` or `super`. A re-export (`pub use`) makes
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::report;
 use crate::source::{File, files, words};
 
-/// Files that lie on circles. A ratchet: 0 is the goal.
+/// The number of source files that lie on circles of dependencies. A ratchet: 0 is the goal.
 const ON_CIRCLES: usize = 0;
 
 /// A path of names from the root of a crate.
@@ -18,9 +18,9 @@ type Path = Vec<String>;
 
 /// The modules of one crate.
 struct Modules {
-    /// The file of a module.
+    /// The file that defines each module.
     files: BTreeMap<Path, String>,
-    /// The re-exports of a module: the name there, and the path of the item.
+    /// The re-exports of each module: the name there, and the path of the item.
     exports: BTreeMap<Path, BTreeMap<String, Path>>,
 }
 
@@ -31,7 +31,7 @@ struct Import {
     exported: bool,
 }
 
-/// The module that a file of a crate's `src` defines.
+/// Returns the crate and the path of the module that a file of a crate's `src` defines.
 fn module(path: &str) -> Option<(String, Path)> {
     let (krate, inside) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let inside = inside.strip_suffix(".rs")?;
@@ -41,7 +41,8 @@ fn module(path: &str) -> Option<(String, Path)> {
     Some((krate.to_owned(), names))
 }
 
-/// The paths that the tree of a `use` names: `a::{b, c::d as e}` gives `a::b` and `a::c::d`.
+/// Adds the paths that the tree of a `use` names to `found`: `a::{b, c::d as e}` gives `a::b` and
+/// `a::c::d`.
 fn expand(tree: &str, prefix: &[String], found: &mut Vec<(Path, String)>) {
     let tree = tree.trim();
     if let Some(open) = tree.find('{') {
@@ -84,7 +85,7 @@ fn is_exported(code: &str, at: usize) -> bool {
     words(&code[from..at], "pub").next().is_some()
 }
 
-/// All paths that code names, by `use` and in place.
+/// Returns all paths that code names, by `use` and in place.
 fn imports(code: &str) -> Vec<Import> {
     let mut found = Vec::new();
     let mut uses = Vec::new();
@@ -120,7 +121,8 @@ fn imports(code: &str) -> Vec<Import> {
 }
 
 impl Modules {
-    /// The absolute path of what `path` means in `module`; none if it lies outside of the crate.
+    /// Returns the absolute path of the item that `path` means in `module`; none if it lies outside
+    /// of the crate.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Path> {
         let mut base = match path.first()?.as_str() {
             "crate" => Vec::new(),
@@ -141,7 +143,7 @@ impl Modules {
         Some(base)
     }
 
-    /// The file that defines what stands at an absolute path.
+    /// Returns the file that defines the item at an absolute path.
     fn definition(&self, path: &[String], depth: usize) -> Option<&str> {
         let deepest = (0..=path.len()).rev().find(|n| self.files.contains_key(&path[..*n]))?;
         let (module, rest) = path.split_at(deepest);
@@ -155,7 +157,7 @@ impl Modules {
     }
 }
 
-/// The edges between files, crate by crate.
+/// Returns the dependencies between source files, crate by crate.
 fn edges(files: &[File]) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
     let mut crates = BTreeMap::<String, Modules>::new();
     let mut codes = Vec::new();
@@ -191,7 +193,7 @@ fn edges(files: &[File]) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>>
     all
 }
 
-/// Every file that can be reached from `from`.
+/// Returns every source file that `from` depends on, directly or not.
 fn reached<'a>(edges: &'a BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     let mut open: Vec<&str> = edges.get(from).into_iter().flatten().map(String::as_str).collect();

@@ -1,4 +1,5 @@
-//! Each counter that a layer reports has a row in the catalogue, and each row is of a counter.
+//! The rule that each counter which a layer reports has a row in the catalogue, and each row is of
+//! a counter.
 //!
 //! A layer reports by `fn counters(&self, each: …)`, whose string literals are names, or by the
 //! macro `counters!`, whose fields are. The store's own list needs no rule: its values are made
@@ -9,14 +10,15 @@ use std::collections::BTreeSet;
 use crate::report;
 use crate::source::{File, closing, files};
 
-/// The catalogue of the counters of transports, drivers and devices.
+/// The path of the catalogue of the counters of transports, drivers and devices.
 const CATALOGUE: &str = "crates/cli/src/commands/stats/catalogue.rs";
 /// The signature of a method that reports counters by name.
 const REPORTS: &str = "fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {";
-/// The beginning of a use of the macro. Its definition has a space instead of the brace.
+/// The beginning of a use of the macro `counters!`. Its definition has a space instead of the
+/// brace.
 const MACRO: &str = "\ncounters! {";
 
-/// The names in the catalogue.
+/// Returns the names of counters in the catalogue.
 fn rows(text: &str) -> BTreeSet<String> {
     let table = text.split("totals! {").nth(1).and_then(|rest| rest.split("\n};").next());
     // A row begins with four spaces; its meaning may go on in further lines.
@@ -25,7 +27,7 @@ fn rows(text: &str) -> BTreeSet<String> {
     rows.filter_map(|row| row.split_whitespace().next()).map(Into::into).collect()
 }
 
-/// The names that the code of `file` reports.
+/// Returns the names of counters that the code of `file` reports.
 fn names(file: &File) -> Vec<String> {
     let (code, text) = (file.code_without_tests(), &file.text);
     let mut names = Vec::new();

@@ -1,4 +1,5 @@
-//! Each `Cargo.toml` names only the crates that it may depend on, its licence and its terms.
+//! The rule that each `Cargo.toml` names only the crates that it may depend on, its licence and its
+//! terms.
 //!
 //! `no_std` alone proves nothing about dependencies: a `no_std` crate may depend on one that uses
 //! `std`. The build for a bare target proves it. Where that target is missing, these lists do.
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::report;
 use crate::source::{File, files};
 
-/// The crates of the workspace and the siblings that each may depend on.
+/// The crates of the workspace, and the crates of the workspace that each may depend on.
 const SIBLINGS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("store", &["sprat-proto"]),
@@ -24,11 +25,11 @@ const SIBLINGS: &[(&str, &[&str])] = &[
 /// The crates that programs outside of this repository may depend on.
 const PUBLISHED: &[&str] = &["proto", "store", "sys", "rdma", "sprat"];
 
-/// The crates from outside that `proto` and `store` may depend on: all `no_std`, none does I/O.
+/// The external crates that `proto` and `store` may depend on: all `no_std`, none does I/O.
 const PURE: &[&str] =
     &["arrayvec", "hashbrown", "rand_chacha", "rapidhash", "siphasher", "thiserror", "zerocopy"];
 
-/// The crates behind those of [`PURE`], macros that run at build time included.
+/// The crates that those of [`PURE`] depend on, macros that run at build time included.
 const PURE_BEHIND: &[&str] = &[
     "byteorder",
     "equivalent",
@@ -44,7 +45,7 @@ const PURE_BEHIND: &[&str] = &[
     "zerocopy-derive",
 ];
 
-/// The sections of a `Cargo.toml`: name to lines, comments and blank lines left out.
+/// Returns the sections of a `Cargo.toml`: their names and lines, without comments and blank lines.
 fn sections(toml: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut sections = BTreeMap::<_, Vec<_>>::new();
     let mut current = "";
@@ -58,7 +59,7 @@ fn sections(toml: &str) -> BTreeMap<&str, Vec<&str>> {
     sections
 }
 
-/// The names of the crates in the dependency sections that `wanted` accepts.
+/// Returns the names of the crates in the dependency sections that `wanted` accepts.
 fn dependencies(toml: &str, wanted: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut names = Vec::new();
     for (section, lines) in sections(toml) {

@@ -1,5 +1,5 @@
-//! The page about packet devices names tests and fuzz targets that exist. Every parser of a
-//! device's bytes has a fuzz target there.
+//! The rule that the page about packet devices names tests and fuzz targets that exist, and that
+//! every parser of a device's bytes has a fuzz target there.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use crate::report;
 use crate::source::{File, files, words};
 
 const PAGE: &str = "docs/devices.md";
-/// Harnesses of their own, whose tests are strings.
+/// The test programs with harnesses of their own, whose tests are named by strings.
 const HARNESSES: [&str; 2] = ["crates/sprat/tests/devices/", "crates/cli/tests/devices/"];
-/// Parsers of what no peer sends: files that a user gives the program, and settings.
+/// Parsers of bytes that no peer sends: files that a user gives the program, and settings.
 const OWN: [&str; 3] =
     ["crates/cli/src/records/csv.rs", "crates/cli/src/records/jsonl.rs", "crates/verbs/src/log.rs"];
 
@@ -17,8 +17,8 @@ fn name_at(text: &str) -> String {
     text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
-/// The names of all tests: functions, and whatever a harness has in quotes, each part of it between
-/// colons.
+/// Returns the names of all tests: functions, and whatever a harness has in quotes, each part of it
+/// between colons.
 fn tests(files: &[File]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for file in files.iter().filter(|f| f.is_rust()) {
@@ -34,7 +34,7 @@ fn tests(files: &[File]) -> BTreeSet<String> {
     found
 }
 
-/// Names in backquotes.
+/// Returns the names in backquotes in a cell of the page's table.
 fn named(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }

@@ -1,9 +1,11 @@
-//! Code names only the crates that it may name, and within `proto` and `store` only the modules.
+//! The rule that code names only the crates that it may name, and within `proto` and `store` only
+//! the modules.
 
 use crate::report;
 use crate::source::{File, files, line_of, words};
 
-/// In files below the first path, code must not name the second, because of the third.
+/// The forbidden imports: files below the first path must not name the second paths, for the reason
+/// that the third text gives.
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     (
         "crates/proto/",
@@ -36,7 +38,7 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// Protocol families that are siblings within `proto`: none names another.
+/// The protocol families of `proto`: none names another.
 const FAMILIES: &[&str] = &["net", "rdma", "rpc"];
 
 fn named(file: &File, word: &str, why: &str) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! Text is plain technical English: lines of at most 100 columns, no banned words, and doc comments
-//! that begin and end as sentences do.
+//! The rules of language: text is plain technical English, with lines of at most 100 columns, no
+//! banned words, and doc comments that begin and end as sentences do.
 //!
 //! The tests read comments of Rust, C and shell, and Markdown outside of tables and code blocks.
 //! Words of [`NAMES`] are banned as parts of names in code too. CONTRIBUTING has the glossary.
@@ -12,7 +12,7 @@ use crate::source::{File, files};
 /// The most columns of a line of code, of a comment and of Markdown.
 const COLUMNS: usize = 100;
 
-/// Words that name a person where a part of the program acts, or that hide the subject.
+/// Banned words, which name a person where a part of the program acts, or hide the subject.
 const WORDS: &[&str] = &[
     "who",
     "whom",
@@ -30,11 +30,11 @@ const WORDS: &[&str] = &[
     "hers",
 ];
 
-/// Phrases that hide the subject.
+/// Banned phrases, which hide the subject.
 const PHRASES: &[&str] =
     &["so many", "is looked at", "are looked at", "is told", "are told", "was told", "in vain"];
 
-/// Words that meant something in this repository alone. The field has other names for them.
+/// Banned words that meant something in this repository alone. The field has other names for them.
 const NAMES: &[&str] = &[
     "door",
     "doors",
@@ -52,7 +52,8 @@ const NAMES: &[&str] = &[
     "nap",
 ];
 
-/// Openings of a doc comment that make it half a sentence, or one that does not stand alone.
+/// Banned openings of a doc comment, which make it half a sentence, or one that does not stand
+/// alone.
 const OPENINGS: &[&str] = &[
     "The same",
     "As above",
@@ -73,17 +74,18 @@ const OPENINGS: &[&str] = &[
 /// Lines that may have a banned word: a part of the path, a part of the line, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
-/// Violations left, by rule. A ratchet: empty is the goal.
+/// The number of violations left in the text, by rule. A ratchet: empty is the goal.
 const LEFT: &[(&str, usize)] = &[];
 
-/// One violation.
+/// A violation of a rule of language: its place, and the words.
 struct Wrong {
     path: String,
     line: usize,
     what: String,
 }
 
-/// The place that a ratchet counts: a crate, or a folder of the root.
+/// Returns the place for which the rules of language count violations: a crate, or a folder of the
+/// root.
 fn place(path: &str) -> &str {
     path.strip_prefix("crates/").unwrap_or(path).split('/').next().unwrap_or(path)
 }
@@ -92,7 +94,7 @@ fn is_c(path: &str) -> bool {
     path.ends_with(".c") || path.ends_with(".h")
 }
 
-/// The text of a comment line, without its slashes.
+/// Returns the text of a comment line, without its slashes.
 fn comment<'a>(file: &File, line: &'a str) -> Option<&'a str> {
     let line = line.trim_start();
     if file.is_rust() || is_c(&file.path) {
@@ -108,7 +110,7 @@ fn comment<'a>(file: &File, line: &'a str) -> Option<&'a str> {
     None
 }
 
-/// The prose of a file: its comments, or the lines of its Markdown, with their numbers.
+/// Returns the prose of a file: its comments, or the lines of its Markdown, with their numbers.
 fn prose(file: &File) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -125,7 +127,7 @@ fn prose(file: &File) -> Vec<(usize, &str)> {
     found
 }
 
-/// `text` with everything between backquotes and double quotes blanked out.
+/// Returns `text` with everything between backquotes and double quotes blanked out.
 fn unquoted(text: &str) -> String {
     let mut quote = None;
     text.chars()
@@ -144,7 +146,8 @@ fn unquoted(text: &str) -> String {
         .collect()
 }
 
-/// The words of a name: `strandOf`, `strand_of` and `Strand` all have "strand".
+/// Returns the words of the names in a line: `strandOf`, `strand_of` and `Strand` all have
+/// "strand".
 fn parts(line: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut lower = false;
@@ -160,7 +163,7 @@ fn parts(line: &str) -> Vec<String> {
     parts
 }
 
-/// Fails if there are more violations than [`LEFT`] allows, and names them, place by place. With a
+/// Fails if a rule has more violations than [`LEFT`] allows, and names them, place by place. With a
 /// path in the environment's `TIDY`, names all violations below it.
 #[track_caller]
 fn ratchet(rule: &str, wrong: Vec<Wrong>) {
@@ -182,7 +185,8 @@ fn ratchet(rule: &str, wrong: Vec<Wrong>) {
     report(rule, &lines);
 }
 
-/// The files whose text the rules read. The change log keeps the words of its time.
+/// Returns the files whose text the rules of language read. The change log keeps the words of its
+/// time.
 fn texts() -> Vec<File> {
     let mut files = files();
     files.retain(|f| {

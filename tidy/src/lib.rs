@@ -25,7 +25,7 @@ mod time;
 mod traits;
 mod unsafety;
 
-/// Fails with all that is wrong at once, one line each.
+/// Fails with all violations of a rule at once, one line each.
 #[track_caller]
 fn report(rule: &str, wrong: &[String]) {
     assert!(wrong.is_empty(), "{rule}\n  {}\n", wrong.join("\n  "));

@@ -1,8 +1,9 @@
-//! Every program that tests, scripts and commands start is there when they start it.
+//! The rule that every program which tests, scripts and commands start is installed when they start
+//! it.
 //!
-//! It is in Debian's smallest root, or in a row of scripts/programs.txt whose option the stage asks
-//! scripts/tools for. A developer's machine has everything installed, so that a missing row shows
-//! nowhere else: one stage lacked `ip`, which a later stage installed.
+//! The program is in Debian's smallest root, or in a row of scripts/programs.txt whose option the
+//! stage asks scripts/tools for. A developer's machine has everything installed, so that a missing
+//! row shows nowhere else: one stage lacked `ip`, which a later stage installed.
 //!
 //! [`shell`] reads shell: words in the place of a command. It does not read variables and quoted
 //! text. Of Rust, this file reads `Command::new("NAME")`, and in tests strings that begin with the
@@ -17,8 +18,8 @@ mod shell;
 
 const TABLE: &str = "scripts/programs.txt";
 
-/// In Debian's minbase or the shell itself; git, make, rustup and cargo are what a reader starts
-/// with.
+/// Programs that need no row: those in Debian's minbase, the shell's own, and git, make, rustup and
+/// cargo, with which a reader starts.
 const GIVEN: &str = "
     . : [ apt apt-cache apt-get awk basename bash break cargo cat cd chmod chroot cksum
     command continue cp cut date declare diff dirname dpkg echo env exec exit expand export false
@@ -27,8 +28,8 @@ const GIVEN: &str = "
     setpriv sh shift sleep sort tail tar taskset tee test timeout touch tr trap true umount
     uname unset unshare wait wc";
 
-/// Whose programs lie below which path, which options are asked for, and by which target of the
-/// Makefile (none: by the file itself).
+/// The stages of the tests: the paths whose programs each starts, the options that it asks
+/// scripts/tools for, and the target of the Makefile that asks (none: the file itself does).
 const STAGES: &[(&str, &[&str], &str)] = &[
     ("crates/sprat/", &["devices"], "unit"),
     ("crates/cli/", &["devices"], "unit"),
@@ -46,14 +47,15 @@ const STAGES: &[(&str, &[&str], &str)] = &[
     ("interop/guest.sh", &["interop"], ""),
 ];
 
-/// Shell that runs inside the emulated machine, with the programs that interop/build puts there.
+/// Scripts that run inside the emulated machine, with the programs that interop/build puts there.
 const IN_THE_GUEST: &[&str] = &["interop/init", "interop/compare-guest"];
 
-/// Strings that begin with a program's name and start nothing.
+/// Strings in tests that begin with a program's name and start no program.
 const NO_COMMAND: &[(&str, &str)] =
     &[("crates/sprat/tests/devices/ends.rs", "ip"), ("crates/sprat/src/locator/tests.rs", "rdma")];
 
-/// Option and program (or a file by its whole path) of each row.
+/// Returns the option and the program (or a file by its whole path) of each row of
+/// scripts/programs.txt.
 fn rows(files: &[File]) -> Vec<(String, String)> {
     let table = files.iter().find(|f| f.path == TABLE).map_or("", |f| &f.text);
     let rows = table.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
@@ -74,7 +76,7 @@ fn is_shell(file: &File) -> bool {
     (shebang || file.path.ends_with(".sh")) && !IN_THE_GUEST.contains(&file.path.as_str())
 }
 
-/// The recipes of the Makefile as one shell text, each line where it was.
+/// Returns the recipes of the Makefile as one shell text, in which each line keeps its number.
 fn recipes(makefile: &str) -> String {
     let line = |line: &str| match line.strip_prefix('\t') {
         // Variables of make's are expanded before the shell sees them.
@@ -89,7 +91,7 @@ fn recipes(makefile: &str) -> String {
     makefile.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Programs that a file of Rust starts: line and name.
+/// Returns the programs that a file of Rust starts: lines and names.
 fn started(file: &File, listed: &BTreeSet<&str>) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let name = |text: &str| text.split('"').next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The page of iWARP's rules and the tests that are named after them agree.
+//! The rule that the page of iWARP's rules and the tests that are named after them agree.
 //!
 //! A test is about the rules that its name begins with: `f6_f7_a_crc_error_is_…` is about F6 and
 //! F7.
@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::report;
 use crate::source::{files, words};
 
-/// The page, and where the tests are that it may name.
+/// The page of iWARP's rules, and the folders of the tests that it may name.
 const PAGE: &str = "docs/rules.md";
 const CODE: [&str; 2] = ["crates/proto/src/", "crates/proto/tests/siw/"];
 
-/// The number of rules of each group: MPA's start-up and FPDUs, DDP, RDMAP, Terminate, enhanced
-/// start-up, RFC 7306, tags.
+/// The number of iWARP's rules of each group: MPA's start-up and FPDUs, DDP, RDMAP, Terminate,
+/// enhanced start-up, RFC 7306, tags.
 const GROUPS: [(char, usize); 8] =
     [('M', 11), ('F', 15), ('D', 13), ('R', 14), ('T', 5), ('E', 7), ('A', 4), ('S', 2)];
 
@@ -23,12 +23,12 @@ fn is_rule(word: &str) -> bool {
     known && !chars.as_str().is_empty() && chars.all(|c| c.is_ascii_digit())
 }
 
-/// The rules that a test of this name is about.
+/// Returns the iWARP rules that a test of this name is about.
 fn rules_of(test: &str) -> Vec<String> {
     test.split('_').map(str::to_uppercase).take_while(|word| is_rule(word)).collect()
 }
 
-/// The tests of each rule, as the code has them.
+/// Returns the tests of each iWARP rule that the code has.
 fn in_code() -> BTreeMap<String, BTreeSet<String>> {
     let mut found = BTreeMap::<String, BTreeSet<String>>::new();
     for file in files()
@@ -48,7 +48,7 @@ fn in_code() -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// The tests of each rule, as the page has them, in the page's order.
+/// Returns the tests of each iWARP rule that the page lists, in the page's order.
 fn on_page() -> Vec<(String, BTreeSet<String>)> {
     let page = files().into_iter().find(|f| f.path == PAGE).map(|f| f.text).unwrap_or_default();
     let rows = page.lines().filter_map(|line| {

@@ -1,26 +1,27 @@
-//! A file has at most 600 lines, a function at most one screen.
+//! The rule that a source file has at most 600 lines, and a function at most one screen.
 
 use crate::report;
 use crate::source::{File, closing, files, line_of, words};
 
-/// Lines of a file.
+/// The most lines of a source file.
 const FILE_LINES: usize = 600;
-/// Lines of a function: one screen.
+/// The most lines of a function: one screen.
 const FUNCTION_LINES: usize = 70;
-/// Lines of a function whose body is one flat `match` that calls others.
+/// The most lines of a function whose body is one flat `match` that calls others.
 const DISPATCHER_LINES: usize = 150;
 
-/// Files that are longer, with their length. A ratchet: empty is the goal.
+/// Source files that are longer than the rule allows, with their length. A ratchet: empty is the
+/// goal.
 const LONG_FILES: &[(&str, usize)] = &[];
 
-/// Functions that are longer, with their length. A ratchet: empty is the goal.
+/// Functions that are longer than the rule allows, with their length. A ratchet: empty is the goal.
 const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[("crates/sim/tests/rdma/judge.rs", "event", 71)];
 
-/// Flat dispatchers: a `match` whose arms call other functions.
+/// Functions that are flat dispatchers: a `match` whose arms call other functions.
 const DISPATCHERS: &[(&str, &str)] = &[];
 
-/// Every function with a body: its name, its first line and how many lines it has from `fn` to the
-/// closing brace.
+/// Returns every function of a file with a body: its name, its first line and the number of its
+/// lines from `fn` to the closing brace.
 fn functions(file: &File) -> Vec<(String, usize, usize)> {
     let code = file.code();
     let mut found = Vec::new();

@@ -9,7 +9,7 @@ use std::process::Command;
 pub(crate) struct File {
     /// The file's path from the root of the repository, with `/`.
     pub(crate) path: String,
-    /// The file's bytes; those that are no UTF-8 are replaced.
+    /// The file's text; bytes that are no UTF-8 are replaced.
     pub(crate) text: String,
 }
 
@@ -25,18 +25,19 @@ impl File {
             || self.path.contains("/benches/")
     }
 
-    /// The crate's folder under `crates/`, if it is in one.
+    /// Returns the name of the crate under `crates/` that the file belongs to, if it is in one.
     pub(crate) fn in_crate(&self) -> Option<&str> {
         self.path.strip_prefix("crates/")?.split('/').next()
     }
 
-    /// The code with comments, strings and characters replaced by spaces; every line keeps its
-    /// number and length.
+    /// Returns the file's code with comments, strings and characters replaced by spaces; every line
+    /// keeps its number and length.
     pub(crate) fn code(&self) -> String {
         blank(&self.text)
     }
 
-    /// [`File::code`] with `#[cfg(test)] mod … { … }` replaced by spaces too.
+    /// Returns the file's code as [`File::code`] does, with `#[cfg(test)] mod … { … }` replaced by
+    /// spaces too.
     pub(crate) fn code_without_tests(&self) -> String {
         let mut code = self.code();
         for range in test_modules(&code).into_iter().rev() {
@@ -54,7 +55,8 @@ impl File {
     }
 }
 
-/// Finds the items under `#[cfg(test)]` that have a body. A field has none: its comma comes first.
+/// Finds the items of code under `#[cfg(test)]` that have a body. A field has none: its comma comes
+/// first.
 fn test_modules(code: &str) -> Vec<Range<usize>> {
     let opened = code.match_indices("#[cfg(test)]").filter_map(|(at, _)| {
         let open = at + code[at..].find(['{', ';', ','])?;
@@ -63,7 +65,7 @@ fn test_modules(code: &str) -> Vec<Range<usize>> {
     opened.collect()
 }
 
-/// Finds the brace that closes the one at `open`.
+/// Finds the brace in code that closes the one at `open`.
 pub(crate) fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (i, b) in code.bytes().enumerate().skip(open) {
@@ -79,7 +81,7 @@ pub(crate) fn closing(code: &str, open: usize) -> usize {
     code.len() - 1
 }
 
-/// The root of the repository.
+/// Returns the root folder of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("..")
@@ -87,9 +89,10 @@ pub(crate) fn root() -> PathBuf {
         .expect("the repository has a root")
 }
 
-/// All text files of the repository.
+/// Returns all text files of the repository.
 ///
-/// Asks git where there is a checkout, else walks the folders (a source archive has no `.git`).
+/// The function asks git where there is a checkout, else walks the folders (a source archive has no
+/// `.git`).
 pub(crate) fn files() -> Vec<File> {
     let root = root();
     let listed = Command::new("git")
@@ -140,7 +143,7 @@ fn walk(root: &Path, folder: &Path) -> Vec<String> {
     found
 }
 
-/// The number, from 1, of the line that byte `at` of `text` is on.
+/// Returns the number, from 1, of the line that byte `at` of `text` is on.
 pub(crate) fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count() + 1
 }
@@ -155,7 +158,7 @@ pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = us
     })
 }
 
-/// `text` with comments, strings and characters replaced by spaces, byte for byte.
+/// Returns Rust code with comments, strings and characters replaced by spaces, byte for byte.
 fn blank(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = bytes.to_vec();
@@ -176,7 +179,8 @@ fn blank(text: &str) -> String {
     String::from_utf8(code).expect("only whole literals were blanked")
 }
 
-/// The end of the comment, string or character that begins at `at`; `at` itself if none does.
+/// Returns the end of the comment, string or character of Rust code that begins at `at`; `at`
+/// itself if none does.
 fn literal_end(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let before = at.checked_sub(1).map_or(b' ', |i| bytes[i]);

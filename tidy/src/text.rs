@@ -1,11 +1,11 @@
-//! Text holds no trace of the place where it was written, no white space at line ends, a header
-//! comment in every source file, plain names, and links that lead to files.
+//! The rules of text: it holds no trace of the place where it was written, no white space at line
+//! ends, a header comment in every source file, plain names, and links that lead to files.
 
 use crate::report;
 use crate::source::{File, files, root};
 
-/// Words that say where or by what a text was written rather than anything about the project. Each
-/// is in two parts, so that this list does not find itself.
+/// Banned words, which say where or by what a text was written rather than anything about the
+/// project. Each is in two parts, so that this list does not find itself.
 const FOREIGN: &[(&str, &str)] = &[
     ("/wo", "rk/"),
     ("/tm", "p/t/"),
@@ -24,11 +24,11 @@ const FOREIGN: &[(&str, &str)] = &[
     ("deb.", "debian.org"),
 ];
 
-/// Endings of type names that say nothing.
+/// Banned endings of type names, which say nothing.
 const EMPTY_NAMES: &[&str] = &["Manager", "Helper", "Util", "Utils"];
 
-/// Functions that may begin with `get_`: named as the standard library does, as an operation, or by
-/// the English verb.
+/// The functions whose names may begin with `get_`: named as the standard library does, as an
+/// operation, or by the English verb.
 const GET_NAMES: &[&str] = &["get_if", "get_with", "get_mut", "get_table", "get_tablets", "get_up"];
 
 fn lines(file: &File) -> impl Iterator<Item = (usize, &str)> {
@@ -112,7 +112,7 @@ fn names_are_plain() {
     report("names:", &wrong);
 }
 
-/// The targets of `[text](target)` in one line.
+/// Returns the targets of the Markdown links `[text](target)` in one line.
 fn links(line: &str) -> Vec<&str> {
     let after_each = line.split("](").skip(1);
     after_each

@@ -4,7 +4,8 @@
 use crate::report;
 use crate::source::{closing, files, line_of, words};
 
-/// Exceptions: the path, the call below it, and the reason.
+/// Calls that the rules of time and tests allow as exceptions: the path, the call below it, and the
+/// reason.
 const LISTED: &[(&str, &str, &str)] = &[
     ("crates/bench/src/", "Instant::now", "a program waits for its children"),
     ("crates/cli/src/", "Instant::now", "a program waits for its children and paints its progress"),
@@ -84,9 +85,9 @@ fn no_test_is_switched_off() {
     report("switched-off tests:", &wrong);
 }
 
-/// A destructor that panics during a panic aborts the test program, and with it every test that has
-/// not run yet: one failed test of the command line took 30 others along. It may panic where it has
-/// asked `panicking()`.
+/// No destructor panics during a panic, unless it asks `panicking()` first. Such a panic aborts the
+/// test program, and with it every test that has not run yet: one failed test of the command line
+/// took 30 others along.
 #[test]
 fn no_destructor_panics_twice() {
     let mut wrong = Vec::new();

@@ -1,10 +1,11 @@
-//! Traits that wrappers implement by calling an inner value have no default methods. A wrapper that
-//! forgot a method would act otherwise than the inner value, and the compiler would not say so.
+//! The rule that traits which wrappers implement by calling an inner value have no default methods.
+//! A wrapper that forgot a method would act otherwise than the inner value, and the compiler would
+//! not say so.
 
 use crate::report;
 use crate::source::{closing, files, line_of, words};
 
-/// Traits of drivers and devices, and where they are.
+/// The traits of drivers and devices that wrappers implement, and their files.
 const WRAPPED: &[(&str, &str)] = &[
     ("Datagrams", "crates/proto/src/datagrams.rs"),
     ("TimedDatagrams", "crates/proto/src/datagrams.rs"),

@@ -1,10 +1,11 @@
-//! `unsafe` stands only in listed files of `sys` and `verbs`, each time with its reason.
+//! The rule that `unsafe` stands only in listed files of `sys` and `verbs`, each time with its
+//! reason.
 
 use crate::report;
 use crate::source::{files, line_of, words};
 
-/// Files that may hold `unsafe`, and how many times the word stands in them. A ratchet: a number
-/// may fall, and a new file needs a reason that a reviewer accepts.
+/// The files that may hold `unsafe`, and how many times the word stands in them. A ratchet: a
+/// number may fall, and a new file needs a reason that a reviewer accepts.
 const LISTED: &[(&str, usize)] = &[
     ("crates/sys/src/bpf.rs", 18),
     ("crates/sys/src/clock.rs", 1),
@@ -72,7 +73,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/verbs/tests/foreign.rs", 7),
 ];
 
-/// The most lines between the start of the reason and `unsafe`.
+/// The most lines between the start of the reason (SAFETY) and `unsafe`.
 const REASON_WITHIN: usize = 12;
 
 #[test]
@@ -112,8 +113,8 @@ fn unsafe_stands_only_where_listed() {
     report("unsafe code:", &wrong);
 }
 
-/// Clippy demands the comment on blocks; this holds for `unsafe impl` and `unsafe fn` too, and in
-/// tests.
+/// Every `unsafe` has a comment with its reason: `unsafe impl`, `unsafe fn` and tests too, for
+/// which Clippy does not demand it.
 #[test]
 fn every_unsafe_says_why_it_is_sound() {
     let mut wrong = Vec::new();

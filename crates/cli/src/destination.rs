@@ -23,35 +23,35 @@ use tempfile::NamedTempFile;
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::process::StopSignals;
 
-/// Most symbolic links in one path, as in Linux (path_resolution(7)).
+/// The most symbolic links in one path, as in Linux (path_resolution(7)).
 const MOST_LINKS: usize = 40;
-/// Random characters in the name of a temporary file: about 95 bits.
+/// The number of random characters in the name of a temporary file: about 95 bits.
 const RANDOM_CHARS: usize = 16;
-/// Mode bits that the new file takes from the old one: no set-user-id bit, since a file of records
-/// is no program.
+/// The mode bits that the new file takes from the old one: no set-user-id bit, since a file of
+/// records is no program.
 const PERMISSIONS: u32 = 0o777;
-/// The mode of a new file, before the umask.
+/// The mode of a file that an export creates, before the umask.
 const NEW_MODE: u32 = 0o666;
 
-/// An open destination.
+/// The open destination of an export.
 pub(crate) enum Destination {
-    /// Standard output.
+    /// The destination is standard output.
     Stdout,
-    /// A node that is no regular file, or an open file of this process.
+    /// The destination is a node that is no regular file, or an open file of this process.
     InPlace(File),
-    /// A regular file, which appears at its path when it is complete.
+    /// The destination is a regular file, which appears at its path when it is complete.
     Whole(Box<Whole>),
 }
 
-/// The temporary file, and the file that it replaces.
+/// The temporary file of an export, and the file that it replaces.
 pub(crate) struct Whole {
     temporary: NamedTempFile,
     path: PathBuf,
-    /// The metadata of the existing file.
+    /// The metadata of the existing file that the export replaces, if there is one.
     old: Option<Metadata>,
 }
 
-/// The node at the end of a path.
+/// The kind of node at the end of a destination's path.
 enum Node {
     Descriptor { path: PathBuf, is_stdout: bool },
     Special(PathBuf),
@@ -60,7 +60,7 @@ enum Node {
 }
 
 impl Destination {
-    /// Opens the node that `path` names; `-` is standard output.
+    /// Opens the destination that `path` names; `-` is standard output.
     pub(crate) fn open(path: &Path) -> Result<Self, Fail> {
         if path.as_os_str() == "-" {
             return Ok(Self::Stdout);
@@ -89,7 +89,7 @@ impl Destination {
         matches!(self, Self::Stdout)
     }
 
-    /// Returns the writer of the destination.
+    /// Returns the writer of the export's destination.
     pub(crate) fn writer(&self) -> Box<dyn Write + '_> {
         match self {
             Self::Stdout => Box::new(io::stdout().lock()),
@@ -98,7 +98,7 @@ impl Destination {
         }
     }
 
-    /// Completes the destination: a regular file appears at its path.
+    /// Completes the export's destination: a regular file appears at its path.
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {
             Self::Stdout | Self::InPlace(_) => Ok(()),

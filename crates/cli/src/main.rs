@@ -37,7 +37,8 @@ use commands::table::Table;
 use commands::trace::Trace;
 use commands::up::Up;
 
-/// Huge pages serve random accesses to a server's memory, and those of the baselines alike.
+/// The allocator of the program. Huge pages serve random accesses to a server's memory, and those
+/// of the baselines alike.
 #[global_allocator]
 static ALLOCATOR: sprat_sys::memory::huge::Allocator = sprat_sys::memory::huge::Allocator;
 
@@ -76,7 +77,7 @@ struct Cli {
     core: Option<usize>,
 }
 
-/// The commands, in the order of the help.
+/// The commands of `sprat`, in the order of the help.
 #[derive(Subcommand, Debug)]
 enum Command {
     Up(Up),
@@ -136,7 +137,7 @@ fn start() -> Result<ExitCode, Fail> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints help and the version on standard output, and wrong usage on standard error.
+/// Prints help and the version on standard output, and errors of usage on standard error.
 fn show(answer: &clap::Error) -> Result<ExitCode, Fail> {
     let code = ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
     // The message quotes the arguments, and a script may have passed the key of another user.
@@ -192,8 +193,8 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Letters that an option of another meaning may not take. Commands that are named after
-    /// another program take its letters.
+    /// The letters that no option of another meaning may take, with the option that has each.
+    /// Commands that are named after another program take that program's letters.
     const LETTERS: [(char, &str); 10] = [
         ('C', "coordinator"),
         ('L', "locators"),
@@ -231,7 +232,8 @@ mod tests {
         });
     }
 
-    /// The first line of a help is a verb and its object, short enough for a list of commands.
+    /// The first line of every command's help is a verb and its object, short enough for a list of
+    /// commands.
     #[test]
     fn a_help_begins_with_a_verb() {
         const VERBS: [&str; 18] = [

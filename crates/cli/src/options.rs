@@ -20,15 +20,15 @@ pub(crate) const DEFAULT_PORT: u16 = 7740;
 pub(crate) const DEFAULT_COORDINATOR: &str = "tcp:host=127.0.0.1,port=7740";
 /// The environment variable that names the coordinator.
 pub(crate) const COORDINATOR: &str = "SPRAT_COORDINATOR";
-/// The range of the number of servers that share a table.
+/// The range of the number of servers that can share a table.
 pub(crate) const SPANS: RangeInclusive<i64> = 1..=MAX_SPAN as i64;
 
-/// Accepts the names of transports.
+/// Returns a parser that accepts the names of transports.
 pub(crate) fn transports() -> PossibleValuesParser {
     PossibleValuesParser::new(Protocol::names())
 }
 
-/// The place of a cluster.
+/// The option that names the coordinator of a cluster.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Place {
     /// Locator of the coordinator; several with `;`, the best first: the client takes the first
@@ -44,10 +44,11 @@ pub(crate) struct Place {
     pub(crate) coordinator: String,
 }
 
-/// The place of a cluster, and how the client reaches its servers.
+/// Options for the coordinator of a cluster, and for the way in which the client reaches its
+/// servers.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Cluster {
-    /// The place of the cluster.
+    /// The option that names the cluster's coordinator.
     #[command(flatten)]
     pub(crate) at: Place,
     /// Reach servers by these transports only, the best first. The default is every transport that
@@ -88,7 +89,7 @@ pub(crate) fn server_memory(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Parses a limit in bytes: K, M and G (also KiB, MiB and GiB) are powers of 1024.
+/// Parses a number of bytes: K, M and G (also KiB, MiB and GiB) are powers of 1024.
 fn limit(text: &str) -> Result<u64, String> {
     let unit = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)];
     scaled(text, &unit, &["", "ib", "b"])

@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use sprat_bench::out;
 
-/// Time between two plain lines.
+/// The time between two plain lines of progress, where standard error is no terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// The progress of a long operation.
+/// The progress of a long operation, such as an import.
 pub(crate) struct Progress {
     verb: &'static str,
     bar: Option<ProgressBar>,
@@ -21,7 +21,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins at 0 of `total` bytes or items, if the total is known.
+    /// Begins to show progress at 0 of `total` bytes or items, if the total is known.
     pub(crate) fn new(verb: &'static str, total: Option<u64>) -> Self {
         let bar = stderr().is_terminal().then(|| match total {
             Some(total) => {
@@ -62,7 +62,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line above the bar.
+    /// Prints a line above the progress bar.
     pub(crate) fn note(&self, line: impl Display) {
         match &self.bar {
             Some(bar) => bar.println(out::lines(&line.to_string())),
@@ -70,7 +70,7 @@ impl Progress {
         }
     }
 
-    /// Removes the bar.
+    /// Removes the progress bar.
     pub(crate) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

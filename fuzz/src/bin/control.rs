@@ -1,5 +1,5 @@
-//! Messages of membership, tables and leases: no bytes panic, and whatever parses is written back
-//! as the same bytes.
+//! Fuzzes the messages of membership, tables and leases: no bytes panic, and a message that parses
+//! is written back as the same bytes.
 
 #![no_main]
 
@@ -23,7 +23,8 @@ fuzz_target!(|bytes: &[u8]| {
     replies(bytes);
 });
 
-/// The two reserved bytes of a reply are written as zero and not looked at.
+/// Parses the bytes as every kind of reply whose two reserved bytes are zero. Replies are written
+/// with zeros there, and the parser ignores these bytes.
 fn replies(bytes: &[u8]) {
     if bytes.get(2..4) == Some(&[0, 0]) {
         same!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage);

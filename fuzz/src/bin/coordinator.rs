@@ -1,5 +1,5 @@
-//! The coordinator: whatever its disk and the network hold, it refuses or answers, and never
-//! panics.
+//! Fuzzes the coordinator: with any contents of its disk and any requests, it refuses or answers,
+//! and never panics.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc};
 use sprat_proto::{Instant, Rng};
 use sprat_store::coordinator::{Config, Coordinator};
 
-/// A piece of the input: one byte says how long it is.
+/// Takes a piece of the input, whose first byte is the piece's length.
 fn piece<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (&len, rest) = bytes.split_first()?;
     let (piece, rest) = rest.split_at(usize::from(len).min(rest.len()));

@@ -1,5 +1,5 @@
-//! Messages between clients and masters: no bytes panic, and a parsed message stays the same when
-//! it is emitted and parsed again.
+//! Fuzzes the messages between clients and masters: no bytes panic, and a parsed message stays the
+//! same when it is emitted and parsed again.
 
 #![no_main]
 

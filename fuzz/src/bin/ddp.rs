@@ -1,5 +1,6 @@
-//! DDP headers: no bytes panic; what parses is written back as it came, but for reserved bits; a
-//! message is cut into segments that are its bytes, the last one marked.
+//! Fuzzes DDP headers: no bytes panic; a header that parses is written back as the same bytes,
+//! except for reserved bits; the segments of a message add up to its bytes, and the last one is
+//! marked.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
-//! The RPC transport's state machine: a client and a server in virtual time, and a wire that obeys
-//! the input. The wire delivers, loses, doubles, reorders, replays and damages packets, forges
-//! their fields under a right checksum, and delivers packets of a third host. The programs request,
-//! reply, refuse, cancel, close and restart.
+//! Fuzzes the RPC transport's state machine: a client and a server in virtual time, and a wire that
+//! obeys the input. The wire delivers, loses, doubles, reorders, replays and damages packets,
+//! forges their fields under a right checksum, and delivers packets of a third host. The programs
+//! request, reply, refuse, cancel, close and restart.
 //!
 //! Always holds: nothing panics; every request ends exactly once; every slice is released exactly
 //! once, and is not read after that. Unless a packet is forged with a session's token, every
@@ -23,22 +23,22 @@ use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::rpc::{CRC, HEADER, crc_start};
 use sprat_proto::{Addr, Datagrams, Instant, Rng};
 
-/// Requests in one run.
+/// The most requests in one run of the fuzzer.
 const REQUESTS: u64 = 64;
-/// Packets that a forger remembers.
+/// The number of sent packets that the fuzzer remembers, to forge or replay them.
 const SEEN: usize = 32;
-/// The offset and length of each field of a header (`wire::rpc`).
+/// The offset and length in bytes of each field of an RPC packet's header (`wire::rpc`).
 const FIELDS: [(usize, usize); 10] =
     [(0, 1), (1, 1), (2, 1), (3, 1), (4, 4), (8, 4), (12, 4), (16, 4), (20, 2), (22, 2)];
 
-/// One end of the wire: what has arrived, what leaves.
+/// One end of the fuzzer's wire: a driver with the datagrams that have arrived and those to send.
 #[derive(Default)]
 struct Port {
     lossless: bool,
     inbox: VecDeque<(Addr, Vec<u8>)>,
     burst: Vec<(Addr, Vec<u8>)>,
     outbox: Vec<(Addr, Vec<u8>)>,
-    /// The driver takes this many packets before it is full once.
+    /// The number of packets that the driver takes before it refuses one as full.
     room: Option<usize>,
     gone: Option<Addr>,
 }
@@ -162,33 +162,33 @@ impl Side {
     }
 }
 
-/// A request that was asked.
+/// A request of the client's program.
 struct Asked {
     bytes: Vec<u8>,
     rpc: Option<RpcId>,
     ended: bool,
 }
 
-/// A client (0), a server (1), and the packets between them.
+/// The fuzzer's world: a client (side 0), a server (side 1), and the packets between them.
 struct World {
     now: Instant,
     lossless: bool,
     sides: [Side; 2],
     session: SessionId,
     wire: VecDeque<(usize, Vec<u8>)>,
-    /// The last packets sent.
+    /// The last packets sent, with their receivers.
     seen: VecDeque<(usize, Vec<u8>)>,
-    /// Someone sent what only a peer can send.
+    /// True if the fuzzer has sent a packet that only a peer can send.
     forged: bool,
     asked: Vec<Asked>,
-    /// Requests that the server's program has not answered.
+    /// The requests that the server's program has not answered.
     executing: Vec<(ServerRpc, Vec<u8>)>,
-    /// The number of times that each request ran, also those of the third host.
+    /// The number of times that the server executed each request, those of the third host included.
     executed: HashMap<Vec<u8>, u32>,
     lives: u64,
 }
 
-/// Bytes that the server appends to a reply from its own memory.
+/// The number of bytes that the server appends to its reply to `request`, from its own memory.
 fn appended(request: &[u8]) -> usize {
     request.get(15).map_or(0, |&n| usize::from(n) * 61 % 4096)
 }
@@ -270,7 +270,7 @@ impl World {
         endpoint.reply(self.now, rpc, message);
     }
 
-    /// A new server takes the place of the old one.
+    /// Replaces the server by a new one, as if its process had restarted.
     fn restart(&mut self) {
         self.lives += 1;
         self.sides[1] = Side::new(1, self.lives, self.lossless);
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// Notes that a request ended; what it was.
+    /// Records that a request of the client ended. Returns the bytes of the request.
     fn ended(&mut self, rpc: RpcId, tag: u64) -> Vec<u8> {
         let asked = &mut self.asked[tag as usize];
         assert_eq!(asked.rpc, Some(rpc));
@@ -324,7 +324,7 @@ impl World {
 
     // The wire.
 
-    /// One turn of both sides.
+    /// Runs one turn of the client and of the server.
     fn turn(&mut self) {
         for side in 0..2 {
             let Side { endpoint, port, .. } = &mut self.sides[side];
@@ -376,7 +376,7 @@ impl World {
         bytes
     }
 
-    /// A packet that was sent, with other fields.
+    /// Delivers a packet that was sent before, with some fields changed.
     fn forge(&mut self, n: usize, input: &mut &[u8]) {
         if self.seen.is_empty() {
             return;
@@ -439,7 +439,7 @@ impl World {
         }
     }
 
-    /// Loses, doubles, reorders, replays or damages a packet, as a bad wire does.
+    /// Loses, doubles, reorders, replays or damages a packet, as an unreliable wire does.
     fn lose(&mut self, op: u8, arg: usize) {
         match op {
             9 => drop(self.wire.pop_front()),
@@ -467,7 +467,8 @@ impl World {
         }
     }
 
-    /// Nothing goes wrong any more, and time passes until `done`; false if that does not come.
+    /// Ends all faults, and advances time until `done` returns true. Returns false if that takes
+    /// too many turns.
     fn calm(&mut self, done: impl Fn(&Self) -> bool) -> bool {
         for side in &mut self.sides {
             side.port.room = None;
@@ -513,7 +514,7 @@ impl World {
     }
 }
 
-/// Another value for a field: near the old one, at an end of its range, or any.
+/// Changes a field of a header to another value: near the old one, at an end of its range, or any.
 fn change(field: &mut [u8], input: &mut &[u8]) {
     let old = field.iter().fold(0u32, |value, &byte| value << 8 | u32::from(byte));
     let how = take(input);

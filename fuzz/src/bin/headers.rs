@@ -1,8 +1,8 @@
-//! The headers of IP and below it: no octets panic; what parses is written back as it came, but for
-//! what is passed over.
+//! Fuzzes the headers of IP and below it: no bytes panic; a header that parses is written back as
+//! the same bytes, except for parts that the parser skips.
 //!
-//! The first octet says which header; the rest is a peer's. Checksums are made right before, where
-//! one would end it all.
+//! The first byte chooses the header; the rest is a peer's. The fuzzer corrects checksums first,
+//! because a wrong one would end the parsing.
 
 #![no_main]
 
@@ -51,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// The octets with the checksum at `at` made right, `sum` being what it begins with.
+/// Returns `bytes` with the checksum at `at` corrected. The checksum begins with `sum`.
 fn mended(bytes: &[u8], at: usize, len: usize, sum: Sum) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if let Some(field) = bytes.get_mut(at..at + 2) {

@@ -1,5 +1,5 @@
-//! Input that is no packet: the hellos of shared memory, the kernel's answers about an interface,
-//! and the tracepoints that a server echoes. No bytes cause a panic.
+//! Fuzzes input that is no packet: the hellos of shared memory, the kernel's answers about an
+//! interface, and the tracepoints that a server echoes. No bytes cause a panic.
 //!
 //! The first byte chooses the parser; the rest is its input.
 

@@ -1,4 +1,4 @@
-//! Locators: no text panics, and what is written parses to an equal locator.
+//! Fuzzes locators: no text panics, and a locator that is written parses to an equal one.
 
 #![no_main]
 

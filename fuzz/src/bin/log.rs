@@ -1,4 +1,4 @@
-//! Log entries: no bytes make the parser, the seal or a replay panic, and what is sealed is
+//! Fuzzes log entries: no bytes make the parser, the seal or a replay panic, and a sealed entry is
 //! replayed.
 
 #![no_main]

@@ -1,5 +1,6 @@
-//! The memif protocol: no bytes at the control socket cause a panic, and a message that parses is
-//! written back unchanged; no descriptor or index in a ring leads out of the ring's memory.
+//! Fuzzes the memif protocol: no bytes at the control socket cause a panic, and a message that
+//! parses is written back unchanged; no descriptor or index in a ring leads out of the ring's
+//! memory.
 //!
 //! The first byte chooses socket or ring; the rest is the peer's input.
 

@@ -1,8 +1,8 @@
-//! MPA: no bytes make start-up or an FPDU stream panic, what comes out does not depend on where the
-//! stream was cut, what is framed comes back, and what parses as a start-up frame is written as the
-//! same frame.
+//! Fuzzes MPA: no bytes make start-up or an FPDU stream panic; the output does not depend on where
+//! the stream is cut; the deframer returns the bytes that were framed; a start-up frame that parses
+//! is written as the same frame.
 //!
-//! The first byte says what is tried and how; the rest is what a peer sends.
+//! The first byte chooses the test and its options; the rest is the input of a peer.
 
 #![no_main]
 
@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// A peer's start-up frame, for both roles.
+/// Passes a peer's start-up frame to an initiator and to a responder, and checks their results.
 fn start(how: u8, bytes: &[u8]) {
     if let Ok(Some((start, len))) = Start::parse(bytes) {
         let mut again = Vec::new();
@@ -66,21 +66,24 @@ fn start(how: u8, bytes: &[u8]) {
     }
 }
 
-/// No wish for protection is given up, and no depth exceeded but for one Read as the first frame.
+/// Checks the result of a start-up: it has the CRCs and markers that this side requests, and depths
+/// within this side's limits, except for one Read as the first frame.
 fn agreed(options: StartOptions, depths: Depths, negotiated: Negotiated) {
     assert!(negotiated.crc || !options.crc);
     assert_eq!(negotiated.markers_in, options.markers);
     assert!(negotiated.depths.ird <= depths.ird.max(1) && negotiated.depths.ord <= depths.ord);
 }
 
-/// The bytes in pieces: what comes out is the same as from all at once.
+/// Checks that the deframer's output is the same for a stream cut into pieces as for the whole
+/// stream.
 fn stream(crc: bool, markers: bool, piece: usize, bytes: &[u8]) {
     let whole = run(crc, markers, bytes.len(), false, bytes);
     assert_eq!(run(crc, markers, piece, false, bytes), whole);
     assert_eq!(run(crc, markers, piece, true, bytes), whole);
 }
 
-/// Everything that comes out of a stream, where its last FPDU began, and its fault.
+/// Deframes a stream in pieces. Returns all bytes that come out, the position where its last FPDU
+/// began, and its error.
 fn run(
     crc: bool,
     markers: bool,
@@ -118,7 +121,8 @@ fn run(
     (out, begun, None)
 }
 
-/// The bytes with every marker and CRC made right, so that they lead further in.
+/// Returns the bytes as a valid stream of FPDUs, with correct markers and CRCs, so that they reach
+/// more code of the deframer.
 fn mended(markers: bool, bytes: &[u8]) -> Vec<u8> {
     let mut framer = Framer::new(Some(crc32c), markers);
     let mut record = Record::default();
@@ -128,7 +132,7 @@ fn mended(markers: bool, bytes: &[u8]) -> Vec<u8> {
     record.bytes
 }
 
-/// The bytes as memory that is framed, and all that comes back.
+/// Frames parts of the bytes as memory, and checks that the deframer returns the same bytes.
 fn framed(crc: bool, markers: bool, bytes: &[u8]) {
     let mut framer = Framer::new(crc.then_some(crc32c), markers);
     let mut record = Record::default();
@@ -162,12 +166,12 @@ fn framed(crc: bool, markers: bool, bytes: &[u8]) {
     assert_eq!(run(crc, markers, 1_000, true, &stream), (expected, stream.len(), None));
 }
 
-/// The memory that MPA reads: the `len` bytes at `at`.
+/// Returns the `len` bytes at `at`, the memory that the framer reads.
 fn memory(bytes: &[u8], at: usize, len: usize) -> Option<&[u8]> {
     if len == 0 { Some(&[]) } else { bytes.get(at..at + len) }
 }
 
-/// Memory: these bytes.
+/// A memory region that holds these bytes, which nothing may write.
 struct Region<'a>(&'a [u8]);
 
 impl Memory for Region<'_> {

@@ -1,5 +1,6 @@
-//! One side of RPC over queue pairs. Whatever the peer sends, and whatever its messages contain,
-//! nothing panics, nothing is kept beyond the limits, and every request ends exactly once.
+//! Fuzzes one side of RPC over queue pairs. Whatever the peer sends, and whatever its messages
+//! contain, nothing panics, the side keeps nothing beyond the limits, and every request ends
+//! exactly once.
 //!
 //! The first byte chooses client or server; the rest are steps: a Send arrives, a Read completes,
 //! or the program acts.
@@ -15,7 +16,7 @@ use sprat_proto::rpc::stream::{Announced, Ids, Role, Stream};
 use sprat_proto::rpc::{CloseReason, Event, Message, ServerRpc, SessionId};
 
 const NOW: Instant = Instant::from_ns(1_000_000);
-/// Bytes of a receive.
+/// The length of the queue pair's receives in bytes.
 const ROOM: usize = 256;
 
 struct End {
@@ -40,7 +41,7 @@ impl End {
         }
     }
 
-    /// Takes a Send. False if the peer broke a rule.
+    /// Handles a received Send. Returns false if the peer violated the protocol.
     fn receive(&mut self, send: &[u8]) -> bool {
         let Ok((finished, received)) = self.flow.receive(send, &mut self.stream) else {
             return false;
@@ -65,7 +66,7 @@ impl End {
         true
     }
 
-    /// Delivers the oldest message to read, filled with `byte`.
+    /// Completes the Read of the oldest announced message, whose bytes are all `byte`.
     fn read(&mut self, byte: u8) {
         // A longer message would only take time.
         let Some(announced) = self.to_read.pop_front_if(|a| a.len() <= 1 << 16) else { return };
@@ -76,7 +77,8 @@ impl End {
         }
     }
 
-    /// Sends everything that may be sent.
+    /// Sends the queued frames and announcements as far as flow control allows, and credits if it
+    /// has to.
     fn send_all(&mut self) {
         while self.flow.may_send()
             && let Some(front) = self.stream.front(NOW)

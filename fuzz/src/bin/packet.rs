@@ -1,5 +1,5 @@
-//! RPC packets: no bytes panic, with a checksum or without; what parses is written back as the same
-//! header, and a body of a kind that has a form can be read whole.
+//! Fuzzes RPC packets: no bytes panic, with a checksum or without; a packet that parses is written
+//! back with the same header, and its body is at least as long as the fixed part of its type.
 
 #![no_main]
 
@@ -29,7 +29,8 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(parse(&whole, Some(crc32c)), Ok(packet));
 });
 
-/// The fixed part of a body is there whenever the packet is of our version.
+/// Checks that the body of an RPC packet of our version is at least as long as the fixed part of
+/// its type.
 fn body_reads(packet: &Packet, body: &[u8]) {
     let min = match packet.kind {
         Kind::Nack => 32,

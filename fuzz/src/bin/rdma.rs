@@ -1,10 +1,10 @@
-//! The whole engine between two hostile peers and a program that does what the bytes say: nothing
-//! panics, nothing is placed outside of what was opened, every request completes at most once and
-//! in order, every stream ends once.
+//! Fuzzes the whole RDMA engine between two hostile peers and a program that does what the bytes
+//! say: nothing panics, the engine writes no memory outside of the registered region, every request
+//! completes at most once and in order, every stream ends once.
 //!
-//! The bytes are a script: each step is one byte for what happens, one for how much, and that many
-//! more as its matter. There are no CRCs unless the first byte asks for them, so that what peers
-//! say gets as far as it can.
+//! The bytes are a script: each step is one byte for the action, one for the length of its
+//! argument, and the argument. There are no CRCs unless the first byte asks for them, so that the
+//! bytes of peers reach as much code as possible.
 
 #![no_main]
 
@@ -21,7 +21,8 @@ use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::write_ack::WriteAck;
 use sprat_proto::{Instant, Rng};
 
-/// Bytes that peers may touch, at the address [`BASE`]; as many behind them must stay.
+/// The number of bytes that peers may access, at the address [`BASE`]. The bytes behind them, as
+/// many, must not change.
 const OPEN: usize = 256;
 const BASE: u64 = 0x1000;
 
@@ -56,7 +57,7 @@ impl Memory for Ram {
 struct Peer {
     conn: Conn,
     qp: Qp,
-    /// Bytes that the side sent and the test has not consumed.
+    /// Bytes that the peer has sent and the engine has not consumed.
     inbox: Vec<u8>,
     sends: VecDeque<u64>,
     receives: VecDeque<u64>,
@@ -73,7 +74,7 @@ struct World {
     now: Instant,
     peers: [Peer; 2],
     next: u64,
-    /// The completion queue has overflowed.
+    /// True if the completion queue has overflowed.
     lost: bool,
 }
 
@@ -156,7 +157,7 @@ impl World {
         world
     }
 
-    /// One step of the script.
+    /// Runs one step of the script.
     fn step(&mut self, what: u8, matter: &[u8]) {
         let which = usize::from(what >> 7);
         let Peer { conn, qp, .. } = self.peers[which];
@@ -186,7 +187,7 @@ impl World {
         }
     }
 
-    /// The peer says these bytes.
+    /// Delivers these bytes of a peer to the engine.
     fn said(&mut self, which: usize, bytes: &[u8]) {
         let peer = &mut self.peers[which];
         peer.inbox.extend(bytes);
@@ -194,7 +195,8 @@ impl World {
         peer.inbox.drain(..used);
     }
 
-    /// The peer says this ULPDU; where it names the tag 0x11223344 it means the one that is.
+    /// Delivers this ULPDU of a peer to the engine. The tag 0x11223344 in it is replaced by the
+    /// valid one.
     fn ulpdu(&mut self, which: usize, matter: &[u8]) {
         let mut ulpdu = matter.to_vec();
         while let Some(at) = ulpdu.windows(4).position(|w| w == [0x11, 0x22, 0x33, 0x44]) {
@@ -209,7 +211,7 @@ impl World {
         self.said(which, &record.bytes);
     }
 
-    /// The peer's next bytes are read straight to their place.
+    /// Writes a peer's next bytes directly to their place in memory, as the engine allows.
     fn direct(&mut self, which: usize, bytes: &[u8]) {
         let peer = &self.peers[which];
         let Some(span) = self.rnic.direct_span(peer.conn) else { return };
@@ -266,7 +268,8 @@ impl World {
         }
     }
 
-    /// Checks the completions and events of a side.
+    /// Checks the completions and events of the engine, and that no memory beyond the region has
+    /// changed.
     fn look(&mut self) {
         while let Some(conn) = self.rnic.ready() {
             let mut record = Record::default();

@@ -1,5 +1,6 @@
-//! RDMAP's messages: no bytes panic; what parses is written back as it came, but for reserved bits
-//! and what an operation does not use; a Terminate that we would send is read back as it was meant.
+//! Fuzzes RDMAP's messages: no bytes panic; a message that parses is written back as the same
+//! bytes, except for reserved bits and fields that an operation does not use; a Terminate that we
+//! would send is parsed with the same meaning.
 
 #![no_main]
 

@@ -1,8 +1,8 @@
-//! The IP layer: whatever frames arrive, in whatever order and time, nothing panics, the way back
-//! works in the end, and what is kept stays within its limits.
+//! Fuzzes the IP stack: whatever frames arrive, in whatever order and time, nothing panics,
+//! datagrams pass again in the end, and the state stays within its limits.
 //!
-//! The input is a script: frames of the fuzzer's own, with checksums made right or not, frames of a
-//! real conversation changed, datagrams and echo requests of ours, and time.
+//! The input is a script: frames of the fuzzer's own, with checksums corrected or not, frames of a
+//! real conversation changed, datagrams and echo requests of the two stacks, and time.
 
 #![no_main]
 
@@ -22,7 +22,7 @@ use sprat_proto::wire::ipv6;
 use sprat_proto::{Instant, Rng};
 
 const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
-/// Frames that are remembered, to be changed and sent again.
+/// The number of frames that the fuzzer remembers, to change and send them again.
 const SEEN: usize = 64;
 
 struct Nic {
@@ -176,8 +176,8 @@ impl World {
         self.turn();
     }
 
-    /// Nothing comes from outside any more: within some time datagrams pass again, whatever was
-    /// believed before.
+    /// Ends all input from outside. Datagrams between the two stacks must pass again within some
+    /// time, whatever the stacks learned before.
     fn finish(mut self) {
         for v6 in [false, true] {
             let before = self.got[1];
@@ -197,7 +197,7 @@ impl World {
     }
 }
 
-/// Makes the checksum of an IPv4 header right.
+/// Corrects the checksum of a frame's IPv4 header.
 fn mend(frame: &mut [u8]) {
     if frame.get(12..14) != Some(&[8, 0]) {
         return;

@@ -1,5 +1,5 @@
-//! The coordinator's state file: whatever its bytes are, they are refused or read, and what was
-//! read can be written again.
+//! Fuzzes the coordinator's state file: any bytes are refused or read, and the state that was read
+//! can be written again.
 
 #![no_main]
 

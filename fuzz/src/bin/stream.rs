@@ -1,7 +1,7 @@
-//! RPC over a byte stream: what a stream makes of bytes does not depend on where they are cut, and
-//! no bytes panic or cost more memory than a few times their number.
+//! Fuzzes RPC over a byte stream: the events of a stream do not depend on where its bytes are cut,
+//! and no bytes panic or cost more memory than a few times their number.
 //!
-//! The first byte says which side listens and how the rest is cut.
+//! The first byte says which side receives and how the rest is cut.
 
 #![no_main]
 
@@ -18,7 +18,8 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(whole, cut);
 });
 
-/// Feeds `bytes` in pieces, some of them straight into the message under way; what happened.
+/// Feeds `bytes` to a stream in pieces, some of them directly into the message that it is
+/// receiving. Returns the events as text.
 fn run(
     client: bool,
     mut bytes: &[u8],

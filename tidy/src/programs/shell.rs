@@ -1,20 +1,20 @@
-//! Which words of a shell script stand in the place of a command.
+//! Finds the words of a shell script that stand in the place of a command.
 //!
 //! A small part of bash's grammar: comments, quotes, expansions, here-documents, lists and pipes,
 //! compound commands, functions, arrays, redirections. Code in substitutions is read too; what is
 //! expanded stands as [`EXPANDED`].
 
-/// Stands in a word for text that the shell inserts when it runs.
+/// The character that stands in a word for text that the shell inserts when it runs.
 const EXPANDED: char = '\u{1}';
-/// After these a command comes.
+/// Words of shell after which a command comes.
 const BEFORE_COMMANDS: &[&str] = &[
     "if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "fi", "done", "}",
     "esac",
 ];
-/// Commands that run what their arguments name.
+/// Commands of shell that run the command which their arguments name.
 const WRAPPERS: &[&str] = &["exec", "command", "timeout", "nice", "env", "here", "taskset"];
 
-/// The programs and functions of a script: lines and names.
+/// The programs and functions of a shell script: lines and names.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) commands: Vec<(usize, String)>,
@@ -39,7 +39,7 @@ pub(super) fn read(text: &str) -> Script {
 struct Reader {
     chars: Vec<char>,
     at: usize,
-    /// Ends of here-documents that begin on the next line.
+    /// The ends of the here-documents that begin on the next line.
     documents: Vec<String>,
     script: Script,
 }
@@ -53,7 +53,7 @@ impl Reader {
         1 + self.chars[..self.at].iter().filter(|c| **c == '\n').count()
     }
 
-    /// Reads commands up to an unmatched `)` or the end.
+    /// Reads commands of a shell script up to an unmatched `)` or the end.
     fn list(&mut self) {
         // In the place of a command; behind a wrapper, whose options come first.
         let (mut start, mut wrapped) = (true, false);
@@ -102,7 +102,7 @@ impl Reader {
         }
     }
 
-    /// Notes a word by its place. Returns the kind of the next place.
+    /// Records a word of a shell script by its place. Returns the kind of the next place.
     fn place(&mut self, start: bool, wrapped: bool, line: usize, word: String) -> (bool, bool) {
         let plain = !word.contains(EXPANDED) && !word.is_empty();
         let digit = |c: char| c.is_ascii_digit();
@@ -142,7 +142,7 @@ impl Reader {
         (false, WRAPPERS.contains(&&*word))
     }
 
-    /// True if the line, up to here, has `case` in it.
+    /// True if the line of the shell script, up to here, has `case` in it.
     fn is_case(&self, line: usize) -> bool {
         let text: String = self.chars[..self.at].iter().collect();
         text.lines().nth(line - 1).is_some_and(|l| l.split_whitespace().any(|w| w == "case"))
@@ -158,7 +158,7 @@ impl Reader {
         }
     }
 
-    /// One pattern of `case`, up to behind its `)`.
+    /// Skips one pattern of `case` in a shell script, including its `)`.
     fn skip_pattern(&mut self) {
         while self.at < self.chars.len() && self.peek(0) != ')' {
             if matches!(self.peek(0), '\'' | '"' | '$' | '\\') {
@@ -233,7 +233,8 @@ impl Reader {
         }
     }
 
-    /// One word, with [`EXPANDED`] for what is expanded or quoted.
+    /// Reads one word of a shell script, with [`EXPANDED`] for the parts that the shell expands and
+    /// for quoted ones.
     fn word(&mut self) -> String {
         let mut word = String::new();
         while self.at < self.chars.len() {

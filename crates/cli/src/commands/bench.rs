@@ -84,7 +84,7 @@ pub(crate) enum Bench {
     Breakdown(Breakdown),
 }
 
-/// Options of every test.
+/// Options that every test of `sprat bench` has.
 #[derive(Args, Debug)]
 pub(crate) struct Plain {
     /// Transports to measure.
@@ -113,7 +113,7 @@ pub(crate) struct Plain {
     json: Option<PathBuf>,
 }
 
-/// The cluster that a test measures.
+/// Options for the cluster that a test of `sprat bench` measures.
 #[derive(Args, Debug)]
 struct Target {
     /// Measure the running cluster with this coordinator, instead of processes of the test.
@@ -130,7 +130,7 @@ struct Target {
     local: bool,
 }
 
-/// Sizes of messages and objects.
+/// Options for the sizes of messages and objects that a test of `sprat bench` measures.
 #[derive(Args, Debug)]
 struct Sizes {
     /// Sizes in bytes (decimal KB and MB allowed); each test has its own defaults.
@@ -138,7 +138,7 @@ struct Sizes {
     size: Vec<usize>,
 }
 
-/// The number of objects.
+/// Options for the number of objects that a test of `sprat bench` writes.
 #[derive(Args, Debug)]
 struct Objects {
     /// Objects of each size.
@@ -154,7 +154,7 @@ struct Objects {
     full: bool,
 }
 
-/// The number of requests in progress.
+/// Options for the number of requests that a test of `sprat bench` has in progress.
 #[derive(Args, Debug)]
 struct Outstanding {
     /// Requests in progress.
@@ -167,7 +167,7 @@ struct Outstanding {
     outstanding: u16,
 }
 
-/// Options of `baseline` and `single-thread`.
+/// Options of `sprat bench baseline` and `sprat bench single-thread`.
 #[derive(Args, Debug)]
 pub(crate) struct Sized {
     #[command(flatten)]
@@ -176,7 +176,7 @@ pub(crate) struct Sized {
     plain: Plain,
 }
 
-/// Options of `echo`.
+/// Options of `sprat bench echo`.
 #[derive(Args, Debug)]
 pub(crate) struct Loaded {
     #[command(flatten)]
@@ -189,7 +189,7 @@ pub(crate) struct Loaded {
     plain: Plain,
 }
 
-/// Options of `sessions`.
+/// Options of `sprat bench sessions`.
 #[derive(Args, Debug)]
 pub(crate) struct Sessions {
     /// Sessions to open.
@@ -206,7 +206,7 @@ pub(crate) struct Sessions {
     plain: Plain,
 }
 
-/// Options of `read-write`.
+/// Options of `sprat bench read-write`.
 #[derive(Args, Debug)]
 pub(crate) struct ReadWrite {
     #[command(flatten)]
@@ -219,7 +219,7 @@ pub(crate) struct ReadWrite {
     plain: Plain,
 }
 
-/// Options of `read-throughput`.
+/// Options of `sprat bench read-throughput`.
 #[derive(Args, Debug)]
 pub(crate) struct ReadThroughput {
     #[command(flatten)]
@@ -234,7 +234,7 @@ pub(crate) struct ReadThroughput {
     plain: Plain,
 }
 
-/// Options of `loaded`.
+/// Options of `sprat bench loaded`.
 #[derive(Args, Debug)]
 pub(crate) struct LoadedReads {
     #[command(flatten)]
@@ -247,7 +247,7 @@ pub(crate) struct LoadedReads {
     plain: Plain,
 }
 
-/// Options of `overwrite`.
+/// Options of `sprat bench overwrite`.
 #[derive(Args, Debug)]
 pub(crate) struct Overwrites {
     #[command(flatten)]
@@ -256,7 +256,7 @@ pub(crate) struct Overwrites {
     plain: Plain,
 }
 
-/// Options of `failover`.
+/// Options of `sprat bench failover`.
 #[derive(Args, Debug)]
 pub(crate) struct Failover {
     #[command(flatten)]
@@ -265,7 +265,7 @@ pub(crate) struct Failover {
     plain: Plain,
 }
 
-/// Options of `breakdown`.
+/// Options of `sprat bench breakdown`.
 #[derive(Args, Debug)]
 pub(crate) struct Breakdown {
     #[command(flatten)]
@@ -306,7 +306,7 @@ impl Objects {
 }
 
 impl Bench {
-    /// The test, and how it measures.
+    /// Returns the test that a `sprat bench` command runs, with its options.
     fn options(&self) -> Options {
         match self {
             Self::Baseline(args) => {
@@ -365,7 +365,7 @@ impl Bench {
     }
 }
 
-/// Runs the command.
+/// Runs `sprat bench`.
 pub(crate) fn run(command: &Bench) -> Result<(), Fail> {
     perf::run(&command.options())
 }

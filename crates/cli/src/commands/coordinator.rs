@@ -39,7 +39,7 @@ pub(crate) struct Coordinator {
     insecure_network: bool,
 }
 
-/// Runs the command.
+/// Runs `sprat coordinator`.
 pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     apart(&[("-C", &args.locators)])?;
     let mut options = CoordinatorOptions::at(&args.locators);

@@ -26,15 +26,15 @@ use sprat_bench::perf;
 use sprat_bench::process::{self, Process, StopSignals};
 use sprat_bench::store::Store;
 
-/// Number of servers.
+/// The number of servers of the demonstration's cluster.
 const SERVERS: u16 = 3;
-/// Memory of each server, in bytes.
+/// The memory of each server of the demonstration, in bytes.
 const MEMORY: u64 = 256 << 20;
-/// Number of clients that are killed.
+/// The number of clients that the demonstration kills.
 const KILLS: u64 = 5;
-/// Acknowledged increments before a client is killed.
+/// The number of acknowledged increments after which the demonstration kills a client.
 const BEFORE_KILL: usize = 2000;
-/// The deadline of the demo's increments.
+/// The time that the demonstration allows each increment to take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Show a cluster of processes, real data, killed clients and figures, in two minutes.
@@ -60,7 +60,7 @@ pub(crate) struct Count {
     record: PathBuf,
 }
 
-/// Runs the demonstration.
+/// Runs `sprat demo`.
 pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
     let folder = Folder::new()?;
     let path = folder.0.clone();
@@ -105,7 +105,7 @@ fn step(title: &str) -> Result<(), Fail> {
     out::print(format!("\n== {title}\n"))
 }
 
-/// A folder of this run, which is removed with its files.
+/// The folder of one run of the demonstration. It is removed with its files.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -150,7 +150,7 @@ fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> 
     ))
 }
 
-/// Returns the stanzas by package. The last stanza of a name counts, as in import.
+/// Returns the stanzas of a file by package. The last stanza of a name counts, as in import.
 fn stanzas(text: &[u8]) -> HashMap<Vec<u8>, Vec<u8>> {
     let mut found = HashMap::new();
     let mut rest = text;
@@ -176,7 +176,7 @@ fn write_lines(path: &Path, records: &HashMap<Vec<u8>, Vec<u8>>) -> Result<(), F
     writer.finish().named(&failed)
 }
 
-/// Reads every object and compares it. Returns the number of bytes.
+/// Reads every object and compares it with its stanza. Returns the number of bytes.
 fn compare(
     store: &mut Store,
     table: TableId,
@@ -231,18 +231,19 @@ fn killed_client(store: &mut Store, coordinator: &str, folder: &Path) -> Result<
     ))
 }
 
-/// Returns the sums that a client recorded. A line that the kill cut short is no record.
+/// Returns the sums that a killed client recorded. A line that the kill cut short is no record.
 fn sums(record: &Path) -> Vec<i64> {
     let text = fs::read_to_string(record).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// The account of all increments.
+/// The account of all increments by killed clients.
 #[derive(PartialEq, Eq, Debug)]
 struct Account {
     acknowledged: i64,
-    /// Increments that took effect, but whose client was killed before it recorded the answer.
+    /// The number of increments that took effect, but whose client was killed before it recorded
+    /// the answer.
     in_flight: i64,
 }
 
@@ -277,8 +278,8 @@ impl Account {
     }
 }
 
-/// Runs the client that is killed. It increments the object, and records each sum in the file
-/// before the next increment.
+/// Runs the client that the demonstration kills. It increments the object, and records each sum in
+/// the file before the next increment.
 pub(crate) fn count(args: &Count) -> Result<(), Fail> {
     let failed = format!("cannot write {}", args.record.display());
     let mut record = File::options().create(true).append(true).open(&args.record).named(&failed)?;

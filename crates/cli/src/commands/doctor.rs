@@ -1,4 +1,5 @@
-//! `sprat doctor`: the packet devices that work here, and what the others lack.
+//! `sprat doctor`: checks which packet devices work on this machine, and explains why others do
+//! not.
 //!
 //! The command opens and closes each device: on the interface of --dev, or in a network namespace
 //! that ends afterwards.
@@ -14,21 +15,21 @@ use sprat_sys::netns::{DEV, Wire};
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 
-/// The modes of AF_XDP, by name.
+/// The modes of AF_XDP that `sprat doctor` tries, by name.
 const XDP_MODES: [(&str, Option<XdpMode>); 3] = [
     ("generic", Some(XdpMode::Generic)),
     ("native", Some(XdpMode::Native)),
     ("zero-copy", Some(XdpMode::ZeroCopy)),
 ];
-/// The tap interface that the test makes.
+/// The name of the tap interface that `sprat doctor` makes for its check.
 const TAP: &str = "sprat-doctor";
 
-/// The second device of a bond.
+/// The interface of a bond's second device in the network namespace of `sprat doctor`.
 const SECOND: &str = "wire1";
-/// The hardware address of both devices of a bond.
+/// The hardware address of both devices of the bond that `sprat doctor` checks.
 const MAC: Mac = Mac([2, 0x53, 0, 0, 0, 1]);
 
-/// A function that opens a device.
+/// A function that opens a packet device for `sprat doctor`.
 type Open<'o> = &'o (dyn Fn() -> io::Result<AnyNic> + Sync);
 
 /// Check which packet devices work here, and how to mend those that do not.
@@ -45,7 +46,7 @@ pub(crate) struct Doctor {
     dev: Option<String>,
 }
 
-/// Runs the command.
+/// Runs `sprat doctor`.
 pub(crate) fn run(args: &Doctor) -> Result<(), Fail> {
     let mut table = Columns::new(&["device", "way", "works", "", "what is missing"]);
     let mut all = true;
@@ -96,7 +97,8 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Opens and closes a device: on the interface of --dev, or in a new network namespace.
+/// Opens and closes a packet device: on the interface of --dev, or in a new network namespace.
+/// Returns a description of its offloads.
 fn tried(args: &Doctor, open: Open<'_>) -> io::Result<String> {
     let open = || open().map(|nic| can(&nic));
     if args.dev.is_some() {
@@ -109,7 +111,7 @@ fn tried(args: &Doctor, open: Open<'_>) -> io::Result<String> {
     wire.end(0).run(open)?
 }
 
-/// Describes the offloads of a device.
+/// Describes the offloads of a packet device.
 fn can(nic: &AnyNic) -> String {
     let info = nic.info();
     let what = [
@@ -132,14 +134,14 @@ fn bonded() -> io::Result<AnyNic> {
     Ok(Box::new(Bond::new(both?)?))
 }
 
-/// Opens rings in shared memory, which need a name only.
+/// Opens a packet device of rings in shared memory, which needs only a name.
 fn rings() -> io::Result<AnyNic> {
     let name = format!("doctor-{}", std::process::id());
     let shm = Some(shm::Options { name, listens: true, mac: None, mtu: 1500 });
     Ok(device::open("shm", &Options { shm, ..Options::default() })?)
 }
 
-/// Opens a memif, which needs a folder for its socket only.
+/// Opens a memif device, which needs only a folder for its socket.
 fn memif() -> io::Result<AnyNic> {
     let socket = std::env::temp_dir().join(format!("sprat-doctor-{}", std::process::id()));
     let memif = Some(memif::Options::new(memif::Role::Server, socket));

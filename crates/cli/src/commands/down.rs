@@ -13,7 +13,8 @@ use sprat_bench::out;
 use super::up::address;
 use crate::options::{DEFAULT_NAME, cluster_name};
 
-/// The time that a cluster may take to end: `sprat up` kills a process that takes 3 s.
+/// The time in which `sprat down` expects a cluster to end: `sprat up` kills a process that takes 3
+/// s.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// End the cluster that `sprat up` runs, with all its processes.
@@ -29,7 +30,7 @@ pub(crate) struct Down {
     name: String,
 }
 
-/// Runs the command.
+/// Runs `sprat down`.
 pub(crate) fn run(args: &Down) -> Result<(), Fail> {
     let name = &args.name;
     let connected = address(name).and_then(|at| UnixStream::connect_addr(&at));

@@ -1,4 +1,4 @@
-//! `sprat echo`: the server that the measurements of echoes start.
+//! `sprat echo`: the RPC server that measurements of echoes start.
 
 use clap::Args;
 use sprat::internals::transports::Options;
@@ -27,7 +27,7 @@ pub(crate) struct Echo {
     tally: bool,
 }
 
-/// Runs the command.
+/// Runs `sprat echo`.
 pub(crate) fn run(args: &Echo) -> Result<(), Fail> {
     if !args.tally {
         return serve(args, EchoService);

@@ -1,5 +1,5 @@
-//! `sprat exec`: another program on our libibverbs and librdmacm, with what it reads of devices in
-//! `/sys`.
+//! `sprat exec`: runs another program with our libibverbs and librdmacm, and with the files of our
+//! devices in `/sys`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -11,15 +11,15 @@ use clap::Args;
 
 use sprat_bench::fail::Fail;
 
-/// Environment variable with another folder of the libraries.
+/// The environment variable that names another folder with our libibverbs and librdmacm.
 const FOLDER: &str = "SPRAT_VERBS";
-/// Environment variable with the folders that the loader searches first.
+/// The environment variable with the folders that the dynamic loader searches first.
 const LOADER: &str = "LD_LIBRARY_PATH";
-/// Environment variable with the libraries that the loader loads first.
+/// The environment variable with the libraries that the dynamic loader loads first.
 const PRELOADED: &str = "LD_PRELOAD";
-/// Library that shows programs our devices in `/sys`.
+/// The library that shows our RDMA devices in `/sys` to programs.
 const SYSFS: &str = "libsprat-sysfs.so";
-/// Environment variable that allows other machines to the libraries.
+/// The environment variable that lets our libibverbs and librdmacm communicate with other machines.
 const INSECURE: &str = "SPRAT_INSECURE_NETWORK";
 const LIBRARIES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", SYSFS];
 
@@ -58,7 +58,7 @@ pub(crate) struct Exec {
     arguments: Vec<OsString>,
 }
 
-/// Runs the command: this process becomes the program, with its process id, its terminal and its
+/// Runs `sprat exec`: this process becomes the program, with its process id, its terminal and its
 /// exit code.
 pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
     let folder = folder()?;
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
         .next("name a program by its path, or one that is in PATH"))
 }
 
-/// The list in the environment's `variable`, with `first` in front.
+/// Returns the list in the environment's `variable`, with `first` in front.
 fn before_others(first: &OsStr, variable: &str) -> OsString {
     let mut list = first.to_owned();
     if let Some(others) = env::var_os(variable).filter(|others| !others.is_empty()) {
@@ -88,8 +88,9 @@ fn before_others(first: &OsStr, variable: &str) -> OsString {
     list
 }
 
-/// The folder with the libraries: the one that is named, else `verbs` beside this program (where
-/// they are built), else `lib/sprat` beside its folder (where they are installed).
+/// Returns the folder with our libibverbs and librdmacm: the one that SPRAT_VERBS names, else
+/// `verbs` beside this program (where they are built), else `lib/sprat` beside its folder (where
+/// they are installed).
 fn folder() -> Result<PathBuf, Fail> {
     let whole = |folder: &Path| LIBRARIES.iter().all(|library| folder.join(library).exists());
     let build = "build them: make verbs";

@@ -1,4 +1,4 @@
-//! `sprat export`: all objects of a table to a file.
+//! `sprat export`: writes all objects of a table to a file.
 //!
 //! A regular file of that name is always a whole export: see [`Destination`].
 
@@ -14,10 +14,10 @@ use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::store::Store;
 
-/// The source of records: the next one, or `None` at the end.
+/// The source of an export: a function that returns the next record, or `None` at the end.
 pub(crate) type Source<'s> = dyn FnMut() -> Result<Option<Record>, Fail> + 's;
 
-/// Bytes of one system call.
+/// The number of bytes that an export writes with one system call.
 const BUFFER: usize = 1 << 16;
 
 /// Write all objects of a table to a file, in no particular order.
@@ -38,7 +38,7 @@ pub(crate) struct Export {
     file: records::File,
 }
 
-/// Runs the command.
+/// Runs `sprat export`.
 pub(crate) fn run(args: &Export) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(args.file.table()?)?;
@@ -67,7 +67,7 @@ fn objects(store: &mut Store, table: TableId) -> impl FnMut() -> Result<Option<R
     }
 }
 
-/// Writes all records of `source` to the file, and prints their number.
+/// Writes all records of `source` to the export's file, and prints their number.
 pub(crate) fn file(args: &records::File, source: &mut Source<'_>) -> Result<(), Fail> {
     let format = args.format()?;
     let destination = Destination::open(args.path())?;
@@ -90,7 +90,8 @@ pub(crate) fn file(args: &records::File, source: &mut Source<'_>) -> Result<(), 
     out::print(format!("{line} to {}\n", out::plain(&path)))
 }
 
-/// Copies until the source ends or the file fails.
+/// Copies records to `writer` until the source ends or the file fails. Returns the number of
+/// records and the result of writing.
 fn copy(source: &mut Source<'_>, writer: &mut dyn Writer) -> Result<(u64, io::Result<()>), Fail> {
     let progress = Progress::new("exported", None);
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! `sprat import`: the records of a file into a table, many writes in progress.
+//! `sprat import`: writes the records of a file into a table, with many writes in progress.
 //!
 //! The later of two records with one key stays: its write waits until the earlier one is done. A
 //! malformed line ends the import after the writes in progress; with `--skip-bad` it is reported
@@ -56,7 +56,7 @@ pub(crate) struct Import {
     skip_bad: bool,
 }
 
-/// Runs the command.
+/// Runs `sprat import`.
 pub(crate) fn run(args: &Import) -> Result<(), Fail> {
     let input = Input::open(&args.file)?;
     let mut store = args.at.connect()?;
@@ -66,25 +66,25 @@ pub(crate) fn run(args: &Import) -> Result<(), Fail> {
     say(counts, to)
 }
 
-/// Malformed lines that are reported one by one.
+/// The number of malformed lines that an import reports one by one.
 const NAMED: u64 = 20;
 
-/// The destination of records.
+/// The destination of an import's records.
 pub(crate) trait Sink {
-    /// Begins to write a record. [`Sink::finished`] returns `line` when it is done.
+    /// Begins to write a record. [`Sink::finished`] returns its `line` when the write is done.
     fn start(&mut self, line: u64, record: Record) -> Result<(), Fail>;
 
-    /// Waits for a write to end. Returns its line and its result. Called only while one is in
-    /// progress.
+    /// Waits for a write of a record to end. Returns the record's line and the result. Called only
+    /// while a write is in progress.
     fn finished(&mut self) -> (u64, Result<(), Fail>);
 }
 
-/// Returns a sink that writes to this table.
+/// Returns the destination of records that writes them to this table.
 pub(crate) fn sink(store: &mut Store, table: TableId) -> impl Sink + '_ {
     Writes { store, table, lines: Vec::new() }
 }
 
-/// Writes in progress, with their lines.
+/// The writes to a table in progress, with the lines of their records.
 struct Writes<'s> {
     store: &'s mut Store,
     table: TableId,
@@ -113,7 +113,7 @@ impl Sink for Writes<'_> {
     }
 }
 
-/// The counts of an import.
+/// The numbers of records that an import has written and skipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) written: u64,
@@ -158,7 +158,7 @@ pub(crate) fn load(
     end.map(|()| Counts { written: flight.written, skipped })
 }
 
-/// The writes in progress.
+/// The records that an import is writing, by key and by line.
 struct Flight<'s> {
     sink: &'s mut dyn Sink,
     keys: HashSet<Vec<u8>>,
@@ -184,7 +184,7 @@ impl Flight<'_> {
     }
 }
 
-/// A reader that counts its bytes, for the progress bar.
+/// A reader that counts the bytes it has read, for the progress bar.
 struct Counted<R>(R, Arc<AtomicU64>);
 
 impl<R: Read> Read for Counted<R> {
@@ -195,16 +195,17 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// A file of records, open.
+/// An open file of records to import.
 pub(crate) struct Input {
     format: Format,
     input: Box<dyn Read>,
-    /// Size in bytes, if it is a regular file.
+    /// The size of the file in bytes, if it is a regular file.
     size: Option<u64>,
 }
 
 impl Input {
-    /// Opens the file, so that an unusable one fails before a table is created for it.
+    /// Opens the file of records, so that an import of an unusable one fails before it creates a
+    /// table.
     pub(crate) fn open(args: &records::File) -> Result<Self, Fail> {
         let format = args.format()?;
         let (input, size) = open(args.path())?;
@@ -212,7 +213,7 @@ impl Input {
     }
 }
 
-/// Reads a file into `sink`, with progress and a line for each malformed record.
+/// Reads records from a file into `sink`. Shows progress, and a line for each malformed record.
 pub(crate) fn file(
     args: &records::File,
     Input { format, input, size }: Input,
@@ -255,7 +256,7 @@ fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Fail> {
     Ok((Box::new(file), data.is_file().then_some(data.len())))
 }
 
-/// Prints the counts.
+/// Prints the numbers of records that an import has written and skipped.
 pub(crate) fn say(counts: Counts, table: &str) -> Result<(), Fail> {
     let skipped = match counts.skipped {
         0 => String::new(),
@@ -274,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    /// Finishes the newest write first, which is the worst order.
+    /// A destination of records that finishes the newest write first, which is the worst order.
     #[derive(Default)]
     struct Stack {
         open: Vec<(u64, Record)>,

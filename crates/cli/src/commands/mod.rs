@@ -1,4 +1,4 @@
-//! The commands: one file each, with its arguments and what it does.
+//! The commands of `sprat`, one file each, with its arguments and its code.
 
 pub(crate) mod bench;
 pub(crate) mod completions;

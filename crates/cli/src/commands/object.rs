@@ -123,7 +123,7 @@ pub(crate) struct Incr {
     json: bool,
 }
 
-/// The condition of a change.
+/// Options for the condition under which a command changes an object.
 #[derive(Args, Clone, Debug, Default)]
 #[group(multiple = false)]
 struct Only {
@@ -138,14 +138,14 @@ struct Only {
     if_exists: bool,
 }
 
-/// Parses a number that can be added.
+/// Parses a double for an increment, which must be finite.
 fn finite(text: &str) -> Result<f64, String> {
     let number: f64 =
         text.parse().map_err(|_| "it must be a number, like 0.5 or -2e3".to_owned())?;
     if number.is_finite() { Ok(number) } else { Err("it must be finite".to_owned()) }
 }
 
-/// Reads an object to standard output.
+/// Runs `sprat get`: reads an object to standard output.
 pub(crate) fn get(args: &Get) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
@@ -162,7 +162,7 @@ pub(crate) fn get(args: &Get) -> Result<(), Fail> {
     out::value(&value)
 }
 
-/// Writes an object.
+/// Runs `sprat put`: writes an object.
 pub(crate) fn put(args: &Put) -> Result<(), Fail> {
     let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
     let mut store = args.at.connect()?;
@@ -171,7 +171,7 @@ pub(crate) fn put(args: &Put) -> Result<(), Fail> {
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
 }
 
-/// Removes an object.
+/// Runs `sprat del`: removes an object.
 pub(crate) fn del(args: &Del) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
@@ -184,7 +184,7 @@ pub(crate) fn del(args: &Del) -> Result<(), Fail> {
     }
 }
 
-/// Adds to a number.
+/// Runs `sprat incr`: adds to an object that is a number.
 pub(crate) fn incr(args: &Incr) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
@@ -217,7 +217,7 @@ fn condition(only: &Only) -> Condition {
     })
 }
 
-/// Reads standard input, up to the limit of a value.
+/// Reads standard input, up to the largest size of a value.
 fn standard_input() -> Result<Vec<u8>, Fail> {
     let mut value = Vec::new();
     io::stdin()

@@ -10,7 +10,7 @@ use sprat_bench::units::{seconds, size};
 
 use crate::options::{Place, transports};
 
-/// The tests, by their names in RAMCloud's ClusterPerf or in earlier versions.
+/// The tests of `sprat perf`, by their names in RAMCloud's ClusterPerf or in earlier versions.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 #[value(rename_all = "camelCase")]
 enum Name {
@@ -114,7 +114,7 @@ pub(crate) struct Perf {
     svg: Option<PathBuf>,
 }
 
-/// Runs the command.
+/// Runs `sprat perf`.
 pub(crate) fn run(args: &Perf) -> Result<(), Fail> {
     perf::run(&Options {
         tests: args.tests.iter().copied().map(Into::into).collect(),

@@ -25,9 +25,10 @@ use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::perf::breakdown::{Breakdown, write_svg};
 use sprat_bench::perf::report::{Context, Report};
 
-/// Time that an answer may take.
+/// The time in nanoseconds that `sprat ping` waits for an answer.
 const PATIENCE_NS: u64 = SECOND;
-/// Requests whose tracepoints the ring holds. Of more requests, the breakdown has the last ones.
+/// The number of requests whose tracepoints the ring holds. Of more requests, the breakdown has the
+/// last ones.
 const HELD: usize = 200;
 
 /// Measure the round trip to a server or a host, and show the time of each layer.
@@ -85,7 +86,7 @@ pub(crate) struct Ping {
     svg: Option<PathBuf>,
 }
 
-/// Runs the command.
+/// Runs `sprat ping`.
 pub(crate) fn run(args: &Ping) -> Result<(), Fail> {
     let to: Locator = args.locator.parse().map_err(|error| Fail::usage(format!("{error}")))?;
     match to.kind().map_err(|error| Fail::usage(format!("{error}")))? {
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &Ping) -> Result<(), Fail> {
     }
 }
 
-/// The times of a run, and its report.
+/// The round-trip times of a run of `sprat ping`, and its report.
 struct Times {
     ns: Vec<u64>,
     sent: u32,
@@ -107,7 +108,8 @@ impl Times {
         Ok(Self { ns: Vec::new(), sent: 0, report })
     }
 
-    /// Adds one request. `answer` has the bytes and the nanoseconds of its answer.
+    /// Adds one request to the report. `answer` has the bytes of its answer and the round-trip time
+    /// in nanoseconds; none if no answer came.
     fn add(&mut self, answer: Option<(usize, u64)>, from: &str) -> Result<(), Fail> {
         self.sent += 1;
         let number = self.sent;
@@ -123,7 +125,7 @@ impl Times {
         }
     }
 
-    /// Prints the times, and the time of each layer.
+    /// Prints the round-trip times, and the time of each layer.
     fn end(
         mut self,
         args: &Ping,
@@ -239,7 +241,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
     times.end(args, &trace, to.protocol(), None)
 }
 
-/// Runs one turn of the stack: received frames, and due timers.
+/// Runs one turn of the IP stack: handles received frames and due timers.
 fn turn(stack: &mut Stack, now: Instant) {
     stack.set_now(now);
     stack.recv_burst();
@@ -249,7 +251,7 @@ fn turn(stack: &mut Stack, now: Instant) {
     stack.flush();
 }
 
-/// Sends one echo request. Returns the bytes and the nanoseconds of its answer.
+/// Sends one echo request. Returns the bytes of its answer and the round-trip time in nanoseconds.
 fn once(
     stack: &mut Stack,
     host: IpAddr,

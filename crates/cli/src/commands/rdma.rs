@@ -1,4 +1,4 @@
-//! `sprat rdma`: verbs from the command line.
+//! `sprat rdma`: tries and measures software RDMA from the command line.
 
 use clap::{Args, Subcommand};
 use sprat_bench::fail::Fail;
@@ -37,7 +37,7 @@ pub(crate) struct Devices {
     pub(crate) json: bool,
 }
 
-/// Runs the command.
+/// Runs `sprat rdma`.
 pub(crate) fn run(command: &Rdma) -> Result<(), Fail> {
     match command {
         Rdma::Rping(args) => rdma::ping(args),

@@ -1,4 +1,4 @@
-//! `sprat scan`: the objects of a table on standard output.
+//! `sprat scan`: writes the objects of a table to standard output.
 
 use clap::Args;
 use serde_json::{Map, Value};
@@ -38,7 +38,7 @@ pub(crate) struct Scan {
     json: bool,
 }
 
-/// Runs the command.
+/// Runs `sprat scan`.
 pub(crate) fn run(args: &Scan) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
@@ -55,7 +55,8 @@ pub(crate) fn run(args: &Scan) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The lines of the objects of one page, `left` at most.
+/// Returns the lines of text for the objects of one page of a table, `left` at most. Lowers `left`
+/// by their number.
 fn text(args: &Scan, page: &Page<'_>, left: &mut u64) -> String {
     let prefix = args.prefix.as_deref().unwrap_or_default().as_bytes();
     let mut text = String::new();

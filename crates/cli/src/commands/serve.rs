@@ -1,4 +1,5 @@
-//! The common parts of `sprat coordinator`, `sprat server` and the echo server.
+//! The common parts of the commands that serve: `sprat coordinator`, `sprat server` and `sprat
+//! echo`.
 //!
 //! Each prints its locators as soon as it listens, and runs until SIGINT or SIGTERM.
 
@@ -8,10 +9,11 @@ use sprat_bench::fail::Fail;
 use sprat_bench::process::{self, StopSignals};
 use sprat_proto::node::machine::Machine;
 
-/// Allows a server to listen beyond loopback.
+/// The name of the option that allows a server to listen beyond loopback.
 pub(super) const INSECURE: &str = sprat_bench::cluster::INSECURE;
 
-/// Serves until a signal arrives or the machine stops; in that case the message ends with `next`.
+/// Runs a server until a signal arrives or its machine stops. If the machine stops, the error
+/// message ends with `next`.
 pub(super) fn run<M: Machine>(
     signals: StopSignals,
     mut worker: Worker<M>,
@@ -24,8 +26,8 @@ pub(super) fn run<M: Machine>(
     worker.run().map_err(|reason| Fail::new(reason).next(next))
 }
 
-/// Refuses two locators that would listen at one place, where the second would report another
-/// process. Malformed locators are reported when the server listens.
+/// Refuses two locators at which a server would listen at one place, because the error of the
+/// second would report another process. Malformed locators are reported when the server listens.
 pub(super) fn apart(options: &[(&str, &str)]) -> Result<(), Fail> {
     let mut taken: Vec<(String, &str, Locator)> = Vec::new();
     for &(option, list) in options {
@@ -47,7 +49,7 @@ pub(super) fn apart(options: &[(&str, &str)]) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Returns the place that a locator takes by listening. `None` if the kernel chooses it.
+/// Returns the place at which a server with this locator listens. `None` if the kernel chooses it.
 fn place(locator: &Locator) -> Option<String> {
     match locator.kind().ok()? {
         Kind::Shm { name } => Some(format!("shm {name}")),

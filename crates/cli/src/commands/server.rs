@@ -42,7 +42,7 @@ pub(crate) struct Server {
     insecure_network: bool,
 }
 
-/// Runs the command.
+/// Runs `sprat server`.
 pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
     memory::check(args.memory, 1)?;

@@ -1,4 +1,4 @@
-//! `sprat stats`: the counters of the servers.
+//! `sprat stats`: shows the counters of the servers.
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -34,7 +34,7 @@ pub(crate) struct Stats {
     prometheus: bool,
 }
 
-/// Runs the command.
+/// Runs `sprat stats`.
 pub(crate) fn run(args: &Stats) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let servers = store.servers()?;
@@ -69,8 +69,8 @@ pub(crate) fn run(args: &Stats) -> Result<(), Fail> {
     out::print(table(&servers, &counted, args.all))
 }
 
-/// A column for each server, a line for each counter that is not 0 everywhere, or for each if
-/// `all`.
+/// Returns a table with a column for each server and a line for each counter that is not 0
+/// everywhere, or for each counter if `all`.
 fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>], all: bool) -> String {
     let mut flat: Vec<Option<Vec<(String, String)>>> = Vec::new();
     for counters in counted {
@@ -111,7 +111,8 @@ fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>], all: bo
     text
 }
 
-/// Counters in counters get names with a dot.
+/// Adds counters with their full names to `lines`. Counters inside an object get the object's name
+/// and a dot in front.
 fn flatten(prefix: &str, counters: &Map<String, Value>, lines: &mut Vec<(String, String)>) {
     for (name, value) in counters {
         match value {

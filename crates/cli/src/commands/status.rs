@@ -24,7 +24,7 @@ pub(crate) struct Status {
     json: bool,
 }
 
-/// Runs the command.
+/// Runs `sprat status`.
 pub(crate) fn run(args: &Status) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let (servers, tables) = (store.servers()?, store.tables()?);
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Status) -> Result<(), Fail> {
     }
 }
 
-/// The tables of which a tablet is lost, or has no server that is known.
+/// Returns the tables of which a tablet is lost, or has no server that is known.
 fn incomplete(tables: &[TableInfo]) -> Vec<&TableInfo> {
     tables.iter().filter(|table| table.lost + table.unheard > 0).collect()
 }
@@ -90,7 +90,7 @@ fn human_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -
     text
 }
 
-/// Writes a number of things: `1 table`, `2 tables`.
+/// Returns a number and its noun: `1 table`, `2 tables`.
 fn number_of(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }

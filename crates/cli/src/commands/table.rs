@@ -55,7 +55,7 @@ pub(crate) enum Table {
     },
 }
 
-/// Runs the command.
+/// Runs `sprat table`.
 pub(crate) fn run(command: &Table) -> Result<(), Fail> {
     match command {
         Table::Create { at, name, span } => {
@@ -71,7 +71,7 @@ pub(crate) fn run(command: &Table) -> Result<(), Fail> {
     }
 }
 
-/// The state of a tablet whose server has not reported since the coordinator started.
+/// The text for a tablet whose server has not reported since the coordinator started.
 const UNHEARD: &str = "a report of one of its servers: see sprat table list in a few seconds";
 
 fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {

@@ -1,5 +1,5 @@
-//! `sprat trace`: another command, with every packet device that it and its processes open captured
-//! in pcap files.
+//! `sprat trace`: runs another command, and captures every packet device that it and its processes
+//! open in pcap files.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::out;
 use sprat_bench::process::StopSignals;
 
-/// Octets before the first frame of a file, and before each frame.
+/// The number of bytes before the first frame of a pcap file, and before each frame.
 const HEADS: [usize; 2] = [24, 16];
 
 /// Run a command and capture the frames of its packet devices, for Wireshark and tcpdump.
@@ -43,7 +43,8 @@ pub(crate) struct Trace {
     command: Vec<OsString>,
 }
 
-/// Runs the command, prints the captures, and ends with its exit code. `ours` has our commands.
+/// Runs `sprat trace`: runs the command, prints the captures, and ends with the command's exit
+/// code. `ours` has the commands of `sprat`.
 pub(crate) fn run(args: &Trace, ours: &clap::Command) -> Result<(), Fail> {
     let folder = args.output.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| Path::new(".")).canonicalize();
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &Trace, ours: &clap::Command) -> Result<(), Fail> {
     }
 }
 
-/// Runs the command to its end, and passes on a signal that would end this process.
+/// Runs the traced command to its end, and passes on to it a signal that would end this process.
 fn command(args: &Trace, output: &Path, ours: &clap::Command) -> Result<ExitStatus, Fail> {
     let (first, rest) = (&args.command[0], &args.command[1..]);
     let mut command = if is_ours(first, ours) {
@@ -99,12 +100,12 @@ fn command(args: &Trace, output: &Path, ours: &clap::Command) -> Result<ExitStat
     child.wait().named(format_args!("cannot wait for {}", first.display()))
 }
 
-/// True if `word` is one of this program's commands.
+/// True if `word` is one of the commands of `sprat`.
 fn is_ours(word: &OsStr, ours: &clap::Command) -> bool {
     word.to_str().is_some_and(|word| ours.find_subcommand(word).is_some())
 }
 
-/// The files of captures to `output`, each with its length and time of change.
+/// Returns the files of captures to `output`, each with its length and time of change.
 fn captured(output: &Path) -> Result<BTreeMap<PathBuf, [i64; 3]>, Fail> {
     let folder = output.parent().unwrap_or_else(|| Path::new("/"));
     let mut files = BTreeMap::new();
@@ -136,7 +137,7 @@ fn is_of(output: &Path, file: &Path) -> bool {
         .is_some_and(|(process, number)| pcap::beside(output, process, number) == file)
 }
 
-/// Number of whole frames in a file.
+/// Returns the number of whole frames in a pcap file.
 fn frames(file: &[u8]) -> usize {
     let mut rest = file.get(HEADS[0]..).unwrap_or_default();
     let mut count = 0;

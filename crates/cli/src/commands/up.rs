@@ -1,4 +1,4 @@
-//! `sprat up`: a whole cluster on this machine, each part a process of its own, until Ctrl-C.
+//! `sprat up`: runs a whole cluster on this machine, each part a process of its own, until Ctrl-C.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -17,7 +17,7 @@ use crate::options::{
     COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, cluster_name, server_memory,
 };
 
-/// The time between two checks of the children.
+/// The time between two checks whether processes of the cluster have ended.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// Start a cluster on this machine: a coordinator and its servers, each a process.
@@ -76,13 +76,13 @@ pub(crate) struct Up {
     tracepoints: bool,
 }
 
-/// The address of the socket by which `sprat down` finds the cluster `name`. It has no file: the
-/// kernel removes it with the process.
+/// Returns the address of the socket by which `sprat down` finds the cluster `name`. It has no
+/// file: the kernel removes it with the process.
 pub(crate) fn address(name: &str) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("sprat-up-{name}"))
 }
 
-/// Takes the name of the cluster.
+/// Claims the name of the cluster by a socket, which fails if another `sprat up` has it.
 fn claim(name: &str) -> Result<UnixListener, Fail> {
     match address(name).and_then(|at| UnixListener::bind_addr(&at)) {
         Ok(listener) => Ok(listener),
@@ -95,7 +95,7 @@ fn claim(name: &str) -> Result<UnixListener, Fail> {
     }
 }
 
-/// Runs the command.
+/// Runs `sprat up`.
 pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     let (stop, stopped) = channel();
     StopSignals::catch()?.then(move || {
@@ -126,7 +126,8 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     out::print("The cluster has ended.\n")
 }
 
-/// Refuses a kernel address of the network: only `sprat server` may listen there.
+/// Refuses a locator of kernel UDP, TCP or RDMA at an address other than loopback: only `sprat
+/// server` may listen there.
 fn on_loopback(besides: &Locator) -> Result<(), Fail> {
     let (Kind::Tcp(at) | Kind::Udp(at) | Kind::Rdma { at, .. }) =
         besides.kind().map_err(|error| Fail::usage(error.to_string()))?
@@ -143,7 +144,7 @@ fn on_loopback(besides: &Locator) -> Result<(), Fail> {
     }
 }
 
-/// Waits for Ctrl-C. Reports each process that ends, and starts it again.
+/// Waits for Ctrl-C. Reports each process of the cluster that ends, and starts it again.
 fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) {
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(CHECK_EVERY) {
         let now = Instant::now();

@@ -1,4 +1,5 @@
-//! Every kind of node that a path can lead to, and what is left when an export ends early.
+//! Tests of an export's destination: every kind of node that a path can lead to, and the files that
+//! are left when an export ends early.
 
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 
@@ -6,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A folder with a file `old` of mode 0640.
+/// Makes a folder with a file `old` of mode 0640.
 fn folder() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("old");

@@ -1,5 +1,5 @@
-//! CSV with a header (RFC 4180): the columns `key` or `key64`, `value` or `value64`. The reader
-//! ignores other columns.
+//! Files of records in CSV with a header (RFC 4180): the columns `key` or `key64`, `value` or
+//! `value64`. The reader ignores other columns.
 //!
 //! The writer uses the columns `key,value,key64,value64`. Each row fills one of each pair: a column
 //! of base64 that is not empty counts, else the column of text. A row with more or fewer fields
@@ -12,7 +12,7 @@ use csv::{ByteRecord, ErrorKind, StringRecord};
 use super::{Bad, LINE_LIMIT, Next, Reader, Record, Shown, Writer, assemble, show};
 use sprat_bench::fail::{Fail, Named};
 
-/// Positions of the columns.
+/// The positions of the columns of a CSV file of records.
 #[derive(Clone, Copy, Default)]
 struct Header {
     key: Option<usize>,
@@ -21,7 +21,7 @@ struct Header {
     value64: Option<usize>,
 }
 
-/// A reader that passes a limited number of bytes for each record.
+/// A reader that limits the number of bytes read for each CSV record.
 struct Bounded<I> {
     input: I,
     left: usize,
@@ -41,7 +41,7 @@ impl<I: Read> Read for Bounded<I> {
     }
 }
 
-/// Reads CSV.
+/// A reader of records in CSV.
 pub(super) struct Rows<I> {
     csv: csv::Reader<Bounded<I>>,
     header: Option<Header>,
@@ -54,8 +54,8 @@ impl<I: BufRead> Rows<I> {
         Self { csv: csv::Reader::from_reader(bounded), header: None, row: ByteRecord::new() }
     }
 
-    /// Finds the columns. A file without them is no file of records, and no row of it can be
-    /// skipped.
+    /// Finds the columns in the header of a CSV file. A file without them is no file of records,
+    /// and no row of it can be skipped.
     fn read_header(&mut self) -> Result<Header, Fail> {
         let names = self.csv.byte_headers().named("cannot read line 1")?;
         for name in ["key", "key64", "value", "value64"] {
@@ -127,7 +127,7 @@ impl<I: BufRead> Reader for Rows<I> {
     }
 }
 
-/// Writes CSV.
+/// A writer of records in CSV.
 pub(super) struct Printer<O: Write> {
     csv: csv::Writer<O>,
     headed: bool,

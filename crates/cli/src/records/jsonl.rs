@@ -1,5 +1,5 @@
-//! JSON Lines: `{"key":"…","value":"…"}`, one object a line; `key64` and `value64` have bytes that
-//! are no text.
+//! Files of records in JSON Lines: `{"key":"…","value":"…"}`, one object a line; `key64` and
+//! `value64` have bytes that are no text.
 //!
 //! The reader skips empty lines, other members, and a byte order mark at the start of the file.
 //! Everything else that is not an object with one key and one value is malformed, also a member
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::{Bad, LINE_LIMIT, Next, Reader, Record, Shown, Writer, assemble, show};
 use sprat_bench::fail::{Fail, Named};
 
-/// U+FEFF, which some Windows programs write at the start of a text.
+/// The byte order mark U+FEFF, which some Windows programs write at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// One line of the file.
+/// One line of a file in JSON Lines: the members of a record.
 #[derive(Deserialize, Serialize, Default)]
 struct Line<'t> {
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ struct Line<'t> {
     value64: Option<Cow<'t, str>>,
 }
 
-/// Reads JSON Lines.
+/// A reader of records in JSON Lines.
 pub(super) struct Lines<I> {
     input: I,
     line: u64,
@@ -41,15 +41,15 @@ impl<I: BufRead> Lines<I> {
         Self { input, line: 0, bytes: Vec::new() }
     }
 
-    /// Reads the next line into `bytes`, up to the limit of its length. False at the end of the
-    /// file.
+    /// Reads the next line of the file into `bytes`, up to the limit of its length. False at the
+    /// end of the file.
     fn read(&mut self) -> io::Result<bool> {
         self.bytes.clear();
         let mut limited = self.input.by_ref().take(LINE_LIMIT as u64 + 1);
         Ok(limited.read_until(b'\n', &mut self.bytes)? != 0)
     }
 
-    /// Skips the rest of a line that is too long.
+    /// Skips the remaining bytes of a line that is too long.
     fn skip_rest(&mut self) -> io::Result<()> {
         loop {
             let buffer = self.input.fill_buf()?;
@@ -114,7 +114,7 @@ impl<I: BufRead> Reader for Lines<I> {
     }
 }
 
-/// Writes JSON Lines.
+/// A writer of records in JSON Lines.
 pub(super) struct Printer<O>(O);
 
 impl<O: Write> Printer<O> {

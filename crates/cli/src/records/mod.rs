@@ -20,7 +20,8 @@ use sprat_bench::fail::Fail;
 mod csv;
 mod jsonl;
 
-/// Longest line in bytes: enough for the largest key and value with every byte escaped.
+/// The longest line of a file of records in bytes: enough for the largest key and value with every
+/// byte escaped.
 const LINE_LIMIT: usize = 8 << 20;
 
 /// Format of a file of records.
@@ -32,7 +33,7 @@ pub(crate) enum Format {
     Csv,
 }
 
-/// The table and the file of an import or export.
+/// Options for the table and the file of an import or export.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct File {
     /// Name of the table.
@@ -58,13 +59,13 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Makes the argument of the file `path` and the table `table`.
+    /// Makes the options for the file `path` and the table `table`.
     pub(crate) fn new(table: &str, path: PathBuf, format: Format) -> Self {
         let (first, second) = (table.into(), Some(path));
         Self { first, second, named: None, format: Some(format), outstanding: 64 }
     }
 
-    /// Name of the table.
+    /// Returns the name of the table that an import or export uses.
     pub(crate) fn table(&self) -> Result<&str, Fail> {
         self.named.as_deref().or_else(|| self.first.to_str()).ok_or_else(|| {
             Fail::usage(format!("the name {} is not UTF-8", self.first.to_string_lossy()))
@@ -72,32 +73,32 @@ impl File {
         })
     }
 
-    /// Path of the file.
+    /// Returns the path of the file that an import or export uses.
     pub(crate) fn path(&self) -> &Path {
         self.second.as_deref().unwrap_or_else(|| Path::new(&self.first))
     }
 
-    /// Format of the file.
+    /// Returns the format of the file that an import or export uses.
     pub(crate) fn format(&self) -> Result<Format, Fail> {
         format_of(self.path(), self.format)
     }
 }
 
-/// A key and its value.
+/// A record: a key and its value.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Record {
-    /// At most 64 KiB.
+    /// The key of the record, at most 64 KiB.
     pub(crate) key: Vec<u8>,
-    /// At most 1 MiB.
+    /// The value of the record, at most 1 MiB.
     pub(crate) value: Vec<u8>,
 }
 
-/// A malformed record, and its place.
+/// A malformed record of a file, and its line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bad {
-    /// Line of the file, from 1.
+    /// The line of the malformed record in the file, from 1.
     pub(crate) line: u64,
-    /// The fault of the record.
+    /// The fault of the malformed record, for the user.
     pub(crate) why: String,
 }
 
@@ -110,7 +111,7 @@ impl fmt::Display for Bad {
 /// The result of reading one record.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A record, and its line.
+    /// A record, after the number of its line.
     Record(u64, Record),
     /// A malformed record.
     Bad(Bad),
@@ -118,18 +119,18 @@ pub(crate) enum Next {
     End,
 }
 
-/// The records of a file, in order.
+/// The records of a file, which are read in order.
 pub(crate) trait Reader {
     /// Reads the next record. Fails only if the file cannot be read.
     fn next(&mut self) -> Result<Next, Fail>;
 }
 
-/// Writes records to a file.
+/// A writer of records to a file.
 pub(crate) trait Writer {
-    /// Writes one record.
+    /// Writes one record to the file.
     fn write(&mut self, record: &Record) -> std::io::Result<()>;
 
-    /// Writes all buffered bytes to the file.
+    /// Writes all buffered bytes of records to the file.
     fn finish(&mut self) -> std::io::Result<()>;
 }
 
@@ -149,7 +150,7 @@ pub(crate) fn writer<'o>(format: Format, output: impl Write + 'o) -> Box<dyn Wri
     }
 }
 
-/// Returns the format of the options, or else that of the file's extension.
+/// Returns the format that an option names, or else that of the file's extension.
 fn format_of(path: &Path, asked: Option<Format>) -> Result<Format, Fail> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
     match (asked, extension.as_str()) {
@@ -163,7 +164,7 @@ fn format_of(path: &Path, asked: Option<Format>) -> Result<Format, Fail> {
     }
 }
 
-/// Makes a record from the fields of a line, each of which is text, base64 or missing.
+/// Makes a record from the fields of its line, each of which is text, base64 or missing.
 fn assemble(
     key: Option<&str>,
     key64: Option<&str>,
@@ -191,7 +192,7 @@ fn one_of(name: &str, text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8
     }
 }
 
-/// Bytes as text, or as base64 if they are no text.
+/// The bytes of a key or value as text, or as base64 if they are no text.
 enum Shown<'b> {
     Text(&'b str),
     Base64(String),

@@ -1,4 +1,4 @@
-//! Round trips, and every way in which a line can be malformed.
+//! Tests of files of records: round trips, and every way in which a line can be malformed.
 
 use std::io::Cursor;
 
@@ -29,7 +29,7 @@ fn record(key: &[u8], value: &[u8]) -> Record {
     Record { key: key.to_vec(), value: value.to_vec() }
 }
 
-/// The reasons of the malformed lines, by line.
+/// Returns the faults of the malformed records in `text`, by line.
 fn bad(format: Format, text: &str) -> Vec<(u64, String)> {
     read_all(format, text.as_bytes())
         .into_iter()

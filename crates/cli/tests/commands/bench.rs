@@ -1,4 +1,5 @@
-//! `sprat bench` measures, and its JSON has the promised fields. No test judges a figure.
+//! Tests of `sprat bench`: it measures, and its JSON has the promised fields. No test judges a
+//! figure.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -26,7 +27,7 @@ const FIELDS: [&str; 16] = [
     "tcp_us",
 ];
 
-/// The context and the rows of a run.
+/// Returns the context and the rows of a run's JSON Lines.
 fn rows(json: &str) -> (Value, Vec<Value>) {
     let mut lines = json.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let context = lines.next().expect("a first line");
@@ -41,13 +42,14 @@ fn rows(json: &str) -> (Value, Vec<Value>) {
     (context, rows)
 }
 
-/// Runs a test on processes of its own, for as short a time as possible.
+/// Runs a test of `sprat bench` on processes of its own, for as short a time as possible. Returns
+/// its rows.
 fn bench(test: &str, args: &[&str]) -> Vec<Value> {
     let short = ["bench", test, "--seconds", "0.02", "--rounds", "2", "--json", "-"];
     spawned([&short, args].concat())
 }
 
-/// Runs the program to its end, and returns the rows that it wrote.
+/// Runs `sprat` to its end, and returns the rows of JSON that it wrote.
 fn spawned(args: Vec<&str>) -> Vec<Value> {
     let child = sprat().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the program starts");
@@ -114,7 +116,8 @@ fn sessions_are_counted_in_bytes() {
     );
 }
 
-/// The spelling of earlier versions, with several tests in one run.
+/// `sprat perf` is the spelling of earlier versions for `sprat bench`, with several tests in one
+/// run.
 #[test]
 fn perf_is_an_old_name_of_bench() {
     let short = ["perf", "--local", "--seconds", "0.02", "--rounds", "2", "--json", "-"];
@@ -129,7 +132,7 @@ fn perf_is_an_old_name_of_bench() {
     }
 }
 
-/// RAMCloud's names, and those of earlier versions.
+/// The tests of `sprat bench` have aliases: RAMCloud's names, and those of earlier versions.
 #[test]
 fn tests_have_aliases() {
     let rows = bench("basic", &["--size", "100", "--objects", "20", "--transport", "fast+shm"]);

@@ -1,4 +1,5 @@
-//! A cluster for one test, with unique names and ports. It ends with the test, also if that fails.
+//! The cluster of a test of commands, with unique names and ports. It ends with the test, also if
+//! that fails.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,10 +13,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Time that any step may take before a test fails.
+/// The time that any step of a test may take before the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The program, without the environment variables that change its behaviour.
+/// Returns a command that runs `sprat` without the environment variables that change its behaviour.
 pub(crate) fn sprat() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sprat"));
     for name in ["SPRAT_COORDINATOR", "COLUMNS", "RUST_BACKTRACE"] {
@@ -25,7 +26,7 @@ pub(crate) fn sprat() -> Command {
     command
 }
 
-/// Runs the program to its end.
+/// Runs `sprat` to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     sprat().args(args).output().expect("the program starts")
 }
@@ -58,11 +59,11 @@ pub(crate) fn unique(count: u16) -> (u32, u16) {
     }
 }
 
-/// A running process, which is killed when this value is dropped.
+/// A running process of `sprat`, which is killed when this value is dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
-    /// Starts the program. [`Running::wait_for`] reads its standard output.
+    /// Starts a process of `sprat`. [`Running::wait_for`] reads its standard output.
     pub(crate) fn start(args: &[&str]) -> Self {
         Self(
             sprat()
@@ -74,7 +75,8 @@ impl Running {
         )
     }
 
-    /// Reads standard output up to a line that contains `mark`, and returns all of it.
+    /// Reads the process's standard output up to a line that contains `mark`, and returns all of
+    /// it.
     pub(crate) fn wait_for(&mut self, mark: &str) -> String {
         let mut output =
             BufReader::with_capacity(1, self.0.stdout.take().expect("standard output is kept"));
@@ -94,12 +96,12 @@ impl Running {
         all
     }
 
-    /// Sends the signal of this name.
+    /// Sends the signal with this name to the process.
     pub(crate) fn signal(&self, name: &str) {
         signal(self.0.id(), name);
     }
 
-    /// Waits for the end, at most [`PATIENCE`].
+    /// Waits for the process to end, at most for [`PATIENCE`].
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let begin = Instant::now();
         loop {
@@ -160,7 +162,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster of `servers` servers and waits until it is ready.
+    /// Starts a cluster with this number of servers and waits until it is ready.
     pub(crate) fn up(servers: u16) -> Self {
         let (number, port) = unique(1 + 2 * servers);
         let name = format!("test-{number}");
@@ -182,19 +184,19 @@ impl Cluster {
         Self { up, coordinator, name, port, ids, folder }
     }
 
-    /// A command against this cluster.
+    /// Returns a command of `sprat` against this cluster.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = sprat();
         command.args(args).env("SPRAT_COORDINATOR", &self.coordinator);
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs a command of `sprat` against this cluster to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("the program starts")
     }
 
-    /// Runs a command with something on its standard input.
+    /// Runs a command of `sprat` against this cluster with `input` on its standard input.
     pub(crate) fn feed(&self, args: &[&str], input: &[u8]) -> Output {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -210,14 +212,15 @@ impl Cluster {
         output
     }
 
-    /// Runs a command that must succeed; returns its standard output.
+    /// Runs a command against this cluster that must succeed; returns its standard output.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {}", errors(&output));
         text(&output)
     }
 
-    /// Runs a command that must fail with this exit code; returns its standard error.
+    /// Runs a command against this cluster that must fail with this exit code; returns its standard
+    /// error.
     pub(crate) fn fails(&self, code: i32, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(
@@ -230,7 +233,7 @@ impl Cluster {
         errors(&output)
     }
 
-    /// A path in a folder of this test.
+    /// Returns a path in the folder of this test.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -264,7 +267,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Returns the files that are left of a cluster's shared-memory names.
+/// Returns the files that a cluster has left of its shared-memory names.
 pub(crate) fn left_of(name: &str) -> Vec<PathBuf> {
     let entries = shm_folders()
         .into_iter()

@@ -1,4 +1,4 @@
-//! Failures around a command: no server, a server of another protocol, killed processes.
+//! Tests of commands under failures: no server, a server of another protocol, killed processes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,8 +18,8 @@ fn nobody_at_the_coordinators_locator() {
     assert!(error.contains(&cause) && error.contains("sprat up"), "{error}");
 }
 
-/// DNS failures, missing devices, port 0 and peers of another protocol all had the message "no
-/// coordinator answers" once.
+/// Each locator that is of no use is named with its cause. The bug: DNS failures, missing devices,
+/// port 0 and peers of another protocol all had the message "no coordinator answers".
 #[test]
 fn each_locator_that_is_of_no_use_is_named_with_its_cause() {
     let (number, port) = unique(1);
@@ -58,8 +58,8 @@ fn each_locator_that_is_of_no_use_is_named_with_its_cause() {
     answering.join().expect("it ends");
 }
 
-/// The client of another user, of a service or of a container does not see the server's shared
-/// memory.
+/// A client without access to the servers' shared memory takes another locator. A client of another
+/// user, of a service or in a container is such a client.
 #[test]
 fn a_client_that_has_no_shared_memory_with_the_servers_takes_another_locator() {
     let cluster = Cluster::up(2);
@@ -234,8 +234,8 @@ fn a_killed_server_loses_its_tablets_and_no_others() {
     cluster.fails(3, &["get", "t", &keys[0]]);
 }
 
-/// A killed server removes nothing. Its socket stayed behind if the cluster ended before the next
-/// server of that name.
+/// The end of a cluster removes the socket of a killed server, which itself removes nothing. The
+/// bug: the socket stayed if the cluster ended before the next server of that name.
 #[test]
 fn a_cluster_that_ends_removes_what_a_killed_server_has_left() {
     let cluster = Cluster::up(1);
@@ -243,8 +243,8 @@ fn a_cluster_that_ends_removes_what_a_killed_server_has_left() {
     cluster.end();
 }
 
-/// `sprat up` starts a killed process again, and the others go on. Once, a cluster ended with its
-/// coordinator.
+/// `sprat up` starts a killed process again, and the other processes go on. The bug: a cluster
+/// ended with its coordinator.
 #[test]
 fn a_killed_process_is_started_again_and_no_other_ends() {
     let cluster = Cluster::up(2);

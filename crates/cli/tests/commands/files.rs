@@ -1,4 +1,5 @@
-//! Import and export: round trips in both formats, malformed lines, standard input and output.
+//! Tests of import and export: round trips in both formats, malformed lines, standard input and
+//! output.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, PATIENCE, errors, signal, text};
 
-/// Many small records, some with unusual bytes.
+/// Returns JSON Lines with many small records, some with unusual bytes.
 fn lines() -> String {
     let mut text = String::new();
     for i in 0..2000 {

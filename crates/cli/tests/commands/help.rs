@@ -1,4 +1,4 @@
-//! The help of every command, word by word, so that a change of it is reviewed.
+//! A test of the help of every command, word by word, so that a change of it is reviewed.
 //!
 //! After an intended change: `SPRAT_WRITE_HELP=1 cargo test -p sprat-cli --test commands help`,
 //! then review the diff.
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::cluster::{errors, run, sprat, text};
 
-/// Every command that a user sees.
+/// Every command of `sprat` that a user sees.
 const COMMANDS: [&[&str]; 45] = [
     &[],
     &["up"],

@@ -1,4 +1,5 @@
-//! The commands as users run them: processes of the built program, a cluster for each test.
+//! Tests of the commands as users run them: processes of the built program, a cluster for each
+//! test.
 
 mod bench;
 mod cluster;

@@ -1,4 +1,4 @@
-//! One object, one operation; tables; statistics.
+//! Tests of commands on one object, on tables and on statistics.
 
 use std::thread;
 

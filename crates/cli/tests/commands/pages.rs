@@ -1,4 +1,4 @@
-//! `sprat completions` and `sprat man`.
+//! Tests of `sprat completions` and `sprat man`.
 
 use std::fs;
 

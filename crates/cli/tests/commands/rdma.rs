@@ -1,11 +1,11 @@
-//! `sprat rdma` measures in every setup, and its tables and its JSON have the promised fields. No
-//! test judges a figure.
+//! Tests of `sprat rdma`: it measures in every setup, and its tables and its JSON have the promised
+//! fields. No test judges a figure.
 
 use serde_json::Value;
 
 use crate::cluster::{errors, run, text};
 
-/// Returns the lines behind the first one, which is the context.
+/// Returns the rows of JSON Lines behind the first line, which is the context.
 fn rows(json: &str) -> Vec<Value> {
     json.lines().skip(1).map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }

@@ -1,4 +1,4 @@
-//! `sprat scan`, and the place of the table in import and export.
+//! Tests of `sprat scan`, and of the place of the table among the arguments of import and export.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `sprat status` and `sprat down`.
+//! Tests of `sprat status` and `sprat down`.
 
 use serde_json::Value;
 
@@ -53,7 +53,8 @@ fn down_ends_the_cluster_of_that_name() {
     assert!(error.contains("no cluster named") && error.contains("next:"), "{error}");
 }
 
-/// A stopped `sprat up` cannot end: `down` must not hang forever, and a continued one ends.
+/// `sprat down` waits for a `sprat up` that is stopped (SIGSTOP) and so cannot end. Both end once
+/// `sprat up` continues.
 #[test]
 fn down_waits_for_a_cluster_that_ends_late() {
     let mut cluster = Cluster::up(1);

@@ -1,10 +1,10 @@
-//! `sprat ping` and `sprat trace`: the layers of an echo, and captures.
+//! Tests of `sprat ping` and `sprat trace`: the layers of an echo, and captures.
 
 use std::process::Output;
 
 use crate::cluster::{Running, errors, run, text, unique};
 
-/// An echo server.
+/// A running `sprat echo` server of a test.
 struct Server(Running);
 
 impl Server {
@@ -28,7 +28,7 @@ fn ping(locator: &str) -> String {
     text(&output)
 }
 
-/// Three locators of one server.
+/// Returns three locators at which one test server listens.
 fn locators() -> [String; 3] {
     let (number, port) = unique(1);
     [

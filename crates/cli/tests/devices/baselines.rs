@@ -1,4 +1,4 @@
-//! The baselines of packet devices, and of the kernel over the same wire.
+//! Tests of the baselines of packet devices, and of the kernel's baseline over the same wire.
 
 use sprat::internals::device::{Options, memif, open};
 use sprat_bench::baseline::{self, Kernel, Limits, Open, Waiting};

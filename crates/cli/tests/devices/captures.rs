@@ -1,4 +1,5 @@
-//! The captures of a load over every device, at both ends: tshark finds every frame whole.
+//! Tests of captures: a load over every packet device is captured at both ends, and tshark finds
+//! every frame whole.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +7,8 @@ use std::process::Command;
 use crate::left::{device, world};
 use crate::{Serving, run, sprat};
 
-/// Requests of each length; the longer ones take several packets.
+/// The number and the length in bytes of the requests in each load; the longer ones take several
+/// packets.
 const LOADS: [(usize, &str); 2] = [(100, "100"), (30, "20000")];
 
 pub(crate) fn load(transport: &str) {
@@ -47,7 +49,8 @@ pub(crate) fn load(transport: &str) {
     }
 }
 
-/// Returns the number of datagrams in the files. Fails if a frame is malformed or a checksum wrong.
+/// Returns the number of datagrams in the pcap files. Fails if a frame is malformed or a checksum
+/// wrong.
 fn looked_at(files: &[PathBuf], folder: &Path) -> usize {
     const SUMS: [&str; 2] = ["ip.checksum.status", "udp.checksum.status"];
     let all = folder.join("all.pcap");

@@ -1,5 +1,5 @@
-//! Killed processes leave nothing in the kernel, and no file but a socket's, which the next process
-//! replaces.
+//! Tests that killed processes leave nothing in the kernel, and no file but a socket's, which the
+//! next process replaces.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,15 +18,15 @@ pub(crate) const TRANSPORTS: [&str; 6] =
     ["fast+packet", "fast+xdp", "fast+tap", "fast+bond", "fast+memif", "fast+shmnet"];
 const TAP: &str = "tap0";
 const BRIDGE: &str = "bridge0";
-/// Files of /proc whose lines are the kernel's state of a network: interfaces, routes and packet
-/// sockets.
+/// The files of /proc/net whose lines are the kernel's state of a network: interfaces, routes and
+/// packet sockets.
 const KEPT: [&str; 4] = ["dev", "route", "ipv6_route", "packet"];
-/// Folders of the machine's shared memory, huge pages and DPDK's state.
+/// The folders of the machine's shared memory, huge pages and DPDK's state.
 const NAMED: [&str; 3] = ["/dev/shm", "/dev/hugepages", "/var/run/dpdk"];
-/// Time that a process may take to end.
+/// The time that a killed process may take to end.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// Returns the kernel's state at one end, without the counters of interfaces.
+/// Returns the kernel's state at one end of the wire, without the counters of interfaces.
 fn held(end: &Namespace) -> Vec<String> {
     end.run(|| {
         let mut lines = Vec::new();
@@ -89,7 +89,7 @@ pub(crate) fn world(transport: &str) -> Wire {
     net
 }
 
-/// Returns the locator of end `i` of such a wire: 0 is a client, 1 a server.
+/// Returns the locator of a packet device at end `i` of a wire: 0 is a client, 1 a server.
 pub(crate) fn device(transport: &str, i: usize, folder: &Path) -> String {
     let own = match transport {
         "fast+tap" => format!("dev={TAP},bridge={BRIDGE}"),
@@ -103,7 +103,7 @@ pub(crate) fn device(transport: &str, i: usize, folder: &Path) -> String {
     format!("{transport}:{own},host={host},port={}", 7 * i)
 }
 
-/// Sends requests until it is killed.
+/// Starts a `sprat ping` that sends requests to `at` until it is killed.
 fn asking(at: &str, own: &str, folder: &Path) -> Child {
     let mut command = sprat();
     command
@@ -156,7 +156,7 @@ pub(crate) fn killed(transport: &str) {
     assert_eq!((names(), free_huge_pages()), (names_before, pages), "{transport}");
 }
 
-/// Returns the children of `pid`.
+/// Returns the child processes of `pid`.
 fn children(pid: u32) -> Vec<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()

@@ -22,10 +22,10 @@ mod captures;
 mod left;
 mod rights;
 
-/// A second cable.
+/// The interface of a wire's second cable.
 const SECOND: &str = "wire1";
 
-/// A case: its name, a program that it needs, and a function that panics if it fails.
+/// A test case: its name, a program that it needs, and a function that panics if it fails.
 type Case = (&'static str, Option<&'static str>, fn());
 
 const CASES: &[Case] = &[
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The program, without the environment variables that change its behaviour.
+/// Returns a command that runs `sprat` without the environment variables that change its behaviour.
 fn sprat() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sprat"));
     for name in ["SPRAT_COORDINATOR", "SPRAT_LOCAL", "COLUMNS", "RUST_BACKTRACE"] {
@@ -104,16 +104,16 @@ fn sprat() -> Command {
     command
 }
 
-/// A process that serves, killed when this value is dropped.
+/// A process of `sprat` that serves. It is killed when this value is dropped.
 struct Serving(Child);
 
 impl Serving {
-    /// Starts a process in the calling thread's network, and waits until it listens.
+    /// Starts a serving process in the calling thread's network, and waits until it listens.
     fn start(args: &[&str]) -> Self {
         Self::start_with(sprat().args(args))
     }
 
-    /// Starts a prepared command, and waits until it listens.
+    /// Starts a prepared command that serves, and waits until it listens.
     fn start_with(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -123,7 +123,7 @@ impl Serving {
         serving
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM to the serving process and waits for its end.
     fn end(mut self) {
         kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
         assert!(self.0.wait().unwrap().success());
@@ -137,7 +137,7 @@ impl Drop for Serving {
     }
 }
 
-/// Runs the program to its end, which must be successful. Returns its standard output.
+/// Runs a command to its end, which must be successful. Returns its standard output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -150,8 +150,9 @@ fn rows(json: &str) -> Vec<Value> {
     json.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The first process makes the program on the interface that both use. It is killed, and the second
-/// one serves on. Then the second one is killed.
+/// Two processes share an interface by AF_XDP, and the first one attaches the XDP program that both
+/// use. After it is killed, the second one still serves. After both are killed, the program is
+/// gone.
 fn shared() {
     let net = Wire::with_queues(1500, 2).unwrap();
     let has_program = || net.end(1).run(|| link::find(DEV)).unwrap().unwrap().xdp;
@@ -254,7 +255,8 @@ fn two_paths(transport: &'static str) {
     assert_eq!(client(&["get", "kept", "key"]).trim_end(), "a value");
 }
 
-/// Runs tests on processes of their own, for as short a time as possible.
+/// Runs tests of `sprat perf` on processes of their own, for as short a time as possible. Returns
+/// the rows of JSON.
 fn perf(args: &[&str]) -> Vec<Value> {
     let short = ["perf", "--local", "--seconds", "0.05", "--rounds", "2", "--json", "-"];
     rows(&run(sprat().args([&short, args].concat())))
@@ -270,7 +272,7 @@ fn failover() {
     assert_eq!((value("failover.lost"), value("failover.twice")), (0.0, 0.0));
 }
 
-/// Checks that each of `transports` has an echo, a read and a write, each with a floor.
+/// Checks that each of `transports` has rows for an echo, a read and a write, each with a floor.
 fn complete(rows: &[Value], transports: &str) {
     for transport in transports.split(',') {
         for test in ["echo", "basic.read", "basic.write"] {

@@ -1,4 +1,5 @@
-//! The message about a missing capability names what is needed, and that is enough.
+//! Tests of the message about a missing capability: it names the capabilities that a packet device
+//! needs, and these are enough.
 
 use std::process::Command;
 
@@ -6,15 +7,16 @@ use sprat_sys::netns::{DEV, Wire};
 
 use crate::{program_for_all, sprat};
 
-/// The capabilities that each device needs: the device and its mode as `doctor` prints them, and
-/// the capabilities.
+/// The capabilities that each packet device needs, after the device and its mode as `sprat doctor`
+/// prints them.
 const NEEDED: [(&str, &str, &[&str]); 3] = [
     ("packet", "", &["net_raw"]),
     ("xdp", "generic", &["net_raw", "net_admin", "bpf", "ipc_lock"]),
     ("tap", "", &["net_admin"]),
 ];
 
-/// Returns whether a device works by `doctor`, and the rest of its row.
+/// Finds the row of a packet device in the output of `sprat doctor`. Returns whether the device
+/// works, and the row.
 fn row(text: &str, device: &str, way: &str) -> (bool, String) {
     let row = text.lines().find(|line| {
         let mut words = line.split_whitespace();
@@ -31,7 +33,7 @@ fn said(command: &mut Command) -> String {
         .concat()
 }
 
-/// Returns `setpriv` with the program, as root without these capabilities.
+/// Returns a command that runs `sprat` by `setpriv`, as root without these capabilities.
 fn without(capabilities: &[&str]) -> Command {
     let list: Vec<String> = capabilities.iter().map(|c| format!("-{c}")).collect();
     let mut command = Command::new("setpriv");
@@ -69,8 +71,8 @@ pub(crate) fn missing() {
     assert!(!told.contains("address"), "{told}");
 }
 
-/// Returns `unshare` that runs a command with a /dev/net/tun of this mode, in a mount namespace of
-/// its own.
+/// Returns a command that runs another one by `unshare`, in a mount namespace of its own with a
+/// /dev/net/tun of this mode.
 fn with_tun(mode: &str) -> Command {
     let script = format!(
         "mount -t tmpfs -o mode=755 none /dev/net && mknod -m {mode} /dev/net/tun c 10 200"
@@ -80,7 +82,8 @@ fn with_tun(mode: &str) -> Command {
     command
 }
 
-/// A device node that only root may open is named with its remedy, as on a machine without udev.
+/// `sprat doctor` names a device node that only root may open with its remedy, as on a machine
+/// without udev.
 pub(crate) fn closed() {
     let net = Wire::new(1500).unwrap();
     let (_folder, program) = program_for_all();
@@ -93,7 +96,8 @@ pub(crate) fn closed() {
     assert!(!works && told.contains("chmod a+rw /dev/net/tun"), "{told}");
 }
 
-/// Runs as a user with these capabilities and no others.
+/// Each packet device works for a user with the capabilities that it needs and no others, and does
+/// not work without them.
 pub(crate) fn enough() {
     let net = Wire::new(1500).unwrap();
     let (_folder, program) = program_for_all();

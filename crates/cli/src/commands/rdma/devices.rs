@@ -1,4 +1,4 @@
-//! `sprat rdma devices`: what a program under `sprat exec` sees.
+//! `sprat rdma devices`: lists the RDMA devices that a program sees under `sprat exec`.
 
 use std::net::Ipv6Addr;
 
@@ -9,7 +9,7 @@ use super::Devices;
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::out::{self, Columns};
 
-/// Runs the command.
+/// Runs `sprat rdma devices`.
 pub(crate) fn run(args: &Devices) -> Result<(), Fail> {
     let all = interfaces().named("the interfaces of this machine")?;
     if args.json {
@@ -41,7 +41,7 @@ fn state(i: &Interface) -> &'static str {
     if i.up { "active" } else { "down" }
 }
 
-/// As `ibv_devices` writes it.
+/// Returns the GUID of an interface's RDMA device, in the form in which `ibv_devices` writes it.
 fn guid(i: &Interface) -> String {
     i.guid().iter().map(|octet| format!("{octet:02x}")).collect()
 }

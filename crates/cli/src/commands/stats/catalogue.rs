@@ -1,5 +1,5 @@
-//! Each counter of a server has a unit, a kind and a meaning here. The tables, Prometheus's text
-//! and docs/counters.md are made from this.
+//! The catalogue of a server's counters: the unit, the kind and the meaning of each. The tables,
+//! Prometheus's text and docs/counters.md are made from it.
 //!
 //! The counters of the store are listed where they are counted ([`sprat_store::master::COUNTERS`]),
 //! those of transports, drivers and devices here. `tidy` compares this list with the code: each
@@ -8,7 +8,7 @@
 use sprat_store::counter::{Counter, Kind, Unit};
 use sprat_store::master;
 
-/// Makes rows of counters that only grow.
+/// Makes catalogue rows of counters that only grow.
 macro_rules! totals {
     ($($name:ident $unit:ident $help:literal)*) => {
         &[$(Counter {
@@ -20,7 +20,8 @@ macro_rules! totals {
     };
 }
 
-/// The refusals of a server. The status follows the name.
+/// The catalogue row of a server's refusals. In a counter's name, the status of the refusal
+/// follows.
 const REFUSED: Counter = Counter {
     name: master::REFUSED,
     kind: Kind::Total,
@@ -28,7 +29,7 @@ const REFUSED: Counter = Counter {
     help: "Requests refused with this status.",
 };
 
-/// The counters of transports, drivers and devices, by protocol. All of them only grow.
+/// The catalogue rows of the counters of transports, drivers and devices. All of them only grow.
 const TRANSPORT: &[Counter] = totals! {
     received Packets "Datagrams received."
     sent Packets "Datagrams given to the driver."
@@ -181,7 +182,7 @@ const TRANSPORT: &[Counter] = totals! {
     faults_cut Frames "Frames cut by fault injection."
 };
 
-/// Returns the row of a counter of the store.
+/// Returns the catalogue row of a counter of the store.
 pub(super) fn of_store(name: &str) -> Option<&'static Counter> {
     if name.starts_with(master::REFUSED) {
         return Some(&REFUSED);
@@ -189,7 +190,7 @@ pub(super) fn of_store(name: &str) -> Option<&'static Counter> {
     master::COUNTERS.iter().find(|counter| counter.name == name)
 }
 
-/// Returns the row of a counter of a transport.
+/// Returns the catalogue row of a counter of a transport, driver or device.
 pub(super) fn of_transport(name: &str) -> Option<&'static Counter> {
     TRANSPORT.iter().find(|counter| counter.name == name)
 }
@@ -201,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// The text of docs/counters.md.
+    /// Returns the text of docs/counters.md, made from the catalogue.
     fn document() -> String {
         let mut text = String::from(
             "# Counters\n\n\

@@ -18,13 +18,13 @@ use sprat_store::master;
 
 use super::catalogue;
 
-/// The samples of one metric: its labels and values.
+/// The samples of one Prometheus metric: its labels and values.
 struct Metric<'c> {
     counter: &'c Counter,
     samples: Vec<(String, u64)>,
 }
 
-/// The server answered, or it did not.
+/// The counter `sprat_up`: 1 for a server that answered, else 0.
 const UP: Counter = Counter {
     name: "up",
     kind: Kind::Level,
@@ -32,7 +32,8 @@ const UP: Counter = Counter {
     help: "1 if the server answered, or else 0.",
 };
 
-/// Returns the counters of servers as text. A server that did not answer has none.
+/// Returns the counters of servers in Prometheus's text format. A server that did not answer has
+/// none.
 pub(super) fn text(servers: &[(String, Option<&Map<String, Value>>)]) -> String {
     let mut metrics = BTreeMap::new();
     for (server, counters) in servers {
@@ -90,7 +91,7 @@ fn add<'c>(
     metric.samples.push((labels, value));
 }
 
-/// Returns the value of a label, with escapes.
+/// Returns the value of a Prometheus label, with escapes.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
