@@ -18,17 +18,17 @@ use crate::types::{HashKey, ServerId};
 /// The version of the format in which the coordinator's state is written.
 pub(super) const FORMAT: u16 = 1;
 
-/// The reason why a state was not accepted. The state is untouched.
+/// The reason why the coordinator does not accept a stored state. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// Another version of the program wrote it.
+    /// Another version of the program wrote the coordinator's state.
     #[error("the coordinator's state has format {0}, and this program knows format {FORMAT}")]
     Format(u16),
-    /// A key or value is malformed.
+    /// A key or value of the coordinator's state is malformed.
     #[error("a {0} in the coordinator's state is damaged")]
     Damaged(&'static str),
-    /// The state has tables, servers or leases, but no cluster.
+    /// The coordinator's state has tables, servers or leases, but no cluster.
     #[error("the coordinator's state has no cluster record")]
     NoCluster,
 }
@@ -38,11 +38,11 @@ choices! {
 
     /// The content of a place of the server list.
     Place {
-        /// The place is free. Only the generation counts.
+        /// The place of the server list is free. Only its generation counts.
         Free = 0,
-        /// A server with a lease.
+        /// The place has a server with a lease.
         Up = 1,
-        /// A server that is gone and owned tablets, which are lost.
+        /// The place has a server that is gone and owned tablets, which are lost.
         Crashed = 2,
     }
 
@@ -50,7 +50,7 @@ choices! {
     Stage {
         /// The table's servers have not all taken its tablets. No client knows its id.
         Creating = 0,
-        /// In use.
+        /// The table is in use.
         Ready = 1,
         /// The table's name is free again. Its servers have not all dropped their tablets.
         Dropping = 2,
@@ -60,17 +60,17 @@ choices! {
 records! {
     pub(super),
 
-    /// The value of 'c'.
+    /// The cluster's record in the durable state, the value of the key 'c'.
     Cluster {
-        /// [`FORMAT`].
+        /// The version of the state's format, [`FORMAT`].
         format: u16,
         /// The cluster's random id, never 0.
         id: u64,
         /// The number of times that the coordinator has started.
         incarnation: u64,
-        /// The id of the next table.
+        /// The id that the next table gets.
         next_table: u64,
-        /// The id of the next lease.
+        /// The id that the next client lease gets.
         next_lease: u64,
         /// The longest term that any server was ever granted, in nanoseconds. After a restart, any
         /// server may still hold a lease of that term.
@@ -79,46 +79,46 @@ records! {
         client_term_ns: u64,
     }
 
-    /// The value of 's'.
+    /// A server's record in the durable state, the value of a key 's'.
     Server<'a> {
-        /// The last generation of this place.
+        /// The last generation of this place of the server list.
         generation: u32,
-        /// The content of the place.
+        /// The content of this place of the server list.
         place: Place,
         /// The random number of the server's life.
         nonce: u64,
-        /// The size of its log in bytes.
+        /// The size of the server's log in bytes.
         capacity_bytes: u64,
-        /// The locators at which the coordinator reaches it.
+        /// The locators at which the coordinator reaches the server.
         control: &'a str,
-        /// The locators at which clients reach it.
+        /// The locators at which clients reach the server.
         data: &'a str,
     }
 
-    /// The value of 't'.
+    /// A table's record in the durable state, the value of a key 't'.
     Table<'a> {
-        /// The stage of its life.
+        /// The stage of the table's life.
         stage: Stage,
-        /// The name.
+        /// The name of the table.
         name: &'a str,
-        /// The secret under which its keys are hashed.
+        /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
-        /// The tablets by first hash.
+        /// The tablets of the table, by first key hash.
         tablets: Vec<Tablet>,
     }
 
-    /// A part of a table.
+    /// A part of a table in the durable state.
     Tablet {
-        /// The first key hash.
+        /// The first key hash of the tablet.
         first: u64,
-        /// The last one.
+        /// The last key hash of the tablet.
         last: u64,
-        /// The owner. The tablet is lost if that server is not up.
+        /// The server that owns the tablet. The tablet is lost if that server is not up.
         server: ServerId,
     }
 }
 
-/// A key of the state.
+/// A key of the coordinator's durable state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     Cluster,
@@ -161,14 +161,14 @@ impl Key {
     }
 }
 
-/// Returns the bytes of a record.
+/// Returns the bytes of a record of the durable state.
 pub(super) fn encode<'a>(record: &impl Field<'a>) -> Vec<u8> {
     let mut out = Vec::new();
     record.put(&mut out);
     out
 }
 
-/// Parses a record from exactly these bytes.
+/// Parses a record of the durable state from exactly these bytes.
 pub(super) fn decode<'a, T: Field<'a>>(bytes: &'a [u8]) -> Result<T, Status> {
     let mut rest = Reader(bytes);
     let record = T::take(&mut rest)?;
@@ -176,7 +176,7 @@ pub(super) fn decode<'a, T: Field<'a>>(bytes: &'a [u8]) -> Result<T, Status> {
     Ok(record)
 }
 
-/// Changes that become durable together.
+/// Changes of the coordinator's state that become durable together.
 #[derive(Default, Debug)]
 pub(super) struct Batch {
     pub(super) puts: Vec<(Vec<u8>, Vec<u8>)>,

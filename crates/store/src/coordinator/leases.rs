@@ -1,4 +1,4 @@
-//! Leases of clients, and their ends.
+//! Leases of clients at the coordinator, and the ends of their terms.
 //!
 //! Invariants: a lease that a reply has called expired never becomes valid again. Grants and
 //! expiries are durable, renewals are not: after a restart of the coordinator every lease that had
@@ -14,7 +14,7 @@ use sprat_proto::Instant;
 pub(super) struct Leases {
     until: BTreeMap<u64, Instant>,
     by_time: BTreeSet<(Instant, u64)>,
-    /// No lease expires before this time.
+    /// The time before which no client lease expires.
     pub(super) floor: Instant,
 }
 
@@ -23,12 +23,12 @@ impl Leases {
         self.until.len()
     }
 
-    /// Returns the greatest id.
+    /// Returns the greatest id of a client lease.
     pub(super) fn last(&self) -> Option<u64> {
         self.until.last_key_value().map(|(&id, _)| id)
     }
 
-    /// Takes the ends of the leases that are also in `old` from there.
+    /// Takes the ends of all leases from `old` that are in both sets.
     pub(super) fn heard_as(&mut self, old: &Self) {
         self.floor = old.floor;
         let (here, heard) = (&self.until, &old.until);
@@ -37,7 +37,7 @@ impl Leases {
         both.into_iter().for_each(|(id, until)| self.set(id, until));
     }
 
-    /// Sets or moves the end of a lease.
+    /// Sets or moves the end of a client lease.
     pub(super) fn set(&mut self, id: u64, until: Instant) {
         if let Some(old) = self.until.insert(id, until) {
             self.by_time.remove(&(old, id));
@@ -45,20 +45,20 @@ impl Leases {
         self.by_time.insert((until, id));
     }
 
-    /// Removes a lease. Returns true if it existed.
+    /// Removes a client lease. Returns true if it existed.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         let Some(until) = self.until.remove(&id) else { return false };
         self.by_time.remove(&(until, id));
         true
     }
 
-    /// Returns the remaining time of a lease: `None` if it is unknown, `Some(0)` if it must be
-    /// removed now.
+    /// Returns the remaining time of a client lease: `None` if the lease is unknown, `Some(0)` if
+    /// it must be removed now.
     pub(super) fn valid_ns(&self, now: Instant, id: u64) -> Option<u64> {
         self.until.get(&id).map(|&until| until.max(self.floor).since(now))
     }
 
-    /// Returns a lease that has ended.
+    /// Returns a client lease that has ended, if there is one.
     pub(super) fn expired(&self, now: Instant) -> Option<u64> {
         let &(until, id) = self.by_time.first()?;
         (until.max(self.floor) <= now).then_some(id)

@@ -1,4 +1,4 @@
-//! The coordinator as a machine: requests and responses come in, outputs go out.
+//! The coordinator as a machine: it takes requests and responses and returns outputs.
 
 use alloc::vec::Vec;
 

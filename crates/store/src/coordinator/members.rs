@@ -1,4 +1,5 @@
-//! Servers that join, renew and stop, leases of clients, and queries about tables and servers.
+//! The coordinator's part for servers that join, renew and stop, for leases of clients, and for
+//! queries about tables and servers.
 
 use alloc::vec::Vec;
 
@@ -84,8 +85,8 @@ impl Coordinator {
         self.answer_or(caller, reply.emit(), Otherwise::Refused)
     }
 
-    /// Renews a server's lease. Replies at once: the server knows its id, so that its enlistment is
-    /// durable.
+    /// Renews a server's lease. Replies at once: a server that knows its id has a durable
+    /// enlistment.
     pub(super) fn renew_server(
         &mut self,
         now: Instant,
@@ -124,7 +125,7 @@ impl Coordinator {
         self.answer_or(caller, control::done(), Otherwise::Refused)
     }
 
-    /// Marks a server as gone. No server serves its tablets from now on.
+    /// Marks a server as gone. From now on no server serves its tablets.
     fn server_gone(&mut self, server: ServerId) {
         let Some(slot) = self.servers.up_mut(server) else { return };
         slot.place = if slot.tablets == 0 { Place::Free } else { Place::Crashed };
@@ -241,7 +242,8 @@ impl Coordinator {
         }
     }
 
-    /// Ends expired leases, a bounded number at a time. Returns true if there may be more.
+    /// Ends expired leases of clients, a bounded number at a time. Returns true if there may be
+    /// more.
     pub(super) fn expire_leases(&mut self, now: Instant) -> bool {
         let mut batch = Batch::default();
         while batch.deletes.len() < LEASES_A_TURN
@@ -346,5 +348,5 @@ impl Coordinator {
     }
 }
 
-/// The leases that end in one turn.
+/// The most client leases that end in one turn.
 const LEASES_A_TURN: usize = 256;

@@ -22,10 +22,11 @@ use super::table::Tables;
 use crate::message::Status;
 use crate::message::control;
 
-/// The shortest time for which changes are refused without trying the disk. A command takes longer
-/// to start, so that the first command after the disk has room again succeeds.
+/// The shortest time for which the coordinator refuses changes without trying the disk. A command
+/// takes longer to start, so that the first command after the disk has room again succeeds.
 const REFUSE_NS: u64 = 20 * MS;
-/// The additional time for each pair of the state, all of which every rollback reads.
+/// The time by which the refusal of changes grows for each pair of the state. Every rollback reads
+/// all pairs.
 const REFUSE_PAIR_NS: u64 = 2 * US;
 
 impl Coordinator {
@@ -80,7 +81,7 @@ impl Coordinator {
         Ok(this)
     }
 
-    /// Returns the memory to the state `durable`, for changes were not written.
+    /// Returns the coordinator's memory to the state `durable`, since changes were not written.
     pub(super) fn roll_back(
         &mut self,
         now: Instant,
@@ -112,7 +113,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes the servers from the disk, and the times of their renewals from memory.
+    /// Takes the servers from the durable state, and the times of their renewals from memory.
     fn take_back_servers(&mut self, restored: Servers) {
         let floor = self.servers.floor;
         let old = core::mem::replace(&mut self.servers, Servers { floor, ..restored });
@@ -135,14 +136,14 @@ impl Coordinator {
         }
     }
 
-    /// Takes the leases from the disk, and the times of their renewals from memory.
+    /// Takes the client leases from the durable state, and the times of their renewals from memory.
     fn take_back_leases(&mut self, restored: Leases) {
         let old = core::mem::replace(&mut self.leases, restored);
         self.leases.heard_as(&old);
     }
 
-    /// Takes the tables from the disk. A request continues to wait for a table whose stage is the
-    /// same. A call in progress continues.
+    /// Takes the tables from the durable state. A request continues to wait for a table whose stage
+    /// is the same. A call in progress continues.
     fn take_back_tables(&mut self, restored: Tables) {
         let mut old = core::mem::replace(&mut self.tables, restored);
         let mut refused = Vec::new();
@@ -163,7 +164,7 @@ impl Coordinator {
         }
     }
 
-    /// Fails all requests that wait for a change.
+    /// Fails all requests that wait for a change to become durable.
     fn refuse_waiting(&mut self) {
         for (_, effect) in core::mem::take(&mut self.journal.effects) {
             // `resume` starts the work on tables again.
@@ -189,7 +190,7 @@ impl Coordinator {
         self.refusal.as_ref().map(|_| self.refused(otherwise))
     }
 
-    /// Continues the work on tables, for changes can be tried again.
+    /// Continues the work on tables, since changes can be tried again.
     pub(super) fn resume(&mut self) {
         for id in self.unsettled_tables() {
             self.begin(id);

@@ -9,10 +9,10 @@ use super::leases::Leases;
 use super::servers::{Servers, Slot};
 use super::table::{Table, Tables};
 
-/// The most places of a server list that is accepted.
+/// The most places of a server list that the coordinator accepts from its durable state.
 const MAX_PLACES: u32 = 1 << 16;
 
-/// The durable state in memory.
+/// The coordinator's durable state after it was read into memory.
 #[derive(Debug)]
 pub(super) struct Restored {
     pub(super) cluster: Option<durable::Cluster>,
@@ -61,7 +61,7 @@ fn restored_cluster(value: &[u8]) -> Result<durable::Cluster, RestoreError> {
     }
 }
 
-/// Checks the invariants that the other code relies on.
+/// Checks the invariants of a durable state that the coordinator's other code relies on.
 fn check_restored(
     cluster: &durable::Cluster,
     tables: &Tables,
@@ -103,7 +103,7 @@ fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// Returns the record of a new cluster.
+/// Returns the durable record of a new cluster.
 pub(super) fn new_cluster(rng: &mut Rng) -> durable::Cluster {
     durable::Cluster {
         format: FORMAT,

@@ -1,4 +1,4 @@
-//! The server list: places, each free or with a server that is up or crashed.
+//! The server list of the coordinator: places, each free or with a server that is up or crashed.
 //!
 //! Invariants: a (place, generation) names one life of one server for ever. A server counts as
 //! crashed only when its last term and a margin for differing clocks have passed by this clock, or
@@ -21,14 +21,14 @@ pub(super) struct Slot {
     pub(super) control: String,
     pub(super) data: String,
     pub(super) usage: Usage,
-    /// The end of its lease and the margin, unless [`Servers::floor`] is later.
+    /// The end of the server's lease and the margin, unless [`Servers::floor`] is later.
     pub(super) until: Instant,
-    /// True if it has renewed its lease since this coordinator started and since another server
-    /// enlisted at its locators.
+    /// True if the server has renewed its lease since this coordinator started and since another
+    /// server enlisted at its locators.
     pub(super) heard: bool,
-    /// The number of tablets that name this place with this generation.
+    /// The number of tablets that name this place of the server list with this generation.
     pub(super) tablets: u32,
-    /// True if the link to this server is connected.
+    /// True if the coordinator's link to this server is connected.
     pub(super) linked: bool,
 }
 
@@ -63,12 +63,12 @@ impl Slot {
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     pub(super) slots: Vec<Slot>,
-    /// No server's lease ends before this time.
+    /// The time before which no server's lease ends.
     pub(super) floor: Instant,
 }
 
 impl Servers {
-    /// Returns the server if this life of it is up.
+    /// Returns the server with this id, if that life of the server is up.
     pub(super) fn up(&self, id: ServerId) -> Option<&Slot> {
         self.slots
             .get(id.index as usize)
@@ -88,7 +88,7 @@ impl Servers {
         )
     }
 
-    /// Returns the server that is up and has this nonce.
+    /// Returns the server that is up and has this random number (nonce) of its life.
     pub(super) fn by_nonce(&self, nonce: u64) -> Option<ServerId> {
         self.all_up().find(|(_, slot)| slot.nonce == nonce).map(|(id, _)| id)
     }
@@ -115,14 +115,15 @@ impl Servers {
         all.into_iter().map(|(_, _, id)| id).collect()
     }
 
-    /// Takes note that another server enlists at these locators. Earlier servers there are probably
+    /// Records that another server enlists at these locators. Earlier servers there are probably
     /// dead, unless they renew.
     pub(super) fn superseded(&mut self, control: &str) {
         let up = self.slots.iter_mut().filter(|slot| slot.place == Place::Up);
         up.filter(|slot| slot.control == control).for_each(|slot| slot.heard = false);
     }
 
-    /// Counts a tablet that a server gets, or loses if `change` is -1.
+    /// Adds `change` to the number of tablets of a server: 1 for a tablet that it gets, -1 for one
+    /// that it loses.
     pub(super) fn count(&mut self, id: ServerId, change: i32) {
         if let Some(slot) = self.slots.get_mut(id.index as usize)
             && slot.generation == id.generation

@@ -1,4 +1,4 @@
-//! The state of the coordinator, and the ways in which replies wait for the disk.
+//! The state of the coordinator, and the rules by which replies wait for the disk.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -33,15 +33,15 @@ pub struct Config {
     pub call_retry_ns: u64,
     /// The most calls to masters at the same time.
     pub max_calls: usize,
-    /// The most servers in the list.
+    /// The most servers in the coordinator's list.
     pub max_servers: u32,
-    /// The most tables.
+    /// The most tables of the cluster.
     pub max_tables: usize,
     /// The most tablets of all tables together.
     pub max_tablets: usize,
-    /// The most clients with a lease.
+    /// The most clients that have a lease.
     pub max_leases: usize,
-    /// The most requests that wait for their reply.
+    /// The most requests that wait for their reply at the coordinator.
     pub max_waiting: usize,
 }
 
@@ -66,38 +66,38 @@ impl Default for Config {
 /// An effect that waits for a change to be durable.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// A reply.
+    /// The effect is a reply to a request.
     Reply {
-        /// The sender of the request.
+        /// The sender of the request that the reply answers.
         caller: Caller,
         /// The reply's bytes.
         reply: Vec<u8>,
-        /// The reply if the change is not written.
+        /// The reply to send instead if the change is not written.
         otherwise: Otherwise,
     },
-    /// The coordinator may call the servers of this table.
+    /// The effect is that the coordinator may call the servers of this table.
     Begin(u64),
 }
 
 /// The reply to send if the change that it waits for is not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Otherwise {
-    /// The request asked for no change: it can be repeated at once.
+    /// The request asked for no change: the sender can repeat it at once.
     Retry,
-    /// The request asked for the change, and there is none.
+    /// The request asked for the change, which was not made.
     Refused,
     /// The first part of the requested change is durable. The rest follows when the disk has room.
     Unfinished,
 }
 
-/// Changes that are being written, and the effects that wait for them.
+/// The coordinator's changes that are being written, and the effects that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    /// The last change that was sent to the disk.
+    /// The number of the last change that was sent to the disk.
     pub(super) issued: u64,
-    /// The last change that is durable.
+    /// The number of the last change that is durable.
     pub(super) safe: u64,
-    /// The effects, in the order of the changes that they wait for.
+    /// The waiting effects, in the order of the changes that they wait for.
     pub(super) effects: VecDeque<(u64, Effect)>,
 }
 
@@ -108,12 +108,12 @@ impl Journal {
     }
 }
 
-/// The time during which the disk takes no changes.
+/// The state of the coordinator while the disk takes no changes.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// The file and the cause.
+    /// The file that the disk refused, and the cause.
     pub(super) reason: String,
-    /// The time at which the next change is tried.
+    /// The time at which the coordinator tries the next change.
     pub(super) until: Instant,
 }
 
@@ -130,11 +130,11 @@ pub struct Coordinator {
     pub(super) leases: Leases,
     pub(super) journal: Journal,
     pub(super) out: VecDeque<Output>,
-    /// Set while the disk takes no changes.
+    /// The refusal of the disk, if it takes no changes now.
     pub(super) refusal: Option<Refusal>,
     /// The number of times that the disk took no changes.
     pub(super) refusals: u64,
-    /// The time of the last call of any verb.
+    /// The time of the last call to the coordinator.
     pub(super) seen: Instant,
     /// The time of the next check of servers and leases.
     pub(super) next_check: Instant,
@@ -166,7 +166,8 @@ impl Coordinator {
         self.answer_or(caller, reply, Otherwise::Retry)
     }
 
-    /// Replies to a request for a change, as soon as the change is durable.
+    /// Replies to a request for a change as soon as the change is durable. Sends `otherwise` if it
+    /// is not written.
     pub(super) fn answer_or(
         &mut self,
         caller: Caller,
@@ -187,8 +188,8 @@ impl Coordinator {
         self.answer(caller, control::failure(status, text))
     }
 
-    /// Takes the time of an event. If this process did not run for a while, renewals may still wait
-    /// in its sockets, so that servers and clients get another full term to renew.
+    /// Records the time of an event. If this process did not run for a while, renewals may still
+    /// wait in its sockets, so that servers and clients get another full term to renew.
     pub(super) fn notice(&mut self, now: Instant) {
         if now.since(self.seen) > 2 * self.check_ns() {
             self.servers.floor = self.servers.floor.max(now.after(self.config.server_term_ns));
@@ -201,7 +202,7 @@ impl Coordinator {
         self.config.server_term_ns.min(self.config.client_term_ns) / 8
     }
 
-    /// Returns the counters as a JSON object.
+    /// Returns the coordinator's counters as a JSON object.
     pub(super) fn stats(&self) -> String {
         let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
         format!(

@@ -28,48 +28,49 @@ use sprat_proto::wire::checksum::crc32c;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The format of the file.
+/// The version of the state file's format.
 pub const FORMAT: u16 = 2;
-/// The first bytes of a superblock.
+/// The first bytes of a superblock of the state file.
 const MAGIC: [u8; 8] = *b"SPRATST\n";
-/// The first bytes of a file of format 1, which was redb's.
+/// The first bytes of a state file of format 1, which was redb's.
 const REDB: &[u8] = b"redb";
-/// The distance of the superblocks: no sector and no page holds both.
+/// The distance in bytes of the two superblocks: no sector and no page holds both.
 const BLOCK: u64 = 4096;
-/// The first offset at which records may start. No file is shorter.
+/// The first offset of a state file at which records may start. No file is shorter.
 pub const AREA: u64 = 2 * BLOCK;
-/// The longest body of a record. Writers stay far below it, and readers refuse more.
+/// The longest body of a state file's record, in bytes. Writers stay far below it, and readers
+/// refuse more.
 pub const MAX_BODY: usize = 16 << 20;
-/// Bytes after which a checkpoint begins a new record.
+/// The number of bytes after which a checkpoint begins a new record.
 const CHECKPOINT_BODY: usize = 256 << 10;
 
-/// The contents of the file.
+/// The contents of a state file: values by key.
 pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The reason why a file is refused. The file is untouched.
+/// The reason why a state file is refused. The file is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// The file has no bytes.
+    /// The state file has no bytes.
     #[error("the file is empty: it is no state file, or it was cut off")]
     Empty,
     /// The file does not start like a state file.
     #[error("this is no state file of sprat")]
     Foreign,
-    /// Another version of the program wrote it.
+    /// Another version of the program wrote the state file.
     #[error("the state file has format {0}, and this program knows format {FORMAT}")]
     Format(u16),
-    /// Neither superblock is intact.
+    /// Neither superblock of the state file is intact.
     #[error("the state file is damaged: neither of its two superblocks is whole")]
     Superblocks,
-    /// The file ends before its sealed records do.
+    /// The state file ends before its sealed records do.
     #[error(
         "the state file is damaged: it has {len} bytes, and its records go on up to byte {end}"
     )]
     Truncated {
-        /// The length of the file.
+        /// The length of the state file in bytes.
         len: u64,
-        /// The end of the sealed records.
+        /// The offset at which the sealed records end.
         end: u64,
     },
     /// A sealed record differs from what was written.
@@ -77,18 +78,18 @@ pub enum Damage {
     Record(u64),
 }
 
-/// 64 bytes, written in one piece into one sector.
+/// A superblock of the state file: 64 bytes, written in one piece into one sector.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Superblock {
     magic: [u8; 8],
     format: U16,
     reserved: [u8; 6],
-    /// The number of the checkpoint, from 1.
+    /// The number of the current checkpoint (generation), from 1.
     generation: U64,
-    /// The offset of its first record.
+    /// The offset of the generation's first record.
     start: U64,
-    /// The end of the sealed records.
+    /// The offset at which the sealed records end.
     end: U64,
     /// The checksum of the last sealed record, or the value that the first record continues if
     /// there is none.
@@ -98,15 +99,15 @@ struct Superblock {
     /// superblock 0.
     serial: U64,
     reserved3: [u8; 4],
-    /// CRC32C of the 60 bytes before.
+    /// The CRC32C of the superblock's first 60 bytes.
     crc: U32,
 }
 
-/// The head of a record.
+/// The head of a record of the state file.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Head {
-    /// The length of the body. 0 means that there is no record.
+    /// The length of the record's body in bytes. 0 means that there is no record.
     len: U32,
     /// The CRC32C of the checksum of the record before, of `len` and of the body.
     crc: U32,
@@ -114,7 +115,7 @@ struct Head {
 
 const HEAD: usize = size_of::<Head>();
 
-/// The changes of one record in their order. They are applied all or none.
+/// The changes of one record of the state file in their order. They are applied all or none.
 #[derive(Clone, Debug, Default)]
 pub struct Body(Vec<u8>);
 
@@ -147,37 +148,37 @@ impl Body {
         true
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the record's body in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns true if the batch has no changes.
+    /// Returns true if the record's body has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Bytes to be written at one offset of the file.
+/// Bytes to write at one offset of the state file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// The offset.
+    /// The offset in the state file at which to write.
     pub at: u64,
-    /// The bytes.
+    /// The bytes to write to the state file.
     pub bytes: Vec<u8>,
 }
 
 impl Piece {
-    /// Returns the offset behind the bytes.
+    /// Returns the offset in the state file behind the piece's bytes.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.at + self.bytes.len() as u64
     }
 }
 
-/// The position of a file's log, and the state that the next record continues.
+/// The log of a state file: its position, and the checksum that the next record continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Log {
     generation: u64,
@@ -187,20 +188,20 @@ pub struct Log {
     serial: u64,
 }
 
-/// A file that was read.
+/// The result of reading a state file.
 #[derive(Debug)]
 pub struct Opened {
-    /// The contents.
+    /// The contents of the state file: values by key.
     pub pairs: Pairs,
-    /// The log, ready to be continued.
+    /// The log of the state file, ready to be continued.
     pub log: Log,
-    /// Records behind the seal. They may be in the kernel's memory alone: write them again before
-    /// anything depends on them.
+    /// The records behind the seal, if there are any. They may be in the kernel's memory alone:
+    /// write them again before anything depends on them.
     pub unsealed: Option<Piece>,
 }
 
 impl Log {
-    /// Returns the log of an empty file: [`AREA`] zeros, and two seals.
+    /// Returns the log of an empty state file, which consists of [`AREA`] zeros and two seals.
     #[must_use]
     pub fn new() -> Self {
         Self::starting(1, AREA, 0)
@@ -211,26 +212,26 @@ impl Log {
         Self { generation, start, end: start, chain, serial }
     }
 
-    /// Returns the offset of the next record.
+    /// Returns the offset of the log's next record.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Returns the length of all records in bytes.
+    /// Returns the length of all records of the log in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Returns true if there is no record.
+    /// Returns true if the log has no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the record for these changes, or `None` if they are empty or too long. It counts
-    /// after [`Log::wrote`].
+    /// Returns the record for these changes, or `None` if they are empty or too long. It belongs to
+    /// the log only after [`Log::wrote`].
     #[must_use]
     pub fn record(&self, body: &Body) -> Option<Piece> {
         if body.is_empty() || body.len() > MAX_BODY {
@@ -273,10 +274,10 @@ impl Log {
         Piece { at: self.serial % 2 * BLOCK, bytes: block.as_bytes().to_vec() }
     }
 
-    /// Returns a new generation that holds `pairs`: its log, and the bytes to write. They overwrite
-    /// nothing that the current generation needs. Once they are on the disk, two seals make the
-    /// generation current; the first must be on the disk before the second is written. Then the
-    /// file may end behind it.
+    /// Returns a new generation of the state file that holds `pairs`: its log, and the bytes to
+    /// write. They overwrite nothing that the current generation needs. Once they are on the disk,
+    /// two seals make the generation current; the first must be on the disk before the second is
+    /// written. Then the file may end behind the generation.
     #[must_use]
     pub fn checkpoint(&self, pairs: &Pairs) -> (Self, Vec<Piece>) {
         let front = self.checkpoint_at(AREA, pairs);
@@ -314,7 +315,7 @@ impl Default for Log {
     }
 }
 
-/// Parses a whole file.
+/// Parses a whole state file.
 ///
 /// # Errors
 /// [`Damage`] if it differs from what was written and sealed.
@@ -352,7 +353,7 @@ pub fn read(file: &[u8]) -> Result<Opened, Damage> {
     Ok(Opened { pairs, log, unsealed })
 }
 
-/// Returns the current superblock.
+/// Returns the current superblock of a state file.
 fn current(file: &[u8]) -> Result<Superblock, Damage> {
     if file.is_empty() {
         return Err(Damage::Empty);
@@ -393,7 +394,7 @@ fn next<'f>(file: &'f [u8], log: &mut Log) -> Option<&'f [u8]> {
     Some(body)
 }
 
-/// Applies the changes of a record. Returns false if it is malformed.
+/// Applies the changes of a record to the pairs. Returns false if the record is malformed.
 fn apply(pairs: &mut Pairs, mut body: &[u8]) -> bool {
     while !body.is_empty() {
         if change(pairs, &mut body).is_none() {

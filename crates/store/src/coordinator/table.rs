@@ -11,18 +11,18 @@ use super::durable::{self, Stage};
 use crate::message::control::{self, TableKey};
 use crate::types::{HashKey, ServerId, TableId};
 
-/// The progress of the call to a tablet's server.
+/// The progress of the coordinator's call to a tablet's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
-    /// The work has not started.
+    /// The coordinator's work for the tablet has not started.
     Idle,
-    /// The tablet is in [`Tables::ready`].
+    /// The tablet waits in [`Tables::ready`] for its call.
     Queued,
-    /// A call is in progress.
+    /// A call to the tablet's server is in progress.
     Calling,
-    /// A call failed. The next one comes later ([`Tables::later`]).
+    /// A call to the tablet's server failed. The next one comes later ([`Tables::later`]).
     Waiting,
-    /// The server has done its part of the table's stage, or is gone.
+    /// The tablet's server has done its part of the table's stage, or is gone.
     Settled,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Tablet {
     pub(super) last: u64,
     pub(super) server: ServerId,
     pub(super) work: Work,
-    /// The number of calls that failed in a row.
+    /// The number of calls to the tablet's server that failed in a row.
     pub(super) failures: u32,
 }
 
@@ -42,9 +42,10 @@ pub(super) struct Table {
     pub(super) hash_key: HashKey,
     pub(super) stage: Stage,
     pub(super) tablets: Vec<Tablet>,
-    /// The requests that wait for the end of the stage.
+    /// The requests that wait for the end of the table's stage.
     pub(super) waiters: Vec<Caller>,
-    /// The last change of the table. No server is called before it is durable.
+    /// The number of the table's last change. The coordinator calls no server before that change is
+    /// durable.
     pub(super) changed: u64,
 }
 
@@ -82,7 +83,7 @@ impl Table {
         }
     }
 
-    /// Returns true if it has a name and its tablets cover each hash once.
+    /// Returns true if the table has a name and its tablets cover each hash once.
     pub(super) fn makes_sense(&self) -> bool {
         let mut next = Some(0);
         let mut whole = (1..=control::MAX_SPAN as usize).contains(&self.tablets.len());
@@ -110,11 +111,11 @@ pub(super) struct Call {
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) by_id: BTreeMap<u64, Table>,
-    /// Tables that are not being dropped.
+    /// The ids of the tables that are not being dropped, by name.
     pub(super) by_name: BTreeMap<String, u64>,
     /// The number of tablets of all tables.
     pub(super) tablets: usize,
-    /// The number of requests in all `waiters`.
+    /// The number of requests that wait for any table.
     pub(super) waiting: usize,
     pub(super) ready: VecDeque<(u64, usize)>,
     pub(super) later: BTreeSet<(Instant, u64, usize)>,
@@ -123,7 +124,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Returns the time at which the next failed call is repeated.
+    /// Returns the time at which the coordinator repeats the next failed call.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.later.first().map(|&(at, ..)| at)
     }

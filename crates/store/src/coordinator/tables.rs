@@ -128,7 +128,7 @@ impl Coordinator {
         }
     }
 
-    /// Frees the name, and fails the requests that wait for the table's creation.
+    /// Begins to drop a table: frees its name, and fails the requests that wait for its creation.
     fn begin_drop(&mut self, id: u64) {
         let Some(table) = self.tables.by_id.get_mut(&id) else { return };
         table.stage = Stage::Dropping;
@@ -152,7 +152,8 @@ impl Coordinator {
         self.release(waiters, &gone, Otherwise::Retry);
     }
 
-    /// Replies to the requests that waited for a table, as soon as the reply is durable.
+    /// Replies to the requests that waited for a table, as soon as the state that the reply reports
+    /// is durable.
     fn release(&mut self, waiters: Vec<Caller>, reply: &[u8], otherwise: Otherwise) {
         self.tables.waiting -= waiters.len();
         for caller in waiters {
@@ -177,7 +178,7 @@ impl Coordinator {
         None
     }
 
-    /// Calls the servers of a table whose stage is durable.
+    /// Begins to call the servers of a table whose stage is durable.
     pub(super) fn begin(&mut self, id: u64) {
         let safe = self.journal.safe;
         let table = self.tables.by_id.get_mut(&id).filter(|table| table.changed <= safe);
@@ -190,7 +191,7 @@ impl Coordinator {
         }
     }
 
-    /// Returns the next call to a master.
+    /// Returns the next call to a master that the coordinator has to make.
     pub(super) fn next_call(&mut self, now: Instant) -> Option<Output> {
         while self.tables.calls.len() < self.config.max_calls {
             let (id, i) = self.tables.ready.pop_front()?;
@@ -229,7 +230,7 @@ impl Coordinator {
         None
     }
 
-    /// Takes the result of a call to a master.
+    /// Handles the result of a call to a master.
     pub(super) fn called(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         let Some(call) = self.tables.calls.remove(&tag) else { return };
         let Some(table) = self.tables.by_id.get_mut(&call.table) else { return };
@@ -264,7 +265,7 @@ impl Coordinator {
         }
     }
 
-    /// Queues the failed calls that are due again.
+    /// Queues the failed calls to masters that are due again.
     pub(super) fn repeat_calls(&mut self, now: Instant) {
         while let Some(&(at, id, i)) = self.tables.later.first()
             && at <= now
@@ -310,7 +311,8 @@ impl Coordinator {
         self.release(waiters, &reply, Otherwise::Unfinished);
     }
 
-    /// Forgets a tablet. The place of a crashed server becomes free with its last tablet.
+    /// Removes a tablet from the count of its server. The place of a crashed server becomes free
+    /// with its last tablet.
     fn forget_tablet(&mut self, server: ServerId, batch: &mut Batch) {
         self.servers.count(server, -1);
         if let Some(slot) = self.servers.slots.get_mut(server.index as usize)
@@ -375,7 +377,7 @@ impl Coordinator {
     }
 }
 
-/// Returns the first and the last key hash of the `i`th of `span` equal parts.
+/// Returns the first and the last key hash of the `i`th of `span` equal parts of all hashes.
 fn share(i: u32, span: u32) -> (u64, u64) {
     let start = |i: u32| (u128::from(i) << 64) / u128::from(span);
     (start(i) as u64, (start(i + 1) - 1) as u64)

@@ -1,4 +1,4 @@
-//! The coordinator with masters that obey or are silent, and a disk, in virtual time.
+//! Tests of the coordinator with masters that obey or are silent, and a disk, in virtual time.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
@@ -39,14 +39,14 @@ struct World {
     config: Config,
     now: Instant,
     disk: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Persists that the disk has not done yet.
+    /// The changes that the coordinator has sent and the disk has not written yet.
     queue: VecDeque<Output>,
     disk_stalls: bool,
-    /// Once it is 0 the disk does nothing any more.
+    /// The number of writes after which the disk does nothing any more.
     persists_left: usize,
-    /// The disk takes no writes.
+    /// True if the disk is full and takes no writes.
     disk_full: bool,
-    /// The disk is full once, rather than dead, when `persists_left` is 0.
+    /// True to make the disk full once, rather than dead, when `persists_left` is 0.
     fills: bool,
     masters: BTreeMap<String, Master>,
     links: BTreeMap<u32, String>,
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// The coordinator's process ends and begins again, with what is on the disk.
+    /// Ends the coordinator's process and starts it again, with the state that is on the disk.
     fn restart(&mut self) {
         let pairs: Vec<_> = self.disk.clone().into_iter().collect();
         let rng = Rng::seeded(self.now.as_ns());
@@ -89,7 +89,7 @@ impl World {
         self.run();
     }
 
-    /// Everything that can happen now happens.
+    /// Performs every output of the coordinator and every write of the disk that can happen now.
     fn run(&mut self) {
         loop {
             if let Some(output) = self.coordinator.output(self.now) {
@@ -105,7 +105,8 @@ impl World {
         }
     }
 
-    /// If nothing is on its way to the disk, memory says what the disk says.
+    /// Checks that the coordinator's memory agrees with the disk if no change is on its way to the
+    /// disk.
     fn memory_is_durable(&self) {
         let c = &self.coordinator;
         if c.journal.issued != c.journal.safe {
@@ -190,13 +191,14 @@ impl World {
         self.asked
     }
 
-    /// The reply to a request that is answered without any time passing.
+    /// Sends a request that the coordinator answers without any time passing, and returns the
+    /// reply.
     fn answer(&mut self, request: Vec<u8>) -> Vec<u8> {
         let asked = self.ask(request);
         self.replies.remove(&asked).expect("an answer")
     }
 
-    /// Time passes; every live server in `renewing` renews in good time.
+    /// Lets time pass. Every live server in `renewing` renews its lease in good time.
     fn pass(&mut self, ns: u64, renewing: &[&str]) {
         let end = self.now.after(ns);
         while self.now < end {
@@ -245,7 +247,7 @@ impl World {
         TableKey::parse(&self.answer(GetTable { name }.emit()))
     }
 
-    /// Owner and state of each tablet.
+    /// Returns the owner and the state of each tablet of a table.
     fn tablets(&mut self, table: TableId) -> Result<Vec<(ServerId, TabletState)>, Status> {
         let reply = self.answer(GetTablets { table }.emit());
         let tablets = Tablets::parse(&reply)?.tablets;
@@ -403,7 +405,7 @@ fn echo_and_stats_answer_too() {
 }
 
 proptest! {
-    /// Whatever arrives, in whatever order, is answered or waits; nothing panics.
+    /// The coordinator answers or keeps any requests in any order; nothing panics.
     #[test]
     fn arbitrary_requests(seed: u64, count in 1usize..60) {
         let mut w = World::new(Config { max_servers: 3, max_tables: 4, max_leases: 3, ..config() });

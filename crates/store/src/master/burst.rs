@@ -1,4 +1,5 @@
-//! Loading what a burst of requests needs, before the first of them is executed.
+//! Loads the memory that a burst of requests needs into the processor's cache, before the first of
+//! them is executed.
 //!
 //! A request costs a chain of cache misses: the line of the hash table, then the object in the log.
 //! One at a time, their latencies add up. A master that knows a whole burst overlaps them: it reads
@@ -11,16 +12,17 @@ use crate::objects::memory::Memory;
 use crate::objects::table::spread;
 use crate::types::TableId;
 
-/// The most requests of a burst that are loaded.
+/// The most requests of a burst whose memory is loaded into the cache.
 const MOST: usize = 64;
-/// The number of objects up to which nothing is loaded: their table lines and small values, 256
-/// bytes each, stay in the processor's second-level cache.
+/// The number of objects up to which a burst loads nothing ahead: their table lines and small
+/// values, 256 bytes each, stay in the processor's second-level cache.
 const CACHED: u64 = 4096;
-/// Bytes of an object that are loaded: its header, its key, and a small value.
+/// The number of bytes of an object that a burst loads ahead: its header, its key, and a small
+/// value.
 const LOADED: usize = 192;
 const CACHE_LINE: usize = 64;
 
-/// The hashes of the requests that were announced, for the hash table.
+/// The key hashes of a burst's announced requests, by which the hash table finds their objects.
 #[derive(Clone, Debug)]
 pub(super) struct Burst {
     hashes: [u64; MOST],
@@ -34,7 +36,7 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// Returns true if the objects of `memory` are worth loading.
+    /// Returns true if `memory` has so many objects that loading them ahead pays.
     #[inline]
     pub(super) fn pays(memory: &Memory) -> bool {
         memory.table.len() > CACHED

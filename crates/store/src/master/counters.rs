@@ -9,10 +9,10 @@ use crate::counter::{Counter, Kind, Unit};
 use crate::message::Status;
 use crate::objects::memory::Memory;
 
-/// The beginning of the names of refusals. The status follows.
+/// The beginning of the counters' names for refused requests. The status follows.
 pub const REFUSED: &str = "refused_";
 
-/// The number of requests since the start, by kind and by refusal.
+/// The number of requests since the master's start, by kind and by refusal.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) reads: u64,
@@ -23,12 +23,12 @@ pub(crate) struct Counters {
     pub(crate) echoes: u64,
     pub(crate) repeated: u64,
     pub(crate) late: u64,
-    /// By status code.
+    /// The number of refused requests, by status code.
     refused: [u64; 32],
 }
 
 impl Counters {
-    /// Counts a refused request.
+    /// Counts a refused request under its status.
     pub(super) fn refused(&mut self, status: Status) {
         if let Some(count) = self.refused.get_mut(status as usize) {
             *count += 1;
@@ -36,11 +36,11 @@ impl Counters {
     }
 }
 
-/// Makes the list of counters, and the function that visits them.
+/// Makes the list of a master's counters, and the function that visits them.
 macro_rules! catalogue {
     ($counters:ident, $memory:ident, $cleaned:ident;
      $($name:ident $kind:ident $unit:ident = $value:expr, $help:literal;)*) => {
-        /// All counters of a master but the refusals.
+        /// All counters of a master except those of refused requests.
         pub const COUNTERS: &[Counter] = &[$(Counter {
             name: stringify!($name),
             kind: Kind::$kind,
@@ -48,7 +48,7 @@ macro_rules! catalogue {
             help: $help,
         }),*];
 
-        /// Calls `visit` with each counter and its value.
+        /// Calls `visit` with each of a master's counters and its value.
         fn each(
             $counters: &Counters,
             $memory: &Memory,
@@ -93,7 +93,8 @@ catalogue! {
     lent_copies_bytes Level Bytes = memory.log.copied_bytes(), "Copies that replies refer to.";
 }
 
-/// Returns the names and values of all counters. A refusal that never occurred is left out.
+/// Returns the names and values of all counters of a master. The counter of a refusal that never
+/// occurred is left out.
 pub(super) fn list(counters: &Counters, memory: &Memory, cleaned: u64) -> Vec<(String, u64)> {
     let mut list = Vec::new();
     each(counters, memory, cleaned, &mut |counter, value| {

@@ -1,4 +1,5 @@
-//! Requests to the coordinator about clients' leases, and the mutations that wait for the replies.
+//! A master's requests to the coordinator about clients' leases, and the mutations that wait for
+//! the replies.
 //!
 //! Invariants: one request is in progress at a time. The waiting mutations are limited in number
 //! and bytes, and wait no longer than the deadline of the request.
@@ -20,12 +21,12 @@ use sprat_proto::node::machine::{Caller, Output};
 
 const MAX_SUSPENDED: usize = 4096;
 const MAX_SUSPENDED_BYTES: usize = 16 << 20;
-/// The interval of requests about a silent client whose lease may have ended.
+/// The interval of a master's requests about a silent client whose lease may have ended.
 const SILENT_NS: u64 = 10 * SECOND;
-/// The clients that one tick examines for that.
+/// The most silent clients that one tick of a master adds to its next request about leases.
 const LOOK: usize = 64;
 
-/// A mutation that waits for its client's lease.
+/// A mutation that waits until the master knows its client's lease.
 #[derive(Debug)]
 pub(super) struct Suspended {
     lease: LeaseId,
@@ -36,7 +37,7 @@ pub(super) struct Suspended {
 
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    /// The leases for the next request.
+    /// The client leases that the master's next request to the coordinator asks about.
     ask: Vec<LeaseId>,
     asked: Option<Asked>,
     suspended: VecDeque<Suspended>,
@@ -75,7 +76,8 @@ impl Leases {
         Ok(())
     }
 
-    /// Adds clients whose leases may have ended, so that their outcomes can be forgotten.
+    /// Adds silent clients whose leases may have ended to the next request, so that their outcomes
+    /// can be forgotten.
     pub(super) fn look(&mut self, now: Instant, results: &mut Results) {
         let room = MAX_CHECKED_LEASES.saturating_sub(self.ask.len()).min(LOOK);
         for lease in results.lapsed(now, SILENT_NS, room) {
@@ -93,7 +95,7 @@ impl Leases {
         if self.asked.is_none() && !self.ask.is_empty() { Instant::ZERO } else { Instant::NEVER }
     }
 
-    /// Returns the call to the coordinator.
+    /// Returns the call that asks the coordinator about client leases.
     pub(super) fn call(&mut self, now: Instant, tag: u64, cluster: u64) -> Option<Output> {
         let leases = core::mem::take(&mut self.ask);
         let request = CheckLease { cluster, leases };
@@ -106,9 +108,9 @@ impl Leases {
         self.asked.as_ref().is_some_and(|asked| asked.tag == tag)
     }
 
-    /// Takes the result of the call, and updates `results`. Returns the mutations that waited for
-    /// it, each with true if its lease has expired, false if it is valid, and `None` if that is
-    /// unknown.
+    /// Takes the result of the call about client leases, and updates `results`. Returns the
+    /// mutations that waited for the call, each with true if its lease has expired, false if it is
+    /// valid, and `None` if that is unknown.
     pub(super) fn checked(
         &mut self,
         result: Result<Payload<'_>, RpcError>,

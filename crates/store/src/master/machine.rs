@@ -1,4 +1,4 @@
-//! The master as a machine: requests and responses come in, outputs go out.
+//! The master as a machine: it takes requests and responses and returns outputs.
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Machine, Output, Replied};
@@ -13,9 +13,9 @@ use crate::objects::cleaner::{SMALL_STEP, STEP};
 use crate::objects::memory::Memory;
 use crate::ops::{self, Call};
 
-/// Lines of the hash table that one tick moves while the table grows.
+/// The number of lines of the hash table that one tick moves while the table grows.
 const GROW_LINES: usize = 16;
-/// Lines of the hash table that one tick searches for objects of dropped tablets.
+/// The number of lines of the hash table that one tick searches for objects of dropped tablets.
 const SWEEP_LINES: usize = 16;
 
 impl Master {

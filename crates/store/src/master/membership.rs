@@ -15,11 +15,11 @@ use crate::message::control::{Enlist, Enlisted, RenewServer, Renewed, Usage};
 use crate::types::ServerId;
 use sprat_proto::node::machine::{Link, Output};
 
-/// The link to the coordinator.
+/// A master's link to the coordinator.
 pub const COORDINATOR: Link = Link(0);
-/// The time that a call to the coordinator may take.
+/// The time that a master's call to the coordinator may take.
 pub(super) const CALL_NS: u64 = 500 * MS;
-/// The pause before a failed request is repeated.
+/// The pause before a master repeats a failed request to the coordinator.
 const AGAIN_NS: u64 = 100 * MS;
 
 #[derive(Debug)]
@@ -28,11 +28,11 @@ pub(crate) struct Membership {
     control: String,
     data: String,
     state: State,
-    /// The end of the lease.
+    /// The time at which the master stops serving under its lease.
     until: Instant,
-    /// The time of the next request; never while one is in progress.
+    /// The time of the next request to the coordinator; never while one is in progress.
     due: Instant,
-    /// The tag and the time of the request in progress.
+    /// The tag and the send time of the request to the coordinator that is in progress.
     asked: Option<(u64, Instant)>,
     lease_ns: u64,
 }
@@ -58,7 +58,7 @@ impl Membership {
         }
     }
 
-    /// Checks that a request for `cluster` may be served.
+    /// Checks that the master may serve a request for `cluster`.
     #[inline]
     pub(crate) fn check(&self, now: Instant, cluster: u64) -> Result<(), Status> {
         match self.state {
@@ -68,7 +68,7 @@ impl Membership {
         }
     }
 
-    /// Checks that the coordinator of `cluster` means this machine by `server`.
+    /// Checks that the coordinator of `cluster` means this master by `server`.
     pub(crate) fn is_me(&self, cluster: u64, server: ServerId) -> Result<(), Status> {
         match self.state {
             // An order of the coordinator may overtake its reply.
@@ -102,7 +102,7 @@ impl Membership {
         self.due <= now
     }
 
-    /// Returns the call to the coordinator that is due.
+    /// Returns the call to the coordinator that is due, if one is.
     pub(super) fn call(&mut self, now: Instant, tag: u64, usage: Usage) -> Option<Output> {
         let request = match self.state {
             State::Joining => Enlist {

@@ -1,4 +1,4 @@
-//! The state of a master, and the ways in which replies leave it.
+//! The state of a master, and the rules by which replies leave it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -28,20 +28,20 @@ pub(crate) const MAX_GATED: usize = 1 << 16;
 /// The options of a master.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The coordinator's locator.
+    /// The locator of the coordinator.
     pub coordinator: String,
     /// The locators at which the coordinator reaches this server, with `;` between them.
     pub control: String,
     /// The locators at which clients reach this server, with `;` between them.
     pub data: String,
-    /// The memory for the log, in bytes.
+    /// The size of the master's log in memory, in bytes.
     pub log_bytes: u64,
-    /// The size of a segment in bytes. [`segment_bytes`](crate::objects::segment::segment_bytes)
-    /// gives one that suits the log.
+    /// The size of a segment of the log in bytes.
+    /// [`segment_bytes`](crate::objects::segment::segment_bytes) gives one that suits the log.
     pub segment_bytes: u32,
-    /// The function that continues a CRC32C.
+    /// The function that continues a CRC32C checksum.
     pub crc32c: Crc32c,
-    /// True if replies wait for [`Master::durable`].
+    /// True if replies wait until [`Master::durable`] reports the log as durable.
     pub replicated: bool,
 }
 
@@ -59,7 +59,7 @@ impl Default for Config {
     }
 }
 
-/// A reply that waits for the log to become durable.
+/// A reply of a master that waits for the log to become durable.
 #[derive(Debug)]
 pub(crate) struct Gated {
     until: Position,
@@ -67,7 +67,7 @@ pub(crate) struct Gated {
     message: Message,
 }
 
-/// A server of tablets.
+/// The master: a server of tablets.
 ///
 /// The [module](crate::master) describes its invariants.
 #[derive(Debug)]
@@ -81,15 +81,15 @@ pub struct Master {
     pub(crate) counters: Counters,
     pub(super) burst: Burst,
     last_tag: u64,
-    /// There is background work.
+    /// True if the master has background work.
     pub(crate) busy: bool,
-    /// A request arrived since the last tick.
+    /// True if a request arrived since the last tick.
     pub(super) requested: bool,
 }
 
 impl Master {
-    /// Returns a master that will join the cluster. `rng` draws the number that identifies it
-    /// there.
+    /// Returns a master that will join the cluster. `rng` draws the number that identifies it in
+    /// the cluster.
     #[must_use]
     pub fn new(config: Config, mut rng: Rng) -> Self {
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, replicated } =
@@ -112,19 +112,19 @@ impl Master {
         }
     }
 
-    /// Returns the id of this server, once it has joined the cluster.
+    /// Returns the id of this master, once it has joined the cluster.
     #[must_use]
     pub fn server(&self) -> Option<ServerId> {
         self.membership.server()
     }
 
-    /// Returns the objects and the tables that point to them.
+    /// Returns the master's objects and the tables that point to them.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Lets `host` touch the memory of later segments ahead.
+    /// Lets `host` touch the memory of later log segments before they are used.
     pub fn prepare(&mut self, host: Box<dyn Prepare>) {
         self.memory.log.prepare(host);
     }
@@ -139,7 +139,8 @@ impl Master {
         }
     }
 
-    /// Lets the reply go out if all that it tells is durable, else keeps it until the log is.
+    /// Lets the reply go out if every change that it reports is durable, else keeps it until the
+    /// log is.
     ///
     /// `durable` is true if the caller knows that the reply tells nothing new.
     #[inline]
@@ -159,20 +160,20 @@ impl Master {
         Replied::Later
     }
 
-    /// Counts a refusal. The reply has `status` alone.
+    /// Counts a refused request. Its reply has `status` alone.
     #[cold]
     pub(crate) fn refuse(&mut self, status: Status, reply: &mut Message) {
         self.counters.refused(status);
         *reply = data::head(status)[..].into();
     }
 
-    /// Returns an unused tag for a call.
+    /// Returns an unused tag for a call of the master.
     pub(super) fn tag(&mut self) -> u64 {
         self.last_tag += 1;
         self.last_tag
     }
 
-    /// Returns the names and values of all counters.
+    /// Returns the names and values of all counters of the master.
     pub(crate) fn list_counters(&self) -> Vec<(String, u64)> {
         counters::list(&self.counters, &self.memory, self.cleaner.cleaned())
     }

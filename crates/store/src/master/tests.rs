@@ -1,4 +1,4 @@
-//! The master by its verbs: requests, replies and calls, in virtual time.
+//! Tests of the master by its verbs: requests, replies and calls, in virtual time.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -65,7 +65,7 @@ impl Rig {
         rig
     }
 
-    /// A member of the cluster that owns all of the table.
+    /// Creates a master that is a member of the cluster and owns all of the table.
     fn serving(config: Config) -> Self {
         let mut rig = Self::new(config);
         rig.answer(
@@ -123,7 +123,8 @@ impl Rig {
         bytes
     }
 
-    /// Sends a request; its number among `replies` if the reply follows.
+    /// Sends a request and returns its reply; if the reply follows later, returns the request's
+    /// number as an error.
     fn send(&mut self, request: &[u8]) -> Result<Vec<u8>, u64> {
         self.callers += 1;
         let caller = Caller { transport: 0, rpc: ServerRpc(self.callers) };
@@ -149,7 +150,7 @@ impl Rig {
         Status::from_code(self.ask(request)[1])
     }
 
-    /// The coordinator's answer to the only call that is on its way.
+    /// Answers the only call to the coordinator that is in progress. Returns the call's request.
     fn answer(&mut self, to: Opcode, reply: Vec<u8>) -> Vec<u8> {
         let (tag, request) = self.calls.pop().expect("a call");
         assert!(self.calls.is_empty() && opcode(&request) == Ok(to), "{request:?}");
@@ -164,7 +165,7 @@ impl Rig {
         self.pump();
     }
 
-    /// A client whose lease the master knows to be valid.
+    /// Makes the master know a client's lease as valid.
     fn client(&mut self, lease: u64, valid_ns: u64) {
         let nothing = Remove { target: TARGET, once: once(lease, 1, 0), key: b"" };
         let waiting = self.send(&nothing.emit()).unwrap_err();
@@ -482,7 +483,8 @@ fn an_enumeration_lists_everything_once() {
 }
 
 proptest! {
-    /// No bytes make the machine panic, and all that it does not keep it answers.
+    /// No request of any bytes makes the master panic, and the master answers every request that it
+    /// does not keep.
     #[test]
     fn arbitrary_requests(
         opcode in prop_oneof![0u8..10, 126u8..132],
@@ -504,7 +506,7 @@ proptest! {
         prop_assert!(Status::from_code(reply[1]).is_some());
     }
 
-    /// Nor do answers of the coordinator that make no sense.
+    /// No response of the coordinator, however malformed, makes the master panic.
     #[test]
     fn arbitrary_responses(
         tag in 0u64..4,
@@ -526,8 +528,8 @@ proptest! {
     }
 }
 
-/// Announced requests are loaded once there are more objects than a cache holds; nothing else
-/// changes.
+/// The master loads announced requests ahead once there are more objects than a cache holds;
+/// nothing else changes.
 #[test]
 fn a_burst_is_loaded_before_it_is_executed() {
     let mut rig = Rig::serving(Config::default());

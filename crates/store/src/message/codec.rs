@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::Status;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
-/// The bytes that are still to be parsed.
+/// The bytes of a message that are still to be parsed.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -25,7 +25,7 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    /// Checks that no byte is left.
+    /// Checks that no byte of the message is left.
     pub(crate) fn end(&self) -> Result<(), Status> {
         if self.0.is_empty() { Ok(()) } else { Err(Status::BadFormat) }
     }
@@ -82,8 +82,8 @@ impl Field<'_> for HashKey {
 
 impl<'a> Field<'a> for &'a str {
     const MIN: usize = 2;
-    /// Callers keep texts within their limits. A text that is too long for the length field becomes
-    /// empty, so that no wrong length is sent.
+    /// Appends a text behind its length. Callers keep texts within their limits. A text that is too
+    /// long for the length field becomes empty, so that no wrong length is sent.
     fn put(&self, out: &mut Vec<u8>) {
         let text = if self.len() > usize::from(u16::MAX) { "" } else { self };
         (text.len() as u16).put(out);
@@ -97,7 +97,8 @@ impl<'a> Field<'a> for &'a str {
 
 impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
     const MIN: usize = 2;
-    /// Callers keep lists within their limits (the largest is `control::MAX_CHECKED_LEASES`).
+    /// Appends a list behind its count. Callers keep lists within their limits (the largest is
+    /// `control::MAX_CHECKED_LEASES`).
     fn put(&self, out: &mut Vec<u8>) {
         let entries = &self[..self.len().min(usize::from(u16::MAX))];
         (entries.len() as u16).put(out);
@@ -112,7 +113,7 @@ impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
     }
 }
 
-/// Implements [`Field`] for a struct as its fields in order.
+/// Implements [`Field`] for a struct, whose format is its fields in order.
 macro_rules! fields {
     ($name:ident $(<$l:lifetime>)? { $($field:tt: $type:ty),* }) => {
         impl<'a> $crate::message::codec::Field<'a> for $name $(<$l>)? {
@@ -132,7 +133,7 @@ fields!(TableId { 0: u64 });
 fields!(LeaseId { 0: u64 });
 fields!(ServerId { index: u32, generation: u32 });
 
-/// Declares structs with their format.
+/// Declares structs of messages together with their format.
 macro_rules! records {
     ($vis:vis, $($(#[$meta:meta])* $name:ident $(<$l:lifetime>)?
         { $($(#[$doc:meta])* $field:ident: $type:ty,)* })*) => { $(
@@ -144,7 +145,7 @@ macro_rules! records {
     )* };
 }
 
-/// Declares an enum of one byte.
+/// Declares an enum that a message carries in one byte.
 macro_rules! choices {
     ($vis:vis, $($(#[$meta:meta])* $name:ident {
         $($(#[$doc:meta])* $variant:ident = $code:literal,)*

@@ -22,9 +22,9 @@ use crate::types::{HashKey, LeaseId, ServerId, TableId};
 pub const MAX_NAME: usize = 255;
 /// The longest list of locators of one server, in bytes.
 pub const MAX_LOCATORS: usize = 2048;
-/// The most servers that a table can be spread over at its creation.
+/// The most servers over which a table can be spread at its creation.
 pub const MAX_SPAN: u32 = 256;
-/// The most leases in one [`CheckLease`].
+/// The most client leases in one [`CheckLease`].
 pub const MAX_CHECKED_LEASES: usize = 512;
 /// The most entries of one reply that lists tables or servers. Another request asks for the rest.
 pub const MAX_PAGE: usize = 256;
@@ -59,7 +59,7 @@ pub fn outcome(reply: &[u8]) -> Result<(Status, &[u8]), Status> {
     }
 }
 
-/// Returns a reply with `status` and a text for people, cut to 1,000 bytes.
+/// Returns a reply that refuses a request with `status` and a text for people, cut to 1,000 bytes.
 #[must_use]
 pub fn failure(status: Status, text: &str) -> Vec<u8> {
     let mut end = text.len().min(1000);
@@ -84,7 +84,7 @@ pub fn done() -> Vec<u8> {
     failure(Status::Ok, "")
 }
 
-/// Declares requests: records with an opcode.
+/// Declares control requests: records with an opcode.
 macro_rules! requests {
     ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
         records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
@@ -116,7 +116,7 @@ macro_rules! requests {
     )* };
 }
 
-/// Declares replies: records after an OK.
+/// Declares control replies: records after an OK.
 macro_rules! replies {
     ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
         records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
@@ -159,7 +159,7 @@ choices! {
         Crashed = 1,
     }
 
-    /// The state of a tablet.
+    /// The state of a tablet according to the coordinator.
     TabletState {
         /// The tablet's server serves it.
         Normal = 0,
@@ -169,7 +169,7 @@ choices! {
         Taking = 2,
     }
 
-    /// The reason of a [`HintCrashed`].
+    /// The reason of a [`HintCrashed`], by which a server counts as stopped or silent.
     Hint {
         /// A client got no reply from the server.
         Silent = 0,
@@ -182,57 +182,57 @@ records! {
     pub,
     /// A tablet in [`Tablets`].
     Tablet<'a> {
-        /// The first key hash that belongs to it.
+        /// The first key hash of the tablet.
         first: u64,
-        /// The last one.
+        /// The last key hash of the tablet.
         last: u64,
-        /// The owner.
+        /// The server that owns the tablet.
         server: ServerId,
-        /// The state.
+        /// The state of the tablet.
         state: TabletState,
-        /// The locators at which clients reach its server, with `;` between them. Empty if the
-        /// tablet is lost.
+        /// The locators at which clients reach the tablet's server, with `;` between them. Empty if
+        /// the tablet is lost.
         data: &'a str,
     }
 
     /// A table in [`TablePage`].
     Table<'a> {
-        /// The id.
+        /// The id of the table.
         table: TableId,
-        /// The number of tablets.
+        /// The number of the table's tablets.
         tablets: u16,
-        /// The number of lost tablets.
+        /// The number of the table's tablets that are lost.
         lost: u16,
-        /// The number of tablets whose servers have not renewed their leases since the coordinator
-        /// started. They may be lost too.
+        /// The number of the table's tablets whose servers have not renewed their leases since the
+        /// coordinator started. They may be lost too.
         unheard: u16,
-        /// The name.
+        /// The name of the table.
         name: &'a str,
     }
 
     /// The usage that a server reports at each renewal.
     Usage {
-        /// The bytes of its log that live entries take.
+        /// The bytes of the server's log that live entries take.
         used_bytes: u64,
-        /// The size of its log in bytes.
+        /// The size of the server's log in bytes.
         capacity_bytes: u64,
-        /// The number of its objects.
+        /// The number of the server's objects.
         objects: u64,
     }
 
     /// A server in [`ServerPage`].
     Server<'a> {
-        /// The id.
+        /// The id of the server.
         server: ServerId,
-        /// The state.
+        /// The state of the server according to the coordinator.
         state: ServerState,
-        /// The number of tablets that it owns.
+        /// The number of tablets that the server owns.
         tablets: u32,
-        /// The usage that it reported last.
+        /// The usage that the server reported last.
         usage: Usage,
-        /// The locators at which the coordinator reaches it.
+        /// The locators at which the coordinator reaches the server.
         control: &'a str,
-        /// The locators at which clients reach it.
+        /// The locators at which clients reach the server.
         data: &'a str,
     }
 }
@@ -243,32 +243,32 @@ requests! {
         /// A random number of this life of the server. A repetition with the same number gives the
         /// same id.
         nonce: u64,
-        /// The size of its log in bytes.
+        /// The size of the joining server's log in bytes.
         capacity_bytes: u64,
-        /// The locators at which the coordinator reaches it, with `;` between them, at most
+        /// The locators at which the coordinator reaches the server, with `;` between them, at most
         /// [`MAX_LOCATORS`] bytes.
         control: &'a str,
-        /// The locators at which clients reach it, at most [`MAX_LOCATORS`] bytes.
+        /// The locators at which clients reach the server, at most [`MAX_LOCATORS`] bytes.
         data: &'a str,
     }
 
     /// Asks to renew a server's lease. The reply is [`Renewed`]. [`Status::NotInCluster`] means
     /// that the server must stop.
     RenewServer {
-        /// The cluster that the server joined.
+        /// The id of the cluster that the server joined.
         cluster: u64,
         /// The id of the server.
         server: ServerId,
-        /// The usage of the server.
+        /// The usage of the server's log and memory.
         usage: Usage,
     }
 
     /// Asks to grant (`lease` 0) or renew a client's lease. The reply is [`Leased`], or
     /// [`Status::ExpiredLease`].
     RenewClient {
-        /// The cluster that granted the lease; 0 with a new one.
+        /// The id of the cluster that granted the lease; 0 to get a new lease.
         cluster: u64,
-        /// The lease, or 0.
+        /// The client's lease, or 0 to get a new one.
         lease: LeaseId,
         /// True if the client does not need the lease any more. The reply is then [`Status::Ok`]
         /// alone.
@@ -277,75 +277,75 @@ requests! {
 
     /// Asks how long leases of clients remain valid. Masters send it. The reply is [`LeaseTimes`].
     CheckLease {
-        /// The cluster.
+        /// The id of the cluster that the master joined.
         cluster: u64,
-        /// The leases, at most [`MAX_CHECKED_LEASES`].
+        /// The client leases to check, at most [`MAX_CHECKED_LEASES`].
         leases: Vec<LeaseId>,
     }
 
     /// Asks to create a table unless the name is in use. The reply is [`TableKey`].
     CreateTable<'a> {
-        /// The number of tablets, 1 to [`MAX_SPAN`]. They lie on different servers as far as
-        /// possible.
+        /// The number of tablets of the new table, 1 to [`MAX_SPAN`]. They lie on different servers
+        /// as far as possible.
         span: u32,
-        /// The name, 1 to [`MAX_NAME`] bytes.
+        /// The name of the new table, 1 to [`MAX_NAME`] bytes.
         name: &'a str,
     }
 
     /// Asks to drop a table. The reply is [`Status::Ok`] alone, even if it was dropped before.
     DropTable<'a> {
-        /// The id of the table, 0 for any. A table of that name with another id stays.
+        /// The id of the table to drop, 0 for any. A table of that name with another id stays.
         table: TableId,
-        /// The name.
+        /// The name of the table to drop.
         name: &'a str,
     }
 
     /// Looks a table up by name. The reply is [`TableKey`].
     GetTable<'a> {
-        /// The name.
+        /// The name of the table to look up.
         name: &'a str,
     }
 
     /// Lists the tables by id. The reply is [`TablePage`].
     ListTables {
-        /// Only those with a greater id.
+        /// The id after which the list begins: it has only tables with a greater id.
         after: TableId,
     }
 
     /// Looks up the tablets of a table and their servers. The reply is [`Tablets`].
     GetTablets {
-        /// The table.
+        /// The id of the table whose tablets to look up.
         table: TableId,
     }
 
     /// Lists the servers by index. The reply is [`ServerPage`].
     ListServers {
-        /// Only those with at least this index.
+        /// The index at which the list begins: it has only servers with at least this index.
         from: u32,
     }
 
     /// Reports that a server has stopped or does not answer. The reply is [`Status::Ok`] alone.
     HintCrashed {
-        /// The cluster.
+        /// The id of the cluster that the server belongs to.
         cluster: u64,
-        /// The server.
+        /// The server that has stopped or does not answer.
         server: ServerId,
-        /// What.
+        /// The reason of the report.
         hint: Hint,
     }
 
     /// Orders a master to take an empty tablet. The reply is [`Status::Ok`] alone, even if it owns
     /// the tablet already. [`Status::NotInCluster`] means that the master is another server.
     TakeTablet {
-        /// The cluster.
+        /// The id of the coordinator's cluster.
         cluster: u64,
-        /// The server that the coordinator means.
+        /// The server that the coordinator orders to take the tablet.
         server: ServerId,
-        /// The table.
+        /// The table of the tablet to take.
         table: TableId,
-        /// The first key hash.
+        /// The first key hash of the tablet to take.
         first: u64,
-        /// The last one.
+        /// The last key hash of the tablet to take.
         last: u64,
         /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
@@ -355,88 +355,88 @@ requests! {
     /// it does not own the tablet. [`Status::NotInCluster`] means that the master is another
     /// server.
     DropTablet {
-        /// The cluster.
+        /// The id of the coordinator's cluster.
         cluster: u64,
-        /// The server that the coordinator means.
+        /// The server that the coordinator orders to drop the tablet.
         server: ServerId,
-        /// The table.
+        /// The table of the tablet to drop.
         table: TableId,
-        /// The first key hash.
+        /// The first key hash of the tablet to drop.
         first: u64,
-        /// The last one.
+        /// The last key hash of the tablet to drop.
         last: u64,
     }
 }
 
 replies! {
-    /// The reply to [`Enlist`].
+    /// The reply to [`Enlist`]: the server has joined the cluster.
     Enlisted {
-        /// The cluster, which every later message must name.
+        /// The id of the cluster, which every later message must name.
         cluster: u64,
-        /// The id of the server.
+        /// The id of the server that has joined.
         server: ServerId,
-        /// The term of the lease, in nanoseconds from the time at which the server sent the
-        /// request.
+        /// The term of the server's lease, in nanoseconds from the time at which the server sent
+        /// the request.
         lease_ns: u64,
     }
 
-    /// The reply to [`RenewServer`].
+    /// The reply to [`RenewServer`]: the server's lease has a new term.
     Renewed {
-        /// The term of the lease, in nanoseconds from the time at which the server sent the
-        /// request.
+        /// The term of the server's lease, in nanoseconds from the time at which the server sent
+        /// the request.
         lease_ns: u64,
     }
 
-    /// The reply to [`RenewClient`].
+    /// The reply to [`RenewClient`]: the client has a lease with a new term.
     Leased {
-        /// The cluster.
+        /// The id of the cluster that granted the lease.
         cluster: u64,
-        /// The lease.
+        /// The lease of the client.
         lease: LeaseId,
-        /// The term of the lease, in nanoseconds from the time at which the client sent the
-        /// request.
+        /// The term of the client's lease, in nanoseconds from the time at which the client sent
+        /// the request.
         term_ns: u64,
     }
 
-    /// The reply to [`CheckLease`].
+    /// The reply to [`CheckLease`]: the remaining times of client leases.
     LeaseTimes {
-        /// The shortest remaining time of each lease in the order of the request, in nanoseconds
-        /// from the time at which the request was sent. 0 means that the lease has expired and
-        /// never becomes valid again.
+        /// The shortest remaining time of each client lease in the order of the request, in
+        /// nanoseconds from the time at which the request was sent. 0 means that the lease has
+        /// expired and never becomes valid again.
         valid_ns: Vec<u64>,
     }
 
     /// The reply to [`CreateTable`] and [`GetTable`].
     TableKey {
-        /// The cluster, which every operation on the table's objects must name.
+        /// The id of the cluster, which every operation on the table's objects must name.
         cluster: u64,
-        /// The table.
+        /// The id of the table.
         table: TableId,
-        /// The secret under which its keys are hashed.
+        /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
     }
 
-    /// The reply to [`ListTables`].
+    /// The reply to [`ListTables`]: some of the tables by id.
     TablePage<'a> {
-        /// True if more tables follow the last of these.
+        /// True if more tables follow the last one of this reply.
         more: bool,
         /// At most [`MAX_PAGE`] tables by id.
         tables: Vec<Table<'a>>,
     }
 
-    /// The reply to [`GetTablets`].
+    /// The reply to [`GetTablets`]: the tablets of a table.
     Tablets<'a> {
-        /// The cluster. The table's id means nothing in another one.
+        /// The id of the cluster. The table's id means nothing in another cluster.
         cluster: u64,
         /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
-        /// The tablets by first key hash. Together they cover each hash once.
+        /// The tablets of the table by first key hash. Together they cover each hash once.
         tablets: Vec<Tablet<'a>>,
     }
 
-    /// The reply to [`ListServers`].
+    /// The reply to [`ListServers`]: some of the servers by index.
     ServerPage<'a> {
-        /// The index of the next request if more servers follow, else 0.
+        /// The index at which the next request continues if more servers follow, else 0.
         next: u32,
         /// At most [`MAX_PAGE`] servers by index.
         servers: Vec<Server<'a>>,

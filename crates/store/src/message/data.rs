@@ -30,20 +30,20 @@ use crate::types::{LeaseId, TableId, Version};
 /// The default has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RejectRules {
-    /// The version that the two version rules compare with.
+    /// The version that `version_le_given` and `version_ne_given` compare with.
     pub given_version: Version,
-    /// Refuse if the object does not exist.
+    /// True to refuse the operation if the object does not exist.
     pub doesnt_exist: bool,
-    /// Refuse if the object exists.
+    /// True to refuse the operation if the object exists.
     pub exists: bool,
-    /// Refuse if the object's version is at most the given one.
+    /// True to refuse the operation if the object's version is at most the given one.
     pub version_le_given: bool,
-    /// Refuse if the object's version differs from the given one.
+    /// True to refuse the operation if the object's version differs from the given one.
     pub version_ne_given: bool,
 }
 
 impl RejectRules {
-    /// Checks the rules for an object of version `current`, 0 if it does not exist.
+    /// Checks these reject rules for an object of version `current`, 0 if it does not exist.
     ///
     /// # Errors
     /// The verdict. Only `doesnt_exist` refuses a missing object. If an existing object breaks
@@ -72,7 +72,7 @@ impl RejectRules {
 /// The identity of a mutation, by which it is executed exactly once (RIFL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Once {
-    /// The client's lease.
+    /// The lease of the client that sent the mutation.
     pub lease: LeaseId,
     /// The client's sequence number of the mutation, from 1. A repetition has the same number.
     pub rpc: u64,
@@ -83,20 +83,20 @@ pub struct Once {
 /// The table of an operation on an object, and the conditions of the operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Target {
-    /// The cluster that the client means.
+    /// The id of the cluster that the client means.
     pub cluster: u64,
-    /// The table.
+    /// The table of the object.
     pub table: TableId,
-    /// The conditions.
+    /// The conditions of the operation.
     pub rules: RejectRules,
 }
 
 /// The amount of an increment, which also selects the kind of number.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Amount {
-    /// A 64-bit integer in two's complement.
+    /// The amount is a 64-bit integer in two's complement.
     Integer(i64),
-    /// A finite IEEE 754 double.
+    /// The amount is a finite IEEE 754 double.
     Double(f64),
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct MutationWire {
     ack: U64,
 }
 
-/// Checks the head of a request and splits its fixed part off.
+/// Checks the head of a request and splits off the request's fixed part.
 #[inline]
 pub(crate) fn split<T: FromBytes + KnownLayout + Immutable + Unaligned>(
     request: &[u8],
@@ -185,7 +185,7 @@ impl Once {
     }
 }
 
-/// Puts the parts into `out`, whose old contents are dropped.
+/// Puts the parts of a message into `out`, whose old contents are dropped.
 #[inline]
 pub(crate) fn concat(
     mut out: Vec<u8>,
@@ -202,14 +202,16 @@ pub(crate) fn concat(
     out
 }
 
-/// The reason why a master did not do what a request asked for.
+/// The reason why a master did not execute a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Refusal<'a> {
-    /// The status. A malformed reply gives [`Status::BadFormat`] or [`Status::BadVersion`].
+    /// The status of the refusal. A malformed reply gives [`Status::BadFormat`] or
+    /// [`Status::BadVersion`].
     pub status: Status,
-    /// The object's version as it is, 0 if it does not exist. Only a verdict has one.
+    /// The version of the object that the master left unchanged, 0 if it does not exist. Only a
+    /// verdict has one.
     pub version: Version,
-    /// A text for people, often empty. A verdict has none.
+    /// The refusal's text for people, often empty. A verdict has none.
     pub text: &'a str,
 }
 
@@ -282,7 +284,7 @@ pub(crate) fn accepted(reply: &[u8]) -> Result<&[u8], Refusal<'_>> {
     }
 }
 
-/// Returns the version in a reply whose status is OK, and the bytes behind it.
+/// Returns the object's version in a reply whose status is OK, and the bytes behind it.
 #[inline]
 pub(crate) fn versioned(reply: &[u8]) -> Result<(Version, &[u8]), Refusal<'_>> {
     let (version, rest) = accepted(reply)?.split_first_chunk().ok_or(Status::BadFormat)?;

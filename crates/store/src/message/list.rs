@@ -30,7 +30,7 @@ struct ObjectWire {
     key_len: U32,
 }
 
-/// Some objects of a tablet. Iterates over (key, version, value).
+/// Some objects of a tablet in a reply. Iterates over (key, version, value).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Objects<'a> {
     /// The position of the next object, or `None` at the end of the tablet.
@@ -52,7 +52,8 @@ impl<'a> Iterator for Objects<'a> {
     }
 }
 
-/// Returns the start of a reply, up to its `count` objects. `next` is 0 at the end of the tablet.
+/// Returns the start of a reply with a list of objects, up to its `count` objects. `next` is 0 at
+/// the end of the tablet.
 #[must_use]
 pub fn objects_head(count: u32, next: u64) -> [u8; 16] {
     let head = ReplyHead { version: VERSION, status: Status::Ok as u8, reserved: U16::ZERO };
@@ -62,7 +63,7 @@ pub fn objects_head(count: u32, next: u64) -> [u8; 16] {
     out
 }
 
-/// Returns the start of an object, up to its key and value.
+/// Returns the start of an object in a list, up to its key and value.
 #[must_use]
 pub fn object_head(key_len: u32, version: Version, value_len: u32) -> [u8; 16] {
     let wire = ObjectWire {
@@ -75,7 +76,7 @@ pub fn object_head(key_len: u32, version: Version, value_len: u32) -> [u8; 16] {
     out
 }
 
-/// Parses a reply.
+/// Parses a reply with a list of objects.
 ///
 /// # Errors
 /// The refusal in the reply, or [`Status::BadFormat`].

@@ -17,11 +17,11 @@ pub const VERSION: u8 = 1;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Head {
-    /// [`VERSION`].
+    /// The version of the request's format, [`VERSION`].
     pub version: u8,
-    /// An [`Opcode`].
+    /// The request's operation, an [`Opcode`].
     pub opcode: u8,
-    /// Zero.
+    /// Two bytes of a request's head that are zero.
     pub reserved: U16,
 }
 
@@ -30,11 +30,11 @@ pub struct Head {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ReplyHead {
-    /// [`VERSION`].
+    /// The version of the reply's format, [`VERSION`].
     pub version: u8,
-    /// A [`Status`].
+    /// The outcome of the request, a [`Status`].
     pub status: u8,
-    /// Zero.
+    /// Two bytes of a reply's head that are zero.
     pub reserved: U16,
 }
 
@@ -47,7 +47,7 @@ macro_rules! codes {
         pub enum $name { $($(#[$doc])* $variant = $code,)* }
 
         impl $name {
-            /// Returns the value for a code on the wire.
+            /// Returns the enum's value for a code on the wire.
             #[must_use]
             pub fn from_code(code: u8) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)* _ => None }
@@ -60,47 +60,47 @@ codes! {
     /// The operation of a request. Clients send those below 64 to masters, and those from 64 to the
     /// coordinator. The coordinator sends those from 128 to masters.
     Opcode {
-        /// Reply with the same bytes.
+        /// The server replies with the same bytes.
         Echo = 1,
-        /// Read an object.
+        /// The server reads an object.
         Read = 2,
-        /// Write an object.
+        /// The server writes an object.
         Write = 3,
-        /// Remove an object.
+        /// The server removes an object.
         Remove = 4,
-        /// Add to an object that is a 64-bit integer.
+        /// The server adds to an object that is a 64-bit integer.
         IncrementInteger = 5,
-        /// Add to an object that is a double.
+        /// The server adds to an object that is a double.
         IncrementDouble = 6,
-        /// List some objects of a tablet.
+        /// The server lists some objects of a tablet.
         Enumerate = 7,
-        /// Read the counters of the server.
+        /// The server returns its counters.
         Stats = 8,
-        /// Join the cluster as a server.
+        /// A server joins the cluster.
         Enlist = 64,
-        /// Renew the lease of a server.
+        /// A server renews its lease.
         RenewServer = 65,
-        /// Grant or renew the lease of a client.
+        /// A client gets a lease or renews it.
         RenewClient = 66,
-        /// Ask which client leases are still valid (sent by masters).
+        /// A master asks the coordinator which client leases are still valid.
         CheckLease = 67,
-        /// Create a table.
+        /// The coordinator creates a table.
         CreateTable = 68,
-        /// Drop a table.
+        /// The coordinator drops a table.
         DropTable = 69,
-        /// Look a table up by name.
+        /// The coordinator looks a table up by name.
         GetTable = 70,
-        /// List all tables.
+        /// The coordinator lists all tables.
         ListTables = 71,
-        /// Look up the tablets of a table and their servers.
+        /// The coordinator looks up the tablets of a table and their servers.
         GetTablets = 72,
-        /// List all servers.
+        /// The coordinator lists all servers.
         ListServers = 73,
-        /// Report that a server stops serving, or that it does not answer.
+        /// A server reports that it stops serving, or a client that a server does not answer.
         HintCrashed = 74,
-        /// Take a tablet.
+        /// The coordinator orders a master to take a tablet.
         TakeTablet = 128,
-        /// Drop a tablet and its objects.
+        /// The coordinator orders a master to drop a tablet and its objects.
         DropTablet = 129,
     }
 }
@@ -108,7 +108,7 @@ codes! {
 codes! {
     /// The outcome of a request.
     Status {
-        /// Done.
+        /// The request succeeded.
         Ok = 0,
         /// The server does not own the tablet. Ask the coordinator for its owner.
         UnknownTablet = 1,
@@ -120,7 +120,7 @@ codes! {
         ObjectExists = 4,
         /// The reject rules refuse the object's version.
         WrongVersion = 5,
-        /// No memory left for new objects.
+        /// The server has no memory left for new objects.
         NoSpace = 6,
         /// The server cannot execute the request now. Try again later.
         Retry = 7,
@@ -142,24 +142,24 @@ codes! {
         ExpiredLease = 15,
         /// The client has acknowledged the operation's result before.
         StaleRpc = 16,
-        /// The server has lost its lease and does not serve.
+        /// The server has lost its lease and does not serve requests.
         NotServing = 17,
         /// The server is not a member of the cluster.
         NotInCluster = 18,
-        /// No server is up for the table. A creation continues when a server joins.
+        /// No server is up for the table's tablets. A creation continues when a server joins.
         TooFewServers = 19,
         /// The table's name is empty, too long or not UTF-8.
         BadName = 20,
         /// The coordinator is starting and does not know all servers yet.
         Starting = 21,
-        /// The sum does not fit into 64 bits, or is too large for a double.
+        /// The sum of an increment does not fit into 64 bits, or is too large for a double.
         Overflow = 22,
-        /// The amount to add is infinite or not a number.
+        /// The amount to add to an object is infinite or not a number.
         NotFinite = 23,
         /// The coordinator cannot write its state and has not made the change.
         NotDurable = 24,
-        /// The coordinator has written the first part of the change. The rest follows as soon as
-        /// the disk allows.
+        /// The coordinator has written the first part of the requested change. The rest follows as
+        /// soon as the disk allows.
         Unfinished = 25,
     }
 }

@@ -1,4 +1,4 @@
-//! Reply with the bytes of the request.
+//! The operation echo: a server replies with the bytes of the request.
 //!
 //! ```text
 //! request   0 head | 4 any bytes
@@ -60,7 +60,7 @@ impl<'a> ClientOperation<'a> for Echo<'a> {
     }
 }
 
-/// Parses a reply of any bytes.
+/// Parses a reply whose bytes after the head are the result.
 pub(super) fn bytes(reply: &[u8]) -> Result<Reply, Refusal<'_>> {
     Ok(Reply::Bytes(reply.len() - accepted(reply)?.len()))
 }

@@ -1,5 +1,5 @@
-//! Walk the objects of a tablet, some at a time. An object that does not change meanwhile comes
-//! once.
+//! The operation enumerate: it lists the objects of a tablet, some at a time. An object that does
+//! not change meanwhile is listed once.
 //!
 //! ```text
 //! request   0 head | 4 limit u32 | 8 cluster u64 | 16 table u64 | 24 first u64 | 32 last u64
@@ -22,21 +22,22 @@ use crate::message::{Opcode, Status, VERSION};
 use crate::objects::tablet::Tablet;
 use crate::types::TableId;
 
-/// The most bytes of objects in one reply, apart from a last large value.
+/// The most bytes of objects in one reply to an enumeration, apart from a last large value.
 const MOST_BYTES: usize = 64 << 10;
 
 /// A request for some objects of a tablet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enumerate {
-    /// The cluster that the client means.
+    /// The id of the cluster that the client means.
     pub cluster: u64,
-    /// The table.
+    /// The table whose tablet the client enumerates.
     pub table: TableId,
-    /// The first key hash of the tablet.
+    /// The first key hash of the tablet to enumerate.
     pub first: u64,
-    /// The last key hash of the tablet.
+    /// The last key hash of the tablet to enumerate.
     pub last: u64,
-    /// The position in the tablet: 0 at the start, then the one in the last reply.
+    /// The position of the enumeration in the tablet: 0 at the start, then the one in the last
+    /// reply.
     pub cursor: u64,
     /// The approximate number of bytes of objects to send. The master has a limit of its own.
     pub limit_bytes: u32,
@@ -45,11 +46,11 @@ pub struct Enumerate {
 /// The position of an enumeration and the tablet that the request was sent to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scan {
-    /// The position.
+    /// The position of the enumeration in the table.
     pub cursor: Cursor,
-    /// The first key hash of the tablet.
+    /// The first key hash of the tablet that the request was sent to.
     pub first: u64,
-    /// The last key hash of the tablet.
+    /// The last key hash of the tablet that the request was sent to.
     pub last: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Add to an object that is a number in decimal text (see [`crate::objects::number`]).
+//! The operation increment: it adds to an object that is a number in decimal text (see
+//! [`crate::objects::number`]).
 //!
 //! ```text
 //! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 amount 8 B | 64 key
@@ -21,16 +22,16 @@ use crate::message::{Opcode, Status};
 use crate::objects::memory::Change;
 use crate::types::TableId;
 
-/// A request to add to an object.
+/// A request to add a number to an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Increment<'a> {
-    /// The table and the conditions.
+    /// The table of the object, and the conditions of the increment.
     pub target: Target,
-    /// The identity of the mutation.
+    /// The identity of the increment, by which it is executed exactly once.
     pub once: Once,
-    /// The number to add.
+    /// The number to add to the object.
     pub amount: Amount,
-    /// The key.
+    /// The key of the object to increment.
     pub key: &'a [u8],
 }
 

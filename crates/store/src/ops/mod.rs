@@ -36,11 +36,11 @@ pub use remove::Remove;
 pub use stats::Stats;
 pub use write::Write;
 
-/// Declares how a master finds an operation by its opcode.
+/// Declares the functions by which a master finds an operation by its opcode.
 macro_rules! master_operations {
     ($($($opcode:ident)|+ => $operation:ty,)*) => {
-        /// Executes a request of any operation. Writes the reply into `reply`, which is empty,
-        /// unless it follows later.
+        /// Executes a request of any operation. Writes the reply into `reply`, which is empty at
+        /// first. Some replies follow later.
         #[inline]
         pub(crate) fn execute(
             master: &mut Master,
@@ -95,7 +95,7 @@ macro_rules! client_operations {
         }
 
         impl Request {
-            /// Returns the request's bytes, in `out`.
+            /// Returns the bytes of the started operation's request, in `out`.
             #[must_use]
             #[inline]
             pub fn emit_in(self, parts: Parts<'_>, out: Vec<u8>) -> Vec<u8> {
@@ -104,7 +104,7 @@ macro_rules! client_operations {
                 }
             }
 
-            /// Parses the reply.
+            /// Parses the reply to the started operation.
             ///
             /// # Errors
             /// The refusal in the reply.
@@ -115,7 +115,7 @@ macro_rules! client_operations {
                 }
             }
 
-            /// Returns true if the operation goes to the master of a tablet.
+            /// Returns true if the started operation goes to the master of a tablet.
             #[must_use]
             #[inline]
             pub fn has_tablet(self) -> bool {
@@ -124,7 +124,7 @@ macro_rules! client_operations {
                 }
             }
 
-            /// Returns true if the operation changes an object.
+            /// Returns true if the started operation changes an object.
             #[must_use]
             #[inline]
             pub fn changes(self) -> bool {

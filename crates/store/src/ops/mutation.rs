@@ -1,4 +1,4 @@
-//! The execution that write, remove and increment have in common.
+//! The execution of a mutation: the part that write, remove and increment have in common.
 //!
 //! A mutation of which the master has a completion record gets the recorded outcome. A mutation
 //! whose lease the master does not know waits until the coordinator has answered for the lease.

@@ -1,4 +1,4 @@
-//! The shape of an operation.
+//! The traits of an operation: its request, its execution and its reply.
 
 use alloc::vec::Vec;
 
@@ -29,8 +29,8 @@ pub trait Operation<'a>: Sized {
     /// Returns the table and the key of the object that the request names, if it names one.
     fn key(&self) -> Option<(TableId, &'a [u8])>;
 
-    /// Executes the request. Writes the reply into `reply`, which is empty, unless it follows
-    /// later.
+    /// Executes the request. Writes the reply into `reply`, which is empty at first, unless the
+    /// reply follows later.
     ///
     /// # Errors
     /// The status to reply with. Nothing has changed.
@@ -50,7 +50,7 @@ pub trait Operation<'a>: Sized {
 
 /// An operation that a client can start.
 pub trait ClientOperation<'a>: Operation<'a> {
-    /// The part of an operation that a client keeps beside key and value until the reply comes.
+    /// The part of an operation that a client keeps beside key and value until the reply arrives.
     type Args: Copy;
 
     /// True if the operation goes to the master of a tablet, false if it goes to any server.
@@ -58,85 +58,85 @@ pub trait ClientOperation<'a>: Operation<'a> {
     /// True if the operation changes an object, so that it carries [`Once`].
     const CHANGES: bool;
 
-    /// Makes the request.
+    /// Creates the request from the client's arguments and parts.
     fn new(args: Self::Args, parts: Parts<'a>) -> Self;
 
-    /// Parses the reply.
+    /// Parses the reply to the operation.
     ///
     /// # Errors
     /// The refusal in the reply.
     fn completion(args: Self::Args, reply: &[u8]) -> Result<Reply, Refusal<'_>>;
 }
 
-/// A request as it reached a master.
+/// A request as it arrived at a master.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// The time.
+    /// The time at which the master executes the request.
     pub now: Instant,
     /// The sender of the request.
     pub caller: Caller,
     /// The bytes of the request.
     pub request: &'a [u8],
-    /// The time at which the sender gives up.
+    /// The time at which the sender of the request gives up.
     pub deadline: Instant,
 }
 
 /// The parts of a request that a client has for every operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
-    /// The table and the conditions.
+    /// The table and the conditions of the operation.
     pub target: Target,
-    /// The identity of a mutation.
+    /// The identity of the mutation, by which it is executed exactly once.
     pub once: Once,
-    /// The key.
+    /// The key of the object.
     pub key: &'a [u8],
-    /// The value, or any other bytes.
+    /// The value to write, or the bytes of another request.
     pub value: &'a [u8],
-    /// The size of an enumeration's reply, in bytes.
+    /// The size of the reply to an enumeration, in bytes.
     pub page_bytes: u32,
 }
 
-/// A position in the enumeration of a table. The default is the start.
+/// A position in the enumeration of a table. The default is the start of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
-    /// A hash of the tablet in which the enumeration goes on.
+    /// A key hash of the tablet in which the enumeration goes on.
     pub(crate) hash: u64,
-    /// The position in that tablet, as its master gave it.
+    /// The position in that tablet, as the tablet's master gave it.
     pub(crate) within: u64,
 }
 
-/// A reply with status OK. Offsets count from the start of the reply.
+/// The parsed reply of an operation that succeeded. Offsets count from the start of the reply.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Reply {
-    /// An object.
+    /// The reply has an object.
     Object {
         /// The version of the object.
         version: Version,
-        /// The offset of the value.
+        /// The offset of the object's value in the reply.
         value: usize,
     },
-    /// The version of an object.
+    /// The reply has the version of an object.
     Version(Version),
-    /// An integer was incremented.
+    /// The operation incremented an integer.
     Integer {
-        /// The new version of the object.
+        /// The new version of the incremented object.
         version: Version,
-        /// The sum.
+        /// The sum, which is the object's new value.
         sum: i64,
     },
-    /// A double was incremented.
+    /// The operation incremented a double.
     Double {
-        /// The new version of the object.
+        /// The new version of the incremented object.
         version: Version,
-        /// The sum.
+        /// The sum, which is the object's new value.
         sum: f64,
     },
-    /// Some objects of a table.
+    /// The reply has some objects of a table.
     Objects {
         /// The position of the next object, or `None` at the end of the table.
         next: Option<Cursor>,
     },
-    /// Bytes from this offset on.
+    /// The reply has bytes from this offset on.
     Bytes(usize),
 }

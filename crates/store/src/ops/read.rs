@@ -1,4 +1,4 @@
-//! Read an object.
+//! The operation read: it returns the value of an object.
 //!
 //! ```text
 //! request   0 target | 32 key
@@ -18,15 +18,16 @@ use crate::objects::entry::OBJECT;
 use crate::objects::memory;
 use crate::types::{TableId, Version};
 
-/// The longest value that is copied into a reply. The reply refers to a longer one in the log.
+/// The longest value in bytes that is copied into a reply. The reply refers to a longer value in
+/// the log.
 const INLINE_VALUE: usize = 256;
 
-/// A request for an object.
+/// A request to read an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Read<'a> {
-    /// The table and the conditions.
+    /// The table of the object, and the conditions of the read.
     pub target: Target,
-    /// The key.
+    /// The key of the object to read.
     pub key: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! Remove an object.
+//! The operation remove: it removes an object.
 //!
 //! ```text
 //! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 key
@@ -22,11 +22,11 @@ use crate::types::TableId;
 /// A request to remove an object. It succeeds if the object does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remove<'a> {
-    /// The table and the conditions.
+    /// The table of the object, and the conditions of the removal.
     pub target: Target,
-    /// The identity of the mutation.
+    /// The identity of the removal, by which it is executed exactly once.
     pub once: Once,
-    /// The key.
+    /// The key of the object to remove.
     pub key: &'a [u8],
 }
 

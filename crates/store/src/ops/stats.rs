@@ -1,4 +1,4 @@
-//! Read the counters of a server.
+//! The operation stats: it returns the counters of a server.
 //!
 //! ```text
 //! request   0 head
@@ -34,7 +34,7 @@ impl<'a> Operation<'a> for Stats {
         None
     }
 
-    /// The reply goes out as [`Output::Counters`], to which the transports add theirs.
+    /// Sends the counters as [`Output::Counters`], to which the transports add their own.
     fn execute(
         self,
         master: &mut Master,

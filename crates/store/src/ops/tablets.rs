@@ -1,4 +1,4 @@
-//! Take and drop tablets, by order of the coordinator.
+//! The operations by which a master takes and drops tablets, by order of the coordinator.
 //!
 //! [`control`] has the formats: both orders are control messages.
 

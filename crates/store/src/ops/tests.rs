@@ -1,4 +1,4 @@
-//! Golden bytes of requests and replies, and arbitrary bytes.
+//! Tests of the operations: golden bytes of requests and replies, and arbitrary bytes.
 
 use alloc::vec::Vec;
 
@@ -64,7 +64,8 @@ const TARGET: Target = Target {
 };
 const ONCE: Once = Once { lease: LeaseId(3), rpc: 5, ack: 4 };
 
-/// Compares a request with its bytes, which were written by hand from docs/formats.md, both ways.
+/// Compares an operation's request with its bytes, which were written by hand from docs/formats.md,
+/// both ways.
 macro_rules! golden {
     ($name:ident, $fixed:literal, $hex:literal, $value:expr) => {{
         let (bytes, value) = (hex($hex), $value);
@@ -231,7 +232,8 @@ fn the_key_of_a_request_is_found() {
 }
 
 proptest! {
-    /// No bytes make a parser panic, and emitting a parsed request gives the same bytes.
+    /// No bytes make an operation's parser panic, and emitting a parsed request gives the same
+    /// bytes.
     #[test]
     fn arbitrary_bytes(
         opcode in 0u8..10,

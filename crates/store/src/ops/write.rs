@@ -1,4 +1,4 @@
-//! Write an object.
+//! The operation write: it writes an object.
 //!
 //! ```text
 //! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 value length u32 | 60 key
@@ -24,13 +24,13 @@ use crate::types::TableId;
 /// A request to write an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write<'a> {
-    /// The table and the conditions.
+    /// The table of the object, and the conditions of the write.
     pub target: Target,
-    /// The identity of the mutation.
+    /// The identity of the write, by which it is executed exactly once.
     pub once: Once,
-    /// The key.
+    /// The key of the object to write.
     pub key: &'a [u8],
-    /// The new value, shorter than 4 GiB.
+    /// The new value of the object, shorter than 4 GiB.
     pub value: &'a [u8],
 }
 
@@ -92,7 +92,7 @@ impl<'a> ClientOperation<'a> for Write<'a> {
     }
 }
 
-/// Parses a reply that has a version and nothing else.
+/// Parses a reply that has an object's version and nothing else.
 #[inline]
 pub(super) fn version_alone(reply: &[u8]) -> Result<Reply, Refusal<'_>> {
     match versioned(reply)? {

@@ -5,7 +5,7 @@ use sprat_proto::Rng;
 
 use super::*;
 
-/// A file in memory, and the sectors of it that no sync has made safe.
+/// A state file in memory, and the sectors of it that no sync has made safe.
 #[derive(Clone, Default)]
 struct File {
     bytes: Vec<u8>,
@@ -68,7 +68,7 @@ fn body(pairs: &[(&[u8], &[u8])], deletes: &[&[u8]]) -> Body {
     body
 }
 
-/// The bytes of a file with one record, as docs/formats.md has them.
+/// A state file with one record has the bytes that docs/formats.md gives.
 #[test]
 fn golden_file() {
     let (mut file, mut log) = File::create();
@@ -97,7 +97,7 @@ fn golden_file() {
     assert_eq!((opened.log, opened.unsealed), (log, None));
 }
 
-/// A file with some records, and what it holds: as a process leaves it that is killed.
+/// A state file with some records, as a killed process leaves it, and its contents.
 fn written(records: usize) -> (File, Pairs) {
     let (mut file, mut log) = File::create();
     let mut pairs = Pairs::new();
@@ -121,7 +121,8 @@ fn written(records: usize) -> (File, Pairs) {
     (file, pairs)
 }
 
-/// Damage of one place or two: the file is refused, or holds exactly what it held.
+/// A state file that is damaged in one place or two is refused, or holds exactly the contents that
+/// it held before.
 #[test]
 fn no_damage_changes_what_a_file_holds() {
     let (file, pairs) = written(40);
@@ -266,7 +267,7 @@ proptest! {
         }
     }
 
-    /// Any bytes behind a whole superblock are refused or read; nothing panics.
+    /// A state file of any bytes behind a whole superblock is refused or read; nothing panics.
     #[test]
     fn arbitrary_files(seed: u64) {
         let mut rng = Rng::seeded(seed);

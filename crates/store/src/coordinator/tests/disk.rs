@@ -1,12 +1,12 @@
-//! A disk that is full or fails, after any change.
+//! Tests of the coordinator with a disk that is full or fails, after any change.
 
 use super::*;
 
-/// A life of a cluster. Its later replies must agree with every acknowledged step. Requests without
-/// a reply are repeated.
+/// The life of a test's cluster. Its later replies must agree with every acknowledged step.
+/// Requests without a reply are repeated.
 struct Story {
     w: World,
-    /// The acknowledged changes.
+    /// The tables that the coordinator has acknowledged, by name.
     tables: BTreeMap<String, TableKey>,
     ids: BTreeSet<TableId>,
     leases: BTreeSet<u64>,
@@ -15,7 +15,7 @@ struct Story {
 
 impl Story {
     /// Repeats a request until the reply is no refusal of the disk, even if the coordinator must be
-    /// started again for that.
+    /// started again.
     fn insist(&mut self, request: Vec<u8>) -> Vec<u8> {
         for _ in 0..10 {
             let asked = self.w.ask(request.clone());
@@ -127,8 +127,8 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     assert_eq!(w.masters["x"].owns.len(), 1);
 }
 
-/// A change that is queued when the disk refuses the change before is dropped too, for it may
-/// depend on that one.
+/// A change that is queued when the disk refuses an earlier change is dropped too, since it may
+/// depend on the earlier one.
 #[test]
 fn what_the_disk_has_not_been_handed_is_given_up_too() {
     let mut w = World::new(config());
@@ -178,8 +178,8 @@ fn a_table_that_is_half_created_is_finished_later() {
     assert!(w.table("a").is_ok());
 }
 
-/// Each change in turn finds the disk full. It is refused or unfinished, acknowledged changes hold,
-/// and the request succeeds when the disk has room again.
+/// Each of the coordinator's changes in turn finds the disk full. It is refused or unfinished,
+/// acknowledged changes hold, and the request succeeds when the disk has room again.
 #[test]
 fn every_change_may_find_the_disk_full() {
     for before in 1..40 {
@@ -193,8 +193,8 @@ fn every_change_may_find_the_disk_full() {
     }
 }
 
-/// The disk fails after each change in turn. Acknowledged changes hold, and others can be requested
-/// again.
+/// The disk fails after each of the coordinator's changes in turn. Acknowledged changes hold, and
+/// others can be requested again.
 #[test]
 fn every_acknowledged_change_survives_a_crash_at_any_change() {
     for persists in 0..40 {

@@ -1,4 +1,4 @@
-//! Leases of clients.
+//! Tests of the coordinator's leases of clients.
 
 use super::*;
 

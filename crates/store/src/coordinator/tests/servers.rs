@@ -1,4 +1,4 @@
-//! Servers that join, renew, crash and leave.
+//! Tests of the coordinator with servers that join, renew, crash and leave.
 
 use super::*;
 
@@ -69,8 +69,8 @@ fn a_server_that_leaves_in_good_order_is_gone_at_once() {
     assert_eq!(w.tablets(a).unwrap(), [(x, LOST), (y, NORMAL)]);
 }
 
-/// A server is killed and started again. Its former life has fewer tablets, but must not get a
-/// table: the creation would wait four seconds for the end of its lease.
+/// A server that is killed and started again: its former life has fewer tablets, but must not get a
+/// table. The creation would wait four seconds for the end of that life's lease.
 #[test]
 fn a_table_is_not_put_on_a_life_of_a_server_that_is_over() {
     let mut w = World::new(config());

@@ -1,4 +1,4 @@
-//! The durable state, byte by byte.
+//! Tests of the coordinator's durable state, byte by byte.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn a_state_that_makes_no_sense_is_refused() {
     assert_eq!(bad_tables(&[(0, table("a", u64::MAX)), (1, table("a", u64::MAX))]), damaged);
 }
 
-/// The bytes on the disk, as docs/formats.md has them.
+/// The durable state on the disk has the bytes that docs/formats.md gives.
 #[test]
 fn golden_state() {
     use super::durable::*;

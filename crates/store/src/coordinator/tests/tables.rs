@@ -1,4 +1,4 @@
-//! The life of a table.
+//! Tests of the life of a table at the coordinator.
 
 use super::*;
 

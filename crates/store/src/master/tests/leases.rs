@@ -1,4 +1,4 @@
-//! Mutations that wait for the lease of their client.
+//! Tests of mutations that wait for the lease of their client.
 
 use super::*;
 

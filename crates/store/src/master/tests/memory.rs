@@ -1,8 +1,9 @@
-//! A memory that is full, or needs constant cleaning.
+//! Tests of a master whose memory is full, or needs constant cleaning.
 
 use super::*;
 
-/// Sends an increment and returns its reply. The coordinator answers for leases meanwhile.
+/// Sends an increment and returns its reply. The test answers the master's requests about leases
+/// meanwhile.
 fn increment(rig: &mut Rig, rng: &mut Rng, once: Once, key: u8, amount: i64) -> Vec<u8> {
     let amount = Amount::Integer(amount);
     let request = Increment { target: TARGET, once, amount, key: &[key; 100] };
@@ -23,7 +24,7 @@ fn increment(rig: &mut Rig, rng: &mut Rng, once: Once, key: u8, amount: i64) -> 
 /// cleaning: each increment counts once.
 #[test]
 fn every_increment_counts_once() {
-    /// Key, amount, first answer.
+    /// An increment without an acknowledged answer: its key, its amount, and the first answer.
     type Open = (u8, i64, Option<Vec<u8>>);
 
     for seed in 0..8 {

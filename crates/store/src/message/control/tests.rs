@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Hexadecimal digits, blanks ignored, as bytes.
+/// Returns the bytes of hexadecimal digits, blanks ignored.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text
         .chars()
@@ -15,8 +15,8 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Compares a message with its bytes, which were written by hand from docs/formats.md, both ways.
-/// Shorter and longer ones are refused.
+/// Compares a control message with its bytes, which were written by hand from docs/formats.md, both
+/// ways. Shorter and longer bytes must be refused.
 macro_rules! golden {
     ($name:ident, $hex:literal, $value:expr) => {{
         let bytes = hex($hex);
@@ -222,13 +222,13 @@ fn a_request_is_taken_for_what_its_opcode_says() {
     assert_eq!(ListServers::parse(&keyed), Err(Status::BadFormat));
 }
 
-/// A count of more entries than there are bytes is refused without an allocation.
+/// A message whose count is larger than its bytes allow is refused without an allocation.
 #[test]
 fn counts_are_not_believed() {
     assert_eq!(LeaseTimes::parse(&hex("01 00 0000 ffff 0000000000000000")), Err(Status::BadFormat));
 }
 
-/// Whatever parses comes out of `emit` as the very same bytes.
+/// Bytes that parse as a message become the same bytes when `emit` writes that message.
 macro_rules! same_again {
     ($bytes:ident, $($name:ident)*) => { $(
         if let Ok(parsed) = $name::parse(&$bytes) {
