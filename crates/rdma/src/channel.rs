@@ -207,9 +207,9 @@ impl ConnectionId {
         })
     }
 
-    /// Begins to connect `pair` with the listener at `to`; an event tells the result. TCP may take
-    /// as long as `limit`. For `grace` a refused connection is tried again, since a server may be
-    /// about to listen. Returns this end's address.
+    /// Begins to connect the queue pair `pair` with the listener at `to`; an event reports the
+    /// result. TCP may take as long as `limit`. For `grace` the device tries a refused connection
+    /// again, since a server may be about to listen. Returns this end's address.
     ///
     /// # Errors
     /// `InvalidInput` if there is no such pair or it is not idle, `PermissionDenied` if that peer

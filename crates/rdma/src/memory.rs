@@ -304,9 +304,9 @@ fn check(memory: &Foreign, access: Access) -> Result<(), Error> {
     Ok(())
 }
 
-/// Registered memory that belongs to the program. It is never read or written here, because the
-/// program has it already. Dropping it ends the registration, and unbinds the windows that are
-/// bound to it.
+/// A region of registered memory that belongs to the program. The program reads and writes it
+/// directly, not through this object. Dropping the region ends the registration, and unbinds the
+/// windows that are bound to it.
 #[derive(Debug)]
 pub struct ForeignRegion {
     domain: Arc<Domain>,

@@ -8,7 +8,7 @@ use crate::entry::export;
 
 const UNKNOWN: &CStr = c"unknown";
 
-/// The names of `enum ibv_node_type`, from 1.
+/// The strings that programs print for `enum ibv_node_type`, from 1.
 const NODES: [&CStr; 7] = [
     c"InfiniBand channel adapter",
     c"InfiniBand switch",
@@ -19,11 +19,11 @@ const NODES: [&CStr; 7] = [
     c"unspecified",
 ];
 
-/// The names of `enum ibv_port_state`.
+/// The strings that programs print for `enum ibv_port_state`.
 const PORTS: [&CStr; 6] =
     [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
 
-/// The names of `enum ibv_event_type`.
+/// The strings that programs print for `enum ibv_event_type`.
 const EVENTS: [&CStr; 20] = [
     c"CQ error",
     c"local work queue catastrophic error",
@@ -47,7 +47,7 @@ const EVENTS: [&CStr; 20] = [
     c"WQ fatal",
 ];
 
-/// The names of `enum ibv_wc_status`.
+/// The strings that programs print for `enum ibv_wc_status`.
 const STATUS: [&CStr; 24] = [
     c"success",
     c"local length error",
@@ -75,7 +75,7 @@ const STATUS: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
-/// The names of `enum rdma_cm_event_type`.
+/// The strings that programs print for `enum rdma_cm_event_type`.
 const CONNECTIONS: [&CStr; 18] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",
@@ -142,27 +142,27 @@ fn name(names: &[&'static CStr], number: c_int) -> *const c_char {
 }
 
 export! {
-    /// The name of a node type.
+    /// Returns the string that programs print for an `enum ibv_node_type`.
     null fn ibv_node_type_str(kind: c_int) -> *const c_char {
         Ok(name(&NODES, kind.saturating_sub(1)))
     }
 
-    /// The name of a port state.
+    /// Returns the string that programs print for an `enum ibv_port_state`.
     null fn ibv_port_state_str(state: c_int) -> *const c_char {
         Ok(name(&PORTS, state))
     }
 
-    /// The name of an asynchronous event.
+    /// Returns the string that programs print for an `enum ibv_event_type`.
     null fn ibv_event_type_str(event: c_int) -> *const c_char {
         Ok(name(&EVENTS, event))
     }
 
-    /// The name of a completion status.
+    /// Returns the string that programs print for an `enum ibv_wc_status`.
     null fn ibv_wc_status_str(status: c_int) -> *const c_char {
         Ok(name(&STATUS, status))
     }
 
-    /// The name of an event of rdma_cm.
+    /// Returns the string that programs print for an `enum rdma_cm_event_type`.
     null fn sprat_rdma_event_str(event: c_int) -> *const c_char {
         Ok(connection_named(event).as_ptr())
     }
@@ -205,8 +205,7 @@ export! {
         Ok(0)
     }
 
-    /// Does nothing and succeeds: this library withholds no memory from a forked child that it
-    /// could give back.
+    /// Does nothing and succeeds: this library never withholds memory from a forked child.
     plain fn ibv_dofork_range(_at: *mut u8, _bytes: usize) -> c_int {
         Ok(0)
     }

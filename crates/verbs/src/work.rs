@@ -42,7 +42,7 @@ pub(crate) const fn flags(of: u32) -> SendFlags {
     }
 }
 
-/// Immediate data as the wire carries it: the four bytes of verbs, then four zeros.
+/// Converts C's immediate data to the wire's: the four bytes of verbs, then four zeros.
 #[inline]
 pub(crate) fn immediate(bytes: u32) -> u64 {
     u64::from(u32::from_be(bytes)) << 32

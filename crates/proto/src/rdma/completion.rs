@@ -111,7 +111,7 @@ pub struct Completion {
     pub id: u64,
     /// The result of the work request.
     pub status: Status,
-    /// The kind of the work request.
+    /// The kind of the work request, by its operation.
     pub completed: Completed,
     /// The bytes that the work request received or read. With immediate data, the length of the
     /// Write directly before it, if any.

@@ -21,7 +21,7 @@ use crate::rdma::completion::{Completion, Status};
 use crate::rdma::error::PostError;
 use crate::rdma::ids::Qp;
 
-/// The completions that the program waits for.
+/// The kind of completion for which a program has armed a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Armed {
     No,
@@ -35,13 +35,15 @@ enum Armed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Pushed {
-    /// The completion is in the queue.
+    /// The completion is in its queue, and the program need not be notified.
     Queued,
-    /// The completion is in the queue, and the armed program must be notified.
+    /// The completion is in its queue, and the program, which has armed the queue, must be
+    /// notified.
     Notify,
-    /// The completion is the first that is lost. The queue is in error from now on.
+    /// The completion found no room and is the first that its queue has lost. The queue is in error
+    /// from now on.
     Overflowed,
-    /// The completion is lost, and others were lost before it.
+    /// The completion found no room and is lost, as others before it.
     Lost,
 }
 

@@ -16,7 +16,7 @@ pub struct Access {
     pub remote_read: bool,
     /// The peer may do atomics on the memory.
     pub remote_atomic: bool,
-    /// Windows may be bound to the region.
+    /// Memory windows may be bound to the region.
     pub bind: bool,
 }
 
@@ -64,13 +64,13 @@ pub struct Unmapped;
 /// Registered memory, which the engine reads and writes. The engine has checked every span against
 /// its registration.
 pub trait Memory {
-    /// Copies `bytes` to `span`. Both have the same length.
+    /// Copies `bytes` to the memory at `span`. Both have the same length.
     ///
     /// # Errors
     /// [`Unmapped`]; some bytes may have been written.
     fn write(&mut self, span: Span, bytes: &[u8]) -> Result<(), Unmapped>;
 
-    /// Copies `span` to `bytes`. Both have the same length.
+    /// Copies the memory at `span` to `bytes`. Both have the same length.
     ///
     /// # Errors
     /// [`Unmapped`]; some bytes may have been copied.

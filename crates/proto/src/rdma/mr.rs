@@ -39,7 +39,7 @@ use crate::rdma::memory::{Access, Span};
 use crate::rdma::work::Sge;
 use crate::wire::rdmap::Cause;
 
-/// The user of a tag: a queue pair.
+/// The user of a steering tag: a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagUser {
     /// The protection domain of the queue pair that uses the tag.
@@ -104,7 +104,7 @@ pub struct Extent {
     pub offset: u64,
     /// The address of the part's first byte.
     pub base: u64,
-    /// The length of the part in bytes.
+    /// The length of the memory part in bytes.
     pub len: u64,
 }
 
@@ -166,7 +166,7 @@ pub struct Regions {
     /// receive queues in it.
     pds: HashMap<u32, u32>,
     last_pd: u32,
-    /// The steering tags by index.
+    /// The steering tags of the engine by index.
     tags: HashMap<u32, Tag>,
     /// The valid tags that only one queue pair's peer may use.
     owned: BTreeSet<(Qp, u32)>,

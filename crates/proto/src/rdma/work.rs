@@ -26,7 +26,7 @@ pub struct Sge {
     pub len: u32,
 }
 
-/// An address in the peer's memory.
+/// An address in the peer's memory, under a steering tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remote {
     /// The steering tag of the peer's memory.
@@ -168,7 +168,7 @@ impl TryFrom<&[Sge]> for Data {
     }
 }
 
-/// Converts bytes to inline data.
+/// Converts bytes to the inline data of a work request.
 impl From<Vec<u8>> for Data {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Inline(bytes)

@@ -102,7 +102,7 @@ impl Events {
         }
     }
 
-    /// Forgets a destroyed queue pair. Its connection, if there is one, ends.
+    /// Forgets a destroyed queue pair and ends its connection, if it has one.
     pub(crate) fn pair_destroyed(&mut self, qp: Qp) {
         self.pair_reset(qp);
         self.connections.remove(&qp);

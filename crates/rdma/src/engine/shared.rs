@@ -154,7 +154,8 @@ impl Shared {
         self.thread_owns.load(Ordering::Relaxed)
     }
 
-    /// Sets if the device's own thread owns progress. `&Core` proves that the caller has the lock.
+    /// Records that the device's own thread owns progress, or no longer owns it. `&Core` proves
+    /// that the caller has the lock.
     pub(super) fn set_thread_owns(&self, _: &Core, owns: bool) {
         self.thread_owns.store(owns, Ordering::Relaxed);
     }
@@ -277,14 +278,14 @@ impl Shared {
         result
     }
 
-    /// Reads the core without changing it, or takes a value that is already there.
+    /// Reads the core without changing it, or takes a value that the core already has.
     #[inline]
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
         act(&mut self.lock())
     }
 
-    /// Takes a value from the core. If there is none and no other thread makes progress, takes a
-    /// turn and tries again.
+    /// Takes a value from the core. If the core has none and no other thread makes progress, takes
+    /// a turn and tries again.
     #[inline]
     pub(crate) fn poll<T>(&self, mut take: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
         let mut core = self.lock();

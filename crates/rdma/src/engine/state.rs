@@ -38,8 +38,8 @@ pub enum ConnectionState {
     Unreachable(io::ErrorKind),
     /// The start-up of the connection failed.
     Failed(StartupError),
-    /// The connection has ended, by an error if there is a cause. True if this side found the
-    /// error.
+    /// The connection has ended. If an error ended it, its cause; true means that this end found
+    /// the error.
     Disconnected(Option<(Cause, bool)>),
 }
 

@@ -136,7 +136,8 @@ impl Stream {
         }
     }
 
-    /// The number by which the engine knows the stream, if it does.
+    /// The number by which the engine knows the stream; `None` if the stream is opening or
+    /// lingering.
     #[inline]
     pub(super) fn conn(&self) -> Option<Conn> {
         match self.stage {

@@ -1,4 +1,4 @@
-//! Reading the coordinator's durable state.
+//! Reads the coordinator's durable state into memory.
 
 use alloc::vec::Vec;
 

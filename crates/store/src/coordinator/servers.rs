@@ -81,7 +81,7 @@ impl Servers {
             .filter(|slot| slot.generation == id.generation && slot.place == Place::Up)
     }
 
-    /// Iterates over all servers that are up.
+    /// Iterates over all servers of the list that are up.
     pub(super) fn all_up(&self) -> impl Iterator<Item = (ServerId, &Slot)> {
         self.slots.iter().enumerate().filter(|(_, slot)| slot.place == Place::Up).map(
             |(index, slot)| (ServerId { index: index as u32, generation: slot.generation }, slot),

@@ -70,7 +70,7 @@ pub(super) enum Effect {
     Reply {
         /// The sender of the request that the reply answers.
         caller: Caller,
-        /// The reply's bytes.
+        /// The bytes of the reply to the request.
         reply: Vec<u8>,
         /// The reply to send instead if the change is not written.
         otherwise: Otherwise,
@@ -86,7 +86,8 @@ pub(super) enum Otherwise {
     Retry,
     /// The request asked for the change, which was not made.
     Refused,
-    /// The first part of the requested change is durable. The rest follows when the disk has room.
+    /// The first part of the requested change is durable. The coordinator makes the rest when the
+    /// disk has room.
     Unfinished,
 }
 

@@ -161,7 +161,7 @@ choices! {
 
     /// The state of a tablet according to the coordinator.
     TabletState {
-        /// The tablet's server serves it.
+        /// The tablet's server serves the tablet.
         Normal = 0,
         /// The tablet's server crashed, and no other server has its data.
         Lost = 1,
@@ -330,14 +330,14 @@ requests! {
         cluster: u64,
         /// The server that has stopped or does not answer.
         server: ServerId,
-        /// The reason of the report.
+        /// The reason of the report: the server has stopped, or a client got no reply from it.
         hint: Hint,
     }
 
     /// Orders a master to take an empty tablet. The reply is [`Status::Ok`] alone, even if it owns
     /// the tablet already. [`Status::NotInCluster`] means that the master is another server.
     TakeTablet {
-        /// The id of the coordinator's cluster.
+        /// The id of the cluster whose coordinator sends the order.
         cluster: u64,
         /// The server that the coordinator orders to take the tablet.
         server: ServerId,
@@ -355,7 +355,7 @@ requests! {
     /// it does not own the tablet. [`Status::NotInCluster`] means that the master is another
     /// server.
     DropTablet {
-        /// The id of the coordinator's cluster.
+        /// The id of the cluster whose coordinator sends the order.
         cluster: u64,
         /// The server that the coordinator orders to drop the tablet.
         server: ServerId,
@@ -391,7 +391,7 @@ replies! {
     Leased {
         /// The id of the cluster that granted the lease.
         cluster: u64,
-        /// The lease of the client.
+        /// The id of the client's lease.
         lease: LeaseId,
         /// The term of the client's lease, in nanoseconds from the time at which the client sent
         /// the request.

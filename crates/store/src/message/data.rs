@@ -85,9 +85,9 @@ pub struct Once {
 pub struct Target {
     /// The id of the cluster that the client means.
     pub cluster: u64,
-    /// The table of the object.
+    /// The table of the object that the request names.
     pub table: TableId,
-    /// The conditions of the operation.
+    /// The conditions under which the master refuses the operation.
     pub rules: RejectRules,
 }
 

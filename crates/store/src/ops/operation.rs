@@ -73,7 +73,7 @@ pub trait ClientOperation<'a>: Operation<'a> {
 pub struct Call<'a> {
     /// The time at which the master executes the request.
     pub now: Instant,
-    /// The sender of the request.
+    /// The sender of the request, to which the reply goes.
     pub caller: Caller,
     /// The bytes of the request.
     pub request: &'a [u8],
@@ -111,12 +111,12 @@ pub struct Cursor {
 pub enum Reply {
     /// The reply has an object.
     Object {
-        /// The version of the object.
+        /// The version of the object that was read.
         version: Version,
         /// The offset of the object's value in the reply.
         value: usize,
     },
-    /// The reply has the version of an object.
+    /// The reply has only the version of an object, as after a write or a removal.
     Version(Version),
     /// The operation incremented an integer.
     Integer {
@@ -137,6 +137,6 @@ pub enum Reply {
         /// The position of the next object, or `None` at the end of the table.
         next: Option<Cursor>,
     },
-    /// The reply has bytes from this offset on.
+    /// The reply has bytes from this offset on, as after an echo.
     Bytes(usize),
 }

@@ -64,7 +64,7 @@ layouts! {
         moderate: Moderation,
     }
 
-    /// The moderation of completion events.
+    /// The attributes of a completion queue's moderation of events.
     "struct ibv_moderate_cq" Moderation {
         cq_count: u16,
         cq_period: u16,

@@ -229,13 +229,13 @@ pub(super) unsafe fn resolved(
     })
 }
 
-/// The state of an id's name resolution.
+/// The state of an rdma_cm id's name resolution.
 pub(super) enum Lookup {
     /// The id has no name resolution, or the program took its result.
     None,
-    /// A name resolution of the id is running.
+    /// A name resolution of the rdma_cm id is running.
     UnderWay,
-    /// The result of the id's name resolution waits for the program.
+    /// The result of the rdma_cm id's name resolution waits for the program.
     Found(*mut AddrInfo),
 }
 

@@ -259,8 +259,8 @@ export! {
         Ok(0)
     }
 
-    /// Ignores the notice of a message that arrives before the connection is established: the
-    /// engine sees it itself.
+    /// Ignores the program's notice that a message has arrived before the connection is
+    /// established: the engine sees the message itself.
     minus fn sprat_rdma_notify(id: *mut Raw, _event: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
         match unsafe { Id::usable(id) }?.state().stage {
@@ -330,7 +330,7 @@ export! {
     }
 }
 
-/// Takes the id of a connection request out of a listener's event.
+/// Takes the rdma_cm id of a connection request out of a listener's event.
 ///
 /// # Safety
 /// The listener is alive, and the event was delivered and is not acknowledged.
@@ -355,7 +355,8 @@ unsafe fn take(
 }
 
 export! {
-    /// Accepts driver options for connection establishment, which have no effect.
+    /// Accepts the driver options of a program for rdma_cm's connection establishment. They have no
+    /// effect.
     minus fn sprat_rdma_set_local_ece(id: *mut Raw, ece: *mut Ece) -> c_int {
         // SAFETY: The program passes null or a live id, and null or valid structures.
         let (own, ece) = unsafe { (Id::usable(id)?, at(ece)?) };

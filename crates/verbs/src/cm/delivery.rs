@@ -177,7 +177,7 @@ export! {
 }
 
 export! {
-    /// Queues an event of the program's own behind the waiting events of an id.
+    /// Queues an event of the program's own behind the waiting events of an rdma_cm id.
     minus fn sprat_rdma_write_cm_event(
         id: *mut RawId,
         event: c_int,

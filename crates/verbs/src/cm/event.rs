@@ -46,7 +46,7 @@ pub(super) struct Content {
     pub(super) private_data: Vec<u8>,
     /// The argument of an event that the program wrote.
     pub(super) argument: u64,
-    /// The event's `initiator_depth` and `responder_resources`.
+    /// The fields `initiator_depth` and `responder_resources` of an event of rdma_cm.
     pub(super) depths: (u8, u8),
 }
 

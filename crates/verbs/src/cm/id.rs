@@ -74,7 +74,7 @@ pub(super) struct State {
     /// The depths of Reads that the peer proposed: those that this end may issue, and those that it
     /// serves.
     pub(super) depths: (u8, u8),
-    /// The attributes for the queue pairs of accepted connections, if the id is a listener.
+    /// The attributes for the queue pairs of accepted connections, if the rdma_cm id is a listener.
     pub(super) pair_attr: Option<QpInit>,
     /// The data that precede the private data of a connection request (`ai_connect`).
     pub(super) connect_data: Vec<u8>,
@@ -164,7 +164,7 @@ impl Id {
         lock(&self.state)
     }
 
-    /// Writes the addresses of the id's route to its C structure.
+    /// Writes the addresses of the route to the C structure of the rdma_cm id.
     pub(super) fn set_route(&self, from: Option<SocketAddr>, to: Option<SocketAddr>) {
         // SAFETY: The id is alive, and programs do not write these fields.
         let addr = unsafe { &raw mut (*self.raw()).route.addr };

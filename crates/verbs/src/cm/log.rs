@@ -10,7 +10,7 @@ use super::id::Id;
 use crate::engine::Engine;
 use crate::log::log;
 
-/// The addresses of both ends of an id's route, as far as they are known.
+/// The addresses of both ends of an rdma_cm id's route, as far as they are known.
 fn ends(id: &Id) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let raw = id.raw();
     // SAFETY: The id is alive. Both fields have room for any address and are copied.

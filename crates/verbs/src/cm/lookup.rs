@@ -38,7 +38,7 @@ export! {
         Ok(0)
     }
 
-    /// Returns the result of an id's name resolution, once.
+    /// Returns the result of an rdma_cm id's name resolution, once.
     minus fn sprat_rdma_query_addrinfo(id: *mut Raw, to: *mut *mut AddrInfo) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::usable(id) }?;
@@ -55,7 +55,7 @@ export! {
     }
 }
 
-/// Resolves names for an id. A code of `getaddrinfo` becomes the errno, as in rdma-core.
+/// Resolves names for an rdma_cm id. A code of `getaddrinfo` becomes the errno, as in rdma-core.
 ///
 /// # Safety
 /// Names are null or strings, and the hints are valid.

@@ -80,7 +80,7 @@ unsafe fn create_queues(id: *mut Raw, send: u32, recv: u32) -> Result<(), Errno>
     Ok(())
 }
 
-/// Destroys the completion queues that were created for an id.
+/// Destroys the completion queues that were created for an rdma_cm id.
 ///
 /// # Safety
 /// The id is alive, and nothing uses its queues any more.
@@ -103,7 +103,7 @@ unsafe fn destroy_queues(id: *mut Raw) {
     }
 }
 
-/// Creates a queue pair for an id.
+/// Creates a queue pair for an rdma_cm id.
 ///
 /// # Safety
 /// The id is alive, and no other thread uses `init`.
@@ -156,7 +156,7 @@ unsafe fn create(id: *mut Raw, init: &mut QpInitEx) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Creates a queue pair for an id in a domain.
+/// Creates a queue pair for an rdma_cm id in a protection domain.
 ///
 /// # Errors
 /// The queue pair or one of its queues cannot be created.
@@ -191,8 +191,8 @@ pub(super) unsafe fn create_pair(
 }
 
 export! {
-    /// Creates a queue pair for an id. It creates completion queues if the program passes none, and
-    /// uses the device's default domain if `pd` is null.
+    /// Creates a queue pair for an rdma_cm id. It creates completion queues if the program passes
+    /// none, and uses the device's default domain if `pd` is null.
     minus fn sprat_rdma_create_qp(id: *mut Raw, pd: *mut Pd, init: *mut QpInit) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
@@ -203,7 +203,7 @@ export! {
         Ok(0)
     }
 
-    /// Creates a queue pair for an id from extended attributes.
+    /// Creates a queue pair for an rdma_cm id from extended attributes.
     minus fn sprat_rdma_create_qp_ex(id: *mut Raw, init: *mut QpInitEx) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
@@ -214,7 +214,7 @@ export! {
         Ok(0)
     }
 
-    /// Creates a shared receive queue for an id.
+    /// Creates a shared receive queue for an rdma_cm id.
     minus fn sprat_rdma_create_srq(id: *mut Raw, pd: *mut Pd, init: *mut SrqInit) -> c_int {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
@@ -228,7 +228,7 @@ export! {
         Ok(0)
     }
 
-    /// Creates a shared receive queue for an id from extended attributes.
+    /// Creates a shared receive queue for an rdma_cm id from extended attributes.
     minus fn sprat_rdma_create_srq_ex(id: *mut Raw, init: *mut SrqInitEx) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
@@ -269,7 +269,7 @@ export! {
     }
 }
 
-/// Creates a shared receive queue for an id.
+/// Creates a shared receive queue for an rdma_cm id.
 ///
 /// # Safety
 /// The id is null or alive.
@@ -296,7 +296,8 @@ unsafe fn create_shared(id: *mut Raw, init: &mut SrqInitEx) -> Result<(), Errno>
     Ok(())
 }
 
-/// Destroys the id's queue pair, if it has one, and the completion queues that were created for it.
+/// Destroys an rdma_cm id's queue pair, if it has one, and the completion queues that were created
+/// for it.
 ///
 /// # Safety
 /// The id is alive.
@@ -311,8 +312,8 @@ pub(super) unsafe fn destroy_pair(id: *mut Raw) {
     }
 }
 
-/// Destroys the id's shared receive queue, if it has one, and the completion queues that were
-/// created for it.
+/// Destroys an rdma_cm id's shared receive queue, if it has one, and the completion queues that
+/// were created for it.
 ///
 /// # Safety
 /// The id is alive.
@@ -328,7 +329,7 @@ pub(super) unsafe fn destroy_shared(id: *mut Raw) {
 }
 
 export! {
-    /// Destroys the id's queue pair and the completion queues that were created for it.
+    /// Destroys an rdma_cm id's queue pair and the completion queues that were created for it.
     plain fn sprat_rdma_destroy_qp(id: *mut Raw) {
         // SAFETY: The program passes null or a live id.
         unsafe {
@@ -338,7 +339,8 @@ export! {
         Ok(())
     }
 
-    /// Destroys the id's shared receive queue and the completion queues that were created for it.
+    /// Destroys an rdma_cm id's shared receive queue and the completion queues that were created
+    /// for it.
     plain fn sprat_rdma_destroy_srq(id: *mut Raw) {
         // SAFETY: The program passes null or a live id.
         unsafe {

@@ -217,7 +217,8 @@ export! {
         Ok(())
     }
 
-    /// Returns the attributes of a queue pair, and those of its creation.
+    /// Returns the present attributes of a queue pair, and the attributes with which it was
+    /// created.
     code fn ibv_query_qp(qp: *mut Raw, attr: *mut QpAttr, _mask: c_int, init: *mut QpInit) {
         // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_raw(qp) }?;

@@ -39,7 +39,7 @@ pub(crate) const UNSURE_NS: u64 = 200 * crate::time::MS;
 /// The engine's knowledge of the peer: it acknowledges Writes, does not, or has sent nothing yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Peer {
-    /// The peer has sent nothing yet.
+    /// The peer has not sent a segment yet, so it may acknowledge Writes or not.
     #[default]
     Unknown,
     /// The peer has sent nothing for so long that no completion of a Write waits for it any more.
@@ -148,8 +148,8 @@ impl WriteAcks {
         self.peer == Peer::Acknowledging
     }
 
-    /// Stops waiting for acknowledgements of a peer that has sent nothing. Returns true if a work
-    /// request waited.
+    /// Stops waiting for acknowledgements of Writes from a peer that has sent nothing. Returns true
+    /// if a work request waited.
     pub(crate) fn stop_waiting(&mut self) -> bool {
         let unknown = self.peer == Peer::Unknown;
         if unknown {

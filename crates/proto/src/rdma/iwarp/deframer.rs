@@ -121,8 +121,8 @@ impl Deframer {
         }
     }
 
-    /// True if the consumed bytes end with an FPDU. The stream may end here if no byte is left
-    /// over.
+    /// True if the bytes that the deframer has consumed end with an FPDU. The stream may end here
+    /// if no byte is left over.
     #[must_use]
     pub const fn between(&self) -> bool {
         self.inside.is_none()

@@ -46,7 +46,7 @@ pub(crate) struct OutstandingRequests {
     pub(crate) limit: u16,
     /// The message number (MSN) of the last Read or atomic that was requested.
     pub(crate) msn: u32,
-    /// The number of received Atomic Responses.
+    /// The number of Atomic Responses that this end has received.
     pub(crate) atomic_msn: u32,
     pub(crate) id: u32,
 }

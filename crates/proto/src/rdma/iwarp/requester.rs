@@ -78,7 +78,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Handles an Atomic Response.
+    /// Stores the old value of an Atomic Response and completes the oldest outstanding request.
     pub(crate) fn atomic_response<M: Memory>(
         &mut self,
         response: AtomicResponse,

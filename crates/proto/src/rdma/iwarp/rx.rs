@@ -24,11 +24,11 @@ use crate::wire::write_ack::WriteAck;
 /// The outcome of a received piece of a segment.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The piece needs no further step.
+    /// The received piece of a segment needs no further step.
     Placed,
-    /// After this piece the stream may have something to send.
+    /// After this piece of a segment the stream may have something to send.
     Wake,
-    /// The segment is the peer's Terminate.
+    /// The received segment is the peer's Terminate.
     Terminated(Terminate),
 }
 

@@ -123,7 +123,7 @@ impl QueuePair {
         sink
     }
 
-    /// Handles a placed segment of message `msn`.
+    /// Records a placed segment of message `msn`, and delivers the messages that are then whole.
     #[expect(clippy::too_many_arguments, reason = "what a segment says")]
     pub(crate) fn message_placed(
         &mut self,

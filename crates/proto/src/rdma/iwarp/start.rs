@@ -214,7 +214,7 @@ pub enum ReceivedReply<'a> {
     },
     /// The responder rejected the connection. The stream has no MPA from now on.
     Rejected {
-        /// The read depths that the responder would need.
+        /// The read depths that the rejecting responder would need.
         peer: PeerDepths,
         /// The private data with which the peer's program rejected the connection.
         private_data: &'a [u8],

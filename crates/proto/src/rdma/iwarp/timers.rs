@@ -189,7 +189,7 @@ impl Rnic {
         }
     }
 
-    /// Sends held acknowledgements whose time is over.
+    /// Wakes the streams whose held acknowledgements of Writes are due.
     #[cold]
     pub(in crate::rdma) fn expire_ack_timers(&mut self) {
         while let Some(&(due, qp)) = self.shared.ack_timers.front() {

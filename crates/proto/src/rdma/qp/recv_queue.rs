@@ -102,7 +102,8 @@ impl ReceiveQueue {
         self.waiting.pop_front().map(|request| (request.id, Status::Flushed))
     }
 
-    /// Counts the first message as delivered without a receive: it only opened the connection.
+    /// Counts the peer's first message as delivered without a receive, since it only opened the
+    /// connection.
     pub(crate) const fn skip_first(&mut self) {
         self.delivered = self.delivered.wrapping_add(1);
     }

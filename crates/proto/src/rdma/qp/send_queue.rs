@@ -44,7 +44,8 @@ pub(crate) struct SendQueue {
     /// The number of the work request at the front of the send queue. Numbers rise by one with each
     /// posted request.
     front: u64,
-    /// The index of the work request to frame next: those before it are framed or done.
+    /// The index in the send queue of the work request to frame next. All earlier work requests are
+    /// framed or done.
     at: usize,
     /// The number of the first work request that was posted after a disconnect.
     end: Option<u64>,

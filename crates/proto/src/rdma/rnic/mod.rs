@@ -49,11 +49,11 @@ pub struct Rnic {
     pub(in crate::rdma) shared: Shared,
     pub(in crate::rdma) qps: Table<QueuePair, QP_BITS>,
     pub(in crate::rdma) conns: Table<Connection, 32>,
-    /// Streams with something to send, each once.
+    /// The engine's streams with something to send, each once.
     pub(in crate::rdma) ready: VecDeque<Conn>,
     /// The deadlines of streams. An entry counts only while it is one of its stream's deadlines.
     pub(in crate::rdma) timers: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// A buffer for payload without its markers.
+    /// A buffer of the engine for a copy of received payload without its markers.
     pub(in crate::rdma) scratch: Vec<u8>,
 }
 

@@ -291,7 +291,7 @@ pub(super) struct Setup {
     pub(super) cut: Cut,
     pub(super) connect: ConnectOptions,
     pub(super) accept: AcceptOptions,
-    /// Both sides acknowledge Writes; otherwise they follow the RFCs alone.
+    /// True if both sides of a test acknowledge Writes; false if they follow the RFCs alone.
     pub(super) acknowledge: bool,
     pub(super) emss: usize,
 }

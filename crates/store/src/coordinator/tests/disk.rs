@@ -157,7 +157,7 @@ fn what_the_disk_has_not_been_handed_is_given_up_too() {
 }
 
 /// A table whose first record is durable and whose second one is not is created later, when the
-/// disk has room. The reply to its creation tells that.
+/// disk has room. The reply to the request reports that the creation is unfinished.
 #[test]
 fn a_table_that_is_half_created_is_finished_later() {
     let mut w = World::new(config());
