@@ -36,7 +36,8 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// Returns true if `memory` has so many objects that loading them ahead pays.
+    /// Returns true if loading the objects of `memory` ahead pays, since it has more of them than
+    /// the processor's cache holds.
     #[inline]
     pub(super) fn pays(memory: &Memory) -> bool {
         memory.table.len() > CACHED
