@@ -13,10 +13,10 @@ use crate::source::{File, files, words};
 /// The number of source files that lie on circles of dependencies. A ratchet: 0 is the goal.
 const ON_CIRCLES: usize = 0;
 
-/// A path of names from the root of a crate.
+/// The path of a module: the names from the root of its crate.
 type Path = Vec<String>;
 
-/// The modules of one crate.
+/// The modules of one crate, with their files and re-exports.
 struct Modules {
     /// The file that defines each module.
     files: BTreeMap<Path, String>,

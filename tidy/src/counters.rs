@@ -12,7 +12,7 @@ use crate::source::{File, closing, files};
 
 /// The path of the catalogue of the counters of transports, drivers and devices.
 const CATALOGUE: &str = "crates/cli/src/commands/stats/catalogue.rs";
-/// The signature of a method that reports counters by name.
+/// The signature of a method by which a layer reports its counters by name.
 const REPORTS: &str = "fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {";
 /// The beginning of a use of the macro `counters!`. Its definition has a space instead of the
 /// brace.

@@ -1,11 +1,12 @@
-//! The repository's files, and Rust code with everything but code blanked out.
+//! The repository's files, and Rust code with everything but code blanked out, for the rules to
+//! read.
 
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A file that git tracks (or would, if it were added).
+/// A file of the repository that git tracks (or would, if it were added).
 pub(crate) struct File {
     /// The file's path from the root of the repository, with `/`.
     pub(crate) path: String,

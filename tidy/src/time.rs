@@ -1,5 +1,6 @@
-//! Only the clock of `sys` reads the time, so that everything else can run in virtual time. No test
-//! is switched off, expects a panic or sleeps. No destructor panics while a test already does.
+//! The rules of time and tests: only the clock of `sys` reads the time, so that everything else can
+//! run in virtual time. No test is switched off, expects a panic or sleeps. No destructor panics
+//! while a test already does.
 
 use crate::report;
 use crate::source::{closing, files, line_of, words};

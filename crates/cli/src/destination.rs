@@ -84,7 +84,7 @@ impl Destination {
         }
     }
 
-    /// True if the records go to standard output.
+    /// True if an export writes its records to standard output.
     pub(crate) const fn is_stdout(&self) -> bool {
         matches!(self, Self::Stdout)
     }

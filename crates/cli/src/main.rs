@@ -68,11 +68,11 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Process that started this one. This one ends when its parent ends.
+    /// Process id of the parent; this process ends when the parent ends.
     #[arg(long, global = true, hide = true, value_name = "PID")]
     parent: Option<u32>,
 
-    /// Run on this core only.
+    /// Run this process on this processor core only.
     #[arg(long, global = true, hide = true, value_name = "CORE")]
     core: Option<usize>,
 }
@@ -209,7 +209,7 @@ mod tests {
     ];
     const OTHERS: [&str; 2] = ["rping", "perftest"];
 
-    /// Calls `check` with every command, and with its name.
+    /// Calls `check` with every command of `sprat`, and with its name.
     fn each(command: &clap::Command, name: &str, check: &mut impl FnMut(&clap::Command, &str)) {
         check(command, name);
         for inner in command.get_subcommands() {

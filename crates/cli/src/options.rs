@@ -62,7 +62,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Opens a client of this cluster. A cluster that does not answer fails the first operation.
+    /// Opens a client of the cluster that the options name. A cluster that does not answer fails
+    /// the first operation.
     pub(crate) fn connect(&self) -> Result<Store, Fail> {
         let mut store = Store::over(&self.at.coordinator, &self.transport)?;
         if let Some(timeout) = self.timeout {
@@ -72,7 +73,7 @@ impl Cluster {
     }
 }
 
-/// Parses the time that a command waits for an answer.
+/// Parses the time that a command waits for an answer, in seconds.
 fn timeout(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|s| (0.001..=86_400.0).contains(s));
     seconds
@@ -80,7 +81,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected seconds from 0.001 to 86400".to_owned())
 }
 
-/// Parses the memory of a server: at least what its log needs.
+/// Parses the size of a server's memory in bytes, which must be at least what its log needs.
 pub(crate) fn server_memory(text: &str) -> Result<u64, String> {
     let bytes = limit(text)?;
     if bytes < memory::LEAST {
@@ -96,7 +97,7 @@ fn limit(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected bytes such as 500000000, 512M or 4G".to_owned())
 }
 
-/// Parses the name of a cluster.
+/// Parses the name of a cluster, from which shared-memory names derive.
 pub(crate) fn cluster_name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if (1..=32).contains(&text.len()) && text.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Progress on standard error: a bar on a terminal, else a plain line now and then.
+//! The display of progress on standard error: a bar on a terminal, else a plain line now and then.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -39,7 +39,7 @@ impl Progress {
         Self { verb, bar, total, said: Cell::new(Instant::now()) }
     }
 
-    /// Shows that the operation is at `position` of the total, and that `records` are done.
+    /// Shows that a long operation is at `position` of the total, and has done `records`.
     pub(crate) fn at(&self, position: u64, records: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(position);

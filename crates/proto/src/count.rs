@@ -14,7 +14,7 @@ macro_rules! counters {
         }
 
         impl $Name {
-            /// Calls `each` with the name and the value of every counter.
+            /// Calls `each` with the name and the value of every counter of the structure.
             pub fn each(&self, each: &mut dyn FnMut(&'static str, u64)) {
                 $(each(concat!($prefix, stringify!($name)), self.$name);)+
             }

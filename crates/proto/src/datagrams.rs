@@ -7,10 +7,10 @@ use core::ops::Deref;
 
 use crate::Instant;
 
-/// The address of a peer. Only the driver that made it can interpret it.
+/// The address of a driver's peer. Only the driver that made it can interpret it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Addr {
-    /// An IP address and a UDP port.
+    /// The address of a peer on an IP network: an IP address and a UDP port.
     Net(SocketAddr),
     /// A number that the driver gave a peer, such as a shared-memory connection or a simulated
     /// host. The driver never gives it to another peer.
@@ -38,7 +38,8 @@ pub const BURST: usize = 32;
 /// The longest body that [`Datagrams::send_short`] takes, in bytes.
 pub const MAX_SHORT_BODY: usize = 4096;
 
-/// A header of up to 40 bytes in a zero-padded buffer, so that drivers can copy it in 8-byte words.
+/// The header of a datagram, up to 40 bytes in a zero-padded buffer, so that drivers can copy it in
+/// 8-byte words.
 #[derive(Clone, Copy, Debug)]
 pub struct PaddedHeader {
     bytes: [u8; Self::CAPACITY],
@@ -77,7 +78,7 @@ impl Deref for PaddedHeader {
 /// The most parts (headers, slices, trailer) of one datagram given to [`Datagrams::send`].
 pub const MAX_PARTS: usize = 8;
 
-/// The outcome of [`Datagrams::send`].
+/// The outcome of sending a datagram by [`Datagrams::send`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// The driver accepted the datagram. A lossy driver may still lose it.
@@ -96,8 +97,8 @@ pub enum Sent {
 ///
 /// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait Datagrams {
-    /// Receives up to [`BURST`] datagrams and returns their number. [`Datagrams::datagram`] reads
-    /// them until the next call.
+    /// Receives up to [`BURST`] datagrams from the driver and returns their number.
+    /// [`Datagrams::datagram`] reads them until the next call.
     fn recv_burst(&mut self) -> usize;
 
     /// Returns the sender and the bytes of datagram `i` of the last burst. The bytes are the
@@ -139,7 +140,7 @@ pub trait Datagrams {
     fn intact(&self) -> bool;
 }
 
-/// A [`Datagrams`] with timers and counters of its own.
+/// A driver of [`Datagrams`] with timers and counters of its own.
 ///
 /// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait TimedDatagrams: Datagrams {

@@ -83,9 +83,9 @@ pub enum Offload {
     /// `start` of the frame to its end at byte `start + offset`. The caller leaves the sum of the
     /// pseudo-header, not complemented, in that field.
     Checksum {
-        /// The offset of the transport header in the frame.
+        /// The byte offset of the transport header in the frame.
         start: u16,
-        /// The offset of the checksum in the transport header: 6 for UDP, 16 for TCP.
+        /// The byte offset of the checksum in the transport header: 6 for UDP, 16 for TCP.
         offset: u16,
     },
     /// Segmentation offload (GSO): the device cuts the payload into segments and puts a copy of the
@@ -94,11 +94,11 @@ pub enum Offload {
     Segments {
         /// The transport protocol whose payload the device segments.
         kind: Segmentation,
-        /// The offset of the transport header in the frame.
+        /// The byte offset of the transport header in the frame.
         start: u16,
-        /// The length of all headers in bytes, which is the offset of the payload.
+        /// The length of all headers of the frame in bytes, which is the offset of the payload.
         header: u16,
-        /// The payload bytes of each segment but the last.
+        /// The number of payload bytes in each segment but the last.
         mss: u16,
     },
 }
@@ -130,10 +130,10 @@ impl Segmentation {
 pub struct Offloads {
     /// The device takes a frame whose checksum it must store ([`Offload::Checksum`]).
     pub checksum: bool,
-    /// The device takes [`Offload::Segments`] with [`Segmentation::Tcp4`] and
+    /// The device segments TCP: it takes [`Offload::Segments`] with [`Segmentation::Tcp4`] and
     /// [`Segmentation::Tcp6`].
     pub tcp_segments: bool,
-    /// The device takes [`Offload::Segments`] with [`Segmentation::Udp`].
+    /// The device segments UDP: it takes [`Offload::Segments`] with [`Segmentation::Udp`].
     pub udp_segments: bool,
 }
 
@@ -237,8 +237,8 @@ impl Headers {
 ///
 /// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait Device {
-    /// Receives up to [`BURST`] frames and returns their number. [`Device::frame`] reads them until
-    /// the next call. A device that has vanished returns 0.
+    /// Receives up to [`BURST`] frames from the device and returns their number. [`Device::frame`]
+    /// reads them until the next call. A device that has vanished returns 0.
     fn recv_burst(&mut self) -> usize;
 
     /// Returns frame `i` of the last burst, from its Ethernet header on, and what the device

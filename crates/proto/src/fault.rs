@@ -22,7 +22,7 @@ pub struct Fault {
     pub reorder_ns: u64,
 }
 
-/// The effect of the network on one datagram.
+/// The faults that the network inflicts on one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Fate {
     /// The number of copies of the datagram that the network delivers: 0, 1 or 2.

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-/// A cryptographically strong generator (ChaCha8).
+/// A cryptographically strong random number generator (ChaCha8).
 ///
 /// Tokens, the secrets of cookies and initial sequence numbers come from it, so its output must not
 /// reveal what it yields next.
@@ -39,7 +39,7 @@ impl Rng {
         ((u128::from(self.u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns true with a probability of `per_million` in a million.
+    /// Returns true at random, with a probability of `per_million` in a million.
     pub fn chance(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)
     }

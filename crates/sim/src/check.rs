@@ -36,9 +36,9 @@ pub trait Model {
     /// Returns the initial state of the specified object.
     fn initial(&self) -> Self::State;
 
-    /// Adds to `next` the states to which `op` may lead from `state` with this answer, or none if
-    /// the answer is impossible there. Without an answer, it adds the states for all possible
-    /// answers, except for `state` itself.
+    /// Adds to `next` the states to which the operation `op` may lead from `state` with this
+    /// answer, or none if the answer is impossible there. Without an answer, it adds the states for
+    /// all possible answers, except for `state` itself.
     fn step(
         &self,
         state: &Self::State,
@@ -47,8 +47,8 @@ pub trait Model {
         next: &mut Vec<Self::State>,
     );
 
-    /// Adds to `next` the states to which an earlier try of `op`, whose answer was lost, may lead
-    /// from `state`. The operation then happens once more.
+    /// Adds to `next` the states to which an earlier try of the operation `op`, whose answer was
+    /// lost, may lead from `state`. The operation then happens once more.
     fn earlier_try(
         &self,
         _state: &Self::State,
@@ -58,14 +58,14 @@ pub trait Model {
     ) {
     }
 
-    /// Returns true if an `op` with this answer that does not change the state may happen at once,
-    /// because it would have no other effect later.
+    /// Returns true if the operation `op` with this answer that does not change the state may
+    /// happen at once, because it would have no other effect later.
     fn is_idle(&self, _op: &Self::Op, _answer: &Self::Answer) -> bool {
         false
     }
 
-    /// Returns true if every continuation that is possible from `other` is possible from `state`
-    /// too.
+    /// Returns true if every continuation of a history that is possible from the state `other` is
+    /// possible from `state` too.
     fn covers(&self, state: &Self::State, other: &Self::State) -> bool {
         state == other
     }
@@ -137,7 +137,7 @@ pub fn linearizable<M: Model>(model: &M, history: &[Entry<M::Op, M::Answer>]) ->
 struct Search<'h, M: Model> {
     model: &'h M,
     history: &'h [Entry<M::Op, M::Answer>],
-    /// The open operation in each slot, as an index of the history.
+    /// The open operation in each slot, as an index into the history.
     slots: Vec<Option<usize>>,
     configurations: Vec<Configuration<M::State>>,
     next: Vec<M::State>,
@@ -226,7 +226,8 @@ impl<M: Model> Search<'_, M> {
     }
 
     /// Returns true if an operation equal to `i`, also without an answer and called before it, has
-    /// not happened yet. Of such twins the first happens first, which keeps the set small.
+    /// not happened yet. Of such equal operations the first happens first, which keeps the set of
+    /// configurations small.
     fn twin_waits(&self, mask: Mask, i: usize) -> bool {
         let entry = &self.history[i];
         entry.answer.is_none()
@@ -248,7 +249,7 @@ impl<M: Model> Search<'_, M> {
     }
 }
 
-/// A set of configurations of which none covers another.
+/// A set of configurations of the linearizability checker of which none covers another.
 #[derive(Debug)]
 struct Configurations<S>(Vec<Configuration<S>>);
 

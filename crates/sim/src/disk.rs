@@ -25,7 +25,7 @@ pub type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The outcome of writes to a simulated disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The write with this sequence number is durable.
+    /// The write to the simulated disk with this sequence number is durable.
     Safe(u64),
     /// The simulated disk is full and refused all pending writes. These contents are durable.
     Refused(Contents),
@@ -45,7 +45,7 @@ enum Health {
     Failed,
 }
 
-/// A simulated disk.
+/// A simulated disk of one host.
 #[derive(Debug, Default)]
 pub struct Disk {
     contents: Contents,

@@ -1,5 +1,5 @@
-//! A process that runs a store machine in a [`node::Node`], the same that a worker of production
-//! runs.
+//! A simulated process that runs a store machine in a [`node::Node`], the same node that a worker
+//! of production runs.
 //!
 //! ```text
 //!  turn:  what the disk wrote → Node::receive → (the test calls the machine) → Node::finish

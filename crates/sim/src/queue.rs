@@ -1,5 +1,5 @@
-//! A queue of future events, by time. Events at one time keep the order of their insertion, so a
-//! simulation is deterministic.
+//! A queue of future events of a simulation, by time. Events at one time keep the order of their
+//! insertion, so a simulation is deterministic.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -61,7 +61,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns the options of a wire of shared-memory rings.
+    /// Returns the options of a simulated wire of shared-memory rings.
     #[must_use]
     pub fn lossless() -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Options {
 pub struct Count {
     /// Datagrams that hosts sent on the simulated wire.
     pub sent: u64,
-    /// Datagrams delivered to an inbox, duplicates included.
+    /// Datagrams delivered to an inbox of the simulated wire, duplicates included.
     pub delivered: u64,
     /// Datagrams lost by the fault model.
     pub dropped: u64,
@@ -185,7 +185,7 @@ impl Wire {
         self.0.borrow().addr(host)
     }
 
-    /// Returns the driver of `host`, and advances the wire's time to `now`.
+    /// Returns the driver of `host` on the wire, and advances the wire's time to `now`.
     pub fn port(&mut self, host: HostId, now: Instant) -> Port {
         let mut state = self.0.borrow_mut();
         state.now = state.now.max(now);
@@ -236,7 +236,7 @@ impl Wire {
         self.0.borrow().trace
     }
 
-    /// Returns true if `host` has a datagram or an event to receive.
+    /// Returns true if the wire has a datagram or an event for `host` to receive.
     #[must_use]
     pub fn waiting(&self, host: HostId) -> bool {
         let state = self.0.borrow();

@@ -1,5 +1,5 @@
-//! The world: hosts, each with a clock, a disk and at most one live process, on one wire, in
-//! virtual time from one seed.
+//! A simulated world: hosts, each with a clock, a disk and at most one live process, on one wire,
+//! in virtual time from one seed.
 //!
 //! ```text
 //!  event queue, by (time, seq):  arrival of a datagram · a turn · a write safe · crash · start ·
@@ -108,13 +108,13 @@ pub struct Chaos {
     pub every_ns: u64,
     /// The relative probabilities of four faults: a crash, a pause, a partition and full disks.
     pub weights: [u32; 4],
-    /// The longest time that a host stays down, in nanoseconds.
+    /// The longest time that a simulated host stays down, in nanoseconds.
     pub down_ns: u64,
-    /// The longest time that a process is paused, in nanoseconds.
+    /// The longest time that a simulated process is paused, in nanoseconds.
     pub pause_ns: u64,
-    /// The longest time that a partition lasts, in nanoseconds.
+    /// The longest time that a partition of the network lasts, in nanoseconds.
     pub partition_ns: u64,
-    /// The longest time that disks are full, in nanoseconds.
+    /// The longest time that the simulated disks are full, in nanoseconds.
     pub full_ns: u64,
 }
 
@@ -242,13 +242,13 @@ impl<S> World<S> {
         self.now
     }
 
-    /// Returns the number of processes that have lived at `host`.
+    /// Returns the number of processes that have lived at the simulated host `host`.
     #[must_use]
     pub fn life(&self, host: HostId) -> u64 {
         self.hosts[host].life
     }
 
-    /// Returns true if a process lives at `host`.
+    /// Returns true if a process lives at the simulated host `host`.
     #[must_use]
     pub fn is_up(&self, host: HostId) -> bool {
         self.hosts[host].process.is_some()
@@ -338,7 +338,7 @@ impl<S> World<S> {
         }
     }
 
-    /// Starts a process at `host`, unless one lives there.
+    /// Starts a process at the simulated host `host`, unless one lives there.
     pub fn start(&mut self, id: HostId) {
         if self.hosts[id].process.is_some() {
             return;

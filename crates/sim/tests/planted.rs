@@ -33,7 +33,7 @@ const KEYS: u64 = 3;
 struct Server {
     bug: Bug,
     counters: BTreeMap<u64, (u64, u64)>,
-    /// The last request of each client and its reply.
+    /// The last request of each client, by its number, and the reply to it.
     last: BTreeMap<String, (u64, [u64; 3])>,
     waiting: BTreeMap<u64, (Addr, [u64; 3])>,
     cache: BTreeMap<u64, (u64, u64)>,

@@ -93,7 +93,8 @@ impl Datagrams for Port {
     }
 }
 
-/// The memory of slices: each lent slice is a segment of its own, and all have the same bytes.
+/// The memory of slices that a side of the fuzzer lends: each lent slice is a segment of its own,
+/// and all have the same bytes.
 struct Memory {
     bytes: Vec<u8>,
     lent: HashSet<u32>,
@@ -356,7 +357,8 @@ impl World {
         self.sides[to].port.inbox.push_back((from, bytes));
     }
 
-    /// Delivers any bytes with a right checksum, as if the peer or a third host had sent them.
+    /// Delivers any bytes as a packet with a correct checksum, as if the peer or a third host had
+    /// sent them.
     fn inject(&mut self, to: usize, as_peer: bool, bytes: &[u8]) {
         // The fuzzer sees what is compared: it knows tokens, and what our requests begin with.
         let copies = |asked: &Asked| bytes.windows(16).any(|window| window == &asked.bytes[..16]);

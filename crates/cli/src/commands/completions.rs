@@ -1,4 +1,5 @@
-//! `sprat completions` and `sprat man`: shell completions and manual pages, made from the commands.
+//! `sprat completions` and `sprat man`: write shell completions and manual pages, made from the
+//! commands.
 
 use std::path::PathBuf;
 

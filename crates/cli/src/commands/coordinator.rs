@@ -1,4 +1,4 @@
-//! `sprat coordinator`: the process that knows the tables and the servers.
+//! `sprat coordinator`: runs the process that knows the tables and the servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;

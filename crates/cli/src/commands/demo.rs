@@ -1,5 +1,5 @@
-//! `sprat demo`: a cluster of processes, real data, killed clients and figures, in under two
-//! minutes.
+//! `sprat demo`: demonstrates a cluster of processes, real data, killed clients and figures, in
+//! under two minutes.
 //!
 //! The demonstration uses the code of the other commands: the cluster of `up`, `import` for the
 //! data, `bench` for the figures. It ends with an error if any result is wrong.

@@ -1,4 +1,4 @@
-//! `sprat get`, `put`, `del`, `incr`: one object, one operation.
+//! `sprat get`, `put`, `del`, `incr`: each executes one operation on one object.
 
 use std::ffi::OsString;
 use std::io::{self, Read};

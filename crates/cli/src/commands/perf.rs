@@ -1,5 +1,5 @@
-//! `sprat perf`: the spelling that `sprat bench` replaced. It takes several tests and the options
-//! of all of them, some of which a test ignores.
+//! `sprat perf`: the spelling of earlier versions for `sprat bench`. It takes several tests and the
+//! options of all of them, some of which a test ignores.
 
 use std::path::PathBuf;
 

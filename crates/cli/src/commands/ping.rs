@@ -1,4 +1,4 @@
-//! `sprat ping`: the round trip to a server or a host, and the time of each layer.
+//! `sprat ping`: measures the round trip to a server or a host, and the time of each layer.
 //!
 //! A locator with a port names an RPC server, which gets an echo through all layers. A packet
 //! device's locator with port 0 names a host, which gets echo requests of our own IP stack.

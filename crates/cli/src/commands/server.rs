@@ -1,4 +1,4 @@
-//! `sprat server`: the process that keeps objects in memory and serves them.
+//! `sprat server`: runs the process that keeps objects in memory and serves them.
 
 use clap::Args;
 use sprat::internals::transports::Options;

@@ -1,4 +1,4 @@
-//! `sprat status`: whether a cluster serves, in one screen.
+//! `sprat status`: shows whether a cluster serves, in one screen.
 
 use clap::Args;
 use serde_json::json;

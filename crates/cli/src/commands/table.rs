@@ -1,4 +1,4 @@
-//! `sprat table`: create, drop and list tables.
+//! `sprat table`: creates, drops and lists tables.
 
 use clap::Subcommand;
 use serde_json::json;

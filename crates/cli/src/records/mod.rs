@@ -108,20 +108,20 @@ impl fmt::Display for Bad {
     }
 }
 
-/// The result of reading one record.
+/// The result of reading one record from a file.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A record, after the number of its line.
     Record(u64, Record),
-    /// A malformed record.
+    /// A malformed record, and its line.
     Bad(Bad),
-    /// The end of the file.
+    /// The end of the file of records.
     End,
 }
 
 /// The records of a file, which are read in order.
 pub(crate) trait Reader {
-    /// Reads the next record. Fails only if the file cannot be read.
+    /// Reads the next record of the file. Fails only if the file cannot be read.
     fn next(&mut self) -> Result<Next, Fail>;
 }
 
@@ -202,7 +202,8 @@ fn show(bytes: &[u8]) -> Shown<'_> {
     std::str::from_utf8(bytes).map_or_else(|_| Shown::Base64(BASE64.encode(bytes)), Shown::Text)
 }
 
-/// Returns the member of a JSON object for `bytes`: `name` with text, or `name64` with base64.
+/// Returns the member of a JSON object for the bytes of a key or value: `name` with text, or
+/// `name64` with base64.
 pub(crate) fn json_member(name: &str, bytes: &[u8]) -> (String, serde_json::Value) {
     match show(bytes) {
         Shown::Text(text) => (name.to_owned(), text.into()),

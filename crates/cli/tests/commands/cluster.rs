@@ -144,19 +144,20 @@ fn try_signal(id: u32, name: &str) -> rustix::io::Result<()> {
     kill_process(pid, signal)
 }
 
-/// True while the process runs. A process that has ended and was not waited for does not run.
+/// True while the process with this id runs. A process that has ended and was not waited for does
+/// not run.
 pub(crate) fn lives(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
 }
 
-/// A cluster that `sprat up` runs.
+/// A cluster that `sprat up` runs for a test.
 pub(crate) struct Cluster {
     pub(crate) up: Running,
     pub(crate) coordinator: String,
     pub(crate) name: String,
     pub(crate) port: u16,
-    /// Process ids: the coordinator's first, then the servers' in order.
+    /// The ids of the cluster's processes: the coordinator's first, then the servers' in order.
     pub(crate) ids: Vec<u32>,
     folder: TempDir,
 }
@@ -238,7 +239,7 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
-    /// Ends the cluster as Ctrl-C does, and checks that nothing is left of it.
+    /// Ends the test's cluster as Ctrl-C does, and checks that nothing is left of it.
     pub(crate) fn end(mut self) {
         self.up.signal("INT");
         assert!(self.up.ended().success(), "Ctrl-C is a good end");

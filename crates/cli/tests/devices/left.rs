@@ -45,7 +45,7 @@ fn held(end: &Namespace) -> Vec<String> {
     .unwrap()
 }
 
-/// Returns the files in the machine's shared folders that have our name.
+/// Returns the files in the machine's shared folders whose names contain "sprat".
 fn names() -> BTreeSet<PathBuf> {
     let inside = |folder: &str| {
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
@@ -78,7 +78,8 @@ fn files(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Makes a wire with two cables. For a tap, a bridge is attached to the second one at each end.
+/// Makes a wire with two cables for a test of `transport`. For a tap, a bridge is attached to the
+/// second cable at each end.
 pub(crate) fn world(transport: &str) -> Wire {
     let net = Wire::new(1500).unwrap();
     net.add(SECOND, 1500).unwrap();

@@ -1,5 +1,5 @@
-//! The program over packet devices: processes in network namespaces that each test makes itself and
-//! that are gone with it.
+//! Tests of `sprat` over packet devices: processes in network namespaces that each test makes
+//! itself and that are gone with it.
 //!
 //! A case that needs root is counted as ignored without it, and in CI (the variable CI is set) as
 //! failed. Arguments are parts of names to run; options are ignored. No case judges a figure.
@@ -145,7 +145,7 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// Returns the rows of JSON Lines, without the context.
+/// Returns the rows of JSON Lines, without the context in the first line.
 fn rows(json: &str) -> Vec<Value> {
     json.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -297,7 +297,7 @@ fn table() {
     );
 }
 
-/// Returns a copy of the program in a folder that all users may enter, unlike the build folder.
+/// Returns a copy of `sprat` in a folder that all users may enter, unlike the build folder.
 fn program_for_all() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -18,10 +18,10 @@ pub type Opened = (usize, SessionId);
 /// The outcome of writes to the machine's durable state.
 #[derive(Debug)]
 pub enum Written {
-    /// The write with this number and all before it are durable.
+    /// The write to the durable state with this sequence number and all before it are durable.
     Durable(u64),
-    /// The first write that is not durable was refused, and no later one was done. Writes from now
-    /// on are tried again.
+    /// The first write to the machine's state that is not durable was refused, and no later one was
+    /// done. The host tries later writes again.
     Refused {
         /// The file that could not be written, and the reason.
         reason: String,
@@ -40,7 +40,7 @@ pub trait Host {
     /// The type of the host's transports. The node calls it directly, so that the compiler can
     /// inline the calls.
     type Transport: Transport;
-    /// The error of a server that cannot be reached, or of malformed locators.
+    /// The host's error: a server cannot be reached, or locators are malformed.
     type Error: fmt::Display;
 
     /// The number of the host's transports. It never falls.
@@ -76,7 +76,8 @@ pub trait Host {
     /// Returns the outcome of writes to the machine's durable state. Call it until `None`.
     fn written(&mut self) -> Option<Written>;
 
-    /// Calls `each` with the protocol, the name and the value of every counter of the transports.
-    /// Two transports of one protocol have the same names. A name needs no escapes in JSON.
+    /// Calls `each` with the protocol, the name and the value of every counter of the host's
+    /// transports. Two transports of one protocol have the same names. A name needs no escapes in
+    /// JSON.
     fn counters(&self, each: &mut dyn FnMut(&str, &'static str, u64));
 }

@@ -83,13 +83,13 @@ impl<E: Display> Links<E> {
         self.bound.len()
     }
 
-    /// All lanes of `link`.
+    /// Returns all lanes of `link`.
     pub(crate) fn lanes(&self, link: Link) -> impl Iterator<Item = Link> + use<E> {
         let first = self.first(link).0;
         (first..first + u32::from(self.lanes)).map(Link)
     }
 
-    /// The first lane of `link`.
+    /// Returns the first lane of `link`.
     #[inline]
     pub(crate) const fn first(&self, link: Link) -> Link {
         Link(link.0 * self.lanes as u32)

@@ -34,7 +34,7 @@ const PREFETCH: usize = 32;
 const CACHED_LINKS: usize = 4096;
 /// The time in nanoseconds after which a machine repeats a call that a full session did not take.
 const FULL_RETRY_NS: u64 = 100 * US;
-/// The transport that [`Machine::sent`] names for a call that waits for a race.
+/// The index of no transport, which [`Machine::sent`] names for a call that waits for a race.
 pub(super) const HELD: u32 = u32::MAX;
 
 /// A node: a machine, the links that it calls by, and its host.
@@ -424,7 +424,7 @@ impl<M: Machine, H: Host> Node<M, H> {
     }
 }
 
-/// The RPC error for a request that a transport did not take.
+/// Returns the RPC error for a request that a transport did not take.
 fn not_taken(error: RequestError) -> RpcError {
     match error {
         RequestError::QueueFull => RpcError::Busy { retry_after_ns: FULL_RETRY_NS },

@@ -38,13 +38,13 @@ pub enum ArpOperation {
 pub struct Arp {
     /// The packet's operation: a request or a reply, of ARP or RARP.
     pub op: ArpOperation,
-    /// The sender's MAC address.
+    /// The MAC address of the ARP packet's sender.
     pub sender_mac: Mac,
-    /// The sender's IP address; unspecified in a probe (RFC 5227).
+    /// The IP address of the ARP packet's sender; unspecified in a probe (RFC 5227).
     pub sender: Ipv4Addr,
-    /// The target's MAC address, or zero if it is unknown.
+    /// The target's MAC address in the ARP packet, or zero if it is unknown.
     pub target_mac: Mac,
-    /// The target's IP address.
+    /// The target's IP address in the ARP packet.
     pub target: Ipv4Addr,
 }
 

@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The DDP version.
+/// The version of DDP in a segment's header.
 pub const VERSION: u8 = 1;
 /// The length of a tagged DDP header in bytes.
 pub const TAGGED: usize = 14;
@@ -38,11 +38,11 @@ pub type HeaderBytes = ArrayVec<u8, HEADER_MAX>;
 /// The receiver's buffer for the payload of a DDP segment: tagged or untagged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Buffer {
-    /// Memory that the receiver has advertised.
+    /// A tagged buffer: memory that the receiver has advertised.
     Tagged {
         /// The steering tag of the memory that the segment's payload goes to.
         stag: u32,
-        /// The tagged offset of the segment's first byte.
+        /// The tagged offset of the DDP segment's first byte.
         to: u64,
     },
     /// The next untagged buffer of a queue of the receiver.

@@ -55,7 +55,7 @@ pub const fn ring_len(log2: u8) -> usize {
 /// A descriptor of a memif ring: one buffer of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Descriptor {
-    /// The frame continues in the next descriptor.
+    /// The frame continues in the next descriptor of the memif ring.
     pub next: bool,
     /// The index of the memif region that contains the buffer.
     pub region: u16,

@@ -43,8 +43,8 @@ pub const BETWEEN: usize = 512 - MARKER;
 pub const MULPDU_MIN: usize = 128;
 /// The largest MULPDU (RFC 5044 section 3), in bytes.
 pub const MULPDU_MAX: usize = 64_768;
-/// The length of the longest FPDU that a peer can send: a ULPDU of 65,535 bytes with a marker in
-/// front and all others inside.
+/// The length in bytes of the longest FPDU that a peer can send: a ULPDU of 65,535 bytes with a
+/// marker in front and all others inside.
 pub const FPDU_MAX: usize = fpdu_len(65_535) + MARKER * markers(0, fpdu_len(65_535));
 
 const M: u8 = 0x80;
@@ -91,11 +91,11 @@ pub enum RtrKind {
 /// A set of kinds of ready-to-receive frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rtr {
-    /// The set has [`RtrKind::Send`].
+    /// The set of ready-to-receive frames has [`RtrKind::Send`].
     pub send: bool,
-    /// The set has [`RtrKind::Write`].
+    /// The set of ready-to-receive frames has [`RtrKind::Write`].
     pub write: bool,
-    /// The set has [`RtrKind::Read`].
+    /// The set of ready-to-receive frames has [`RtrKind::Read`].
     pub read: bool,
 }
 

@@ -34,7 +34,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ddp::{self, Buffer, Header, HeaderBytes};
 
-/// The RDMAP version.
+/// The version of RDMAP in the control byte.
 pub const VERSION: u8 = 1;
 /// The number of the untagged queue of Sends and Immediate Data.
 pub const QN_SEND: u32 = 0;
@@ -70,15 +70,16 @@ pub enum Opcode {
     /// Send with Invalidate: a Send that also invalidates an STag of the receiver, which the ULP's
     /// word names.
     SendInvalidate = 4,
-    /// A Send whose completion is a solicited event.
+    /// Send with Solicited Event: a Send whose completion is a solicited event.
     SendSolicited = 5,
-    /// A Send with Invalidate whose completion is a solicited event.
+    /// Send with Solicited Event and Invalidate: a Send with Invalidate whose completion is a
+    /// solicited event.
     SendSolicitedInvalidate = 6,
     /// Terminate: the last message of a stream, a [`Terminate`] on the untagged queue 2.
     Terminate = 7,
     /// Immediate Data: 8 bytes that consume a receive.
     Immediate = 8,
-    /// Immediate Data whose completion is a solicited event.
+    /// Immediate Data with Solicited Event: Immediate Data whose completion is a solicited event.
     ImmediateSolicited = 9,
     /// Atomic Request: an [`AtomicRequest`] on the untagged queue 1.
     AtomicRequest = 10,
@@ -169,8 +170,8 @@ struct ReadWire {
     source_to: U64,
 }
 
-/// A request to read `size` bytes at `source_to` of `source_stag` into `sink_to` of `sink_stag`.
-/// Only the requestor can check the sink.
+/// An RDMAP Read Request: read `size` bytes at `source_to` of `source_stag` into `sink_to` of
+/// `sink_stag`. Only the requestor can check the sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadRequest {
     /// The requestor's steering tag for the Read. The response repeats it.
@@ -268,7 +269,8 @@ impl AtomicOp {
     const FETCH_ADD: u32 = 0;
     const COMPARE_SWAP: u32 = 2;
 
-    /// Returns the new value of a word that holds `old` (RFC 7306 section 5.1).
+    /// Returns the new value of a word that holds `old` before the atomic operation (RFC 7306
+    /// section 5.1).
     #[must_use]
     pub const fn apply(self, old: u64) -> u64 {
         match self {
@@ -288,7 +290,8 @@ impl AtomicOp {
     }
 }
 
-/// A request to execute `op` on the aligned 64-bit word at `to` of `stag` and return the old value.
+/// An RDMAP Atomic Request: execute `op` on the aligned 64-bit word at `to` of `stag` and return
+/// the old value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicRequest {
     /// The requestor's identifier of the Atomic Request. The response repeats it.
@@ -354,7 +357,7 @@ struct AtomicAnswerWire {
     was: U64,
 }
 
-/// The response to an [`AtomicRequest`].
+/// An RDMAP Atomic Response, which answers an [`AtomicRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicResponse {
     /// The identifier of the Atomic Request that this response answers.

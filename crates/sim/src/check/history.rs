@@ -25,7 +25,8 @@ struct Record {
 }
 
 impl History {
-    /// Records the call of `op` on `name` and returns its number.
+    /// Records the call of the operation `op` on the object `name` and returns the operation's
+    /// number.
     pub fn call(&mut self, name: Name, op: Op) -> usize {
         self.time += 2;
         let entry = Entry { op, called: self.time, answer: None };

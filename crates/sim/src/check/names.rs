@@ -45,7 +45,7 @@ pub enum Answer {
 /// The state of a table name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    /// The table with this name.
+    /// The table that has this name.
     pub table: Table,
     /// The highest table id that any answer reported for this name.
     pub highest: u64,

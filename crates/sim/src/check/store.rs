@@ -58,13 +58,13 @@ pub enum Answer {
     Version(u64),
     /// The version that an addition has written, and the sum.
     Sum(u64, Value),
-    /// The object does not exist.
+    /// The answer that the object does not exist.
     Missing,
-    /// The object exists, with this version.
+    /// The answer that the object exists, with this version.
     Exists(u64),
     /// The object has another version than the reject rules require: this one.
     WrongVersion(u64),
-    /// The object with this version is not a number.
+    /// The answer that the object with this version is not a number.
     NotANumber(u64),
     /// The sum of an addition with the object of this version overflows.
     Overflow(u64),
@@ -266,7 +266,7 @@ enum Refused {
     Overflow,
 }
 
-/// Returns the value of the object after an addition. A missing object counts as zero.
+/// Returns the value of an object after an addition. A missing object counts as zero.
 fn sum(here: Option<Value>, op: &Op) -> Result<Value, Refused> {
     let Value::Word(word) = here.unwrap_or(Value::Word(0)) else { return Err(Refused::NotANumber) };
     match op {

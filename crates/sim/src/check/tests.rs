@@ -243,7 +243,8 @@ fn random_op(rng: &mut Rng) -> Op {
     }
 }
 
-/// Applies an operation to an object, `(last version, value)`, and returns the answer.
+/// Applies an operation to an object, `(last version, value)`, and returns the answer that the
+/// store must give.
 fn apply(object: &mut (u64, Option<Value>), op: &Op) -> Answer {
     let state = match object.1 {
         None => State::Missing(Version::Is(object.0)),

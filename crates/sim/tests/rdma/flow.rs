@@ -149,7 +149,8 @@ impl World {
         }
     }
 
-    /// Closes half of a stream early: one end sees the end of a peer that still sends.
+    /// Closes half of a stream early: one end sees the end of the stream while its peer still
+    /// sends.
     pub(crate) fn half_cut(&mut self, link: usize, side: usize) {
         let keep = self.below(self.links[link].sides[1 - side].wire.len() + 1);
         self.links[link].cut = true;

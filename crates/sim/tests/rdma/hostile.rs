@@ -1,5 +1,6 @@
-//! A stream without CRC whose bits flip, as a hostile peer could send it: the engine does not
-//! panic, accesses only memory that the peer may access, and completes each request once.
+//! A test of software iWARP with a stream without CRC whose bits flip, as a hostile peer could send
+//! it: the engine does not panic, accesses only memory that the peer may access, and completes each
+//! request once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -277,7 +278,7 @@ impl Half {
         }
     }
 
-    /// Checks that each posted request has completed or its queue pair never connected.
+    /// Checks that each posted work request has completed or its queue pair never connected.
     fn finish(&mut self) {
         self.told(Some(true));
         self.rnic.tick(Instant::from_ns(60 * SECOND));

@@ -10,7 +10,7 @@ use std::ops::Range;
 use sprat_proto::Rng;
 use sprat_proto::rdma::{Memory, Span, Unmapped};
 
-/// A planted bug of the memory, which tests the oracle.
+/// A planted bug of the simulated memory, which tests the oracle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Bug {
     /// The memory has no planted bug.
@@ -159,7 +159,7 @@ impl Area {
         Self { settled, claims: Vec::new() }
     }
 
-    /// Returns whether a request of `order` may use these bytes, to write them if `writes`.
+    /// Returns whether a request of `order` may use a range of memory, to write it if `writes`.
     pub(crate) fn free(&self, range: &Range<usize>, order: u64, writes: bool) -> Free {
         let judge = |claim: &Claim| match claim.what {
             Use::Source if claim.order == order && writes => Free::Fenced,

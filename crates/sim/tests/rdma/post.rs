@@ -285,8 +285,8 @@ impl World {
         }
     }
 
-    /// Returns the most bytes of a message whose receive is posted later; none if the peer does not
-    /// wait without limit.
+    /// Returns the most bytes of a message whose receive the peer posts later; none if the peer
+    /// does not let messages wait without limit.
     fn late_room(&mut self, link: usize, side: usize) -> Option<usize> {
         let endless = self.links[link].rnr_timeout_ns(1 - side).is_none();
         let other = &self.links[link].sides[1 - side];
@@ -554,7 +554,7 @@ impl World {
         self.take_results(at);
     }
 
-    /// Lets the initiator send a first message, if it has not, so that the responder may send.
+    /// Has the initiator send a first message, if it has not, so that the responder may send.
     pub(crate) fn open_up(&mut self, link: usize) {
         let it = &self.links[link].sides[0];
         // A damaged stream may have no room left, because it no longer moves.

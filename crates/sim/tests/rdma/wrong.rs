@@ -10,7 +10,7 @@ use super::posted::{Body, OWN, PUBLIC, SIZES, TagKind, TagState, WORDS, Wrong};
 use super::world::World;
 
 impl World {
-    /// Drafts a request that must fail, locally or at the peer.
+    /// Drafts a work request that must fail, locally or at the peer.
     pub(crate) fn any_wrong(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         match self.below(12) {
             0..3 => self.wrong_write(link, side, id),
@@ -198,7 +198,7 @@ impl World {
         Some(list)
     }
 
-    /// Drafts a request that the local machine must refuse.
+    /// Drafts a work request that the local machine must refuse.
     fn wrong_at_home(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         let it = &self.links[link].sides[side];
         let (node, established, ord) = (it.node, it.established, it.depths.1);

@@ -36,7 +36,7 @@ struct Score {
     lent: (u32, u64),
 }
 
-/// The process of the master.
+/// The process of the simulated store's master.
 struct Server(Node<Master>);
 
 impl Process<Score> for Server {

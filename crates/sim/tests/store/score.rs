@@ -18,11 +18,11 @@ pub(crate) struct Score {
     /// The drops of tables in progress, each with the tables of that name that were known at its
     /// call.
     drops: BTreeMap<usize, Vec<u64>>,
-    /// The names whose table a user has tried to drop.
+    /// The table names whose table a user has tried to drop.
     dropped: BTreeSet<u64>,
     time: u64,
     tags: u64,
-    /// The name of each table that an answer reported.
+    /// The name of each table whose id an answer reported.
     pub(crate) tables: BTreeMap<u64, u64>,
     /// The number of operations that each user has yet to start.
     pub(crate) left: BTreeMap<HostId, u32>,
@@ -34,7 +34,7 @@ pub(crate) struct Score {
 }
 
 impl Score {
-    /// Returns a new number that identifies a value.
+    /// Returns a new tag: a number that identifies a value.
     pub(crate) fn tag(&mut self) -> u64 {
         self.tags += 1;
         self.tags

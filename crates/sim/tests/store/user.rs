@@ -23,13 +23,13 @@ use crate::score::Score;
 pub(crate) struct Habits {
     /// The number of table names that the user chooses from.
     pub(crate) names: u64,
-    /// The number of tablets of a table.
+    /// The number of tablets of each table.
     pub(crate) span: u32,
     /// The longest time between two operations of the user, in nanoseconds.
     pub(crate) pause_ns: u64,
     /// The longest value that the user writes, in bytes.
     pub(crate) longest: u64,
-    /// The probability that a table is dropped instead of used, in parts per million.
+    /// The probability that a user drops a table instead of using it, in parts per million.
     pub(crate) drop_ppm: u32,
 }
 
@@ -56,7 +56,7 @@ fn value_bytes(tag: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the value that the bytes of the object with `key` stand for. Text is a number: a double
+/// Returns the checker's value for the bytes of the object with `key`. Text is a number: a double
 /// for key 3, otherwise an integer.
 fn value_of(key: u64, bytes: &[u8]) -> Value {
     if bytes[0] != 0 {
@@ -73,7 +73,7 @@ fn value_of(key: u64, bytes: &[u8]) -> Value {
     Value::Bytes(tag)
 }
 
-/// An operation in progress, by its number in the score.
+/// An operation of a user in progress, by its number in the score.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     /// An operation on an object: its number in the score, its table and its key.
@@ -156,7 +156,7 @@ pub(crate) struct User {
     node: Node<Side>,
     habits: Habits,
     asked: BTreeMap<Op, Asked>,
-    /// The tables that the user knows.
+    /// The ids of the tables that the user knows.
     tables: Vec<u64>,
     /// The versions of objects that the user has seen.
     versions: Vec<u64>,

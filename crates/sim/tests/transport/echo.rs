@@ -1,5 +1,5 @@
-//! Clients and servers that know the bytes of every request and reply, and verify the outcome of
-//! each request.
+//! The clients and servers of a simulated RPC world, which know the bytes of every request and
+//! reply, and verify the outcome of each request.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,7 @@ use crate::wire::ipv6::{self, Fragment, Ipv6};
 const MAX_ERROR_V4: usize = 576;
 const MAX_ERROR_V6: usize = 1280;
 
-/// The rate limit of ICMP errors: a window of one second.
+/// The rate limit of ICMP errors that the stack sends: a window of one second.
 #[derive(Debug, Default)]
 pub(in crate::net) struct ErrorLimit {
     window_start: Instant,

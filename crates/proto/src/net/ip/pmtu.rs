@@ -14,7 +14,7 @@ use crate::time::SECOND;
 const MIN_V4: usize = 552;
 /// The minimum link MTU of IPv6 (RFC 8200 section 5), in bytes.
 const MIN_V6: usize = 1280;
-/// The time after which a lowered path MTU expires (RFC 8201 section 4).
+/// The time in nanoseconds after which a lowered path MTU expires (RFC 8201 section 4).
 const EXPIRY_NS: u64 = 600 * SECOND;
 /// The most destinations with a lowered path MTU.
 const MAX_ENTRIES: usize = 256;

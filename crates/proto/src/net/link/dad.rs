@@ -34,11 +34,13 @@ const ANNOUNCE_WAIT_NS: u64 = 2 * SECOND;
 const ANNOUNCE_NUM: u8 = 2;
 const ANNOUNCE_INTERVAL_NS: u64 = 2 * SECOND;
 const DEFEND_INTERVAL_NS: u64 = 10 * SECOND;
-/// The number of IPv6 probes (DupAddrDetectTransmits in RFC 4862 section 5.1).
+/// The number of probes for an own IPv6 address (DupAddrDetectTransmits in RFC 4862 section 5.1).
 const IPV6_PROBE_NUM: u8 = 1;
-/// The time to wait for an objection to an IPv6 probe (RETRANS_TIMER in RFC 4861 section 10).
+/// The time in nanoseconds to wait for an objection to an IPv6 probe (RETRANS_TIMER in RFC 4861
+/// section 10).
 const IPV6_PROBE_WAIT_NS: u64 = SECOND;
-/// The time between the first two RARP requests. It doubles each time, up to the maximum.
+/// The time in nanoseconds between the first two RARP requests. It doubles each time, up to the
+/// maximum.
 const RARP_NS: u64 = SECOND / 2;
 const RARP_MAX_NS: u64 = 32 * SECOND;
 
@@ -139,7 +141,8 @@ impl Addresses {
             .any(|a| !matches!(a.state, State::Requesting | State::Lost) && a.addr == addr)
     }
 
-    /// Returns true if `group` is the solicited-node group of an own or candidate address.
+    /// Returns true if `group` is the solicited-node group of an own address in use or one that
+    /// detection may still confirm.
     pub(super) fn is_candidate_group(&self, group: Ipv6Addr) -> bool {
         let in_group =
             |a: &Address| matches!(a.addr, IpAddr::V6(addr) if ipv6::solicited(addr) == group);

@@ -185,7 +185,7 @@ impl NeighbourCache {
         counters.drop_unresolved += entry.waiting.len() as u64;
     }
 
-    /// Sets the MAC address of a neighbour permanently.
+    /// Sets the MAC address of a neighbour permanently, so that the stack never solicits it.
     pub(in crate::net) fn set_permanent(
         &mut self,
         now: Instant,

@@ -28,7 +28,7 @@ fn arp(op: ArpOperation, sender_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) ->
     [&header.emit()[..], &arp.emit()].concat()
 }
 
-/// Builds a frame with an IPv6 packet to host 1.
+/// Builds a frame with an IPv6 packet to the link-local address of host 1.
 fn packet(from_mac: Mac, from: Ipv6Addr, next: u8, hops: u8, upper: &[u8]) -> Vec<u8> {
     let header = Ethernet { to: mac(1), from: from_mac, kind: ethernet::IPV6 };
     let ip = Ipv6 { next, hops, from, to: six(1) };

@@ -121,7 +121,7 @@ pub(super) struct Network {
     /// The frames in flight: the time of delivery, the receiving side, the bytes and the receive
     /// offload.
     in_flight: Vec<(Instant, usize, Vec<u8>, RxOffload)>,
-    /// All frames that were sent, with their senders.
+    /// All frames that were sent, with the numbers of their senders.
     pub(super) frames: Vec<(usize, Vec<u8>)>,
     /// The datagrams delivered to each side: the sender's address and the payload.
     pub(super) delivered: [Vec<(SocketAddr, Vec<u8>)>; 2],
@@ -180,13 +180,13 @@ impl Network {
         self.sockets[side].stack_mut().ping(self.now, to, len)
     }
 
-    /// Adds a frame to the device of a side as if the other side had sent it.
+    /// Adds a frame to the device of one host of the test, as if the other host had sent it.
     pub(super) fn inject(&mut self, side: usize, frame: Vec<u8>) {
         self.sockets[side].device_mut().inbox.push_back((frame, RxOffload::default()));
     }
 
-    /// Runs both sides once at the current time: each receives the frames that are due, handles its
-    /// timers and sends.
+    /// Runs both hosts of the test once at the current time: each receives the frames that are due,
+    /// handles its timers and sends.
     pub(super) fn step(&mut self) {
         for side in 0..2 {
             let now = self.now;
@@ -246,8 +246,8 @@ impl Network {
     }
 }
 
-/// Computes the checksum that a frame's offload requests. Segments stay coalesced, as between two
-/// virtual interfaces of one machine.
+/// Computes the checksum that a sent frame's offload requests. Segments stay coalesced, as between
+/// two virtual interfaces of one machine.
 fn apply(frame: &mut [u8], offload: Offload) -> RxOffload {
     let (start, offset, segment_size) = match offload {
         Offload::None => return RxOffload::default(),
@@ -272,7 +272,7 @@ fn counted(stack: &Stack, name: &str) -> u64 {
     found.unwrap()
 }
 
-/// Builds a frame with an IPv4 packet from host 2's MAC address to host 1's.
+/// Builds a frame with an IPv4 packet from the MAC address of host 2 to that of host 1.
 pub(super) fn ip_frame(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, upper: &[u8]) -> Vec<u8> {
     use crate::wire::ethernet::{Ethernet, IPV4};
     let header = crate::wire::ipv4::Ipv4 { protocol, ..ip::output::udp4_header(from, to) };

@@ -108,8 +108,8 @@ impl Burst {
         }
     }
 
-    /// Returns the location of the packet that `push_reassembled` adds next. A burst has at most
-    /// one reassembled packet for each frame.
+    /// Returns the location of the packet that `push_reassembled` adds next to the burst. A burst
+    /// has at most one reassembled packet for each frame.
     pub(in crate::net) const fn next_reassembled(&self) -> Location {
         Location::Reassembled(self.reassembled.len())
     }

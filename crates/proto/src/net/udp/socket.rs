@@ -110,7 +110,7 @@ impl<D: Device> UdpSocket<D> {
         self.stack.event()
     }
 
-    /// Sets the MAC address of a neighbour permanently.
+    /// Sets the MAC address of a neighbour permanently, so that the stack never solicits it.
     pub fn set_neighbour(&mut self, addr: IpAddr, mac: Mac) {
         self.stack.set_neighbour(self.now, addr, mac);
     }

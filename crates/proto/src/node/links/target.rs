@@ -28,7 +28,7 @@ struct Candidate<E> {
     doubtful: bool,
 }
 
-/// A server, and how far the search for a locator that reaches it has come.
+/// A server that links are bound to, and the state of the search for a locator that reaches it.
 #[derive(Debug)]
 pub(crate) struct Target<E> {
     /// The list of locators by which links are bound to the server.

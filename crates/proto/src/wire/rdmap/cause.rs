@@ -63,7 +63,7 @@ causes! {
     /// A protection error of RDMAP that no other code names.
     PROTECTION = 0 / 1 / 0xff, "unspecified protection error";
 
-    /// The RDMAP version is unknown.
+    /// The RDMAP version of a message is unknown.
     VERSION = 0 / 2 / 0x05, "invalid RDMAP version";
     /// The RDMAP opcode is unknown or not expected in this header or queue.
     OPCODE = 0 / 2 / 0x06, "unexpected opcode";

@@ -274,7 +274,7 @@ fn terminates_survive_the_wire() {
     }
 }
 
-/// Terminates of siw (Linux 6.1) for malformed messages, and their meaning.
+/// Terminates that siw (Linux 6.1) sent for malformed messages are parsed to the meant causes.
 #[test]
 fn mirrored_terminates_of_siw_are_parsed() {
     let read = |text: &str| Terminate::parse(&hex(text)).expect("it is long enough");
