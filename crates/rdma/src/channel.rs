@@ -172,8 +172,8 @@ impl ConnectionId {
         Self { handle, number }
     }
 
-    /// Ends the id as dropping it would; returns how many of its events the program has taken. The
-    /// program can do nothing with the id afterwards.
+    /// Ends the rdma_cm id as dropping it would; returns how many of its events the program has
+    /// taken. The program can do nothing with the id afterwards.
     pub fn end(&self) -> u64 {
         self.handle.shared.act(|core, now| core.destroy_cm_id(now, self.number))
     }

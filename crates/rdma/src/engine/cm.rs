@@ -60,7 +60,7 @@ pub(crate) struct CmIds {
     last: CmId,
 }
 
-/// The remains of a destroyed rdma_cm id.
+/// The queue pair, listener and requests of a destroyed rdma_cm id, which its owner must end too.
 #[derive(Debug, Default)]
 pub(crate) struct Destroyed {
     /// The number of the destroyed id's events that the program has taken.

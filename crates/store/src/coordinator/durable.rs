@@ -40,9 +40,10 @@ choices! {
     Place {
         /// The place of the server list is free. Only its generation counts.
         Free = 0,
-        /// The place has a server with a lease.
+        /// The place of the server list has a server with a lease.
         Up = 1,
-        /// The place has a server that is gone and owned tablets, which are lost.
+        /// The place of the server list has a server that is gone and owned tablets, which are
+        /// lost.
         Crashed = 2,
     }
 

@@ -33,7 +33,7 @@ struct Master {
     took: u32,
 }
 
-/// A coordinator, its disk, and masters by locator.
+/// A test's coordinator, its disk, and its masters by locator.
 struct World {
     coordinator: Coordinator,
     config: Config,

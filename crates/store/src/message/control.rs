@@ -90,7 +90,7 @@ macro_rules! requests {
         records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
 
         impl<'a> $name $(<$l>)? {
-            /// Returns the request's bytes.
+            /// Returns the bytes of the control request.
             #[must_use]
             pub fn emit(&self) -> Vec<u8> {
                 let mut out = Vec::with_capacity(128);
@@ -180,7 +180,7 @@ choices! {
 
 records! {
     pub,
-    /// A tablet in [`Tablets`].
+    /// A tablet in the reply [`Tablets`].
     Tablet<'a> {
         /// The first key hash of the tablet.
         first: u64,
@@ -195,7 +195,7 @@ records! {
         data: &'a str,
     }
 
-    /// A table in [`TablePage`].
+    /// A table in the reply [`TablePage`].
     Table<'a> {
         /// The id of the table.
         table: TableId,
@@ -220,7 +220,7 @@ records! {
         objects: u64,
     }
 
-    /// A server in [`ServerPage`].
+    /// A server in the reply [`ServerPage`].
     Server<'a> {
         /// The id of the server.
         server: ServerId,

@@ -162,7 +162,7 @@ pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
     }
 }
 
-/// Checks the descriptors that a program of the row left open.
+/// Checks that a program of the row left open only the descriptors that the row expects.
 fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
     if !row.valgrind {
         return Ok(());
@@ -171,7 +171,8 @@ fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
         .map_err(|what| format!("{}: {what}", program.command))
 }
 
-/// Runs the client of a row to its end, and checks its exit status and output.
+/// Runs the client of a row of the matrix of programs to its end, and checks its exit status and
+/// output.
 fn asked(row: &Row, client: &mut Running, deadline: Instant) -> Result<(), String> {
     let Some(Some(status)) = client.wait(deadline, || false) else {
         return Err(client.wrong("does not end"));
@@ -211,7 +212,7 @@ fn ended(server: &mut Running, ends: Ends, deadline: Instant) -> Result<(), Stri
     }
 }
 
-/// Checks a program's output against the row's expectation.
+/// Checks a program's output against the output that its row of the matrix expects.
 fn shown(shows: Shows, text: &str) -> Result<(), String> {
     match shows {
         Shows::Nothing => Ok(()),

@@ -82,7 +82,7 @@ impl Rnic {
         self.shared.mr.alloc_fast(pd)
     }
 
-    /// Allocates a window. A work request binds it.
+    /// Allocates a memory window. A work request binds it.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
@@ -90,7 +90,7 @@ impl Rnic {
         self.shared.mr.alloc_window(pd, kind)
     }
 
-    /// Deallocates a window, bound or not.
+    /// Deallocates a memory window, bound or not.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
