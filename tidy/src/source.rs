@@ -49,7 +49,7 @@ impl File {
         code
     }
 
-    /// Counts the lines of the test modules in the file.
+    /// Counts the lines of the test modules in the source file.
     pub(crate) fn lines_of_tests(&self) -> usize {
         let code = self.code();
         test_modules(&code).into_iter().map(|r| code[r].lines().count()).sum()
@@ -149,7 +149,7 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count() + 1
 }
 
-/// Finds `word` in `code` with no letter, digit or underscore beside it.
+/// Finds `word` in `code` where no letter, digit or underscore is beside it.
 pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {

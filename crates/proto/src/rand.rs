@@ -23,12 +23,12 @@ impl Rng {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// Returns 64 random bits.
+    /// Returns 64 random bits from the generator.
     pub fn u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// Returns 32 random bits.
+    /// Returns 32 random bits from the generator.
     pub fn u32(&mut self) -> u32 {
         self.0.next_u32()
     }
@@ -44,7 +44,7 @@ impl Rng {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)
     }
 
-    /// Fills `bytes` with random bits.
+    /// Fills `bytes` with random bits from the generator.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         self.0.fill_bytes(bytes);
     }

@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-/// One microsecond in nanoseconds.
+/// The number of nanoseconds in one microsecond.
 pub const US: u64 = 1_000;
-/// One millisecond in nanoseconds.
+/// The number of nanoseconds in one millisecond.
 pub const MS: u64 = 1_000_000;
-/// One second in nanoseconds.
+/// The number of nanoseconds in one second.
 pub const SECOND: u64 = 1_000_000_000;
 
 /// A point in time, in nanoseconds since a start that all callers of one state machine share.
@@ -16,9 +16,9 @@ pub const SECOND: u64 = 1_000_000_000;
 pub struct Instant(u64);
 
 impl Instant {
-    /// The instant at which time starts.
+    /// The instant at which time starts, 0 ns.
     pub const ZERO: Self = Self(0);
-    /// A deadline that never expires.
+    /// The instant of a deadline that never expires.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// Returns the instant `ns` nanoseconds after the start of time.

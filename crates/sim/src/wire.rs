@@ -39,7 +39,7 @@ pub struct Options {
     pub delay_ns: u64,
     /// The maximum jitter added to the wire's delay, in nanoseconds.
     pub jitter_ns: u64,
-    /// The faults of a lossy wire.
+    /// The faults of the simulated wire, if it is lossy.
     pub fault: Fault,
     /// The largest datagram that the wire carries, in bytes.
     pub max_payload: usize,
@@ -82,13 +82,13 @@ pub struct Count {
     pub sent: u64,
     /// Datagrams delivered to an inbox of the simulated wire, duplicates included.
     pub delivered: u64,
-    /// Datagrams lost by the fault model.
+    /// Datagrams of the simulated wire lost by its faults.
     pub dropped: u64,
-    /// Datagrams lost to a partition.
+    /// Datagrams of the simulated wire lost to a partition.
     pub cut: u64,
-    /// Datagrams lost to a full inbox.
+    /// Datagrams of the simulated wire lost to a full inbox.
     pub overflowed: u64,
-    /// Datagrams lost because no process had the address.
+    /// Datagrams of the simulated wire lost because no process had the address.
     pub unreachable: u64,
     /// Datagrams refused with [`Sent::Full`], because the ring was full.
     pub full: u64,

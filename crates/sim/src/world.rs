@@ -36,7 +36,7 @@ pub trait Process<S> {
 /// The environment of a simulated process in one turn.
 #[derive(Debug)]
 pub struct Outside<'w, S> {
-    /// The time by the host's clock.
+    /// The present time by the clock of the process's host.
     pub now: Instant,
     /// The driver of the process's host.
     pub port: Port,
@@ -58,9 +58,9 @@ pub struct Start<'w> {
     pub host: HostId,
     /// The number of the process among those that have lived at this host, from 1.
     pub life: u64,
-    /// The address of the process that starts.
+    /// The network address of the process that starts.
     pub addr: Addr,
-    /// The start of the process by its host's clock.
+    /// The time at which the process starts, by its host's clock.
     pub now: Instant,
     /// The driver of the process's host, for a process that keeps one.
     pub port: Port,

@@ -163,7 +163,7 @@ impl Side {
     }
 }
 
-/// A request of the client's program.
+/// A request that the fuzzer's client has made.
 struct Asked {
     bytes: Vec<u8>,
     rpc: Option<RpcId>,
@@ -325,7 +325,7 @@ impl World {
 
     // The wire.
 
-    /// Runs one turn of the client and of the server.
+    /// Runs one turn of the fuzzer's client and of its server.
     fn turn(&mut self) {
         for side in 0..2 {
             let Side { endpoint, port, .. } = &mut self.sides[side];

@@ -74,7 +74,7 @@ struct World {
     now: Instant,
     peers: [Peer; 2],
     next: u64,
-    /// True if the completion queue has overflowed.
+    /// True if the engine's completion queue has overflowed.
     lost: bool,
 }
 
@@ -157,7 +157,7 @@ impl World {
         world
     }
 
-    /// Runs one step of the script.
+    /// Runs one step of the fuzzer's script.
     fn step(&mut self, what: u8, matter: &[u8]) {
         let which = usize::from(what >> 7);
         let Peer { conn, qp, .. } = self.peers[which];

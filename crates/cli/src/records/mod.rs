@@ -111,9 +111,9 @@ impl fmt::Display for Bad {
 /// The result of reading one record from a file.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A record, after the number of its line.
+    /// A record that was read, after the number of its line.
     Record(u64, Record),
-    /// A malformed record, and its line.
+    /// A malformed record that was read, and its line.
     Bad(Bad),
     /// The end of the file of records.
     End,

@@ -26,17 +26,17 @@ pub(crate) fn sprat() -> Command {
     command
 }
 
-/// Runs `sprat` to its end.
+/// Runs `sprat` with these arguments to its end, and returns its output.
 pub(crate) fn run(args: &[&str]) -> Output {
     sprat().args(args).output().expect("the program starts")
 }
 
-/// Returns the standard output of a process.
+/// Returns the standard output of a process that has ended, as text.
 pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the standard error of a process.
+/// Returns the standard error of a process that has ended, as text.
 pub(crate) fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -22,7 +22,7 @@ mod captures;
 mod left;
 mod rights;
 
-/// The interface of a wire's second cable.
+/// The name of the interface at each end of a wire's second cable.
 const SECOND: &str = "wire1";
 
 /// A test case: its name, a program that it needs, and a function that panics if it fails.

@@ -7,9 +7,9 @@ counters! {
     StackCounters, "ip_",
     /// Frames that the IP stack received.
     received,
-    /// UDP datagrams delivered to the caller.
+    /// UDP datagrams that the IP stack delivered to the caller.
     datagrams_in,
-    /// UDP datagrams sent by a cached route.
+    /// UDP datagrams that the IP stack sent by a cached route.
     datagrams_out,
     /// Frames sent by the transmit queue: fragments, solicitations, replies.
     frames_out,
@@ -28,9 +28,9 @@ counters! {
     neighbours_disputed,
     /// Packets of another host that uses an address of this IP stack.
     address_conflicts,
-    /// Datagrams reassembled from fragments.
+    /// Datagrams that the IP stack reassembled from fragments.
     reassembled,
-    /// Datagrams sent in fragments.
+    /// Datagrams that the IP stack sent in fragments.
     fragmented,
     /// ICMP errors received that report a closed port of a peer.
     ports_unreachable,
@@ -41,11 +41,11 @@ counters! {
     drop_length,
     /// Received packets dropped: their IP version does not match the Ethernet type.
     drop_version,
-    /// Received packets dropped: wrong checksum.
+    /// Received packets dropped: a checksum is wrong.
     drop_checksum,
-    /// Received frames dropped: unknown Ethernet type.
+    /// Received frames dropped: the Ethernet type is unknown.
     drop_type,
-    /// Received packets dropped: unknown protocol.
+    /// Received packets dropped: the protocol is unknown.
     drop_protocol,
     /// Received packets dropped: not addressed to this IP stack.
     drop_address,
@@ -57,7 +57,7 @@ counters! {
     drop_port,
     /// Received ARP and neighbour discovery packets dropped: invalid by their RFC.
     drop_neighbour,
-    /// Received replies dropped: they match no request.
+    /// Received echo replies and replies of neighbours dropped: they match no request.
     drop_unsolicited,
     /// Received ICMP errors dropped: they match no datagram of this IP stack.
     drop_error,

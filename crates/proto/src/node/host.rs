@@ -25,7 +25,7 @@ pub enum Written {
     Refused {
         /// The file that could not be written, and the reason.
         reason: String,
-        /// All keys and values that are durable.
+        /// All keys and values of the machine's state that are durable.
         durable: Pairs,
     },
     /// The disk failed: its contents are unknown, and the host writes nothing any more. The text

@@ -44,9 +44,9 @@ pub enum Output {
         link: Link,
         /// The machine's own number for the call, which the response repeats.
         tag: u64,
-        /// The request to send.
+        /// The request that the node sends for the call.
         message: Message,
-        /// The time at which the node gives up the call.
+        /// The time at which the node gives up the call, if no reply has arrived.
         deadline: Instant,
     },
     /// Cancel a call that [`Machine::sent`] named. The call ends as `Cancelled` unless it has ended
@@ -61,7 +61,7 @@ pub enum Output {
     Reply {
         /// The received request to answer.
         caller: Caller,
-        /// The reply to send.
+        /// The reply that the node sends.
         message: Message,
     },
     /// Answer a request for counters. The node adds the counters of its transports, and writes all
@@ -78,7 +78,7 @@ pub enum Output {
     /// later number follows when the write is durable, or [`Machine::rollback`] if it was refused.
     /// Sequence numbers are consecutive, and a write is never durable before the one before it.
     Persist {
-        /// The sequence number of the write.
+        /// The sequence number of the write to the durable state.
         seq: u64,
         /// Keys and their values to set in the durable state.
         puts: Vec<(Vec<u8>, Vec<u8>)>,

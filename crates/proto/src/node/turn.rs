@@ -115,7 +115,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         self.unsent = true;
     }
 
-    /// Takes the reason why the machine must stop for good, if it must.
+    /// Takes the reason why the node's machine must stop for good, if it must.
     #[inline]
     pub fn take_stopped(&mut self) -> Option<String> {
         self.stopped.take()

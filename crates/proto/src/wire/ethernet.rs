@@ -12,21 +12,21 @@ use crate::device::Mac;
 /// The length of an Ethernet header in bytes.
 pub const HEADER: usize = crate::device::HEADER;
 
-/// The Ethernet type of IPv4.
+/// The value of the Ethernet type field for IPv4.
 pub const IPV4: u16 = 0x0800;
-/// The Ethernet type of ARP.
+/// The value of the Ethernet type field for ARP.
 pub const ARP: u16 = 0x0806;
-/// The Ethernet type of RARP.
+/// The value of the Ethernet type field for RARP.
 pub const RARP: u16 = 0x8035;
-/// The Ethernet type of IPv6.
+/// The value of the Ethernet type field for IPv6.
 pub const IPV6: u16 = 0x86dd;
 
 /// An Ethernet header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ethernet {
-    /// The destination's MAC address.
+    /// The MAC address of the frame's destination.
     pub to: Mac,
-    /// The source's MAC address.
+    /// The MAC address of the frame's source.
     pub from: Mac,
     /// The Ethernet type: the protocol of the payload.
     pub kind: u16,

@@ -33,9 +33,9 @@ pub enum Icmp {
     },
     /// An ICMP echo reply.
     Reply {
-        /// The identifier of the echo request.
+        /// The identifier of the echo request that this reply answers.
         ident: u16,
-        /// The sequence number of the echo request.
+        /// The sequence number of the echo request that this reply answers.
         seq: u16,
     },
     /// The ICMP error "port unreachable".

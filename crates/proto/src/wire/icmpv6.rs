@@ -54,9 +54,9 @@ pub enum Icmpv6 {
     },
     /// An ICMPv6 echo reply.
     Reply {
-        /// The identifier of the echo request.
+        /// The identifier of the echo request that this reply answers.
         ident: u16,
-        /// The sequence number of the echo request.
+        /// The sequence number of the echo request that this reply answers.
         seq: u16,
     },
     /// The ICMPv6 error "port unreachable".
@@ -73,7 +73,7 @@ pub enum Icmpv6 {
     },
     /// A neighbour solicitation.
     Solicit {
-        /// The IPv6 address to resolve.
+        /// The IPv6 address that a neighbour solicitation asks about.
         target: Ipv6Addr,
         /// The MAC address of the solicitation's sender; none in a probe of duplicate address
         /// detection.

@@ -43,9 +43,9 @@ pub struct Ipv4 {
     pub ttl: u8,
     /// The number of the protocol of the IPv4 packet's payload.
     pub protocol: u8,
-    /// The IPv4 address of the source.
+    /// The source address of the IPv4 packet.
     pub from: Ipv4Addr,
-    /// The IPv4 address of the destination.
+    /// The destination address of the IPv4 packet.
     pub to: Ipv4Addr,
 }
 

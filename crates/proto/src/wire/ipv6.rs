@@ -44,9 +44,9 @@ pub struct Ipv6 {
     pub next: u8,
     /// The IPv6 hop limit. It is 255 in messages of neighbour discovery.
     pub hops: u8,
-    /// The IPv6 address of the source.
+    /// The source address of the IPv6 packet.
     pub from: Ipv6Addr,
-    /// The IPv6 address of the destination.
+    /// The destination address of the IPv6 packet.
     pub to: Ipv6Addr,
 }
 

@@ -152,7 +152,7 @@ pub enum Message {
     AddRegion {
         /// The index of the memory region, counted from 0.
         index: u16,
-        /// The size of the memory region in bytes.
+        /// The size of the memif client's memory region in bytes.
         size: u64,
     },
     /// A memif ring in a region that an earlier message added.

@@ -178,7 +178,7 @@ pub struct ReadRequest {
     pub sink_stag: u32,
     /// The requestor's tagged offset for the Read. The response repeats it.
     pub sink_to: u64,
-    /// The length of the Read in bytes.
+    /// The number of bytes that a Read Request asks for.
     pub size: u32,
     /// The responder's steering tag of the memory to read.
     pub source_stag: u32,

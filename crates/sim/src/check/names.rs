@@ -54,11 +54,11 @@ pub struct State {
 /// The table that a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Table {
-    /// No table has the name.
+    /// No table has the name that the checker follows.
     None,
-    /// The table with this id has the name.
+    /// The table with this id has the name that the checker follows.
     Is(u64),
-    /// A table has the name whose id no answer has reported.
+    /// A table whose id no answer has reported has the name that the checker follows.
     New,
 }
 

@@ -90,9 +90,10 @@ pub enum State {
 /// The checker's knowledge of an object's version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Version {
-    /// The object's version is this one.
+    /// The checker knows the object's version: this one.
     Is(u64),
-    /// The object's version is higher than this one; no answer has reported it.
+    /// The checker knows only that the object's version is higher than this one; no answer has
+    /// reported it.
     Above(u64),
 }
 

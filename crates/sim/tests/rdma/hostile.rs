@@ -16,17 +16,17 @@ use sprat_proto::wire::mpa::RtrKind;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::seeds;
 
-/// The region with the bytes of messages to send.
+/// The number of the memory region with the bytes of messages to send.
 const SOURCE: u64 = 0;
-/// The region of receives and of sinks of Reads.
+/// The number of the memory region of receives and of sinks of Reads.
 const INBOX: u64 = 1;
-/// The region whose first half the peer may write.
+/// The number of the memory region whose first half the peer may write.
 const WRITABLE: u64 = 2;
-/// The region that the peer may read.
+/// The number of the memory region that the peer may read.
 const READABLE: u64 = 3;
-/// The region of words for the peer's atomics.
+/// The number of the memory region of words for the peer's atomics.
 const WORDS: u64 = 4;
-/// A region of another protection domain.
+/// The number of a memory region of another protection domain.
 const ALIEN: u64 = 5;
 const SIZE: usize = 8192;
 
@@ -38,7 +38,7 @@ struct Guarded {
     posted: Vec<(u64, Range<u64>)>,
     /// True if the tag of the writable region is valid.
     writable: bool,
-    /// True if the connection has not ended.
+    /// True while the connection over the stream has not ended.
     open: bool,
 }
 

@@ -135,7 +135,7 @@ pub(crate) struct Claim {
 /// The answer to the question whether a request may use a range of memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Free {
-    /// The request may use the range of memory.
+    /// The request may use the range of memory at once.
     Yes,
     /// The request needs a fence, because earlier Reads of its order use the range of memory.
     Fenced,

@@ -91,11 +91,11 @@ pub(crate) struct Work {
     /// The failure at the peer that the oracle expects of the work request.
     pub(crate) refused: Option<Wrong>,
     pub(crate) change: Option<TagChange>,
-    /// The peer's tag that the work request uses.
+    /// The steering tag of the peer that the work request uses.
     pub(crate) uses: Option<usize>,
 }
 
-/// A posted receive.
+/// A posted receive of a queue pair or of a shared receive queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Receive {
     pub(crate) id: u64,

@@ -33,7 +33,7 @@ pub(crate) struct Request {
     reply_len: usize,
     forever: bool,
     executed: u32,
-    /// The outcome of the request, once it has ended.
+    /// The outcome of the client's request, once the request has ended.
     pub(crate) outcome: Option<Result<(), RpcError>>,
 }
 

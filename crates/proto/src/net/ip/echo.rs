@@ -45,7 +45,7 @@ struct Pending {
     sent: Instant,
 }
 
-/// The echo requests that wait for a reply.
+/// The echo requests of this IP stack that wait for a reply.
 #[derive(Debug)]
 pub(in crate::net) struct EchoRequests {
     ident: u16,

@@ -24,7 +24,7 @@ pub(in crate::net) struct NextHop {
     pub(in crate::net) neighbour: IpAddr,
 }
 
-/// The sending half of the IP layer.
+/// The sending half of the IP layer: path MTUs, and the state of fragmentation.
 #[derive(Debug)]
 pub(in crate::net) struct IpOutput {
     pub(in crate::net) path_mtus: PathMtus,

@@ -88,7 +88,7 @@ pub(in crate::net) struct NeighbourCache {
     waiting_bytes: usize,
     max_waiting_bytes: usize,
     solicitations: VecDeque<Solicitation>,
-    /// The frames whose neighbour has been resolved.
+    /// The frames whose neighbour has been resolved, and which wait to be sent.
     resolved: VecDeque<Vec<u8>>,
     /// The time before which no entry of the neighbour cache is due.
     next_due: Instant,

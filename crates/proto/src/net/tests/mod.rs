@@ -162,7 +162,7 @@ impl Network {
         }
     }
 
-    /// Returns the IP stack of a side.
+    /// Returns the IP stack of one of the test's two hosts.
     pub(super) fn stack(&self, side: usize) -> &Stack {
         self.sockets[side].stack()
     }

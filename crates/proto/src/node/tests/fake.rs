@@ -139,7 +139,7 @@ impl Machine for Script {
     }
 }
 
-/// A session of a test's transport.
+/// A session of a transport that the test controls.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: SessionId,

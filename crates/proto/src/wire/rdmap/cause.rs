@@ -51,7 +51,7 @@ causes! {
     INVALID_STAG = 0 / 1 / 0x00, "invalid STag";
     /// A Read's source or an Atomic's word is outside of its region.
     BOUNDS = 0 / 1 / 0x01, "base or bounds violation";
-    /// The region does not allow the Read or Atomic.
+    /// The memory region does not grant the rights that a Read or Atomic needs.
     ACCESS = 0 / 1 / 0x02, "access rights violation";
     /// The STag of a Read's source or of an Atomic's word belongs to another protection domain or
     /// stream.
