@@ -57,7 +57,7 @@ pub enum Output {
         /// The number of the call at its transport.
         rpc: RpcId,
     },
-    /// Answer a request that [`Machine::request`] did not answer.
+    /// Reply to a received request that [`Machine::request`] did not answer at once.
     Reply {
         /// The received request to answer.
         caller: Caller,
