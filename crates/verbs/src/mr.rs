@@ -40,6 +40,7 @@ const DOMAIN: c_int = 1 << 1;
 const RIGHTS: c_int = 1 << 2;
 /// `IBV_REREG_MR_ERR_INPUT`: the result of `ibv_rereg_mr` for invalid arguments.
 const INPUT: c_int = -1;
+/// `IBV_REREG_MR_ERR_CMD`: the result of `ibv_rereg_mr` if the device refuses the change.
 const COMMAND: c_int = -4;
 
 /// A memory region of a C program.

@@ -21,6 +21,7 @@ use crate::entry::{Errno, INVALID, entry, export, put, put_part};
 
 /// The number of a device's only port.
 pub(crate) const PORT: u32 = 1;
+/// The only partition key of a device's port, which every iWARP card has.
 const KEY: u16 = 0xffff;
 /// The capabilities of every device: `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS` (local
 /// invalidation, Sends with invalidation), `_MEM_WINDOW_TYPE_2B`.

@@ -26,7 +26,9 @@ use super::socket;
 
 /// The time of silence after which the kernel probes if the peer still exists.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// The time that a peer has to answer one probe of a silent connection.
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(2);
+/// The number of unanswered probes after which the kernel ends a silent connection.
 const KEEPALIVE_PROBES: u32 = 3;
 
 /// The number of bytes of one read in search of a header, behind which payload is read directly. It

@@ -16,6 +16,7 @@ const PASSIVE: c_int = 1;
 const NUMERIC: c_int = 1 << 1;
 /// `RAI_SA`, a flag of `struct rdma_addrinfo`: a subnet administrator resolves the name.
 pub(super) const SA: c_int = 1 << 4;
+/// `RAI_DNS`, a flag of `struct rdma_addrinfo`: the C library resolves the name.
 pub(super) const DNS: c_int = 1 << 5;
 /// `RDMA_PS_TCP`, a value of `enum rdma_port_space`.
 pub(super) const TCP: c_int = 0x0106;

@@ -17,9 +17,10 @@ use crate::entry::{Errno, INVALID, at, export, put};
 use crate::log::log;
 use crate::qp::Qp as PairObject;
 
-/// The time that TCP may take to connect. On loopback it is also the time for which a refused
-/// connection is retried: a server that was started by other means may be about to listen.
+/// The time that TCP may take to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time for which a refused connection to loopback is retried: a server that was started by
+/// other means may be about to listen.
 const REFUSED_RETRY: Duration = Duration::from_millis(100);
 /// The time for which a refused connection to another machine is retried.
 const REFUSED_RETRY_REMOTE: Duration = Duration::from_millis(500);

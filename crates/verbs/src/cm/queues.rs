@@ -16,7 +16,9 @@ use crate::srq::{self, ibv_destroy_srq};
 
 /// `IBV_QP_INIT_ATTR_PD`: the flag by which a queue pair's attributes have a protection domain.
 const QP_PD: u32 = 1;
+/// `IBV_SRQ_INIT_ATTR_TYPE`: the flag by which a shared receive queue's attributes have a type.
 const SRQ_TYPE: u32 = 1;
+/// `IBV_SRQ_INIT_ATTR_PD`: the flag by which a shared receive queue's attributes have a domain.
 const SRQ_PD: u32 = 1 << 1;
 /// `IBV_QPS_INIT`, a queue pair's state of `enum ibv_qp_state`.
 const INIT: c_int = 1;

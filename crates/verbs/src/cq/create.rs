@@ -17,6 +17,7 @@ use crate::sequence::Sequence;
 const FIELDS: u64 = 0x7f | 1 << 7 | 1 << 11;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`: the flag by which a completion queue's attributes have flags.
 const FLAGS: u32 = 1;
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`: the flag of a completion queue that one thread uses.
 const SINGLE_THREADED: u32 = 1;
 
 /// Creates a completion queue and leaks it to the program.

@@ -78,6 +78,7 @@ const fn status(status: Status) -> c_int {
 
 /// `IBV_WC_WITH_IMM`: the flag of a completion with immediate data.
 const WITH_IMMEDIATE: u32 = 1 << 1;
+/// `IBV_WC_WITH_INV`: the flag of a completion whose message invalidated a local key.
 const WITH_INVALIDATE: u32 = 1 << 3;
 
 /// The flags of a completion (`wc_flags`).
