@@ -6,7 +6,8 @@
 //! measured. [`store`], [`fail`], [`out`] and [`memory`] are what the tests share with the command
 //! line.
 //!
-//! Never published. *Absent on purpose:* what can be typed; that is the command line's.
+//! This crate is never published. Not here: the arguments of the command line, which belong to
+//! `sprat-cli`.
 #![forbid(unsafe_code)]
 
 pub mod baseline;

@@ -93,7 +93,7 @@ impl Store {
         self.ask(what, order)
     }
 
-    /// Returns the servers that are up.
+    /// Returns the servers of the cluster that are up.
     pub fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
         let servers = self.ask("the server list", |client| client.servers())?;
         Ok(servers.into_iter().filter(|server| server.state == ServerState::Up).collect())
@@ -115,7 +115,7 @@ impl Store {
         self.order(name, |client| client.drop_table(name))
     }
 
-    /// Returns all tables.
+    /// Returns all tables of the cluster.
     pub fn tables(&mut self) -> Result<Vec<TableInfo>, Fail> {
         self.ask("the list of tables", |client| client.tables())
     }

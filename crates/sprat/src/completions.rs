@@ -19,7 +19,7 @@ pub(crate) struct EntryId {
 }
 
 impl EntryId {
-    /// The tag that a request of this entry carries.
+    /// Returns the tag that a request of this entry carries.
     #[inline]
     pub(crate) fn tag(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
@@ -195,7 +195,7 @@ impl<R, T> Completions<R, T> {
         }
     }
 
-    /// Forgets an operation. It has no outcome.
+    /// Forgets an operation, which then gets no outcome.
     pub(crate) fn forget(&mut self, id: EntryId) {
         if self.is_known(id) {
             self.release(id.index);

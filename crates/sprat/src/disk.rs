@@ -1,11 +1,11 @@
 //! The durable state of one machine: a file, written by a thread of its own so that a slow disk
 //! never stops the worker.
 //!
-//! The disk is a peer like any other: [`Disk::persist`] goes out, [`Disk::completed`] comes in.
-//! Writes that wait together are committed together, in order.
+//! [`Disk::persist`] hands a write in, and [`Disk::completed`] returns its outcome. Writes that
+//! wait together are committed together, in order.
 //!
-//! What always holds: after a write that did not fit, no write that was handed in before
-//! [`Disk::completed`] has told of it is done either, for each may rest on the one before.
+//! Always holds: if a write does not fit, all writes that were handed in before [`Disk::completed`]
+//! reports it are refused too, since each may depend on the one before.
 
 use std::fs::File;
 use std::io;

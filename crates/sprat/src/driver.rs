@@ -25,11 +25,11 @@ pub trait Driver: TimedDatagrams + Send {
     ///
     /// # Errors
     /// The locator names another driver or no host that resolves, no server of that name exists on
-    /// this machine, or a system call failed; the error names what was looked for.
+    /// this machine, or a system call failed; the error names the host or the server.
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr>;
 
-    /// Returns the locator by which others reach this driver, if it listens. The locator has the
-    /// chosen port or name.
+    /// Returns the locator by which others reach this driver, if it listens. It has each value that
+    /// was chosen at the opening, such as the port.
     fn locator(&self) -> Option<String>;
 
     /// Returns the descriptor that is readable when `recv_burst` or `gone` has a result, while

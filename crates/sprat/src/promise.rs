@@ -1,8 +1,8 @@
-//! The results of an asynchronous client: each is promised to a task and given by the client's
-//! thread.
+//! The results of an asynchronous client. The client's thread promises a task its result and gives
+//! it later.
 //!
-//! Always: a task whose result nothing can give any more is woken. If a [`Promise`] is dropped
-//! without a result, because the thread ended or panicked, its [`Promised`] says so.
+//! Always holds: a task is woken if nothing can give its result any more. If a [`Promise`] is
+//! dropped without a result, because the thread ended or panicked, its [`Promised`] says so.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};

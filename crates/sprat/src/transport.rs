@@ -39,8 +39,8 @@ pub trait SystemTransport: Transport + Send {
     /// Disarms notification: the caller polls from now on.
     fn disarm(&mut self);
 
-    /// Returns the locator by which others reach this transport, if it listens. The locator has the
-    /// chosen port or name.
+    /// Returns the locator by which others reach this transport, if it listens. It has each value
+    /// that was chosen at the opening, such as the port.
     fn locator(&self) -> Option<String>;
 }
 

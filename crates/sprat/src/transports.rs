@@ -82,8 +82,8 @@ impl Transports {
         Ok(transports)
     }
 
-    /// Returns the locators of the transports that listen, in the order of [`Transports::listen`],
-    /// with the chosen ports and names.
+    /// Returns the locators of the transports that listen, in the order of [`Transports::listen`].
+    /// They have each value that was chosen at the opening, such as the port.
     #[must_use]
     pub fn locators(&self) -> Vec<String> {
         self.entries.iter().filter_map(|entry| entry.transport.locator()).collect()

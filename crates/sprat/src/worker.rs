@@ -1,9 +1,9 @@
-//! A worker: a [`Node`] with a clock, a thread of its own and sleep.
+//! A worker: a [`Node`] with a clock and a thread of its own, which sleeps if there is no work.
 //!
 //! ```text
 //!   now ─► node: one turn ─► idle long enough? pause, yield, or sleep in poll(2)
 //! ```
-//! A worker is single-threaded and owns all it touches, so nothing here locks. Another thread
+//! A worker is single-threaded and owns all that it uses, so it takes no locks. Another thread
 //! reaches it only by a [`Waker`].
 //!
 //! Not here: what a turn does (the node), how messages travel (the transports), when to stop (the

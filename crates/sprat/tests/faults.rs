@@ -17,7 +17,7 @@ use sprat_sys::crc::crc32c;
 /// The deadline of a request, in nanoseconds. No request takes this long; it only ends a broken
 /// test.
 const FOREVER_NS: u64 = 300_000_000_000;
-/// Number of requests in progress.
+/// Number of requests that the test keeps in progress.
 const DEPTH: usize = 6;
 
 type FaultyUdp = Fast<Faulty<Udp>>;

@@ -89,9 +89,9 @@ struct Control<T> {
 /// The result of one receive, whose bytes are in the buffer of the same number.
 #[derive(Clone, Copy, Default)]
 pub struct Received {
-    /// The number of bytes in the buffer.
+    /// The number of bytes that the receive put into the buffer.
     pub len: usize,
-    /// The datagram's sender.
+    /// The address of the datagram's sender.
     pub from: Name,
     /// Bytes of each datagram but the last, if the kernel joined several datagrams.
     pub segment: Option<usize>,

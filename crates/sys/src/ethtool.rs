@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use crate::socket::check;
 
-/// The state of an interface.
+/// The state of a network interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// The interface does not exist any more.

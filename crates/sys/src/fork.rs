@@ -1,8 +1,9 @@
 //! A second process for measurements and tests: a forked copy of this one that runs one function
 //! and ends.
 //!
-//! A copy shares what was mapped and opened before, so nothing has to be passed to it; and it is a
-//! process of its own, with its own page tables, as the processes that the figures are about.
+//! The copy has the mappings and descriptors that this process had at the fork, so nothing has to
+//! be passed to it. It has page tables of its own, as the processes that the measurements stand
+//! for.
 
 use std::io;
 use std::panic::{self, AssertUnwindSafe};

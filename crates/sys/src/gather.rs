@@ -20,7 +20,7 @@ pub const PIECES: usize = 128;
 
 const NONE: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
-/// The place of bytes to send.
+/// The place of bytes to send: a slice, a region, or memory of the program.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// The bytes of a slice.
@@ -42,7 +42,7 @@ impl Source<'_> {
         }
     }
 
-    /// True if there are no bytes.
+    /// True if the source has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,10 +1,10 @@
 //! The machine's IP interfaces, as the RDMA devices that they stand for: one device each, loopback
 //! included.
 //!
-//! Always holds: an interface that is listed has a name and at least one IP address. What is listed
-//! is what was so at the time of the call; an interface may come and go at any time.
+//! Always holds: an interface that is listed has a name and at least one IP address. The list shows
+//! the state at the time of the call; an interface may come and go at any time.
 //!
-//! Not here: sockets, and which of these devices may be used for what.
+//! Not here: sockets, and the uses that each device allows.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;

@@ -194,7 +194,7 @@ impl Producer {
     /// Publishes the concatenation of `parts` as one record.
     ///
     /// # Errors
-    /// [`Broken`] if the consumer's head cannot be.
+    /// [`Broken`] if the consumer's head is impossible.
     ///
     /// # Panics
     /// If the record exceeds [`MAX_PAYLOAD`].
@@ -403,7 +403,7 @@ impl Consumer {
     /// returns its length. `None` if there is no record.
     ///
     /// # Errors
-    /// [`Broken`] if its length cannot be.
+    /// [`Broken`] if the record's length is impossible.
     #[inline(always)]
     pub fn pop(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
         let word = self.word();

@@ -35,7 +35,7 @@ const LARGE_SET: u64 = 64 << 20;
 /// long queue.
 const FILLING_BYTES: usize = 4 << 20;
 
-/// Returns the exchange of a read of an object of `size` bytes.
+/// Returns the number of bytes that a read of an object of `size` bytes moves in each direction.
 pub(crate) fn reading(size: usize) -> Exchange {
     Exchange { request: HEADS[0] + KEY, reply: HEADS[2] + size }
 }

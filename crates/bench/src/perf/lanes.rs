@@ -23,7 +23,7 @@ pub(crate) const PACKET: usize = 36;
 /// Longest UDP payload of one frame on the wires of a run.
 pub(crate) const LONGEST_PACKET: usize = 1472;
 
-/// The bytes of one operation.
+/// The number of bytes that one operation moves in each direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Exchange {
     /// Bytes of the request, from the client to the server.

@@ -64,7 +64,7 @@ impl Drop for Folder {
     }
 }
 
-/// A function that opens the two packet devices of a baseline. Each round calls it again.
+/// A function that makes the openers of a baseline's two packet devices. Each round calls it again.
 pub(crate) type Ends<'l> = Box<dyn Fn() -> std::io::Result<[Open<'static>; 2]> + 'l>;
 
 /// A process that runs an echo server, and its locators.
@@ -113,8 +113,8 @@ impl Local {
         self.net.as_ref().map(|net| Arc::clone(net.floor()))
     }
 
-    /// Returns a function that opens the two raw packet devices under `transport`. `None` if the
-    /// transport has no device.
+    /// Returns a function that makes the openers of the two raw packet devices under `transport`.
+    /// `None` if the transport has no device.
     pub(crate) fn device(&self, transport: &str) -> Option<Ends<'static>> {
         match transport {
             "fast+memif" => {

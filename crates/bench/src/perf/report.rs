@@ -112,21 +112,21 @@ impl Row {
 pub struct Context {
     /// The commit that the program was built from.
     pub commit: &'static str,
-    /// The program's version.
+    /// The version of the program that measured.
     pub version: &'static str,
     /// `release` or `debug`.
     pub build: &'static str,
-    /// The kernel's release.
+    /// The release of the machine's kernel.
     pub kernel: String,
-    /// The processor's model.
+    /// The model of the machine's processor.
     pub cpu: String,
     /// Number of processors that this process may use.
     pub cores: usize,
-    /// The load average of the last minute.
+    /// The machine's load average of the last minute.
     pub load: f64,
-    /// The frequency governor of the first processor.
+    /// The frequency governor of the machine's first processor.
     pub governor: String,
-    /// Number of rounds of each figure.
+    /// Number of rounds over which each figure is measured.
     pub rounds: u16,
     /// Time of each figure in seconds, over all rounds.
     pub seconds: f64,

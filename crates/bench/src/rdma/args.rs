@@ -10,9 +10,9 @@ use sprat::verbs::{self, RtrKind};
 /// A choice of on or off on the command line.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
-    /// On.
+    /// The choice is on.
     On,
-    /// Off.
+    /// The choice is off.
     Off,
 }
 
@@ -51,7 +51,7 @@ pub fn word(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Options of a device on the wire.
+/// Options of an RDMA device on the wire: CRC, markers and addresses.
 #[derive(Args, Clone, Debug)]
 pub struct Wire {
     /// Protect every frame by a CRC.
@@ -72,7 +72,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Returns the options of a device.
+    /// Returns the options that open the RDMA device.
     pub fn options(&self) -> verbs::Options {
         verbs::Options {
             crc: self.crc == Switch::On,
@@ -149,7 +149,7 @@ pub struct Ping {
     pub hold_ms: u64,
 }
 
-/// The operation to measure.
+/// The RDMA operation to measure.
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -189,7 +189,7 @@ pub enum CopyWays {
     Direct,
 }
 
-/// Setup of both sides.
+/// Setup of the RDMA devices on both sides of a measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Model {
     /// Options of the RDMA device on the wire.
@@ -207,7 +207,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Returns the options of a device.
+    /// Returns the options that open the RDMA device.
     pub fn options(&self) -> verbs::Options {
         verbs::Options {
             threading: match self.threading {
@@ -225,7 +225,7 @@ impl Model {
         }
     }
 
-    /// Returns the setup as arguments for the other process.
+    /// Returns the setup of the RDMA devices as arguments for the other process.
     pub fn arguments(&self) -> Vec<String> {
         let mut all = vec![
             format!("--crc={}", word(&self.wire.crc)),

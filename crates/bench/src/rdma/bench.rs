@@ -24,7 +24,7 @@ struct More {
     floor_avg_us: Option<f64>,
     /// The product's time divided by the floor's: the median over the rounds.
     times_floor: Option<f64>,
-    /// Processor time of both sides in percent of one processor.
+    /// Processor time of client and server together, in percent of one processor.
     cpu_percent: Option<f64>,
     cpu_percent_client: Option<f64>,
     cpu_percent_server: Option<f64>,

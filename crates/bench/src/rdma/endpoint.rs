@@ -34,7 +34,7 @@ pub(crate) struct Plan {
     pub(crate) bw: bool,
     pub(crate) op: Op,
     pub(crate) size: usize,
-    /// Steering tag of the client's memory.
+    /// Steering tag of the client's memory, which the server's operations name.
     pub(crate) stag: u32,
 }
 
@@ -249,7 +249,7 @@ impl End {
     }
 }
 
-/// Returns the size of the first half of the memory. It has room for the largest atomic operand.
+/// Returns the size of one half of an end's memory, a multiple of 64 bytes.
 fn half(size: usize) -> usize {
     size.next_multiple_of(64).max(64)
 }

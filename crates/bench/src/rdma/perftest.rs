@@ -162,7 +162,7 @@ impl Client {
         Ok(())
     }
 
-    /// Runs the test until the client disconnects.
+    /// Serves the client's test until the client disconnects. Returns the result.
     fn serve(mut self) -> Result<Served, Fail> {
         loop {
             match (self.hear(UNLIMITED)?, &self.data) {

@@ -32,7 +32,7 @@ pub(super) struct Pace {
     pub(super) rounds: u16,
     /// Time of the product over all rounds. The floor takes as long.
     pub(super) time: Duration,
-    /// Most messages of one round.
+    /// The most messages of one round of the measurement.
     pub(super) most: u64,
 }
 
@@ -218,7 +218,7 @@ fn run_on(cores: &[usize]) -> Result<(), Fail> {
         .map_err(|error| Fail::new(format!("cannot run on the cores {}: {error}", list())))
 }
 
-/// A sender that keeps many messages in progress.
+/// The sending end of a throughput measurement, which keeps many messages in progress.
 struct Flood {
     end: End,
     outstanding: u64,

@@ -13,7 +13,7 @@ use crate::out;
 use crate::perf::report::{Context, Report};
 use crate::process;
 
-/// Number of rounds of each figure.
+/// Number of rounds over which each figure is measured.
 const ROUNDS: u16 = 10;
 /// Number of RDMA Writes in progress in the measurement of throughput.
 const OUTSTANDING: u64 = 64;

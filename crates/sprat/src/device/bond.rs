@@ -1,4 +1,4 @@
-//! Several devices used as one. Flows are shared among them, and when one loses its carrier or
+//! Several packet devices used as one. They share the flows. If a device loses its carrier or
 //! vanishes, its flows use the others. Sessions lose only the frames of that moment.
 //!
 //! ```text

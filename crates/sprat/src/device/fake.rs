@@ -1,8 +1,8 @@
 //! Two packet devices that are wired to each other in memory. Tests use them, since they need no
 //! root.
 //!
-//! Frames arrive in order, unless the wire is full: then [`Sent::Full`]. Dropping one end is its
-//! vanishing: the other one sends into nothing, as on a cable.
+//! Frames arrive in order. A full wire refuses frames ([`Sent::Full`]). Once one end is dropped,
+//! the frames of the other end are lost, as on a cable.
 
 use std::collections::VecDeque;
 use std::io;

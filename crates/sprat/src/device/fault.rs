@@ -1,12 +1,13 @@
-//! A device that does to its frames what networks do: [`Faulty`] wraps another one and loses,
-//! doubles, reorders, damages and cuts what is sent through it, as drawn from a seed by [`Fault`].
+//! A packet device that treats frames as networks do: [`Faulty`] wraps another device, and loses,
+//! doubles, reorders, damages and cuts the frames sent through it. [`Fault`] draws each fault from
+//! a seed.
 //!
-//! A frame that is held back waits for a number of polls, one for each microsecond that its fate
-//! asks for. What was to be cut in segments or summed by the device is only lost or doubled: damage
-//! would hit what the device makes of it, not the frame.
+//! A frame that is held back waits for a number of polls, one for each microsecond of its delay. A
+//! frame that the device should cut or sum is only lost or doubled: damage would hit the device's
+//! result and not the frame.
 //!
-//! Not here: the model (`proto`), which the simulator's wire shares, and the same around datagrams
-//! (`crate::driver::fault`).
+//! Not here: the model of faults (`proto`), which the simulator's wire shares, and faults of
+//! datagrams (`crate::driver::fault`).
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;

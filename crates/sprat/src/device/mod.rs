@@ -250,7 +250,7 @@ pub enum OpenError {
         driver: &'static str,
         /// The name of the device's interface.
         dev: String,
-        /// The missing ability.
+        /// The ability that the kernel or the interface lacks.
         what: String,
     },
     /// No driver of packet devices has this name.

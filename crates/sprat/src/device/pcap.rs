@@ -1,4 +1,4 @@
-//! A device that writes down what passes: [`Capture`] wraps another one and writes every frame, in
+//! A packet device that records frames: [`Capture`] wraps another device and writes every frame, in
 //! both directions, to a file that Wireshark, tshark and tcpdump read.
 //!
 //! ```text
@@ -6,13 +6,13 @@
 //!         longest: u32, 1 (Ethernet)
 //! frame   seconds, nanoseconds, bytes kept, bytes of the frame (u32 each), the bytes
 //! ```
-//! A checksum that the device was asked for is filled in, as the frame will have it on the wire,
-//! and so is one that the sender left to a device and that none computed, since the frame never
-//! left this machine. A frame that the device cuts is written whole, and so is one that it joined.
-//! Once the file has its limit, frames pass unwritten and are counted.
+//! The file has each frame with its checksums, as on the wire. They are filled in where the sender
+//! left them to a device, also if no device computed them because the frame never left this
+//! machine. A frame that the device cuts is written whole, and so is one that it joined. Once the
+//! file has its limit, further frames are counted and not written.
 //!
-//! [`super::open`] puts it around a device whose options name a file, and around every one while
-//! the environment has [`VARIABLE`].
+//! [`super::open`] wraps a device in a [`Capture`] if the device's options name a file, and every
+//! device while the environment has [`VARIABLE`].
 
 use std::env;
 use std::fs::File;

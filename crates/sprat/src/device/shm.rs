@@ -84,7 +84,7 @@ impl Frames {
     /// Opens a packet device in shared memory. A client may be opened before the server listens.
     ///
     /// # Errors
-    /// A name or an MTU that cannot be; a server of that name lives; a system call failed.
+    /// The name or the MTU is impossible; a server of that name lives; a system call failed.
     pub fn open(options: &Options) -> io::Result<Self> {
         if !(576..=MAX_PAYLOAD - HEADER).contains(&options.mtu) {
             let what = format!(

@@ -1,13 +1,13 @@
 //! The driver `tap`: an interface of the kernel whose other end is this program (the kernel's
-//! Documentation/networking/tuntap). What the kernel sends on the interface arrives here; what is
-//! sent here arrives there, from where it may be bridged on.
+//! Documentation/networking/tuntap). Frames that the kernel sends on the interface arrive here.
+//! Frames sent here arrive at the kernel, which may bridge them on.
 //!
-//! With each frame in either direction goes a `virtio_net_hdr` (`vnet`): checksums, and the cutting
-//! and joining of segments, are left to the other side, which is this machine and has no wire to
-//! compute them for.
+//! Each frame in either direction has a `virtio_net_hdr` (`vnet`) before it. Checksums, and the
+//! cutting and joining of segments, are left to the receiver, which is this machine: without a wire
+//! between, nothing computes them.
 //!
-//! Always: an interface that this value made is gone with it. Not here: queues, and IP without
-//! Ethernet (tun).
+//! Always holds: an interface that a device made ends with the device. Not here: queues, and IP
+//! without Ethernet (tun).
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

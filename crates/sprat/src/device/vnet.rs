@@ -1,11 +1,11 @@
-//! The ten bytes before a frame that say what is left to compute: `virtio_net_hdr`, as AF_PACKET
-//! and tap have it.
+//! The `virtio_net_hdr` of AF_PACKET and tap: ten bytes before a frame that say which checksums and
+//! segments are left to compute.
 //!
 //! ```text
 //! flags(1) kind(1) bytes of headers(2) bytes of a segment(2) checksum starts(2) and goes(2)
 //! ```
 //!
-//! Numbers are in the machine's order.
+//! Numbers are in the machine's byte order.
 
 use sprat_proto::device::{Offload, RxOffload, Segmentation};
 

@@ -1,4 +1,5 @@
-//! The state file on the file system: opened, locked and read, then one record after the other.
+//! The state file in the file system: it is opened, locked and read, and then gets one record after
+//! the other.
 //!
 //! What always holds:
 //! - A record counts once `fdatasync` has returned. One that did not fit leaves no trace: the next
@@ -34,7 +35,7 @@ const LONGEST: u64 = 1 << 30;
 /// The log's bytes, beyond twice the last checkpoint, from which on a checkpoint is due.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// The reason why a change was not written.
+/// The reason why a change was not written to the state file.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The change does not fit, or the file is not at its path any more. The file is unchanged.

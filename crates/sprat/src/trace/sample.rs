@@ -1,5 +1,5 @@
-//! From tracepoints to parts: the cost of a request at its caller and its server, layer by layer,
-//! and of both a whole round trip whose parts add up to it.
+//! Computes from tracepoints the times of a request at its caller and at its server, layer by
+//! layer, and joins both to a whole round trip.
 //!
 //! ```text
 //!  caller:   Start ─ out ─► Sent            Receive ─ back ─► End

@@ -98,7 +98,7 @@ pub(crate) struct Framed<C: Carrier> {
     unsent: usize,
     released: VecDeque<Slice>,
     ids: Ids,
-    /// Room for requests of which a part has arrived on the accepted connections.
+    /// The budget of memory for requests of which a part has arrived on the accepted connections.
     budget: Budget,
     /// The present time, as the last caller gave it.
     now: Instant,
@@ -133,7 +133,7 @@ impl<C: Carrier> Framed<C> {
         }
     }
 
-    /// Returns the slots in use.
+    /// Returns the slots of the links that are in use.
     pub(crate) fn live(&self) -> &[u16] {
         self.links.live()
     }
@@ -247,7 +247,7 @@ impl<C: Carrier> Framed<C> {
         false
     }
 
-    /// Queues `slot` for output.
+    /// Adds the connection in `slot` to the list of connections with output.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, slot: u16) {
         if let Some(link) = self.link(slot)

@@ -1,9 +1,9 @@
 //! Runs one suite of tests against every packet device, in network namespaces that each test makes
 //! itself and that end with it.
 //!
-//! A test that needs root is counted as ignored where there is none, and in CI (the variable CI is
-//! set) as failed: so that a machine without it is seen. Arguments as cargo passes them: parts of
-//! names to run; options are not looked at.
+//! A test that needs root counts as ignored if there is no root. In CI (the variable CI is set) it
+//! counts as failed, so that a machine without root is noticed. The arguments are those that cargo
+//! passes: parts of the names of tests to run. Options are ignored.
 
 #![allow(clippy::print_stdout, reason = "it is its own harness")]
 

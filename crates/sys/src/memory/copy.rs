@@ -49,7 +49,7 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
 /// Copies `n` bytes, fewer than 16, from `src` to `dst`.
 ///
 /// # Safety
-/// As for [`copy`].
+/// The conditions are those of [`copy`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy_few(dst: *mut u8, src: *const u8, n: usize) {

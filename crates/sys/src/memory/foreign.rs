@@ -56,7 +56,7 @@ impl Foreign {
         populate(base, len, writable)
     }
 
-    /// The memory's size in bytes.
+    /// Returns the size of the program's memory in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

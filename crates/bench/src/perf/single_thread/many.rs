@@ -23,7 +23,7 @@ use crate::perf::basic::key;
 use crate::perf::echo::{EchoService, failure};
 use crate::perf::measure::Sample;
 
-/// Number of operations in progress.
+/// Number of operations that the benchmark keeps in progress.
 const IN_PROGRESS: u64 = 64;
 /// The number of operations in one round of the benchmark; a round has no time limit.
 const OPERATIONS: u64 = 3200;

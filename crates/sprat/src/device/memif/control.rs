@@ -1,4 +1,4 @@
-//! The control socket of a link: the exchange that makes the rings of a connection.
+//! The control socket of a memif link: the exchange of messages that makes the link's rings.
 //!
 //! ```text
 //! server ─ Hello ─►   ◄─ Init ─  Ack ─►   ◄─ AddRegion, its file ─  Ack ─►
@@ -42,7 +42,7 @@ const NAME: &str = "sprat";
 /// The parameters of a link that a client requests, or that a server expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// The interface's number. A server without one accepts any.
+    /// The number of the memif interface. A server without one accepts any number.
     pub(super) id: Option<u32>,
     /// The secret that a client sends and a server expects. Zeros stand for no secret.
     pub(super) secret: [u8; SECRET],

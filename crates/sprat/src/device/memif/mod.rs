@@ -144,7 +144,7 @@ impl Memif {
     /// listens.
     ///
     /// # Errors
-    /// An option that cannot be; the socket cannot be made; a server listens there already.
+    /// An option is impossible; the socket cannot be made; a server listens there already.
     pub fn open(options: Options) -> io::Result<Self> {
         let wanted = options.wanted()?;
         let mac = match options.mac {

@@ -35,7 +35,7 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// Bytes of the buffer for frames that arrive.
     const BUFFER: usize;
 
-    /// The host and port of a locator.
+    /// Parses the host and the port of a locator.
     ///
     /// # Errors
     /// The locator is of another transport.

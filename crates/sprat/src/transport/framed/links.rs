@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use sprat_proto::Instant;
 use sprat_proto::rpc::stream::{Role, Stream};
 
-/// One connection, and its state.
+/// One connection of a transport of frames, and its state.
 #[derive(Debug)]
 pub(crate) struct Link<W> {
     pub(crate) stream: Stream,
@@ -85,7 +85,7 @@ impl<W> Links<W> {
         Self { slots: Vec::new(), free: VecDeque::new(), live: Vec::new(), places: Vec::new() }
     }
 
-    /// Returns the slots in use, in no order.
+    /// Returns the slots of the links that are in use, in no order.
     pub(crate) fn live(&self) -> &[u16] {
         &self.live
     }

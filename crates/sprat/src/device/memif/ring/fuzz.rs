@@ -1,6 +1,6 @@
-//! A ring under a script of its peer, which writes descriptors and indices, while this side takes,
-//! puts and flushes. Nothing panics, no frame is longer than the most that a frame may have, and
-//! the memory behind the ring is not touched (or the memory's own checks would panic).
+//! Fuzzes a memif ring with a script of its peer, which writes descriptors and indices while this
+//! side takes, puts and flushes. Nothing panics, no frame is longer than the most that a frame may
+//! have, and the memory behind the ring is not touched (or the memory's own checks would panic).
 
 use super::*;
 

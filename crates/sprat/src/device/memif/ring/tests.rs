@@ -1,6 +1,6 @@
-//! Impossible descriptors and indices that a peer writes into a ring in use, at both ends and in
-//! both directions. A wrong descriptor costs its frame, a wrong index the link; neither is ever
-//! followed.
+//! Tests of impossible descriptors and indices that a peer writes into a memif ring in use, at both
+//! ends and in both directions. A wrong descriptor costs its frame, a wrong index the link; neither
+//! leads to an access.
 
 use super::*;
 
