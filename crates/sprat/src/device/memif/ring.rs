@@ -27,7 +27,8 @@ use sprat_sys::memory::Region;
 /// The most slots that may be taken and not yet given back, as a divisor of the ring's size.
 const HELD: u16 = 8;
 
-/// The error of a link whose peer wrote an impossible index. The link ends.
+/// The error of a link whose peer wrote an impossible index, or an impossible buffer to fill. The
+/// link ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken;
 
