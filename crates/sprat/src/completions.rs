@@ -5,11 +5,12 @@
 //! stay in the entry's buffer, which the next operation of the entry uses again: they are lent to
 //! the program, or moved to it with the buffer.
 
-use std::collections::VecDeque;
 use std::mem;
 
 /// The most bytes of a buffer that a free entry keeps.
 const KEPT_MOST: usize = 4096;
+/// The entries up to which a queue keeps the places of those that were taken.
+const COMPACTED: usize = 256;
 
 /// The id of an operation's entry: its index, and its generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -65,17 +66,48 @@ struct Entry<R, T> {
 pub(crate) struct Completions<R, T> {
     entries: Vec<Entry<R, T>>,
     free: Vec<u32>,
-    /// Entries with an outcome for [`Completions::next`], the oldest first. An entry whose outcome
-    /// the program took otherwise may still stand here, with an old generation.
-    ended: VecDeque<EntryId>,
+    /// Entries with an outcome for [`Completions::next`]. An entry whose outcome the program took
+    /// otherwise may still stand here, with an old generation.
+    ended: Queue,
     /// The free entry whose long buffer is lent to the program. The next call that needs the
     /// entries drops the buffer.
     lent: Option<u32>,
 }
 
+/// Entries in the order in which they came. A program takes all of them again and again, so that a
+/// vector costs less than a ring buffer.
+#[derive(Debug, Default)]
+struct Queue {
+    ids: Vec<EntryId>,
+    /// Entries at the start of `ids` that were taken.
+    taken: usize,
+}
+
+impl Queue {
+    #[inline]
+    fn push(&mut self, id: EntryId) {
+        // A queue that is never empty must not grow for ever.
+        if self.taken > COMPACTED && self.taken > self.ids.len() / 2 {
+            self.ids.drain(..mem::take(&mut self.taken));
+        }
+        self.ids.push(id);
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<EntryId> {
+        let id = *self.ids.get(self.taken)?;
+        self.taken += 1;
+        if self.taken == self.ids.len() {
+            self.ids.clear();
+            self.taken = 0;
+        }
+        Some(id)
+    }
+}
+
 impl<R, T> Default for Completions<R, T> {
     fn default() -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), ended: VecDeque::new(), lent: None }
+        Self { entries: Vec::new(), free: Vec::new(), ended: Queue::default(), lent: None }
     }
 }
 
@@ -100,8 +132,12 @@ impl<R, T> Completions<R, T> {
     /// Returns the request data of an operation in progress.
     #[inline]
     pub(crate) fn request(&mut self, id: EntryId) -> Option<&mut R> {
-        match &mut self.entry(id)?.state {
-            State::InProgress(request) => Some(request),
+        match self.entries.get_mut(id.index as usize) {
+            Some(Entry { generation, state: State::InProgress(request), .. })
+                if *generation == id.generation =>
+            {
+                Some(request)
+            }
             _ => None,
         }
     }
@@ -118,8 +154,8 @@ impl<R, T> Completions<R, T> {
     /// outcome's bytes into the empty buffer that it gets.
     #[inline]
     pub(crate) fn end(&mut self, id: EntryId, outcome: impl FnOnce(&mut Vec<u8>) -> T) {
-        let Some(entry) = self.entry(id) else { return };
-        if !matches!(entry.state, State::InProgress(_)) {
+        let Some(entry) = self.entries.get_mut(id.index as usize) else { return };
+        if entry.generation != id.generation || !matches!(entry.state, State::InProgress(_)) {
             return;
         }
         if entry.delivery == Delivery::Discarded {
@@ -128,7 +164,7 @@ impl<R, T> Completions<R, T> {
         entry.bytes.clear();
         entry.state = State::Ended(outcome(&mut entry.bytes));
         if entry.delivery == Delivery::Queued {
-            self.ended.push_back(id);
+            self.ended.push(id);
         }
     }
 
@@ -141,6 +177,13 @@ impl<R, T> Completions<R, T> {
     /// Takes the outcome of an operation that has ended, and lends its bytes.
     #[inline]
     pub(crate) fn lend(&mut self, id: EntryId) -> Option<(T, &mut Vec<u8>)> {
+        let outcome = self.take(id)?;
+        Some((outcome, &mut self.entries[id.index as usize].bytes))
+    }
+
+    /// Takes the outcome of an operation that has ended. Its bytes stay until the next operation.
+    #[inline]
+    fn take(&mut self, id: EntryId) -> Option<T> {
         self.drop_long();
         let entry = self.entries.get_mut(id.index as usize)?;
         if entry.generation != id.generation || !matches!(entry.state, State::Ended(_)) {
@@ -154,17 +197,16 @@ impl<R, T> Completions<R, T> {
         if entry.bytes.capacity() > KEPT_MOST {
             self.lent = Some(id.index);
         }
-        Some((outcome, &mut entry.bytes))
+        Some(outcome)
     }
 
     /// Takes the oldest outcome of [`Delivery::Queued`], and lends its bytes.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(EntryId, T, &mut Vec<u8>)> {
         loop {
-            let id = self.ended.pop_front()?;
-            if self.has_ended(id) {
-                let (outcome, bytes) = self.lend(id)?;
-                return Some((id, outcome, bytes));
+            let id = self.ended.pop()?;
+            if let Some(outcome) = self.take(id) {
+                return Some((id, outcome, &mut self.entries[id.index as usize].bytes));
             }
         }
     }
@@ -189,7 +231,7 @@ impl<R, T> Completions<R, T> {
         if matches!(entry.state, State::Ended(_)) {
             match delivery {
                 Delivery::Held => {}
-                Delivery::Queued => self.ended.push_back(id),
+                Delivery::Queued => self.ended.push(id),
                 Delivery::Discarded => self.release(id.index),
             }
         }
@@ -200,13 +242,6 @@ impl<R, T> Completions<R, T> {
         if self.is_known(id) {
             self.release(id.index);
         }
-    }
-
-    #[inline]
-    fn has_ended(&self, id: EntryId) -> bool {
-        self.entries.get(id.index as usize).is_some_and(|entry| {
-            entry.generation == id.generation && matches!(entry.state, State::Ended(_))
-        })
     }
 
     #[inline]
@@ -284,6 +319,23 @@ mod tests {
         all.deliver(first, Delivery::Discarded);
         all.deliver(second, Delivery::Queued);
         assert_eq!(next(&mut all), Some((second, 2, Vec::new())));
+    }
+
+    #[test]
+    fn a_queue_that_is_never_empty_stays_small() {
+        let mut queue = Queue::default();
+        let id = |index| EntryId { index, generation: 0 };
+        (0..3).for_each(|index| queue.push(id(index)));
+        for index in 3..10_000 {
+            queue.push(id(index));
+            assert_eq!(queue.pop(), Some(id(index - 3)));
+            assert!(queue.ids.len() <= COMPACTED + 5);
+        }
+        assert_eq!(
+            [queue.pop(), queue.pop(), queue.pop()],
+            [9_997, 9_998, 9_999].map(|i| Some(id(i)))
+        );
+        assert!(queue.pop().is_none() && queue.ids.is_empty());
     }
 
     #[test]

@@ -100,7 +100,9 @@ pub struct Received {
 }
 
 /// The most messages that one call of [`recv`] receives.
-pub const MAX_RECV: usize = 8;
+pub const MAX_RECV: usize = 64;
+/// The messages up to which [`recv`] makes a smaller call, whose arrays cost less to prepare.
+const FEW: usize = 8;
 
 /// Receives one message into `buffer`. If `named`, the result has the sender's address, which a
 /// connected socket knows anyway.
@@ -132,12 +134,25 @@ pub fn recv(
     stride: usize,
     out: &mut [Received],
 ) -> io::Result<usize> {
-    let n = out.len().min(MAX_RECV);
-    let mut names = [Name::default(); MAX_RECV];
-    let mut controls = [Control::<libc::c_int>::default(); MAX_RECV];
+    if out.len() <= FEW {
+        recv_most::<FEW>(fd, buffer, stride, out)
+    } else {
+        recv_most::<MAX_RECV>(fd, buffer, stride, out)
+    }
+}
+
+/// Receives at most `N` messages as [`recv`] does.
+fn recv_most<const N: usize>(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    stride: usize,
+    out: &mut [Received],
+) -> io::Result<usize> {
+    let n = out.len().min(N);
+    let mut names = [Name::default(); N];
+    let mut controls = [Control::<libc::c_int>::default(); N];
     // SAFETY: `iovec` and `mmsghdr` are plain C structures for which all zeros is a value.
-    let (mut iovs, mut msgs): ([libc::iovec; MAX_RECV], [libc::mmsghdr; MAX_RECV]) =
-        unsafe { mem::zeroed() };
+    let (mut iovs, mut msgs): ([libc::iovec; N], [libc::mmsghdr; N]) = unsafe { mem::zeroed() };
     for (i, piece) in buffer.chunks_exact_mut(stride).take(n).enumerate() {
         iovs[i] = libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
         let header = &mut msgs[i].msg_hdr;

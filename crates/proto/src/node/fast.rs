@@ -130,7 +130,7 @@ impl<D: TimedDatagrams, P: Probe> Transport for Fast<D, P> {
         tag: u64,
         bytes: &[u8],
         deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
+    ) -> Option<RpcId> {
         self.endpoint.request_bytes_over(now, session, tag, bytes, deadline, &mut self.driver)
     }
 

@@ -100,6 +100,16 @@ impl<E: Display> Links<E> {
         Link(lane.0 / self.lanes as u32)
     }
 
+    /// The session of the lane that the last call on `link` took.
+    #[inline]
+    pub(crate) fn last(&self, link: Link) -> Option<Opened> {
+        let first = self.first(link);
+        match self.bound.get(first.0 as usize)?.last {
+            0 => self.session(first),
+            last => self.session(Link(first.0 + u32::from(last))),
+        }
+    }
+
     /// The lane for the next call on `link`: one with a session for which `is_idle` is true, else
     /// one without a session, else the lanes in turn.
     #[inline]
@@ -109,9 +119,8 @@ impl<E: Display> Links<E> {
         }
         let first = self.first(link);
         let Some(&Bound { last, .. }) = self.bound.get(first.0 as usize) else { return first };
-        let lane = Link(first.0 + u32::from(last));
-        match self.session(lane) {
-            Some(session) if is_idle(session) => lane,
+        match self.last(link) {
+            Some(session) if is_idle(session) => Link(first.0 + u32::from(last)),
             _ => self.other_lane(first, last, is_idle),
         }
     }

@@ -130,6 +130,34 @@ fn calls_take_lanes_with_idle_channels() {
 }
 
 #[test]
+fn calls_of_bytes_take_lanes_as_calls_of_messages_do() {
+    let mut node = node(3);
+    let send = |node: &mut TestNode, tag| node.call_bytes(at(1), A, tag, &[1], Instant::NEVER);
+    turn(&mut node, 0, [connect(A, "0.a")]);
+    (0..6).for_each(|tag| send(&mut node, tag));
+    assert_eq!(load(&node, 0), [2, 2, 2]);
+    node.host_mut().wires[0].answer(1);
+    turn(&mut node, 10, []);
+    send(&mut node, 6);
+    assert_eq!(load(&node, 0), [2, 2, 2], "the call goes to the session with an idle channel");
+    (7..10).for_each(|tag| send(&mut node, tag));
+    assert_eq!(load(&node, 0), [3, 3, 3], "what no channel takes waits in the sessions in turn");
+    assert_eq!(node.machine().sent.len(), 10);
+    node.host_mut().wires[0].queue = 0;
+    send(&mut node, 10);
+    assert!(matches!(ended(&mut node)[..], [(2, Ok(2)), (10, Err(RpcError::Busy { .. }))]));
+    node.host_mut().down = vec!["0.b"];
+    turn(&mut node, 20, [connect(Link(1), "0.b"), Output::Disconnect { link: A }]);
+    ended(&mut node);
+    [A, Link(1)].into_iter().zip(20..).for_each(|(link, tag)| {
+        node.call_bytes(at(21), link, tag, &[1], Instant::NEVER);
+    });
+    let not = Err(RpcError::NotExecuted);
+    assert_eq!(ended(&mut node), [(20, not), (21, not)], "no server");
+    assert_eq!(node.host().tried, ["0.a", "0.a", "0.a", "0.b"], "each call tries once");
+}
+
+#[test]
 fn calls_wait_for_a_race_and_go_out_by_its_winner() {
     let mut node = node(1);
     let message = vec![1].into();

@@ -78,10 +78,9 @@ pub trait Transport {
         deadline: Instant,
     ) -> Result<RpcId, RequestError>;
 
-    /// Sends a request on a session. The caller keeps its `bytes`.
-    ///
-    /// # Errors
-    /// [`RequestError`], and nothing was sent.
+    /// Sends a request of bytes that the caller keeps, if the session can take it without waiting
+    /// for a channel. Returns `None` otherwise, and nothing was sent: [`Transport::request`] takes
+    /// the request then, or says why it cannot.
     fn request_bytes(
         &mut self,
         now: Instant,
@@ -89,7 +88,7 @@ pub trait Transport {
         tag: u64,
         bytes: &[u8],
         deadline: Instant,
-    ) -> Result<RpcId, RequestError>;
+    ) -> Option<RpcId>;
 
     /// Cancels a request that the transport has sent.
     fn cancel(&mut self, now: Instant, rpc: RpcId);

@@ -334,10 +334,24 @@ impl<M: Machine, H: Host> Node<M, H> {
         now: Instant,
         link: Link,
         tag: u64,
+        message: Message,
+        deadline: Instant,
+    ) {
+        let reach = self.reach(now, link);
+        self.call_by(now, reach, link, tag, message, deadline);
+    }
+
+    /// Sends a request by the lane that was chosen for it.
+    fn call_by(
+        &mut self,
+        now: Instant,
+        reach: Reach,
+        link: Link,
+        tag: u64,
         mut message: Message,
         deadline: Instant,
     ) {
-        let result = match self.reach(now, link) {
+        let result = match reach {
             Reach::Session((index, session)) => {
                 let transport = self.host.transport(index);
                 let sent = transport.request(now, session, tag, &mut message, deadline);
@@ -365,16 +379,33 @@ impl<M: Machine, H: Host> Node<M, H> {
         bytes: &[u8],
         deadline: Instant,
     ) {
-        let result = match self.reach(now, link) {
-            Reach::Session((index, session)) => {
-                let transport = self.host.transport(index);
-                let sent = transport.request_bytes(now, session, tag, bytes, deadline);
-                sent.map(|rpc| (index, rpc)).map_err(not_taken)
-            }
-            Reach::Opening => return self.hold(now, link, tag, bytes.into(), deadline),
-            Reach::Failed => Err(RpcError::NotExecuted),
-        };
-        self.called(now, tag, result);
+        if let Some((index, session)) = self.links.last(link)
+            && let Some(rpc) =
+                self.host.transport(index).request_bytes(now, session, tag, bytes, deadline)
+        {
+            return self.taken(tag, index, rpc);
+        }
+        self.call_bytes_elsewhere(now, link, tag, bytes, deadline);
+    }
+
+    /// Sends a request that the session of the link's last call does not take at once.
+    #[inline(never)]
+    fn call_bytes_elsewhere(
+        &mut self,
+        now: Instant,
+        link: Link,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) {
+        let reach = self.reach(now, link);
+        if let Reach::Session((index, session)) = reach
+            && let Some(rpc) =
+                self.host.transport(index).request_bytes(now, session, tag, bytes, deadline)
+        {
+            return self.taken(tag, index, rpc);
+        }
+        self.call_by(now, reach, link, tag, bytes.into(), deadline);
     }
 
     /// Chooses a lane of `link` and returns its session. Begins a session if the lane has none.
@@ -394,16 +425,20 @@ impl<M: Machine, H: Host> Node<M, H> {
     #[inline]
     fn called(&mut self, now: Instant, tag: u64, result: Result<(usize, RpcId), RpcError>) {
         match result {
-            Ok((index, rpc)) => {
-                self.awaited += 1;
-                self.unsent |= self.host.transport(index).has_output();
-                self.machine.sent(tag, index as u32, rpc);
-            }
+            Ok((index, rpc)) => self.taken(tag, index, rpc),
             Err(error) => {
                 self.machine.response(now, tag, Err(error));
                 self.unsent = true;
             }
         }
+    }
+
+    /// A transport has taken a request.
+    #[inline(always)]
+    fn taken(&mut self, tag: u64, index: usize, rpc: RpcId) {
+        self.awaited += 1;
+        self.unsent |= self.host.transport(index).has_output();
+        self.machine.sent(tag, index as u32, rpc);
     }
 
     /// Loads into the processor's cache the memory that calls on these links will need, if links

@@ -223,7 +223,7 @@ impl Client {
 /// True if requests of a session wait for a channel.
 #[inline]
 fn has_queued(calls: &Slab<Calls>, session: &ClientSession) -> bool {
-    session.calls != NONE && calls[session.calls].queued > 0
+    calls.get(session.calls).is_some_and(|calls| calls.queued > 0)
 }
 
 /// Frees a session's channel whose request has ended. Returns true if requests wait for it.
@@ -242,7 +242,7 @@ fn free_channel<P>(
         idle.owe_ack(session, shared, c, channel);
     }
     let has_queued = has_queued(calls, session);
-    if !has_queued && session.busy == 0 {
+    if session.busy == 0 && !has_queued {
         calls.free(session.calls);
         session.calls = NONE;
     }

@@ -15,7 +15,6 @@ use alloc::vec::Vec;
 
 use super::client::Client;
 use super::config::Config;
-use super::request::Request;
 use super::server::Server;
 use super::session::INDEX_MAX;
 use super::shared::tx::{Direct, Queued};
@@ -317,9 +316,8 @@ impl<P: Probe> Endpoint<P> {
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
         self.shared.now = now;
-        let request = Request::Message(&mut message);
         let shared = &mut self.shared;
-        self.client.begin_call(shared, session, tag, request, deadline, Queued)
+        self.client.begin_message(shared, session, tag, &mut message, deadline, Queued)
     }
 
     /// Accepts a request and sends it before this returns if it can. A driver that sends several
@@ -339,17 +337,14 @@ impl<P: Probe> Endpoint<P> {
         driver: &mut D,
     ) -> Result<RpcId, RequestError> {
         self.shared.now = now;
-        let (shared, request) = (&mut self.shared, Request::Message(message));
-        let emit = Direct { driver, flush: false };
-        self.client.begin_call(shared, session, tag, request, deadline, emit)
+        let (shared, emit) = (&mut self.shared, Direct { driver, flush: false });
+        self.client.begin_message(shared, session, tag, message, deadline, emit)
     }
 
-    /// Accepts a request of bytes that stay the caller's. Sends it before this returns if it can.
-    /// A driver that sends several packets together may hold it until the next
-    /// [`Endpoint::output`].
-    ///
-    /// # Errors
-    /// As for [`Endpoint::request`].
+    /// Accepts a request of bytes that stay the caller's, if a channel of its session is free, and
+    /// sends it before this returns if it can. A driver that sends several packets together may
+    /// hold it until the next [`Endpoint::output`]. Returns `None` if no channel is free, or if
+    /// [`Endpoint::request`] would refuse the request: nothing was sent.
     #[inline(always)]
     pub fn request_bytes_over<D: Datagrams>(
         &mut self,
@@ -359,11 +354,10 @@ impl<P: Probe> Endpoint<P> {
         bytes: &[u8],
         deadline: Instant,
         driver: &mut D,
-    ) -> Result<RpcId, RequestError> {
+    ) -> Option<RpcId> {
         self.shared.now = now;
-        let (shared, request) = (&mut self.shared, Request::Bytes(bytes));
-        let emit = Direct { driver, flush: false };
-        self.client.begin_call(shared, session, tag, request, deadline, emit)
+        let (shared, emit) = (&mut self.shared, Direct { driver, flush: false });
+        self.client.begin_bytes(shared, session, tag, bytes, deadline, emit)
     }
 
     /// Gives a request up: it ends with [`RpcError::Cancelled`](super::RpcError::Cancelled) unless

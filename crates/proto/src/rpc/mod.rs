@@ -27,7 +27,6 @@ mod missing;
 mod outgoing;
 mod path;
 mod peer;
-mod request;
 mod retained;
 mod server;
 mod session;

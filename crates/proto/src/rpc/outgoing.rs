@@ -54,7 +54,7 @@ impl Outgoing {
     /// Records a message without slices that the driver has taken in one packet. The copy is sent
     /// again if the packet is lost or the server refuses the request; it reuses the buffer of the
     /// last message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn set_sent(&mut self, bytes: &[u8]) {
         let len = bytes.len() as u32;
         self.message.bytes.clear();

@@ -193,7 +193,7 @@ impl Slots {
     /// A free slot with a role and a new id; `None` when 2²⁴ slots are in use. Fields that the
     /// role needs and that are not named here keep the values of the last use.
     #[inline]
-    pub(super) fn alloc(&mut self, role: Role) -> Option<u32> {
+    pub(super) fn alloc(&mut self, role: Role) -> Option<(u32, &mut Slot)> {
         if self.0.used() as u64 > ID_MASK {
             return None;
         }
@@ -206,7 +206,7 @@ impl Slots {
         slot.exposed = false;
         slot.executing = false;
         slot.deadline = Instant::NEVER;
-        Some(i)
+        Some((i, slot))
     }
 
     /// Frees a slot. A slot whose ids are used up is never used again.

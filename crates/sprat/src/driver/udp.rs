@@ -3,7 +3,8 @@
 //! Sending gathers: datagrams to one peer of one length leave as one kernel super-packet
 //! (UDP_SEGMENT), several of those in one `sendmmsg`, and a lone datagram by a plain `sendto`
 //! ([`batch`], [`socket`]). Receiving polls with one `recvmsg`, goes over to `recvmmsg` while there
-//! is much, and takes apart what the kernel joined ([`received`], UDP_GRO).
+//! is much, and takes apart what the kernel joined ([`received`], UDP_GRO). A server's replies to
+//! several clients leave together, when all of a receive is handled.
 //!
 //! A listening driver has one socket. It opens others when it must reach a peer that this one
 //! cannot (another address family, or the outside from a socket on loopback), and a pure client has
@@ -47,6 +48,8 @@ pub use options::{Counters, Options};
 const LOOPBACK_PAYLOAD: usize = 8188;
 /// Datagrams on a network: an Ethernet frame of 1,500 bytes less the IPv6 and UDP headers.
 const NETWORK_PAYLOAD: usize = 1452;
+/// The bursts of a receive whose replies leave together at most.
+const HELD_BURSTS: u32 = 8;
 
 /// The driver.
 pub struct Udp {
@@ -61,6 +64,8 @@ pub struct Udp {
     batch: Batch,
     counters: Counters,
     listening: Option<SocketAddr>,
+    /// Bursts whose replies wait in the batch.
+    held: u32,
 }
 
 impl Udp {
@@ -107,6 +112,7 @@ impl Udp {
             batch: Batch::new(),
             counters: Counters::default(),
             listening: None,
+            held: 0,
         })
     }
 
@@ -114,6 +120,18 @@ impl Udp {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Sends what the batch holds.
+    fn transmit(&mut self) {
+        self.held = 0;
+        if self.batch.is_empty() {
+            return;
+        }
+        self.batch.close();
+        let (sockets, counters) = (&mut self.sockets, &mut self.counters);
+        self.batch.each_socket(|socket, runs| sockets[socket].transmit(runs, counters));
+        self.batch.clear();
     }
 
     /// Opens a socket bound to `addr` and returns its index.
@@ -148,6 +166,7 @@ fn host_port(locator: &Locator) -> io::Result<crate::locator::HostPort> {
 impl Datagrams for Udp {
     fn recv_burst(&mut self) -> usize {
         if !self.rx.pending() {
+            self.transmit();
             let n = self.sockets.len();
             let mut any = false;
             for _ in 0..n {
@@ -157,7 +176,9 @@ impl Datagrams for Udp {
                     break;
                 }
             }
-            self.rx.hot = any;
+            if !any {
+                self.rx.idle();
+            }
         }
         self.rx.split(&mut self.counters)
     }
@@ -179,7 +200,7 @@ impl Datagrams for Udp {
         }
         if !self.batch.join(&to, len, parts) {
             if !self.batch.has_room(len) {
-                self.flush();
+                self.transmit();
             }
             let Some(socket) = self.sockets.iter().position(|s| s.reaches(&to)) else {
                 self.counters.send_invalid += 1;
@@ -196,13 +217,18 @@ impl Datagrams for Udp {
     }
 
     fn flush(&mut self) {
-        if self.batch.is_empty() {
-            return;
+        // A server's replies to several clients wait for those to the rest of the receive, which is
+        // handled next: a client gets one long run instead of several short ones, and sends its
+        // next requests in as long a run.
+        let waits = self.listening.is_some()
+            && self.rx.pending()
+            && self.held < HELD_BURSTS
+            && self.batch.runs() > 1;
+        if waits {
+            self.held += 1;
+        } else {
+            self.transmit();
         }
-        self.batch.close();
-        let (sockets, counters) = (&mut self.sockets, &mut self.counters);
-        self.batch.each_socket(|socket, runs| sockets[socket].transmit(runs, counters));
-        self.batch.clear();
     }
 
     fn gone(&mut self) -> Option<Addr> {
@@ -281,7 +307,7 @@ impl Driver for Udp {
     }
 
     fn arm(&mut self) -> bool {
-        self.flush();
+        self.transmit();
         !self.rx.pending()
     }
 

@@ -139,10 +139,9 @@ impl Operations {
             self.direct.ended(done.outcome);
             return;
         }
+        // An entry in progress is that of `done.op`, since a slot has one operation at a time.
         let Some(&Some(id)) = self.by_op.get(done.op.index()) else { return };
-        if self.completions.request(id).is_some_and(|op| *op == done.op) {
-            self.completions.end(id, |bytes| done.outcome.map(|answer| Kept::new(answer, bytes)));
-        }
+        self.completions.end(id, |bytes| done.outcome.map(|answer| Kept::new(answer, bytes)));
     }
 }
 

@@ -223,7 +223,7 @@ impl Client {
 
     /// Sends a request. The reply goes into a buffer of the client, or into that of `reply` if it
     /// has one.
-    #[inline]
+    #[inline(always)]
     fn begin(
         &mut self,
         now: Instant,
@@ -371,6 +371,7 @@ impl Machine for Calls {
         Replied::Later
     }
 
+    #[inline]
     fn sent(&mut self, tag: u64, transport: u32, rpc: RpcId) {
         if let Some(sent) = self.completions.request(EntryId::of_tag(tag)) {
             *sent = Some((transport, rpc));
@@ -381,6 +382,7 @@ impl Machine for Calls {
         self.whys.insert(link.0, why.into());
     }
 
+    #[inline(always)]
     fn response(&mut self, _: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         self.completions.end(EntryId::of_tag(tag), |bytes| {
             match result? {

@@ -270,16 +270,17 @@ impl<T: SystemTransport> TracedTransport<T> {
     }
 
     /// Sends a request by `send`, and records that if nothing in the transport does.
-    fn requested(
+    fn requested<R>(
         &mut self,
-        send: impl FnOnce(&mut T) -> Result<RpcId, RequestError>,
-    ) -> Result<RpcId, RequestError> {
+        send: impl FnOnce(&mut T) -> R,
+        sent: impl FnOnce(&R) -> Option<RpcId>,
+    ) -> R {
         if !self.frames {
             return send(&mut self.inner);
         }
         let begin = self.trace.ticks();
         let result = send(&mut self.inner);
-        if let Ok(rpc) = &result {
+        if let Some(rpc) = sent(&result) {
             self.unsent = true;
             self.trace.at(begin, TraceEvent::Request, rpc.0);
         }
@@ -352,7 +353,8 @@ impl<T: SystemTransport> Transport for TracedTransport<T> {
         message: &mut Message,
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        self.requested(|inner| inner.request(now, session, tag, message, deadline))
+        let send = |inner: &mut T| inner.request(now, session, tag, message, deadline);
+        self.requested(send, |sent| sent.as_ref().ok().copied())
     }
 
     fn request_bytes(
@@ -362,8 +364,11 @@ impl<T: SystemTransport> Transport for TracedTransport<T> {
         tag: u64,
         bytes: &[u8],
         deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
-        self.requested(|inner| inner.request_bytes(now, session, tag, bytes, deadline))
+    ) -> Option<RpcId> {
+        self.requested(
+            |inner| inner.request_bytes(now, session, tag, bytes, deadline),
+            |sent| *sent,
+        )
     }
 
     fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {

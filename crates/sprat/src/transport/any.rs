@@ -109,7 +109,7 @@ impl Transport for AnyTransport {
         tag: u64,
         bytes: &[u8],
         deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
+    ) -> Option<RpcId> {
         on!(self, t => t.request_bytes(now, session, tag, bytes, deadline))
     }
 

@@ -516,8 +516,8 @@ impl<C: Carrier> Transport for Framed<C> {
         tag: u64,
         bytes: &[u8],
         deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
-        self.request(now, session, tag, &mut bytes.into(), deadline)
+    ) -> Option<RpcId> {
+        self.request(now, session, tag, &mut bytes.into(), deadline).ok()
     }
 
     fn cancel(&mut self, _: Instant, rpc: RpcId) {

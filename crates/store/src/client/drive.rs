@@ -9,7 +9,7 @@ use sprat_proto::rpc::{Payload, RpcError};
 use super::answer::Done;
 use super::op::Op;
 use super::send::Call;
-use super::state::{Client, State};
+use super::state::{Client, NONE, State};
 
 /// The longest key and value of an operation that goes out directly, in bytes. The transport copies
 /// the request, where it takes over the buffer of another one.
@@ -24,7 +24,10 @@ impl Client {
             if let Some(output) = self.out.pop_front() {
                 return Some(output);
             }
-            let index = self.ready.pop_front()?;
+            let index = match self.ready.pop_front() {
+                Some(index) => index,
+                None => Some(core::mem::replace(&mut self.newest, NONE)).filter(|i| *i != NONE)?,
+            };
             if self.slots[index as usize].state == State::Ready
                 && let Some(call) = self.send(now, index)
             {
@@ -38,12 +41,13 @@ impl Client {
     /// of the bytes back by [`Client::spare`].
     #[inline]
     pub fn direct(&mut self, now: Instant, op: Op) -> Option<Call> {
-        let index = self.live(op.0).filter(|index| self.ready.back() == Some(index))?;
-        let slot = &self.slots[index as usize];
-        if slot.state != State::Ready || slot.body.len() > DIRECT_MOST {
+        let index = self.newest;
+        let slot = self.slots.get(index as usize)?;
+        let is_next = super::state::op(index, slot) == op && slot.state == State::Ready;
+        if !is_next || slot.body.len() > DIRECT_MOST {
             return None;
         }
-        self.ready.pop_back();
+        self.newest = NONE;
         self.send(now, index)
     }
 
@@ -51,7 +55,10 @@ impl Client {
     #[must_use]
     #[inline]
     pub fn has_output(&self) -> bool {
-        !self.out.is_empty() || !self.ready.is_empty() || !self.events.is_empty()
+        self.newest != NONE
+            || !self.out.is_empty()
+            || !self.ready.is_empty()
+            || !self.events.is_empty()
     }
 
     /// Takes the result of a call, and returns the operation that ended by it, if one did.

@@ -175,9 +175,13 @@ impl Client {
             self.refuse(index, Error::ValueTooLong(value.len()));
         } else {
             let slot = &mut self.slots[index as usize];
-            slot.body.reserve_exact(key.len() + value.len());
+            if !value.is_empty() {
+                slot.body.reserve_exact(key.len() + value.len());
+            }
             slot.body.extend_from_slice(key);
-            slot.body.extend_from_slice(value);
+            if !value.is_empty() {
+                slot.body.extend_from_slice(value);
+            }
             self.start(index);
         }
         op

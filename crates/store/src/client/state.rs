@@ -21,6 +21,9 @@ use crate::types::{KeyHash, LeaseId, TableId};
 /// The memory that a free slot keeps for the key and value of the next operation.
 pub(super) const KEPT_BYTES: usize = 4096;
 
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+
 /// The options of a client.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -103,7 +106,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Free,
-    /// The slot is in `ready`.
+    /// The slot is in `ready`, or is `newest`.
     Ready,
     /// A call is in progress.
     Calling,
@@ -175,6 +178,8 @@ pub struct Client {
     /// The slots of the client's own operations.
     pub(super) own: usize,
     pub(super) ready: VecDeque<u32>,
+    /// The operation that started last, which goes behind those in `ready`, or [`NONE`].
+    pub(super) newest: u32,
     pub(super) timers: BTreeSet<(Instant, u32)>,
     pub(super) out: VecDeque<Output>,
     pub(super) events: VecDeque<Done<'static>>,
@@ -199,6 +204,7 @@ impl Client {
             free: Vec::new(),
             own: 0,
             ready: VecDeque::new(),
+            newest: NONE,
             timers: BTreeSet::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
@@ -258,7 +264,10 @@ impl Client {
             return self.refuse(index, Error::TooManyOps);
         }
         self.slots[index as usize].state = State::Ready;
-        self.ready.push_back(index);
+        let before = core::mem::replace(&mut self.newest, index);
+        if before != NONE {
+            self.ready.push_back(before);
+        }
     }
 
     /// Ends an operation that was not sent or got no reply.

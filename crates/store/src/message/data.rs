@@ -195,10 +195,16 @@ pub(crate) fn concat(
 ) -> Vec<u8> {
     let fixed = fixed.as_bytes();
     out.clear();
-    out.reserve_exact(fixed.len() + key.len() + value.len());
+    if value.is_empty() {
+        out.reserve(fixed.len() + key.len());
+    } else {
+        out.reserve_exact(fixed.len() + key.len() + value.len());
+    }
     out.extend_from_slice(fixed);
     out.extend_from_slice(key);
-    out.extend_from_slice(value);
+    if !value.is_empty() {
+        out.extend_from_slice(value);
+    }
     out
 }
 

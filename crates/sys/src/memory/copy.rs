@@ -22,7 +22,14 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
     // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller
     // vouches for.
     unsafe {
-        if n >= REP_FROM {
+        if n >= 64 && n <= 192 {
+            // Most records: three moves at most, and no loop.
+            move64(dst, src);
+            if n > 128 {
+                move64(dst.add(64), src.add(64));
+            }
+            move64(dst.add(n - 64), src.add(n - 64));
+        } else if n >= REP_FROM {
             rep(dst, src, n);
         } else if n >= 64 {
             let mut i = 0;

@@ -260,21 +260,10 @@ impl Transport for Wire {
 
     fn request(
         &mut self,
-        now: Instant,
-        session: SessionId,
-        tag: u64,
-        message: &mut Message,
-        deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
-        self.request_bytes(now, session, tag, &message.bytes, deadline)
-    }
-
-    fn request_bytes(
-        &mut self,
         _: Instant,
         id: SessionId,
         tag: u64,
-        _: &[u8],
+        _: &mut Message,
         _: Instant,
     ) -> Result<RpcId, RequestError> {
         let session = &mut self.sessions[id.place() as usize];
@@ -287,6 +276,20 @@ impl Transport for Wire {
         self.rpcs += 1;
         session.calls.push((RpcId(self.rpcs), tag));
         Ok(RpcId(self.rpcs))
+    }
+
+    fn request_bytes(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Option<RpcId> {
+        if !self.has_idle_channel(id) {
+            return None;
+        }
+        self.request(now, id, tag, &mut bytes.into(), deadline).ok()
     }
 
     fn cancel(&mut self, _: Instant, rpc: RpcId) {

@@ -1,11 +1,10 @@
 //! Requests from the caller: a request gets a channel and is sent directly if it can be, or waits.
 
-use super::{Client, free_channel, has_queued};
+use super::{Client, free_channel};
 use crate::Instant;
 use crate::rpc::control::ControlBody;
 use crate::rpc::limits::MAX_MESSAGE;
 use crate::rpc::outgoing::Outgoing;
-use crate::rpc::request::Request;
 use crate::rpc::session::{Calls, ClientSession, Phase};
 use crate::rpc::shared::Shared;
 use crate::rpc::shared::tx::Emit;
@@ -17,31 +16,66 @@ use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{Kind, Packet, SEQ_MAX};
 
 impl Client {
-    /// Accepts a request. If a channel is free, the request gets it and is offered to `emit`, which
-    /// returns true if the driver took it; else it waits in a queue.
+    /// Accepts a request of bytes that stay the caller's, if a channel of its session is free, and
+    /// offers it to `emit`, which returns true if the driver took it. Returns `None` if no channel
+    /// is free, or if [`Client::begin_message`] would refuse the request.
     #[inline(always)]
-    pub(in crate::rpc) fn begin_call<P: Probe>(
+    pub(in crate::rpc) fn begin_bytes<P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
         id: SessionId,
         tag: u64,
-        request: Request<'_>,
+        bytes: &[u8],
+        deadline: Instant,
+        emit: impl Emit<P>,
+    ) -> Option<RpcId> {
+        let (i, rpc) = self.begin(shared, id, tag, bytes.len(), deadline)?;
+        if !send_single(shared, i, bytes, emit) {
+            queue_call(shared, i, bytes.into());
+        }
+        Some(rpc)
+    }
+
+    /// Accepts a request. If a channel is free, the request gets it and is offered to `emit`, which
+    /// returns true if the driver took it; else it waits in a queue.
+    #[inline(always)]
+    pub(in crate::rpc) fn begin_message<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        id: SessionId,
+        tag: u64,
+        message: &mut Message,
         deadline: Instant,
         emit: impl Emit<P>,
     ) -> Result<RpcId, RequestError> {
-        let (c, len) = (id.place(), request.len());
+        let Some((i, rpc)) = self.begin(shared, id, tag, message.len(), deadline) else {
+            return self.enqueue_call(shared, id, tag, message, deadline);
+        };
+        if !message.slices.is_empty() || !send_single(shared, i, &message.bytes, emit) {
+            queue_call(shared, i, core::mem::take(message));
+        }
+        Ok(rpc)
+    }
+
+    /// Gives a request of `len` bytes a slot and a channel, if a channel is free.
+    #[inline(always)]
+    fn begin<P: Probe>(
+        &mut self,
+        shared: &mut Shared<P>,
+        id: SessionId,
+        tag: u64,
+        len: usize,
+        deadline: Instant,
+    ) -> Option<(u32, RpcId)> {
+        let c = id.place();
         let Self { sessions, calls, wheel, .. } = self;
         let session = sessions.get_mut(c).filter(|session| {
-            session.phase == Phase::Open
-                && session.id(c) == id
-                && session.busy != u8::MAX
-                && !has_queued(calls, session)
-        });
-        let Some(session) = session.filter(|_| len <= MAX_MESSAGE) else {
-            return self.enqueue_call(shared, id, tag, request, deadline);
-        };
-        let Some(i) = shared.slots.alloc(Role::Call) else { return Err(RequestError::QueueFull) };
-        let slot = &mut shared.slots[i];
+            session.phase == Phase::Open && session.id(c) == id && session.busy != u8::MAX
+        })?;
+        if len > MAX_MESSAGE || calls.get(session.calls).is_some_and(|calls| calls.queued > 0) {
+            return None;
+        }
+        let (i, slot) = shared.slots.alloc(Role::Call)?;
         slot.tag = tag;
         slot.deadline = deadline;
         slot.session = c;
@@ -49,18 +83,7 @@ impl Client {
         let rpc = RpcId(slot.id);
         shared.stats.calls += 1;
         assign_channel(calls, wheel, session, shared, i);
-        let slot = &shared.slots[i];
-        if let Some(bytes) = request.bytes()
-            && bytes.len() <= usize::from(slot.mss)
-        {
-            let packet = slot.data_packet(shared.now);
-            if emit.emit(shared, slot.peer, &packet, bytes) {
-                shared.call_sent_single(i, bytes);
-                return Ok(rpc);
-            }
-        }
-        queue_call(shared, i, request.into_message());
-        Ok(rpc)
+        Some((i, rpc))
     }
 
     /// Accepts a request that cannot begin now, or says why not.
@@ -70,10 +93,10 @@ impl Client {
         shared: &mut Shared<P>,
         id: SessionId,
         tag: u64,
-        request: Request<'_>,
+        message: &mut Message,
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        let len = request.len();
+        let len = message.len();
         if len > MAX_MESSAGE {
             return Err(RequestError::TooLong(len));
         }
@@ -82,11 +105,10 @@ impl Client {
         if queued as usize >= shared.config.queue_limit {
             return Err(RequestError::QueueFull);
         }
-        let Some(i) = shared.slots.alloc(Role::Queued) else {
+        let Some((i, slot)) = shared.slots.alloc(Role::Queued) else {
             return Err(RequestError::QueueFull);
         };
-        let slot = &mut shared.slots[i];
-        slot.out = Outgoing::new(request.into_message(), len as u32, 0);
+        slot.out = Outgoing::new(core::mem::take(message), len as u32, 0);
         slot.tag = tag;
         slot.deadline = deadline;
         slot.session = c;
@@ -212,6 +234,22 @@ impl Client {
     }
 }
 
+/// Offers a request that has a channel to `emit`, if it fits one packet. Returns true if the driver
+/// took it.
+#[inline(always)]
+fn send_single<P: Probe>(shared: &mut Shared<P>, i: u32, bytes: &[u8], emit: impl Emit<P>) -> bool {
+    let slot = &shared.slots[i];
+    if bytes.len() > usize::from(slot.mss) {
+        return false;
+    }
+    let packet = slot.data_packet(shared.now);
+    let sent = emit.emit(shared, slot.peer, &packet, bytes);
+    if sent {
+        shared.call_sent_single(i, bytes);
+    }
+    sent
+}
+
 /// Queues a request that has a channel and that the driver has not taken.
 #[inline(never)]
 fn queue_call<P: Probe>(shared: &mut Shared<P>, i: u32, message: Message) {
@@ -235,7 +273,7 @@ fn assign_channel<P: Probe>(
     let channel = session.busy.trailing_ones() as usize & 7;
     calls[session.calls].slots[channel] = i;
     session.busy |= 1 << channel;
-    let seq = (session.seqs[channel] + 1) & SEQ_MAX;
+    let seq = session.seqs[channel].wrapping_add(1) & SEQ_MAX;
     session.seqs[channel] = seq;
     let peer = &shared.peers.slab[session.peer];
     let pto_ns = shared.pto_of(peer);

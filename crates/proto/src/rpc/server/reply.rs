@@ -67,10 +67,9 @@ impl Server {
         channel: usize,
         seq: u32,
     ) -> Option<u32> {
-        let i = shared.slots.alloc(Role::Reply)?;
+        let (i, slot) = shared.slots.alloc(Role::Reply)?;
         let session = &mut self.sessions[s];
         session.channels[channel] = ServerChannel::new(seq, State::Reply);
-        let slot = &mut shared.slots[i];
         slot.token = session.token;
         slot.session = session.name(s);
         slot.remote = session.client;

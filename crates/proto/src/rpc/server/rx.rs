@@ -161,10 +161,9 @@ impl Server {
             self.refuse_packet(shared, s, bytes);
             return None;
         }
-        let i = shared.slots.alloc(Role::Recv)?;
         let granted = shared.first_grant(packet.msg_len);
+        let (i, slot) = shared.slots.alloc(Role::Recv)?;
         let session = &mut self.sessions[s];
-        let slot = &mut shared.slots[i];
         let mss = u32::from(session.mss);
         let incoming = Incoming::new(shared.now, packet.msg_len, mss, granted);
         self.assembling_bytes += incoming.claim();

@@ -105,6 +105,12 @@ impl Batch {
         self.count == 0
     }
 
+    /// The number of runs.
+    #[inline]
+    pub(super) fn runs(&self) -> usize {
+        self.count
+    }
+
     /// Forgets all datagrams.
     pub(super) fn clear(&mut self) {
         (self.len, self.count) = (0, 0);

@@ -7,6 +7,8 @@ use sprat_sys::datagram::{MAX_RECV, Received};
 
 use super::options::Counters;
 
+/// The messages that a receive asks for after one that gave something.
+const FEW: usize = 8;
 /// From one receive buffer to the next: the largest super-packet, and a bit, so that they do not
 /// share cache sets.
 pub(super) const STRIDE: usize = (64 << 10) + 192;
@@ -26,8 +28,9 @@ pub(super) struct Rx {
     /// The datagrams of this burst: where each lies in the buffer, and its message.
     burst: [Datagram; BURST],
     len: usize,
-    /// The last receive gave something: ask for several next time.
-    pub(super) hot: bool,
+    /// The messages that the next receive asks for. One costs least where little comes; a server
+    /// with many clients takes what all of them have sent.
+    want: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -48,13 +51,27 @@ impl Rx {
             next: (0, 0),
             burst: [Datagram { from: NOWHERE, start: 0, end: 0 }; BURST],
             len: 0,
-            hot: false,
+            want: 1,
         }
+    }
+
+    /// The number of messages that the next receive asks for.
+    #[inline]
+    pub(super) fn want(&self) -> usize {
+        self.want
     }
 
     /// Begins with `filled` messages, from `peer` if the socket is connected.
     pub(super) fn begin(&mut self, filled: usize, peer: Option<SocketAddr>) {
         (self.filled, self.next, self.peer) = (filled, (0, 0), peer);
+        self.want = if filled >= self.want { 2 * self.want } else { self.want / 2 };
+        self.want = self.want.clamp(FEW, MAX_RECV);
+    }
+
+    /// Nothing came.
+    #[inline]
+    pub(super) fn idle(&mut self) {
+        self.want = 1;
     }
 
     /// True if a message has not been taken apart to its end.

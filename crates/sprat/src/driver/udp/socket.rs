@@ -62,8 +62,9 @@ impl Socket {
     /// Receives; true if anything came.
     pub(super) fn receive(&self, rx: &mut Rx, counters: &mut Counters) -> bool {
         let fd = self.inner.as_fd();
-        let got = if rx.hot {
-            datagram::recv(fd, &mut rx.buffer, STRIDE, &mut rx.messages)
+        let want = rx.want();
+        let got = if want > 1 {
+            datagram::recv(fd, &mut rx.buffer, STRIDE, &mut rx.messages[..want])
         } else {
             let one = datagram::recv_one(fd, &mut rx.buffer[..STRIDE], self.peer.is_none());
             one.map(|one| {

@@ -190,6 +190,49 @@ fn a_run_longer_than_a_burst_is_delivered_in_several() {
     assert!(server.arm());
 }
 
+/// Replies to several clients leave together when the receive is handled, those to one client at
+/// once, and at the latest after [`HELD_BURSTS`] bursts.
+#[test]
+fn replies_to_several_clients_wait_for_the_rest_of_a_receive() {
+    let (mut server, mut a, at) = pair(Options::default());
+    let mut b = Udp::client(Options::default()).expect("a driver");
+    let to_b = b.resolve(&locator(&server.locator().expect("it listens"))).expect("an address");
+    let send = |driver: &mut Udp, to: Addr, n: usize| {
+        (0..n).for_each(|i| _ = driver.send(to, &[&payload(i, 100)]));
+        driver.flush();
+    };
+    // The first receive asks for one message, the next ones for several.
+    send(&mut a, at, 2 * BURST);
+    assert_eq!(server.recv_burst(), BURST);
+    let from_a = server.datagram(0).0;
+    send(&mut server, from_a, BURST);
+    assert_eq!(receive(&mut a, BURST).len(), BURST, "one client alone does not wait");
+    assert_eq!(server.recv_burst(), BURST);
+    send(&mut a, at, BURST);
+    send(&mut b, to_b, (HELD_BURSTS as usize + 2) * BURST);
+    assert_eq!(server.recv_burst(), BURST);
+    assert_eq!(server.recv_burst(), BURST);
+    let from_b = server.datagram(0).0;
+    assert_ne!(from_a, from_b);
+    for burst in 0..=HELD_BURSTS {
+        for to in [from_a, from_b] {
+            assert_eq!(server.send(to, &[&payload(0, 100)]), Sent::Yes);
+        }
+        server.flush();
+        let left = if burst == HELD_BURSTS { burst as usize + 1 } else { 0 };
+        assert_eq!(a.recv_burst(), left, "after burst {burst}");
+    }
+    // What waits leaves before the next receive, whatever that brings.
+    server.send(from_a, &[&payload(0, 100)]);
+    server.send(from_b, &[&payload(0, 100)]);
+    server.flush();
+    assert_eq!(a.recv_burst(), 0);
+    assert_eq!(server.recv_burst(), BURST);
+    assert_eq!(a.recv_burst(), 0);
+    while server.recv_burst() > 0 {}
+    assert_eq!(a.recv_burst(), 1);
+}
+
 #[test]
 fn without_segmentation_the_same_datagrams_go_singly() {
     let (mut server, mut client, at) = pair(Options::default());
