@@ -22,7 +22,7 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
     // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller
     // vouches for.
     unsafe {
-        if n >= 64 && n <= 192 {
+        if (64..=192).contains(&n) {
             // Most records: three moves at most, and no loop.
             move64(dst, src);
             if n > 128 {
