@@ -42,7 +42,7 @@ use super::segment::{Location, SegmentId, Span, State};
 use super::table::spread;
 use super::tablet::Tablets;
 use crate::message::Status;
-use crate::types::{KeyHash, TableId, Version};
+use crate::types::{TableId, Version};
 
 /// The work of one step in idle time, in bytes.
 ///
@@ -114,8 +114,8 @@ enum Phase {
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     offset: usize,
-    /// The hash of the key of an object.
-    hash: KeyHash,
+    /// The hash of an object for the hash table.
+    hash: u64,
 }
 
 impl Cleaner {
@@ -316,7 +316,7 @@ fn gather(
 ) -> (usize, usize) {
     let Memory { log, table, tablets, .. } = memory;
     let segment = &log.slots()[slot as usize];
-    let (mut count, mut touched) = (0, 0);
+    let mut count = 0;
     while count < GROUP && *left > 0 {
         *left = left.saturating_sub(DEAD_COST);
         let entries = &segment.bytes[offset..segment.written as usize];
@@ -328,14 +328,13 @@ fn gather(
             debug_assert!(entries.is_empty(), "the log's own entries are well-formed");
             return (count, segment.written as usize);
         };
-        let mut candidate = Candidate { offset, hash: KeyHash::default() };
+        let mut candidate = Candidate { offset, hash: 0 };
         offset += len;
         match entry {
             Entry::Header(_) => continue,
             Entry::Object(object, _) if !entry::is_dead(entries) => {
                 if let Some(hash) = tablets.hash(object.table, object.key) {
-                    touched ^= table.touch(spread(object.table, hash));
-                    candidate.hash = hash;
+                    candidate.hash = spread(object.table, hash);
                 }
             }
             Entry::Object(..) | Entry::Tombstone(..) | Entry::Completion(_) => {}
@@ -344,8 +343,9 @@ fn gather(
         group[count] = candidate;
         count += 1;
     }
-    // The compiler must not drop the reads.
-    black_box(touched);
+    // The loop is short, so that the processor has all of its reads in progress at once. The
+    // compiler must not drop them.
+    black_box(group[..count].iter().fold(0, |read, candidate| read ^ table.touch(candidate.hash)));
     (count, offset)
 }
 
@@ -402,7 +402,7 @@ fn benefit(memory: &Memory, slot: usize) -> u128 {
 }
 
 /// Moves the entry at `at` if it is live, or what is live of it.
-fn move_entry(memory: &mut Memory, at: Location, hash: KeyHash) -> Result<(), Full> {
+fn move_entry(memory: &mut Memory, at: Location, hash: u64) -> Result<(), Full> {
     let Memory { log, table, tablets, results, .. } = memory;
     let bytes = log.bytes(at);
     let Some((entry, _)) = entry::parse(bytes) else { return Ok(()) };
@@ -415,7 +415,7 @@ fn move_entry(memory: &mut Memory, at: Location, hash: KeyHash) -> Result<(), Fu
             let record = live(record);
             let place = match is_dead {
                 true => None,
-                false => table.find(spread(object.table, hash), |other| other == at),
+                false => table.find(hash, |other| other == at),
             };
             let Some(place) = place else {
                 let of = (object.table, object.key, object.version);
