@@ -19,8 +19,8 @@
 //! [`rifl`](super::rifl) remembers, or a tombstone while one of the segments that may hold its
 //! object is in the log. A record moves with its object, and alone if only the record is live. The
 //! log marks dead objects and records, so that the cleaner skips them without a look-up. The rest
-//! is cleaned in groups: a first pass computes the hashes of a group and touches the lines of the
-//! hash table, so that their cache misses overlap; a second pass moves the entries.
+//! is cleaned in groups: a first pass computes the hashes of a group, a second one touches the
+//! lines of the hash table, so that their cache misses overlap, and a third one moves the entries.
 //!
 //! Writes pay for the cleaning that they cause ([`Cleaner::pay`]): the budget of a step is the
 //! number of bytes written since the last one, times the bytes to clean for one byte of free
@@ -35,7 +35,7 @@
 use alloc::vec::Vec;
 use core::hint::black_box;
 
-use super::entry::{self, COMPLETION, Completion, Entry, HEADER, Outcome, Record};
+use super::entry::{self, COMPLETION, Completion, Entry, HEADER, Head, Outcome, Record};
 use super::log::{Full, LEAST_GAIN, Log, MIN_SEGMENTS};
 use super::memory::Memory;
 use super::segment::{Location, SegmentId, Span, State};
@@ -46,15 +46,15 @@ use crate::types::{TableId, Version};
 
 /// The work of one step in idle time, in bytes.
 ///
-/// A copied byte counts one. A live entry counts 256 more, for its cache misses.
+/// A copied byte counts one. A live entry counts 64 more, for its look-up.
 pub const STEP: usize = 64 << 10;
 /// The work of one step while requests wait, in bytes.
 pub const SMALL_STEP: usize = 8 << 10;
-const LIVE_COST: usize = 256;
+const LIVE_COST: usize = 64;
 const DEAD_COST: usize = 16;
 const SLOT_COST: usize = 256;
 /// Entries whose table lines are touched before the first of them is moved.
-const GROUP: usize = 16;
+const GROUP: usize = 32;
 /// The most segments that one scan chooses.
 const MOST_CHOSEN: usize = 32;
 /// One scan chooses one of this number of segments. The last ones of a larger share would be worse
@@ -64,7 +64,7 @@ const CHOSEN_SHARE: usize = 64;
 /// the youngest, uniform overwrites cost up to 10 % more, and skewed ones hardly less.
 const YOUNG_SHARE: u32 = 2;
 /// Bytes to be cleaned before [`Cleaner::pay`] makes a step: about one group of small objects.
-const LEAST_PAYMENT: u64 = 4 << 10;
+const LEAST_PAYMENT: u64 = 6 << 10;
 /// A write pays at most this number of times its own length, unless a small step is more.
 const MOST_PAYMENT: u64 = 8;
 /// Prices are fractions of this.
@@ -114,6 +114,7 @@ enum Phase {
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     offset: usize,
+    head: Head,
     /// The hash of an object for the hash table.
     hash: u64,
 }
@@ -183,7 +184,7 @@ impl Cleaner {
     /// Does about `work` bytes of work; if `paced`, no more than what is owed.
     fn run(&mut self, memory: &mut Memory, work: usize, paced: bool) -> bool {
         let mut left = work;
-        while left > 0 && (!paced || self.owed > 0) {
+        while left > 0 && (!paced || self.owed >= LEAST_PAYMENT) {
             if !self.wanted(memory) {
                 return false;
             }
@@ -287,7 +288,7 @@ impl Cleaner {
         let (count, next) = gather(memory, slot, offset, &mut group, left);
         for candidate in &group[..count] {
             let at = Location::new(slot, candidate.offset as u32);
-            if let Err(full) = move_entry(memory, at, candidate.hash) {
+            if let Err(full) = move_entry(memory, at, candidate) {
                 self.phase = Phase::Clean { slot, offset: candidate.offset };
                 return Err(full);
             }
@@ -320,26 +321,22 @@ fn gather(
     while count < GROUP && *left > 0 {
         *left = left.saturating_sub(DEAD_COST);
         let entries = &segment.bytes[offset..segment.written as usize];
-        if let Some(len) = entry::dead(entries) {
-            offset += len;
+        let Some(head) = Head::of(entries) else {
+            debug_assert!(entries.is_empty(), "the log's own entries are well-formed");
+            offset = segment.written as usize;
+            break;
+        };
+        let mut candidate = Candidate { offset, head, hash: 0 };
+        offset += head.entry_len();
+        if head.is_all_dead() {
             continue;
         }
-        let Some((entry, len)) = entry::parse(entries) else {
-            debug_assert!(entries.is_empty(), "the log's own entries are well-formed");
-            return (count, segment.written as usize);
-        };
-        let mut candidate = Candidate { offset, hash: 0 };
-        offset += len;
-        match entry {
-            Entry::Header(_) => continue,
-            Entry::Object(object, _) if !entry::is_dead(entries) => {
-                if let Some(hash) = tablets.hash(object.table, object.key) {
-                    candidate.hash = spread(object.table, hash);
-                }
-            }
-            Entry::Object(..) | Entry::Tombstone(..) | Entry::Completion(_) => {}
+        if head.is_object() && !head.is_dead() {
+            let object = entry::object(entries);
+            let hash = tablets.hash(object.table, object.key);
+            candidate.hash = hash.map_or(0, |hash| spread(object.table, hash));
         }
-        *left = left.saturating_sub(LIVE_COST + len);
+        *left = left.saturating_sub(LIVE_COST + head.entry_len());
         group[count] = candidate;
         count += 1;
     }
@@ -402,34 +399,47 @@ fn benefit(memory: &Memory, slot: usize) -> u128 {
 }
 
 /// Moves the entry at `at` if it is live, or what is live of it.
-fn move_entry(memory: &mut Memory, at: Location, hash: u64) -> Result<(), Full> {
+#[inline]
+fn move_entry(memory: &mut Memory, at: Location, candidate: &Candidate) -> Result<(), Full> {
+    if candidate.head.is_object() {
+        move_object(memory, at, candidate)
+    } else {
+        move_other(memory, at, candidate.head)
+    }
+}
+
+#[inline]
+fn move_object(memory: &mut Memory, at: Location, candidate: &Candidate) -> Result<(), Full> {
     let Memory { log, table, tablets, results, .. } = memory;
+    let head = candidate.head;
+    let bytes = log.bytes(at);
+    let object = entry::object(bytes);
+    let record = head.live_record(bytes).filter(|record| results.location(record.once) == Some(at));
+    let place = if head.is_dead() { None } else { table.place(candidate.hash, at) };
+    let Some(place) = place else {
+        let of = (object.table, object.key, object.version);
+        let alone = record.map(|record| alone(tablets, record, of));
+        return alone.map_or(Ok(()), |alone| move_completion(memory, at, &alone));
+    };
+    let to = copy(log, at, object.entry_len(), record.as_ref(), object.older)?;
+    table.set(place, to);
+    if let Some(record) = record {
+        results.moved(record.once, to);
+    }
+    Ok(())
+}
+
+/// Moves the tombstone or completion at `at`.
+fn move_other(memory: &mut Memory, at: Location, head: Head) -> Result<(), Full> {
+    let Memory { log, tablets, results, .. } = memory;
     let bytes = log.bytes(at);
     let Some((entry, _)) = entry::parse(bytes) else { return Ok(()) };
-    let remembered = |record: &Record| results.location(record.once) == Some(at);
-    let (is_dead, is_record_dead) = (entry::is_dead(bytes), entry::is_record_dead(bytes));
     let cleaned = log.slots()[at.slot()].id;
-    let live = |record: Option<Record>| record.filter(|_| !is_record_dead).filter(remembered);
     match entry {
-        Entry::Object(object, record) => {
-            let record = live(record);
-            let place = match is_dead {
-                true => None,
-                false => table.find(hash, |other| other == at),
-            };
-            let Some(place) = place else {
-                let of = (object.table, object.key, object.version);
-                let alone = record.map(|record| alone(tablets, record, of));
-                return alone.map_or(Ok(()), |alone| move_completion(memory, at, &alone));
-            };
-            let to = copy(log, at, object.entry_len(), record.as_ref(), object.older)?;
-            table.set(place, to);
-            if let Some(record) = record {
-                results.moved(record.once, to);
-            }
-        }
-        Entry::Tombstone(tombstone, record) => {
-            let (record, len) = (live(record), tombstone.entry_len());
+        Entry::Tombstone(tombstone, _) => {
+            let record =
+                head.live_record(bytes).filter(|record| results.location(record.once) == Some(at));
+            let (len, is_dead) = (tombstone.entry_len(), head.is_dead());
             let older = log.narrow(tombstone.older, cleaned);
             if is_dead || older.is_empty() {
                 let of = (tombstone.table, tombstone.key, tombstone.version);
@@ -448,7 +458,7 @@ fn move_entry(memory: &mut Memory, at: Location, hash: u64) -> Result<(), Full> 
         Entry::Completion(completion) if results.location(completion.once) == Some(at) => {
             move_completion(memory, at, &completion)?;
         }
-        Entry::Completion(_) | Entry::Header(_) => {}
+        Entry::Completion(_) | Entry::Header(_) | Entry::Object(..) => {}
     }
     Ok(())
 }

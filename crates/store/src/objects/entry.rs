@@ -39,6 +39,10 @@ use crate::message::data::Once;
 use crate::objects::segment::{SegmentId, Span};
 use crate::types::{KeyHash, LeaseId, ServerId, TableId, Version};
 
+mod head;
+
+pub use head::{Head, mark_dead, mark_record_dead};
+
 /// The bytes before the body of an entry.
 const HEAD: usize = 8;
 /// The bytes of an object's entry, or a tombstone's, without key, value and record.
@@ -503,13 +507,15 @@ fn parse_object(kind: u8, whole: &[u8]) -> Option<(Object<'_>, Option<Record>)> 
     let record = match kind & (HAS_RECORD | HAS_SUM) {
         0 => None,
         HAS_SUM => return None,
-        _ => {
-            let (wire, sum) = RecordWire::ref_from_prefix(tail).ok()?;
-            Some(Record { once: wire.get()?, sum: sum.first_chunk().copied() })
-        }
+        _ => Some(parse_record(tail)?),
     };
     let (table, version, older) = (wire.table(), wire.version.get(), wire.older());
     Some((Object { table, version, older, key, value }, record))
+}
+
+fn parse_record(bytes: &[u8]) -> Option<Record> {
+    let (wire, sum) = RecordWire::ref_from_prefix(bytes).ok()?;
+    Some(Record { once: wire.get()?, sum: sum.first_chunk().copied() })
 }
 
 fn parse_completion(kind: u8, whole: &[u8]) -> Option<Completion> {
@@ -528,44 +534,6 @@ fn parse_completion(kind: u8, whole: &[u8]) -> Option<Completion> {
         hash: KeyHash(wire.hash.get()),
         outcome,
     })
-}
-
-/// Marks the object or tombstone at the start of `entry` as dead in this memory.
-#[inline]
-pub fn mark_dead(entry: &mut [u8]) {
-    if let Some(kind) = entry.first_mut() {
-        *kind |= DEAD;
-    }
-}
-
-/// Marks the completion at the start of `entry`, or the record of the entry there, as dead in this
-/// memory.
-#[inline]
-pub fn mark_record_dead(entry: &mut [u8]) {
-    if let Some(kind) = entry.first_mut() {
-        *kind |= if *kind & KIND == KIND_COMPLETION { DEAD } else { RECORD_DEAD };
-    }
-}
-
-/// Returns the length of the entry at the start of `entry` if all of it is marked as dead.
-#[must_use]
-#[inline]
-pub fn dead(entry: &[u8]) -> Option<usize> {
-    let kind = *entry.first()?;
-    let record_dead = kind & (HAS_RECORD | RECORD_DEAD) != HAS_RECORD;
-    (kind & DEAD != 0 && record_dead).then(|| len(entry))
-}
-
-/// Returns true if the entry at the start of `entry` is marked as dead, its record apart.
-#[must_use]
-pub fn is_dead(entry: &[u8]) -> bool {
-    entry.first().is_none_or(|kind| kind & DEAD != 0)
-}
-
-/// Returns true if the record of the entry at the start of `entry` is marked as dead.
-#[must_use]
-pub fn is_record_dead(entry: &[u8]) -> bool {
-    entry.first().is_none_or(|kind| kind & RECORD_DEAD != 0)
 }
 
 /// Returns the checksum of the entry that fills `entry`.

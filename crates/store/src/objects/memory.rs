@@ -317,7 +317,7 @@ impl Memory {
                 let (len, table) = (object.entry_len(), object.table);
                 let Some(hash) = self.tablets.hash(table, object.key) else { continue };
                 if self.tablets.is_dropped(table, hash)
-                    && let Some(place) = self.table.find(spread(table, hash), |other| other == at)
+                    && let Some(place) = self.table.place(spread(table, hash), at)
                 {
                     self.table.remove(place);
                     self.log.dead(at, len);

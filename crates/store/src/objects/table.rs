@@ -161,6 +161,21 @@ impl HashTable {
         }
     }
 
+    /// Returns the place of the entry under `hash` with this location.
+    #[must_use]
+    #[inline]
+    pub fn place(&self, hash: u64, at: Location) -> Option<Place> {
+        let (home, wanted) = (self.home(hash), hash << 48 | at.bits());
+        let mut line_at = home;
+        loop {
+            let line = self.line(line_at);
+            if let Some(index) = line.iter().position(|&entry| entry == wanted) {
+                return Some(Place { line: line_at, index, home });
+            }
+            line_at = Line::Spill(chain(line)?);
+        }
+    }
+
     /// Returns the location in the entry at `place`.
     #[must_use]
     #[inline]

@@ -121,9 +121,13 @@ fn the_marks_of_the_dead_are_not_part_of_an_entry() {
     let (sealed, len) = (bytes.clone(), bytes.len());
     let entry = parse(&sealed).unwrap();
     mark_dead(&mut bytes);
-    assert_eq!((dead(&bytes), is_dead(&bytes), is_record_dead(&bytes)), (None, true, false));
+    let head = Head::of(&bytes).unwrap();
+    assert_eq!((head.is_object(), head.is_dead(), head.is_all_dead()), (true, true, false));
+    assert_eq!(Entry::Object(object(), head.live_record(&bytes)), entry.0);
     mark_record_dead(&mut bytes);
-    assert_eq!((dead(&bytes), is_record_dead(&bytes)), (Some(len), true));
+    let head = Head::of(&bytes).unwrap();
+    assert_eq!((head.is_all_dead(), head.entry_len()), (true, len));
+    assert_eq!(head.live_record(&bytes), None);
     assert_eq!(parse(&bytes), Some(entry));
     assert_eq!(replay(crc32c, &bytes).next(), Some(entry.0));
     seal(crc32c, &mut bytes);
@@ -131,14 +135,16 @@ fn the_marks_of_the_dead_are_not_part_of_an_entry() {
 
     let mut bytes = written(None);
     mark_record_dead(&mut bytes);
-    assert_eq!((dead(&bytes), is_dead(&bytes), is_record_dead(&bytes)), (None, false, true));
+    let head = Head::of(&bytes).unwrap();
+    assert_eq!((head.is_dead(), head.has_live_record()), (false, false));
     let outcome = Outcome { status: Status::Ok, version: Version(9), sum: None };
     let completion = Completion { once: ONCE, table: TableId(1), hash: KeyHash(2), outcome };
     let mut bytes = vec![0; completion.entry_len()];
     put_completion(&mut bytes, &completion);
-    assert_eq!(dead(&bytes), None);
+    assert!(!Head::of(&bytes).unwrap().is_all_dead());
     mark_record_dead(&mut bytes);
-    assert_eq!(dead(&bytes), Some(completion.entry_len()));
+    let head = Head::of(&bytes).unwrap();
+    assert_eq!((head.is_all_dead(), head.entry_len()), (true, completion.entry_len()));
 }
 
 /// The cleaner copies an object with its record or without, and never its marks.

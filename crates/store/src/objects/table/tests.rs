@@ -27,7 +27,7 @@ impl Checked {
 
     fn remove(&mut self, at: Location) {
         let hash = self.hashes.remove(&at.bits()).unwrap();
-        let place = self.table.find(hash, |other| other == at).unwrap();
+        let place = self.table.place(hash, at).unwrap();
         self.table.remove(place);
     }
 
@@ -37,6 +37,7 @@ impl Checked {
             let place =
                 self.table.find(hash, |at| at.bits() == bits).expect("every entry is found");
             assert_eq!(self.table.location(place).bits(), bits);
+            assert_eq!(self.table.place(hash, Location::from_bits(bits)), Some(place));
         }
         let mut seen = self.walk();
         seen.sort_unstable();

@@ -1,0 +1,88 @@
+//! The first bytes of an entry: its kind, its length, and the marks of what is dead in this memory.
+//! They tell the cleaner how to treat an entry without parsing the rest.
+
+use super::{
+    DEAD, HAS_RECORD, HEAD, KIND, KIND_COMPLETION, KIND_OBJECT, RECORD_DEAD, Record, parse_record,
+    record_len,
+};
+
+/// The first bytes of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Head {
+    kind: u8,
+    len: u32,
+}
+
+impl Head {
+    /// Returns the head of the entry at the start of `entry`, or `None` if there is none.
+    #[must_use]
+    #[inline]
+    pub fn of(entry: &[u8]) -> Option<Self> {
+        let &[kind, a, b, c] = entry.first_chunk()?;
+        Some(Self { kind, len: HEAD as u32 + u32::from_be_bytes([0, a, b, c]) })
+    }
+
+    /// Returns the length of the entry, its record included.
+    #[must_use]
+    #[inline]
+    pub fn entry_len(self) -> usize {
+        self.len as usize
+    }
+
+    /// Returns true if the entry is an object.
+    #[must_use]
+    #[inline]
+    pub fn is_object(self) -> bool {
+        self.kind & KIND == KIND_OBJECT
+    }
+
+    /// Returns true if the entry is marked as dead, its record apart.
+    #[must_use]
+    #[inline]
+    pub fn is_dead(self) -> bool {
+        self.kind & DEAD != 0
+    }
+
+    /// Returns true if a record follows that is not marked as dead.
+    #[must_use]
+    #[inline]
+    pub fn has_live_record(self) -> bool {
+        self.kind & (HAS_RECORD | RECORD_DEAD) == HAS_RECORD
+    }
+
+    /// Returns true if all of the entry is marked as dead.
+    #[must_use]
+    #[inline]
+    pub fn is_all_dead(self) -> bool {
+        self.is_dead() && !self.has_live_record()
+    }
+
+    /// Returns the record of the entry at the start of `entry`, whose head this is, unless it is
+    /// marked as dead.
+    #[must_use]
+    #[inline]
+    pub fn live_record(self, entry: &[u8]) -> Option<Record> {
+        if !self.has_live_record() {
+            return None;
+        }
+        let len = self.entry_len();
+        parse_record(entry.get(len.checked_sub(record_len(self.kind))?..len)?)
+    }
+}
+
+/// Marks the object or tombstone at the start of `entry` as dead in this memory.
+#[inline]
+pub fn mark_dead(entry: &mut [u8]) {
+    if let Some(kind) = entry.first_mut() {
+        *kind |= DEAD;
+    }
+}
+
+/// Marks the completion at the start of `entry`, or the record of the entry there, as dead in this
+/// memory.
+#[inline]
+pub fn mark_record_dead(entry: &mut [u8]) {
+    if let Some(kind) = entry.first_mut() {
+        *kind |= if *kind & KIND == KIND_COMPLETION { DEAD } else { RECORD_DEAD };
+    }
+}
