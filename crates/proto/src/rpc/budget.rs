@@ -38,22 +38,22 @@ const SILENT_NS: u64 = 5 * SECOND;
 const WAIT_NS: u64 = SECOND;
 /// The interval of progress checks while a message waits for room.
 const CHECK_NS: u64 = 100 * MS;
-/// The interval of progress checks while no message waits for room.
+/// The interval of progress checks of connections while no message waits for room.
 const IDLE_CHECK_NS: u64 = SECOND;
 /// A message that brings fewer bytes than this between two checks is slow: about 1 MiB a second.
 const SLOW: usize = 100 << 10;
 
-/// A connection that has room.
+/// A connection whose message has room.
 #[derive(Debug)]
 struct Holder {
     room: usize,
     since: Instant,
     brought_at: Instant,
-    /// Bytes since the last check.
+    /// The bytes of the message that arrived since the last progress check.
     brought: usize,
 }
 
-/// A connection that waits for room.
+/// A connection whose message waits for room.
 #[derive(Debug)]
 struct Waiter {
     name: u32,
@@ -61,7 +61,7 @@ struct Waiter {
     since: Instant,
 }
 
-/// The room for messages of which a part has arrived, and the connections that have or want some.
+/// The room for messages of which a part has arrived, and the connections that have or want room.
 #[derive(Debug)]
 pub struct Budget {
     most: usize,
@@ -77,7 +77,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `most` bytes.
+    /// Makes a budget of room for `most` bytes of incomplete messages.
     #[must_use]
     pub const fn new(most: usize) -> Self {
         Self {
@@ -93,8 +93,8 @@ impl Budget {
         }
     }
 
-    /// Takes room for `len` more bytes on the connection `name`. False if there is none; then the
-    /// connection waits until [`Budget::granted`] names it.
+    /// Takes room for `len` more bytes of a message on the connection `name`. Returns false if
+    /// there is no room; then the connection waits until [`Budget::granted`] names it.
     pub fn take(&mut self, now: Instant, name: u32, len: usize) -> bool {
         if self.fits(len) && self.waiting.iter().all(|waiter| waiter.len > len) {
             self.hold(now, name, len);
@@ -105,7 +105,7 @@ impl Budget {
         false
     }
 
-    /// Counts bytes that arrived on a connection that has room.
+    /// Records that `bytes` bytes of a message arrived on the connection `name`, which has room.
     pub fn brought(&mut self, now: Instant, name: u32, bytes: usize) {
         if let Some(holder) = self.holders.get_mut(&name) {
             holder.brought_at = now;
@@ -113,7 +113,7 @@ impl Budget {
         }
     }
 
-    /// Returns `len` bytes of a connection's room.
+    /// Returns room for `len` bytes, which the connection `name` had taken, to the budget.
     pub fn give(&mut self, now: Instant, name: u32, len: usize) {
         let Some(holder) = self.holders.get_mut(&name) else { return };
         let len = len.min(holder.room);
@@ -125,7 +125,8 @@ impl Budget {
         self.grant(now);
     }
 
-    /// Returns all room of a connection, which waits for none any more.
+    /// Returns all room of the connection `name` to the budget; the connection waits for none any
+    /// more.
     pub fn leave(&mut self, now: Instant, name: u32) {
         if let Some(holder) = self.holders.remove(&name) {
             self.taken -= holder.room;
@@ -137,25 +138,26 @@ impl Budget {
         self.grant(now);
     }
 
-    /// The next connection that waited and has room now. Call until `None` after [`Budget::give`]
-    /// and [`Budget::leave`].
+    /// The next connection that waited for room and has it now. Call until `None` after
+    /// [`Budget::give`] and [`Budget::leave`].
     pub fn granted(&mut self) -> Option<u32> {
         self.granted.pop_front()
     }
 
-    /// The next connection that the caller must end, since it stalls or is the slowest while others
-    /// wait; [`Budget::leave`] must follow. Call until `None` after [`Budget::tick`].
+    /// The next connection that the caller must end, since its message stalls, or is the slowest
+    /// while others wait for room; [`Budget::leave`] must follow. Call until `None` after
+    /// [`Budget::tick`].
     pub fn late(&mut self) -> Option<u32> {
         self.late.pop_front()
     }
 
-    /// True while a message waits for room. Callers then read little at a time.
+    /// True while a message waits for room in memory. Callers then read little at a time.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The number of connections that have room or wait for some.
+    /// The number of connections that have room for a message or wait for some.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.holders.len() + self.waiting.len()
@@ -167,7 +169,7 @@ impl Budget {
         self.check_at
     }
 
-    /// Checks the progress of all connections that have room, if a check is due.
+    /// Checks the progress of all connections that have room, if a progress check is due.
     pub fn tick(&mut self, now: Instant) {
         if now < self.check_at {
             return;
@@ -219,7 +221,7 @@ impl Budget {
         self.check_at = self.check_at.min(now.after(IDLE_CHECK_NS));
     }
 
-    /// Grants room to waiting connections, as far as there is some.
+    /// Grants room to waiting connections, as far as there is room for their messages.
     fn grant(&mut self, now: Instant) {
         while let Some(i) = self.next()
             && let Some(waiter) = self.waiting.get(i)
@@ -358,8 +360,8 @@ mod tests {
         panic!("the long one starves");
     }
 
-    /// 80 connections that stall with one byte missing took 1.3 GB, and would keep an honest
-    /// message out for ever.
+    /// 80 connections that stall with one byte of a message missing took 1.3 GB of memory, and kept
+    /// an honest message out for ever.
     #[test]
     fn eighty_stalled_senders_keep_an_honest_one_out_for_seconds_only() {
         let mut budget = Budget::new(MOST);

@@ -1,4 +1,4 @@
-//! The client half: the sessions that this side opened and their requests.
+//! The client half of an endpoint: the sessions that this side opened and their requests.
 //!
 //! A request waits in its session's queue for a channel, is sent, and waits for its reply. When
 //! the reply is overdue, the client probes, and the server's answer says what to do: resend the
@@ -32,35 +32,37 @@ mod handshake;
 mod rx;
 mod timers;
 
-/// Sessions that one tick checks after the driver lost a peer.
+/// The number of client sessions that one tick checks after the driver lost a peer.
 const LOST_BATCH: u32 = 4096;
 
-/// The sessions that this side opened.
+/// The client half of an endpoint: the sessions that this side opened.
 #[derive(Debug)]
 pub(super) struct Client {
     sessions: Chunks<ClientSession>,
     calls: Slab<Calls>,
     wheel: Wheel,
-    /// Timers that have fired; kept for its memory.
+    /// The timers that have fired in this tick. The vector is kept for its memory.
     fired: Vec<(Instant, u32)>,
     idle: IdleSessions,
-    /// Sessions yet to be checked from `next_check` on, because the driver lost a peer.
+    /// The number of sessions, from `next_check` on, that are still to be checked because the
+    /// driver lost a peer.
     unchecked: u32,
     next_check: u32,
 }
 
-/// Sessions whose last replies the server may still retain.
+/// Idle sessions of the client whose last replies the server may still retain.
 #[derive(Debug)]
 struct IdleSessions {
-    /// By index and epoch, with the time (as in `active_ms`) at which each was added. The oldest
-    /// first.
+    /// The idle sessions by index and epoch, the oldest first, with the time at which each was
+    /// added: milliseconds modulo 2¹⁶.
     list: VecDeque<(u32, u32, u16)>,
-    /// The time of the next check for idle sessions.
+    /// The time when the client next looks for idle sessions.
     check: Instant,
 }
 
 impl IdleSessions {
-    /// Records that the server retains the last reply on a channel until it is acknowledged.
+    /// Records that the server retains the last reply on the session's `channel` until the client
+    /// acknowledges it.
     #[inline]
     fn owe_ack<P>(&mut self, session: &mut ClientSession, shared: &Shared<P>, c: u32, channel: u8) {
         session.unacked |= 1 << channel;
@@ -86,13 +88,13 @@ impl Client {
         }
     }
 
-    /// True while a session is open.
+    /// True if the client's session `id` is open.
     pub(super) fn is_open(&self, id: SessionId) -> bool {
         self.find(id).is_some_and(|c| self.sessions[c].phase == Phase::Open)
     }
 
-    /// True if a session can take a request that does not wait for one of its channels. A session
-    /// that is being opened can take one for each channel.
+    /// True if a session has an idle channel, so that a request need not wait. A session that is
+    /// being opened can take one request for each channel.
     #[inline]
     pub(super) fn has_idle_channel(&self, id: SessionId) -> bool {
         let Some(c) = self.find(id) else { return false };
@@ -104,26 +106,26 @@ impl Client {
         (queued as usize) < CHANNELS
     }
 
-    /// The session's index, if the id is not stale.
+    /// The index of the client session with this id, if the id is not stale.
     pub(super) fn find(&self, id: SessionId) -> Option<u32> {
         let c = id.place();
         let session = self.sessions.get(c)?;
         (session.phase != Phase::Free && session.id(c) == id).then_some(c)
     }
 
-    /// Indexes of sessions ever used: all of them are below this.
+    /// The number of client sessions ever used. All their indexes are below it.
     #[inline]
     pub(super) const fn len(&self) -> u32 {
         self.sessions.len()
     }
 
-    /// Reads the cache line of the session at an index; returns an arbitrary number.
+    /// Reads a client session's cache line into the cache; returns an arbitrary number.
     #[inline]
     pub(super) fn touch(&self, c: u32) -> u32 {
         self.sessions.get(c).map_or(0, |session| session.peer)
     }
 
-    /// The time when `tick` has work to do.
+    /// The time when the client's `tick` has work to do.
     pub(super) fn deadline<P: Probe>(&self, shared: &Shared<P>) -> Instant {
         if self.unchecked > 0 {
             return shared.now;
@@ -131,7 +133,8 @@ impl Client {
         self.wheel.next().unwrap_or(Instant::NEVER).min(self.idle.check)
     }
 
-    /// Fires timers, acknowledges replies of idle sessions, and ends sessions with lost peers.
+    /// Fires the client's timers, acknowledges replies on idle sessions, and ends sessions with
+    /// lost peers.
     pub(super) fn tick<P: Probe>(&mut self, shared: &mut Shared<P>) {
         let mut fired = core::mem::take(&mut self.fired);
         self.wheel.advance(shared.now, &mut fired);
@@ -147,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Gives a request up: it fails with [`RpcError::Cancelled`] unless it has ended.
+    /// Cancels a request: it fails with [`RpcError::Cancelled`] unless it has ended.
     pub(super) fn cancel<P: Probe>(&mut self, shared: &mut Shared<P>, rpc: RpcId) {
         let Some(i) = shared.slots.find(rpc.0) else { return };
         if matches!(shared.slots[i].role, Role::Queued | Role::Call | Role::Backoff) {
@@ -155,14 +158,14 @@ impl Client {
         }
     }
 
-    /// Ends a request with an error.
+    /// Fails the client's request in slot `i` with `error`.
     pub(super) fn fail<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, error: RpcError) {
         shared.stats.failures += 1;
         let (rpc, tag) = self.finish(shared, i);
         shared.events.push_back(Event::Failed { rpc, tag, error });
     }
 
-    /// Ends a session and fails its requests. Its name is never used again.
+    /// Ends a client session and fails its requests. The session's name is never used again.
     pub(super) fn end_session<P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
@@ -196,7 +199,8 @@ impl Client {
         shared.events.push_back(Event::Closed { session: id, reason });
     }
 
-    /// The driver lost a peer: the sessions with it end, a batch at each tick.
+    /// Handles the driver's loss of a peer: the client's sessions with it end, a batch at each
+    /// tick.
     pub(super) fn peer_lost(&mut self) {
         self.unchecked = self.sessions.len();
     }
@@ -213,20 +217,21 @@ impl Client {
         }
     }
 
-    /// Sessions and blocks of calls in use.
+    /// The numbers of the client's sessions and blocks of calls in use.
     #[cfg(test)]
     pub(super) fn used(&self) -> (usize, usize) {
         (self.sessions.used(), self.calls.used())
     }
 }
 
-/// True if requests of a session wait for a channel.
+/// True if requests of the client session wait for a channel.
 #[inline]
 fn has_queued(calls: &Slab<Calls>, session: &ClientSession) -> bool {
     calls.get(session.calls).is_some_and(|calls| calls.queued > 0)
 }
 
-/// Frees a session's channel whose request has ended. Returns true if requests wait for it.
+/// Frees a client session's channel whose request has ended. Returns true if requests wait for the
+/// channel.
 #[inline(always)]
 fn free_channel<P>(
     calls: &mut Slab<Calls>,

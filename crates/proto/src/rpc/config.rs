@@ -1,19 +1,20 @@
-//! The options of an endpoint.
+//! The options of an RPC endpoint.
 
 use super::session::INDEX_MAX;
 use crate::time::{MS, SECOND};
 use crate::wire::checksum::{Crc32c, crc32c};
 
-/// The options of an endpoint. The defaults suit a driver of kernel UDP.
+/// The options of an RPC endpoint. The defaults suit a driver of kernel UDP.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Continues a CRC32C; `wire::checksum::crc32c` is the portable implementation.
+    /// The function that continues a CRC32C over packets; `wire::checksum::crc32c` is the portable
+    /// one.
     pub crc32c: Crc32c,
     /// True if the endpoint accepts sessions. A pure client sets this to false.
     pub serve: bool,
     /// Client: the maximum of requests that wait on one session beyond its eight channels.
     pub queue_limit: usize,
-    /// Server: the maximum of sessions, at most 2²⁴.
+    /// Server: the maximum of sessions that are open at a time, at most 2²⁴.
     pub max_sessions: u32,
     /// Server: the maximum of requests that the application has and has not answered. Further
     /// requests are refused with BUSY.
@@ -24,34 +25,34 @@ pub struct Config {
     /// Server: the maximum of bytes of replies that are retained until their clients acknowledge
     /// them. While four times as many bytes wait to be sent, new requests are refused with BUSY.
     pub max_kept_bytes: usize,
-    /// Server: the maximum of retained replies.
+    /// Server: the maximum of replies that are retained until their clients acknowledge them.
     pub max_kept: u32,
-    /// Server: how long a refused client waits before its next attempt, in nanoseconds.
+    /// Server: the time that a refused client waits before its next attempt, in nanoseconds.
     pub retry_after_ns: u64,
-    /// Server: sessions that are idle for longer end. In nanoseconds, in steps of a second, at
+    /// Server: the time in nanoseconds after which an idle session ends, in steps of a second, at
     /// most 18 hours.
     pub idle_expiry_ns: u64,
-    /// Server: an incomplete request, or a reply that is not wholly sent, is dropped after this
-    /// time without a packet from the client. So is a reply that holds slices and that the client
-    /// has not acknowledged.
+    /// Server: the time in nanoseconds without a packet from the client after which an incomplete
+    /// request, or a reply that is not wholly sent, is dropped. So is a reply that holds slices and
+    /// that the client has not acknowledged.
     pub stale_request_ns: u64,
-    /// Server: a reply that the client has not received after this time is dropped, whatever
-    /// packets the client sends.
+    /// Server: the time in nanoseconds after which a reply that the client has not received is
+    /// dropped, whatever packets the client sends.
     pub stale_reply_ns: u64,
-    /// Client: the least time that an answer may take, beyond the round trip, before the client
-    /// probes.
+    /// Client: the least time in nanoseconds that a reply may take, beyond the round trip, before
+    /// the client probes.
     pub min_pto_ns: u64,
     /// Client: the number of unanswered probes after which the server counts as unreachable.
     pub max_silent: u8,
     /// Client: the number of refusals after which a request fails as busy.
     pub max_refusals: u8,
-    /// Client: a session that is idle for this long acknowledges its replies.
+    /// Client: the time in nanoseconds after which an idle session acknowledges its replies.
     pub done_after_ns: u64,
     /// Bytes of a message that a sender may send to this endpoint without a grant.
     pub unscheduled_bytes: u32,
-    /// Bytes granted to all senders together and not yet received.
+    /// The maximum of bytes that are granted to all senders together and not yet received.
     pub credit_bytes: u32,
-    /// A sender slows down beyond this queueing delay.
+    /// The queueing delay in nanoseconds beyond which a sender reduces its window.
     pub target_delay_ns: u64,
 }
 

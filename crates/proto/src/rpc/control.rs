@@ -12,7 +12,7 @@ use crate::wire::rpc::Packet;
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) to: Addr,
-    /// The peer at that address, or `NONE`.
+    /// The peer at the address that the control packet goes to, or `NONE`.
     pub(super) peer: u32,
     pub(super) packet: Packet,
     pub(super) body: ControlBody,
@@ -27,7 +27,7 @@ pub(super) enum ControlBody {
 }
 
 impl ControlBody {
-    /// A body of at most 32 bytes.
+    /// Makes the body of a control packet from at most 32 bytes.
     pub(super) fn small(bytes: &[u8]) -> Self {
         Self::Small(bytes.iter().copied().collect())
     }

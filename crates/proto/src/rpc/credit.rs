@@ -1,4 +1,4 @@
-//! The long messages that wait for grants.
+//! The scheduler of grants: the long messages that wait for grants.
 //!
 //! Always: a message is in one of the three places at most, and its [`Scheduled`] says in which.
 //! Not here: how much a message is granted; see `shared::grants`.
@@ -8,48 +8,49 @@ use arrayvec::ArrayVec;
 use super::incoming::Scheduled;
 use super::srpt_queue::SrptQueue;
 
-/// Messages that are granted at a time.
+/// The maximum of messages that receive grants at a time.
 pub(super) const ACTIVE: usize = 8;
-/// Every 16th choice is the oldest message.
+/// Every 16th choice of a message to grant is the oldest message.
 const OLDEST_EVERY: u8 = 16;
 
-/// The scheduler of grants.
+/// The scheduler of grants for long messages.
 #[derive(Debug, Default)]
 pub(super) struct Credit {
-    /// Slots of the messages that are being granted.
+    /// The slots of the messages that receive grants now.
     pub(super) active: ArrayVec<u32, ACTIVE>,
     waiting: SrptQueue,
-    /// Messages whose sender makes no progress. They are chosen after all others.
+    /// The incoming messages whose sender makes no progress. They are chosen for grants after all
+    /// others.
     stalled: SrptQueue,
     next_ticket: u64,
     choices: u8,
-    /// There may be something to grant.
+    /// True if there may be credit to grant.
     dirty: bool,
 }
 
 impl Credit {
-    /// True if there may be something to grant.
+    /// True if there may be credit to grant.
     #[inline]
     pub(super) const fn is_dirty(&self) -> bool {
         self.dirty
     }
 
-    /// Records that there may be something to grant.
+    /// Records that there may be credit to grant.
     pub(super) const fn mark_dirty(&mut self) {
         self.dirty = true;
     }
 
-    /// Records that everything was granted that can be granted now.
+    /// Records that all credit was granted that can be granted now.
     pub(super) const fn clear_dirty(&mut self) {
         self.dirty = false;
     }
 
-    /// True if messages wait for a place.
+    /// True if messages wait to be among those that receive grants.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.stalled.is_empty()
     }
 
-    /// Adds a message that lacks `missing` bytes.
+    /// Adds an incoming message that lacks `missing` bytes to those that wait for grants.
     pub(super) fn insert(&mut self, i: u32, missing: u32, is_stalled: bool) -> Scheduled {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -66,7 +67,8 @@ impl Credit {
         Scheduled::Waiting(ticket)
     }
 
-    /// Records the progress of a waiting message; returns its place.
+    /// Records the progress of an incoming message that waits for grants; returns the list that it
+    /// waits in.
     pub(super) fn update(
         &mut self,
         i: u32,
@@ -87,7 +89,7 @@ impl Credit {
         }
     }
 
-    /// Removes a message.
+    /// Removes an incoming message from the scheduler of grants.
     pub(super) fn remove(&mut self, i: u32, place: Scheduled) {
         match place {
             Scheduled::No => return,
@@ -98,8 +100,8 @@ impl Credit {
         self.dirty = true;
     }
 
-    /// The message that gets the next place, while there is a free one: the shortest that is not
-    /// stalled, and every 16th time the oldest of all. It stays where it is.
+    /// The next message to receive grants, while fewer than eight do: the shortest that is not
+    /// stalled, and every 16th time the oldest of all. The message stays in its list.
     pub(super) fn choose(&mut self) -> Option<u32> {
         if self.active.is_full() || !self.has_waiting() {
             return None;
@@ -113,7 +115,8 @@ impl Credit {
         chosen.map(|(_, slot)| slot)
     }
 
-    /// Chooses anew, because the last choice was found to be stalled.
+    /// Takes back the last choice of a message to grant, because its sender was found to be
+    /// stalled.
     pub(super) const fn undo_choice(&mut self) {
         self.choices = (self.choices + OLDEST_EVERY - 1) % OLDEST_EVERY;
     }

@@ -1,7 +1,7 @@
-//! The limits of the transport.
+//! The limits of the RPC transport.
 
-/// Channels of a session: the RPCs that it can have in progress. Further requests wait in the
-/// session's queue.
+/// The number of channels of a session, each of which carries one RPC at a time. Further requests
+/// wait in the session's queue.
 pub const CHANNELS: usize = 8;
 /// The longest request or reply, in bytes.
 pub const MAX_MESSAGE: usize = 16 << 20;

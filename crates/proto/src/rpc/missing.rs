@@ -2,7 +2,8 @@
 
 use crate::wire::rpc::NACK_PACKETS;
 
-/// Bit `i` stands for the packet at byte `base + i · mss`.
+/// The packets of a message that are to be sent again: bit `i` stands for the packet at byte `base
+/// + i · mss`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Missing {
     pub(super) base: u32,
@@ -18,7 +19,7 @@ impl Missing {
         self.bits[(packet / 64) as usize] |= 1 << (packet % 64);
     }
 
-    /// Removes the first packet and returns it.
+    /// Removes the first packet from the bitmap of missing packets and returns its index.
     pub(super) fn pop(&mut self) -> Option<u32> {
         let word = self.bits.iter().position(|&w| w != 0)?;
         let bit = self.bits[word].trailing_zeros();
@@ -26,7 +27,8 @@ impl Missing {
         Some(word as u32 * 64 + bit)
     }
 
-    /// The body of a NACK: big-endian words, bit 0 of the first word is the packet at `base`.
+    /// The body of a NACK with this bitmap: big-endian words; bit 0 of the first word is the packet
+    /// at `base`.
     pub(super) fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for (out, word) in bytes.chunks_exact_mut(8).zip(self.bits) {
@@ -35,7 +37,7 @@ impl Missing {
         bytes
     }
 
-    /// The bitmap in the body of a NACK.
+    /// Reads the bitmap of missing packets in the body of a NACK.
     pub(super) fn from_bytes(base: u32, bytes: &[u8]) -> Self {
         let mut missing = Self { base, ..Self::default() };
         for (word, chunk) in missing.bits.iter_mut().zip(bytes.chunks_exact(8)) {

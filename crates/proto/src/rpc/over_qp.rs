@@ -25,73 +25,74 @@ mod tests;
 
 pub use flow_control::{FlowControl, Received};
 
-/// Bytes of a [`SendHeader`].
+/// The length of a [`SendHeader`] in bytes.
 pub const HEADER: usize = 8;
-/// Bytes of a Send that announces a message, up to the frame's header.
+/// The length in bytes of a Send that announces a message, without the frame's header.
 pub const ANNOUNCEMENT: usize = HEADER + 16;
-/// Bytes of a [`Hello`].
+/// The length of a [`Hello`] in bytes.
 pub const HELLO: usize = 12;
 /// The most messages of one direction that are announced and not finished.
 pub const MAX_ANNOUNCED: usize = 16;
-/// The fewest receives that a peer may have.
+/// The least number of receives that a peer of a queue pair must post.
 const MIN_RECEIVES: u16 = 4;
-/// The fewest bytes that a receive of a peer may have.
+/// The least length in bytes that a peer's receives must have.
 const MIN_RECEIVE_BYTES: u32 = 256;
 const MAGIC: [u8; 4] = *b"SPRT";
-/// The version of this protocol.
+/// The version of the protocol of RPC over queue pairs.
 pub const VERSION: u8 = 1;
 
 /// The kind of a Send: what follows its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendKind {
-    /// Nothing follows: the Send grants credits or finishes messages.
+    /// Nothing follows the header: the Send grants credits or finishes messages.
     Credits,
-    /// Whole frames follow.
+    /// Eager: whole frames follow the header of the Send.
     Eager,
-    /// A [`Location`] and the header of a frame follow; the receiver reads the message from there.
+    /// Rendezvous: a [`Location`] and the header of a frame follow; the receiver reads the message
+    /// from the location.
     Rendezvous,
 }
 
-/// The peer broke a rule of this protocol. It ends the connection.
+/// The error that the peer broke a rule of RPC over queue pairs. It ends the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation;
 
-/// The first bytes of every Send.
+/// The header of every Send of RPC over queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendHeader {
     /// The kind of the Send.
     pub kind: SendKind,
     /// Receives that the sender has posted since its last Send: the receiver's new credits.
     pub granted: u16,
-    /// Announced messages that the sender will not read any more, since its last Send, in the order
-    /// announced.
+    /// The number of announced messages that the sender finished since its last Send: it will not
+    /// read them any more. They finish in the order announced.
     pub finished: u16,
 }
 
 /// The location of an announced message in the registered memory of its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
-    /// The steering tag.
+    /// The steering tag of the announced message's memory.
     pub stag: u32,
-    /// The tagged offset of the first byte.
+    /// The tagged offset of the message's first byte.
     pub address: u64,
 }
 
 /// The private data by which each side introduces itself when the connection opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Receives that are posted: the peer's first credits.
+    /// The number of receives that the sender of the hello has posted: the peer's first credits.
     pub receives: u16,
-    /// Bytes of each receive.
+    /// The length in bytes of each receive that the sender of the hello posts.
     pub receive_bytes: u32,
 }
 
-/// The reason why private data is no hello.
+/// The reason why a connection's private data is no hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HelloError {
-    /// The peer speaks another version.
+    /// The peer speaks another version of RPC over queue pairs.
     Version,
-    /// The peer speaks another protocol, or its receives are too few or too small.
+    /// The peer's hello is of another protocol, or its receives are too few or too small.
     Invalid,
 }
 
@@ -104,7 +105,7 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl SendHeader {
-    /// Takes the header off a Send and returns what follows.
+    /// Parses the header of a Send and returns it with the bytes that follow.
     ///
     /// # Errors
     /// [`Violation`] if the Send is too short, of an unknown kind, or not zero where it must be.
@@ -127,7 +128,7 @@ impl SendHeader {
         Ok((Self { kind, granted, finished }, rest))
     }
 
-    /// The header's bytes.
+    /// Returns the bytes of the Send's header.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEADER] {
         let ([g0, g1], [f0, f1]) = (self.granted.to_be_bytes(), self.finished.to_be_bytes());
@@ -136,8 +137,8 @@ impl SendHeader {
 }
 
 impl Location {
-    /// Takes the location off what follows the header of a Send, and returns what is left: the
-    /// header of a frame.
+    /// Parses the location of an announced message, which follows the header of a Send. Returns it
+    /// with the bytes behind it: the header of a frame.
     ///
     /// # Errors
     /// [`Violation`] if the bytes are too few, or not zero where they must be.
@@ -150,7 +151,7 @@ impl Location {
         }
     }
 
-    /// The location's bytes.
+    /// Returns the bytes of the announced message's location.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ANNOUNCEMENT - HEADER] {
         let mut bytes = [0; ANNOUNCEMENT - HEADER];
@@ -161,7 +162,7 @@ impl Location {
 }
 
 impl Hello {
-    /// Parses the peer's private data.
+    /// Parses the peer's hello from the private data of the connection.
     ///
     /// # Errors
     /// [`HelloError`], the reason why the data is no hello of this version.
@@ -183,7 +184,7 @@ impl Hello {
         Ok(Self { receives, receive_bytes })
     }
 
-    /// The hello's bytes.
+    /// Returns the hello's bytes, the private data of a connection.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
@@ -199,32 +200,32 @@ impl Hello {
 /// has posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credits {
-    /// Credits of this side: receives of the peer that wait for a Send.
+    /// The number of credits that this side has: receives of the peer that wait for a Send.
     available: u16,
-    /// Receives that the peer has in all.
+    /// The number of receives that the peer has in all, by its hello.
     peer_receives: u16,
-    /// Receives of this side that were posted again, and that the peer does not know of yet.
+    /// The number of this side's receives that were posted again and not yet granted to the peer.
     to_grant: u16,
-    /// Receives that this side has in all.
+    /// The number of receives that this side has in all.
     receives: u16,
-    /// From this many on, [`Self::to_grant`] gets a Send of its own.
+    /// The number of credits to grant from which on they get a Send of their own.
     grant_alone: u16,
 }
 
 impl Credits {
-    /// Credits of a side with `receives`, before the peer's hello.
+    /// Makes the credits of a side that has `receives` receives, before the peer's hello arrives.
     #[must_use]
     pub const fn new(receives: u16) -> Self {
         let grant_alone = receives.div_ceil(2);
         Self { available: 0, peer_receives: 0, to_grant: 0, receives, grant_alone }
     }
 
-    /// Takes the number of receives from the peer's hello.
+    /// Sets the credits of this side to the number of receives in the peer's hello.
     pub const fn open(&mut self, receives: u16) {
         (self.available, self.peer_receives) = (receives, receives);
     }
 
-    /// True if a Send of any kind may be sent. It leaves the last credit.
+    /// True if credits allow a Send of any kind. The last credit stays reserved for a grant.
     #[must_use]
     pub const fn may_send(&self) -> bool {
         self.available > 1
@@ -236,7 +237,8 @@ impl Credits {
         self.available > 0 && self.to_grant >= self.grant_alone
     }
 
-    /// Uses one credit for a Send, and returns the credits that this Send grants.
+    /// Uses one credit for a Send, and returns the number of credits that this Send grants to the
+    /// peer.
     pub const fn spend(&mut self) -> u16 {
         let granted = self.to_grant;
         self.to_grant = 0;
@@ -244,7 +246,7 @@ impl Credits {
         granted
     }
 
-    /// Counts a receive that a Send of the peer used and that is posted again.
+    /// Records that a receive which a Send of the peer used is posted again.
     ///
     /// # Errors
     /// [`Violation`] if the peer had no credit for that Send.

@@ -10,20 +10,20 @@ use crate::wire::rpc::{ECHO, Packet};
 /// The path to one peer: its round-trip time and its window.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// The last timestamp of the peer's clock, and when it arrived.
+    /// The last timestamp of the peer's clock in microseconds, and the time when it arrived.
     peer_ts_us: u16,
     peer_ts_at: Option<Instant>,
-    /// 0 until there is a sample.
+    /// The smoothed round-trip time in nanoseconds; 0 until there is a sample.
     pub(super) srtt_ns: u64,
     rttvar_ns: u64,
-    /// The shortest round trip.
+    /// The shortest round trip to the peer, in nanoseconds.
     base_ns: u64,
-    /// Bytes of long messages that may be unacknowledged.
+    /// The window: the number of bytes of long messages that may be unacknowledged.
     pub(super) window: u32,
     pub(super) in_flight: u32,
     /// Bytes of long messages sent since the receiver was last asked to acknowledge.
     unasked: u32,
-    /// The window is not reduced again before this time.
+    /// The path's window is not reduced again before this time.
     reduced_until: Instant,
     /// The time when the peer last acknowledged bytes of long messages.
     acked_at: Instant,
@@ -69,20 +69,21 @@ impl Path {
         }
     }
 
-    /// The peer's clock now, if its last timestamp is recent.
+    /// The timestamp to echo to the peer: its clock now, if its last timestamp is recent.
     #[inline]
     fn echo_us(&self, now: Instant) -> Option<u16> {
         let held_us = now.since(self.peer_ts_at?) / US;
         (held_us < ECHO_LIMIT_US).then(|| self.peer_ts_us.wrapping_add(held_us as u16))
     }
 
-    /// The timestamps of a packet that is sent now: our clock, and the peer's to be echoed.
+    /// The timestamps of a packet that is sent now: this side's clock, and the peer's clock to be
+    /// echoed.
     #[inline]
     pub(super) fn stamps(&self, now: Instant) -> (u16, Option<u16>) {
         (stamp_us(now), self.echo_us(now))
     }
 
-    /// Sets the timestamps of a packet.
+    /// Writes the timestamps of the path into a packet that is sent now.
     #[inline]
     pub(super) fn stamp(&self, now: Instant, packet: &mut Packet) {
         let (ts_us, echo_us) = self.stamps(now);
@@ -93,31 +94,32 @@ impl Path {
         }
     }
 
-    /// The probe timeout: the estimate of RFC 6298 with a floor.
+    /// The probe timeout in nanoseconds: the estimate of RFC 6298, with `floor_ns` as its least
+    /// variance.
     pub(super) fn pto_ns(&self, floor_ns: u64) -> u64 {
         self.srtt_ns + (4 * self.rttvar_ns).max(floor_ns)
     }
 
-    /// True if another full packet of a long message may be sent.
+    /// True if the path's window has room for another full packet of a long message.
     pub(super) const fn has_room(&self) -> bool {
         self.in_flight < self.window
     }
 
-    /// True if the packet with the next `len` bytes must ask for an acknowledgement: twice a
-    /// window, and with the packet that fills it. Grants are too rare for a small window, and none
-    /// follow once everything is granted.
+    /// True if the packet with the next `len` bytes of a long message must ask for an
+    /// acknowledgement: twice a window, and with the packet that fills it. Grants are too rare for
+    /// a small window, and none follow once everything is granted.
     pub(super) const fn asks(&self, len: u32) -> bool {
         self.unasked.saturating_add(len) >= self.window / 2
             || self.in_flight.saturating_add(len) >= self.window
     }
 
-    /// Records that `len` bytes of a long message were sent for the first time.
+    /// Records that `len` bytes of a long message were sent on the path for the first time.
     pub(super) const fn record_sent(&mut self, len: u32) {
         self.unasked = if self.asks(len) { 0 } else { self.unasked + len };
         self.in_flight = self.in_flight.saturating_add(len);
     }
 
-    /// Records that bytes of long messages were acknowledged or given up.
+    /// Records that `bytes` bytes of long messages on the path were acknowledged or given up.
     pub(super) fn record_acked(&mut self, now: Instant, bytes: u32) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         if bytes > 0 {
@@ -125,13 +127,13 @@ impl Path {
         }
     }
 
-    /// True if no byte of a long message was acknowledged for `pto_ns`. The bytes in flight have
-    /// then arrived or are lost.
+    /// True if no byte of a long message on the path was acknowledged for `pto_ns`. The bytes in
+    /// flight have then arrived or are lost.
     pub(super) fn is_stalled(&self, now: Instant, pto_ns: u64) -> bool {
         now.since(self.acked_at) >= pto_ns
     }
 
-    /// Reduces the window because packets of a long message were lost.
+    /// Reduces the path's window because packets of a long message were lost.
     pub(super) fn record_loss(&mut self, now: Instant) {
         if now >= self.reduced_until {
             self.window = (self.window / 2).max(WINDOW_MIN);

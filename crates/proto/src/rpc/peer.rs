@@ -1,5 +1,5 @@
-//! The other hosts' endpoints: one entry for each address, shared by all sessions with it. An entry
-//! holds the path, the transmit queues and the state of the handshakes.
+//! The peers: the endpoints at other addresses. One entry for each address is shared by all
+//! sessions with it. An entry holds the path, the transmit queues and the state of the handshakes.
 //!
 //! Always: a session names a peer that is in use; a peer is freed when its last session has ended.
 
@@ -13,67 +13,67 @@ use super::slab::{NONE, Slab};
 use super::srpt_queue::SrptQueue;
 use crate::{Addr, Instant, Rng};
 
-/// The maximum of unanswered OPENs towards one peer, counted from the oldest. The server remembers
-/// as many.
+/// The maximum of unanswered OPENs to one peer, counted from the oldest. The server remembers as
+/// many.
 pub(super) const OPEN_WINDOW: usize = 64;
 
-/// An OPEN that the server accepted.
+/// An OPEN that the server accepted, with the session that it opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcceptedOpen {
     /// The OPEN's number; a client numbers its OPENs to one server.
     pub(super) number: u32,
     pub(super) nonce: u64,
-    /// The name of the session that the server opened.
+    /// The name of the session that the server opened for the OPEN.
     pub(super) server: u32,
 }
 
-/// The other endpoint at one address.
+/// A peer: the other endpoint at one address.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) addr: Addr,
-    /// Sessions of either half that name the peer.
+    /// The number of sessions, of the client half or the server half, with the peer.
     pub(super) sessions: u32,
-    /// The driver reported that the peer is gone.
+    /// True if the driver reported that the peer is gone.
     pub(super) gone: bool,
-    /// Slots with a single-packet message to send, in order, each with its ticket. An entry whose
-    /// ticket differs from the slot's is stale.
+    /// The slots that have a single-packet message for the peer, in order, each with its ticket. An
+    /// entry whose ticket differs from the slot's is stale.
     pub(super) short: VecDeque<(u32, u64)>,
-    /// Stale entries of `short`.
+    /// The number of stale entries of `short`, the queue of single-packet messages.
     pub(super) stale: usize,
     pub(super) next_ticket: u64,
-    /// Slots with a longer message to send.
+    /// The slots that have a long message to send to the peer.
     pub(super) long: SrptQueue,
     /// True while the endpoint's list of peers with something to send holds the peer.
     pub(super) active: bool,
-    /// The driver was full towards this peer at the last attempt. Messages then wait in the queues,
-    /// in order.
+    /// True if the driver was full towards this peer at the last attempt. Messages then wait in the
+    /// peer's queues, in order.
     pub(super) blocked: bool,
     /// The time when the driver last took a queued packet to the peer.
     pub(super) progress: Instant,
-    /// Client sessions that wait for their OPEN to be sent, by index and epoch.
+    /// The client's sessions that wait for their OPEN to be sent, by index and epoch.
     pub(super) to_open: VecDeque<(u32, u32)>,
-    /// Client sessions whose OPEN is unanswered, the oldest first.
+    /// The client's sessions whose OPEN is unanswered, by index and epoch, the oldest first.
     pub(super) opening: VecDeque<(u32, u32)>,
-    /// The time when the timing wheel fires for `opening`.
+    /// The time when the timing wheel fires for the peer's `opening` sessions.
     pub(super) open_due: Instant,
-    /// Client: the number of the last OPEN.
+    /// Client: the number of the last OPEN that was sent to the peer.
     pub(super) opens: u32,
-    /// Server: the client's incarnation.
+    /// Server: the incarnation of the client, which it sends in each OPEN.
     pub(super) incarnation: u64,
-    /// Server: the largest number among the client's OPENs.
+    /// Server: the largest number among the OPENs that the client sent.
     pub(super) newest: u32,
-    /// Server: the accepted OPENs among the last 64 numbers.
+    /// Server: the accepted OPENs among the last 64 numbers of the client's OPENs.
     pub(super) recent: VecDeque<AcceptedOpen>,
-    /// Bytes of a message that the peer takes without a grant.
+    /// The number of bytes of a message that the peer receives without a grant.
     pub(super) unscheduled: u32,
-    /// Client: payload bytes of a full packet.
+    /// Client: the number of payload bytes in a full packet to the peer.
     pub(super) mss: u16,
     pub(super) path: Path,
-    /// Unanswered probes in a row.
+    /// The number of probes in a row that the peer has not answered.
     pub(super) silent: u8,
-    /// No further probe is sent before this time, because one is unanswered.
+    /// The time before which no further probe goes to the peer, because one is unanswered.
     pub(super) probing_until: Instant,
-    /// The time of the last probe.
+    /// The time of the last probe to the peer.
     pub(super) probed_at: Instant,
 }
 
@@ -113,13 +113,14 @@ impl Peer {
         self.probing_until = Instant::ZERO;
     }
 
-    /// True if another OPEN may be sent.
+    /// True if another OPEN may be sent to the peer.
     pub(super) fn may_open(&self) -> bool {
         !self.to_open.is_empty() && self.opening.len() < OPEN_WINDOW
     }
 }
 
-/// All peers. The hash of an address is keyed, so an attacker cannot choose colliding addresses.
+/// All peers of an endpoint. The hash of an address is keyed, so an attacker cannot choose
+/// colliding addresses.
 #[derive(Debug)]
 pub(super) struct Peers {
     pub(super) slab: Slab<Peer>,
@@ -164,7 +165,7 @@ impl Peers {
         i
     }
 
-    /// Removes a session from a peer.
+    /// Removes a session from a peer's count of sessions.
     pub(super) fn remove_session(&mut self, i: u32) {
         self.slab[i].sessions -= 1;
         self.free_if_unused(i);

@@ -7,14 +7,15 @@ use super::config::Config;
 use super::slab::NONE;
 use super::slot::Slots;
 
-/// Sent replies, the oldest first, linked through their slots.
+/// The sent replies that a server retains, the oldest first, linked through their slots.
 #[derive(Debug)]
 pub(super) struct Retained {
     head: u32,
     tail: u32,
     count: u32,
     bytes: usize,
-    /// Replies that are not wholly sent, and their bytes. Slices are the caller's to limit.
+    /// The number of replies that are not wholly sent, and their bytes. The caller limits the bytes
+    /// in slices.
     unsent: u32,
     unsent_bytes: usize,
 }
@@ -38,18 +39,18 @@ impl Retained {
         self.unsent > 0
     }
 
-    /// True if the limits are nearly reached.
+    /// True if the retained replies nearly reach their limits.
     #[inline]
     pub(super) const fn is_near_limit(&self, config: &Config) -> bool {
         self.count > config.max_kept / 4 * 3 || self.bytes > config.max_kept_bytes / 4 * 3
     }
 
-    /// True if the limits are exceeded.
+    /// True if the retained replies exceed their limits.
     pub(super) const fn exceeds_limit(&self, config: &Config) -> bool {
         self.count > config.max_kept || self.bytes > config.max_kept_bytes
     }
 
-    /// The slot of the oldest reply.
+    /// The slot of the oldest retained reply.
     pub(super) fn oldest(&self) -> Option<u32> {
         (self.head != NONE).then_some(self.head)
     }
@@ -66,7 +67,7 @@ impl Retained {
         self.unsent_bytes -= bytes;
     }
 
-    /// Adds a reply that was sent.
+    /// Adds a sent reply to the retained replies.
     #[inline]
     pub(super) fn add(&mut self, slots: &mut Slots, i: u32) {
         let slot = &mut slots[i];
@@ -83,7 +84,7 @@ impl Retained {
         self.tail = i;
     }
 
-    /// Removes a reply, sent or not.
+    /// Removes a reply from the retained or unsent replies.
     #[inline]
     pub(super) fn remove(&mut self, slots: &mut Slots, i: u32) {
         let slot = &mut slots[i];

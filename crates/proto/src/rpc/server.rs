@@ -1,4 +1,5 @@
-//! The server half: the sessions that clients opened with this side, their requests and replies.
+//! The server half of an endpoint: the sessions that clients opened with this side, their requests
+//! and replies.
 //!
 //! For each channel, the server keeps the number of the last request and its state. A later number
 //! begins a new request and acknowledges the reply before it; an earlier one is stale. The server
@@ -28,42 +29,42 @@ mod handshake;
 mod reply;
 mod rx;
 
-/// The sessions that clients opened with this side.
+/// The server half of an endpoint: the sessions that clients opened with this side.
 #[derive(Debug)]
 pub(super) struct Server {
     sessions: Chunks<ServerSession>,
-    /// The slots of sessions that have some, by channel.
+    /// The slots of each session's channels, one block for a session that has slots.
     blocks: Slab<[u32; CHANNELS]>,
-    /// Requests that the caller has and has not answered.
+    /// The number of requests that the caller has received and not answered.
     executing: u32,
-    /// Bytes that incomplete requests count.
+    /// The number of bytes that incomplete requests count against their limit.
     assembling_bytes: usize,
     retained: Retained,
-    /// Makes the cookies of this server.
+    /// The secret key of the cookies that the server gives to clients.
     cookie_key: (u64, u64),
     resets: ResetLimit,
     expiry: ExpiryState,
 }
 
-/// Limits the RESETs that are sent in a second.
+/// The limit of the RESETs that the server sends in a second.
 #[derive(Debug, Default)]
 struct ResetLimit {
     second: u64,
     sent: u32,
 }
 
-/// The progress of the search for sessions and slots that have expired.
+/// The server's progress in the search for sessions and slots that have expired.
 #[derive(Debug, Default)]
 struct ExpiryState {
-    /// The time when the next step of the expiry is due.
+    /// The time when the next step of the search for expired sessions is due.
     next: Instant,
-    /// The session and the slot at which the next step begins.
+    /// The session and the slot at which the next step of the search for expired ones begins.
     session: u32,
     slot: u32,
-    /// Sessions yet to be checked at once, because the driver lost a peer.
+    /// The number of sessions still to be checked at once, because the driver lost a peer.
     urgent: u32,
-    /// Until this time, incomplete requests that are stalled or slow are dropped, because another
-    /// one was refused for lack of room.
+    /// The end of memory pressure: until this time, incomplete requests that are stalled or slow
+    /// are dropped, because another one was refused for lack of room.
     pressure_until: Instant,
 }
 
@@ -81,19 +82,19 @@ impl Server {
         }
     }
 
-    /// Indexes of sessions ever used: all of them are below this.
+    /// The number of server sessions ever used. All their indexes are below it.
     #[inline]
     pub(super) const fn len(&self) -> u32 {
         self.sessions.len()
     }
 
-    /// Reads the cache line of the session at an index; returns an arbitrary number.
+    /// Reads a server session's cache line into the cache; returns an arbitrary number.
     #[inline]
     pub(super) fn touch(&self, s: u32) -> u32 {
         self.sessions.get(s).map_or(0, |session| session.peer)
     }
 
-    /// Gives a channel a slot.
+    /// Gives slot `i` to a channel of a server session.
     #[inline]
     fn put_slot(&mut self, s: u32, channel: usize, i: u32) {
         let session = &mut self.sessions[s];
@@ -104,14 +105,15 @@ impl Server {
         self.blocks[session.block][channel] = i;
     }
 
-    /// The slot of a channel.
+    /// The slot of a server session's channel, if it has one.
     #[inline]
     fn slot_of(&self, s: u32, channel: usize) -> Option<u32> {
         let session = &self.sessions[s];
         (session.live & 1 << channel != 0).then(|| self.blocks[session.block][channel])
     }
 
-    /// Takes a channel's slot away, if it has one, and frees the slot with all that it holds.
+    /// Takes the slot away from a server session's channel, if it has one, and frees the slot with
+    /// its messages.
     #[inline]
     fn drop_slot<P: Probe>(&mut self, shared: &mut Shared<P>, s: u32, channel: usize) {
         let Some(i) = self.slot_of(s, channel) else { return };
@@ -132,7 +134,7 @@ impl Server {
         shared.slots.free(i);
     }
 
-    /// Drops the slot in which a channel's request or reply is, and sets the channel's state.
+    /// Drops the request or reply in slot `i` of the server, and sets the state of its channel.
     fn drop_rpc<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, state: State) {
         let slot = &shared.slots[i];
         let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
@@ -140,7 +142,7 @@ impl Server {
         self.sessions[s].channels[channel] = ServerChannel::new(seq, state);
     }
 
-    /// The numbers of sessions, blocks and executing requests, and the bytes of incomplete
+    /// The server's numbers of sessions, blocks and executing requests, and the bytes of incomplete
     /// requests.
     #[cfg(test)]
     pub(super) fn used(&self) -> (usize, usize, u32, usize) {
@@ -148,19 +150,20 @@ impl Server {
     }
 }
 
-/// The seconds of a clock, modulo 2¹⁶.
+/// The seconds of `now`, modulo 2¹⁶.
 #[inline(always)]
 fn seconds(now: Instant) -> u16 {
     (now.as_ns() / SECOND) as u16
 }
 
-/// The handle of a request: the session's name, the number and the channel.
+/// Makes the handle of a request from its session's name, its channel and its number.
 #[inline]
 fn server_rpc(name: u32, channel: u8, seq: u32) -> ServerRpc {
     ServerRpc(u64::from(name) << 32 | u64::from(seq << 3) | u64::from(channel))
 }
 
-/// The session of a request that the caller has: its index, the channel, and the session.
+/// The session of a request that the caller executes: the session's index, the channel, and the
+/// session.
 #[inline(always)]
 fn executing_request(
     sessions: &mut Chunks<ServerSession>,

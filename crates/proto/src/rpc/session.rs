@@ -11,9 +11,9 @@ use crate::Instant;
 use crate::time::MS;
 use crate::wire::rpc::{SEQ_BITS, SEQ_MAX};
 
-/// Bits of a slab index in a session's name on the wire; the generation is above.
+/// The number of bits of a slab index in a session's name on the wire; the generation is above.
 pub(super) const INDEX_BITS: u32 = SessionId::PLACE_BITS;
-/// The largest slab index.
+/// The largest slab index of a session.
 pub(super) const INDEX_MAX: u32 = (1 << INDEX_BITS) - 1;
 
 /// The distance by which `seq` is ahead of `base`, modulo 2²⁹.
@@ -25,7 +25,7 @@ pub(super) const fn ahead(seq: u32, base: u32) -> u32 {
 /// Sequence numbers less far ahead than this are new; the others are past.
 pub(super) const HALF: u32 = 1 << (SEQ_BITS - 1);
 
-/// The progress of the last request of a channel at its server.
+/// The progress of the last request of a session's channel at its server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum State {
@@ -33,7 +33,7 @@ pub(super) enum State {
     Empty = 0,
     /// Some packets of the request have arrived; a slot has them.
     Recv = 1,
-    /// The program executes the request.
+    /// The application executes the request.
     Exec = 2,
     /// The reply is sent, and a slot retains it.
     Reply = 3,
@@ -71,7 +71,7 @@ impl ServerChannel {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct ServerSession {
-    /// The secret that both sides know.
+    /// The secret token of the session, which both sides know.
     pub(super) token: u64,
     pub(super) channels: [ServerChannel; CHANNELS],
     pub(super) peer: u32,
@@ -79,13 +79,13 @@ pub(super) struct ServerSession {
     pub(super) client: u32,
     /// The index of the block with the channels' slots, while a channel has one.
     pub(super) block: u32,
-    /// Payload bytes of a full packet.
+    /// The number of payload bytes in a full packet of the session.
     pub(super) mss: u16,
-    /// The time when a packet last arrived, in seconds modulo 2¹⁶.
+    /// The time when a packet of the session last arrived, in seconds modulo 2¹⁶.
     pub(super) active_s: u16,
     pub(super) generation: u8,
     pub(super) open: bool,
-    /// A bit for each channel that has a slot in the block.
+    /// A bit for each channel of the session that has a slot in the block.
     pub(super) live: u8,
 }
 
@@ -113,7 +113,7 @@ impl ServerSession {
     }
 }
 
-/// The life of a client's session.
+/// The phase in the life of a client's session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     /// The entry is free for a new session.
@@ -128,7 +128,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct ClientSession {
-    /// The secret that both sides know; while the session opens, the nonce.
+    /// The secret token of the session, which both sides know; while the session opens, its nonce.
     pub(super) token: u64,
     /// The sequence number of each channel's last request.
     pub(super) seqs: [u32; CHANNELS],
@@ -136,9 +136,9 @@ pub(super) struct ClientSession {
     pub(super) server: u32,
     pub(super) peer: u32,
     /// A number that differs between the sessions that had this index. Its low 8 bits are the
-    /// generation on the wire.
+    /// session's generation on the wire.
     pub(super) epoch: u32,
-    /// The index of the session's [`Calls`], while it has some.
+    /// The index of the session's [`Calls`], while it has requests.
     pub(super) calls: u32,
     /// The time when the session was last used, or its OPEN last sent, in milliseconds modulo 2¹⁶.
     pub(super) active_ms: u16,
@@ -147,20 +147,21 @@ pub(super) struct ClientSession {
     pub(super) busy: u8,
     /// A bit for each channel whose last reply the server may still retain.
     pub(super) unacked: u8,
-    /// True while the endpoint's idle list has the session.
+    /// True while the client's list of idle sessions has the session.
     pub(super) listed: bool,
-    /// The number of OPENs sent.
+    /// The number of OPENs that the client sent for the session.
     pub(super) tries: u8,
 }
 
 const _: () = assert!(size_of::<ClientSession>() == 64);
 
-/// The requests of a client's session. A session has this only while it has requests.
+/// The requests of a client's session. The session has this block only while it has requests.
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// The slot of the request in progress, by channel.
+    /// The slot of the request in progress on each channel.
     pub(super) slots: [u32; CHANNELS],
-    /// The first request that waits for a channel. The others follow through their slots.
+    /// The first request of the session that waits for a channel. The others follow through their
+    /// slots.
     pub(super) head: u32,
     pub(super) tail: u32,
     pub(super) queued: u32,
@@ -190,22 +191,22 @@ impl ClientSession {
         }
     }
 
-    /// Notes that the session is used now.
+    /// Records that the client's session is used now.
     pub(super) fn touch(&mut self, now: Instant) {
         self.active_ms = (now.as_ns() / MS) as u16;
     }
 
-    /// The time since the session was last used, to a millisecond, modulo a minute.
+    /// The time in nanoseconds since the session was last used, to a millisecond, modulo a minute.
     pub(super) fn idle_ns(&self, now: Instant) -> u64 {
         u64::from(((now.as_ns() / MS) as u16).wrapping_sub(self.active_ms)) * MS
     }
 
-    /// The session's name on the wire.
+    /// The client session's name on the wire.
     pub(super) const fn name(&self, index: u32) -> u32 {
         index | self.epoch << INDEX_BITS
     }
 
-    /// The caller's name for the session.
+    /// The id by which the caller names the session.
     #[inline]
     pub(super) const fn id(&self, index: u32) -> SessionId {
         SessionId::new(self.epoch as u64, index)

@@ -23,24 +23,26 @@ mod grants;
 mod queue;
 pub(super) mod tx;
 
-/// Bytes, headers not counted, that one turn sends.
+/// The number of bytes, without headers, that one turn of an endpoint sends.
 pub(super) const BUDGET: u32 = 256 << 10;
-/// The least that a packet counts, so that the budget also limits the packets of a turn.
+/// The least number of bytes that a packet counts, so that the budget also limits the packets of a
+/// turn.
 pub(super) const PACKET_COST: u32 = 512;
-/// Packets that one turn sends directly, besides those that are queued.
+/// The maximum of packets that one turn sends directly, besides those that are queued.
 pub(super) const DIRECT_MAX: u32 = BUDGET / PACKET_COST;
-/// The time after which an endpoint offers packets to a full driver again. It doubles while the
-/// driver stays full.
+/// The time in nanoseconds after which an endpoint offers packets to a full driver again. It
+/// doubles while the driver stays full.
 const RETRY_MIN_NS: u64 = 20 * US;
-/// The probe timeout on a lossless driver. It only finds a server that does not answer.
+/// The probe timeout on a lossless driver, in nanoseconds. It only detects a server that does not
+/// answer.
 const PTO_LOSSLESS_NS: u64 = SECOND;
 
 /// The progress of sending to a peer, or of sending a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// Nothing more may be sent now.
+    /// Nothing more to the peer, or of the slot, may be sent now.
     Idle,
-    /// There is more to send.
+    /// The peer, or the slot, has more to send.
     More,
     /// The driver is full towards this peer.
     Full,
@@ -50,41 +52,42 @@ pub(super) enum Progress {
     Gone,
 }
 
-/// The state that both halves use.
+/// The state that both halves of an endpoint use.
 #[derive(Debug)]
 pub(super) struct Shared<P> {
     pub(super) config: Config,
     pub(super) stats: Stats,
     pub(super) probe: P,
     pub(super) rng: Rng,
-    /// Drawn at random when the endpoint starts; tells its peers one process from the next.
+    /// The incarnation of the endpoint, drawn at random when it starts: peers distinguish processes
+    /// by it.
     pub(super) incarnation: u64,
-    /// The driver loses nothing.
+    /// True if the driver loses nothing.
     pub(super) lossless: bool,
-    /// Packets have a checksum.
+    /// True if packets have a checksum.
     pub(super) checked: bool,
-    /// Bytes of the driver's largest datagram.
+    /// The length of the driver's largest datagram, in bytes.
     pub(super) max_payload: usize,
-    /// The time that the caller last gave.
+    /// The time that the caller last gave to the endpoint.
     pub(super) now: Instant,
 
     pub(super) peers: Peers,
     pub(super) slots: Slots,
     pub(super) credit: Credit,
-    /// Peers with something to send.
+    /// The peers that have packets to be sent to them.
     pub(super) active: VecDeque<u32>,
     /// Control packets that wait to be sent.
     pub(super) control: VecDeque<Control>,
-    /// Packets that the driver has taken since it was last flushed.
+    /// The number of packets that the driver has taken since it was last flushed.
     pub(super) unflushed: u32,
-    /// The time to offer packets to a full driver again.
+    /// The time when the endpoint offers packets to a full driver again.
     pub(super) retry_at: Instant,
     pub(super) retry_ns: u64,
-    /// Events that the caller has not taken.
+    /// The endpoint's events that the caller has not taken.
     pub(super) events: VecDeque<Event<'static>>,
-    /// Slices that the caller has not taken back.
+    /// The slices that the caller has not taken back.
     pub(super) released: VecDeque<Slice>,
-    /// The last request of one packet that was given to the caller.
+    /// The last single-packet request that the endpoint gave to the caller.
     pub(super) last_request: ServerRpc,
 }
 
@@ -128,13 +131,13 @@ impl<P: Probe> Shared<P> {
         !self.active.is_empty() || !self.control.is_empty() || self.credit.is_dirty()
     }
 
-    /// The checksum of packets, if they have one.
+    /// The checksum function of packets, if they have a checksum.
     #[inline]
     pub(super) fn crc(&self) -> Option<Crc32c> {
         self.checked.then_some(self.config.crc32c)
     }
 
-    /// Payload bytes of a packet that fits a datagram of `max_payload` bytes.
+    /// The number of payload bytes in a packet that fits a datagram of `max_payload` bytes.
     pub(super) fn mss_for(&self, max_payload: usize) -> usize {
         let trailer = if self.checked { CRC } else { 0 };
         max_payload
@@ -143,13 +146,13 @@ impl<P: Probe> Shared<P> {
             .min(usize::from(u16::MAX))
     }
 
-    /// The probe timeout towards a peer.
+    /// The probe timeout towards the peer with index `peer`, in nanoseconds.
     #[inline]
     pub(super) fn pto_ns(&self, peer: u32) -> u64 {
         self.pto_of(&self.peers.slab[peer])
     }
 
-    /// The probe timeout towards a peer.
+    /// The probe timeout towards `peer`, in nanoseconds.
     #[inline(always)]
     pub(super) fn pto_of(&self, peer: &Peer) -> u64 {
         if self.lossless {
@@ -158,19 +161,21 @@ impl<P: Probe> Shared<P> {
         peer.path.pto_ns(self.config.min_pto_ns)
     }
 
-    /// Bytes of a new message of `len` bytes that may be sent to a peer without a grant.
+    /// The number of bytes of a new message of `len` bytes that may be sent to a peer without a
+    /// grant.
     #[inline]
     pub(super) fn unscheduled(&self, peer: u32, len: u32) -> u32 {
         if self.lossless { len } else { self.peers.slab[peer].unscheduled.max(1).min(len) }
     }
 
-    /// Bytes of a new message of `len` bytes that a sender may send to this endpoint without a
-    /// grant.
+    /// The number of bytes of a new message of `len` bytes that a sender may send to this endpoint
+    /// without a grant.
     pub(super) fn first_grant(&self, len: u32) -> u32 {
         if self.lossless { len } else { self.config.unscheduled_bytes }
     }
 
-    /// Records an authentic packet from a peer; false if it has another address than the peer.
+    /// Records the arrival of an authentic packet from a peer. Returns false if the packet came
+    /// from another address than the peer's.
     #[inline(always)]
     pub(super) fn record_activity(
         &mut self,
@@ -203,7 +208,7 @@ impl<P: Probe> Shared<P> {
     }
 
     /// Records that a message to a peer makes no progress. If no other message makes progress
-    /// either, nothing is in flight any more.
+    /// either, no bytes to the peer count as in flight any more.
     pub(super) fn expire_in_flight(&mut self, peer: u32) {
         let pto_ns = self.pto_ns(peer);
         if self.peers.slab[peer].path.is_stalled(self.now, pto_ns) {
@@ -211,7 +216,7 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Releases the outgoing message of a slot, which is not sent any more: its place in the
+    /// Releases the outgoing message of slot `i`, which is not sent any more: its place in the
     /// transmit queue, its slices, a large buffer, and its share of the window.
     #[inline(always)]
     pub(super) fn release_outgoing(&mut self, i: u32, lossless: bool) {
@@ -234,7 +239,7 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Frees a slot with all that it holds.
+    /// Frees slot `i` with the messages that it holds.
     #[inline(always)]
     pub(super) fn release_slot(&mut self, i: u32, lossless: bool) {
         let slot = &self.slots[i];
@@ -255,7 +260,7 @@ impl<P: Probe> Shared<P> {
         self.release_incoming(i);
     }
 
-    /// Records that the driver has taken a request of one packet, and keeps a copy of it.
+    /// Records that the driver has taken a single-packet request, and keeps a copy of its bytes.
     #[inline(always)]
     pub(super) fn call_sent_single(&mut self, i: u32, bytes: &[u8]) {
         let slot = &mut self.slots[i];
@@ -264,7 +269,7 @@ impl<P: Probe> Shared<P> {
         self.probe.hit(Tracepoint::ClientSent, slot.trace());
     }
 
-    /// Releases a slot's incoming message, if it has one.
+    /// Releases the incoming message of slot `i`, if it has one.
     #[inline(always)]
     pub(super) fn release_incoming(&mut self, i: u32) {
         if self.slots[i].incoming.is_some() {
@@ -278,7 +283,7 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Records that the driver has taken every byte of a request.
+    /// Records that the driver has taken every byte of the request in slot `i`.
     #[inline(always)]
     pub(super) fn call_sent(&mut self, i: u32) {
         let slot = &mut self.slots[i];

@@ -1,21 +1,21 @@
-//! Items by number. [`Slab`] is for what is few and busy: one block of memory, the cheapest index.
-//! [`Chunks`] is for what may be millions: it grows by chunks, each twice as large as the one
-//! before, so that growing copies nothing and an allocator that puts large blocks on huge pages has
-//! large blocks.
+//! Tables of items by number. [`Slab`] is for few, busy items: one block of memory, the cheapest
+//! index. [`Chunks`] is for items that may be millions: it grows by chunks, each twice as large as
+//! the one before, so that growing copies nothing and an allocator that puts large blocks on huge
+//! pages has large blocks.
 //!
-//! Always: an index is checked at every use. Numbers given back are used again, the last first, so
-//! that few items stay warm.
+//! Always: an index is checked at every use. Freed numbers are used again, the last first, so that
+//! few items stay warm.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-/// Items in the first chunk: 2 to this.
+/// The first chunk of a table has 2 to this power items.
 const FIRST_BITS: u32 = 9;
 
-/// No item.
+/// The number of no item of a table.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Items under small numbers, in one vector that moves when it grows.
+/// A table of items under small numbers, in one vector that moves when it grows.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     items: Vec<T>,
@@ -27,17 +27,18 @@ impl<T> Slab<T> {
         Self { items: Vec::new(), free: Vec::new() }
     }
 
-    /// Numbers ever given out: all of them are below this.
+    /// The number of items ever allocated in the table. All their numbers are below it.
     pub(super) const fn len(&self) -> u32 {
         self.items.len() as u32
     }
 
-    /// Items in use.
+    /// The number of items in use in the table.
     pub(super) const fn used(&self) -> usize {
         self.items.len() - self.free.len()
     }
 
-    /// A number that is free; `fresh` makes its item if it was never used.
+    /// Allocates an item of the table and returns its number; `fresh` makes the item if the number
+    /// was never used.
     #[inline(always)]
     pub(super) fn alloc(&mut self, fresh: impl FnOnce(u32) -> T) -> u32 {
         if let Some(i) = self.free.pop() {
@@ -48,7 +49,7 @@ impl<T> Slab<T> {
         i
     }
 
-    /// Gives a number back. The item stays as it is until the number is used again.
+    /// Frees the item with number `i`. The item stays as it is until the number is used again.
     #[inline(always)]
     pub(super) fn free(&mut self, i: u32) {
         self.free.push(i);
@@ -76,7 +77,7 @@ impl<T> IndexMut<u32> for Slab<T> {
     }
 }
 
-/// Items under small numbers, in chunks that never move.
+/// A table of items under small numbers, in chunks that never move.
 #[derive(Debug)]
 pub(super) struct Chunks<T> {
     chunks: Vec<Vec<T>>,
@@ -84,7 +85,7 @@ pub(super) struct Chunks<T> {
     len: u32,
 }
 
-/// The chunk of item `i`, and its index there.
+/// The number of the chunk that holds item `i`, and the item's index in the chunk.
 #[inline(always)]
 const fn place(i: u32) -> (usize, usize) {
     let i = i as u64 + (1 << FIRST_BITS);
@@ -97,17 +98,18 @@ impl<T> Chunks<T> {
         Self { chunks: Vec::new(), free: Vec::new(), len: 0 }
     }
 
-    /// Numbers ever given out: all of them are below this.
+    /// The number of items ever allocated in the table. All their numbers are below it.
     pub(super) const fn len(&self) -> u32 {
         self.len
     }
 
-    /// Items in use.
+    /// The number of items in use in the table.
     pub(super) const fn used(&self) -> usize {
         self.len as usize - self.free.len()
     }
 
-    /// A number that is free; `fresh` makes its item if it was never used.
+    /// Allocates an item of the table and returns its number; `fresh` makes the item if the number
+    /// was never used.
     pub(super) fn alloc(&mut self, fresh: impl FnOnce() -> T) -> u32 {
         if let Some(i) = self.free.pop() {
             return i;
@@ -122,19 +124,19 @@ impl<T> Chunks<T> {
         i
     }
 
-    /// Gives a number back. The item stays as it is until the number is used again.
+    /// Frees the item with number `i`. The item stays as it is until the number is used again.
     pub(super) fn free(&mut self, i: u32) {
         self.free.push(i);
     }
 
-    /// The item, if the number was ever given out.
+    /// The item with number `i` in the table, if the number was ever allocated.
     #[inline(always)]
     pub(super) fn get(&self, i: u32) -> Option<&T> {
         let (chunk, at) = place(i);
         self.chunks.get(chunk)?.get(at)
     }
 
-    /// The entry at an index, for a change.
+    /// The item with number `i` in the table, for a change.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, i: u32) -> Option<&mut T> {
         let (chunk, at) = place(i);

@@ -1,5 +1,5 @@
-//! The state of one RPC on this side while it is in progress: the message that is being sent, the
-//! message that is being received, and the caller's tag and deadline at the client.
+//! A slot: the state of one RPC on this side while it is in progress. It has the message that is
+//! being sent, the message that is being received, and the caller's tag and deadline at the client.
 //!
 //! Always: a slot that was freed last is used first. Not here: what a slot's state means to a
 //! session; see `client` and `server`.
@@ -14,74 +14,75 @@ use crate::Instant;
 use crate::time::US;
 use crate::wire::rpc::{Kind, Packet, TO_CLIENT, TTL};
 
-/// The longest buffer, in bytes, that a free slot keeps for the next message.
+/// The length in bytes of the longest buffer that a free slot keeps for the next message.
 pub(super) const BUFFER_MAX: usize = 512;
 
-/// Only messages of more packets than this count against the window of a path.
+/// The greatest number of packets of a message that does not count against the window of a path.
 const WINDOWED_PACKETS: u32 = 16;
 
-/// The use of a slot.
+/// The use of a slot: the phase of its RPC at the client or the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// The slot is free.
     Free,
-    /// Client: a request that waits for a channel.
+    /// Client: the slot has a request that waits for a channel.
     Queued,
-    /// Client: a request in progress.
+    /// Client: the slot has a request in progress.
     Call,
-    /// Client: a request that the server refused and that waits for its next attempt.
+    /// Client: the slot has a request that the server refused and that waits for its next attempt.
     Backoff,
-    /// Server: a request of which some packets have arrived.
+    /// Server: the slot has a request of which some packets have arrived.
     Recv,
-    /// Server: a reply that waits to be sent or is retained.
+    /// Server: the slot has a reply that waits to be sent or is retained.
     Reply,
 }
 
-/// The state of one RPC.
+/// The state of one RPC in progress.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// The slot's index (24 bits) and, above, a number that grows with each use: a request's
+    /// The slot's index (24 bits) and, above it, a number that grows with each use: a request's
     /// [`RpcId`](super::RpcId).
     pub(super) id: u64,
     pub(super) out: Outgoing,
     pub(super) incoming: Option<Box<Incoming>>,
-    /// Client: the number that the caller gave the request.
+    /// Client: the tag that the caller gave the request.
     pub(super) tag: u64,
     pub(super) deadline: Instant,
     /// The time when a packet of this RPC was last sent or received.
     pub(super) progress: Instant,
-    /// Client: when the timing wheel fires for this slot, or [`Instant::NEVER`]. The value
+    /// Client: the time when the timing wheel fires for this slot, or [`Instant::NEVER`]. The value
     /// outlives the use of the slot.
     pub(super) armed: Instant,
-    /// The session's token.
+    /// The token of the RPC's session.
     pub(super) token: u64,
-    /// Names this slot's entry in a transmit queue while `ready`.
+    /// The number of the slot's entry in a transmit queue while `ready`.
     pub(super) ticket: u64,
-    /// Client: the session's index. Server: the session's name, generation included.
+    /// Client: the index of the RPC's session. Server: the session's name, generation included.
     pub(super) session: u32,
-    /// The name of the session at the other side.
+    /// The name of the RPC's session at the peer.
     pub(super) remote: u32,
     pub(super) peer: u32,
     pub(super) seq: u32,
-    /// Links of the list that holds the slot: the session's queue, or the retained replies.
+    /// The next and the previous slot in the list that holds the slot: the session's queue, or the
+    /// retained replies.
     pub(super) next: u32,
     pub(super) prev: u32,
-    /// Payload bytes of a full packet.
+    /// The number of payload bytes in a full packet of the RPC.
     pub(super) mss: u16,
     pub(super) role: Role,
     pub(super) channel: u8,
-    /// Probes since the last packet from the server.
+    /// The number of probes about the RPC since the last packet from the server.
     pub(super) tries: u8,
-    /// Times that the server has refused the request.
+    /// The number of times that the server has refused the request.
     pub(super) refusals: u8,
     /// True while the peer's transmit queue holds the slot.
     pub(super) ready: bool,
     /// Client: the driver took every byte of the request under its present number, so the server
     /// may have executed it. Server: the client was asked to acknowledge the reply.
     pub(super) exposed: bool,
-    /// Client: the server said that it executes the request.
+    /// True if the server said that it executes the client's request.
     pub(super) executing: bool,
-    /// Server: the list of retained replies holds the slot.
+    /// True if the server's list of retained replies holds the slot.
     pub(super) retained: bool,
 }
 
@@ -118,19 +119,19 @@ impl Slot {
         }
     }
 
-    /// True if the outgoing message counts against the path's window. The receiver acknowledges
-    /// such a message by itself.
+    /// True if the slot's outgoing message counts against the path's window. The receiver
+    /// acknowledges such a message by itself.
     #[inline]
     pub(super) fn is_windowed(&self) -> bool {
         is_windowed(self.out.len, self.mss)
     }
 
-    /// Bytes of the outgoing message that count against the window.
+    /// The number of bytes of the slot's outgoing message that count against the path's window.
     pub(super) fn window_bytes(&self) -> u32 {
         if self.is_windowed() { self.out.in_flight() } else { 0 }
     }
 
-    /// A packet of `kind` to the other side of this RPC.
+    /// Makes a packet of `kind` to the peer of this RPC.
     #[inline(always)]
     pub(super) fn packet(&self, kind: Kind) -> Packet {
         let mut packet = Packet::new(kind);
@@ -144,8 +145,8 @@ impl Slot {
         packet
     }
 
-    /// The header of the packets of this slot's outgoing message. A request carries the time that
-    /// is left until its deadline.
+    /// Makes the header of the DATA packets of this slot's outgoing message. A request carries the
+    /// time that is left until its deadline.
     #[inline(always)]
     pub(super) fn data_packet(&self, now: Instant) -> Packet {
         let mut packet = self.packet(Kind::Data);
@@ -171,7 +172,7 @@ pub(super) fn is_windowed(len: u32, mss: u16) -> bool {
     len > WINDOWED_PACKETS * u32::from(mss)
 }
 
-/// All slots.
+/// The table of all slots, each of which has an RPC.
 #[derive(Debug)]
 pub(super) struct Slots(Slab<Slot>);
 
@@ -180,7 +181,7 @@ impl Slots {
         Self(Slab::new())
     }
 
-    /// Indexes ever used: all of them are below this.
+    /// The number of slots ever used. All their indexes are below it.
     pub(super) const fn len(&self) -> u32 {
         self.0.len()
     }
@@ -190,8 +191,8 @@ impl Slots {
         self.0.used()
     }
 
-    /// A free slot with a role and a new id; `None` when 2²⁴ slots are in use. Fields that the
-    /// role needs and that are not named here keep the values of the last use.
+    /// Allocates a slot with a role and a new id; `None` when 2²⁴ slots are in use. Fields that the
+    /// role needs and that are not set here keep the values of the last use.
     #[inline]
     pub(super) fn alloc(&mut self, role: Role) -> Option<(u32, &mut Slot)> {
         if self.0.used() as u64 > ID_MASK {
@@ -220,7 +221,7 @@ impl Slots {
         }
     }
 
-    /// The slot with this id, if the id is its present one.
+    /// The index of the slot with this id, if the id is its present one.
     pub(super) fn find(&self, id: u64) -> Option<u32> {
         let i = (id & ID_MASK) as u32;
         self.0.get(i).filter(|s| s.id == id && s.role != Role::Free).map(|_| i)

@@ -5,15 +5,15 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-/// Every 16th choice is the oldest message.
+/// Every 16th choice of the queue is the oldest message.
 const OLDEST_EVERY: u8 = 16;
 
-/// Slots by bytes left and by age. A ticket names an entry; larger tickets are younger.
+/// A queue of slots by bytes left and by age. A ticket names an entry; larger tickets are younger.
 #[derive(Debug, Default)]
 pub(super) struct SrptQueue {
-    /// Slot and bytes left, by ticket.
+    /// The slot and the bytes left of each queued message, by ticket.
     by_age: BTreeMap<u64, (u32, u32)>,
-    /// Bytes left and ticket.
+    /// The bytes left and the ticket of each queued message, the fewest bytes first.
     by_remaining: BTreeSet<(u32, u64)>,
     choices: u8,
 }
@@ -28,13 +28,13 @@ impl SrptQueue {
         self.by_remaining.insert((remaining, ticket));
     }
 
-    /// Removes an entry; true if it was there.
+    /// Removes the entry of `ticket` from the queue of messages. Returns true if it was there.
     pub(super) fn remove(&mut self, ticket: u64) -> bool {
         let Some((_, remaining)) = self.by_age.remove(&ticket) else { return false };
         self.by_remaining.remove(&(remaining, ticket))
     }
 
-    /// Records that a message has `remaining` bytes left.
+    /// Records that the queued message of `ticket` has `remaining` bytes left.
     pub(super) fn set_remaining(&mut self, ticket: u64, remaining: u32) {
         let Some((_, entry)) = self.by_age.get_mut(&ticket) else { return };
         if *entry != remaining {
@@ -44,25 +44,26 @@ impl SrptQueue {
         }
     }
 
-    /// The ticket and the slot with the fewest bytes left.
+    /// The ticket and the slot of the queued message with the fewest bytes left.
     pub(super) fn shortest(&self) -> Option<(u64, u32)> {
         let (_, ticket) = self.by_remaining.first()?;
         self.by_age.get(ticket).map(|entry| (*ticket, entry.0))
     }
 
-    /// The ticket and the slot of the oldest entry.
+    /// The ticket and the slot of the oldest queued message.
     pub(super) fn oldest(&self) -> Option<(u64, u32)> {
         self.by_age.first_key_value().map(|(ticket, entry)| (*ticket, entry.0))
     }
 
-    /// The slot whose turn it is: the shortest, and every 16th time the oldest.
+    /// The slot of the queued message whose turn it is: the shortest, and every 16th time the
+    /// oldest.
     pub(super) fn choose(&mut self) -> Option<u32> {
         self.choices = (self.choices + 1) % OLDEST_EVERY;
         let chosen = if self.choices == 0 { self.oldest() } else { self.shortest() };
         chosen.map(|(_, slot)| slot)
     }
 
-    /// All slots, the oldest first.
+    /// The slots of all queued messages, the oldest first.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
         self.by_age.values().map(|entry| entry.0)
     }

@@ -1,83 +1,84 @@
-//! Counters: one for each reason to drop something, one for each event worth knowing. They only
-//! grow.
+//! The counters of an RPC endpoint: one for each reason to drop a packet, one for each event worth
+//! knowing. They only grow.
 
 use crate::count::counters;
 
 counters! {
-    /// The counters of an endpoint since it was made.
+    /// The counters of an RPC endpoint since it was made.
     Stats, "",
-    /// Datagrams received.
+    /// The number of datagrams that the endpoint received.
     received,
-    /// Datagrams given to the driver.
+    /// The number of datagrams that the endpoint gave to the driver.
     sent,
-    /// Client: requests taken from the caller.
+    /// Client: the number of requests that the endpoint took from the caller.
     calls,
-    /// Client: replies handed up.
+    /// Client: the number of replies that the endpoint delivered to the caller.
     responses,
-    /// Client: requests that failed.
+    /// Client: the number of requests that failed.
     failures,
-    /// Server: requests handed up.
+    /// Server: the number of requests that the endpoint delivered to the caller.
     requests,
-    /// Server: replies taken.
+    /// Server: the number of replies that the endpoint took from the caller.
     replies,
-    /// Server: sessions opened.
+    /// Server: the number of sessions that clients opened.
     sessions_opened,
-    /// Server: sessions that ended, for whatever reason.
+    /// Server: the number of sessions that ended, for whatever reason.
     sessions_ended,
 
-    /// Dropped: shorter than its own headers.
+    /// Dropped: a datagram shorter than its own headers.
     drop_short,
-    /// Dropped: wrong CRC32C.
+    /// Dropped: a packet with a wrong CRC32C.
     drop_checksum,
-    /// Dropped: another version of the protocol.
+    /// Dropped: a packet of another version of the protocol.
     drop_version,
-    /// Dropped: unknown type, or a field out of range.
+    /// Dropped: a packet of an unknown type, or with a field out of range.
     drop_field,
-    /// Dropped: of a kind that never travels in this direction.
+    /// Dropped: a packet of a kind that never travels in this direction.
     drop_direction,
     /// Dropped: an OPEN to an endpoint that does not serve.
     drop_not_serving,
-    /// Dropped: no such session, or one of an earlier generation.
+    /// Dropped: a packet of a session that does not exist, or of an earlier generation.
     drop_session,
-    /// Dropped: the token is not the session's.
+    /// Dropped: a packet whose token is not its session's.
     drop_token,
-    /// Dropped: not from the address that opened the session.
+    /// Dropped: a packet that is not from the address that opened its session.
     drop_address,
-    /// Dropped: about a request that is past.
+    /// Dropped: a packet about a request that is past.
     drop_stale,
-    /// Dropped: a packet that was here before.
+    /// Dropped: a packet that had arrived before.
     drop_duplicate,
-    /// Dropped: a packet of a message that does not fit it, or beyond what was granted.
+    /// Dropped: a packet that does not fit its message, or exceeds the bytes granted.
     drop_misfit,
-    /// Dropped: a cookie that we did not make for that address, or long ago.
+    /// Dropped: an OPEN whose cookie this server did not make for its address, or made long ago.
     drop_cookie,
-    /// Dropped: an answer that found no room among those to be sent.
+    /// Dropped: a control packet, because too many wait to be sent.
     drop_control,
     /// Server: requests dropped because their deadline had passed when they were whole.
     drop_dead,
     /// Replies to requests that are no longer waited for.
     drop_reply,
 
-    /// Packets sent again.
+    /// The number of packets sent again.
     resent,
-    /// Grants sent.
+    /// The number of GRANTs sent.
     grants,
-    /// Requests for missing packets sent.
+    /// The number of NACKs sent, which ask for missing packets.
     nacks,
-    /// Probes sent.
+    /// The number of PROBEs sent.
     probes,
-    /// Server: requests refused for want of room, or by the application.
+    /// Server: the number of requests refused for lack of room, or by the application.
     refused,
-    /// Server: COOKIEs sent.
+    /// Server: the number of COOKIEs sent.
     cookies,
-    /// Server: OPENs that had been answered before.
+    /// Server: the number of OPENs that had been answered before.
     opens_repeated,
-    /// Server: RESETs sent.
+    /// Server: the number of RESETs sent.
     resets,
-    /// Server: replies dropped unacknowledged because too many were kept.
+    /// Server: the number of retained replies dropped before their client acknowledged them,
+    /// because too many were retained.
     evicted,
-    /// Server: half-received requests and half-sent replies given up.
+    /// Server: the number of incomplete requests and of half-sent replies that the server gave up.
     abandoned,
-    /// Server: replies acknowledged by DONE.
+    /// Server: the number of replies that clients acknowledged by DONE.
     done,
 }

@@ -51,12 +51,12 @@ use head::{FIXED, Head, Kind, LONGEST, REASON_VERSION, SEQ_MASK};
 use ordered::Ordered;
 use requests::{Request, Requests};
 
-/// Unsent bytes of replies from which on the stream wants no more input.
+/// The number of unsent bytes of replies from which on the stream wants no more input.
 const UNSENT_LIMIT: usize = 2 * MAX_MESSAGE;
-/// Unanswered requests of the peer from which on the stream wants no more input.
+/// The number of unanswered requests of the peer from which on the stream wants no more input.
 const PENDING_LIMIT: usize = 4096;
 
-/// A source of numbers for requests, unique among all streams that share it.
+/// A source of numbers for requests, unique among all streams that share the source.
 #[derive(Debug, Default)]
 pub struct Ids(u64);
 
@@ -82,26 +82,26 @@ pub enum Role {
     Server,
 }
 
-/// The frames and requests of one connection.
+/// One connection that carries RPC over a byte stream: its frames and requests.
 #[derive(Debug)]
 pub struct Stream {
     name: u16,
     role: Role,
     queue_limit: usize,
-    /// The frame of which a part has arrived.
+    /// The frame of which a part has arrived on the stream.
     assembly: Assembly,
-    /// The message of which a part has arrived waits for room.
+    /// True if the message of which a part has arrived waits for room.
     waits: bool,
-    /// All connections together have too many bytes to write.
+    /// True if the input is stopped because all connections together have too many bytes to write.
     paused: bool,
-    /// Frames that wait to be written, by number.
+    /// The frames that wait to be written to the stream, by number.
     frames: Ordered<u64, Frame>,
-    /// The number of the next frame. A client writes only requests, and a request's sequence
-    /// number is that of its frame.
+    /// The number of the stream's next frame. A client writes only requests, and a request's
+    /// sequence number is that of its frame.
     next_number: u64,
-    /// Bytes of the first frame that have been written.
+    /// The number of bytes of the stream's first frame that have been written.
     front_written: usize,
-    /// Bytes of the messages in `frames`.
+    /// The number of bytes of the messages in `frames`, which wait to be written.
     unsent: usize,
     requests: Requests,
     /// The sequence numbers of the requests that this side has not answered, by [`ServerRpc`].
@@ -116,9 +116,9 @@ pub struct Stream {
 /// An event that [`Stream::input`] found in the bytes given to it.
 #[derive(Debug)]
 pub struct Arrived {
-    /// The event, with an empty payload if `lent` has the place of the real one.
+    /// The event of the stream, with an empty payload if `lent` has the place of the real one.
     event: Event<'static>,
-    /// The place of the payload in the bytes.
+    /// The place of the event's payload in the bytes that [`Stream::input`] got.
     lent: Option<Range<usize>>,
 }
 
@@ -143,13 +143,13 @@ impl Arrived {
 pub struct Announced(Head);
 
 impl Announced {
-    /// The message's length.
+    /// The length of the announced message in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len as usize
     }
 
-    /// True if the message has no bytes.
+    /// True if the announced message has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -157,8 +157,8 @@ impl Announced {
 }
 
 impl Stream {
-    /// A new connection. `name` differs from the names of the others that exist now; at most
-    /// `queue_limit` requests wait for a reply.
+    /// Makes the stream of a new connection. `name` differs from the names of the other streams
+    /// that exist now; at most `queue_limit` requests wait for a reply.
     #[must_use]
     pub fn new(name: u16, role: Role, queue_limit: usize) -> Self {
         Self {
@@ -184,8 +184,8 @@ impl Stream {
 
     // Input.
 
-    /// Takes bytes that arrived, `bytes[*at..]`, up to the first event in them. Call until `None`;
-    /// then all of them have been taken.
+    /// Takes bytes that arrived on the stream, `bytes[*at..]`, up to the first event in them. Call
+    /// until `None`; then all of them have been taken.
     pub fn input(
         &mut self,
         now: Instant,
@@ -218,9 +218,9 @@ impl Stream {
         None
     }
 
-    /// The vector to which the bytes that arrive next belong, if they continue a message, and how
-    /// many of them: at least one, and the vector has room for them. Append at most that many, then
-    /// call [`Stream::filled`].
+    /// The vector to which the bytes that arrive next on the stream belong, if they continue a
+    /// message, and how many of them: at least one, and the vector has room for them. Append at
+    /// most that many, then call [`Stream::filled`].
     pub fn body(&mut self) -> Option<(&mut Vec<u8>, usize)> {
         self.assembly.body()
     }
@@ -235,7 +235,7 @@ impl Stream {
         self.deliver(now, head, Payload::Owned(got), ids)
     }
 
-    /// Takes the header of a frame whose message a rendezvous transfers ([`super::over_qp`]).
+    /// Parses the header of a frame whose message a rendezvous transfers ([`super::over_qp`]).
     /// `None` if the peer must not send this frame; then the connection has ended.
     pub fn announced(&mut self, header: &[u8]) -> Option<Announced> {
         let parsed = match header.len() >= FIXED && header.len() == head::len(header) {
@@ -245,7 +245,7 @@ impl Stream {
         self.admit(parsed).map(Announced)
     }
 
-    /// False if no request waits for that message any more.
+    /// True if a request still waits for the announced message.
     pub fn wants(&mut self, announced: &Announced) -> bool {
         self.wanted(&announced.0)
     }
@@ -265,7 +265,7 @@ impl Stream {
         self.deliver(now, announced.0, Payload::Owned(message), ids)
     }
 
-    /// True unless a part of a frame has arrived.
+    /// True if no part of a frame has arrived on the stream.
     #[must_use]
     pub fn is_between(&self) -> bool {
         self.assembly.is_between()
@@ -279,7 +279,8 @@ impl Stream {
         }
     }
 
-    /// The next event without input: failed requests, and last the end. Call until `None`.
+    /// The stream's next event without input: first each failed request, at last the connection's
+    /// end. Call until `None`.
     pub fn event(&mut self) -> Option<Event<'static>> {
         self.failed.pop_front()
     }
@@ -290,8 +291,8 @@ impl Stream {
         !self.failed.is_empty()
     }
 
-    /// False while the peer has sent more requests than this side has answered, or more than there
-    /// is room for. Its bytes stay where they are.
+    /// False while the peer has sent more requests than this side has answered, or more bytes than
+    /// there is room for. The stream's caller then leaves further bytes unread.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         !self.waits
@@ -300,13 +301,14 @@ impl Stream {
             && self.pending.len() < PENDING_LIMIT
     }
 
-    /// Bytes of messages that wait to be written.
+    /// The number of bytes of messages that wait to be written to the stream.
     #[must_use]
     pub fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// Stops the input, or lets it go on: all connections together have too many bytes to write.
+    /// Stops or resumes the stream's input. Input stops while all connections together have too
+    /// many bytes to write.
     pub fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -319,7 +321,7 @@ impl Stream {
         if self.role == Role::Server && len > FREE { len } else { 0 }
     }
 
-    /// Notes that the request of which a part has arrived waits for room, or does so no more.
+    /// Records whether the request of which a part has arrived waits for room.
     pub fn set_waiting(&mut self, waits: bool) {
         self.waits = waits;
     }
@@ -332,7 +334,7 @@ impl Stream {
         self.requests.deadline()
     }
 
-    /// Fails the requests whose deadline has passed.
+    /// Fails the stream's requests whose deadline has passed.
     pub fn tick(&mut self, now: Instant) {
         while let Some(seq) = self.requests.next_late(now) {
             let maybe_executed = !self.unsend(seq);
@@ -342,7 +344,7 @@ impl Stream {
 
     // Commands.
 
-    /// Sends a request; see [`super::Endpoint::request`].
+    /// Sends a request on the stream; see [`super::Endpoint::request`].
     ///
     /// # Errors
     /// [`RequestError`], and nothing was sent.
@@ -377,7 +379,7 @@ impl Stream {
         Ok(id)
     }
 
-    /// Fails a request as cancelled. If nothing of it was written, it is not sent any more.
+    /// Cancels a request of the stream. If nothing of it was written, it is not sent any more.
     pub fn cancel(&mut self, rpc: RpcId) {
         if let Some(seq) = self.requests.seq(rpc) {
             self.unsend(seq);
@@ -385,7 +387,7 @@ impl Stream {
         }
     }
 
-    /// Answers a request. Does nothing if the request is stale.
+    /// Replies to a request that arrived on the stream. Does nothing if the request is stale.
     ///
     /// # Panics
     /// If the message exceeds [`MAX_MESSAGE`].
@@ -401,7 +403,7 @@ impl Stream {
         }
     }
 
-    /// Refuses a request that was not executed. Does nothing if the request is stale.
+    /// Refuses a request that arrived and was not executed. Does nothing if the request is stale.
     pub fn refuse(&mut self, rpc: ServerRpc, retry_after_ns: u64) {
         if let Some((_, seq)) = self.pending.take(|key| key.cmp(&rpc.0)) {
             let extra = u32::try_from(retry_after_ns.div_ceil(1_000)).unwrap_or(u32::MAX);
@@ -433,8 +435,8 @@ impl Stream {
 
     // State.
 
-    /// The reason why the connection ended, if it has. The socket can be closed then; the caller
-    /// still takes the events that are left.
+    /// The reason why the stream's connection ended, if it has. The socket can be closed then; the
+    /// caller still takes the events that are left.
     #[must_use]
     pub fn ended(&self) -> Option<CloseReason> {
         self.ended
@@ -447,19 +449,19 @@ impl Stream {
         (self.bad == Some(BadFrame::Version) && self.role == Role::Server).then(Head::reset_version)
     }
 
-    /// The peer's error that ended the connection, if one did.
+    /// The peer's error that ended the stream's connection, if one did.
     #[must_use]
     pub fn bad(&self) -> Option<BadFrame> {
         self.bad
     }
 
-    /// The number of replies that arrived after their request had failed.
+    /// The number of replies on the stream that arrived after their request had failed.
     #[must_use]
     pub fn unsolicited(&self) -> u64 {
         self.unsolicited
     }
 
-    /// The part that this side plays.
+    /// The part that this side plays on the stream: client or server.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
@@ -467,7 +469,8 @@ impl Stream {
 
     // Private.
 
-    /// Ends the connection if the peer must not send this.
+    /// Ends the stream's connection if the peer's header is malformed or of a kind that the peer
+    /// must not send.
     fn admit(&mut self, parsed: Result<Head, BadFrame>) -> Option<Head> {
         let bad = match parsed {
             Ok(head) if self.expects(head.kind) && head.kind != Kind::Reset => return Some(head),
@@ -487,14 +490,14 @@ impl Stream {
         (kind == Kind::Request) == (self.role == Role::Server)
     }
 
-    /// False for a reply to a request that has failed meanwhile.
+    /// True for a request, and for a reply whose request still waits for it.
     fn wanted(&mut self, head: &Head) -> bool {
         let wanted = head.kind == Kind::Request || self.requests.contains(self.whole_seq(head.seq));
         self.unsolicited += u64::from(!wanted);
         wanted
     }
 
-    /// The largest sequence number in use whose low 29 bits are `seq`.
+    /// The whole sequence number of a peer's frame: the largest in use whose low 29 bits are `seq`.
     fn whole_seq(&self, seq: u32) -> u64 {
         let youngest = self.next_number - 1;
         youngest.saturating_sub(u64::from((youngest as u32).wrapping_sub(seq) & SEQ_MASK))

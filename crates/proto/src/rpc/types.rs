@@ -1,4 +1,4 @@
-//! The types that an endpoint and its caller exchange: messages, names, errors and events.
+//! The types that an RPC endpoint and its caller exchange: messages, names, errors and events.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -16,11 +16,11 @@ use crate::Instant;
 /// [`Endpoint::released`](super::Endpoint::released).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Slice {
-    /// A block of memory; only [`Slices`] interprets it.
+    /// The number of the block of memory that the slice lies in; only [`Slices`] interprets it.
     pub segment: u32,
-    /// The offset in the block, in bytes.
+    /// The offset of the slice in the block of memory, in bytes.
     pub offset: u32,
-    /// The length in bytes.
+    /// The length of the slice in bytes.
     pub len: u32,
 }
 
@@ -30,34 +30,35 @@ pub trait Slices {
     fn bytes(&self, slice: Slice) -> &[u8];
 }
 
-/// No memory: for endpoints whose messages have no slices.
+/// Without memory: for endpoints whose messages have no slices.
 impl Slices for () {
     fn bytes(&self, _: Slice) -> &[u8] {
         &[]
     }
 }
 
-/// The longest buffer that is kept for another message, in bytes.
+/// The length in bytes of the longest buffer that is kept for another message.
 const SPARE_MOST: usize = 64 << 10;
 
 /// A request or reply to be sent: `bytes`, then the slices in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The first part.
+    /// The first part of the message.
     pub bytes: Vec<u8>,
-    /// The parts that follow.
+    /// The parts of the message that follow `bytes`.
     pub slices: ArrayVec<Slice, MAX_SLICES>,
 }
 
 impl Message {
-    /// The length of all parts in bytes.
+    /// The length of all parts of the message in bytes.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len() + self.slices.iter().map(|s| s.len as usize).sum::<usize>()
     }
 
-    /// Removes all parts. A buffer that is longer than a short message needs is freed.
+    /// Removes all parts of the message. A buffer that is longer than a short message needs is
+    /// freed.
     #[inline]
     pub(crate) fn empty(&mut self) {
         if self.bytes.capacity() > SPARE_MOST {
@@ -67,7 +68,7 @@ impl Message {
         self.slices.clear();
     }
 
-    /// True if it has no bytes.
+    /// True if the message has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -90,14 +91,14 @@ impl From<&[u8]> for Message {
 /// message of several packets is owned.
 #[derive(Debug)]
 pub enum Payload<'b> {
-    /// Valid until the driver's next burst.
+    /// Bytes of the message that the driver lends until its next burst.
     Borrowed(&'b [u8]),
-    /// Owned by the receiver.
+    /// Bytes of the message that the receiver owns.
     Owned(Vec<u8>),
 }
 
 impl Payload<'_> {
-    /// The bytes as a vector; copies only bytes that are lent.
+    /// Returns the message as a vector; copies it only if it is lent.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         match self {
@@ -124,10 +125,10 @@ impl Deref for Payload<'_> {
 pub struct SessionId(NonZeroU64);
 
 impl SessionId {
-    /// The number of low bits that hold the index.
+    /// The number of low bits of a session id that hold the session's index.
     pub const PLACE_BITS: u32 = 24;
-    /// The session at index `place`, below 2²⁴; `serial`, below 2³⁹, differs from that of other
-    /// sessions at the index.
+    /// Makes the id of the session at index `place`, below 2²⁴. `serial`, below 2³⁹, differs from
+    /// the numbers of other sessions at the index.
     #[must_use]
     #[inline]
     pub const fn new(serial: u64, place: u32) -> Self {
@@ -157,14 +158,14 @@ pub struct RpcId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ServerRpc(pub u64);
 
-/// The reason why the endpoint did not accept a request. Nothing was sent.
+/// The reason why the endpoint did not accept a request. The endpoint sent nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The message exceeds [`MAX_MESSAGE`].
+    /// The request's message exceeds [`MAX_MESSAGE`].
     #[error("the message has {0} bytes, the limit is {MAX_MESSAGE}")]
     TooLong(usize),
-    /// The session was closed or has failed: connect again.
+    /// The session of the request was closed or has failed: connect again.
     #[error("the session is closed")]
     Closed,
     /// The session's queue is full (`Config::queue_limit`).
@@ -176,8 +177,8 @@ pub enum RequestError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcError {
-    /// The deadline passed. If `maybe_executed`, the server may have executed the request or may
-    /// still execute it.
+    /// The deadline of the request passed. If `maybe_executed`, the server may have executed the
+    /// request or may still execute it.
     #[error(
         "the deadline passed{}",
         if *maybe_executed { ", and the request may have been executed" } else { "" }
@@ -186,18 +187,19 @@ pub enum RpcError {
         /// False if no byte of the request can have reached the server's application.
         maybe_executed: bool,
     },
-    /// The session failed (the server restarted, is unreachable or closed it) before the server
-    /// can have executed the request: it is safe to send it again.
+    /// The session failed (the server restarted, is unreachable or closed it) before the server can
+    /// have executed the request: it is safe to send the request again.
     #[error("the session failed before the request was executed")]
     NotExecuted,
     /// The session failed after the request had been sent: the server executed it once or not at
     /// all.
     #[error("the session failed, and the request may have been executed")]
     MaybeExecuted,
-    /// The server is overloaded and did not execute the request; it names a time to wait.
+    /// The server is overloaded and did not execute the request; it names a time to wait before the
+    /// next attempt.
     #[error("the server is overloaded, try again in {retry_after_ns} ns")]
     Busy {
-        /// The time to wait, in nanoseconds.
+        /// The time in nanoseconds to wait before the next attempt of the refused request.
         retry_after_ns: u64,
     },
     /// The caller cancelled the request. The server may have executed it.
@@ -206,8 +208,8 @@ pub enum RpcError {
 }
 
 impl RpcError {
-    /// True if the server may have executed the request, so that sending it again is safe only if
-    /// executing it twice is.
+    /// True if the server may have executed the failed request, so that sending it again is safe
+    /// only if executing it twice is safe.
     #[must_use]
     pub fn maybe_executed(self) -> bool {
         match self {
@@ -218,42 +220,42 @@ impl RpcError {
     }
 }
 
-/// An event at an endpoint.
+/// An event that an RPC endpoint reports to its caller.
 #[derive(Debug)]
 pub enum Event<'b> {
     /// A complete request arrived for the first time.
     Request {
-        /// Names the request for its reply.
+        /// The handle of the received request, by which the caller replies.
         rpc: ServerRpc,
-        /// The request.
+        /// The message of the received request.
         payload: Payload<'b>,
         /// The time when its client stops waiting; [`Instant::NEVER`] if the client did not say.
         deadline: Instant,
     },
     /// The reply to a request of this side arrived.
     Response {
-        /// The request.
+        /// The id of the request that the reply answers.
         rpc: RpcId,
-        /// The number that the caller gave the request.
+        /// The tag that the caller gave the request.
         tag: u64,
-        /// The reply.
+        /// The message of the reply.
         payload: Payload<'b>,
     },
     /// A request of this side failed.
     Failed {
-        /// The request.
+        /// The id of the failed request.
         rpc: RpcId,
-        /// The number that the caller gave the request.
+        /// The tag that the caller gave the failed request.
         tag: u64,
-        /// The cause.
+        /// The cause why the request failed.
         error: RpcError,
     },
     /// A session of this side ended; earlier events have reported the failure of its requests.
     /// Connect again.
     Closed {
-        /// The session.
+        /// The session that ended.
         session: SessionId,
-        /// The cause.
+        /// The cause why the session ended.
         reason: CloseReason,
     },
 }
@@ -262,15 +264,15 @@ pub enum Event<'b> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// This side closed it.
+    /// This side closed the session.
     Local,
-    /// The server closed it or does not know it because the server restarted.
+    /// The server closed the session or does not know it because the server restarted.
     Reset,
     /// The server answered neither several probes nor the attempts to open the session.
     Unreachable,
-    /// The driver reported that the peer is gone.
+    /// The driver reported that the session's peer is gone.
     PeerGone,
-    /// The server speaks no version that this side speaks.
+    /// The server speaks no version of the protocol that this side speaks.
     Version,
 }
 

@@ -23,7 +23,8 @@ pub(super) struct Wheel {
     occupied: [u64; LEVELS],
     buckets: Vec<Vec<(Instant, u32)>>,
     moving: Vec<(Instant, u32)>,
-    /// The tick at which the first occupied bucket begins; [`u64::MAX`] if none is occupied.
+    /// The tick at which the timing wheel's first occupied bucket begins; [`u64::MAX`] if none is
+    /// occupied.
     next_tick: u64,
 }
 
@@ -38,7 +39,7 @@ impl Wheel {
         }
     }
 
-    /// Fires `(due, id)` at the first tick not before `due`.
+    /// Adds an entry to the timing wheel: `(due, id)` fires at the first tick not before `due`.
     pub(super) fn insert(&mut self, due: Instant, id: u32) {
         let tick = (due.as_ns() >> TICK_BITS).saturating_add(1).max(self.now_tick + 1);
         let (mut level, mut tick) = (0, tick);
@@ -53,13 +54,13 @@ impl Wheel {
         self.next_tick = self.next_tick.min(tick << (6 * level));
     }
 
-    /// The time when [`Wheel::advance`] has an entry to fire or to move.
+    /// The time when the timing wheel has an entry to fire or to move.
     #[inline]
     pub(super) fn next(&self) -> Option<Instant> {
         (self.next_tick != u64::MAX).then(|| Instant::from_ns(self.next_tick << TICK_BITS))
     }
 
-    /// The tick at which the first occupied bucket begins.
+    /// The tick at which the timing wheel's first occupied bucket begins.
     fn first_tick(&self) -> u64 {
         let mut best = u64::MAX;
         for (level, &occupied) in self.occupied.iter().enumerate() {
@@ -73,7 +74,7 @@ impl Wheel {
         best
     }
 
-    /// Moves to `now` and appends to `fired` every entry that is due.
+    /// Moves the timing wheel to `now` and appends every entry that is due to `fired`.
     pub(super) fn advance(&mut self, now: Instant, fired: &mut Vec<(Instant, u32)>) {
         let tick = now.as_ns() >> TICK_BITS;
         if tick <= self.now_tick {
@@ -108,8 +109,8 @@ mod tests {
     use crate::{Instant, Rng};
     use alloc::vec::Vec;
 
-    /// Whatever the order and the distance, each entry fires once, not early and at most two ticks
-    /// late.
+    /// A timing wheel fires each entry once, not early and at most two ticks late, whatever the
+    /// order and the distance of the entries.
     #[test]
     fn nothing_is_lost_early_or_late() {
         let mut rng = Rng::seeded(1);

@@ -1,6 +1,6 @@
-//! DONE: a client whose sessions become idle acknowledges the replies that it has received, for
-//! many sessions in a packet, so that the server need not retain them. On a busy session, the next
-//! request on a channel acknowledges the last reply.
+//! DONE packets: a client whose sessions become idle acknowledges the replies that it has received,
+//! for many sessions in a packet, so that the server need not retain them. On a busy session, the
+//! next request on a channel acknowledges the last reply.
 
 use alloc::vec::Vec;
 
@@ -16,16 +16,16 @@ use crate::time::US;
 use crate::tracepoint::Probe;
 use crate::wire::rpc::{DoneEntry, HEADER, Kind, Packet};
 
-/// Idle sessions that one tick looks at.
+/// The number of idle sessions that one tick checks for replies to acknowledge.
 const IDLE_BATCH: usize = 64;
 /// The time between two batches of acknowledgements. A client acknowledges a million sessions at
 /// about the rate at which it can use them.
 const NEXT_BATCH_NS: u64 = 50 * US;
-/// The longest DONE, in bytes.
+/// The length of the longest DONE packet's body, in bytes.
 const DONE_MAX: usize = 1200;
 
 impl Client {
-    /// Acknowledges the reply that a NEEDACK is about.
+    /// Acknowledges the reply that the server's NEEDACK packet `about` names.
     pub(super) fn send_ack<P: Probe>(&self, shared: &mut Shared<P>, c: u32, about: &Packet) {
         let session = &self.sessions[c];
         let entry = DoneEntry {
@@ -40,7 +40,7 @@ impl Client {
         flush_acks(shared, session.peer, &mut body);
     }
 
-    /// Acknowledges the replies on sessions that have become idle.
+    /// Acknowledges the replies on the client's sessions that have become idle.
     pub(super) fn send_acks<P: Probe>(&mut self, shared: &mut Shared<P>) {
         let mut body = Vec::new();
         let mut to = NONE;
@@ -85,7 +85,7 @@ impl Client {
     }
 }
 
-/// Queues a DONE with this body, unless it is empty.
+/// Queues a DONE packet with this body to the peer, unless the body is empty.
 fn flush_acks<P: Probe>(shared: &mut Shared<P>, peer: u32, body: &mut Vec<u8>) {
     if !body.is_empty() {
         let body = core::mem::take(body).into_boxed_slice();

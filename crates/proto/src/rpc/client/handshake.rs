@@ -21,18 +21,20 @@ use crate::tracepoint::Probe;
 use crate::wire::rpc::{AcceptBody, CookieBody, Kind, OpenBody, Packet, SEQ_MAX};
 use crate::{Addr, Datagrams, Instant};
 
-/// An entry of the timing wheel with this bit is about a peer; the others are about slots.
+/// The flag of an entry of the timing wheel that is about a peer whose sessions open; other entries
+/// are about slots.
 pub(super) const OPENING: u32 = 1 << 31;
-/// The first wait for an answer to an OPEN; each following wait is twice as long.
+/// The time that a client waits for an answer to a session's first OPEN; each following wait is
+/// twice as long.
 const OPEN_RTO_NS: u64 = 20 * MS;
-/// The longest wait.
+/// The longest time that a client waits for an answer to an OPEN.
 const OPEN_RTO_MAX_NS: u64 = 400 * MS;
-/// The wait on a lossless driver, which loses no OPEN. It only finds a server that does not
-/// answer.
+/// The time that a client waits for an answer to an OPEN on a lossless driver, which loses no OPEN.
+/// It only detects a server that does not answer.
 const OPEN_RTO_LOSSLESS_NS: u64 = SECOND;
 
 impl Client {
-    /// Begins a session with the server at `to`.
+    /// Begins a client session with the server at `to`.
     pub(in crate::rpc) fn connect<P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
@@ -50,7 +52,7 @@ impl Client {
         self.sessions[c].id(c)
     }
 
-    /// Sends the OPENs that may be sent to a peer; false if the driver was full.
+    /// Sends the OPENs that may be sent to a peer. Returns false if the driver was full.
     pub(in crate::rpc) fn send_opens<P: Probe, D: Datagrams>(
         &mut self,
         shared: &mut Shared<P>,
@@ -122,8 +124,8 @@ impl Client {
         (packet, body)
     }
 
-    /// Arms the wheel for the sessions that are opening with a peer, all of which one entry
-    /// serves.
+    /// Arms the timing wheel for the sessions that are opening with a peer. One entry serves all of
+    /// them.
     fn arm_open<P: Probe>(&mut self, shared: &mut Shared<P>, peer: u32, due: Instant) {
         let entry = &mut shared.peers.slab[peer];
         if due < entry.open_due {
@@ -132,7 +134,7 @@ impl Client {
         }
     }
 
-    /// The timer of the sessions that are opening with a peer fired: sends OPENs again.
+    /// Handles the timer of the sessions that are opening with a peer: sends OPENs again.
     pub(super) fn open_timer<P: Probe>(&mut self, shared: &mut Shared<P>, due: Instant, peer: u32) {
         if shared.peers.slab.get(peer).is_none_or(|p| p.open_due != due) {
             return;
@@ -164,7 +166,7 @@ impl Client {
         }
     }
 
-    /// The session that an answer to an OPEN is about.
+    /// The index of the opening session that an answer to an OPEN is about.
     fn opening_session<P: Probe>(
         &self,
         shared: &mut Shared<P>,
@@ -188,7 +190,7 @@ impl Client {
         None
     }
 
-    /// A server asks for its cookie.
+    /// Handles a COOKIE: sends the session's OPEN again with the server's cookie.
     pub(super) fn cookie_arrived<P: Probe>(
         &self,
         shared: &mut Shared<P>,
@@ -204,7 +206,7 @@ impl Client {
         shared.queue_control(peer, packet, ControlBody::small(body.as_bytes()));
     }
 
-    /// A server accepted a session: its requests begin.
+    /// Handles an ACCEPT: the session is open, and its requests are sent.
     pub(super) fn accept_arrived<P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
@@ -238,8 +240,8 @@ impl Client {
         }
     }
 
-    /// Closes a session that was given up before the server accepted it. On a lossless driver, on
-    /// which sessions never expire, the server must be told.
+    /// Closes a session at the server if the client gave the session up before the server accepted
+    /// it. On a lossless driver, sessions never expire, so the server needs this CLOSE.
     fn decline<P: Probe>(
         &self,
         shared: &mut Shared<P>,
@@ -261,8 +263,8 @@ impl Client {
         shared.queue_control_to(to, NONE, packet, ControlBody::None);
     }
 
-    /// Removes the sessions from a peer's list that are no longer opening; further OPENs may
-    /// follow.
+    /// Removes sessions from the head of the peer's list of opening sessions while they no longer
+    /// open. Further OPENs may follow.
     pub(super) fn open_next<P: Probe>(&self, shared: &mut Shared<P>, peer: u32) {
         let entry = &mut shared.peers.slab[peer];
         while let Some(&(c, epoch)) = entry.opening.front() {
@@ -278,7 +280,7 @@ impl Client {
     }
 }
 
-/// The time to wait for an answer to OPEN number `tries` of a session.
+/// The time to wait for an answer to a session's OPEN number `tries`, in nanoseconds.
 fn open_rto_ns<P: Probe>(shared: &Shared<P>, tries: u8) -> u64 {
     if shared.lossless {
         return OPEN_RTO_LOSSLESS_NS;

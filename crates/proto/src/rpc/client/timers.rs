@@ -16,16 +16,16 @@ use crate::time::{MS, US};
 use crate::tracepoint::Probe;
 use crate::wire::rpc::{Kind, ProbeBody};
 
-/// The longest wait between two probes of one request.
+/// The longest wait between two probes about one request.
 const PTO_MAX_NS: u64 = 400 * MS;
-/// The longest time between two probes of a request that the server executes.
+/// The longest time between two probes about a request that the server executes.
 const HEARTBEAT_NS: u64 = 50 * MS;
-/// The least time in which the server may answer a probe. Other overdue requests wait that long
-/// for their turn.
+/// The least time in which the server may answer a probe. The probes of other overdue requests wait
+/// that long.
 const PROBE_GAP_NS: u64 = 100 * US;
 
 impl Client {
-    /// Handles an entry of the timing wheel.
+    /// Handles an entry of the client's timing wheel that fired.
     pub(super) fn timer<P: Probe>(&mut self, shared: &mut Shared<P>, due: Instant, id: u32) {
         if id & OPENING != 0 {
             return self.open_timer(shared, due, id & !OPENING);
@@ -48,9 +48,9 @@ impl Client {
         }
     }
 
-    /// Ends a request whose deadline has passed. The client probes all the same: a caller whose
-    /// deadlines are shorter than the probe timeout would else never learn that its session has
-    /// ended.
+    /// Fails a request whose deadline has passed. The client probes the server anyway: a caller
+    /// with deadlines shorter than the probe timeout would otherwise never learn that its session
+    /// has ended.
     #[cold]
     fn deadline_passed<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         let slot = &shared.slots[i];
@@ -68,7 +68,8 @@ impl Client {
         }
     }
 
-    /// Arms the wheel for a slot at `due`, unless it is armed for an earlier time.
+    /// Arms the timing wheel for the request in slot `i` at `due`, unless it is armed for an
+    /// earlier time.
     #[inline(always)]
     pub(super) fn arm<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, due: Instant) {
         let slot = &mut shared.slots[i];
@@ -78,13 +79,13 @@ impl Client {
         }
     }
 
-    /// Arms the wheel for the time at which a request's reply is overdue.
+    /// Arms the timing wheel for the time at which the reply to the request in slot `i` is overdue.
     pub(super) fn arm_pto<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         let due = pto_due(shared, i).min(shared.slots[i].deadline);
         self.arm(shared, i, due);
     }
 
-    /// Sends a refused request again.
+    /// Sends a request again that the server had refused.
     fn retry<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         let (peer, len) = (shared.slots[i].peer, shared.slots[i].out.len);
         let granted = shared.unscheduled(peer, len);
@@ -97,7 +98,7 @@ impl Client {
         self.arm_pto(shared, i);
     }
 
-    /// The timer of a request in progress fired: the client probes if the reply is overdue.
+    /// Handles the probe timer of a request in progress: the client probes if the reply is overdue.
     fn pto_expired<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         let now = shared.now;
         let slot = &shared.slots[i];
@@ -134,7 +135,8 @@ impl Client {
         self.arm_pto(shared, i);
     }
 
-    /// Sends a PROBE: asks for the missing packets of a request's reply, or for its state.
+    /// Sends a PROBE about the request in slot `i`: asks for the missing packets of its reply, or
+    /// for the state of the request.
     fn probe<P: Probe>(&self, shared: &mut Shared<P>, i: u32) {
         let slot = &shared.slots[i];
         let mut packet = slot.packet(Kind::Probe);
@@ -159,7 +161,8 @@ impl Client {
     }
 }
 
-/// Records that a peer is probed, and how long it may take to answer: twice as long each time.
+/// Records that the client probes a peer, and when it may probe again. The interval doubles with
+/// each unanswered probe.
 fn back_off_probes<P: Probe>(shared: &mut Shared<P>, peer: u32) {
     let pto_ns = shared.pto_ns(peer);
     let entry = &mut shared.peers.slab[peer];
@@ -169,7 +172,7 @@ fn back_off_probes<P: Probe>(shared: &mut Shared<P>, peer: u32) {
     entry.probing_until = shared.now.after(wait_ns + shared.rng.below(wait_ns / 8 + 1));
 }
 
-/// The time when a request's reply is overdue.
+/// The time when the reply to the request in slot `i` is overdue.
 fn pto_due<P: Probe>(shared: &Shared<P>, i: u32) -> Instant {
     let slot = &shared.slots[i];
     let pto_ns = shared.pto_ns(slot.peer);

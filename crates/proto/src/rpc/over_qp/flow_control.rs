@@ -13,13 +13,13 @@ use core::mem;
 use super::{Credits, HEADER, Hello, Location, MAX_ANNOUNCED, SendHeader, SendKind, Violation};
 use crate::rpc::stream::{Announced, Stream};
 
-/// The contents of a Send, without its header.
+/// The contents of a received Send, without its header.
 #[derive(Debug)]
 pub enum Received<'s> {
-    /// The Send was a header alone.
+    /// The received Send was a header alone.
     Nothing,
-    /// Frames for [`Stream::input`]. If the stream is not between two frames afterwards, the peer
-    /// broke a rule.
+    /// Frames of an eager Send, for [`Stream::input`]. If the stream is not between two frames
+    /// afterwards, the peer broke a rule.
     Frames(&'s [u8]),
     /// The peer announced a message of at least one byte. The caller reads it after the messages
     /// announced before, or not at all if it is not wanted, and then calls
@@ -27,7 +27,7 @@ pub enum Received<'s> {
     Announced {
         /// The header of the message's frame.
         announced: Announced,
-        /// The location to read the message from.
+        /// The location of the message in the peer's memory.
         location: Location,
         /// False if no request waits for the message any more.
         wanted: bool,
@@ -38,22 +38,23 @@ pub enum Received<'s> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowControl {
     credits: Credits,
-    /// Messages that this side announced and the peer has not finished.
+    /// The number of messages that this side announced and the peer has not finished.
     announced: usize,
-    /// Messages that the peer announced and this side has not finished.
+    /// The number of messages that the peer announced and this side has not finished.
     to_read: usize,
-    /// Messages that this side finished and has not reported in a Send.
+    /// The number of messages that this side finished and has not reported in a Send.
     finished: u16,
 }
 
 impl FlowControl {
-    /// The state of a side that has posted `receives`, before the peer's hello.
+    /// Makes the flow control of a side that has posted `receives` receives, before the peer's
+    /// hello arrives.
     #[must_use]
     pub const fn new(receives: u16) -> Self {
         Self { credits: Credits::new(receives), announced: 0, to_read: 0, finished: 0 }
     }
 
-    /// Takes the first credits from the peer's hello.
+    /// Sets the first credits of this side from the peer's hello.
     pub fn open(&mut self, hello: &Hello) {
         self.credits.open(hello.receives);
     }
@@ -90,12 +91,9 @@ impl FlowControl {
         Ok((finished, received))
     }
 
-    /// Takes credits and finished messages out of the header of a Send whose frames have to wait:
-    /// the frames may wait for just these. Returns how many of this side's oldest announced
-    /// messages the peer has finished. The header is left without them.
-    ///
-    /// # Errors
-    /// [`Violation`] if the peer broke a rule.
+    /// Takes credits and finished messages out of the header of a received Send whose frames have
+    /// to wait: the frames may wait for just these. Returns how many of this side's oldest
+    /// announced messages the peer has finished. The header is left without them.
     pub fn receive_header(&mut self, header: &mut [u8; HEADER]) -> Result<usize, Violation> {
         let [_, _, g0, g1, f0, f1, ..] = *header;
         self.credits.granted(u16::from_be_bytes([g0, g1]))?;
@@ -105,19 +103,21 @@ impl FlowControl {
         Ok(finished)
     }
 
-    /// Notes that this side will not read the oldest message that the peer announced any more.
+    /// Records that this side finished the oldest message that the peer announced: it will not read
+    /// the message any more.
     pub const fn finish(&mut self) {
         self.to_read -= 1;
         self.finished += 1;
     }
 
-    /// True if frames may be sent.
+    /// True if the credits of the queue pair allow a Send with frames.
     #[must_use]
     pub const fn may_send(&self) -> bool {
         self.credits.may_send()
     }
 
-    /// True if a message may be announced.
+    /// True if the credits and the limit of announced messages allow this side to announce another
+    /// one.
     #[must_use]
     pub const fn may_announce(&self) -> bool {
         self.may_send() && self.announced < MAX_ANNOUNCED
@@ -136,7 +136,8 @@ impl FlowControl {
         self.finished > 0
     }
 
-    /// The header of the Send that the caller posts next.
+    /// Makes the header of the Send that the caller posts next: the Send uses a credit, grants
+    /// credits and reports finished messages.
     pub const fn next_header(&mut self, kind: SendKind) -> SendHeader {
         if matches!(kind, SendKind::Rendezvous) {
             self.announced += 1;

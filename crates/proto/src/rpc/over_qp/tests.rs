@@ -84,8 +84,8 @@ fn a_side_cannot_send_more_than_was_granted() {
     assert_eq!(credits.posted(), Ok(()));
 }
 
-/// Two sides send as much as their credits allow, in random order: every Send finds a receive, and
-/// the two never both wait.
+/// Two sides send Sends as their credits allow, in random order: every Send finds a receive, and
+/// the two sides never both wait for credits.
 #[test]
 fn every_send_finds_a_receive_and_the_sides_never_both_wait() {
     for seed in 0..300 {

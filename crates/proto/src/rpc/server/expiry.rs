@@ -11,27 +11,27 @@ use crate::rpc::slot::{Role, Slot};
 use crate::time::{MS, SECOND, US};
 use crate::tracepoint::Probe;
 
-/// The time between two steps.
+/// The time between two steps of the search for expired sessions.
 const STEP_NS: u64 = 100 * MS;
-/// Sessions that a step checks.
+/// The number of sessions that one step of the search for expired ones checks.
 const STEP_SESSIONS: u32 = 1024;
-/// Slots that a step checks.
+/// The number of slots that one step of the search for expired ones checks.
 const STEP_SLOTS: u32 = 256;
-/// Slots that a step checks under pressure: all requests that can be incomplete are checked within
-/// two seconds.
+/// The number of slots that one step checks under memory pressure: all requests that can be
+/// incomplete are checked within two seconds.
 const STEP_SLOTS_PRESSURE: u32 = 16 * 1024;
-/// The time that memory pressure lasts after a long request was refused. The client tries again
-/// well before its end.
+/// The duration of memory pressure after a long request was refused. The client tries again well
+/// before its end.
 const PRESSURE_NS: u64 = 2 * SECOND;
-/// Under pressure, a request is dropped if its client could send and has sent nothing for this
-/// long, or has not sent all of a grant this old.
+/// Under memory pressure, a request is dropped if its client could send and has sent nothing for
+/// this long, or has not sent all of a grant this old.
 const PRESSURE_STALE_NS: u64 = SECOND;
-/// The time that a byte of a request may take under pressure on a lossless driver, which grants
-/// all at once: about 1 MiB a second, as over a byte stream.
+/// The time that a byte of a request may take under memory pressure on a lossless driver, which
+/// grants all bytes at once: about 1 MiB a second, as over a byte stream.
 const PRESSURE_BYTE_NS: u64 = US;
 
 impl Server {
-    /// Ends a session: its replies are dropped, its name becomes invalid.
+    /// Ends a session at its server: drops its requests and replies, and makes its name invalid.
     pub(super) fn end_session<P: Probe>(&mut self, shared: &mut Shared<P>, s: u32) {
         for channel in 0..CHANNELS {
             self.drop_slot(shared, s, channel);
@@ -48,12 +48,12 @@ impl Server {
         shared.stats.sessions_ended += 1;
     }
 
-    /// The driver lost a peer: its sessions end, some at each step.
+    /// Handles the driver's loss of a peer: the server's sessions with it end, some at each step.
     pub(in crate::rpc) fn peer_lost(&mut self) {
         self.expiry.urgent = self.sessions.len();
     }
 
-    /// The time when the next step of the expiry is due.
+    /// The time when the server's next step of the search for expired sessions is due.
     #[inline]
     pub(in crate::rpc) fn deadline<P: Probe>(&self, shared: &Shared<P>) -> Instant {
         if self.expiry.urgent > 0 {
@@ -65,7 +65,8 @@ impl Server {
         if needed { self.expiry.next } else { Instant::NEVER }
     }
 
-    /// Checks some sessions and slots: those that are idle, stale or belong to lost peers end.
+    /// Checks some of the server's sessions and slots: those that are idle, stale or belong to lost
+    /// peers end.
     pub(in crate::rpc) fn tick<P: Probe>(&mut self, shared: &mut Shared<P>) {
         if shared.now < self.deadline(shared) {
             return;
@@ -97,13 +98,14 @@ impl Server {
         }
     }
 
-    /// A long request was refused for lack of room.
+    /// Begins memory pressure, because a long request was refused for lack of room.
     pub(super) fn begin_pressure(&mut self, now: Instant) {
         self.expiry.pressure_until = now.after(PRESSURE_NS);
     }
 
-    /// Drops a request of which no more packets arrive, or a reply that its client does not take.
-    /// If the client asks, it learns that the request was not executed, or that the reply is gone.
+    /// Drops the request or reply in slot `i` if no more packets of the request arrive, or if the
+    /// client does not take the reply. A client that asks learns that the request was not executed,
+    /// or that the reply is gone.
     fn expire_slot<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, under_pressure: bool) {
         let slot = &shared.slots[i];
         let must_yield = slot.role == Role::Recv && under_pressure && is_slow(shared, slot);

@@ -26,7 +26,7 @@ use crate::{Addr, Instant};
 
 /// The interval at which the secret of cookies changes. A cookie is valid for one to two intervals.
 const COOKIE_EPOCH_NS: u64 = 8 * SECOND;
-/// RESETs that may be sent in one second.
+/// The number of RESETs that a server may send in one second.
 const RESETS_PER_SECOND: u32 = 1000;
 
 impl Server {
@@ -79,8 +79,8 @@ impl Server {
         self.send_accept(shared, name, packet.token);
     }
 
-    /// True if the OPEN is no new one. If it can still matter to its client, its ACCEPT is sent
-    /// again.
+    /// True if the server has received the OPEN before. If the OPEN can still matter to its client,
+    /// the server sends its ACCEPT again.
     fn is_repeated<P: Probe>(
         &self,
         shared: &mut Shared<P>,
@@ -107,7 +107,8 @@ impl Server {
         is_ghost
     }
 
-    /// True if the OPEN carries this server's cookie for its address. If not, a COOKIE is sent.
+    /// True if the OPEN carries this server's cookie for the client's address. If not, a COOKIE is
+    /// sent.
     fn has_cookie<P: Probe>(
         &self,
         shared: &mut Shared<P>,
@@ -172,7 +173,7 @@ impl Server {
         session.name(s)
     }
 
-    /// Answers an OPEN with the session of this name.
+    /// Sends the ACCEPT of an OPEN, with the session `name`.
     fn send_accept<P: Probe>(&self, shared: &mut Shared<P>, name: u32, nonce: u64) {
         let session = &self.sessions[name & INDEX_MAX];
         if !session.open || u32::from(session.generation) != name >> INDEX_BITS {
@@ -193,8 +194,8 @@ impl Server {
         shared.queue_control(session.peer, packet, ControlBody::small(body.as_bytes()));
     }
 
-    /// Tells the sender of a packet that there is no such session. The RESET echoes the token,
-    /// which only a packet of that session can carry, and is not longer than the packet.
+    /// Sends a RESET to the sender of a packet whose session does not exist. The RESET echoes the
+    /// token, which only a packet of that session can carry, and is not longer than the packet.
     pub(super) fn send_reset<P: Probe>(
         &mut self,
         shared: &mut Shared<P>,

@@ -58,7 +58,7 @@ impl Server {
         self.queue_reply(shared, s, channel, seq, core::mem::take(message));
     }
 
-    /// Gives a channel a slot for its reply; `None` if no slot is free.
+    /// Gives a channel of a server session a slot for its reply; `None` if no slot is free.
     #[inline(always)]
     fn add_reply<P: Probe>(
         &mut self,
@@ -82,8 +82,8 @@ impl Server {
         Some(i)
     }
 
-    /// Retains a copy of a reply of one packet that the driver has taken. If no slot is free, the
-    /// client learns that the reply is gone, should it ask for it.
+    /// Retains a copy of a single-packet reply that the driver has taken. If no slot is free, a
+    /// client that asks for the reply learns that it is gone.
     #[inline(always)]
     fn retain_copy<P: Probe>(
         &mut self,
@@ -98,7 +98,7 @@ impl Server {
         self.retain(shared, i);
     }
 
-    /// Queues a reply.
+    /// Queues the caller's reply to a request of the session's `channel`.
     #[inline(never)]
     fn queue_reply<P: Probe>(
         &mut self,
@@ -121,8 +121,8 @@ impl Server {
         shared.queue_tx(i);
     }
 
-    /// The driver has taken every byte of a queued reply: the reply is retained, or freed on a
-    /// lossless driver.
+    /// Records that the driver has taken every byte of a queued reply: the reply is retained, or on
+    /// a lossless driver freed.
     pub(in crate::rpc) fn reply_sent<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         let slot = &shared.slots[i];
         shared.probe.hit(Tracepoint::ServerSent, slot.trace());
@@ -136,7 +136,7 @@ impl Server {
         }
     }
 
-    /// The peer of a queued reply is gone: the reply is freed.
+    /// Frees a queued reply because its peer is gone.
     #[cold]
     pub(in crate::rpc) fn reply_undeliverable<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         self.drop_rpc(shared, i, State::Done);
@@ -151,8 +151,8 @@ impl Server {
         }
     }
 
-    /// Drops the oldest replies while the limits are exceeded. Asks the client of the oldest one
-    /// for an acknowledgement if the limits are nearly reached.
+    /// Drops the oldest retained replies while the limits are exceeded. Asks the client of the
+    /// oldest one for an acknowledgement if the limits are nearly reached.
     #[cold]
     fn evict<P: Probe>(&mut self, shared: &mut Shared<P>) {
         while let Some(i) = self.retained.oldest()
@@ -174,7 +174,7 @@ impl Server {
         shared.queue_control(peer, packet, ControlBody::None);
     }
 
-    /// Refuses a request at the caller's wish.
+    /// Refuses a request because the caller does not want to execute it.
     pub(in crate::rpc) fn refuse<P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
@@ -191,7 +191,7 @@ impl Server {
         self.send_refusal(shared, s, channel as u8, seq, retry_after_ns);
     }
 
-    /// Tells a client that a request was not executed and never will be under its number.
+    /// Sends a BUSY to the client: its request was not executed and never will be under its number.
     pub(super) fn send_refusal<P: Probe>(
         &self,
         shared: &mut Shared<P>,
@@ -213,7 +213,7 @@ impl Server {
     }
 }
 
-/// Drops a reply to a request that is over.
+/// Drops the caller's reply to a request that is over.
 #[cold]
 fn drop_reply<P: Probe>(shared: &mut Shared<P>, message: &mut Message) {
     shared.stats.drop_reply += 1;

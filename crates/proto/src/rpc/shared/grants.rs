@@ -15,19 +15,21 @@ use crate::time::{MS, US};
 use crate::tracepoint::Probe;
 use crate::wire::rpc::Kind;
 
-/// A sender that sends nothing of its grant for this long loses its place if others wait.
+/// The time after which a sender that sends nothing of its grant is stalled, and loses its place if
+/// other messages wait.
 const STALL_NS: u64 = 20 * MS;
-/// So does a sender that has not sent all of a grant this old. A new grant follows as soon as a
-/// sixteenth of the credit has arrived, so such a sender sends less than 128 KiB a second.
+/// The age of a grant after which a sender that has not sent all of it loses its place. A new grant
+/// follows as soon as a sixteenth of the credit has arrived, so such a sender sends less than 128
+/// KiB a second.
 const SLOW_NS: u64 = 500 * MS;
-/// A hole is a loss once this many packets have arrived behind it.
+/// The number of packets that arrive behind a hole in a message before the hole is a loss.
 const REORDER_PACKETS: u32 = 3;
 /// The least time between two NACKs of one message.
 const NACK_MIN_NS: u64 = 200 * US;
 
 impl<P: Probe> Shared<P> {
-    /// A packet of a long message arrived, and others are missing: schedules grants, and asks for
-    /// packets that are lost.
+    /// Handles a packet of a long message of which others are missing: schedules grants, and asks
+    /// for packets that are lost.
     pub(in crate::rpc) fn schedule_grants(&mut self, i: u32) {
         let now = self.now;
         let slot = &mut self.slots[i];
@@ -53,8 +55,8 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Asks for the packets of a slot's message that are missing before byte `end`, at most once a
-    /// round trip.
+    /// Sends a NACK for the packets of a slot's message that are missing before byte `end`, at most
+    /// once a round trip.
     pub(in crate::rpc) fn send_nack(&mut self, i: u32, end: u32) {
         let srtt_ns = self.peers.slab[self.slots[i].peer].path.srtt_ns;
         let slot = &mut self.slots[i];
@@ -76,7 +78,8 @@ impl<P: Probe> Shared<P> {
         self.queue_control(peer, packet, ControlBody::small(&missing.to_bytes()));
     }
 
-    /// Tells the sender of a slot's message what has arrived and how far it may send.
+    /// Sends a GRANT for a slot's message: the bytes that have arrived, and how far the sender may
+    /// send.
     pub(in crate::rpc) fn send_grant(&mut self, i: u32) {
         let slot = &self.slots[i];
         let Some(incoming) = &slot.incoming else { return };
@@ -88,7 +91,7 @@ impl<P: Probe> Shared<P> {
         self.queue_control(peer, packet, ControlBody::None);
     }
 
-    /// Grants what can be granted.
+    /// Grants senders of long messages as much as the credit allows.
     #[cold]
     pub(in crate::rpc) fn grant(&mut self) {
         self.credit.clear_dirty();
@@ -109,7 +112,8 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Grants a message more, of the credit that is left beyond `taken`. Returns how many bytes.
+    /// Grants a long message more of the credit that is left beyond `taken`. Returns the number of
+    /// bytes granted.
     fn grant_more(&mut self, i: u32, taken: u32) -> u32 {
         let credit_bytes = self.config.credit_bytes;
         let Some(incoming) = &mut self.slots[i].incoming else { return 0 };
@@ -133,7 +137,7 @@ impl<P: Probe> Shared<P> {
         more
     }
 
-    /// Takes the places of stalled senders away.
+    /// Takes the places of stalled senders among those that receive grants away.
     fn displace_stalled(&mut self) {
         for i in self.credit.active.clone() {
             let slot = &mut self.slots[i];
@@ -149,7 +153,7 @@ impl<P: Probe> Shared<P> {
         self.credit.clear_dirty();
     }
 
-    /// Gives free places to waiting messages.
+    /// Gives free places among those that receive grants to waiting messages.
     fn fill_places(&mut self) {
         while let Some(i) = self.credit.choose() {
             let slot = &mut self.slots[i];

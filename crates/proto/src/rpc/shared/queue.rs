@@ -8,9 +8,9 @@ use crate::rpc::missing::Missing;
 use crate::tracepoint::Probe;
 use crate::wire::rpc::Packet;
 
-/// Control packets that may wait to be sent.
+/// The maximum of control packets that wait to be sent.
 const CONTROL_LIMIT: usize = 4096;
-/// A short queue with fewer stale entries is not compacted.
+/// The least number of stale entries at which a queue of single-packet messages is compacted.
 const STALE_MIN: usize = 64;
 
 impl<P: Probe> Shared<P> {
@@ -92,7 +92,7 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// The peer's next single-packet message.
+    /// The slot of the peer's next single-packet message.
     #[inline]
     pub(super) fn first_short(&mut self, peer: u32) -> Option<u32> {
         let peer = &mut self.peers.slab[peer];
@@ -107,7 +107,8 @@ impl<P: Probe> Shared<P> {
         None
     }
 
-    /// The peer's long message whose turn it is; `None` if all wait for acknowledgements.
+    /// The slot of the peer's long message whose turn it is; `None` if all wait for
+    /// acknowledgements.
     pub(super) fn pick_long(&mut self, peer: u32) -> Option<u32> {
         let lossless = self.lossless;
         let peer = &mut self.peers.slab[peer];
@@ -120,7 +121,7 @@ impl<P: Probe> Shared<P> {
         peer.long.choose()
     }
 
-    /// Records that the receiver has everything before `contig` of a slot's message and takes
+    /// Records a grant: the receiver has everything before `contig` of a slot's message and takes
     /// bytes up to `granted`.
     pub(in crate::rpc) fn granted(&mut self, i: u32, contig: u32, granted: u32) {
         let slot = &mut self.slots[i];
@@ -134,7 +135,7 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Records that the receiver misses some packets of a slot's message.
+    /// Records a NACK: the receiver misses some packets of a slot's message.
     pub(in crate::rpc) fn nacked(&mut self, i: u32, granted: u32, missing: Missing) {
         self.granted(i, missing.base, granted);
         if missing.is_empty() {

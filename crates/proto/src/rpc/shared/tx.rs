@@ -21,12 +21,12 @@ use crate::wire::checksum::Crc32c;
 use crate::wire::rpc::{ASK, ECHO, Packet, RESENT, trailer};
 use crate::{Addr, Datagrams, Instant};
 
-/// Bytes that one long message sends before others have their turn.
+/// The number of bytes that one long message sends before other messages have their turn.
 const QUANTUM: u32 = 64 << 10;
-/// The longest wait before packets are offered to a full driver again.
+/// The longest time before packets are offered to a full driver again.
 const RETRY_MAX_NS: u64 = MS;
 
-/// Gives the driver one packet of these parts.
+/// Gives the driver one packet with a header, a body of several parts, and a checksum.
 #[inline(always)]
 fn emit<D: Datagrams>(
     to: Addr,
@@ -55,13 +55,14 @@ fn emit<D: Datagrams>(
     driver.send(to, &parts[..count])
 }
 
-/// Offers a message of one packet to a driver before it is queued.
+/// A way to send a message of one packet: directly to a driver, or not at all, so that the endpoint
+/// queues it.
 pub(in crate::rpc) trait Emit<P> {
-    /// True if the driver took the packet.
+    /// Offers a message of one packet. Returns true if the driver took the packet.
     fn emit(self, shared: &mut Shared<P>, peer: u32, packet: &Packet, body: &[u8]) -> bool;
 }
 
-/// Leaves the message to the queues.
+/// Takes no message, so that the endpoint queues each.
 pub(in crate::rpc) struct Queued;
 
 impl<P> Emit<P> for Queued {
@@ -71,10 +72,10 @@ impl<P> Emit<P> for Queued {
     }
 }
 
-/// Sends the message directly.
+/// Sends a single-packet message directly to the driver.
 pub(in crate::rpc) struct Direct<'d, D> {
     pub(in crate::rpc) driver: &'d mut D,
-    /// The driver is flushed at once, because nothing follows soon.
+    /// True if the driver is flushed at once, because no other packet follows soon.
     pub(in crate::rpc) flush: bool,
 }
 
@@ -133,7 +134,7 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Sends the control packets that wait; true if the driver was full for some.
+    /// Sends the control packets that wait. Returns true if the driver was full for some.
     #[cold]
     pub(in crate::rpc) fn send_control<D: Datagrams>(&mut self, driver: &mut D) -> bool {
         let mut full = None;
@@ -192,8 +193,8 @@ impl<P: Probe> Shared<P> {
         Progress::More
     }
 
-    /// Sends packets of one slot until `left` bytes are used up or nothing more may be sent. In
-    /// the latter case it removes the slot from the transmit queue.
+    /// Sends packets of one slot until `left` bytes are used up or nothing more may be sent. When
+    /// nothing more may be sent, it removes the slot from the transmit queue.
     #[inline]
     fn send_slot<D: Datagrams>(
         &mut self,
@@ -242,7 +243,7 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Records that the driver took a packet of the slot.
+    /// Records that the driver took a packet of the message in slot `i`.
     #[inline]
     fn record_sent(&mut self, i: u32, piece: Piece) {
         let slot = &mut self.slots[i];
@@ -258,7 +259,7 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Records how many bytes a long message has left, for the next choice.
+    /// Records how many bytes a long message has left, for the next choice of a message to send.
     fn requeue(&mut self, i: u32) -> Progress {
         let slot = &self.slots[i];
         let remaining = slot.out.len - slot.out.next;
@@ -266,7 +267,8 @@ impl<P: Probe> Shared<P> {
         Progress::More
     }
 
-    /// Removes a slot from the transmit queue, because nothing more of it may be sent now.
+    /// Removes slot `i` from the transmit queue, because nothing more of its message may be sent
+    /// now.
     #[inline]
     fn finish_slot(&mut self, i: u32) -> Progress {
         let slot = &mut self.slots[i];
@@ -281,7 +283,7 @@ impl<P: Probe> Shared<P> {
         if slot.out.sent { Progress::Sent } else { Progress::Idle }
     }
 
-    /// Sends one packet that carries no bytes of a message.
+    /// Sends one control packet, which carries no bytes of a message.
     pub(in crate::rpc) fn send_packet<D: Datagrams>(
         &mut self,
         to: Addr,
@@ -305,8 +307,8 @@ impl<P: Probe> Shared<P> {
         }
     }
 
-    /// Decides when packets are offered to the driver again, after a turn in which it was full for
-    /// some.
+    /// Decides when packets are offered to the driver again, after a turn in which the driver was
+    /// full for some.
     #[cold]
     pub(in crate::rpc) fn back_off(&mut self) {
         if self.now >= self.retry_at || self.retry_at == Instant::NEVER {

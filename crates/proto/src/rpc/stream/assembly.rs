@@ -22,27 +22,28 @@ pub(super) const GROWTH: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
-    /// A header of which a part has arrived.
+    /// The header of which a part has arrived on the stream.
     partial: Vec<u8>,
-    /// A message of which a part has arrived.
+    /// The message of which a part has arrived on the stream.
     message: Option<(Head, Vec<u8>)>,
-    /// Bytes still to arrive of a message that no request waits for.
+    /// The number of bytes still to arrive of a message that no request waits for.
     skip: usize,
 }
 
-/// A part of a frame that is whole.
+/// A part of a frame that has arrived as a whole: the header or the message.
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// A header, or the reason why the bytes are none. [`Assembly::begin`] or [`Assembly::skip`]
-    /// must follow.
+    /// A frame's header, or the reason why the bytes are none. [`Assembly::begin`] or
+    /// [`Assembly::skip`] must follow.
     Header(Result<Head, BadFrame>),
-    /// The last bytes of a message that arrived in parts.
+    /// A frame's message that arrived in parts, of which the last bytes are there.
     Message(Head, Vec<u8>),
 }
 
 impl Assembly {
-    /// Takes bytes, `bytes[*at..]`, up to the end of a header or of a message that arrives in
-    /// parts. `None` if that end has not arrived; the caller calls again while bytes are left.
+    /// Takes bytes of the stream, `bytes[*at..]`, up to the end of a header or of a message that
+    /// arrives in parts. `None` if that end has not arrived; the caller calls again while bytes are
+    /// left.
     pub(super) fn next(&mut self, bytes: &[u8], at: &mut usize) -> Option<Piece> {
         let skipped = self.skip.min(bytes.len() - *at);
         self.skip -= skipped;
@@ -63,8 +64,8 @@ impl Assembly {
         self.filled().map(|(head, message)| Piece::Message(head, message))
     }
 
-    /// Goes on to the message of a header. Returns where the message lies in `bytes` and passes it,
-    /// if all of it is there.
+    /// Begins the message that follows a header. If all of the message lies in `bytes`, returns its
+    /// place and moves `at` past it.
     pub(super) fn begin(
         &mut self,
         head: Head,
@@ -79,13 +80,13 @@ impl Assembly {
         Some(mem::replace(at, end)..end)
     }
 
-    /// Drops the message of a header as it arrives.
+    /// Drops the message that follows a header, as it arrives.
     pub(super) fn skip(&mut self, head: &Head) {
         self.skip = head.len as usize;
     }
 
-    /// The vector to which the next bytes belong, if they continue a message, and how many of them:
-    /// at least one, and there is capacity for them.
+    /// The vector to which the next bytes of the stream belong, if they continue a message, and how
+    /// many of them: at least one, and there is capacity for them.
     pub(super) fn body(&mut self) -> Option<(&mut Vec<u8>, usize)> {
         let (head, got) = self.message.as_mut()?;
         if got.len() == got.capacity() {
@@ -105,7 +106,7 @@ impl Assembly {
         self.message.as_ref().map_or(0, |(head, _)| head.len as usize)
     }
 
-    /// True unless a part of a frame has arrived.
+    /// True if no part of a frame has arrived.
     pub(super) fn is_between(&self) -> bool {
         self.partial.is_empty() && self.message.is_none() && self.skip == 0
     }
@@ -116,7 +117,7 @@ impl Assembly {
         self.message.as_ref().map(|(_, got)| got.capacity())
     }
 
-    /// Takes a header from the front of `rest`, or keeps the part of it that is there.
+    /// Takes a frame's header from the front of `rest`, or keeps the part of it that is there.
     fn header(&mut self, rest: &[u8], at: &mut usize) -> Option<Result<Head, BadFrame>> {
         if self.partial.is_empty() && rest.len() >= FIXED && rest.len() >= head::len(rest) {
             let len = head::len(rest);
@@ -137,8 +138,8 @@ impl Assembly {
     }
 }
 
-/// Makes room for `more` bytes of a message, at least one: a multiple of what has arrived, and
-/// never more than the message needs.
+/// Reserves memory for `more` bytes of a message, at least one: a multiple of the bytes that have
+/// arrived, and never more than the message needs.
 fn grow(head: &Head, got: &mut Vec<u8>, more: usize) {
     let have = got.len() + more;
     let target = FIRST_PIECE.max(GROWTH * have).min(head.len as usize);

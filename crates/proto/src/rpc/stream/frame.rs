@@ -9,9 +9,9 @@ use crate::rpc::types::Message;
 /// The next frame to be written, lent to a carrier of whole frames.
 #[derive(Debug)]
 pub struct Front<'s> {
-    /// The header's bytes.
+    /// The bytes of the frame's header.
     pub header: &'s [u8],
-    /// The message behind the header.
+    /// The message behind the frame's header.
     pub message: &'s Message,
 }
 
@@ -19,8 +19,8 @@ pub struct Front<'s> {
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) head: Head,
-    /// The header's bytes. They are encoded when the frame is written, for they contain the time
-    /// that is left then.
+    /// The bytes of the frame's header. They are encoded when the frame is written, for they
+    /// contain the time that is left until the deadline.
     pub(super) bytes: ArrayVec<u8, LONGEST>,
     pub(super) message: Message,
     pub(super) deadline: Instant,

@@ -16,20 +16,20 @@ use crate::wire::rpc::{
     self as wire, HEAD_MAX, HEADER, ResetReason, SEQ_MAX, TO_CLIENT, TTL, VERSION,
 };
 
-/// Bytes of a header without extension words.
+/// The length of a frame's header without extension words, in bytes.
 pub(super) const FIXED: usize = HEADER;
-/// Bytes of the longest header that we write.
+/// The length of the longest frame header that this side writes, in bytes.
 pub(super) const LONGEST: usize = HEAD_MAX;
-/// The bits of a sequence number.
+/// The bits of a sequence number in a frame's header.
 pub(super) const SEQ_MASK: u32 = SEQ_MAX;
 
 const DATA: u8 = wire::Kind::Data as u8;
 const BUSY: u8 = wire::Kind::Busy as u8;
 const RESET: u8 = wire::Kind::Reset as u8;
-/// The reason in a RESET.
+/// The reason in a RESET frame to a peer of another version.
 pub(super) const REASON_VERSION: u32 = ResetReason::Version as u32;
 
-/// The kind of a frame.
+/// The kind of a frame on a byte stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A DATA packet to the server.
@@ -42,37 +42,39 @@ pub(super) enum Kind {
     Reset,
 }
 
-/// The reason why bytes are no frame. They end the connection.
+/// The reason why bytes on a stream are no frame. They end the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BadFrame {
-    /// The peer speaks another version.
+    /// The peer speaks another version of the frame's header.
     Version,
-    /// The type may not appear here, a length exceeds [`MAX_MESSAGE`], or an unused field is not
-    /// zero.
+    /// The type of the frame may not appear on a stream, a length exceeds [`MAX_MESSAGE`], or an
+    /// unused field is not zero.
     Field,
 }
 
-/// A header as values.
+/// The values of a frame's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub(super) kind: Kind,
-    /// The request's number, chosen by the client.
+    /// The sequence number of the request, chosen by the client.
     pub(super) seq: u32,
-    /// Bytes of the message that follows.
+    /// The length in bytes of the message that follows the header.
     pub(super) len: u32,
-    /// The retry time or reason, by [`Kind`]; else 0.
+    /// By the frame's [`Kind`]: the time in microseconds before the next attempt, or the reason of
+    /// a RESET; else 0.
     pub(super) extra: u32,
-    /// Microseconds that the request has left.
+    /// The time in microseconds until the request's deadline.
     pub(super) ttl_us: Option<u32>,
 }
 
-/// The length of a header whose first four bytes are `bytes`.
+/// The length of a frame's header whose first four bytes are `bytes`.
 pub(super) fn len(bytes: &[u8]) -> usize {
     FIXED + 4 * usize::from(bytes[3])
 }
 
-/// Checks the part of a header that has arrived, so that an error is found without the rest.
+/// Checks the part of a frame's header that has arrived, so that an error is found without the
+/// rest.
 pub(super) fn check(part: &[u8]) -> Result<(), BadFrame> {
     match (part.first(), part.first_chunk()) {
         (_, Some(fixed)) => Head::fixed(fixed).map(drop),
@@ -84,7 +86,7 @@ pub(super) fn check(part: &[u8]) -> Result<(), BadFrame> {
 }
 
 impl Head {
-    /// Parses a whole header with its extension words. Unknown words are skipped.
+    /// Parses a frame's whole header with its extension words. Unknown words are skipped.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadFrame> {
         let Some((fixed, extensions)) = bytes.split_first_chunk::<FIXED>() else {
             return Err(BadFrame::Field);
@@ -96,7 +98,8 @@ impl Head {
         Ok(head)
     }
 
-    /// Parses the part that every header has. The time that is left stands in an extension word.
+    /// Parses the fixed part of a frame's header. The time until the deadline follows in an
+    /// extension word.
     fn fixed(fixed: &[u8; FIXED]) -> Result<Self, BadFrame> {
         let word = |at: usize| {
             u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
@@ -126,8 +129,8 @@ impl Head {
         Ok(Self { kind, seq, len, extra, ttl_us })
     }
 
-    /// Writes the header. A request has the time that is left, `left_ns`, unless its deadline is
-    /// [`Instant::NEVER`] or too far away for the field.
+    /// Encodes a frame's header. A request has the time that is left until its deadline, `left_ns`,
+    /// unless its deadline is [`Instant::NEVER`] or too far away for the field.
     pub(super) fn encode(&self, left_ns: u64, deadline: Instant, out: &mut ArrayVec<u8, LONGEST>) {
         let (kind, direction) = match self.kind {
             Kind::Request => (DATA, 0),

@@ -24,32 +24,33 @@ impl<K: Ord + Copy, T> Ordered<K, T> {
         self.len
     }
 
-    /// The key of the first entry.
+    /// The key of the queue's first entry.
     pub(super) fn oldest(&self) -> Option<K> {
         self.places.front().map(|(key, _)| *key)
     }
 
-    /// Adds an entry; `key` exceeds all keys before.
+    /// Adds an entry to the end of the queue; `key` exceeds all keys before.
     pub(super) fn push(&mut self, key: K, value: T) {
         debug_assert!(self.places.back().is_none_or(|(last, _)| *last < key), "keys grow");
         self.places.push_back((key, Some(value)));
         self.len += 1;
     }
 
-    /// The key of the entry that `order` calls equal. `order` compares a key with the one wanted,
-    /// and agrees with the order of the keys.
+    /// The key of the queue's entry for which `order` returns `Equal`. `order` compares a key with
+    /// the one wanted, and agrees with the order of the keys.
     pub(super) fn find(&self, order: impl Fn(&K) -> Ordering) -> Option<K> {
         let (key, value) = &self.places[self.position(order)?];
         value.is_some().then_some(*key)
     }
 
-    /// The entry that `order` calls equal, as in [`Ordered::find`].
+    /// The queue's entry for whose key `order` returns `Equal`; see [`Ordered::find`].
     pub(super) fn get_mut(&mut self, order: impl Fn(&K) -> Ordering) -> Option<&mut T> {
         let i = self.position(order)?;
         self.places[i].1.as_mut()
     }
 
-    /// Takes the entry that `order` calls equal, as in [`Ordered::find`], with its key.
+    /// Removes the queue's entry for whose key `order` returns `Equal`, and returns it with its
+    /// key; see [`Ordered::find`].
     pub(super) fn take(&mut self, order: impl Fn(&K) -> Ordering) -> Option<(K, T)> {
         let i = self.position(order)?;
         let (key, value) = &mut self.places[i];
@@ -62,12 +63,12 @@ impl<K: Ord + Copy, T> Ordered<K, T> {
         Some(entry)
     }
 
-    /// The first entry.
+    /// The first entry of the queue.
     pub(super) fn front_mut(&mut self) -> Option<&mut T> {
         self.places.front_mut()?.1.as_mut()
     }
 
-    /// Takes the first entry with its key.
+    /// Removes the first entry of the queue and returns it with its key.
     pub(super) fn pop_front(&mut self) -> Option<(K, T)> {
         let (key, value) = self.places.pop_front()?;
         self.len -= 1;
@@ -75,17 +76,17 @@ impl<K: Ord + Copy, T> Ordered<K, T> {
         Some((key, value?))
     }
 
-    /// The entries with their keys, oldest first.
+    /// The queue's entries with their keys, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         self.places.iter().filter_map(|(key, value)| value.as_ref().map(|v| (*key, v)))
     }
 
-    /// The entries, oldest first.
+    /// The queue's entries, oldest first.
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().filter_map(|(_, value)| value.as_mut())
     }
 
-    /// Takes all entries, oldest first.
+    /// Removes all entries of the queue and returns them with their keys, oldest first.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (K, T)> {
         self.len = 0;
         self.places.drain(..).filter_map(|(key, value)| value.map(|v| (key, v)))

@@ -12,8 +12,8 @@ use crate::Instant;
 use crate::rpc::types::{Message, Slice, Slices};
 
 impl Stream {
-    /// Lends the next bytes to write, in order: at most `work` of them, so that no connection keeps
-    /// the others waiting.
+    /// Lends the next bytes of the stream to write, in order: at most `work` of them, so that no
+    /// connection keeps the others waiting.
     pub fn output<'m, const N: usize>(
         &'m mut self,
         now: Instant,
@@ -50,7 +50,7 @@ impl Stream {
         }
     }
 
-    /// The next frame as a whole, for a carrier of whole frames, which then calls
+    /// The stream's next frame as a whole, for a carrier of whole frames, which then calls
     /// [`Stream::written`] with the frame's length.
     pub fn front(&mut self, now: Instant) -> Option<Front<'_>> {
         let frame = self.frames.front_mut()?;
@@ -58,8 +58,8 @@ impl Stream {
         Some(Front { header: &frame.bytes, message: &frame.message })
     }
 
-    /// Takes the message of the next frame, for a rendezvous: the frame counts as written, and the
-    /// caller releases the slices.
+    /// Takes the message of the stream's next frame, for a rendezvous: the frame counts as written,
+    /// and the caller releases the slices.
     pub fn take_front(&mut self) -> Option<Message> {
         let (number, Frame { message, .. }) = self.frames.pop_front()?;
         self.unsent -= message.len();
@@ -67,7 +67,7 @@ impl Stream {
         Some(message)
     }
 
-    /// Notes that the first `n` bytes that [`Stream::output`] lent have been written.
+    /// Records that the first `n` bytes that [`Stream::output`] lent have been written.
     pub fn written(&mut self, n: usize) {
         self.front_written += n;
         while let Some(frame) = self.frames.front_mut() {
@@ -83,20 +83,20 @@ impl Stream {
         }
     }
 
-    /// True if a frame waits to be written.
+    /// True if a frame of the stream waits to be written.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.frames.len() > 0
     }
 
-    /// The next slice that the stream needs no more. Call until `None`.
+    /// The next slice that the stream no longer needs. Call until `None`.
     pub fn released(&mut self) -> Option<Slice> {
         self.released.pop_front()
     }
 
     // Private.
 
-    /// Queues a frame under the next number.
+    /// Queues a frame to the peer under the next number.
     pub(super) fn push(&mut self, head: Head, message: Message, deadline: Instant) {
         let number = self.next_number;
         self.next_number += 1;
@@ -108,8 +108,8 @@ impl Stream {
         self.frames.push(number, Frame { head, bytes: ArrayVec::new(), message, deadline });
     }
 
-    /// Takes the frame with this number out of the queue, if nothing of it has been written. True
-    /// if it did.
+    /// Removes the frame with this number from the queue if nothing of it has been written. Returns
+    /// true if it was removed.
     pub(super) fn unsend(&mut self, number: u64) -> bool {
         if self.front_written > 0 && self.frames.oldest() == Some(number) {
             return false;

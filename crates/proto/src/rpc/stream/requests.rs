@@ -13,15 +13,16 @@ use super::ordered::Ordered;
 use crate::Instant;
 use crate::rpc::types::RpcId;
 
-/// A request that waits for its reply.
+/// A request of a stream that waits for its reply.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) tag: u64,
-    /// The last byte of the request has been written.
+    /// True if the last byte of the request has been written.
     pub(super) sent: bool,
 }
 
-/// The two numbers of a request. Both are larger than those of every earlier request.
+/// The sequence number and the id of a request. Both are larger than those of every earlier
+/// request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Numbers {
     seq: u64,
@@ -44,7 +45,7 @@ impl Requests {
         self.waiting.len()
     }
 
-    /// Adds a request whose numbers exceed those of all requests before.
+    /// Adds a request that waits for its reply. Its numbers exceed those of all requests before.
     pub(super) fn push(&mut self, seq: u64, id: RpcId, tag: u64, deadline: Instant) {
         self.waiting.push(Numbers { seq, id: id.0 }, Request { tag, sent: false });
         if deadline != Instant::NEVER {
@@ -52,8 +53,8 @@ impl Requests {
         }
     }
 
-    /// True if sequence number `seq` would look like an older request's on the wire, where numbers
-    /// have 29 bits.
+    /// True if the sequence number `seq` would look like an older request's on the wire, where
+    /// sequence numbers have 29 bits.
     pub(super) fn is_ambiguous(&self, seq: u64) -> bool {
         self.waiting.oldest().is_some_and(|oldest| seq - oldest.seq > u64::from(SEQ_MASK) / 2)
     }
@@ -62,19 +63,19 @@ impl Requests {
         self.waiting.find(by_seq(seq)).is_some()
     }
 
-    /// The sequence number of the request with this id.
+    /// The sequence number of the waiting request with this id.
     pub(super) fn seq(&self, id: RpcId) -> Option<u64> {
         self.waiting.find(|numbers| numbers.id.cmp(&id.0)).map(|numbers| numbers.seq)
     }
 
-    /// Notes that the last byte of a request has been written.
+    /// Records that the last byte of a request has been written.
     pub(super) fn was_sent(&mut self, seq: u64) {
         if let Some(request) = self.waiting.get_mut(by_seq(seq)) {
             request.sent = true;
         }
     }
 
-    /// Takes a request out.
+    /// Removes the waiting request with the sequence number `seq` and returns it with its id.
     pub(super) fn take(&mut self, seq: u64) -> Option<(RpcId, Request)> {
         let (numbers, request) = self.waiting.take(by_seq(seq))?;
         if self.deadlines.len() > 2 * self.waiting.len() + 64 {
@@ -84,20 +85,20 @@ impl Requests {
         Some((RpcId(numbers.id), request))
     }
 
-    /// Takes all requests out, oldest first.
+    /// Removes all waiting requests and returns them with their ids, oldest first.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (RpcId, Request)> {
         self.deadlines.clear();
         self.waiting.drain().map(|(numbers, request)| (RpcId(numbers.id), request))
     }
 
-    /// A time not later than the first deadline.
+    /// A time not later than the first deadline of a waiting request.
     pub(super) fn deadline(&self) -> Instant {
         self.deadlines.peek().map_or(Instant::NEVER, |Reverse((deadline, _))| *deadline)
     }
 
-    /// The sequence number of a request whose deadline has passed, earliest deadline first; the
-    /// caller takes that request out before the next call. After `None`, [`Requests::deadline`] is
-    /// exact.
+    /// The sequence number of a waiting request whose deadline has passed, earliest deadline first;
+    /// the caller takes that request out before the next call. After `None`, [`Requests::deadline`]
+    /// is exact.
     pub(super) fn next_late(&mut self, now: Instant) -> Option<u64> {
         while let Some(&Reverse((deadline, seq))) = self.deadlines.peek() {
             let waits = self.contains(seq);
@@ -130,8 +131,9 @@ mod tests {
         late
     }
 
-    /// The table against a map: replies, cancels and deadlines in random order. Entries of requests
-    /// that are gone must not gather, or one long deadline each would fill memory.
+    /// Compares the table of waiting requests with a map: replies, cancels and deadlines in random
+    /// order. Entries of requests that are gone must not gather, or one long deadline each would
+    /// fill memory.
     #[test]
     fn agrees_with_a_map_and_keeps_no_stale_deadlines() {
         let mut rng = Rng::seeded(11);

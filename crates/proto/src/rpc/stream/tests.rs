@@ -1,4 +1,5 @@
-//! A stream's frames: cut anywhere, damaged, or too long. The folder has what a request becomes.
+//! Tests of a byte stream's frames: cut anywhere, damaged, or too long. The folder has tests of the
+//! outcomes of requests.
 
 use alloc::vec;
 
@@ -27,7 +28,7 @@ fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed * 131 + i * 7 + i / 251) as u8).collect()
 }
 
-/// Memory of 64 KiB for slices.
+/// A test's memory of 64 KiB for slices.
 struct Memory(Vec<u8>);
 
 impl Slices for Memory {
@@ -36,7 +37,7 @@ impl Slices for Memory {
     }
 }
 
-/// Writes up to `limit` bytes of `from`'s output to `wire`; returns how many.
+/// Writes up to `limit` bytes of `from`'s output to `wire`; returns the number of bytes.
 fn write(from: &mut Stream, memory: &dyn Slices, limit: usize, wire: &mut Vec<u8>) -> usize {
     let mut parts = ArrayVec::<&[u8], 16>::new();
     from.output(NOW, memory, WORK, &mut parts);
@@ -56,7 +57,7 @@ fn write_all(from: &mut Stream) -> Vec<u8> {
     wire
 }
 
-/// An event of a stream, with owned payload.
+/// An event that a test received from a stream, with owned payload.
 #[derive(Debug, PartialEq, Eq, Clone)]
 enum Seen {
     Request(ServerRpc, Vec<u8>, Instant),
@@ -85,7 +86,8 @@ fn read(to: &mut Stream, wire: &[u8], ids: &mut Ids, all: &mut Vec<Seen>) {
     events(to, all);
 }
 
-/// As `read`, but bytes that continue a message go straight to where they belong.
+/// Reads `wire` into the stream. Bytes that continue a message go straight into the memory of the
+/// message.
 fn read_into_body(to: &mut Stream, mut wire: &[u8], ids: &mut Ids, all: &mut Vec<Seen>) {
     while let Some((body, room)) = to.body() {
         assert!(room > 0 && body.capacity() - body.len() >= room);
@@ -106,7 +108,7 @@ fn events(of: &mut Stream, all: &mut Vec<Seen>) {
     }
 }
 
-/// The bytes of some requests, and what a server makes of them.
+/// The bytes of some requests, and the messages and deadlines that a server reads from them.
 fn some_requests() -> (Vec<u8>, Vec<(Vec<u8>, Instant)>) {
     let (mut client, mut ids) = (client(), Ids::default());
     let mut expected = Vec::new();

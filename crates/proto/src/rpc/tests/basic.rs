@@ -1,4 +1,5 @@
-//! Opening, echoes short and long, many at once.
+//! Tests of an RPC endpoint's ordinary course: sessions open, short and long messages are echoed,
+//! many at once.
 
 use super::{CloseReason, Config, Message, Net, RpcError, Seen, Slice, pattern};
 use crate::Addr;
@@ -53,7 +54,7 @@ fn many_sessions_and_channels_at_once() {
     }
 }
 
-/// A reply that the driver cannot deliver any more used to keep its slices, and its share of the
+/// A reply that the driver could not deliver any more used to keep its slices, and its share of the
 /// server's memory for replies, for ever.
 #[test]
 fn a_reply_to_a_ring_that_is_gone_gives_its_slices_back() {
@@ -77,8 +78,8 @@ fn a_reply_to_a_ring_that_is_gone_gives_its_slices_back() {
     }
 }
 
-/// A restarted server does not know its old sessions. Requests with deadlines shorter than the wait
-/// for an overdue answer were sent on such a session for ever, since the client never asked the
+/// A restarted server does not know its old sessions. A client once sent requests with deadlines
+/// shorter than the wait for an overdue answer on such a session for ever, since it never asked the
 /// server about them.
 #[test]
 fn short_deadlines_find_out_that_the_server_has_started_anew() {

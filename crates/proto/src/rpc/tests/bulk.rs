@@ -1,12 +1,12 @@
-//! Long messages, many at a time, over a wire that needs time for each byte.
+//! Tests of long messages, many at a time, over a wire that needs time for each byte.
 
 use alloc::vec::Vec;
 
 use super::{Net, Seen, pattern};
 use crate::time::{MS, SECOND};
 
-/// Whose message waits longer than the receiver gives a sender that stands still must not lose its
-/// rank by that: of equal messages the oldest is the next one, so that all take about as long.
+/// A message that waits longer than the receiver allows a stalled sender must not lose its rank by
+/// that: of equal messages the oldest is the next one, so that all take about as long.
 #[test]
 fn equal_messages_take_turns_however_long_they_wait() {
     let (len, outstanding, all) = (1_000_000, 64, 192);

@@ -1,6 +1,6 @@
-//! At most once, whatever the wire does: random requests, cancellations, deadlines, refusals,
-//! restarts, over a wire that loses, doubles, reorders, damages and cuts, against an oracle that
-//! counts executions.
+//! Tests of at-most-once execution over a faulty wire: random requests, cancellations, deadlines,
+//! refusals and restarts, over a wire that loses, doubles, reorders, damages and cuts packets. An
+//! oracle counts executions.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -38,7 +38,7 @@ impl Oracle {
         bytes
     }
 
-    /// Notes what the hosts saw since the last call.
+    /// Records the events that the hosts saw since the last call.
     fn note(&mut self, net: &mut Net) {
         for seen in net.seen(0) {
             let Seen::Request(rpc, bytes, _) = seen else { panic!("seed {}: {seen:?}", net.seed) };
@@ -155,7 +155,7 @@ fn at_most_once_whatever_the_wire_does() {
     }
 }
 
-/// Sixteen megabytes each way through a wire that loses one packet in fifty.
+/// Sixteen megabytes in each direction arrive through a wire that loses one packet in fifty.
 #[test]
 fn large_messages_arrive_through_loss() {
     for (seed, len) in [(1, 300_000), (2, 1 << 20), (3, 16 << 20)] {

@@ -1,5 +1,5 @@
-//! Limits of the transport: the cost of an idle session, sessions and requests that end by
-//! themselves, and memory that follows the bytes that arrived.
+//! Tests of the transport's limits: the cost of an idle session, sessions and requests that expire,
+//! and memory that follows the bytes that arrived.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use crate::rpc::slot::Slot;
 use crate::rpc::{Config, Message, RequestError, RpcError, Slice};
 use crate::time::{MS, SECOND};
 
-/// The figures that `docs/results/rpc.md` and the README may quote.
+/// The sizes of sessions and slots that `docs/results/rpc.md` and the README may quote.
 #[test]
 fn sizes() {
     assert_eq!(size_of::<ServerSession>(), 64);
@@ -20,7 +20,7 @@ fn sizes() {
     assert!(size_of::<Slot>() <= 256, "{}", size_of::<Slot>());
 }
 
-/// After every session has had a request, nothing is left of the requests.
+/// After every session has had a request, the endpoints keep nothing of the requests.
 #[test]
 fn idle_sessions_hold_nothing() {
     for lossless in [false, true] {
@@ -50,8 +50,8 @@ fn idle_sessions_hold_nothing() {
     }
 }
 
-/// A path that was crowded once has a small window, which grants alone would not open in time: each
-/// window then took a probe's wait.
+/// A path that was congested once has a small window, which grants alone would not open in time:
+/// each window then took as long as a probe waits.
 #[test]
 fn a_small_window_is_opened_by_acknowledgements_and_not_by_probes() {
     let mut net = Net::new(5, 2, false);
@@ -136,8 +136,8 @@ fn half_requests_are_given_up() {
     assert_eq!(net.stats(0).abandoned, 1, "{:?}", net.stats(0));
 }
 
-/// Clients that stop in the middle of long requests, and begin others in their place, kept all
-/// others out: each was given up after five seconds only.
+/// Clients that stopped in the middle of long requests, and began others in their place, kept all
+/// other clients out: the server gave each request up after five seconds only.
 #[test]
 fn stalled_requests_make_room_for_others_within_two_seconds() {
     for lossless in [false, true] {
@@ -207,7 +207,7 @@ fn memory_follows_what_arrived() {
     assert_eq!(missing.bits.iter().map(|w| w.count_ones()).sum::<u32>(), 64);
 }
 
-/// Many long requests at once: credits keep what is on the way within bounds, and all arrive.
+/// Many long requests at once: the credit limits the bytes in flight, and all requests arrive.
 #[test]
 fn many_long_messages_share_the_credit() {
     let mut net = Net::new(7, 0, false);
@@ -250,9 +250,9 @@ fn many_long_messages_share_the_credit() {
     }
 }
 
-/// A client that stops with replies under way holds what they name for a bounded time, wherever
-/// they are: in the queue behind a full ring, half sent, or sent and not acknowledged. Whatever
-/// signs there are of it, the second limit holds.
+/// A client that stops while replies are under way holds their slices for a bounded time, wherever
+/// the replies are: in the queue behind a full ring, half sent, or sent and not acknowledged. The
+/// limit `stale_reply_ns` holds even if `stale_request_ns` is longer.
 #[test]
 fn a_client_that_stops_does_not_hold_slices_for_ever() {
     const REPLIES: u64 = 20;

@@ -1,5 +1,5 @@
-//! Drivers that lose nothing: a full ring, peers that leave, no retained replies, and small
-//! messages that do not wait behind a megabyte.
+//! Tests of drivers that lose nothing: a full ring, peers that leave, no retained replies, and
+//! small messages that do not wait behind a megabyte.
 
 use alloc::vec::Vec;
 
@@ -45,8 +45,8 @@ fn a_full_ring_loses_nothing_and_stops_nobody_else() {
     assert_eq!(net.stats(0).resent + net.stats(1).resent + net.stats(2).resent, 0);
 }
 
-/// A peer that opened session after session and emptied no ring filled the queue of answers with
-/// its own, and no other peer got one as long as it stayed.
+/// A peer that opened session after session and emptied no ring once filled the queue of control
+/// packets with its own answers, and no other peer got an answer as long as it stayed.
 #[test]
 fn a_peer_that_takes_no_answers_keeps_nobody_elses_out() {
     let mut net = Net::new(9, 3, true);
@@ -66,7 +66,7 @@ fn a_peer_that_takes_no_answers_keeps_nobody_elses_out() {
     assert!(net.run(SECOND, |net| !net.hosts[2].seen.is_empty()));
 }
 
-/// A ring whose receiver does not read: the sender's deadlines come less and less often.
+/// A full ring whose receiver does not read: the endpoint offers packets to it less and less often.
 #[test]
 fn a_stuck_ring_is_tried_again_at_ease() {
     let mut net = Net::new(3, 2, true);
@@ -163,7 +163,7 @@ fn a_session_given_up_while_it_opens_is_closed_at_the_server() {
     assert_eq!((net.stats(0).sessions_opened, net.stats(0).sessions_ended), (1, 1));
 }
 
-/// Slices come back exactly once, whatever becomes of the message.
+/// The endpoint returns each slice exactly once, whether its message is sent, fails or is dropped.
 #[test]
 fn slices_come_back_once() {
     for seed in 0..60 {
@@ -230,7 +230,7 @@ fn slices_come_back_once() {
     }
 }
 
-/// Slices arrive as the bytes they name, wherever packets cut them.
+/// The receiver gets the bytes that a message's slices name, wherever packets cut them.
 #[test]
 fn slices_arrive_as_bytes() {
     for lossless in [false, true] {
@@ -251,7 +251,7 @@ fn slices_arrive_as_bytes() {
     }
 }
 
-/// A short message is in the ring before the call that hands it in returns, unless another one
+/// A short message is in the ring before the call that sends it returns, unless another message
 /// waits before it.
 #[test]
 fn a_short_message_leaves_at_once_and_overtakes_nobody() {

@@ -1,4 +1,4 @@
-//! Endpoints on a small wire in virtual time: what happens, happens by seed.
+//! Tests of RPC endpoints on a model of a wire in virtual time, whose faults follow from a seed.
 
 mod basic;
 mod bulk;
@@ -28,29 +28,29 @@ use crate::wire::checksum::{Crc32c, crc32c};
 use crate::wire::rpc::{CRC, Kind, Packet, crc_start, parse};
 use crate::{Addr, Datagrams, Instant, Rng};
 
-/// The network that all ports share.
+/// The state of the model network that all ports share.
 struct Shared {
     now: Instant,
     rng: Rng,
     fault: Fault,
     latency_ns: u64,
-    /// The time that a host's wire takes for a byte, in picoseconds; 0 for an instant wire.
+    /// The time in picoseconds that a host's wire takes for a byte; 0 for an instant wire.
     byte_ps: u64,
-    /// Until when each host's wire is busy with what it sent.
+    /// The time until which each host's wire is busy with the bytes that the host sent.
     busy: BTreeMap<u64, Instant>,
     lossless: bool,
     max_payload: usize,
-    /// Datagrams that a lossless port holds before it pushes back.
+    /// The number of datagrams that a lossless port holds before it pushes back.
     capacity: usize,
     order: u64,
     in_flight: BTreeMap<(Instant, u64), (Addr, Addr, Vec<u8>)>,
     inboxes: BTreeMap<u64, VecDeque<(Addr, Vec<u8>)>>,
     gone: Vec<Addr>,
-    /// Every port says that it is full, lossy ones too.
+    /// True if every port says that it is full, lossy ones too.
     full: bool,
-    /// The number of calls that flushed a port.
+    /// The number of calls that flushed a port of the network.
     flushes: u32,
-    /// Every datagram ever sent, if wanted.
+    /// Every datagram that a host sent, with its addresses, if the test records them.
     trace: Option<Vec<(Addr, Addr, Vec<u8>)>>,
 }
 
@@ -61,11 +61,12 @@ fn local(addr: Addr) -> u64 {
     }
 }
 
-/// One end of the wire.
+/// A port: a host's driver, its end of the model wire.
 struct Port {
     shared: Rc<RefCell<Shared>>,
     addr: Addr,
-    /// True if the port claims to damage no packets; `None` if that follows from its losses.
+    /// True if the port claims to damage no packets; `None` if that follows from its loss of
+    /// packets.
     intact: Option<bool>,
     burst: Vec<(Addr, Vec<u8>)>,
     gone_seen: usize,
@@ -153,7 +154,7 @@ impl Datagrams for Port {
     }
 }
 
-/// An event that the program of a host saw.
+/// An event that the application of a host received from its endpoint.
 #[derive(Debug, PartialEq, Eq, Clone)]
 enum Seen {
     Request(ServerRpc, Vec<u8>, Instant),
@@ -162,7 +163,7 @@ enum Seen {
     Closed(SessionId, CloseReason),
 }
 
-/// Memory for slices: segment `n` holds bytes that follow from their offset.
+/// A test's memory for slices: the bytes of segment `n` follow from their offsets.
 struct Memory(Vec<u8>);
 
 impl Slices for Memory {
@@ -171,12 +172,12 @@ impl Slices for Memory {
     }
 }
 
-/// A machine: its endpoint, its end of the wire, and what its application saw and did.
+/// A host: its endpoint, its end of the wire, and the events that its application received.
 struct Host {
     endpoint: Endpoint,
     port: Port,
     memory: Memory,
-    /// Answers each request at once with the same bytes.
+    /// True if the host's application answers each request at once with the request's bytes.
     echo: bool,
     seen: Vec<Seen>,
     released: Vec<Slice>,
@@ -236,8 +237,8 @@ struct Net {
 }
 
 impl Net {
-    /// A wire with 10 µs of latency that loses nothing until `fault` says so; host 0 is a server
-    /// that echoes.
+    /// Makes a wire with 10 µs of latency that loses nothing until `fault` says so; host 0 is a
+    /// server that echoes.
     fn new(seed: u64, hosts: usize, lossless: bool) -> Self {
         let shared = Rc::new(RefCell::new(Shared {
             now: Instant::ZERO,
@@ -290,7 +291,7 @@ impl Net {
         }
     }
 
-    /// A new endpoint takes the place of host `n`'s, as after a crash.
+    /// Replaces the endpoint of host `n` by a new one, as after a crash.
     fn restart(&mut self, n: usize, config: Config) {
         let host = self.host(n, config);
         self.hosts[n] = host;
@@ -300,7 +301,7 @@ impl Net {
         self.shared.borrow_mut().fault = fault;
     }
 
-    /// Lets every host take turns until nothing happens at this instant.
+    /// Lets every host take turns until nothing more happens at this instant.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let mut busy = false;
@@ -327,7 +328,8 @@ impl Net {
         panic!("seed {}: no rest at {:?}", self.seed, self.now);
     }
 
-    /// Moves to the next instant at which something happens; false if nothing ever will.
+    /// Moves virtual time to the next instant at which something happens; false if nothing ever
+    /// will.
     fn step(&mut self) -> bool {
         self.settle();
         let wire = self.shared.borrow().in_flight.keys().next().map(|k| k.0);
@@ -337,7 +339,7 @@ impl Net {
         true
     }
 
-    /// Runs until `done` or for `limit_ns` of virtual time; true if `done`.
+    /// Runs the network until `done` or for `limit_ns` of virtual time; true if `done`.
     fn run(&mut self, limit_ns: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now.after(limit_ns);
         loop {
@@ -379,7 +381,7 @@ impl Net {
         rpc.expect("the session takes it")
     }
 
-    /// Answers a request, by the short way if that can be.
+    /// Answers a request of host `from`, by the fast path if possible.
     fn reply(&mut self, from: usize, rpc: ServerRpc, message: impl Into<Message>) {
         let Host { endpoint, port, .. } = &mut self.hosts[from];
         endpoint.reply_over(self.now, rpc, &mut message.into(), port);
@@ -393,7 +395,7 @@ impl Net {
         shared.in_flight.insert(key, (from, Addr::Local(to as u64), datagram));
     }
 
-    /// A datagram of that packet and body, with its checksum where there is one.
+    /// Makes a datagram of a packet and its body, with its checksum if the wire has one.
     fn datagram(&self, packet: &Packet, body: &[u8]) -> Vec<u8> {
         let mut bytes = [&packet.head()[..], body].concat();
         if !self.shared.borrow().lossless {
@@ -403,7 +405,7 @@ impl Net {
         bytes
     }
 
-    /// From now on, notes every datagram sent.
+    /// Begins to record every datagram sent.
     fn record(&self) {
         self.shared.borrow_mut().trace = Some(Vec::new());
     }
@@ -427,7 +429,8 @@ impl Net {
             .collect()
     }
 
-    /// The kinds of those packets.
+    /// The kinds of the packets sent from host `from` to host `to` since the last call, or since
+    /// the record began.
     fn sent_kinds(&self, from: usize, to: usize) -> Vec<Kind> {
         self.sent(from, to).iter().map(|(packet, _)| packet.kind).collect()
     }
@@ -442,7 +445,7 @@ impl Net {
     }
 }
 
-/// Bytes that tell where they belong.
+/// Makes `len` bytes, each of which follows from `seed` and its offset.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 31) >> 7) as u8)

@@ -1,4 +1,5 @@
-//! Past, present and future: what a server makes of request numbers, one crafted packet at a time.
+//! Tests of the sequence numbers of requests, past, present and future, at the server, one crafted
+//! packet at a time.
 
 use alloc::vec::Vec;
 
@@ -11,7 +12,7 @@ use crate::wire::rpc::{
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// A client made of bare packets: host 1's address, no endpoint behind it.
+/// A client that sends crafted packets: it has host 1's address and no endpoint.
 struct Bare {
     net: Net,
     session: u32,
@@ -56,7 +57,8 @@ impl Bare {
         packet
     }
 
-    /// Sends it; the kinds of what comes back.
+    /// Sends a packet to the server; returns the kinds and sequence numbers of the packets that the
+    /// server sends back.
     fn send(&mut self, packet: &Packet, body: &[u8]) -> Vec<(Kind, u32)> {
         let datagram = self.net.datagram(packet, body);
         self.net.inject(Addr::Local(1), 0, datagram);
@@ -76,7 +78,7 @@ impl Bare {
         self.send(&packet, body.as_bytes())
     }
 
-    /// The requests that the application got since the last call.
+    /// The requests that the server's application got since the last call.
     fn requests(&mut self) -> Vec<ServerRpc> {
         let seen = self.net.seen(0).into_iter();
         seen.map(|seen| if let Seen::Request(rpc, ..) = seen { rpc } else { panic!("{seen:?}") })

@@ -14,7 +14,7 @@ fn lose_all() -> Fault {
     Fault { drop_ppm: 1_000_000, ..Fault::default() }
 }
 
-/// A session that is open, with host 1 as the client.
+/// Opens a session of host 1 with the server, host 0.
 fn open(seed: u64, lossless: bool) -> (Net, crate::rpc::SessionId) {
     let mut net = Net::new(seed, 2, lossless);
     let session = net.connect(1, 0);
@@ -305,8 +305,8 @@ fn a_server_of_another_version_says_so() {
     assert_eq!(net.seen(1), [Seen::Closed(session, CloseReason::Version)]);
 }
 
-/// All packets of a moment are lost, as when a cable is pulled. One overdue request asks first, and
-/// once the server has answered it the others ask without waiting as long each.
+/// All packets of a moment are lost, as when a cable is pulled. One overdue request probes first,
+/// and once the server has answered it the others probe without waiting as long each.
 #[test]
 fn requests_that_were_lost_together_come_back_together() {
     let mut net = Net::new(1, 2, false);

@@ -1,6 +1,6 @@
-//! The short way on a lossy driver: when it is taken, each reason to step back from it, what it
-//! leaves to be flushed and kept, and that whatever is lost on it comes by the ordinary way. Those
-//! of lossless drivers are in `rings`.
+//! Tests of the fast path of single-packet messages on a lossy driver: the conditions to take it,
+//! each reason to leave it, the packets that it leaves to be flushed and retained, and the recovery
+//! of its lost packets by the ordinary path. Tests with lossless drivers are in `lossless`.
 
 use alloc::vec::Vec;
 
@@ -12,11 +12,11 @@ use crate::time::{MS, SECOND, US};
 use crate::wire::rpc::{ECHO, HEADER, Kind, RESENT, TTL};
 use crate::{Addr, Instant};
 
-/// Payload bytes of a full packet on this wire.
+/// The number of payload bytes in a full packet on the test's wire.
 const MSS: usize = 1472 - HEADER - 8;
 
-/// A session of host 1 that is open, with nothing under way or kept, and a server that leaves
-/// replying to the test.
+/// Opens a session of host 1 with no request under way and no reply retained. The test itself
+/// replies for the server.
 fn quiet(seed: u64) -> (Net, SessionId) {
     let mut net = Net::new(seed, 2, false);
     let session = net.connect(1, 0);
@@ -29,7 +29,7 @@ fn quiet(seed: u64) -> (Net, SessionId) {
     (net, session)
 }
 
-/// The requests that host 0 received since the last call.
+/// The requests that the server, host 0, received since the last call.
 fn asked(net: &mut Net) -> Vec<(ServerRpc, Vec<u8>)> {
     let asked = net.seen(0).into_iter().map(|seen| match seen {
         Seen::Request(rpc, bytes, _) => (rpc, bytes),
@@ -38,7 +38,7 @@ fn asked(net: &mut Net) -> Vec<(ServerRpc, Vec<u8>)> {
     asked.collect()
 }
 
-/// The request that arrives at host 0 next.
+/// Waits for the next request at the server, host 0.
 fn next_asked(net: &mut Net) -> ServerRpc {
     assert!(net.run(SECOND, |net| !net.hosts[0].seen.is_empty()));
     let all = asked(net);
@@ -46,7 +46,7 @@ fn next_asked(net: &mut Net) -> ServerRpc {
     all[0].0
 }
 
-/// Packets of host `from` to the other that no turn was needed for.
+/// The number of packets that host `from` sent to the other host without a turn.
 fn sent_at_once(net: &Net, from: usize) -> usize {
     net.sent(from, 1 - from).len()
 }
@@ -108,7 +108,7 @@ fn what_a_turn_passed_is_flushed_once_and_nothing_is_not() {
 }
 
 /// Requests that start together leave together, by the flush of the next output. The reply to the
-/// last request of a burst leaves at once, since no other follows in its turn.
+/// last request of a burst leaves at once, since no other reply follows in its turn.
 #[test]
 fn requests_leave_together_and_the_last_reply_at_once() {
     let (mut net, session) = quiet(2);
@@ -264,7 +264,7 @@ fn what_is_lost_comes_by_the_ordinary_way() {
     assert_eq!(net.hosts[0].endpoint.sizes().slots, 0);
 }
 
-/// A request that its server refuses goes out again, from the copy that the short way left.
+/// A request that its server refuses is sent again, from the copy that the fast path kept.
 #[test]
 fn a_refused_request_goes_out_again() {
     let (mut net, session) = quiet(10);
@@ -307,8 +307,8 @@ fn damage_and_doubles_are_counted_once_and_change_nothing() {
     }
 }
 
-/// Requests that the short way does not take in: each is answered or dropped as the ordinary way
-/// does it, and counted.
+/// Requests that the fast path does not accept: each is answered or dropped as on the ordinary
+/// path, and counted.
 #[test]
 fn arrivals_step_back() {
     let (mut net, session) = quiet(12);
@@ -343,8 +343,8 @@ fn arrivals_step_back() {
     assert_eq!((net.stats(0).drop_reply, sent_at_once(&net, 0)), (1, 0));
 }
 
-/// Too many kept: the oldest are asked for, then dropped, and their requests are never executed
-/// again.
+/// Too many replies are retained: the server asks for acknowledgements of the oldest, then drops
+/// them, and never executes their requests again.
 #[test]
 fn kept_replies_have_their_limits() {
     let mut net = Net::new(13, 0, false);
@@ -364,7 +364,7 @@ fn kept_replies_have_their_limits() {
     assert_eq!((net.stats(0).requests, net.hosts[0].endpoint.sizes().slots), (8, 0));
 }
 
-/// Replies that the short way does not take in.
+/// Replies that the fast path does not accept are handled by the ordinary path.
 #[test]
 fn answers_step_back() {
     let (mut net, session) = quiet(14);
@@ -407,8 +407,8 @@ fn answers_step_back() {
     assert_eq!(after.responses, before.responses);
 }
 
-/// A lossy wire that damages nothing, if both ends say so: no packet has a checksum, and all else
-/// is as ever.
+/// A lossy wire damages nothing, and both ends say so: no packet has a checksum, and requests are
+/// answered as with checksums.
 #[test]
 fn where_nothing_is_damaged_there_is_no_checksum() {
     let mut net = Net::new(15, 2, false);

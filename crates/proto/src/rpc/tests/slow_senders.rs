@@ -1,4 +1,5 @@
-//! Clients that begin long requests and bring a packet now and then: what they hold, others get.
+//! Tests of clients that begin long requests and send a packet only now and then: other clients get
+//! their room and their grants.
 
 use alloc::vec::Vec;
 
@@ -9,7 +10,8 @@ use crate::rpc::{Config, SessionId};
 use crate::time::{MS, SECOND};
 use crate::wire::rpc::{Kind, Packet};
 
-/// A request that its host has begun, by its last packet, whose body is as long as any.
+/// A long request of which a test sends packets slowly: its host, its last packet and that packet's
+/// body.
 struct Drip {
     host: usize,
     packet: Packet,
@@ -17,7 +19,7 @@ struct Drip {
 }
 
 impl Drip {
-    /// `host` begins a request of `len` bytes, and does nothing by itself after its first packets.
+    /// Begins a long request of `len` bytes on `host`, and stops the host after its first packets.
     fn begin(net: &mut Net, host: usize, session: SessionId, len: usize) -> Self {
         net.record();
         net.request(host, session, 0, pattern(0, len));
@@ -32,15 +34,15 @@ impl Drip {
         Self { host, packet, body }
     }
 
-    /// The next packet comes.
+    /// Sends the next packet of the slow request.
     fn next(&mut self, net: &Net) {
         self.packet.offset += self.body.len() as u32;
         net.inject(Addr::Local(self.host as u64), 0, net.datagram(&self.packet, &self.body));
     }
 }
 
-/// Has an honest host's long requests answered, while each of the others brings a packet every
-/// `every_ns`; true if that takes less than `limit_ns`.
+/// Sends `count` long requests of one host, while each slow request gets a packet every `every_ns`.
+/// Returns true if all are answered in less than `limit_ns`.
 fn comes_through(
     net: &mut Net,
     (host, session): (usize, SessionId),
@@ -67,9 +69,9 @@ fn comes_through(
     true
 }
 
-/// Eight requests of which a packet came every 10 ms held the eight places of those that are
-/// granted more, and the credit: no other long request was received before they ended, which may be
-/// hours.
+/// Eight requests of which a packet came every 10 ms held the eight places of messages that receive
+/// grants, and the credit: the server received no other long request before they ended, which may
+/// be hours.
 #[test]
 fn requests_that_drip_keep_no_place_from_others() {
     let mut net = Net::new(1, 0, false);
@@ -85,8 +87,8 @@ fn requests_that_drip_keep_no_place_from_others() {
     assert!(in_time, "{:?}", net.stats(0));
 }
 
-/// Four requests of which a packet came every 400 ms held all the room, and would have for an hour:
-/// the others were refused.
+/// Four requests of which a packet came every 400 ms held all the room for incomplete requests, and
+/// would have for an hour: the server refused other requests.
 #[test]
 fn requests_that_drip_keep_no_room_from_others() {
     for lossless in [false, true] {
@@ -106,8 +108,8 @@ fn requests_that_drip_keep_no_room_from_others() {
     }
 }
 
-/// Half a request of 40 bytes counted 40 bytes, and took ten times as much: the room of 256 MiB let
-/// in some 50 GB of them.
+/// Half a request of 40 bytes counted 40 bytes against the limit of 256 MiB, and took ten times as
+/// much memory: the limit allowed some 50 GB of such requests.
 #[test]
 fn the_room_for_half_received_requests_counts_what_they_take() {
     let mut net = Net::new(3, 0, false);

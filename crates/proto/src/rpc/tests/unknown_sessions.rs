@@ -1,4 +1,4 @@
-//! Packets of unknown and forged sessions change no state.
+//! Tests that packets of unknown and forged sessions change no state.
 
 use super::{Net, Seen, pattern};
 use crate::rpc::{Config, SessionId};
@@ -6,7 +6,7 @@ use crate::time::{MS, SECOND};
 use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
 use crate::{Addr, Rng};
 
-/// Host 1 with an open session, and host 0 with a request of it that waits for its reply.
+/// Opens a session of host 1, whose request at host 0 waits for its reply.
 fn waiting() -> (Net, SessionId) {
     let mut net = Net::new(1, 2, false);
     net.hosts[0].echo = false;
@@ -17,7 +17,7 @@ fn waiting() -> (Net, SessionId) {
     (net, session)
 }
 
-/// Ends the story: the request is answered as if nothing had happened.
+/// Checks that the waiting request is answered as if no forged packet had arrived.
 fn still_works(net: &mut Net) {
     let Seen::Request(rpc, ref bytes, _) = net.seen(0)[0] else { panic!() };
     assert_eq!(*bytes, pattern(1, 5000));
@@ -142,8 +142,8 @@ fn forged_packets_change_nothing() {
     still_works(&mut net);
 }
 
-/// Every packet of a real exchange, with each bit flipped and cut at each length, and then as it
-/// was again.
+/// Every packet of a real exchange arrives with each bit flipped, cut at each length, and then
+/// repeated as it was. No endpoint changes its state.
 #[test]
 fn damaged_and_repeated_packets_change_nothing() {
     let mut net = Net::new(4, 2, false);

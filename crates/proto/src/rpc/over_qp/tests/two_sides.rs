@@ -1,5 +1,5 @@
-//! Two sides that exchange requests over a model of a queue pair, which ends at every step in turn;
-//! and hostile peers.
+//! Tests of two sides that exchange requests over a model of a queue pair. The connection ends
+//! after each number of steps in turn. Further tests have hostile peers.
 //!
 //! The model keeps order and loses nothing, as a reliable connection does. Two things can go wrong:
 //! the connection ends, and the peer breaks a rule.
@@ -14,18 +14,18 @@ use crate::rpc::{CloseReason, Event, Message, RpcError, ServerRpc, SessionId};
 use crate::{Instant, Rng};
 
 const NOW: Instant = Instant::from_ns(1_000_000);
-/// Bytes of a receive: the fewest that are allowed.
+/// The length of each receive in bytes: the least that is allowed.
 const ROOM: usize = 256;
 
-/// A piece of data on its way to one side. The pieces keep their order.
+/// A piece of data on its way to one side of the queue pair. The pieces keep their order.
 #[derive(Debug)]
 enum Flying {
     Send(Vec<u8>),
-    /// The bytes of a Read, or nothing if its tag was invalid.
+    /// The bytes that an RDMA Read returns, or nothing if its steering tag was invalid.
     Read(Option<Vec<u8>>),
 }
 
-/// A message that the peer announced.
+/// A message that the peer announced and that this side is to read.
 struct Fetch {
     announced: Announced,
     location: Location,
@@ -33,22 +33,22 @@ struct Fetch {
     asked: bool,
 }
 
-/// One side of the connection, with the program above it.
+/// One side of the queue pair's connection, with the program above it.
 struct End {
     flow: FlowControl,
     stream: Stream,
     ids: Ids,
-    /// Receives that are posted.
+    /// The number of receives that this side has posted.
     posted: u16,
-    /// Messages that this side announced, by tag.
+    /// The messages that this side announced, with their steering tags.
     announced: VecDeque<(u32, Vec<u8>)>,
     tags: u32,
     fetches: VecDeque<Fetch>,
-    /// Requests that wait for a reply.
+    /// The received requests that wait for a reply of the program.
     asked: Vec<(ServerRpc, Vec<u8>)>,
-    /// Requests that the program executed.
+    /// The requests that the program executed.
     executed: Vec<Vec<u8>>,
-    /// The result of each request that this side sent, by tag.
+    /// The result of each request that this side sent, by the request's tag.
     ends: BTreeMap<u64, Result<Vec<u8>, RpcError>>,
     closed: bool,
 }
@@ -95,7 +95,7 @@ impl End {
         }
     }
 
-    /// Takes the next piece.
+    /// Takes the next piece of data that arrives from the peer.
     fn take(&mut self, flying: Flying) -> Result<(), Violation> {
         match flying {
             Flying::Send(send) => {
@@ -141,7 +141,7 @@ impl End {
         Ok(())
     }
 
-    /// The next Send, if there is one and flow control allows it.
+    /// The next Send to the peer, if there is one and flow control allows it.
     fn send(&mut self) -> Option<Vec<u8>> {
         while self.fetches.front().is_some_and(|p| !p.wanted) {
             self.fetches.pop_front();
@@ -174,7 +174,7 @@ impl End {
     }
 }
 
-/// Two sides, and the data on its way to each.
+/// The two sides of a connection, and the data on its way to each.
 struct World {
     ends: [End; 2],
     to: [VecDeque<Flying>; 2],
@@ -199,14 +199,14 @@ impl World {
         }
     }
 
-    /// Delivers one piece of data to a side. True if there was one.
+    /// Delivers one piece of data to the side `me`. Returns true if there was one.
     fn arrive(&mut self, me: usize) -> bool {
         let Some(flying) = self.to[me].pop_front() else { return false };
         assert_eq!(self.ends[me].take(flying), Ok(()), "an honest peer");
         true
     }
 
-    /// Lets a side send one piece of data. True if it had one.
+    /// Lets the side `me` send one piece of data. Returns true if it had one.
     fn leave(&mut self, me: usize) -> bool {
         let other = 1 - me;
         if let Some(fetch) = self.ends[me].fetches.front_mut().filter(|p| p.wanted && !p.asked) {
@@ -251,7 +251,7 @@ impl World {
     }
 }
 
-/// A request that differs from all others.
+/// Makes the message of a request that differs from all others.
 fn request(tag: u64, rng: &mut Rng) -> Vec<u8> {
     let most = if rng.chance(300_000) { 3_000 } else { 150 };
     let len = 8 + rng.below(most) as usize;
@@ -265,7 +265,8 @@ fn answer(request: &[u8]) -> Vec<u8> {
     request.iter().rev().copied().cycle().take(len).collect()
 }
 
-/// Runs an exchange of 25 requests for at most `steps` steps. Returns how many steps it took.
+/// Runs an exchange of 25 requests between two sides for at most `steps` steps. Returns the number
+/// of steps it took.
 fn exchange(seed: u64, steps: usize) -> usize {
     let mut rng = Rng::seeded(seed);
     let mut world = World::new(&mut rng);
@@ -340,7 +341,7 @@ fn exchanges_end_by_themselves() {
     }
 }
 
-/// A server whose peer has 16 receives.
+/// Makes a server's side of a queue pair, whose peer has 16 receives.
 fn server() -> End {
     End::new(Role::Server, 16, 16)
 }
@@ -349,7 +350,7 @@ fn send(kind: SendKind, granted: u16, finished: u16, rest: &[u8]) -> Flying {
     Flying::Send([&SendHeader { kind, granted, finished }.to_bytes()[..], rest].concat())
 }
 
-/// The header of a frame: a request of `len` bytes.
+/// Encodes the header of a frame with a request of `len` bytes.
 fn header(seq: u32, len: u32) -> Vec<u8> {
     let mut header = vec![0; 32];
     header[0] = 1 << 5 | 1;
@@ -418,7 +419,7 @@ fn a_message_that_is_not_there_or_not_as_long_is_the_peers_fault() {
     assert_eq!(end.take(Flying::Read(Some(vec![1]))), Err(Violation), "it was not announced");
 }
 
-/// Random bytes that look like Sends: nothing panics and nothing grows beyond its limits.
+/// Random bytes that look like Sends cause no panic, and no queue grows beyond its limits.
 #[test]
 fn noise_is_survived() {
     for seed in 0..3_000 {

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 
 use super::*;
 
-/// One client and one server, joined by two pipes, and what ought to come of it.
+/// A client's and a server's stream, joined by two pipes, and the results that the test expects.
 struct Pair {
     client: Stream,
     server: Stream,
@@ -13,7 +13,7 @@ struct Pair {
     to_client: Vec<u8>,
     client_ids: Ids,
     server_ids: Ids,
-    /// By tag: what the server must see, and what the client must see in the end.
+    /// The request's message that the server must receive, by the request's tag.
     requests: BTreeMap<u64, Vec<u8>>,
     unanswered: Vec<(ServerRpc, Vec<u8>)>,
     ends: BTreeMap<u64, Seen>,
@@ -37,7 +37,7 @@ impl Pair {
         }
     }
 
-    /// A message of random length, some of it in slices, and its bytes.
+    /// Makes a message of random length, some of it in slices, and returns it with its bytes.
     fn message(&mut self, rng: &mut Rng) -> (Message, Vec<u8>) {
         let len = if rng.chance(50_000) { rng.below(300_000) } else { rng.below(200) };
         let mut message: Message = bytes(rng.below(256) as usize, len as usize).into();

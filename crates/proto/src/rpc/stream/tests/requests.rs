@@ -1,4 +1,5 @@
-//! The end of a request: a reply, a deadline, a cancel, or the end of the connection.
+//! Tests of the end of a request on a byte stream: a reply, a deadline, a cancel, or the end of the
+//! connection.
 
 use super::*;
 
@@ -105,7 +106,7 @@ fn deadlines_and_cancels() {
     assert_eq!(client.unsolicited(), 2);
 }
 
-/// A deadline and a cancel each searched all requests of the connection: 100,000 requests with
+/// A deadline and a cancel once searched all requests of the connection: 100,000 requests with
 /// deadlines of their own would take 10 billion steps here, which is minutes.
 #[test]
 fn an_expiry_and_a_cancel_do_not_scan_the_requests() {
