@@ -395,3 +395,65 @@ impl QueuePair {
         gone.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AcceptOptions, Access, Device, Options, SendOp, Threading};
+
+    const SOON: Option<Duration> = Some(Duration::from_secs(20));
+    const LONG: usize = 64 << 10;
+
+    /// Long messages that a program posts one by one leave two in a call while it has completions to
+    /// take. A lone one leaves with the next call that is no post, and a short one takes it along.
+    #[test]
+    fn posts_of_a_stream_leave_together() {
+        let options = Options { threading: Threading::Background, ..Options::default() };
+        let sides = [0, 1].map(|_| {
+            let device = Device::open(options).unwrap();
+            // No background thread, which sends what waits whenever it takes a turn.
+            *device.handle.thread.lock().unwrap() = Some(std::thread::spawn(|| ()));
+            let domain = device.protection_domain().unwrap();
+            let queue = device.completion_queue(64).unwrap();
+            let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
+            let memory = domain.register(LONG, Access::LOCAL).unwrap();
+            (device, queue, pair, memory)
+        });
+        let [(a, queue, pair, memory), (b, _, peer, _)] = &sides;
+        let listener = b.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        pair.begin_connect(listener.local_addr(), ConnectOptions::default()).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let request = listener.next(SOON).unwrap();
+                request.accept(peer, AcceptOptions::default()).unwrap();
+                peer.connected(SOON).unwrap();
+            });
+            pair.connected(SOON).unwrap();
+            // Opens the other side.
+            pair.post_send(SendRequest::new(0, SendOp::Send, memory.sge(0..0))).unwrap();
+            queue.wait(SOON).unwrap();
+        });
+        let sends = |len: usize| {
+            let before = a.counters().sends;
+            pair.post_send(SendRequest::new(0, SendOp::Send, memory.sge(0..len))).unwrap();
+            a.counters().sends - before
+        };
+        // The kernel takes all of them, so each is done once it has left.
+        let each = [(); 9].map(|()| sends(LONG));
+        assert_eq!(each, [1, 1, 1, 1, 0, 1, 0, 1, 0]);
+        let before = a.counters().sends;
+        for _ in 0..8 {
+            queue.poll().unwrap();
+        }
+        queue.wait(SOON).unwrap();
+        assert_eq!(a.counters().sends - before, 1, "the lone one");
+        assert_eq!([(); 5].map(|()| sends(LONG)), [1, 1, 1, 1, 0]);
+        assert_eq!(sends(1), 1, "both");
+        assert_eq!(sends(LONG), 0);
+        let may_sleep = pair.domain.handle.shared.with(crate::engine::Core::arm);
+        assert!(!may_sleep, "no thread sleeps beside what waits");
+        pair.fail();
+        let ids = std::iter::from_fn(|| queue.poll_ready()).map(|c| c.result().unwrap().id);
+        assert_eq!(ids.count(), 7, "what waits leaves before the end");
+    }
+}

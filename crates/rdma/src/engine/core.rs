@@ -309,7 +309,17 @@ impl Core {
 
     /// True if there is more to do that the epoll does not report.
     pub(crate) fn has_more(&self) -> bool {
-        !self.ready.is_empty() || !self.dirty.is_empty()
+        !self.ready.is_empty() || !self.dirty.is_empty() || self.rnic.has_ready()
+    }
+
+    /// True if posted requests may wait for the next call of the program. A thread that sleeps on
+    /// the sockets, or for a change, would have to be woken to send them.
+    #[inline]
+    pub(crate) fn may_wait_for_posts(&self) -> bool {
+        self.watch == Watch::Unwatched
+            && self.sleepers == 0
+            && self.dirty.is_empty()
+            && self.rnic.may_wait_for_posts()
     }
 
     /// Makes the next turn ask the epoll; returns true if a thread may sleep until the epoll

@@ -18,10 +18,13 @@ const BATCH: usize = 256 << 10;
 /// The most bytes that one call hands to the kernel while no other stream waits: the kernel moves 1
 /// MB in less time if it gets all of it at once.
 const BATCH_ALONE: usize = 1 << 20;
-/// The most bytes that one send copies together (with CRC or markers): two messages of 64 KB, for
+/// The most payload that one send copies together (with CRC or markers): two messages of 64 KB, for
 /// which the kernel makes fewer segments than one by one. More would leave the second-level cache
 /// (docs/decisions.md, "A copy and its CRC in one pass").
 const COPIED: usize = 128 << 10;
+/// The bytes of an FPDU besides its payload: length, header and CRC. If they counted as payload, the
+/// last bytes of the second message would leave in a send of their own.
+const FRAMING: usize = 24;
 /// The most bytes that one connection sends in a turn while others wait to send.
 const WORK: usize = 1 << 20;
 /// The most reads of a socket whose peer is gone: more than the kernel keeps.
@@ -77,17 +80,18 @@ impl Core {
         let batch = if self.dirty.is_empty() { BATCH_ALONE } else { BATCH };
         let mut work = 0;
         loop {
-            let (mut len, mut more) = (0, true);
-            let within = |record: &Record, len| {
+            let (mut len, mut framing, mut more) = (0, 0, true);
+            let within = |record: &Record, len, framing| {
                 !record.push
                     && len < batch
-                    && record.bytes.len() < COPIED
+                    && record.bytes.len() < COPIED + framing
                     && record.parts.len() < socket::PIECES / 2
             };
-            while more && within(&self.record, len) {
+            while more && within(&self.record, len, framing) {
                 let mut reach = Reach { regions: &mut self.regions, slices };
                 more = self.rnic.output(now, conn, &mut self.record, &mut reach);
                 len = self.record.len();
+                framing += FRAMING;
             }
             if len == 0 {
                 return;

@@ -229,6 +229,10 @@ impl Shared {
     pub(crate) fn act<T>(&self, act: impl FnOnce(&mut Core, Instant) -> T) -> T {
         let mut core = self.lock();
         let now = self.clock.now();
+        if self.threading == Threading::Background && core.rnic().has_ready() {
+            // Posts that wait for others, before a call that may end their queue pair.
+            core.flush(now);
+        }
         let result = act(&mut core, now);
         if self.threading != Threading::IoThread || !self.thread_owns_progress() {
             core.flush(now);
@@ -244,7 +248,9 @@ impl Shared {
         let mut core = self.lock();
         let now = self.clock.now();
         let result = post(&mut core);
-        if !self.thread_owns_progress() {
+        if self.threading == Threading::Background && core.may_wait_for_posts() {
+            // The next post, any other call or the background thread sends them.
+        } else if !self.thread_owns_progress() {
             core.flush(now);
             core.turn_if_stale(now);
         } else if self.threading != Threading::IoThread {

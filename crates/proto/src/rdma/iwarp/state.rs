@@ -29,6 +29,11 @@ impl IwarpState {
         self.segment = RxSegment::default();
     }
 
+    /// True if the queue pair has no response, acknowledgement or hello to send to the peer.
+    pub(crate) fn owes_nothing(&self) -> bool {
+        !self.acks.is_pending() && !self.acks.hello && self.responses.is_empty()
+    }
+
     /// True if the queue pair has no response or acknowledgement to send and none to wait for.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.acks.is_pending() && self.responses.is_empty() && self.outstanding.is_empty()

@@ -12,7 +12,18 @@
 use alloc::collections::VecDeque;
 
 use crate::rdma::completion::{Completed, Status};
-use crate::rdma::work::{SendOp, SendRequest};
+use crate::rdma::work::{SendOp, SendRequest, data_len};
+
+/// Work requests of fewer bytes leave at once: they may be the end of what the program has to say.
+const LONG: u64 = 4 << 10;
+
+/// The most bytes that wait for more posts. Two messages of 64 KB leave together, for which a kernel's
+/// TCP makes fewer segments than for one after the other.
+const MOST_WAITING: u64 = 64 << 10;
+
+/// A program with this many requests in progress has not looked at their completions yet, and so
+/// will make another call.
+const STREAM: usize = 4;
 
 /// The progress of a work request of the send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +104,26 @@ impl SendQueue {
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.current().is_some()
+    }
+
+    /// True if the work requests that are not framed may wait for more of their kind: they are long
+    /// but few, and the program has others in progress. `uncollected` is the number of completions
+    /// that the program has not taken.
+    #[inline]
+    pub(crate) fn may_wait_for_posts(&self, uncollected: usize) -> bool {
+        if self.begun || self.end.is_some() || self.at + uncollected < STREAM {
+            return false;
+        }
+        let mut waiting = 0;
+        for work in self.ring.range(self.at..) {
+            let carries = matches!(work.request.op, SendOp::Send | SendOp::Write(_));
+            let len = data_len(&work.request.data);
+            waiting += len;
+            if !carries || len < LONG || waiting > MOST_WAITING {
+                return false;
+            }
+        }
+        waiting > 0
     }
 
     /// The number of the work request to frame next.

@@ -4,12 +4,16 @@ use alloc::vec::Vec;
 
 use crate::Instant;
 use crate::rdma::error::PostError;
-use crate::rdma::ids::{Cq, Qp, Srq};
+use crate::rdma::ids::{Conn, Cq, Qp, Srq};
+use crate::rdma::iwarp::connection::Phase;
 use crate::rdma::mr::Rights;
 use crate::rdma::options::{QpOptions, QpState};
 use crate::rdma::qp::QueuePair;
 use crate::rdma::rnic::Rnic;
 use crate::rdma::work::{MAX_INLINE, MAX_SGE, RecvRequest, SendRequest};
+
+/// The most streams whose output waits for posts: a program with more has others to look after.
+const MOST_WAITING: usize = 8;
 
 impl Rnic {
     /// Creates a queue pair.
@@ -167,6 +171,26 @@ impl Rnic {
         }
         self.settle();
         Ok(())
+    }
+
+    /// True if all that is to be sent may wait for more posts: long messages of queue pairs in the
+    /// middle of a stream of them. [`Rnic::output`] sends them whenever the caller asks.
+    #[inline]
+    #[must_use]
+    pub fn may_wait_for_posts(&self) -> bool {
+        !self.ready.is_empty()
+            && self.ready.len() <= MOST_WAITING
+            && self.ready.iter().all(|conn| self.is_streaming(*conn))
+    }
+
+    fn is_streaming(&self, conn: Conn) -> bool {
+        let Some(connection) = self.conns.get(conn.0) else { return false };
+        let Some(pair) = connection.qp.and_then(|qp| self.qps.get(qp.0)) else { return false };
+        let uncollected = self.shared.cqs.get(pair.options.send_cq.0).map_or(0, |cq| cq.len());
+        matches!(connection.phase, Phase::Open)
+            && connection.frame.is_empty()
+            && pair.iwarp.owes_nothing()
+            && pair.send.may_wait_for_posts(uncollected)
     }
 
     /// Posts all of the requests to the send queue, or none. Posted requests are drained from

@@ -112,3 +112,48 @@ fn limits_are_those_of_the_configuration() {
     );
     fresh.create_qp(options).unwrap();
 }
+
+/// Long messages of a program with several in progress may wait for more of them. All others go at
+/// once: few in progress, short, enough to fill a call, or beside an answer that the peer waits for.
+#[test]
+fn long_messages_of_a_stream_may_wait_for_posts() {
+    const LONG: u32 = 64 << 10;
+    let setup = Setup { acknowledge: true, ..Setup::default() };
+    let mut pair = Pair::connected(&setup);
+    let len = 2 * LONG;
+    let own = pair.a.region(vec![0; len as usize], 0);
+    let theirs = pair.b.region(vec![0; len as usize], 0);
+    let remote = Remote { stag: theirs, addr: 0 };
+    let (write, read) = (SendOp::Write(remote), SendOp::Read(remote));
+    let waits = |pair: &mut Pair, op: SendOp, len: u32| {
+        pair.a.post(0, op, &[(own, 0, len)]);
+        let waits = pair.a.rnic.may_wait_for_posts();
+        while pair.a.send(pair.now) {}
+        waits
+    };
+    assert!(!pair.a.rnic.may_wait_for_posts(), "nothing to send");
+    // Four in progress, of which the program has not taken the completions.
+    let first = [(); 5].map(|()| waits(&mut pair, write, LONG));
+    assert_eq!(first, [false, false, false, false, true]);
+    pair.run();
+    assert!(waits(&mut pair, write, LONG), "done, and not polled");
+    for (op, len) in [(write, LONG + 1), (write, 4095), (read, LONG)] {
+        assert!(!waits(&mut pair, op, len), "{op:?} {len}");
+    }
+    assert!(waits(&mut pair, write, 4096));
+    // The second one fills a call.
+    pair.a.post(0, write, &[(own, 0, LONG)]);
+    assert!(pair.a.rnic.may_wait_for_posts());
+    assert!(!waits(&mut pair, write, LONG));
+    // The peer waits for an answer.
+    pair.b.post(0, SendOp::Write(Remote { stag: own, addr: 0 }), &[(theirs, 0, 8)]);
+    pair.b.send(pair.now);
+    let mut wire = core::mem::take(&mut pair.b.wire);
+    pair.a.draw(pair.now, &mut wire, &mut Cut::Whole);
+    assert!(!waits(&mut pair, write, LONG), "it asks for an acknowledgement");
+    // The program has taken all completions, so it may make no further call.
+    pair.run();
+    pair.wait(crate::time::MS);
+    pair.a.done();
+    assert!(!waits(&mut pair, write, LONG));
+}
