@@ -404,8 +404,8 @@ mod tests {
     const SOON: Option<Duration> = Some(Duration::from_secs(20));
     const LONG: usize = 64 << 10;
 
-    /// Long messages that a program posts one by one leave two in a call while it has completions to
-    /// take. A lone one leaves with the next call that is no post, and a short one takes it along.
+    /// Long messages that a program posts one by one leave two in a call while it has completions
+    /// to take. A lone one leaves with the next call that is no post, or with a short message.
     #[test]
     fn posts_of_a_stream_leave_together() {
         let options = Options { threading: Threading::Background, ..Options::default() };

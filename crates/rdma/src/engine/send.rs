@@ -22,8 +22,8 @@ const BATCH_ALONE: usize = 1 << 20;
 /// which the kernel makes fewer segments than one by one. More would leave the second-level cache
 /// (docs/decisions.md, "A copy and its CRC in one pass").
 const COPIED: usize = 128 << 10;
-/// The bytes of an FPDU besides its payload: length, header and CRC. If they counted as payload, the
-/// last bytes of the second message would leave in a send of their own.
+/// The bytes of an FPDU besides its payload: length, header and CRC. If they counted as payload,
+/// the last bytes of the second message would leave in a send of their own.
 const FRAMING: usize = 24;
 /// The most bytes that one connection sends in a turn while others wait to send.
 const WORK: usize = 1 << 20;

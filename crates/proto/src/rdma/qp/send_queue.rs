@@ -14,7 +14,7 @@ use alloc::collections::VecDeque;
 use crate::rdma::completion::{Completed, Status};
 use crate::rdma::work::{SendOp, SendRequest, data_len};
 
-/// Work requests of fewer bytes leave at once: they may be the end of what the program has to say.
+/// Work requests of fewer bytes leave at once: one may be the last that the program posts.
 const LONG: u64 = 4 << 10;
 
 /// The most bytes that wait for more posts. Two messages of 64 KB leave together, for which a kernel's

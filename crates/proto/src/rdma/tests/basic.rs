@@ -114,7 +114,7 @@ fn limits_are_those_of_the_configuration() {
 }
 
 /// Long messages of a program with several in progress may wait for more of them. All others go at
-/// once: few in progress, short, enough to fill a call, or beside an answer that the peer waits for.
+/// once: few in progress, short, enough to fill a call, or beside an answer that the peer awaits.
 #[test]
 fn long_messages_of_a_stream_may_wait_for_posts() {
     const LONG: u32 = 64 << 10;
