@@ -17,8 +17,8 @@ use crate::rdma::work::{SendOp, SendRequest, data_len};
 /// Work requests of fewer bytes leave at once: one may be the last that the program posts.
 const LONG: u64 = 4 << 10;
 
-/// The most bytes that wait for more posts. Two messages of 64 KB leave together, for which a kernel's
-/// TCP makes fewer segments than for one after the other.
+/// The most bytes that wait for more posts. Two messages of 64 KB leave together: the kernel's TCP
+/// makes fewer segments of both than of one after the other.
 const MOST_WAITING: u64 = 64 << 10;
 
 /// A program with this many requests in progress has not looked at their completions yet, and so
