@@ -18,34 +18,34 @@ use sprat_proto::{Addr, Datagrams, Instant, Rng, TimedDatagrams};
 use crate::driver::Driver;
 use crate::locator::Locator;
 
-/// The most datagrams held back; beyond it they go at once.
+/// The maximum of datagrams held back; further ones go at once.
 const MOST_HELD: usize = 1024;
 
-/// Counters of faults.
+/// The counters of the faults that a driver made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Given to `send`.
+    /// The number of datagrams that the caller sent through the driver.
     pub offered: u64,
-    /// Lost.
+    /// The number of datagrams that the driver lost.
     pub dropped: u64,
-    /// Sent twice.
+    /// The number of datagrams that the driver sent twice.
     pub duplicated: u64,
-    /// Held back, so that later ones could overtake them.
+    /// The number of datagrams that the driver held back, so that later ones could overtake them.
     pub delayed: u64,
-    /// With a bit flipped.
+    /// The number of datagrams that the driver sent with a flipped bit.
     pub corrupted: u64,
-    /// Cut short.
+    /// The number of datagrams that the driver cut short.
     pub truncated: u64,
 }
 
-/// A driver with faults on its way out.
+/// A driver that makes faults in the datagrams sent through it.
 #[derive(Debug)]
 pub struct Faulty<D> {
     inner: D,
     fault: Fault,
     rng: Rng,
-    /// Polls, ever.
+    /// The number of polls since the driver was made.
     polls: u64,
     held: VecDeque<Held>,
     counters: Counters,
@@ -53,25 +53,25 @@ pub struct Faulty<D> {
 
 #[derive(Debug)]
 struct Held {
-    /// The poll at which it goes.
+    /// The number of the poll at which the datagram is sent.
     until: u64,
     to: Addr,
     bytes: Vec<u8>,
 }
 
 impl<D: Datagrams> Faulty<D> {
-    /// `inner` with faults drawn from `rng`.
+    /// Wraps the driver `inner`, with faults in sent datagrams drawn from `rng`.
     pub fn new(inner: D, fault: Fault, rng: Rng) -> Self {
         Self { inner, fault, rng, polls: 0, held: VecDeque::new(), counters: Counters::default() }
     }
 
-    /// The counters.
+    /// Returns the counters of the faults that the driver made.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Sends what has been held back long enough.
+    /// Sends the datagrams that have been held back long enough.
     fn release(&mut self) {
         for _ in 0..self.held.len() {
             match self.held.pop_front() {
@@ -197,7 +197,7 @@ impl<D: Driver> Driver for Faulty<D> {
 mod tests {
     use super::*;
 
-    /// Keeps what is sent.
+    /// A driver that keeps the datagrams sent through it.
     #[derive(Default)]
     struct Sink(Vec<Vec<u8>>);
 
@@ -230,7 +230,8 @@ mod tests {
         }
     }
 
-    /// Sends 1,000 numbered datagrams, a poll after each, and polls until nothing is held back.
+    /// Sends 1,000 numbered datagrams through faults, a poll after each, and polls until nothing is
+    /// held back. Returns the datagrams that came out.
     fn thousand(fault: Fault, seed: u64) -> (Vec<Vec<u8>>, Counters) {
         let mut faulty = Faulty::new(Sink::default(), fault, Rng::seeded(seed));
         assert!(!faulty.lossless());

@@ -32,16 +32,17 @@ use crate::locator::{DevicePort, Kind, Locator};
 use crate::trace::{TraceRing, watch::TracedNic};
 use sprat_sys::clock;
 
-/// The MTU of frames through rings: it costs no wire anything, and a long message wants few frames.
+/// The MTU of Ethernet frames through rings in memory: large frames cost no wire time, and a long
+/// message wants few frames.
 const MEMORY_MTU: usize = 9000;
 
-/// One port of a stack of its own on a device of its own.
+/// A UDP port of an IP stack of its own, on a device of its own.
 pub struct Stack {
     port: UdpSocket<AnyNic>,
     protocol: String,
-    /// Packets have a checksum.
+    /// True if packets have a checksum.
     crc: bool,
-    /// The locator for others, if it listens.
+    /// The locator that other machines reach this port by, if it listens.
     locator: Option<String>,
 }
 
@@ -66,13 +67,13 @@ fn device_port(locator: &Locator) -> io::Result<DevicePort> {
     }
 }
 
-/// The first address of a host.
+/// Returns the first address of the host that a locator names.
 fn resolved(at: &DevicePort) -> io::Result<SocketAddr> {
     let found = at.at.resolve()?;
     found.first().copied().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Which end of a device a stack is.
+/// The end of a device that a stack is at: server or client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Server,
@@ -95,7 +96,7 @@ fn device(
     }
 }
 
-/// Opens one device.
+/// Opens one device, which is the device of a stack or a member of its bond.
 fn one(
     at: &DevicePort,
     dev: &str,
@@ -128,9 +129,9 @@ fn one(
     Ok(device::open(at.driver, &options)?)
 }
 
-/// A hardware address for an own IP address. It depends on the IP address alone, so that neighbours
-/// need not learn it again. The kernel ignores frames to it; the kernel would forward frames to its
-/// own address if it is a router.
+/// Makes a hardware address for an own IP address. It depends on the IP address alone, so that
+/// neighbours need not learn it again. The kernel ignores frames to it; the kernel would forward
+/// frames to its own address if it is a router.
 fn mac_for(ip: IpAddr) -> Mac {
     let octets = ip.to_canonical();
     let [a, b, c, d] = match octets {
@@ -140,7 +141,7 @@ fn mac_for(ip: IpAddr) -> Mac {
     Mac([0x0a, 0x53, a, b, c, d])
 }
 
-/// The options of a stack at `own`.
+/// Makes the options of the IP stack with the address `own`.
 fn options(at: &DevicePort, own: IpAddr) -> StackOptions {
     // The RPC packets in it have checksums of their own, so a datagram need not.
     let mut options = StackOptions { udp4_checksum: false, ..StackOptions::default() };
@@ -156,7 +157,7 @@ fn options(at: &DevicePort, own: IpAddr) -> StackOptions {
     options
 }
 
-/// An IPv4 address for a link alone (RFC 3927 section 2.1), at random.
+/// Returns a random IPv4 address for the link alone (RFC 3927 section 2.1).
 fn link_local() -> io::Result<IpAddr> {
     let mut rng = crate::random::rng()?;
     let (high, low) = (rng.below(254) as u8 + 1, rng.below(256) as u8);
@@ -164,8 +165,8 @@ fn link_local() -> io::Result<IpAddr> {
 }
 
 impl Stack {
-    /// A driver that listens at `at`, a locator of a packet device. Its address must be no one
-    /// else's.
+    /// Opens a driver that listens at `at`, a locator of a packet device. No other machine may have
+    /// its address.
     ///
     /// # Errors
     /// The locator is of another kind, its host does not resolve, is the kernel's own or no host's,
@@ -247,18 +248,18 @@ impl Stack {
         Ok(Self { port, protocol: at.protocol().to_owned(), crc, locator: None })
     }
 
-    /// Traces the device's calls too.
+    /// Makes the driver trace the device's calls, too.
     pub fn traced(self, trace: &TraceRing) -> Self {
         let watch = |nic| -> AnyNic { Box::new(TracedNic::new(nic, trace.clone())) };
         Self { port: self.port.map(watch), ..self }
     }
 
-    /// The port and its stack, to read counters and to send echo requests.
+    /// The driver's UDP port with its stack, to read counters and to send echo requests.
     pub fn port(&mut self) -> &mut UdpSocket<AnyNic> {
         &mut self.port
     }
 
-    /// The next event beside datagrams; call until `None`.
+    /// The next event of the stack beside datagrams; call until `None`.
     pub fn event(&mut self) -> Option<StackEvent> {
         self.port.event()
     }

@@ -28,19 +28,19 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 
-/// A connected socket; dropped, it is shut down and closed.
+/// A connected Unix socket; dropped, it is shut down and closed.
 #[derive(Debug)]
 pub(crate) struct Connected {
     socket: OwnedFd,
-    /// The peer's pidfd, where the kernel gives one.
+    /// The pidfd of the peer's process, where the kernel gives one.
     process: Option<OwnedFd>,
     user: Uid,
-    /// The process that owns it: a forked copy of this value must not shut the socket down.
+    /// The process that owns the socket: a forked copy of this value must not shut the socket down.
     owner: Pid,
 }
 
 impl Connected {
-    /// Takes a socket that is connected.
+    /// Takes ownership of a connected Unix socket.
     ///
     /// # Errors
     /// `ConnectionRefused` if the peer has ended already; no file descriptor is left.
@@ -55,12 +55,12 @@ impl Connected {
         Ok(Self { socket, process, user: Uid::from_raw(user), owner: rustix::process::getpid() })
     }
 
-    /// The user that the peer ran as when it connected or listened.
+    /// The user that the peer's process ran as when it connected or listened.
     pub(crate) fn user(&self) -> Uid {
         self.user
     }
 
-    /// Adds the socket to `epoll` under the number `socket`, and the peer's end under the number
+    /// Adds the socket to `epoll` with the data `socket`, and the peer's pidfd with the data
     /// `ended`.
     pub(crate) fn watch(&self, epoll: &OwnedFd, socket: u64, ended: u64) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::RDHUP;
@@ -72,8 +72,8 @@ impl Connected {
         Ok(())
     }
 
-    /// Takes both out of `epoll`. Closing is not enough: an epoll keeps what a forked process has
-    /// copies of.
+    /// Removes the socket and the peer's pidfd from `epoll`. Closing them is not enough: an epoll
+    /// keeps file descriptors of which a forked process has copies.
     pub(crate) fn unwatch(&self, epoll: &OwnedFd) {
         // One that is not there any more is out.
         let _ = epoll::delete(epoll, &self.socket);
@@ -97,7 +97,8 @@ impl Drop for Connected {
     }
 }
 
-/// Ends a connection for both sides, whichever processes have copies of the socket.
+/// Ends a connection for both sides by shutting its socket down, whichever processes have copies of
+/// the socket.
 pub(super) fn hang_up(socket: &OwnedFd) {
     // A connection that has ended already fails here, and has nothing left to end.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
@@ -108,8 +109,8 @@ fn has_ended(process: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// The pidfd of the peer, which has the number `pid` (0 if this process's namespace has none for
-/// it).
+/// Returns the pidfd of the peer's process, which has the number `pid` (0 if this process's
+/// namespace has no number for it).
 fn process(socket: BorrowedFd<'_>, pid: i32) -> io::Result<Option<OwnedFd>> {
     match sprat_sys::socket::peer_pidfd(socket) {
         Ok(process) => Ok(Some(process)),
@@ -132,7 +133,8 @@ fn by_number(pid: i32) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Without a descriptor the connection could not be served; without the system call it can.
+/// Handles a failure to get the peer's pidfd: an error if file descriptors or memory are exhausted,
+/// since the connection could not be served; `None` if the kernel lacks the system call.
 fn lacking(e: io::Error) -> io::Result<Option<OwnedFd>> {
     match Errno::from_io_error(&e) {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Err(e),

@@ -1,13 +1,13 @@
-//! One connection: a socket, which carries wake-ups and the peer's end, and two rings after the
-//! hellos.
+//! One connection over shared memory: a socket, which carries wake-ups and the peer's end, and two
+//! rings after the hellos.
 //!
 //! ```text
 //! memory file:  256 B control of the ring to the server · 256 B control of the ring to the client
 //!               unused to 4096 · data of the ring to the server · data of the ring to the client
 //! ```
 //!
-//! The server makes the memory, so that it need not trust the peer's layout. The client checks what
-//! it gets.
+//! The server makes the memory, so that it need not trust the peer's layout. The client checks the
+//! layout that it gets.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,14 +25,14 @@ use super::hello::{self, Grant, Kind, Refusal};
 use sprat_sys::memory::{Region, Sealed};
 use sprat_sys::ring::{self, CONTROL, Consumer, Place, Producer};
 
-/// The stage of a connection.
+/// The stage of a connection over shared memory.
 #[derive(Debug)]
 pub(super) enum State {
-    /// The client's hello is awaited.
+    /// The server waits for the client's hello.
     Accepted,
-    /// The server's hello is awaited.
+    /// The client waits for the server's hello.
     Opening,
-    /// Both hellos are exchanged.
+    /// Both sides have exchanged hellos; the connection has two rings.
     Open(Rings),
 }
 
@@ -67,15 +67,15 @@ fn file_bytes(ring_bytes: usize) -> usize {
     hello::DATA + 2 * ring_bytes
 }
 
-/// Says the client's hello on a fresh connection.
+/// Sends the client's hello on a new connection.
 pub(super) fn greet(socket: &Connected, kind: Kind) -> io::Result<()> {
     let hello = hello::of_client(kind, ring::has_barrier());
     rustix::net::send(socket, &hello, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }
 
-/// Reads one message into `buffer`: its bytes, or `None` for the end; `Err(WouldBlock)` if there is
-/// none.
+/// Reads one message from a connection's socket into `buffer`: its bytes, or `None` for the end;
+/// `Err(WouldBlock)` if there is no message.
 fn read<'b>(socket: &Connected, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
     // A message that fills the buffer is longer than a hello: so it is none, and its length shows
     // it.
@@ -83,7 +83,7 @@ fn read<'b>(socket: &Connected, buffer: &'b mut [u8]) -> io::Result<Option<&'b [
     Ok(if n == 0 { None } else { Some(&buffer[..n]) })
 }
 
-/// Server: reads the client's hello if it is there and answers it.
+/// At the server: reads the client's hello if it has arrived, and answers it.
 pub(super) fn answer(
     socket: &Connected,
     kind: Kind,
@@ -119,7 +119,7 @@ pub(super) fn answer(
     Ok(Some(rings(memory, &grant, !(grant.barrier && client_barrier), true)))
 }
 
-/// Client: reads the server's hello and its memory if they are there.
+/// At the client: reads the server's hello and its memory file if they have arrived.
 pub(super) fn accept(socket: &Connected, kind: Kind) -> io::Result<Option<Rings>> {
     let mut buffer = [0; hello::LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -154,15 +154,15 @@ fn refused(refusal: Refusal) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, refusal)
 }
 
-/// Wakes the peer. That it cannot be woken shows elsewhere: a full socket holds wakes enough, a
-/// closed one is an event.
+/// Wakes the peer by a byte on the socket. A failure needs no report: a full socket holds enough
+/// wakes, and the end of a closed one is an event.
 #[cold]
 pub(super) fn wake(socket: &Connected) {
     let _ = rustix::net::send(socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// Takes the wakes that have arrived; false if the peer is gone. Takes no more than a few at once,
-/// since a peer may send them without end.
+/// Takes the wake-ups that have arrived; false if the peer is gone. Takes no more than a few at
+/// once, since a peer may send them without end.
 pub(super) fn take_wakes(socket: &Connected) -> bool {
     let mut buffer = [0; 8];
     for _ in 0..4 {

@@ -1,28 +1,28 @@
-//! The first message in each direction on a connection's socket: what the two sides agree on.
-//! Layout: docs/formats.md, "Shared memory".
+//! The hello: the first message in each direction on the socket of a connection over shared memory,
+//! by which the two sides agree on the rings. Layout: docs/formats.md, "Shared memory".
 //!
-//! Not here: the memory file that travels with the server's hello (`connection`), and what the
-//! rings hold (`ring`).
+//! Not here: the memory file that travels with the server's hello (`connection`), and the contents
+//! of the rings (`ring`).
 
 use sprat_sys::ring::{MAX_SIZE, MIN_SIZE};
 
-/// Bytes of a hello.
+/// The length of a hello in bytes.
 pub(super) const LEN: usize = 32;
-/// The place of the first ring's data in the memory file, behind the control blocks of both rings.
+/// The offset of the first ring's data in the memory file, behind the control blocks of both rings.
 pub(super) const DATA: usize = 4096;
 
 const MAGIC: u32 = 0x5350_5254;
 const VERSION: u16 = 1;
-/// The contents of the rings.
+/// The kind of data that the rings carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Datagrams of the RPC transport.
+    /// The rings carry datagrams of the RPC transport.
     Datagrams = 1,
-    /// Ethernet frames.
+    /// The rings carry Ethernet frames.
     Frames = 2,
 }
 
-/// This side has the barrier of `ring::barrier`.
+/// The feature bit in a hello: this side has the barrier of `ring::barrier`.
 const BARRIER: u32 = 1;
 
 const CLIENT: u8 = 0;
@@ -30,35 +30,36 @@ const ACCEPTED: u8 = 1;
 const OTHER_VERSION: u8 = 2;
 const OTHER_KIND: u8 = 3;
 
-/// The server's answer to a hello.
+/// The server's answer to a client's hello that it accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Grant {
-    /// Bytes of each ring.
+    /// The length of each ring of the connection, in bytes.
     pub(super) ring_bytes: usize,
-    /// The secret of the ring to the server.
+    /// The secret of the ring that carries data to the server.
     pub(super) to_server: u64,
-    /// The secret of the ring to the client.
+    /// The secret of the ring that carries data to the client.
     pub(super) to_client: u64,
-    /// The server has the barrier.
+    /// True if the server has the barrier of `ring::barrier`.
     pub(super) barrier: bool,
 }
 
-/// The cause why a hello is refused.
+/// The reason why a hello is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Refusal {
     /// The message is no hello, or contradicts itself.
     #[error("the peer's first message is no hello of Sprat")]
     Garbage,
-    /// The peer speaks another version.
+    /// The peer speaks another version of the hello.
     #[error("the peer speaks another version of the shared-memory format")]
     Version,
-    /// The peer's rings carry something else.
+    /// The peer's rings carry another kind of data.
     #[error("the peer's rings carry something else: fast+shm and fast+shmnet do not meet")]
     Kind,
 }
 
 impl Refusal {
-    /// The answer before a server closes the connection; none to garbage.
+    /// The server's answer to a hello that it refuses, before it closes the connection. Garbage
+    /// gets no answer.
     pub(super) fn answer(self, kind: Kind) -> Option<[u8; LEN]> {
         match self {
             Self::Garbage => None,
@@ -83,12 +84,12 @@ fn encode(kind: Kind, status: u8, barrier: bool, grant: Option<&Grant>) -> [u8; 
     b
 }
 
-/// The client's hello.
+/// Encodes the client's hello.
 pub(super) fn of_client(kind: Kind, barrier: bool) -> [u8; LEN] {
     encode(kind, CLIENT, barrier, None)
 }
 
-/// The server's hello.
+/// Encodes the server's hello.
 pub(super) fn of_server(kind: Kind, grant: &Grant) -> [u8; LEN] {
     encode(kind, ACCEPTED, grant.barrier, Some(grant))
 }
@@ -97,7 +98,8 @@ fn number<const N: usize>(b: &[u8; LEN], at: usize) -> [u8; N] {
     std::array::from_fn(|i| b[at + i])
 }
 
-/// Checks what both hellos have in common; returns the bytes and the features.
+/// Checks the parts that the hellos of both sides have in common; returns the bytes and the
+/// features.
 fn common(kind: Kind, bytes: &[u8]) -> Result<(&[u8; LEN], u32), Refusal> {
     let b: &[u8; LEN] = bytes.try_into().map_err(|_| Refusal::Garbage)?;
     if u32::from_be_bytes(number(b, 0)) != MAGIC {
@@ -112,13 +114,13 @@ fn common(kind: Kind, bytes: &[u8]) -> Result<(&[u8; LEN], u32), Refusal> {
     Ok((b, u32::from_be_bytes(number(b, 8))))
 }
 
-/// Reads a client's hello: whether it has the barrier.
+/// Parses a client's hello. Returns true if the client has the barrier.
 pub(super) fn read_client(kind: Kind, bytes: &[u8]) -> Result<bool, Refusal> {
     let (b, features) = common(kind, bytes)?;
     if b[7] == CLIENT { Ok(features & BARRIER != 0) } else { Err(Refusal::Garbage) }
 }
 
-/// Reads a server's hello.
+/// Parses a server's hello.
 pub(super) fn read_server(kind: Kind, bytes: &[u8]) -> Result<Grant, Refusal> {
     let (b, features) = common(kind, bytes)?;
     let ring_bytes = u32::from_be_bytes(number(b, 12)) as usize;
@@ -134,8 +136,8 @@ pub(super) fn read_server(kind: Kind, bytes: &[u8]) -> Result<Grant, Refusal> {
     })
 }
 
-/// Parses any bytes, of either side: an accepted hello is emitted as equal bytes, unused ones
-/// aside.
+/// Parses any bytes as the hello of either side: an accepted hello is encoded as equal bytes,
+/// unused ones aside.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(bytes: &[u8]) {
     for kind in [Kind::Datagrams, Kind::Frames] {

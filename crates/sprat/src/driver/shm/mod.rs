@@ -48,16 +48,16 @@ pub(crate) use hello::fuzz as fuzz_hello;
 pub use options::{Counters, Options};
 pub(crate) use path::{Call, Listener, connect_at};
 
-/// The driver.
+/// The datagram driver over shared memory.
 pub struct Shm {
     directory: PathBuf,
     locator: Option<String>,
     sockets: Sockets,
     table: Table,
     burst: Burst,
-    /// Turns since the last poll of the sockets.
+    /// The number of turns since the last poll of the sockets.
     turns: u32,
-    /// The number of turns at which the sockets are polled.
+    /// The number of turns after which the driver polls the sockets.
     patience: u32,
     armed: bool,
     counters: Counters,
@@ -73,7 +73,7 @@ impl fmt::Debug for Shm {
 }
 
 impl Shm {
-    /// A driver that listens at `fast+shm:name=N` and may connect too.
+    /// Opens a driver that listens at `fast+shm:name=N` and may connect too.
     ///
     /// # Errors
     /// The locator is of another kind; `AddrInUse` if a living server has the name,
@@ -87,7 +87,7 @@ impl Shm {
         Ok(shm)
     }
 
-    /// A driver that connects only.
+    /// Opens a driver over shared memory that connects only.
     ///
     /// # Errors
     /// `InvalidInput` if an option is out of its bounds; a system call failed.
@@ -115,24 +115,24 @@ impl Shm {
         })
     }
 
-    /// The counters.
+    /// Returns the counters of the driver over shared memory.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Connections that are open or being opened.
+    /// The number of connections that are open or being opened.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.table.len()
     }
 
-    /// The numbers of all open connections.
+    /// The numbers of all open connections of the driver.
     pub(crate) fn peers(&self) -> impl Iterator<Item = u64> {
         self.table.open()
     }
 
-    /// Polls the sockets, and sorts the rings by how much they are used.
+    /// Polls the sockets of all connections, and sorts the rings by their use.
     #[cold]
     fn poll_sockets(&mut self) {
         // First, since these turns say nothing about a connection that is opened now.
@@ -141,7 +141,7 @@ impl Shm {
         self.patience = self.table.patience();
     }
 
-    /// The ring towards the connection `id`.
+    /// The ring that carries data to the peer of the connection `id`.
     #[inline(always)]
     fn ring_to(&mut self, id: u64) -> Result<&mut Producer, Sent> {
         match self.table.get(id) {
@@ -151,7 +151,8 @@ impl Shm {
         }
     }
 
-    /// Counts what came of a push into the ring towards the connection `id`.
+    /// Counts the result of a push into the ring to the peer of the connection `id`, and returns it
+    /// as a result of sending.
     #[inline(always)]
     fn pushed(&mut self, id: u64, pushed: Result<Push, Broken>) -> Sent {
         match pushed {
@@ -175,7 +176,7 @@ impl Shm {
         }
     }
 
-    /// The ring of a connection takes nothing: it is full, or broken.
+    /// Handles a ring that takes no datagram of the connection `id`, because it is full or broken.
     #[cold]
     fn not_sent(&mut self, id: u64, why: Sent) -> Sent {
         let slot = slot_in(id);
@@ -190,8 +191,8 @@ impl Shm {
         why
     }
 
-    /// Sends a frame to connection `id`: `headers`, and `parts` of `len` bytes together behind
-    /// them.
+    /// Sends an Ethernet frame on the connection `id`: `headers`, and `parts` of `len` bytes
+    /// together behind them.
     #[inline]
     pub(crate) fn send_with_headers(
         &mut self,
@@ -207,7 +208,7 @@ impl Shm {
         self.pushed(id, pushed)
     }
 
-    /// The `i`th record of the burst, with the connection's number.
+    /// The record with index `i` of the burst, with the number of its connection.
     #[inline]
     pub(crate) fn record(&self, i: usize) -> (u64, &[u8]) {
         self.burst.record(i)

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use sprat_sys::ring;
 
-/// Options of a driver.
+/// The options of a driver over shared memory.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Accept processes of other users, and connect to their servers.
+    /// True to accept processes of other users, and to connect to their servers.
     pub other_users: bool,
     /// Bytes of each ring of the connections that this side accepts: a power of two from
     /// [`ring::MIN_SIZE`] to [`ring::MAX_SIZE`].
@@ -17,7 +17,7 @@ pub struct Options {
     pub max_connections: usize,
     /// The directory of the sockets, if not `$XDG_RUNTIME_DIR/sprat` or `/tmp/sprat-UID`.
     pub directory: Option<PathBuf>,
-    /// The rings carry Ethernet frames instead of datagrams; both sides must say so.
+    /// True if the rings carry Ethernet frames instead of datagrams; both sides must agree.
     pub frames: bool,
 }
 
@@ -33,22 +33,23 @@ impl Default for Options {
     }
 }
 
-/// Counters since the driver was opened.
+/// The counters of a driver over shared memory since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Datagrams received.
+    /// The number of datagrams that the driver received.
     pub received: u64,
-    /// Datagrams put into a ring.
+    /// The number of datagrams that the driver put into a ring.
     pub sent: u64,
-    /// Datagrams for which a ring had no room; offered again, they count again.
+    /// The number of datagrams for which a ring had no room; a datagram that is offered again
+    /// counts again.
     pub full: u64,
-    /// Connections opened, from either side.
+    /// The number of connections that were opened, from either side.
     pub opened: u64,
-    /// Connections refused: another user's, one too many, or no proper hello in time.
+    /// The number of refused connections: another user's, one too many, or no proper hello in time.
     pub refused: u64,
-    /// Connections ended because the peer had damaged a ring.
+    /// The number of connections that ended because the peer had damaged a ring.
     pub broken: u64,
-    /// Peers woken.
+    /// The number of times that the driver woke a peer.
     pub wakes: u64,
 }

@@ -1,4 +1,5 @@
-//! Names in the file system: the directory of a machine's servers, and the listening socket in it.
+//! The names of servers over shared memory in the file system: the directory of a machine's
+//! servers, and the listening socket in it.
 //!
 //! ```text
 //! $XDG_RUNTIME_DIR/sprat/NAME      or, where that is not set,      /tmp/sprat-UID/NAME
@@ -21,7 +22,7 @@ use rustix::process::Pid;
 
 use super::connected::{Connected, hang_up};
 
-/// Connections that wait for `accept`; the kernel cuts it down to its own limit.
+/// The maximum of connections that wait for `accept`; the kernel reduces it to its own limit.
 const BACKLOG: i32 = 4096;
 
 fn named(path: &Path, e: impl Into<io::Error>, what: &str) -> io::Error {
@@ -29,7 +30,7 @@ fn named(path: &Path, e: impl Into<io::Error>, what: &str) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {what}: {e}", path.display()))
 }
 
-/// The directory in which this user's servers are found.
+/// The directory of the sockets of this user's servers.
 pub(super) fn default_directory() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(run) if run.is_absolute() => run.join("sprat"),
@@ -58,7 +59,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// A connection to the server at `directory/name`.
+/// Connects to the server at `directory/name`.
 pub(super) fn connect(directory: &Path, name: &str) -> io::Result<Connected> {
     let path = directory.join(name);
     if let Err(e) = open_private(directory) {
@@ -67,7 +68,7 @@ pub(super) fn connect(directory: &Path, name: &str) -> io::Result<Connected> {
     connect_at(&path)
 }
 
-/// A connection to the server at `path`, in a directory of any user.
+/// Connects to the server at `path`, in a directory of any user.
 pub(crate) fn connect_at(path: &Path) -> io::Result<Connected> {
     connect_to(&address(path)?).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(path, &e),
@@ -76,8 +77,8 @@ pub(crate) fn connect_at(path: &Path) -> io::Result<Connected> {
     })
 }
 
-/// `ConnectionRefused` also if the server was killed and a process that it had forked holds its
-/// socket open.
+/// Connects to the server's socket at `address`. Fails with `ConnectionRefused` also if the server
+/// was killed and a process that it had forked holds its socket open.
 fn connect_to(address: &SocketAddrUnix) -> io::Result<Connected> {
     let socket = socket()?;
     rustix::net::connect(&socket, address)?;
@@ -88,24 +89,25 @@ fn nobody(path: &Path, e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("no server listens at {}", path.display()))
 }
 
-/// A listening socket and its name; dropped, the name is free again.
+/// A listening Unix socket and its name in the file system; dropped, the name is free again.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
-    /// Given up for a moment to turn a client away when no file descriptor is left.
+    /// A spare file descriptor. The listener closes it for a moment to turn a client away when no
+    /// other is left.
     reserve: Option<OwnedFd>,
     path: PathBuf,
-    /// The process that listens: a forked copy of this value must not end that.
+    /// The process that listens: a forked copy of this value must not remove the socket's name.
     owner: Pid,
 }
 
 impl Listener {
-    /// Listens at `directory/name`; makes the directory if need be and replaces what a dead server
-    /// left.
+    /// Listens at `directory/name`; makes the directory if need be and replaces the socket file of
+    /// a dead server.
     ///
     /// # Errors
     /// `AddrInUse` naming the path if a living server has it; `PermissionDenied` if the directory
-    /// is not ours alone.
+    /// is not this user's alone.
     pub(super) fn bind(directory: &Path, name: &str) -> io::Result<Self> {
         let path = directory.join(name);
         if let Err(e) = fs::DirBuilder::new().mode(0o700).create(directory)
@@ -152,8 +154,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Takes the next client that waits. Where no file descriptor is left it is hung up on: left in
-    /// the queue, it would keep this side from ever sleeping.
+    /// Accepts the next client that waits. If no file descriptor is left, the listener hangs up on
+    /// the client: left in the queue, it would keep this side from ever sleeping.
     pub(crate) fn take(&mut self) -> Call {
         loop {
             match rustix::net::accept_with(
@@ -177,11 +179,11 @@ impl Listener {
 /// The result of [`Listener::take`].
 #[derive(Debug)]
 pub(crate) enum Call {
-    /// A client.
+    /// A client that connected, by its socket.
     Client(OwnedFd),
-    /// A client for which there was no file descriptor: it is gone.
+    /// A client for which no file descriptor was left, so that the listener hung up on it.
     TurnedAway,
-    /// No client waits.
+    /// No client waits to be accepted.
     None,
 }
 
@@ -189,8 +191,8 @@ pub(super) fn reserve() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// True if a process listens at `path`. Anything but a refusal counts: a full queue, a file that is
-/// no socket.
+/// True if a process listens on the socket at `path`. Any error but a refused connection counts as
+/// true: a full queue, a file that is no socket.
 fn is_alive(path: &Path) -> io::Result<bool> {
     match connect_to(&address(path)?) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {

@@ -1,4 +1,5 @@
-//! The sockets of the driver: how connections are accepted, opened, woken and ended.
+//! The sockets of the driver over shared memory: how connections are accepted, opened, woken and
+//! ended.
 //!
 //! All sockets hang from one epoll, which [`Sockets::poll`] asks without waiting. Not here: the
 //! turns between two polls (`table`), and the bytes of the hellos (`connection`, `hello`).
@@ -19,13 +20,14 @@ use super::path::{self, Call, Listener};
 use super::table::{Connection, ENDED, Table};
 use sprat_sys::clock;
 
-/// Connections accepted and socket events handled in one poll.
+/// The maximum of connections accepted, and of socket events handled, in one poll.
 const EVENTS: usize = 64;
 /// The epoll's data for the listening socket; no connection has this number.
 const LISTENER: u64 = u64::MAX;
 pub(super) const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// The listening socket, and what this side says and accepts when a connection is opened.
+/// The listening socket of a driver over shared memory, and the terms of new connections: the kind,
+/// the length of rings and the users allowed.
 pub(super) struct Sockets {
     listener: Option<Listener>,
     kind: hello::Kind,
@@ -35,7 +37,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Sockets without a listening one.
+    /// Makes the driver's sockets, without a listening one.
     pub(super) fn new(options: &Options) -> io::Result<Self> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed)?;
@@ -48,7 +50,7 @@ impl Sockets {
         })
     }
 
-    /// Listens at a name.
+    /// Listens at the server name `name` in the directory `at`.
     pub(super) fn listen(&mut self, table: &Table, at: &Path, name: &str) -> io::Result<()> {
         let listener = Listener::bind(at, name)?;
         let data = epoll::EventData::new_u64(LISTENER);
@@ -57,13 +59,13 @@ impl Sockets {
         Ok(())
     }
 
-    /// The listening socket.
+    /// The driver's listening socket, if it has one.
     #[cfg(test)]
     pub(super) fn listener(&self) -> Option<&Listener> {
         self.listener.as_ref()
     }
 
-    /// Connects to the server of a name; returns the connection's number.
+    /// Connects to the server `name` in the directory `at`; returns the connection's number.
     pub(super) fn connect(&self, table: &mut Table, at: &Path, name: String) -> io::Result<u64> {
         let socket = path::connect(at, &name)?;
         self.check_user(&socket)?;
@@ -71,7 +73,7 @@ impl Sockets {
         table.insert(socket, Some(name))
     }
 
-    /// Handles what the sockets have to tell.
+    /// Handles the events of all sockets of the driver: new clients, hellos, wake-ups and ends.
     pub(super) fn poll(&mut self, table: &mut Table, counters: &mut Counters) {
         let mut space = [MaybeUninit::uninit(); EVENTS];
         let mut calls = false;
@@ -154,7 +156,8 @@ impl Sockets {
         }
     }
 
-    /// The peer's process has ended. What it said before is heard first.
+    /// Handles the end of a peer's process. Data that the peer sent before its end is handled
+    /// first.
     fn process_ended(&mut self, table: &mut Table, id: u64, counters: &mut Counters) {
         self.socket_event(table, id, counters);
         let Some(slot) = table.slot_of(id) else { return };

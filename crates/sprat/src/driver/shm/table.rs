@@ -26,55 +26,57 @@ use super::connection::{Rings, State};
 use sprat_sys::clock;
 use sprat_sys::ring;
 
-/// Up to this many connections are polled even if they are silent.
+/// The number of connections up to which all are polled even if they are silent.
 pub(super) const ALWAYS_POLLED: usize = 32;
-/// Turns without a record after which a connection is quiet.
+/// The number of turns without a record after which a connection is quiet.
 pub(super) const QUIET_AFTER: u32 = 1024;
-/// A record on a quiet ring waits for at most this many turns: a power of two.
+/// The number of turns, a power of two, after which the rings of quiet connections are polled.
 pub(super) const QUIET_EVERY: u32 = 8;
-/// Turns without a record after which a connection goes inactive, if there are many.
+/// The number of turns without a record after which a connection goes inactive, if there are many
+/// connections.
 pub(super) const INACTIVE_AFTER: u32 = 4096;
-/// Turns between two polls of the sockets if all connections are open and polled. The sockets then
-/// tell of new clients and of dead peers only, which can wait for a millisecond.
+/// The number of turns between two polls of the sockets if all connections are open and polled. The
+/// sockets then report new clients and dead peers only, which can wait for a millisecond.
 pub(super) const PATIENCE: u32 = 4096;
-/// Turns between two polls of the sockets while a connection is inactive, since its peer's
-/// datagrams wait for the next poll, and before there is one.
+/// The number of turns between two polls of the sockets while a connection is inactive, since its
+/// peer's datagrams wait for the next poll, or while there is no connection.
 pub(super) const PATIENCE_INACTIVE: u32 = 256;
-/// Turns between two polls of the sockets while a connection is being opened.
+/// The number of turns between two polls of the sockets while a connection is being opened.
 pub(super) const PATIENCE_OPENING: u32 = 16;
-/// The time that a client has for its hello, which it sends right behind the connection.
+/// The time in nanoseconds that a client has to send its hello after it connected.
 const HELLO_NS: u64 = 2 * SECOND;
-/// Set in a connection's number, it means among the epoll events that the peer's process has ended.
+/// A bit of epoll's data for a connection. It says that the event is the end of the peer's process.
 pub(super) const ENDED: u64 = 1 << 63;
-/// Bits of a connection's number that are its slot.
+/// The number of bits of a connection's number that are its slot.
 pub(super) const SLOT_BITS: u32 = 16;
-/// The place of a connection that is not polled.
+/// The place in the list of polled connections that stands for a connection which is not polled.
 const NOT_POLLED: usize = usize::MAX;
 
-/// A connection, open or being opened.
+/// A connection over shared memory, open or being opened.
 pub(super) struct Connection {
-    /// The number in `Addr::Local`.
+    /// The number of the connection, as in `Addr::Local`.
     pub(super) id: u64,
     pub(super) socket: Connected,
     pub(super) state: State,
-    /// The peer is dead, and what it had published is being delivered.
+    /// True if the peer is dead, while the records that it had published are delivered.
     pub(super) ended: bool,
-    /// A record has come since the last poll of the sockets.
+    /// True if a record of the connection has arrived since the last poll of the sockets.
     pub(super) spoke: bool,
-    /// The name of the server that this side called.
+    /// The name of the server that this side connected to.
     name: Option<String>,
-    /// The caller has, or may have, this address: tell it when the connection ends.
+    /// True if the caller has, or may have, the connection's address: the driver then reports the
+    /// connection's end.
     known: bool,
-    /// Its place in the list of polled connections.
+    /// The connection's place in the list of polled connections.
     place: usize,
-    /// Turns since the last record, as of the last poll of the sockets.
+    /// The number of turns since the connection's last record, as of the last poll of the sockets.
     silent: u32,
-    /// The time at which it is given up if the client has sent no hello.
+    /// The time at which the connection is given up if the client has sent no hello.
     until: Instant,
 }
 
 impl Connection {
-    /// The rings of an open connection.
+    /// The rings of the connection, if it is open.
     #[inline(always)]
     pub(super) fn rings(&self) -> Option<&Rings> {
         match &self.state {
@@ -84,29 +86,29 @@ impl Connection {
     }
 }
 
-/// The connections of a driver.
+/// The connections of a driver over shared memory.
 pub(super) struct Table {
     epoll: OwnedFd,
     most: usize,
     slots: Vec<Option<Connection>>,
     free: Vec<u32>,
     serial: u64,
-    /// Servers that this side is connected to.
+    /// The connections that this side opened, by the names of their servers.
     names: BTreeMap<String, u64>,
-    /// Slots of the connections that are polled: the busy ones, and behind them the quiet ones.
+    /// The slots of the connections that are polled: the busy ones, and behind them the quiet ones.
     polled: Vec<u32>,
     busy: usize,
-    /// Connections whose hello is awaited.
+    /// The number of connections of which a hello has not arrived.
     opening: usize,
-    /// No client's hello is due before.
+    /// The earliest time at which the hello of a client is overdue, or an earlier time.
     hello_due: Instant,
-    /// Connections whose peer has ended and whose ring is not yet read to its end.
+    /// The number of connections whose peer has ended and whose ring is not yet read to its end.
     ending: usize,
     gone: VecDeque<u64>,
 }
 
 impl Table {
-    /// A table for at most `most` connections.
+    /// Makes a table for at most `most` connections.
     pub(super) fn new(most: usize) -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -129,7 +131,7 @@ impl Table {
         &self.epoll
     }
 
-    /// Connections that are open or being opened.
+    /// The number of connections that are open or being opened.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -145,28 +147,28 @@ impl Table {
         self.slots.iter().flatten().filter(|c| c.rings().is_some()).map(|c| c.id)
     }
 
-    /// The connection to the server of this name.
+    /// The number of the connection to the server `name`.
     pub(super) fn named(&self, name: &str) -> Option<u64> {
         self.names.get(name).copied()
     }
 
-    /// The next connection that has ended and that the caller knows.
+    /// The number of the next connection that has ended and whose address the caller knows.
     #[inline]
     pub(super) fn next_gone(&mut self) -> Option<u64> {
         self.gone.pop_front()
     }
 
-    /// True if the end of a connection is to be told, or will be when its ring is read.
+    /// True if the end of a connection waits to be reported, or will when its ring is read.
     pub(super) fn has_ends(&self) -> bool {
         self.ending > 0 || !self.gone.is_empty()
     }
 
-    /// The earliest time at which [`Table::expire`] may have something to do.
+    /// The earliest time at which [`Table::expire`] may find a client that has sent no hello.
     pub(super) fn hello_due(&self) -> Instant {
         self.hello_due
     }
 
-    /// Turns until the next poll of the sockets.
+    /// The number of turns until the next poll of the sockets.
     pub(super) fn patience(&self) -> u32 {
         if self.opening > 0 {
             PATIENCE_OPENING
@@ -177,7 +179,7 @@ impl Table {
         }
     }
 
-    /// The slot of a connection, if it still exists.
+    /// The slot of the connection `id`, if the connection still exists.
     pub(super) fn slot_of(&self, id: u64) -> Option<usize> {
         let slot = slot_in(id);
         matches!(self.slots.get(slot), Some(Some(c)) if c.id == id).then_some(slot)
@@ -189,13 +191,13 @@ impl Table {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// The connection with this number.
+    /// The connection with the number `id`.
     #[inline(always)]
     pub(super) fn get(&mut self, id: u64) -> Option<&mut Connection> {
         self.at(slot_in(id)).filter(|c| c.id == id)
     }
 
-    /// Adds a connection that a client opened, or this side to the server `name`.
+    /// Adds a connection that a client opened, or that this side opened to the server `name`.
     pub(super) fn insert(&mut self, socket: Connected, name: Option<String>) -> io::Result<u64> {
         if self.len() >= self.most {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
@@ -234,7 +236,7 @@ impl Table {
         Ok(id)
     }
 
-    /// Makes a connection an open one, which has these rings.
+    /// Makes the connection in `slot` an open one with these rings.
     pub(super) fn opened(&mut self, slot: usize, rings: Rings) {
         let Some(connection) = self.at(slot) else { return };
         connection.state = State::Open(rings);
@@ -243,7 +245,8 @@ impl Table {
         self.activate(slot);
     }
 
-    /// Marks the peer as dead: what it had published is delivered, then the connection is removed.
+    /// Marks the peer of a connection as dead: the records that it had published are delivered,
+    /// then the connection is removed.
     pub(super) fn end(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         if !mem::replace(&mut connection.ended, true) {
@@ -252,7 +255,8 @@ impl Table {
         }
     }
 
-    /// Ends a connection: closes its socket, unmaps its memory, tells the caller.
+    /// Removes a connection: closes its socket, unmaps its memory, and reports its end to the
+    /// caller.
     #[cold]
     pub(super) fn remove(&mut self, slot: usize) {
         self.deactivate(slot);
@@ -273,7 +277,7 @@ impl Table {
         }
     }
 
-    /// Removes the connections whose clients have said no hello by `now`; returns how many.
+    /// Removes the connections whose clients have sent no hello by `now`; returns their number.
     pub(super) fn expire(&mut self, now: Instant) -> u64 {
         if now < self.hello_due {
             return 0;
@@ -296,7 +300,7 @@ impl Table {
 
     // The polled ones.
 
-    /// The connections that this turn polls, all or the busy ones: their number.
+    /// The number of connections that this turn polls: all in the list, or the busy ones.
     #[inline(always)]
     pub(super) fn due(&self, all: bool) -> usize {
         if all { self.polled.len() } else { self.busy }
@@ -310,7 +314,7 @@ impl Table {
     }
 
     /// True if the connection at a place in the list of polled ones has a record, or its end is to
-    /// be told.
+    /// be reported.
     #[inline(always)]
     pub(super) fn is_ready_at(&self, place: usize) -> bool {
         let Some(slot) = self.polled.get(place) else { return false };
@@ -319,7 +323,7 @@ impl Table {
         rings.rx.is_ready() || connection.ended
     }
 
-    /// The rings of the connections that are polled.
+    /// Calls `each` with the rings of each connection that is polled.
     pub(super) fn polled_rings(&mut self, mut each: impl FnMut(&mut Rings)) {
         for slot in &self.polled {
             if let Some(Connection { state: State::Open(rings), .. }) =
@@ -330,7 +334,7 @@ impl Table {
         }
     }
 
-    /// Polls the connection at every turn, if it is open.
+    /// Polls the connection at every turn from now on, if it is open.
     pub(super) fn activate(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         let State::Open(rings) = &connection.state else { return };
@@ -347,13 +351,14 @@ impl Table {
         }
     }
 
-    /// True if the turns that poll the busy connections alone leave this one out.
+    /// True if the connection at `place` in the list of polled ones is quiet: turns that poll the
+    /// busy connections alone skip it.
     #[inline]
     pub(super) fn is_quiet(&self, place: usize) -> bool {
         place >= self.busy
     }
 
-    /// Polls a connection at every turn that was polled less often.
+    /// Makes the quiet connection at `place` busy: every turn polls it.
     #[cold]
     pub(super) fn activate_at(&mut self, place: usize) {
         if let Some(slot) = self.polled.get(place) {
@@ -361,7 +366,7 @@ impl Table {
         }
     }
 
-    /// Takes the connection out of the list of polled ones.
+    /// Removes the connection from the list of polled ones.
     fn deactivate(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         let place = connection.place;
@@ -376,7 +381,8 @@ impl Table {
         }
     }
 
-    /// Moves the connection at `place` to the quiet ones; returns its new place.
+    /// Moves the connection at `place` in the list of polled ones to the quiet ones; returns its
+    /// new place.
     fn quieten(&mut self, place: usize) -> usize {
         if place >= self.busy {
             return place;
@@ -395,8 +401,8 @@ impl Table {
         }
     }
 
-    /// Sorts the polled connections by what came from them in the last `turns` turns, at the end of
-    /// which it is called.
+    /// Sorts the polled connections by the records that arrived from them in the last `turns`
+    /// turns, at the end of which it is called.
     pub(super) fn sort(&mut self, turns: u32) {
         let many = self.polled.len() > ALWAYS_POLLED;
         let mut inactive = Vec::new();
@@ -432,7 +438,7 @@ impl Table {
     }
 }
 
-/// The slot of the connection with this number, if it still exists.
+/// The slot in the connection number `id`.
 #[inline]
 pub(super) fn slot_in(id: u64) -> usize {
     (id & ((1 << SLOT_BITS) - 1)) as usize

@@ -36,7 +36,7 @@ fn client(directory: &Path) -> Shm {
     Shm::client(options(directory)).unwrap()
 }
 
-/// Turns of both until `done`; fails after many without.
+/// Runs turns of all drivers until `done`; fails after many turns.
 fn turn_until(all: &mut [&mut Shm], mut done: impl FnMut(&mut [&mut Shm]) -> bool) {
     for _ in 0..100_000 {
         if done(all) {
@@ -46,7 +46,8 @@ fn turn_until(all: &mut [&mut Shm], mut done: impl FnMut(&mut [&mut Shm]) -> boo
     panic!("it never came: {all:?}");
 }
 
-/// A server and a client of it whose connection is open; the client's address of the server.
+/// Opens a connection between a server's and a client's driver. Returns both, and the client's
+/// address of the server.
 fn pair(directory: &Path) -> (Shm, Shm, Addr) {
     let (mut server, mut client) = (server(directory, "s"), client(directory));
     let to = client.resolve(&locator("s")).unwrap();
@@ -57,7 +58,7 @@ fn pair(directory: &Path) -> (Shm, Shm, Addr) {
     (server, client, to)
 }
 
-/// The datagrams of the next bursts that have any.
+/// Receives until a burst is empty again, and returns all datagrams of these bursts.
 fn receive(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     let mut all = receive_burst(shm);
     while shm.burst.len() > 0 {
@@ -70,7 +71,7 @@ fn receive(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     all
 }
 
-/// The datagrams of the next burst that has any.
+/// Receives until a burst has datagrams, and returns them.
 fn receive_burst(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     for _ in 0..100_000 {
         let n = shm.recv_burst();
@@ -357,8 +358,8 @@ fn peers_of_other_protocols_and_beyond_the_limit_are_refused() {
     assert_eq!(server.counters.refused, 4);
 }
 
-/// Clients that connected and said nothing kept their places as long as they lived, and then no
-/// other client got one.
+/// Clients that connected and sent no hello once kept their places as long as they lived, and then
+/// no other client got one.
 #[test]
 fn a_client_that_says_nothing_loses_its_place() {
     let directory = directory();
@@ -411,8 +412,8 @@ fn damage_ends_one_connection_only() {
     assert_eq!(bad.gone(), Some(server_of_bad));
 }
 
-/// A client that is killed somewhere, in the middle of a push as likely as anywhere, twenty times
-/// over: the server goes on with its other client and keeps nothing.
+/// A client is killed at a random point, as likely in the middle of a push as anywhere, twenty
+/// times. The server goes on with its other client and keeps nothing of the killed one.
 #[test]
 fn a_client_killed_at_any_point_harms_only_itself() {
     let directory = directory();
@@ -458,8 +459,8 @@ fn a_client_killed_at_any_point_harms_only_itself() {
     assert!(maps() >= 2);
 }
 
-/// Runs `body` in a process of its own, where no other test opens or maps anything. False if it
-/// panicked.
+/// Runs `body` in a process of its own, where no other test opens or maps anything. Returns false
+/// if it panicked.
 fn alone(body: impl FnOnce()) -> bool {
     let flag = sprat_sys::memory::Region::anonymous(4096).unwrap();
     let child = Child::spawn(|| {

@@ -1,4 +1,5 @@
-//! The pidfd of a peer; and copies of a peer's sockets that outlive it, for tests of dead peers.
+//! Tests of the pidfd of a peer; and copies of a peer's sockets that outlive it, for tests of dead
+//! peers.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,8 +12,8 @@ use rustix::net::{
 use super::*;
 use sprat_sys::fork::Child;
 
-/// A way for a forked child to hand copies of its descriptors to the test, which holds them as a
-/// process would that the child has forked.
+/// A socket pair by which a forked child hands copies of its descriptors to the test. The test
+/// holds them as would a process that the child has forked.
 pub(crate) struct Copies(OwnedFd, OwnedFd);
 
 impl Copies {
@@ -23,7 +24,7 @@ impl Copies {
         Self(ends.0, ends.1)
     }
 
-    /// In the child: hands one over.
+    /// Sends a copy of the descriptor `fd`; the child calls this.
     pub(crate) fn give(&self, fd: BorrowedFd<'_>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -33,7 +34,7 @@ impl Copies {
             .unwrap();
     }
 
-    /// In the test: waits for the next one.
+    /// Waits for the next descriptor from the child and returns it; the test calls this.
     pub(crate) fn take(&self) -> OwnedFd {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);

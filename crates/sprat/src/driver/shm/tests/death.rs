@@ -1,6 +1,6 @@
-//! A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the
-//! peer has forked. Tests that fork run beside these, so that without this a dead server sometimes
-//! seemed to live (4 of 75 runs).
+//! Tests that a driver sees a peer's death while copies of the peer's sockets are open elsewhere,
+//! as in a process that the peer has forked. Tests that fork run beside these, so that without this
+//! a dead server sometimes seemed to live (4 of 75 runs).
 
 use std::os::fd::OwnedFd;
 
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use super::*;
 use crate::driver::shm::connected::tests::Copies;
 
-/// The sockets of a driver: of its connections, and of its listener.
+/// All sockets of a driver over shared memory: of its connections, and its listening socket.
 fn sockets(shm: &Shm) -> impl Iterator<Item = BorrowedFd<'_>> {
     shm.table.sockets().chain(shm.sockets.listener().map(AsFd::as_fd))
 }
@@ -18,7 +18,7 @@ fn copies(shm: &Shm) -> Vec<OwnedFd> {
     sockets(shm).map(|fd| fd.try_clone_to_owned().unwrap()).collect()
 }
 
-/// Turns until the driver says that a peer has gone; which one.
+/// Runs turns of the driver until it reports that a peer has gone; returns the peer's address.
 fn gone(shm: &mut Shm) -> Addr {
     let mut gone = None;
     turn_until(&mut [shm], |all| {
@@ -29,8 +29,8 @@ fn gone(shm: &mut Shm) -> Addr {
     gone.unwrap()
 }
 
-/// A client of a server that runs in a process of its own; with that process the test gets copies
-/// of all its sockets.
+/// Opens a client of a server that runs in a process of its own. The test gets copies of all
+/// sockets of that process.
 fn client_of_a_child(directory: &Path) -> (Child, Shm, Addr, Vec<OwnedFd>) {
     let handed = Copies::new();
     let child = Child::spawn(|| {
@@ -134,7 +134,7 @@ fn a_client_that_is_killed_is_dead_whoever_has_its_sockets() {
     drop(copy);
 }
 
-/// A stopped process is not a dead one.
+/// A server whose process is stopped (SIGSTOP) counts as alive.
 #[test]
 fn a_server_that_is_stopped_lives() {
     let directory = directory();

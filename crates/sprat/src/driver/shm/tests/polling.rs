@@ -1,4 +1,4 @@
-//! Which rings a turn polls: busy ones, quiet ones, inactive ones.
+//! Tests of the rings that a turn polls: those of busy, quiet and inactive connections.
 
 use super::*;
 use crate::driver::shm::table::{
@@ -39,7 +39,8 @@ fn silent_connections_go_cold_and_come_back() {
     assert!(server.table.due(true) > 1, "those that spoke last are polled");
 }
 
-/// A ring that is quiet costs less, and its next record waits for a few turns at most.
+/// The ring of a quiet connection is polled less often, and its next record waits for a few turns
+/// at most.
 #[test]
 fn a_quiet_connection_is_polled_less_often_until_it_speaks() {
     let directory = directory();
@@ -68,7 +69,8 @@ fn a_quiet_connection_is_polled_less_often_until_it_speaks() {
     }
 }
 
-/// Each connection knows its place in the list of polled ones, whichever end in whatever order.
+/// Each connection knows its place in the list of polled ones, whichever connections end in
+/// whatever order.
 #[test]
 fn connections_that_end_leave_the_others_polled() {
     const CLIENTS: usize = 12;
