@@ -1,6 +1,7 @@
 //! The interface to drivers, which carry datagrams: kernel UDP, a shared-memory ring, our own UDP
 //! over a packet device, or the simulator's network.
 
+use alloc::vec::Vec;
 use core::fmt;
 use core::net::SocketAddr;
 use core::ops::Deref;
@@ -90,6 +91,15 @@ pub enum Sent {
     Gone,
 }
 
+/// The beginning of a datagram that its driver has left in memory that the peer can write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeftDatagram<'b> {
+    /// A private copy of its first bytes, more than [`PaddedHeader::CAPACITY`].
+    pub head: &'b [u8],
+    /// The length of the whole datagram.
+    pub len: usize,
+}
+
 /// A driver: sends and receives unreliable datagrams in bursts, and never blocks.
 ///
 /// A driver counts its own errors; a datagram that it cannot send counts as lost. The trait has no
@@ -102,11 +112,22 @@ pub trait Datagrams {
     fn recv_burst(&mut self) -> usize;
 
     /// Returns the sender and the bytes of datagram `i` of the last burst. The bytes are the
-    /// driver's private copy, which nothing else writes.
+    /// driver's private copy, which nothing else writes. There are none of a datagram that
+    /// [`Datagrams::left`] returns.
     ///
     /// # Panics
     /// If `i` is not below what the last `recv_burst` returned.
     fn datagram(&self, i: usize) -> (Addr, &[u8]);
+
+    /// Returns the beginning of datagram `i` of the last burst if the driver has left the datagram
+    /// in memory that the peer can write, so that its bytes are copied once, to where they belong.
+    /// Only drivers with `intact()` leave datagrams, and only long ones.
+    fn left(&self, i: usize) -> Option<LeftDatagram<'_>>;
+
+    /// Appends the bytes from `from` on of datagram `i`, which the driver has left, to `bytes`. The
+    /// peer may have changed them since they were sent: use what [`Datagrams::left`] returned, and
+    /// none of these bytes twice.
+    fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>);
 
     /// Sends one datagram, the concatenation of `parts`: at most [`MAX_PARTS`] parts and
     /// [`Datagrams::max_payload`] bytes. The driver copies the bytes before it returns, and may

@@ -115,10 +115,10 @@ impl<M: Machine> Node<M> {
     /// sends what the endpoint has queued. Returns true if there is more to do at once.
     pub fn output<S>(&mut self, outside: &mut Outside<'_, S>) -> bool {
         let now = outside.now;
-        self.node.finish(now);
+        self.node.finish(now, &[]);
         self.idle = if self.worked { 0 } else { self.idle + 1 };
         if !self.worked && self.idle > self.patience {
-            self.until = self.node.pause(now);
+            self.until = self.node.pause(now, &[]);
         }
         outside.writes.append(&mut self.node.host_mut().writes);
         if let Some(reason) = self.node.take_stopped() {

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use sprat_proto::datagrams::{BURST, PaddedHeader, Sent};
+use sprat_proto::datagrams::{BURST, LeftDatagram, PaddedHeader, Sent};
 use sprat_proto::fault::Fault;
 use sprat_proto::time::{MS, US};
 use sprat_proto::wire::checksum::crc32c;
@@ -437,6 +437,12 @@ impl Datagrams for Port {
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
         (self.burst[i].from, &self.burst[i].bytes)
     }
+
+    fn left(&self, _: usize) -> Option<LeftDatagram<'_>> {
+        None
+    }
+
+    fn append_left(&self, _: usize, _: usize, _: &mut Vec<u8>) {}
 
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         self.wire.0.borrow_mut().send(self.host, to, parts)

@@ -165,31 +165,38 @@ impl<M: Machine> Worker<M> {
     /// Makes one turn of the worker without sleep. Returns true if there was work.
     pub fn turn(&mut self) -> bool {
         let now = self.clock.now();
-        self.turn_at(now)
+        self.turn_at(now, &[])
     }
 
     #[inline]
-    fn turn_at(&mut self, now: Instant) -> bool {
+    fn turn_at(&mut self, now: Instant, lent: &[u8]) -> bool {
         if self.armed {
             self.disarm();
         }
         if self.waker.clear() {
             self.node.mark_unsent();
         }
-        self.node.turn(now)
+        self.node.turn(now, lent)
     }
 
     /// Makes one turn of the worker. After turns without work it pauses, yields, or sleeps until
     /// something happens.
+    #[inline]
     pub fn turn_and_rest(&mut self) {
+        self.turn_and_rest_lending(&[]);
+    }
+
+    /// A turn and rest as of [`Worker::turn_and_rest`], with the memory of slices of
+    /// [`Slice::LENT`](sprat_proto::rpc::Slice::LENT).
+    pub(crate) fn turn_and_rest_lending(&mut self, lent: &[u8]) {
         let now = self.clock.now();
-        if self.turn_at(now) {
+        if self.turn_at(now, lent) {
             self.idle.worked();
             return;
         }
         match self.idle.rest(self.node.is_awaiting(), || now) {
             Rest::Spun => {}
-            Rest::Sleep => self.sleep(),
+            Rest::Sleep => self.sleep(lent),
         }
     }
 
@@ -249,7 +256,7 @@ impl<M: Machine> Worker<M> {
             self.disarm();
         }
         let now = self.clock.now();
-        let wake_at = self.node.pause(now)?;
+        let wake_at = self.node.pause(now, &[])?;
         self.armed = true;
         if !self.node.host_mut().transports.arm() || self.watch_all().is_err() {
             self.disarm();
@@ -276,9 +283,9 @@ impl<M: Machine> Worker<M> {
     }
 
     /// Sleeps until a transport, the disk, another thread or a timer has something.
-    fn sleep(&mut self) {
+    fn sleep(&mut self, lent: &[u8]) {
         let now = self.clock.now();
-        let Some(wake_at) = self.node.pause(now) else { return };
+        let Some(wake_at) = self.node.pause(now, lent) else { return };
         if self.node.host_mut().transports.arm() {
             self.wait(wake_at.since(now).min(LONGEST_SLEEP_NS));
         }

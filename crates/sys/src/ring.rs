@@ -20,6 +20,10 @@
 //! read once and its length checked before use. A payload is copied out before any code reads it.
 //! An impossible head or length makes the ring [`Broken`] for good.
 //!
+//! A long record may stay in the ring until its receiver knows where its bytes belong
+//! ([`LeftRecord`]): only its first bytes are copied at once, and any check runs on that copy. The
+//! producer gets no room back meanwhile ([`Consumer::release`]).
+//!
 //! **Sleeping.** A consumer that wants to sleep raises `sleeping`, has every processor pass a
 //! barrier ([`barrier()`]), and reads its word once more. Either it sees the record, or the
 //! producer, which reads `sleeping` after each record that it publishes, sees the flag. The barrier
@@ -43,6 +47,11 @@ mod tests;
 
 /// The longest record, in bytes.
 pub const MAX_PAYLOAD: usize = 65_536;
+/// A record that is longer may stay in the ring. Below, the copy that this saves costs less than
+/// memory of its own for the message.
+pub const LONG: usize = MAX_PAYLOAD / 4;
+/// Bytes of a record left in the ring that are copied at once.
+pub const LEFT_HEAD: usize = 64;
 /// Bytes of the control block before any ring's data.
 pub const CONTROL: usize = 256;
 /// The smallest ring, in bytes. The consumer publishes its head every eighth of the ring; the other
@@ -63,6 +72,8 @@ const _: () = assert!(WORD + PaddedHeader::CAPACITY <= LINE);
 const HEAD: u64 = 0;
 const SLEEPING: u64 = 8;
 const WAITING: u64 = 128;
+/// In a position that no head reaches.
+const NEVER: u64 = 1 << 63;
 const LEN_MASK: u64 = 0xFF_FFFF;
 /// The length field of a pad, the record that fills the end of the ring.
 const PAD: u64 = LEN_MASK;
@@ -360,14 +371,51 @@ impl Producer {
     }
 }
 
+/// A record as [`Consumer::pop`] returns it.
+#[derive(Debug)]
+pub enum Record {
+    /// It was copied, and has this length.
+    Copied(usize),
+    /// Its first [`LEFT_HEAD`] bytes were copied. All of it is in the ring.
+    Left(LeftRecord),
+}
+
+/// A record that is left in the ring, until [`Consumer::release`]. The producer may write its bytes
+/// at any time.
+#[derive(Debug)]
+pub struct LeftRecord {
+    data: Window,
+    position: u64,
+    len: usize,
+}
+
+impl LeftRecord {
+    /// The length of the record, which does not change.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is longer than LONG")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends a copy of the record's bytes from `from` on to `bytes`.
+    ///
+    /// # Panics
+    /// If the record is shorter than `from`.
+    pub fn append_to(&self, from: usize, bytes: &mut Vec<u8>) {
+        assert!(from <= self.len, "{from} of {} bytes", self.len);
+        self.data.append_to(self.position + from as u64, self.len - from, bytes);
+    }
+}
+
 /// The side of a ring that reads records.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Ring,
     /// Position of the next record that the consumer reads.
     head: u64,
-    /// The head that the consumer last published to the producer.
-    told: u64,
+    /// The consumer publishes its head once it is here. While records are left in the ring, the
+    /// highest bit is set, so that the head never is.
+    tell_at: u64,
     /// The tag that the next record must have.
     expect: u64,
     /// True if the producer waited for room that the consumer has published, and must be woken.
@@ -383,7 +431,8 @@ impl Consumer {
     pub fn new(place: Place) -> Self {
         let ring = Ring::new(&place);
         let expect = ring.tag(0);
-        Self { ring, head: 0, told: 0, expect, wake: false }
+        let tell_at = tell_every(&ring);
+        Self { ring, head: 0, tell_at, expect, wake: false }
     }
 
     /// Returns the word at the consumer's head. It reads the word once.
@@ -399,13 +448,14 @@ impl Consumer {
         self.word() & !LEN_MASK == self.expect
     }
 
-    /// Copies the next record to the start of `into`, which must hold [`MAX_PAYLOAD`] bytes, and
-    /// returns its length. `None` if there is no record.
+    /// Copies the next record to the start of `into`, which must hold [`MAX_PAYLOAD`] bytes. `None`
+    /// if there is no record. If `leave`, a record longer than [`LONG`] stays in the ring, and the
+    /// producer gets no more room until [`Consumer::release`].
     ///
     /// # Errors
     /// [`Broken`] if the record's length is impossible.
     #[inline(always)]
-    pub fn pop(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
+    pub fn pop(&mut self, into: &mut [u8], leave: bool) -> Result<Option<Record>, Broken> {
         let word = self.word();
         if word & !LEN_MASK != self.expect {
             return Ok(None);
@@ -413,34 +463,60 @@ impl Consumer {
         let len = (word & LEN_MASK) as usize;
         let take = footprint(len);
         let data = &self.ring.data;
-        if len > MAX_PAYLOAD || data.place(self.head) + take > data.size() {
-            return self.pop_odd(len, into);
+        if len > LONG || data.place(self.head) + take > data.size() {
+            return self.pop_odd(len, into, leave);
         }
         data.copy_out(self.head + PAYLOAD, &mut into[..len]);
         self.advance(take);
-        Ok(Some(len))
+        Ok(Some(Record::Copied(len)))
     }
 
-    /// Handles a record at the head whose length no message has: skips it if it is a pad, and reads
-    /// the next record.
+    /// Handles a record at the head that is long, or whose length no message has: skips it if it is
+    /// a pad, and reads the next record.
     #[cold]
     #[inline(never)]
-    fn pop_odd(&mut self, len: usize, into: &mut [u8]) -> Result<Option<usize>, Broken> {
-        let to_end = self.ring.data.size() - self.ring.data.place(self.head);
+    fn pop_odd(
+        &mut self,
+        len: usize,
+        into: &mut [u8],
+        leave: bool,
+    ) -> Result<Option<Record>, Broken> {
+        let data = &self.ring.data;
+        let to_end = data.size() - data.place(self.head);
+        if len <= MAX_PAYLOAD && footprint(len) <= to_end {
+            let copied = if leave { LEFT_HEAD } else { len };
+            data.copy_out(self.head + PAYLOAD, &mut into[..copied]);
+            let record = if leave {
+                self.tell_at |= NEVER;
+                Record::Left(LeftRecord { data: data.clone(), position: self.head + PAYLOAD, len })
+            } else {
+                Record::Copied(len)
+            };
+            self.advance(footprint(len));
+            return Ok(Some(record));
+        }
         // No pad fills the whole ring, so two pads never follow each other, and this step runs at
         // most once.
         if len as u64 != PAD || to_end == self.ring.data.size() {
             return Err(Broken);
         }
         self.advance(to_end);
-        self.pop(into)
+        self.pop(into, leave)
+    }
+
+    /// The records left in the ring are needed no more: their room is the producer's.
+    pub fn release(&mut self) {
+        self.tell_at &= !NEVER;
+        if self.head >= self.tell_at {
+            self.tell();
+        }
     }
 
     #[inline]
     fn advance(&mut self, by: usize) {
         self.head += by as u64;
         self.expect = self.ring.tag(self.head);
-        if self.head - self.told >= self.ring.data.size() as u64 / 8 {
+        if self.head >= self.tell_at {
             self.tell();
         }
     }
@@ -449,7 +525,7 @@ impl Consumer {
     #[cold]
     #[inline(never)]
     fn tell(&mut self) {
-        self.told = self.head;
+        self.tell_at = self.head + tell_every(&self.ring);
         self.ring.control.word(HEAD).store(self.head, Ordering::Release);
         self.ring.order();
         self.wake |= self.ring.take_flag(WAITING);
@@ -473,6 +549,11 @@ impl Consumer {
     pub fn disarm(&self) {
         self.ring.control.flag(SLEEPING).store(0, Ordering::Relaxed);
     }
+}
+
+/// Bytes after which a consumer tells how far it has read.
+const fn tell_every(ring: &Ring) -> u64 {
+    ring.data.size() as u64 / 8
 }
 
 pub use barrier::{barrier, has_barrier};

@@ -13,7 +13,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::datagrams::{BURST, PaddedHeader, Sent};
+use sprat_proto::datagrams::{BURST, LeftDatagram, PaddedHeader, Sent};
 use sprat_proto::rpc::{
     Config, Endpoint, Event, Message, RpcId, ServerRpc, SessionId, Slice, Slices,
 };
@@ -53,6 +53,12 @@ impl Datagrams for Port {
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
         (self.burst[i].0, &self.burst[i].1)
     }
+
+    fn left(&self, _: usize) -> Option<LeftDatagram<'_>> {
+        None
+    }
+
+    fn append_left(&self, _: usize, _: usize, _: &mut Vec<u8>) {}
 
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         match &mut self.room {

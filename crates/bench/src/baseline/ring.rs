@@ -12,7 +12,9 @@ use super::{Flow, Limits, between, ended, sample};
 use sprat_sys::clock::Clock;
 use sprat_sys::cpu::{Idle, Rest};
 use sprat_sys::memory::Region;
-use sprat_sys::ring::{self, CONTROL, Consumer, DEFAULT_SIZE, MAX_PAYLOAD, Place, Producer, Push};
+use sprat_sys::ring::{
+    self, CONTROL, Consumer, DEFAULT_SIZE, MAX_PAYLOAD, Place, Producer, Push, Record,
+};
 
 const DATA: usize = 4096;
 
@@ -128,11 +130,11 @@ impl Side {
     /// length.
     fn receive(&mut self) -> io::Result<usize> {
         loop {
-            let got = self.rx.pop(&mut self.arena).map_err(io::Error::other)?;
+            let got = self.rx.pop(&mut self.arena, false).map_err(io::Error::other)?;
             if self.rx.take_wake() {
                 self.ring_bell();
             }
-            if let Some(len) = got {
+            if let Some(Record::Copied(len)) = got {
                 self.idle.worked();
                 return Ok(len);
             }

@@ -35,22 +35,23 @@ impl Calls {
         self.calls.is_empty()
     }
 
-    /// Keeps a call until the race of its server is over. Returns its number, or none if too many
-    /// calls wait.
+    /// Returns true if no more calls may wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.calls.len() >= MOST
+    }
+
+    /// Keeps a call until the race of its server is over. Returns its number.
     pub(crate) fn push(
         &mut self,
         link: Link,
         tag: u64,
         message: Message,
         deadline: Instant,
-    ) -> Option<RpcId> {
-        if self.calls.len() >= MOST {
-            return None;
-        }
+    ) -> RpcId {
         self.ids += 1;
         let id = RpcId(self.ids);
         self.calls.push_back(Held { id, link, tag, message, deadline });
-        Some(id)
+        id
     }
 
     /// Removes and returns the waiting calls for which `wanted` is true, in order.

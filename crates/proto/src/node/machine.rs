@@ -150,7 +150,8 @@ pub trait Machine: Slices {
     /// [`Machine::has_output`] is true, and after [`Machine::tick`].
     fn output(&mut self, now: Instant) -> Option<Output>;
 
-    /// Returns a slice of a sent message to the machine, because no transport needs it any more.
+    /// Returns a slice of a message to the machine, because no transport needs it any more. Each
+    /// slice of each [`Output::Call`] comes back once.
     fn released(&mut self, _slice: Slice) {}
 
     /// Returns the buffer of a sent request to the machine, which may build its next request in it.

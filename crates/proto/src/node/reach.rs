@@ -160,11 +160,13 @@ impl<M: Machine, H: Host> Node<M, H> {
         message: Message,
         deadline: Instant,
     ) {
-        let Some(id) = self.held.push(link, tag, message, deadline) else {
+        if self.held.is_full() {
+            self.release(&message);
             self.machine.response(now, tag, Err(RpcError::Busy { retry_after_ns: MS }));
             self.unsent = true;
             return;
-        };
+        }
+        let id = self.held.push(link, tag, message, deadline);
         self.awaited += 1;
         self.machine.sent(tag, HELD, id);
     }
@@ -206,6 +208,7 @@ impl<M: Machine, H: Host> Node<M, H> {
     }
 
     fn fail(&mut self, now: Instant, call: &Held, error: RpcError) {
+        self.release(&call.message);
         self.awaited -= 1;
         self.unsent = true;
         self.machine.response(now, call.tag, Err(error));

@@ -29,7 +29,7 @@ fn call(link: Link, tag: u64) -> Output {
 fn turn(node: &mut TestNode, us: u64, wants: impl IntoIterator<Item = Output>) -> bool {
     node.machine().wants.extend(wants);
     node.mark_unsent();
-    node.turn(at(us))
+    node.turn(at(us), &[])
 }
 
 /// Takes the calls that ended since `ended` was last called.
@@ -99,6 +99,52 @@ fn a_call_that_no_server_can_take_fails_at_once() {
     node.host_mut().wires[0].channels = 1;
     turn(&mut node, 2, [call(A, 4)]);
     assert!(matches!(ended(&mut node)[..], [(4, Err(RpcError::Busy { .. }))]));
+}
+
+fn slice(segment: u32, offset: u32) -> Slice {
+    Slice { segment, offset, len: 7 }
+}
+
+/// A call whose message has a slice.
+fn call_with(tag: u64, slice: Slice, deadline: Instant) -> Output {
+    let message = Message { bytes: vec![1], slices: [slice].into_iter().collect() };
+    Output::Call { link: A, tag, message, deadline }
+}
+
+/// The machine has no other way to learn that a call's memory is free.
+#[test]
+fn slices_of_calls_that_no_transport_takes_come_back() {
+    let mut node = node(1);
+    node.host_mut().down = vec!["0.a"];
+    let late = [connect(A, "0.a"), call_with(0, slice(1, 0), Instant::NEVER)];
+    turn(&mut node, 0, late);
+    assert_eq!(node.machine().released, [slice(1, 0)], "the server cannot be reached");
+    turn(&mut node, 1, [connect(A, "0.b")]);
+    node.host_mut().wires[0].queue = 0;
+    turn(&mut node, 2, (0..3).map(|i| call_with(1 + i, slice(2 + i as u32, 0), Instant::NEVER)));
+    assert_eq!(node.machine().released[1..], [slice(4, 0)], "the session is full");
+    turn(&mut node, 3, [connect(A, "0.c;1.d"), call_with(4, slice(5, 0), at(100))]);
+    assert_eq!(node.machine().released.len(), 2, "the call waits for the race");
+    turn(&mut node, 100, []);
+    assert_eq!(node.machine().released[2..], [slice(5, 0)], "its deadline has passed");
+}
+
+#[test]
+fn slices_of_what_is_lent_have_the_bytes_of_the_turn() {
+    let mut node = node(1);
+    let (own, lent) = (slice(1, 0), slice(Slice::LENT, 3));
+    let calls = [own, lent].map(|slice| call_with(1, slice, Instant::NEVER));
+    node.machine().wants.extend([connect(A, "0.a")].into_iter().chain(calls));
+    node.host_mut().wires[0].more = 10;
+    let bytes = |node: &TestNode| node.host().wires[0].bytes.clone();
+    node.send(at(0), b"___the value");
+    assert_eq!(bytes(&node), [b"machine", b"the val"]);
+    node.turn(at(1), b"...another");
+    assert_eq!(bytes(&node), [b"machine", b"another"]);
+    node.pause(at(2), b"---and one");
+    assert_eq!(bytes(&node), [b"machine", b"and one"]);
+    node.turn(at(3), &[]);
+    assert_eq!(bytes(&node), [b"machine", b"machine"], "the machine has what is lent no more");
 }
 
 #[test]
@@ -251,11 +297,11 @@ fn a_turn_without_output_sends_nothing() {
     let outputs = |node: &TestNode| node.host().wires[0].outputs;
     let before = outputs(&node);
     node.host_mut().wires[0].answer(0);
-    assert!(node.turn(at(1)));
+    assert!(node.turn(at(1), &[]));
     assert_eq!(outputs(&node), before, "the transport has nothing to send");
     node.host_mut().wires[0].more = 1;
     node.mark_unsent();
-    node.turn(at(2));
+    node.turn(at(2), &[]);
     assert_eq!(outputs(&node), before + 1);
 }
 
@@ -270,17 +316,17 @@ fn timers_are_checked_every_20_us_and_after_a_pause() {
     assert_eq!((node.machine().ticks.len(), node.host().wires[0].deadline), (1, None));
     // Before it pauses, a node does what the machine has left to do.
     node.machine().background = 2;
-    assert_eq!(node.pause(at(30)), None);
-    assert_eq!(node.pause(at(31)), None);
-    assert_eq!(node.pause(at(32)), Some(Instant::NEVER));
+    assert_eq!(node.pause(at(30), &[]), None);
+    assert_eq!(node.pause(at(31), &[]), None);
+    assert_eq!(node.pause(at(32), &[]), Some(Instant::NEVER));
     node.machine().deadline = Some(at(34));
     node.host_mut().wires[1].deadline = Some(at(33));
-    assert_eq!(node.pause(at(32)), Some(at(33)));
+    assert_eq!(node.pause(at(32), &[]), Some(at(33)));
     node.resume();
     assert!(turn(&mut node, 34, []), "timers are checked although 20 µs have not passed");
     turn(&mut node, 60, [connect(A, "0.a;1.b"), call(A, 0)]);
-    node.turn(at(61));
-    assert_eq!(node.pause(at(62)), Some(at(60).after(250 * MS)), "when the race goes on");
+    node.turn(at(61), &[]);
+    assert_eq!(node.pause(at(62), &[]), Some(at(60).after(250 * MS)), "when the race goes on");
 }
 
 #[test]
@@ -301,15 +347,15 @@ fn output_goes_on_while_a_transport_has_more() {
     turn(&mut node, 0, []);
     let outputs = |node: &TestNode| node.host().wires.each_ref().map(|wire| wire.outputs);
     let before = outputs(&node);
-    node.turn(at(1));
+    node.turn(at(1), &[]);
     assert_eq!(outputs(&node), before, "nothing happened");
     node.mark_unsent();
     node.host_mut().wires[1].more = 2;
     let slice = Slice { segment: 1, offset: 2, len: 3 };
     node.host_mut().wires[1].slices.push(slice);
-    node.turn(at(2));
-    node.turn(at(3));
-    node.turn(at(4));
+    node.turn(at(2), &[]);
+    node.turn(at(3), &[]);
+    node.turn(at(4), &[]);
     assert_eq!(outputs(&node), [before[0], before[1] + 2]);
     assert_eq!(node.machine().released, [slice]);
 }

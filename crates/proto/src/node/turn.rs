@@ -22,7 +22,7 @@ use super::links::Links;
 use super::machine::{Caller, Link, Machine, Output, Replied};
 use super::transport::Transport;
 use crate::Instant;
-use crate::rpc::{Event, Message, RequestError, RpcError, RpcId};
+use crate::rpc::{Event, Message, RequestError, RpcError, RpcId, Slice, Slices};
 use crate::time::US;
 
 /// The interval in nanoseconds at which a node checks its timers. A turn that finds nothing must be
@@ -123,11 +123,12 @@ impl<M: Machine, H: Host> Node<M, H> {
 
     // Turns.
 
-    /// Runs one turn of the node. Returns true if there was work.
+    /// Runs one turn of the node. Returns true if there was work. `lent` is the memory of slices of
+    /// [`Slice::LENT`].
     #[inline]
-    pub fn turn(&mut self, now: Instant) -> bool {
+    pub fn turn(&mut self, now: Instant, lent: &[u8]) -> bool {
         let work = self.receive(now);
-        self.finish(now);
+        self.finish(now, lent);
         work
     }
 
@@ -149,9 +150,9 @@ impl<M: Machine, H: Host> Node<M, H> {
     /// Runs the second half of a node's turn: if anything happened, does the actions that the
     /// machine asks for, and sends.
     #[inline]
-    pub fn finish(&mut self, now: Instant) {
+    pub fn finish(&mut self, now: Instant, lent: &[u8]) {
         if self.unsent {
-            self.send(now);
+            self.send(now, lent);
         }
     }
 
@@ -159,12 +160,12 @@ impl<M: Machine, H: Host> Node<M, H> {
     /// background work and sends. Returns the time at which the node needs its next turn if nothing
     /// arrives before, or none if there is more to do at once. Call [`Node::resume`] after the
     /// pause.
-    pub fn pause(&mut self, now: Instant) -> Option<Instant> {
+    pub fn pause(&mut self, now: Instant, lent: &[u8]) -> Option<Instant> {
         if self.machine.tick(now) {
             self.unsent = true;
         }
         if self.unsent {
-            self.send(now);
+            self.send(now, lent);
             return None;
         }
         let mut at = self.machine.deadline().unwrap_or(Instant::NEVER).min(self.race_deadline());
@@ -273,7 +274,7 @@ impl<M: Machine, H: Host> Node<M, H> {
     }
 
     /// Does the actions that the machine asks for, then sends what the transports have queued.
-    pub fn send(&mut self, now: Instant) {
+    pub fn send(&mut self, now: Instant, lent: &[u8]) {
         self.unsent = false;
         while let Some(output) = self.machine.output(now) {
             self.act(now, output);
@@ -283,7 +284,8 @@ impl<M: Machine, H: Host> Node<M, H> {
             if !transport.has_output() {
                 continue;
             }
-            self.unsent |= transport.output(now, &self.machine);
+            let memory = Memory { machine: &self.machine, lent };
+            self.unsent |= transport.output(now, &memory);
             while let Some(slice) = transport.released() {
                 self.machine.released(slice);
             }
@@ -355,6 +357,7 @@ impl<M: Machine, H: Host> Node<M, H> {
             Reach::Session((index, session)) => {
                 let transport = self.host.transport(index);
                 let sent = transport.request(now, session, tag, &mut message, deadline);
+                self.release(&message);
                 message.empty();
                 if message.bytes.capacity() > 0 {
                     self.machine.spare(message.bytes);
@@ -362,9 +365,19 @@ impl<M: Machine, H: Host> Node<M, H> {
                 sent.map(|rpc| (index, rpc)).map_err(not_taken)
             }
             Reach::Opening => return self.hold(now, link, tag, message, deadline),
-            Reach::Failed => Err(RpcError::NotExecuted),
+            Reach::Failed => {
+                self.release(&message);
+                Err(RpcError::NotExecuted)
+            }
         };
         self.called(now, tag, result);
+    }
+
+    /// Gives the machine the slices of a message back that no transport has taken.
+    pub(super) fn release(&mut self, message: &Message) {
+        for &slice in &message.slices {
+            self.machine.released(slice);
+        }
     }
 
     /// Sends a request of bytes that the caller keeps. Its response, an error included, goes to the
@@ -456,6 +469,22 @@ impl<M: Machine, H: Host> Node<M, H> {
                 self.host.transport(together[0].0).prefetch(&ids);
             }
         }
+    }
+}
+
+/// The memory of the slices in a machine's messages.
+struct Memory<'m, M> {
+    machine: &'m M,
+    lent: &'m [u8],
+}
+
+impl<M: Machine> Slices for Memory<'_, M> {
+    fn bytes(&self, slice: Slice) -> &[u8] {
+        let lent = (slice.segment == Slice::LENT).then(|| {
+            let from = slice.offset as usize;
+            self.lent.get(from..from + slice.len as usize)
+        });
+        lent.flatten().unwrap_or_else(|| self.machine.bytes(slice))
     }
 }
 

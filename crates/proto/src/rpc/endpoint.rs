@@ -13,6 +13,7 @@
 
 use alloc::vec::Vec;
 
+use super::body::{self, Body};
 use super::client::Client;
 use super::config::Config;
 use super::server::Server;
@@ -148,18 +149,49 @@ impl<P: Probe> Endpoint<P> {
             let packet = match RxPacket::parse(datagram, crc) {
                 Ok(packet) => packet,
                 Err(bad) => {
-                    self.drop_bad(bad);
+                    if let Some(event) = self.left_packet(driver, bad) {
+                        return Some(event);
+                    }
                     continue;
                 }
             };
             // Other events that a packet caused follow from the queue.
             let (shared, lossless) = (&mut self.shared, driver.lossless());
             if packet.flags() & TO_CLIENT != 0 {
-                if let Some(event) = self.client.packet(shared, from, packet, lossless) {
+                if let Some(event) = self.client.packet(shared, from, packet, None, lossless) {
                     return Some(event);
                 }
-            } else if let Some(event) = self.server.packet(shared, from, packet, lossless) {
+            } else if let Some(event) = self.server.packet(shared, from, packet, None, lossless) {
                 return Some(event);
+            }
+        }
+    }
+
+    /// Handles the last datagram, which is no packet as it stands: the driver may have left it
+    /// where it is. Its header is checked on a private copy, for the peer can change the bytes.
+    #[cold]
+    #[inline(never)]
+    fn left_packet<'b, D: Datagrams>(&mut self, driver: &'b D, bad: Bad) -> Option<Event<'b>> {
+        let datagram = self.handled - 1;
+        let Some(left) = driver.left(datagram) else {
+            self.drop_bad(bad);
+            return None;
+        };
+        match body::parse_head(left.head, left.len) {
+            Ok((packet, start)) => {
+                let len = left.len - start;
+                let bytes = Body::Left { driver, datagram, start, len };
+                let from = driver.datagram(datagram).0;
+                let (shared, lossless) = (&mut self.shared, driver.lossless());
+                if packet.flags() & TO_CLIENT != 0 {
+                    self.client.packet(shared, from, packet, Some(bytes), lossless)
+                } else {
+                    self.server.packet(shared, from, packet, Some(bytes), lossless)
+                }
+            }
+            Err(bad) => {
+                self.drop_bad(bad);
+                None
             }
         }
     }

@@ -9,6 +9,7 @@
 
 use alloc::vec::Vec;
 
+use super::body::Body;
 use super::missing::Missing;
 use crate::Instant;
 use crate::wire::rpc::NACK_PACKETS;
@@ -88,7 +89,7 @@ impl Incoming {
     }
 
     /// Adds a packet.
-    pub(super) fn insert(&mut self, len: u32, offset: u32, payload: &[u8]) -> Inserted {
+    pub(super) fn insert(&mut self, len: u32, offset: u32, payload: Body<'_>) -> Inserted {
         let end = offset + payload.len() as u32;
         let last = self.granted.div_ceil(self.mss).saturating_mul(self.mss).min(self.len);
         let whole_packet = payload.len() as u32 == self.mss.min(self.len - offset.min(self.len));
@@ -102,9 +103,9 @@ impl Incoming {
         if offset as usize >= have {
             self.reserve(end as usize);
             self.bytes.resize(offset as usize, 0);
-            self.bytes.extend_from_slice(payload);
+            payload.append_to(&mut self.bytes);
         } else {
-            self.bytes[offset as usize..end as usize].copy_from_slice(payload);
+            payload.copy_to(&mut self.bytes[offset as usize..end as usize]);
         }
         self.received += payload.len() as u32;
         if offset == self.contig {

@@ -17,6 +17,7 @@ pub mod endpoint;
 pub mod over_qp;
 pub mod stream;
 
+mod body;
 mod client;
 mod config;
 mod control;

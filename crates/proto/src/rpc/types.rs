@@ -24,6 +24,12 @@ pub struct Slice {
     pub len: u32,
 }
 
+impl Slice {
+    /// The block that the caller of a node lends to it for a turn at a time
+    /// ([`Node::turn`](crate::node::Node::turn)). Where nothing is lent, the machine has the bytes.
+    pub const LENT: u32 = u32::MAX;
+}
+
 /// The memory that slices point into.
 pub trait Slices {
     /// The bytes of `slice`, exactly `slice.len` of them.

@@ -107,8 +107,8 @@ impl Side {
 }
 
 impl Slices for Side {
-    fn bytes(&self, _: Slice) -> &[u8] {
-        &[]
+    fn bytes(&self, slice: Slice) -> &[u8] {
+        self.client.bytes(slice)
     }
 }
 
@@ -136,6 +136,10 @@ impl Machine for Side {
 
     fn output(&mut self, now: Instant) -> Option<Output> {
         self.client.output(now)
+    }
+
+    fn released(&mut self, slice: Slice) {
+        self.client.released(slice);
     }
 
     fn deadline(&self) -> Option<Instant> {

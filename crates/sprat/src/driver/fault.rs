@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::datagrams::{PaddedHeader, Sent};
+use sprat_proto::datagrams::{LeftDatagram, PaddedHeader, Sent};
 use sprat_proto::fault::Fault;
 use sprat_proto::{Addr, Datagrams, Instant, Rng, TimedDatagrams};
 
@@ -48,6 +48,9 @@ pub struct Faulty<D> {
     /// The number of polls since the driver was made.
     polls: u64,
     held: VecDeque<Held>,
+    /// Copies of the datagrams of the burst that `inner` has left, by their index. Their checksum
+    /// covers all bytes, so all are copied before any is parsed.
+    whole: Vec<(usize, Vec<u8>)>,
     counters: Counters,
 }
 
@@ -62,7 +65,15 @@ struct Held {
 impl<D: Datagrams> Faulty<D> {
     /// Wraps the driver `inner`, with faults in sent datagrams drawn from `rng`.
     pub fn new(inner: D, fault: Fault, rng: Rng) -> Self {
-        Self { inner, fault, rng, polls: 0, held: VecDeque::new(), counters: Counters::default() }
+        Self {
+            inner,
+            fault,
+            rng,
+            polls: 0,
+            held: VecDeque::new(),
+            whole: Vec::new(),
+            counters: Counters::default(),
+        }
     }
 
     /// Returns the counters of the faults that the driver made.
@@ -91,12 +102,27 @@ impl<D: Datagrams> Datagrams for Faulty<D> {
             self.release();
             self.inner.flush();
         }
-        self.inner.recv_burst()
+        let n = self.inner.recv_burst();
+        self.whole.clear();
+        for i in (0..n).filter(|&i| self.inner.left(i).is_some()) {
+            let mut bytes = Vec::new();
+            self.inner.append_left(i, 0, &mut bytes);
+            self.whole.push((i, bytes));
+        }
+        n
     }
 
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
-        self.inner.datagram(i)
+        let (from, bytes) = self.inner.datagram(i);
+        let whole = self.whole.iter().find(|(index, _)| *index == i);
+        (from, whole.map_or(bytes, |(_, bytes)| bytes))
     }
+
+    fn left(&self, _: usize) -> Option<LeftDatagram<'_>> {
+        None
+    }
+
+    fn append_left(&self, _: usize, _: usize, _: &mut Vec<u8>) {}
 
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         let bytes = parts.concat();
@@ -202,11 +228,18 @@ mod tests {
     struct Sink(Vec<Vec<u8>>);
 
     impl Datagrams for Sink {
+        /// A datagram that is copied, and one that is left.
         fn recv_burst(&mut self) -> usize {
-            0
+            2
         }
-        fn datagram(&self, _: usize) -> (Addr, &[u8]) {
-            unreachable!("it never receives")
+        fn datagram(&self, i: usize) -> (Addr, &[u8]) {
+            (Addr::Local(9), [&b"copied"[..], b""][i])
+        }
+        fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
+            (i == 1).then_some(LeftDatagram { head: b"lef", len: 4 })
+        }
+        fn append_left(&self, _: usize, from: usize, bytes: &mut Vec<u8>) {
+            bytes.extend_from_slice(&b"left"[from..]);
         }
         fn send(&mut self, _: Addr, parts: &[&[u8]]) -> Sent {
             self.0.push(parts.concat());
@@ -227,6 +260,19 @@ mod tests {
         }
         fn intact(&self) -> bool {
             true
+        }
+    }
+
+    /// The endpoint checks the checksum of each datagram of a driver with faults, so it must find
+    /// all bytes of those that the inner driver leaves where they are.
+    #[test]
+    fn a_datagram_that_the_inner_driver_leaves_is_copied_whole() {
+        let mut faulty = Faulty::new(Sink::default(), Fault::default(), Rng::seeded(1));
+        for _ in 0..2 {
+            assert_eq!(faulty.recv_burst(), 2);
+            assert_eq!(faulty.datagram(0), (Addr::Local(9), &b"copied"[..]));
+            assert_eq!(faulty.datagram(1), (Addr::Local(9), &b"left"[..]));
+            assert_eq!(faulty.left(1), None);
         }
     }
 

@@ -20,7 +20,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::datagrams::{PaddedHeader, Sent};
+use sprat_proto::datagrams::{LeftDatagram, PaddedHeader, Sent};
 use sprat_proto::device::Mac;
 use sprat_proto::net::{Ipv4Assignment, StackEvent, StackOptions, UdpSocket};
 use sprat_proto::{Addr, Datagrams, Device as _, Instant, TimedDatagrams};
@@ -274,6 +274,14 @@ impl Datagrams for Stack {
     #[inline]
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
         self.port.datagram(i)
+    }
+
+    fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
+        self.port.left(i)
+    }
+
+    fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>) {
+        self.port.append_left(i, from, bytes);
     }
 
     #[inline]

@@ -25,7 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
-use sprat_proto::datagrams::{MAX_PARTS, PaddedHeader, Sent};
+use sprat_proto::datagrams::{LeftDatagram, MAX_PARTS, PaddedHeader, Sent};
 use sprat_proto::{Addr, Datagrams, Instant, TimedDatagrams};
 
 use crate::driver::Driver;
@@ -187,6 +187,12 @@ impl Datagrams for Udp {
         let (from, bytes) = self.rx.datagram(i);
         (Addr::Net(from), bytes)
     }
+
+    fn left(&self, _: usize) -> Option<LeftDatagram<'_>> {
+        None
+    }
+
+    fn append_left(&self, _: usize, _: usize, _: &mut Vec<u8>) {}
 
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         let len = parts.iter().map(|p| p.len()).sum::<usize>();

@@ -264,7 +264,7 @@ impl AsyncTable {
     pub fn put_if(&self, key: &[u8], value: &[u8], condition: Condition) -> Operation<Version> {
         let (id, key, value) = (self.id, key.to_vec(), value.to_vec());
         self.client.start(
-            move |machine, deadline| machine.write(id, &key, &value, condition.0, deadline),
+            move |machine, deadline| machine.write_owned(id, &key, value, condition.0, deadline),
             version,
         )
     }

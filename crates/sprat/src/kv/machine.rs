@@ -166,8 +166,8 @@ pub(super) fn unexpected(answer: &Answer<'_>) -> ! {
 }
 
 impl Slices for Operations {
-    fn bytes(&self, _: Slice) -> &[u8] {
-        &[]
+    fn bytes(&self, slice: Slice) -> &[u8] {
+        self.client.bytes(slice)
     }
 }
 
@@ -202,6 +202,10 @@ impl Machine for Operations {
         let output = self.client.output(now);
         self.collect();
         output
+    }
+
+    fn released(&mut self, slice: Slice) {
+        self.client.released(slice);
     }
 
     fn spare(&mut self, buffer: Vec<u8>) {

@@ -48,13 +48,13 @@ impl Inner {
         }
     }
 
-    /// Waits for the outcome of an operation.
-    fn wait(&mut self, id: EntryId) -> Outcome {
+    /// Waits for the outcome of an operation. `lent` is the value that the operation borrows.
+    fn wait(&mut self, id: EntryId, lent: &[u8]) -> Outcome {
         loop {
             if let Some(outcome) = self.worker.machine().take(id) {
                 return outcome;
             }
-            self.worker.turn_and_rest();
+            self.worker.turn_and_rest_lending(lent);
         }
     }
 }
@@ -92,14 +92,29 @@ impl Shared {
 
     /// Starts an operation, sends it at once and waits for its outcome.
     pub(super) fn ask(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> Outcome {
+        self.ask_lending(&[], begin)
+    }
+
+    /// Starts an operation that may borrow `value`, sends it at once and waits for it.
+    pub(super) fn ask_lending(
+        &self,
+        value: &[u8],
+        begin: impl FnOnce(&mut Machine, Instant) -> Op,
+    ) -> Outcome {
         let mut inner = self.inner();
         let (now, id) = inner.start(begin);
-        inner.worker.node().send(now);
-        inner.wait(id)
+        let is_lending = inner.worker.machine().client.is_lending();
+        let lent = if is_lending { value } else { &[] };
+        inner.worker.node().send(now, lent);
+        let outcome = inner.wait(id, lent);
+        if is_lending {
+            inner.worker.machine().client.give_back(lent);
+        }
+        outcome
     }
 
     pub(super) fn wait(&self, id: EntryId) -> Outcome {
-        self.inner().wait(id)
+        self.inner().wait(id, &[])
     }
 
     pub(super) fn cancel(&self, id: EntryId) {

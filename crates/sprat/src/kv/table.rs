@@ -108,7 +108,7 @@ impl<'c> Table<'c> {
         let machine = inner.worker.machine();
         let op = machine.start_direct(|client| client.read(self.id, key, condition.0, deadline));
         inner.send(now, op);
-        inner.worker.node().send(now);
+        inner.worker.node().send(now, &[]);
         let outcome = loop {
             if let Some(outcome) = inner.worker.machine().direct.outcome.take() {
                 break outcome;
@@ -154,10 +154,9 @@ impl<'c> Table<'c> {
     /// # Errors
     /// As the condition says, and those of [`Table::put`].
     pub fn put_if(&self, key: &[u8], value: &[u8], condition: Condition) -> Result<Version, Error> {
-        version(
-            self.shared
-                .ask(|client, deadline| client.write(self.id, key, value, condition.0, deadline)),
-        )
+        version(self.shared.ask_lending(value, |client, deadline| {
+            client.write_lent(self.id, key, value, condition.0, deadline)
+        }))
     }
 
     /// Starts a write of an object.

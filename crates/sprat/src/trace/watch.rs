@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::datagrams::{PaddedHeader, Sent};
+use sprat_proto::datagrams::{LeftDatagram, PaddedHeader, Sent};
 use sprat_proto::device::{Device, Headers, Info, Offload, RxOffload};
 use sprat_proto::node::Transport;
 use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
@@ -72,6 +72,14 @@ impl<D: Driver> Datagrams for Traced<D> {
     #[inline]
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
         self.inner.datagram(i)
+    }
+
+    fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
+        self.inner.left(i)
+    }
+
+    fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>) {
+        self.inner.append_left(i, from, bytes);
     }
 
     #[inline]

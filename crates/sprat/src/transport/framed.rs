@@ -502,7 +502,10 @@ impl<C: Carrier> Transport for Framed<C> {
             .link_and_shared(slot)
             .filter(|(link, _)| link.stream.role() == Role::Client(session));
         let Some((link, shared)) = found else { return Err(RequestError::Closed) };
-        let id = link.stream.request(tag, mem::take(message), deadline, shared.ids)?;
+        let slices = message.slices.clone();
+        let sent = link.stream.request(tag, mem::take(message), deadline, shared.ids);
+        // The slices of a refused message count as never handed in.
+        let id = sent.inspect_err(|_| message.slices = slices)?;
         self.counters.calls += 1;
         self.first_deadline = self.first_deadline.min(deadline);
         self.mark_dirty(slot);

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
-use sprat_proto::rpc::{Payload, RpcError};
+use sprat_proto::rpc::{Payload, RpcError, Slice};
 
 use super::answer::Done;
 use super::op::Op;
@@ -101,6 +101,29 @@ impl Client {
     #[inline]
     pub fn spare(&mut self, buffer: Vec<u8>) {
         self.spare = buffer;
+    }
+
+    /// Returns the bytes of a slice of a request. The caller has those of the value that it lends.
+    #[must_use]
+    pub fn bytes(&self, slice: Slice) -> &[u8] {
+        self.values.bytes(slice)
+    }
+
+    /// Takes a slice of a request back that is not needed any more.
+    pub fn released(&mut self, slice: Slice) {
+        self.values.release(slice.segment);
+    }
+
+    /// Returns true if the value of [`Client::write_lent`] is lent, and not copied.
+    #[must_use]
+    pub fn is_lending(&self) -> bool {
+        self.values.is_lending()
+    }
+
+    /// Ends the loan of `value`, whose operation has ended. If a request that was sent needs it
+    /// longer, the client copies it.
+    pub fn give_back(&mut self, value: &[u8]) {
+        self.values.give_back(value);
     }
 
     /// Returns the time of the next [`Client::tick`].

@@ -46,7 +46,7 @@ impl Client {
             Status::Overflow => Error::Overflow(refusal.version),
             Status::NotFinite => Error::NotFinite,
             Status::KeyTooLong => Error::KeyTooLong(slot.key_len),
-            Status::ValueTooLong => Error::ValueTooLong(slot.body.len() - slot.key_len),
+            Status::ValueTooLong => Error::ValueTooLong(slot.value_len()),
             Status::NoSpace if slot.kind.is_object() => Error::NoSpace,
             Status::TabletLost => Error::TabletLost,
             Status::TooFewServers => Error::TooFewServers,

@@ -32,6 +32,7 @@ mod start;
 mod state;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use answer::{Answer, Done, Error, Page, ServerInfo, TableInfo, Value, WaitedFor};
 pub use op::{Op, PeerId};

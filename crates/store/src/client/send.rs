@@ -8,11 +8,12 @@ use sprat_proto::node::machine::{Link, Output};
 use super::answer::{Error, WaitedFor};
 use super::routes::Owner;
 use super::state::{Client, Kind, State, enqueue, op};
+use super::values::LongValue;
 use crate::message::control::{
     CreateTable, DropTable, GetTable, GetTablets, ListServers, ListTables, RenewClient,
 };
 use crate::message::data::{Once, Target};
-use crate::ops::{Parts, Request};
+use crate::ops::{Parts, Request, Write};
 use crate::types::{LeaseId, TableId};
 
 /// A request on its way to a server.
@@ -80,10 +81,49 @@ impl Client {
             slot.kind = Kind::Server(request);
         }
         let target = Target { cluster: self.cluster, table: table.id, rules: slot.rules };
-        let once = if request.changes() { self.once(now, index)? } else { Once::default() };
+        let once = if request.changes() {
+            let once = self.once(now, index)?;
+            if let Some(value) = self.slots[index as usize].long {
+                self.send_long(
+                    now,
+                    index,
+                    peer,
+                    Write { target, once, key: &[], value: &[] },
+                    value,
+                );
+                return None;
+            }
+            once
+        } else {
+            Once::default()
+        };
         let room = core::mem::take(&mut self.spare);
         let message = request.emit_in(self.parts(index, target, once), room);
         self.call(now, index, peer, message)
+    }
+
+    /// Queues the request to write a long value, which the message names as a slice.
+    #[cold]
+    fn send_long(
+        &mut self,
+        now: Instant,
+        index: u32,
+        peer: u32,
+        write: Write<'_>,
+        value: LongValue,
+    ) {
+        let room = core::mem::take(&mut self.spare);
+        let key = &self.slots[index as usize].body;
+        let front = Write { key, ..write }.emit_front(value.len, room);
+        let call = self.call(now, index, peer, front);
+        let mut output = match call {
+            Some(call) => Some(call.into()),
+            None => self.out.pop_back(),
+        };
+        if let Some(Output::Call { message, .. }) = &mut output {
+            message.slices.push(self.values.slice(value));
+        }
+        self.out.extend(output);
     }
 
     #[inline]

@@ -1,15 +1,47 @@
 //! The operations that a program can start. Each ends as the module's comment says; none fails
 //! here.
 
+use alloc::vec::Vec;
+use core::ops::Deref;
+
 use sprat_proto::Instant;
 
 use super::answer::Error;
 use super::op::{Op, PeerId};
 use super::state::{Client, Kind, op};
+use super::values::LONG;
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, RejectRules};
 use crate::ops::{Cursor, Request, Scan};
 use crate::types::{MAX_KEY, MAX_VALUE, TableId};
+
+/// The value of an operation that starts.
+enum NewValue<'v> {
+    Copied(&'v [u8]),
+    Owned(Vec<u8>),
+    Lent(&'v [u8]),
+}
+
+impl NewValue<'_> {
+    fn into_vec(self) -> Vec<u8> {
+        match self {
+            Self::Owned(bytes) => bytes,
+            Self::Copied(bytes) | Self::Lent(bytes) => bytes.to_vec(),
+        }
+    }
+}
+
+impl Deref for NewValue<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Owned(bytes) => bytes,
+            Self::Copied(bytes) | Self::Lent(bytes) => bytes,
+        }
+    }
+}
 
 impl Client {
     /// Reads an object. The answer is [`Answer::Object`](super::Answer::Object).
@@ -32,6 +64,41 @@ impl Client {
         rules: RejectRules,
         deadline: Instant,
     ) -> Op {
+        if value.len() > LONG {
+            return self.write_long(table, key, NewValue::Copied(value), rules, deadline);
+        }
+        self.object(Request::Write(()), table, key, value, rules, deadline)
+    }
+
+    /// Writes an object as [`Client::write`] does, and copies no long value.
+    pub fn write_owned(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: Vec<u8>,
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        if value.len() > LONG {
+            return self.write_long(table, key, NewValue::Owned(value), rules, deadline);
+        }
+        self.object(Request::Write(()), table, key, &value, rules, deadline)
+    }
+
+    /// Writes an object as [`Client::write`] does. While [`Client::is_lending`], the caller lends
+    /// the same value to each turn of the node, and calls [`Client::give_back`] once the operation
+    /// has ended.
+    pub fn write_lent(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        if value.len() > LONG {
+            return self.write_long(table, key, NewValue::Lent(value), rules, deadline);
+        }
         self.object(Request::Write(()), table, key, value, rules, deadline)
     }
 
@@ -183,6 +250,32 @@ impl Client {
                 slot.body.extend_from_slice(value);
             }
             self.start(index);
+        }
+        op
+    }
+
+    /// Starts the write of a long value, which stays apart from the operation's key.
+    #[cold]
+    fn write_long(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: NewValue<'_>,
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        if value.len() > MAX_VALUE {
+            // It is refused.
+            return self.object(Request::Write(()), table, key, &value, rules, deadline);
+        }
+        let op = self.object(Request::Write(()), table, key, &[], rules, deadline);
+        if let Some(index) = self.live(op.0) {
+            let lent = match value {
+                NewValue::Lent(bytes) => self.values.borrow(bytes.len()),
+                NewValue::Copied(_) | NewValue::Owned(_) => None,
+            };
+            let long = lent.unwrap_or_else(|| self.values.keep(value.into_vec()));
+            self.slots[index as usize].long = Some(long);
         }
         op
     }

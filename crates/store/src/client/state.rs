@@ -13,6 +13,7 @@ use super::answer::{Done, Error, ServerInfo, TableInfo, WaitedFor};
 use super::op::Op;
 use super::rifl::Rifl;
 use super::routes::Routes;
+use super::values::{LongValue, Values};
 use crate::hash::KeyHasher;
 use crate::message::data::RejectRules;
 use crate::ops::Request;
@@ -126,8 +127,10 @@ pub(super) struct Slot {
     pub(super) place: u32,
     pub(super) rules: RejectRules,
     pub(super) key_len: usize,
-    /// The key (or name), then the value.
+    /// The key (or name), then the value unless it is long.
     pub(super) body: Vec<u8>,
+    /// The value of a write, if it is long.
+    pub(super) long: Option<LongValue>,
     pub(super) deadline: Instant,
     /// The number under the client's lease, 0 if none is assigned.
     pub(super) rpc: u64,
@@ -142,6 +145,11 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    /// Returns the length of the value.
+    pub(super) fn value_len(&self) -> usize {
+        self.long.map_or(self.body.len() - self.key_len, |value| value.len as usize)
+    }
+
     /// Returns the hash whose tablet the operation goes to.
     #[inline]
     pub(super) fn hash(&self, hasher: &KeyHasher) -> KeyHash {
@@ -185,6 +193,7 @@ pub struct Client {
     pub(super) events: VecDeque<Done<'static>>,
     /// The buffer for the next request.
     pub(super) spare: Vec<u8>,
+    pub(super) values: Values,
 }
 
 impl Client {
@@ -209,6 +218,7 @@ impl Client {
             out: VecDeque::new(),
             events: VecDeque::new(),
             spare: Vec::new(),
+            values: Values::default(),
         }
     }
 
@@ -241,6 +251,7 @@ impl Client {
             rules: RejectRules::default(),
             key_len: 0,
             body: Vec::new(),
+            long: None,
             deadline: Instant::NEVER,
             rpc: 0,
             lease: LeaseId(0),
@@ -291,6 +302,9 @@ impl Client {
         slot.body.clear();
         if slot.body.capacity() > KEPT_BYTES {
             slot.body = Vec::new();
+        }
+        if let Some(value) = slot.long.take() {
+            self.values.release(value.place);
         }
         slot.maybe = false;
         slot.failures = 0;

@@ -41,12 +41,25 @@ struct WriteWire {
     value_len: U32,
 }
 
+impl Write<'_> {
+    fn wire(&self, value_len: u32) -> WriteWire {
+        let mutation = self.once.wire(self.target.wire(Opcode::Write));
+        WriteWire { mutation, value_len: value_len.into() }
+    }
+
+    /// Puts the bytes of the request before its value, which has `value_len` bytes, into `out`,
+    /// whose old contents are dropped.
+    #[must_use]
+    pub fn emit_front(&self, value_len: u32, out: Vec<u8>) -> Vec<u8> {
+        concat(out, &self.wire(value_len), self.key, &[])
+    }
+}
+
 impl<'a> Operation<'a> for Write<'a> {
     #[inline]
     fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        let mutation = self.once.wire(self.target.wire(Opcode::Write));
-        let value_len = u32::try_from(self.value.len()).expect("a value of less than 4 GiB").into();
-        concat(out, &WriteWire { mutation, value_len }, self.key, self.value)
+        let value_len = u32::try_from(self.value.len()).expect("a value of less than 4 GiB");
+        concat(out, &self.wire(value_len), self.key, self.value)
     }
 
     #[inline]

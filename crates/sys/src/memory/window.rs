@@ -14,7 +14,7 @@ use super::{Region, copy, outside};
 /// A piece of a region, with a length that is a power of two.
 #[derive(Clone, Debug)]
 pub struct Window {
-    #[expect(dead_code, reason = "keeps the memory mapped")]
+    /// Keeps the memory mapped.
     region: Arc<Region>,
     base: NonNull<u8>,
     /// The window's length less one.
@@ -45,7 +45,7 @@ impl Window {
     /// Returns the window's length in bytes.
     #[inline(always)]
     #[must_use]
-    pub fn size(&self) -> usize {
+    pub const fn size(&self) -> usize {
         self.mask as usize + 1
     }
 
@@ -127,5 +127,20 @@ impl Window {
         let src = self.at(position, bytes.len());
         // SAFETY: as in `copy_in`, the other way round.
         unsafe { copy::copy(bytes.as_mut_ptr(), src, bytes.len()) }
+    }
+
+    /// Appends a copy of the window's `n` bytes from a position to `bytes`. While another process
+    /// writes them, the result is any mixture.
+    ///
+    /// # Panics
+    /// If the window ends before.
+    #[inline]
+    pub fn append_to(&self, position: u64, n: usize, bytes: &mut Vec<u8>) {
+        let place = self.place(position);
+        if n > self.size() - place {
+            outside(place, n, self.size());
+        }
+        let offset = self.base.addr().get() - self.region.base.addr().get();
+        self.region.append_to(offset + place, n, bytes);
     }
 }

@@ -15,6 +15,14 @@ fn pair(size: usize) -> (Producer, Consumer) {
     (Producer::new(place.clone()), Consumer::new(place))
 }
 
+/// Copies the next record, however long it is, and returns its length.
+fn pop(consumer: &mut Consumer, into: &mut [u8]) -> Result<Option<usize>, Broken> {
+    Ok(consumer.pop(into, false)?.map(|record| match record {
+        Record::Copied(len) => len,
+        Record::Left(record) => panic!("{record:?} was to be copied"),
+    }))
+}
+
 /// Writes the content of record `number` into `buffer` and returns its length. The content follows
 /// from the number, so that the reader can compare.
 fn record(number: u64, buffer: &mut [u8]) -> usize {
@@ -50,7 +58,7 @@ fn records_arrive_whole_and_in_order_between_two_threads() {
     let (mut expected, mut buffer) = (vec![0; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
     for number in 0..RECORDS {
         let len = loop {
-            match consumer.pop(&mut buffer).unwrap() {
+            match pop(&mut consumer, &mut buffer).unwrap() {
                 Some(len) => break len,
                 None => thread::yield_now(),
             }
@@ -58,7 +66,7 @@ fn records_arrive_whole_and_in_order_between_two_threads() {
         assert_eq!(len, record(number, &mut expected), "record {number}");
         assert!(buffer[..len] == expected[..len], "record {number}");
     }
-    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+    assert_eq!(pop(&mut consumer, &mut buffer), Ok(None));
     writer.join().unwrap();
 }
 
@@ -75,11 +83,11 @@ fn a_header_and_a_part_make_the_record_that_they_would_make_as_parts() {
         let pushed = producer.push_short(&PaddedHeader::new(head, head_len), &body).unwrap();
         assert_eq!(pushed, Push::Done { wake: false });
         assert_eq!(producer.push(&[&head[..head_len], &body]).unwrap(), Push::Done { wake: false });
-        let n = consumer.pop(&mut buffer).unwrap().unwrap();
-        assert_eq!(consumer.pop(&mut expected).unwrap(), Some(n));
+        let n = pop(&mut consumer, &mut buffer).unwrap().unwrap();
+        assert_eq!(pop(&mut consumer, &mut expected).unwrap(), Some(n));
         assert!(buffer[..n] == expected[..n] && n == head_len + len, "record {number}");
     }
-    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+    assert_eq!(pop(&mut consumer, &mut buffer), Ok(None));
 }
 
 #[test]
@@ -94,11 +102,11 @@ fn headers_and_parts_make_the_record_that_they_would_make_as_parts() {
             producer.push_behind(&Headers::from_bytes(headers), &[a, &[], b], rest.len()).unwrap();
         assert_eq!(pushed, Push::Done { wake: false });
         assert_eq!(producer.push(&[&whole]).unwrap(), Push::Done { wake: false });
-        let n = consumer.pop(&mut buffer).unwrap().unwrap();
-        assert_eq!(consumer.pop(&mut expected).unwrap(), Some(n));
+        let n = pop(&mut consumer, &mut buffer).unwrap().unwrap();
+        assert_eq!(pop(&mut consumer, &mut expected).unwrap(), Some(n));
         assert!(buffer[..n] == expected[..n] && n == whole.len(), "record {number}");
     }
-    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+    assert_eq!(pop(&mut consumer, &mut buffer), Ok(None));
     // Nothing beyond a full ring's room is written: what was there first is still as it was.
     let mut records = 0;
     while producer.push_behind(&Headers::from_bytes(&[7; 14]), &[], 0).unwrap()
@@ -107,10 +115,10 @@ fn headers_and_parts_make_the_record_that_they_would_make_as_parts() {
         records += 1;
     }
     for _ in 0..records {
-        assert_eq!(consumer.pop(&mut buffer), Ok(Some(14)));
+        assert_eq!(pop(&mut consumer, &mut buffer), Ok(Some(14)));
         assert_eq!(buffer[..14], [7; 14]);
     }
-    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+    assert_eq!(pop(&mut consumer, &mut buffer), Ok(None));
 }
 
 /// Runs random pushes and pops in one thread and compares the ring with a queue. Small and large
@@ -121,6 +129,7 @@ fn random_turns_agree_with_a_queue() {
     let (mut producer, mut consumer) = pair(MIN_SIZE);
     let mut queue = std::collections::VecDeque::new();
     let (mut made, mut full, mut buffer) = (0, 0, vec![0; MAX_PAYLOAD]);
+    let mut left = Vec::new();
     for _ in 0..60_000 {
         if rng.below(2) == 0 {
             let len = record(made, &mut buffer);
@@ -132,19 +141,33 @@ fn random_turns_agree_with_a_queue() {
                 }
                 Push::Full => {
                     full += 1;
-                    assert!(producer.is_waiting() && !queue.is_empty());
+                    assert!(producer.is_waiting() && !(queue.is_empty() && left.is_empty()));
                 }
             }
         } else {
             assert_eq!(consumer.is_ready(), consumer.word() & !LEN_MASK == consumer.expect);
-            match consumer.pop(&mut buffer).unwrap() {
-                Some(len) => {
-                    let mut expected = vec![0; MAX_PAYLOAD];
+            let mut expected = vec![0; MAX_PAYLOAD];
+            match consumer.pop(&mut buffer, rng.below(2) == 0).unwrap() {
+                Some(Record::Copied(len)) => {
                     let number = queue.pop_front().expect("nothing was sent");
                     assert_eq!(len, record(number, &mut expected));
                     assert!(buffer[..len] == expected[..len]);
                 }
+                Some(Record::Left(long)) => {
+                    assert!(long.len() > LONG);
+                    left.push((queue.pop_front().expect("nothing was sent"), long));
+                }
                 None => assert!(queue.is_empty()),
+            }
+            // What is left stays whole however much is sent meanwhile.
+            if rng.below(4) == 0 {
+                for (number, long) in left.drain(..) {
+                    let (mut bytes, from) = (Vec::new(), rng.below(100) as usize);
+                    long.append_to(from, &mut bytes);
+                    let len = record(number, &mut expected);
+                    assert!(long.len() == len && bytes == expected[from..len]);
+                }
+                consumer.release();
             }
         }
     }
@@ -160,9 +183,48 @@ fn the_longest_records_pass_even_through_the_smallest_ring() {
         // neither side waits for ever.
         assert_eq!(producer.push(&[&longest]), Ok(Push::Done { wake: false }), "lap {lap}");
         assert_eq!(producer.push(&[&longest[..lap]]), Ok(Push::Done { wake: false }), "lap {lap}");
-        assert_eq!(consumer.pop(&mut buffer), Ok(Some(MAX_PAYLOAD)));
-        assert_eq!(consumer.pop(&mut buffer), Ok(Some(lap)));
+        assert_eq!(pop(&mut consumer, &mut buffer), Ok(Some(MAX_PAYLOAD)));
+        assert_eq!(pop(&mut consumer, &mut buffer), Ok(Some(lap)));
     }
+}
+
+/// The producer changes a long record after it was published. The receiver checks the first
+/// bytes, and must not find others there later.
+#[test]
+fn the_first_bytes_of_a_record_left_in_the_ring_are_copied_at_once() {
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let (long, mut buffer) = (vec![7; LONG + 1], vec![0; MAX_PAYLOAD]);
+    producer.push(&[&long]).unwrap();
+    let popped = consumer.pop(&mut buffer, true).unwrap();
+    let Some(Record::Left(record)) = popped else { panic!("{popped:?}") };
+    producer.ring.data.copy_in(PAYLOAD, &[8; LONG + 1]);
+    assert_eq!(buffer[..LEFT_HEAD], [7; LEFT_HEAD]);
+    let mut rest = Vec::new();
+    record.append_to(LEFT_HEAD, &mut rest);
+    assert!(record.len() == long.len() && rest == [8; LONG + 1 - LEFT_HEAD]);
+    // One of this length at most is copied whole.
+    producer.push(&[&long[1..]]).unwrap();
+    let popped = consumer.pop(&mut buffer, true).unwrap();
+    assert!(matches!(popped, Some(Record::Copied(LONG))), "{popped:?}");
+}
+
+/// The release of the last record publishes the room, and wakes a producer that waits for it.
+#[test]
+fn the_room_of_records_left_in_the_ring_is_free_once_they_are_released() {
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let (long, mut buffer) = (vec![7; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
+    let mut records = 0;
+    while producer.push(&[&long]).unwrap() != Push::Full {
+        records += 1;
+    }
+    producer.arm();
+    for _ in 0..records {
+        let popped = consumer.pop(&mut buffer, true).unwrap();
+        assert!(matches!(popped, Some(Record::Left(_))), "{popped:?}");
+    }
+    assert!(!producer.has_room() && !consumer.take_wake());
+    consumer.release();
+    assert!(producer.has_room() && consumer.take_wake());
 }
 
 #[test]
@@ -172,8 +234,8 @@ fn an_old_word_and_a_word_in_a_payload_are_no_records() {
     // Every line of the ring holds a word that was a record's once, at this very place.
     for _ in 0..3 * MIN_SIZE / LINE {
         producer.push(&[b"x"]).unwrap();
-        assert_eq!(consumer.pop(&mut buffer), Ok(Some(1)));
-        assert_eq!(consumer.pop(&mut buffer), Ok(None));
+        assert_eq!(pop(&mut consumer, &mut buffer), Ok(Some(1)));
+        assert_eq!(pop(&mut consumer, &mut buffer), Ok(None));
     }
     // A payload that holds, where the next record's word will be, the word of another position.
     let mut forged = [0; 256];
@@ -182,9 +244,9 @@ fn an_old_word_and_a_word_in_a_payload_are_no_records() {
     }
     producer.push(&[&forged]).unwrap();
     producer.push(&[&forged]).unwrap();
-    assert_eq!(consumer.pop(&mut buffer), Ok(Some(256)));
-    assert_eq!(consumer.pop(&mut buffer), Ok(Some(256)));
-    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+    assert_eq!(pop(&mut consumer, &mut buffer), Ok(Some(256)));
+    assert_eq!(pop(&mut consumer, &mut buffer), Ok(Some(256)));
+    assert_eq!(pop(&mut consumer, &mut buffer), Ok(None));
 }
 
 #[test]
@@ -194,16 +256,16 @@ fn lengths_that_cannot_be_break_the_ring() {
         let (mut producer, mut consumer) = pair(MIN_SIZE);
         producer.forge(bad);
         assert!(consumer.is_ready());
-        assert_eq!(consumer.pop(&mut buffer), Err(Broken), "{bad:#x}");
+        assert_eq!(pop(&mut consumer, &mut buffer), Err(Broken), "{bad:#x}");
     }
     // A record that would run past the end of the ring.
     let (mut producer, mut consumer) = pair(MIN_SIZE);
     for _ in 0..MIN_SIZE / LINE - 1 {
         producer.push(&[]).unwrap();
-        consumer.pop(&mut buffer).unwrap();
+        pop(&mut consumer, &mut buffer).unwrap();
     }
     producer.forge(100);
-    assert_eq!(consumer.pop(&mut buffer), Err(Broken));
+    assert_eq!(pop(&mut consumer, &mut buffer), Err(Broken));
 }
 
 #[test]
@@ -219,7 +281,7 @@ fn heads_that_cannot_be_break_the_ring() {
     let (mut producer, mut consumer) = pair(MIN_SIZE);
     let (record, mut buffer) = ([0; 1000], vec![0; MAX_PAYLOAD]);
     while producer.push(&[&record]) != Ok(Push::Full) {}
-    while consumer.pop(&mut buffer).unwrap().is_some() {}
+    while pop(&mut consumer, &mut buffer).unwrap().is_some() {}
     while producer.push(&[&record]) != Ok(Push::Full) {}
     producer.ring.control.word(HEAD).store(0, Ordering::Relaxed);
     assert_eq!(producer.push(&[&record]), Err(Broken));
@@ -246,8 +308,17 @@ fn a_hostile_peer_cannot_do_more_than_break_the_ring() {
             scribble(&place, &mut rng);
             let _ = consumer.is_ready();
             consumer.arm();
-            let popped = consumer.pop(&mut buffer);
-            assert!(popped.is_err() || popped.unwrap().is_none_or(|n| n <= MAX_PAYLOAD));
+            let popped = consumer.pop(&mut buffer, rng.below(2) == 0);
+            match &popped {
+                Ok(Some(Record::Copied(n))) => assert!(*n <= MAX_PAYLOAD),
+                Ok(Some(Record::Left(record))) => {
+                    let mut bytes = Vec::new();
+                    record.append_to(0, &mut bytes);
+                    assert!(bytes.len() == record.len() && record.len() <= MAX_PAYLOAD);
+                }
+                Ok(None) | Err(Broken) => {}
+            }
+            consumer.release();
             let _ = consumer.take_wake();
             let pushed = producer.push(&[&payload[..rng.below(2000) as usize]]);
             producer.arm();
@@ -304,7 +375,7 @@ fn nobody_sleeps_for_ever() {
         let mut buffer = vec![0; MAX_PAYLOAD];
         for i in 0..RECORDS {
             loop {
-                if let Some(len) = consumer.pop(&mut buffer).unwrap() {
+                if let Some(len) = pop(&mut consumer, &mut buffer).unwrap() {
                     assert_eq!(len as u64, i % 5000);
                     break;
                 }

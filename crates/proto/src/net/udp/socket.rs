@@ -2,11 +2,12 @@
 //!
 //! Not here: locators and sleep, which `sprat` adds.
 
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::ports::BindError;
 use super::routes::canonical;
-use crate::datagrams::{Addr, Datagrams, PaddedHeader, Sent};
+use crate::datagrams::{Addr, Datagrams, LeftDatagram, PaddedHeader, Sent};
 use crate::device::{Device, HEADER, Mac};
 use crate::net::event::StackEvent;
 use crate::net::options::StackOptions;
@@ -133,6 +134,12 @@ impl<D: Device> Datagrams for UdpSocket<D> {
         let (_, from, bytes) = self.stack.datagram(i, &self.device);
         (Addr::Net(from), bytes)
     }
+
+    fn left(&self, _: usize) -> Option<LeftDatagram<'_>> {
+        None
+    }
+
+    fn append_left(&self, _: usize, _: usize, _: &mut Vec<u8>) {}
 
     #[inline]
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {

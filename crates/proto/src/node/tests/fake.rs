@@ -55,7 +55,7 @@ pub(super) struct Script {
 
 impl Slices for Script {
     fn bytes(&self, _: Slice) -> &[u8] {
-        &[]
+        b"machine"
     }
 }
 
@@ -167,6 +167,9 @@ pub(super) struct Wire {
     /// The number of further calls of `output` at which the test's transport has something to send.
     pub(super) more: u32,
     pub(super) outputs: usize,
+    /// The slices of the requests that it took, and their bytes at the last output.
+    pub(super) taken: Vec<Slice>,
+    pub(super) bytes: Vec<Vec<u8>>,
     rpcs: u64,
 }
 
@@ -220,8 +223,9 @@ impl Transport for Wire {
         self.more > 0 || !self.slices.is_empty()
     }
 
-    fn output(&mut self, _: Instant, _: &dyn Slices) -> bool {
+    fn output(&mut self, _: Instant, memory: &dyn Slices) -> bool {
         self.outputs += 1;
+        self.bytes = self.taken.iter().map(|slice| memory.bytes(*slice).to_vec()).collect();
         self.more = self.more.saturating_sub(1);
         self.more > 0
     }
@@ -263,7 +267,7 @@ impl Transport for Wire {
         _: Instant,
         id: SessionId,
         tag: u64,
-        _: &mut Message,
+        message: &mut Message,
         _: Instant,
     ) -> Result<RpcId, RequestError> {
         let session = &mut self.sessions[id.place() as usize];
@@ -275,6 +279,7 @@ impl Transport for Wire {
         }
         self.rpcs += 1;
         session.calls.push((RpcId(self.rpcs), tag));
+        self.taken.extend(message.slices.drain(..));
         Ok(RpcId(self.rpcs))
     }
 

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use super::{Client, free_channel};
 use crate::Addr;
+use crate::rpc::body::Body;
 use crate::rpc::incoming::{Incoming, Inserted};
 use crate::rpc::missing::Missing;
 use crate::rpc::session::{Calls, ClientSession, INDEX_MAX, Phase};
@@ -16,13 +17,15 @@ use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, RxPacket, SEQ_MAX};
 
 impl Client {
-    /// Handles a packet to the client. `lossless` is the driver's, known when this is compiled.
+    /// Handles a packet to the client; `left` is its body if the packet has only the beginning of
+    /// it. `lossless` is the driver's, known when this is compiled.
     #[inline(always)]
     pub(in crate::rpc) fn packet<'b, P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
         from: Addr,
         packet: RxPacket<'b>,
+        left: Option<Body<'_>>,
         lossless: bool,
     ) -> Option<Event<'b>> {
         if !packet.is_data() {
@@ -36,8 +39,8 @@ impl Client {
         if slot.seq != packet.seq() || slot.role != Role::Call {
             return drop_stale(shared);
         }
-        if !packet.is_whole_message() {
-            return self.reply_packet(shared, i, packet.bytes());
+        if left.is_some() || !packet.is_whole_message() {
+            return self.reply_packet(shared, i, packet.bytes(), left);
         }
         let (rpc, tag, trace) = (RpcId(slot.id), slot.tag, slot.trace());
         shared.probe.hit(Tracepoint::ClientReceived, trace);
@@ -85,6 +88,7 @@ impl Client {
         shared: &mut Shared<P>,
         i: u32,
         bytes: &[u8],
+        left: Option<Body<'_>>,
     ) -> Option<Event<'b>> {
         let rx = RxPacket::parse(bytes, None).ok()?;
         let (packet, lossless) = (rx.packet(), shared.lossless);
@@ -100,7 +104,8 @@ impl Client {
         }
         let slot = &mut shared.slots[i];
         let incoming = slot.incoming.as_mut()?;
-        match incoming.insert(packet.msg_len, packet.offset, rx.body()) {
+        let body = left.unwrap_or_else(|| Body::Burst(rx.body()));
+        match incoming.insert(packet.msg_len, packet.offset, body) {
             Inserted::New => {
                 slot.progress = shared.now;
                 slot.tries = 0;

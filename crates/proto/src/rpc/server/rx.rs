@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use zerocopy::FromBytes as _;
 
 use super::{Server, seconds, server_rpc};
+use crate::rpc::body::Body;
 use crate::rpc::control::ControlBody;
 use crate::rpc::incoming::{Incoming, Inserted, claim};
 use crate::rpc::limits::CHANNELS;
@@ -24,13 +25,15 @@ use crate::wire::rpc::{
 use crate::{Addr, Instant};
 
 impl Server {
-    /// Handles a packet to the server. `lossless` is the driver's, known when this is compiled.
+    /// Handles a packet to the server; `left` is its body if the packet has only the beginning of
+    /// it. `lossless` is the driver's, known when this is compiled.
     #[inline(always)]
     pub(in crate::rpc) fn packet<'b, P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
         from: Addr,
         packet: RxPacket<'b>,
+        left: Option<Body<'_>>,
         lossless: bool,
     ) -> Option<Event<'b>> {
         if !packet.is_data() {
@@ -42,7 +45,7 @@ impl Server {
         let last = session.channels[channel];
         let ahead = ahead(packet.seq(), last.seq());
         if ahead == 0 || ahead >= HALF {
-            return self.repeated_packet(shared, s, packet.bytes());
+            return self.repeated_packet(shared, s, packet.bytes(), left);
         }
         // A later number ends the last request on the channel and acknowledges its reply.
         if session.live & 1 << channel != 0 {
@@ -56,8 +59,8 @@ impl Server {
             None => Instant::NEVER,
             Some(us) => shared.now.after(u64::from(us) * US),
         };
-        if !packet.is_whole_message() {
-            return self.begin_request(shared, s, packet.bytes(), deadline);
+        if left.is_some() || !packet.is_whole_message() {
+            return self.begin_request(shared, s, packet.bytes(), left, deadline);
         }
         let is_full = self.executing >= shared.config.max_executing
             || self.retained.is_full(shared.config.max_kept_bytes);
@@ -109,13 +112,14 @@ impl Server {
         shared: &mut Shared<P>,
         s: u32,
         bytes: &[u8],
+        left: Option<Body<'_>>,
     ) -> Option<Event<'b>> {
         let packet = RxPacket::parse(bytes, None).ok()?;
         let last = self.sessions[s].channels[usize::from(packet.channel())];
         if packet.seq() != last.seq() {
             shared.stats.drop_stale += 1;
         } else if last.state() == State::Recv {
-            return self.request_packet(shared, s, packet);
+            return self.request_packet(shared, s, packet, left);
         } else {
             shared.stats.drop_duplicate += 1;
         }
@@ -153,6 +157,7 @@ impl Server {
         shared: &mut Shared<P>,
         s: u32,
         bytes: &[u8],
+        left: Option<Body<'_>>,
         deadline: Instant,
     ) -> Option<Event<'b>> {
         let rx = RxPacket::parse(bytes, None).ok()?;
@@ -180,7 +185,7 @@ impl Server {
         let channel = usize::from(packet.channel);
         session.channels[channel] = ServerChannel::new(packet.seq, State::Recv);
         self.put_slot(s, channel, i);
-        self.request_packet(shared, s, rx)
+        self.request_packet(shared, s, rx, left)
     }
 
     /// Handles a packet of an incomplete request.
@@ -189,13 +194,15 @@ impl Server {
         shared: &mut Shared<P>,
         s: u32,
         rx: RxPacket<'_>,
+        left: Option<Body<'_>>,
     ) -> Option<Event<'b>> {
         let packet = rx.packet();
         let channel = usize::from(packet.channel);
         let i = self.slot_of(s, channel)?;
         let slot = &mut shared.slots[i];
         let incoming = slot.incoming.as_mut()?;
-        match incoming.insert(packet.msg_len, packet.offset, rx.body()) {
+        let body = left.unwrap_or_else(|| Body::Burst(rx.body()));
+        match incoming.insert(packet.msg_len, packet.offset, body) {
             Inserted::New => {
                 slot.progress = shared.now;
                 if !shared.lossless {

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use super::{Net, Seen, pattern};
 use crate::Instant;
 use crate::fault::Fault;
+use crate::rpc::body::Body;
 use crate::rpc::incoming::{Incoming, Inserted, claim};
 use crate::rpc::session::{ClientSession, ServerSession};
 use crate::rpc::slot::Slot;
@@ -193,13 +194,13 @@ fn the_queue_has_a_limit() {
 fn memory_follows_what_arrived() {
     // Expect: one packet of a message that claims 16 MiB costs two packets.
     let mut incoming = Incoming::new(Instant::ZERO, 16 << 20, 1000, 64 << 10);
-    assert_eq!(incoming.insert(16 << 20, 0, &[1; 1000]), Inserted::New);
+    assert_eq!(incoming.insert(16 << 20, 0, Body::Burst(&[1; 1000])), Inserted::New);
     assert!(incoming.bytes.capacity() <= 2000);
     // Expect: nothing beyond the grant, rounded up to a packet, is taken.
-    assert_eq!(incoming.insert(16 << 20, 66_000, &[1; 1000]), Inserted::Misfit);
-    assert_eq!(incoming.insert(16 << 20, 65_000, &[1; 1000]), Inserted::New);
+    assert_eq!(incoming.insert(16 << 20, 66_000, Body::Burst(&[1; 1000])), Inserted::Misfit);
+    assert_eq!(incoming.insert(16 << 20, 65_000, Body::Burst(&[1; 1000])), Inserted::New);
     assert!(incoming.bytes.capacity() <= 2 * 66_000);
-    assert_eq!(incoming.insert(16 << 20, 65_000, &[1; 1000]), Inserted::Duplicate);
+    assert_eq!(incoming.insert(16 << 20, 65_000, Body::Burst(&[1; 1000])), Inserted::Duplicate);
     assert_eq!((incoming.contig, incoming.received), (1000, 2000));
     // Expect: the missing ones are named, up to what was seen.
     let missing = incoming.missing(66_000);

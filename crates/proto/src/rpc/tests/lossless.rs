@@ -45,6 +45,46 @@ fn a_full_ring_loses_nothing_and_stops_nobody_else() {
     assert_eq!(net.stats(0).resent + net.stats(1).resent + net.stats(2).resent, 0);
 }
 
+/// Datagrams that the driver leaves in memory that the peer can write: messages of one packet, and
+/// of several, of which the last may be short.
+#[test]
+fn the_body_of_a_datagram_that_the_driver_leaves_is_taken_from_there() {
+    let mut net = Net::new(11, 2, true);
+    net.shared.borrow_mut().leave_from = 1000;
+    let session = net.connect(1, 0);
+    let lens = [100, 2000, 8000, 8200, 3_000_000];
+    for (n, &len) in lens.iter().enumerate() {
+        net.request(1, session, n as u64, pattern(n as u64, len));
+    }
+    assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == lens.len()));
+    for seen in net.seen(1) {
+        let Seen::Response(_, n, bytes) = seen else { panic!("{seen:?}") };
+        assert!(bytes == pattern(n, lens[n as usize]), "message {n}");
+    }
+}
+
+/// The driver shows the first 64 bytes, a header and 32 bytes of the body. The length of all is
+/// part of what is checked.
+#[test]
+fn a_datagram_that_is_left_and_longer_than_its_message_is_dropped() {
+    let mut net = Net::new(12, 2, true);
+    net.record();
+    net.shared.borrow_mut().leave_from = 1000;
+    let session = net.connect(1, 0);
+    net.request(1, session, 1, pattern(1, 2000));
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    net.seen(0);
+    let (first, body) = net.sent(1, 0).pop().expect("the request");
+    for (n, msg_len) in [32, 1999, 2000].into_iter().enumerate() {
+        let packet = Packet { seq: first.seq + 1 + n as u32, msg_len, ..first };
+        net.inject(Addr::Local(1), 0, net.datagram(&packet, &body));
+    }
+    net.settle();
+    assert_eq!(net.stats(0).drop_field, 2);
+    let seen = net.seen(0);
+    assert!(matches!(&seen[..], [Seen::Request(_, bytes, _)] if *bytes == body), "{seen:?}");
+}
+
 /// A peer that opened session after session and emptied no ring once filled the queue of control
 /// packets with its own answers, and no other peer got an answer as long as it stayed.
 #[test]

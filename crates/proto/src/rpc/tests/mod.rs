@@ -20,13 +20,16 @@ use super::{
     CloseReason, Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice,
     Slices, Stats,
 };
-use crate::datagrams::{BURST, PaddedHeader, Sent};
+use crate::datagrams::{BURST, LeftDatagram, PaddedHeader, Sent};
 use crate::fault::Fault;
 use crate::time::US;
 use crate::tracepoint::NoProbe;
 use crate::wire::checksum::{Crc32c, crc32c};
-use crate::wire::rpc::{CRC, Kind, Packet, crc_start, parse};
+use crate::wire::rpc::{CRC, HEADER, Kind, Packet, crc_start, parse};
 use crate::{Addr, Datagrams, Instant, Rng};
+
+/// Bytes that a port shows of a datagram that it leaves where it is.
+const LEFT_HEAD: usize = 64;
 
 /// The state of the model network that all ports share.
 struct Shared {
@@ -39,6 +42,8 @@ struct Shared {
     /// The time until which each host's wire is busy with the bytes that the host sent.
     busy: BTreeMap<u64, Instant>,
     lossless: bool,
+    /// Intact ports leave longer datagrams where they are.
+    leave_from: usize,
     max_payload: usize,
     /// The number of datagrams that a lossless port holds before it pushes back.
     capacity: usize,
@@ -83,7 +88,18 @@ impl Datagrams for Port {
 
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
         let (from, bytes) = &self.burst[i];
-        (*from, bytes)
+        (*from, if self.left(i).is_some() { &[] } else { bytes })
+    }
+
+    fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
+        let (from, bytes) = (self.shared.borrow().leave_from, &self.burst[i].1);
+        let is_left = self.intact() && bytes.len() > from;
+        is_left.then(|| LeftDatagram { head: &bytes[..LEFT_HEAD], len: bytes.len() })
+    }
+
+    fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>) {
+        assert!(from >= HEADER, "the header is read from where the peer can write it");
+        bytes.extend_from_slice(&self.burst[i].1[from..]);
     }
 
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
@@ -248,6 +264,7 @@ impl Net {
             byte_ps: 0,
             busy: BTreeMap::new(),
             lossless,
+            leave_from: usize::MAX,
             max_payload: if lossless { 8192 } else { 1472 },
             capacity: 64,
             order: 0,

@@ -1,20 +1,23 @@
 //! The records of one turn, copied out of the rings into memory that no other process can write.
+//! Of a long record only the first bytes are copied: the others stay in the ring until the next
+//! turn, and their receiver copies them to where they belong.
 //!
 //! A turn asks each polled ring for its next word and, until one has a record, does nothing else. A
 //! ring that was found empty is not polled again in the same turn, since polling a line that the
 //! peer is about to write costs both sides.
 
-use sprat_proto::datagrams::BURST;
+use arrayvec::ArrayVec;
+use sprat_proto::datagrams::{BURST, LeftDatagram};
 
 use super::connection::{self, State};
 use super::options::Counters;
 use super::table::{Table, slot_in};
-use sprat_sys::ring::{Broken, MAX_PAYLOAD};
+use sprat_sys::ring::{Broken, LEFT_HEAD, LeftRecord, MAX_PAYLOAD, Record};
 
 /// Records taken from one connection before it is the next one's turn.
 const SHARE: usize = 8;
-/// Bytes of a burst: it ends when the longest record would not fit any more. Small enough for the
-/// second-level cache.
+/// Bytes of a burst, those that are left included: it ends when the longest record would not fit
+/// any more. Small enough for the second-level cache.
 const ARENA: usize = 4 * MAX_PAYLOAD;
 
 /// A record of the burst.
@@ -31,6 +34,11 @@ pub(super) struct Burst {
     used: usize,
     pieces: [Piece; BURST],
     len: usize,
+    /// Records that are left in their rings, with their place in `pieces`. Those have no bytes; the
+    /// first [`LEFT_HEAD`] bytes are in the arena.
+    left: ArrayVec<(usize, LeftRecord), BURST>,
+    /// Long records are left in their rings.
+    leaves: bool,
     /// The place in the list of polled connections where the next burst begins.
     next: usize,
     /// The last burst was not empty.
@@ -38,13 +46,15 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// An empty burst.
-    pub(super) fn new() -> Self {
+    /// An empty burst. If `leaves`, it leaves long records in their rings.
+    pub(super) fn new(leaves: bool) -> Self {
         Self {
             arena: vec![0; ARENA].into(),
             used: 0,
             pieces: [Piece::default(); BURST],
             len: 0,
+            left: ArrayVec::new(),
+            leaves,
             next: 0,
             streak: false,
         }
@@ -63,10 +73,50 @@ impl Burst {
         (piece.from, &self.arena[piece.start..piece.start + piece.len])
     }
 
+    /// The beginning of the `i`th record, if that is left in its ring.
+    pub(super) fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
+        let (_, record) = self.left.iter().find(|(place, _)| *place == i)?;
+        let start = self.pieces[i].start;
+        Some(LeftDatagram { head: &self.arena[start..start + LEFT_HEAD], len: record.len() })
+    }
+
+    /// Appends the bytes from `from` on of the `i`th record, which is left in its ring.
+    pub(super) fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>) {
+        if let Some((_, record)) = self.left.iter().find(|(place, _)| *place == i) {
+            record.append_to(from, bytes);
+        }
+    }
+
+    /// True if records are left in their rings, whose room the producers lack.
+    pub(super) fn holds(&self) -> bool {
+        !self.left.is_empty()
+    }
+
+    /// Gives the producers the room of the records that were left in their rings.
+    #[cold]
+    #[inline(never)]
+    fn release(&mut self, table: &mut Table, counters: &mut Counters) {
+        for (place, _) in self.left.drain(..) {
+            // The connection may have ended since.
+            let Some(connection) = table.get(self.pieces[place].from) else { continue };
+            let State::Open(rings) = &mut connection.state else { continue };
+            rings.rx.release();
+            if rings.rx.take_wake() {
+                counters.wakes += 1;
+                connection::wake(&connection.socket);
+            }
+        }
+    }
+
     /// Takes records from the connections that are polled: from `all`, or from the busy ones.
     #[inline(always)]
     pub(super) fn fill(&mut self, table: &mut Table, all: bool, counters: &mut Counters) {
-        self.len = 0;
+        if self.len > 0 {
+            self.len = 0;
+            if !self.left.is_empty() {
+                self.release(table, counters);
+            }
+        }
         let due = table.due(all);
         let mut place = self.next;
         for _ in 0..due {
@@ -120,7 +170,8 @@ impl Burst {
         counters.received += self.len as u64;
     }
 
-    /// Moves up to `most` records of a connection to the burst; true if there may be more.
+    /// Moves up to `most` records of a connection to the burst, which has room for one at least;
+    /// true if there may be more.
     #[inline(always)]
     fn take(
         &mut self,
@@ -134,12 +185,20 @@ impl Burst {
         let before = self.len;
         let end = (before + most).min(BURST);
         let mut over = false;
-        while self.len < end && self.used + MAX_PAYLOAD <= ARENA {
-            match rings.rx.pop(&mut self.arena[self.used..]) {
-                Ok(Some(len)) => {
+        loop {
+            match rings.rx.pop(&mut self.arena[self.used..], self.leaves) {
+                Ok(Some(Record::Copied(len))) => {
                     self.pieces[self.len] = Piece { from: connection.id, start: self.used, len };
                     self.len += 1;
                     self.used += (len + 15) & !15;
+                }
+                Ok(Some(Record::Left(record))) => {
+                    let piece = Piece { from: connection.id, start: self.used, len: 0 };
+                    self.pieces[self.len] = piece;
+                    // It counts as if it were copied, so that the producer soon gets its room.
+                    self.used += (record.len() + 15) & !15;
+                    self.left.push((self.len, record));
+                    self.len += 1;
                 }
                 Ok(None) => {
                     // The end is reported in a later burst than the last records.
@@ -152,6 +211,9 @@ impl Burst {
                     over = true;
                     break;
                 }
+            }
+            if self.len >= end || self.used + MAX_PAYLOAD > ARENA {
+                break;
             }
         }
         if rings.rx.take_wake() {

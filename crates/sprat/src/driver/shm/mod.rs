@@ -8,8 +8,8 @@
 //!
 //! One driver may listen, and may connect to any number of servers ([`table`]). Records are copied
 //! out of the rings into the burst, which no other process can write, some from each connection in
-//! turn ([`burst`]). Sockets are polled every few hundred or thousand turns, all by one system
-//! call.
+//! turn ([`burst`]); the bytes of long ones wait in the ring for their place in a message. Sockets
+//! are polled every few hundred or thousand turns, all by one system call.
 //!
 //! Always holds: whatever a peer writes and whenever it dies, only its own connection ends. Records
 //! that a dead peer has published are delivered before its end is reported.
@@ -20,7 +20,7 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-use sprat_proto::datagrams::{PaddedHeader, Sent};
+use sprat_proto::datagrams::{LeftDatagram, PaddedHeader, Sent};
 use sprat_proto::device::Headers;
 use sprat_proto::{Addr, Datagrams, Instant, TimedDatagrams};
 
@@ -107,7 +107,8 @@ impl Shm {
             directory: options.directory.unwrap_or_else(path::default_directory),
             locator: None,
             table: Table::new(options.max_connections)?,
-            burst: Burst::new(),
+            // A frame is read in place.
+            burst: Burst::new(!options.frames),
             turns: 0,
             patience: 0,
             armed: false,
@@ -233,6 +234,14 @@ impl Datagrams for Shm {
         (Addr::Local(from), bytes)
     }
 
+    fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
+        self.burst.left(i)
+    }
+
+    fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>) {
+        self.burst.append_left(i, from, bytes);
+    }
+
     #[inline]
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         let Addr::Local(id) = to else { return Sent::Gone };
@@ -318,7 +327,8 @@ impl Driver for Shm {
     }
 
     fn arm(&mut self) -> bool {
-        if self.table.has_ends() {
+        // A producer that waits for the room of a record that is left would wait for ever.
+        if self.table.has_ends() || self.burst.holds() {
             return false;
         }
         self.armed = true;

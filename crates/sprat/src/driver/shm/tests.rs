@@ -12,6 +12,7 @@ use sprat_proto::datagrams::BURST;
 use sprat_sys::fork::Child;
 
 mod death;
+mod left;
 mod polling;
 
 fn directory() -> TempDir {
@@ -62,13 +63,18 @@ fn pair(directory: &Path) -> (Shm, Shm, Addr) {
 fn receive(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     let mut all = receive_burst(shm);
     while shm.burst.len() > 0 {
-        all.extend(
-            (0..shm.recv_burst())
-                .map(|i| shm.datagram(i))
-                .map(|(from, bytes)| (from, bytes.to_vec())),
-        );
+        let n = shm.recv_burst();
+        all.extend((0..n).map(|i| whole(shm, i)));
     }
     all
+}
+
+/// Datagram `i` of the burst, with the bytes that the driver has left.
+fn whole(shm: &Shm, i: usize) -> (Addr, Vec<u8>) {
+    let (from, bytes) = shm.datagram(i);
+    let mut bytes = bytes.to_vec();
+    shm.append_left(i, 0, &mut bytes);
+    (from, bytes)
 }
 
 /// Receives until a burst has datagrams, and returns them.
@@ -76,10 +82,7 @@ fn receive_burst(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     for _ in 0..100_000 {
         let n = shm.recv_burst();
         if n > 0 {
-            return (0..n)
-                .map(|i| shm.datagram(i))
-                .map(|(from, bytes)| (from, bytes.to_vec()))
-                .collect();
+            return (0..n).map(|i| whole(shm, i)).collect();
         }
     }
     panic!("nothing arrived: {shm:?}");
