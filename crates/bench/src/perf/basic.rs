@@ -93,6 +93,9 @@ pub(crate) struct Set {
     count: u64,
 }
 
+/// The seed of a test with one client. A fixed one makes runs alike.
+const SEED: u64 = 7;
+
 impl Set {
     /// Creates the table and fills it, over the first transport that the server offers. The
     /// measurement does not include this.
@@ -124,7 +127,7 @@ impl Set {
     /// Opens a client that reads and writes this table over `transport`.
     pub(crate) fn over(&self, bench: &mut Bench, transport: &str) -> Result<Objects, Fail> {
         let store = bench.store(&[transport.to_owned()])?;
-        self.client(store)
+        self.client(store, SEED)
     }
 
     /// Opens a client that reads and writes this table over `transport` and records tracepoints.
@@ -135,13 +138,13 @@ impl Set {
         trace: &TraceRing,
     ) -> Result<Objects, Fail> {
         let store = bench.traced_store(transport, trace)?;
-        self.client(store)
+        self.client(store, SEED)
     }
 
-    fn client(&self, mut store: Store) -> Result<Objects, Fail> {
+    /// Makes a client of this table, which draws its objects from `seed`.
+    pub(crate) fn client(&self, mut store: Store, seed: u64) -> Result<Objects, Fail> {
         let table = store.table(&self.name)?;
-        // A fixed seed makes runs alike.
-        let (rng, clock) = (Rng::seeded(7), Clock::new());
+        let (rng, clock) = (Rng::seeded(seed), Clock::new());
         Ok(Objects { store, table, count: self.count, value: vec![b'w'; self.size], rng, clock })
     }
 

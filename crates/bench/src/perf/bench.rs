@@ -26,6 +26,8 @@ pub(crate) struct Bench {
     pub(crate) sizes: Vec<usize>,
     pub(crate) outstanding: usize,
     pub(crate) sessions: usize,
+    /// The numbers of clients that the test `clients` measures, one after the other.
+    pub(crate) clients: Vec<usize>,
     /// Number of objects in each measured table. `None`: as many as ClusterPerf has.
     pub(crate) objects: Option<u64>,
     /// Coordinator of the running cluster to measure. `None`: the run starts a cluster.

@@ -43,6 +43,14 @@ impl Sample {
         self.bytes += bytes;
     }
 
+    /// Adds the operations of `other`, which ran at the same time as those of this sample.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.latencies.add(&other.latencies).expect("all samples have the same bounds");
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.elapsed = self.elapsed.max(other.elapsed);
+    }
+
     /// Returns the median of the sample's times in µs. `None` if it has no times.
     pub(crate) fn p50_us(&self) -> Option<f64> {
         (!self.latencies.is_empty()).then(|| self.quantile_us(0.5))

@@ -13,6 +13,7 @@ mod baseline;
 mod basic;
 mod bench;
 pub mod breakdown;
+mod clients;
 pub mod echo;
 mod failover;
 mod idle;
@@ -54,6 +55,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         sizes: args.sizes.clone(),
         outstanding: args.outstanding,
         sessions: args.sessions,
+        clients: args.clients.clone(),
         objects: args.objects,
         coordinator: args.coordinator.clone(),
         local: local::Local::new(&served, args.coordinator.is_none() || only_floors)?,
@@ -70,6 +72,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::ReadWrite => basic::run(&mut bench)?,
             Test::ReadThroughput => basic::throughput(&mut bench)?,
             Test::Loaded => loaded::run(&mut bench)?,
+            Test::Clients => clients::run(&mut bench)?,
             Test::Overwrite => overwrite::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
             Test::Failover => failover::run(&mut bench)?,
@@ -94,6 +97,7 @@ pub fn demo() -> Result<(), Fail> {
         sizes: Vec::new(),
         outstanding: 64,
         sessions: 0,
+        clients: Vec::new(),
         objects: Some(1000),
         coordinator: None,
         svg: None,

@@ -17,6 +17,8 @@ pub enum Test {
     ReadThroughput,
     /// Measures the latency of reads at several offered loads.
     Loaded,
+    /// Measures reads and writes from many clients at the same time.
+    Clients,
     /// Measures random overwrites of objects, for several shares of live bytes in the server's
     /// memory.
     Overwrite,
@@ -43,6 +45,7 @@ impl Test {
             Self::ReadWrite => "read-write",
             Self::ReadThroughput => "read-throughput",
             Self::Loaded => "loaded",
+            Self::Clients => "clients",
             Self::Overwrite => "overwrite",
             Self::Idle => "idle",
             Self::Failover => "failover",
@@ -78,6 +81,8 @@ pub struct Options {
     pub objects: Option<u64>,
     /// Number of sessions that the test `sessions` opens.
     pub sessions: usize,
+    /// Numbers of clients that the test `clients` measures, one after the other.
+    pub clients: Vec<usize>,
     /// Number of requests in progress in throughput tests.
     pub outstanding: usize,
     /// File that takes the results as JSON Lines; `-` is standard output, which then has no table.
@@ -100,6 +105,7 @@ impl Options {
             sizes: Vec::new(),
             objects: Some(1000),
             sessions: 100_000,
+            clients: vec![16],
             outstanding: 64,
             json: None,
             svg: None,

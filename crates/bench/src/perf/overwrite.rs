@@ -77,8 +77,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
             let mut objects = set.over(bench, &transport)?;
             objects.count = count;
             let objects = std::cell::RefCell::new(objects);
-            let writes = |time| timed(&mut objects.borrow_mut(), outstanding, false, time);
-            let mixed = |time| timed(&mut objects.borrow_mut(), outstanding, true, time);
+            let timed =
+                |read_in, time| timed(&mut objects.borrow_mut(), outstanding, read_in, time);
+            let writes = |time| timed(None, time).map(|[_, writes]| writes);
+            let mixed = |time| timed(Some(MIX), time).map(|[reads, _]| reads);
             let mut lanes: [Lane<'_>; 2] = [Box::new(writes), Box::new(mixed)];
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
             for (name, figures) in ["write", "read"].iter().zip(&figures) {
@@ -112,26 +114,26 @@ enum Step {
     Write(u64),
 }
 
-/// Runs overwrites of objects for `time`: alone, or mixed with reads if `mixed`. The sample has the
-/// times of the mixed load's reads, or the number of writes.
-fn timed(
+/// Runs overwrites of random objects for `time`, and at least one operation of each kind. One of
+/// `read_in` operations is a read; `None`: none is. Returns a sample with the times of reads, and
+/// one with those of writes.
+pub(super) fn timed(
     objects: &mut Objects,
     outstanding: usize,
-    mixed: bool,
+    read_in: Option<u64>,
     time: Duration,
-) -> Result<Sample, Fail> {
+) -> Result<[Sample; 2], Fail> {
     let end = objects.clock.now().after(time.as_nanos() as u64);
     let mut number = 0;
     load(objects, outstanding, |objects, now| {
         number += 1;
         let object = objects.rng.below(objects.count);
-        let step = match mixed && number % MIX == 0 {
+        let step = match read_in.is_some_and(|one_in| number % one_in == 0) {
             true => Step::Read(object),
             false => Step::Write(object),
         };
-        (now < end).then_some(step)
+        (now < end || number <= read_in.unwrap_or(1)).then_some(step)
     })
-    .map(|[reads, writes]| if mixed { reads } else { writes })
 }
 
 /// Makes the reads and writes that `next` returns, with `outstanding` in progress. `next` gets the

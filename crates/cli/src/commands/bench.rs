@@ -59,6 +59,10 @@ pub(crate) enum Bench {
     #[command(after_help = "Example:
   sprat bench loaded --transport fast+shm")]
     Loaded(LoadedReads),
+    /// Measure reads and writes from many clients at the same time.
+    #[command(after_help = "Example:
+  sprat bench clients --clients 16,64 --transport fast+udp,tcp")]
+    Clients(Clients),
     /// Measure random overwrites by the share of a server's memory that is live (takes 1.5 GiB).
     #[command(after_help = "Example:
   sprat bench overwrite --transport fast+shm --seconds 5")]
@@ -247,6 +251,28 @@ pub(crate) struct LoadedReads {
     plain: Plain,
 }
 
+/// Options of `sprat bench clients`.
+#[derive(Args, Debug)]
+pub(crate) struct Clients {
+    /// Numbers of clients, each measured in turn.
+    #[arg(
+        long,
+        value_name = "N,N…",
+        value_delimiter = ',',
+        default_value = "16,64",
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
+    clients: Vec<u16>,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    objects: Objects,
+    #[command(flatten)]
+    outstanding: Outstanding,
+    #[command(flatten)]
+    plain: Plain,
+}
+
 /// Options of `sprat bench overwrite`.
 #[derive(Args, Debug)]
 pub(crate) struct Overwrites {
@@ -341,6 +367,13 @@ impl Bench {
                 objects: args.objects.count(),
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Loaded)
+            },
+            Self::Clients(args) => Options {
+                clients: args.clients.iter().copied().map(usize::from).collect(),
+                coordinator: args.target.coordinator(),
+                objects: args.objects.count(),
+                outstanding: args.outstanding.outstanding.into(),
+                ..args.plain.options(Test::Clients)
             },
             Self::Overwrite(args) => Options {
                 outstanding: args.outstanding.outstanding.into(),

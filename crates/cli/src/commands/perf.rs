@@ -128,5 +128,6 @@ pub(crate) fn run(args: &Perf) -> Result<(), Fail> {
         outstanding: args.outstanding.into(),
         json: args.json.clone(),
         svg: args.svg.clone(),
+        ..Options::new(Vec::new())
     })
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command of `sprat` that a user sees.
-const COMMANDS: [&[&str]; 45] = [
+const COMMANDS: [&[&str]; 46] = [
     &[],
     &["up"],
     &["down"],
@@ -35,6 +35,7 @@ const COMMANDS: [&[&str]; 45] = [
     &["bench", "read-write"],
     &["bench", "read-throughput"],
     &["bench", "loaded"],
+    &["bench", "clients"],
     &["bench", "overwrite"],
     &["bench", "idle"],
     &["bench", "failover"],
