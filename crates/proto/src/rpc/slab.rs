@@ -41,12 +41,19 @@ impl<T> Slab<T> {
     /// was never used.
     #[inline(always)]
     pub(super) fn alloc(&mut self, fresh: impl FnOnce(u32) -> T) -> u32 {
-        if let Some(i) = self.free.pop() {
+        if let Some(i) = self.take_free() {
             return i;
         }
         let i = self.items.len() as u32;
         self.items.push(fresh(i));
         i
+    }
+
+    /// Returns a number that was used before and is free, if there is one. Its item stays as it
+    /// was.
+    #[inline(always)]
+    pub(super) fn take_free(&mut self) -> Option<u32> {
+        self.free.pop()
     }
 
     /// Frees the item with number `i`. The item stays as it is until the number is used again.

@@ -195,10 +195,11 @@ impl Slots {
     /// role needs and that are not set here keep the values of the last use.
     #[inline]
     pub(super) fn alloc(&mut self, role: Role) -> Option<(u32, &mut Slot)> {
-        if self.0.used() as u64 > ID_MASK {
-            return None;
-        }
-        let i = self.0.alloc(Slot::fresh);
+        let i = match self.0.take_free() {
+            Some(i) => i,
+            None if u64::from(self.0.len()) > ID_MASK => return None,
+            None => self.0.alloc(Slot::fresh),
+        };
         let slot = &mut self.0[i];
         slot.id += 1 << ID_BITS;
         slot.role = role;

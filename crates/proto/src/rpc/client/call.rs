@@ -177,6 +177,7 @@ impl Client {
         }
         if let Some(i) = self.first_queued(c) {
             self.dequeue(shared, i);
+            shared.slots[i].role = Role::Call;
             let Self { sessions, calls, wheel, .. } = self;
             assign_channel(calls, wheel, &mut sessions[c], shared, i);
             let (peer, len) = (shared.slots[i].peer, shared.slots[i].out.len);
@@ -278,7 +279,6 @@ fn assign_channel<P: Probe>(
     let peer = &shared.peers.slab[session.peer];
     let pto_ns = shared.pto_of(peer);
     let slot = &mut shared.slots[i];
-    slot.role = Role::Call;
     slot.channel = channel as u8;
     slot.seq = seq;
     slot.peer = session.peer;
