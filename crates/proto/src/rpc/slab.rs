@@ -33,6 +33,7 @@ impl<T> Slab<T> {
     }
 
     /// The number of items in use in the table.
+    #[cfg(test)]
     pub(super) const fn used(&self) -> usize {
         self.items.len() - self.free.len()
     }

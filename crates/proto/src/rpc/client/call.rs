@@ -259,7 +259,7 @@ fn queue_call<P: Probe>(shared: &mut Shared<P>, i: u32, message: Message) {
     shared.queue_tx(i);
 }
 
-/// Gives a request a channel of its session, of which one must be free.
+/// Gives a request of [`Role::Call`] a channel of its session, of which one must be free.
 #[inline(always)]
 fn assign_channel<P: Probe>(
     calls: &mut Slab<Calls>,
