@@ -254,7 +254,8 @@ impl<R, T> Completions<R, T> {
     /// Drops the long buffer that was lent to the program last.
     #[inline]
     fn drop_long(&mut self) {
-        if let Some(index) = self.lent.take() {
+        if let Some(index) = self.lent {
+            self.lent = None;
             let bytes = &mut self.entries[index as usize].bytes;
             if bytes.capacity() > KEPT_MOST {
                 *bytes = Vec::new();
