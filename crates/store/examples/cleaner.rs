@@ -65,7 +65,7 @@ impl Load {
     }
 }
 
-/// The object of a write: any, or nine times out of ten one of the first tenth.
+/// Draws the object of a write: any object, or nine times out of ten one of the first tenth.
 fn draw(rng: &mut Rng, objects: u64, skewed: bool) -> u64 {
     let hot = skewed && rng.below(10) > 0;
     rng.below(if hot { objects / 10 } else { objects })

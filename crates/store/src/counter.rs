@@ -3,54 +3,54 @@
 /// A number that a server reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// The name, in lower case with underscores.
+    /// The name of the counter, in lower case with underscores.
     pub name: &'static str,
-    /// The kind of number.
+    /// The kind of the counter's number: a total or a level.
     pub kind: Kind,
-    /// The thing that is counted.
+    /// The unit: the thing that the counter counts.
     pub unit: Unit,
-    /// One sentence about the number.
+    /// One sentence about the counter's number.
     pub help: &'static str,
 }
 
-/// The kind of number that a [`Counter`] is.
+/// The kind of number of a [`Counter`]: a total or a level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A sum since the start, which only grows.
+    /// The counter is a sum since the server's start, which only grows.
     Total,
-    /// A value at the time of the report.
+    /// The counter is a value at the time of the report.
     Level,
 }
 
 /// The thing that a [`Counter`] counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// Bytes.
+    /// The counter counts bytes.
     Bytes,
-    /// Clients.
+    /// The counter counts clients.
     Clients,
-    /// Connections, and attempts to open one.
+    /// The counter counts connections, or attempts to open one.
     Connections,
-    /// Events of other kinds.
+    /// The counter counts events of other kinds.
     Events,
-    /// Frames of a packet device.
+    /// The counter counts frames of a packet device.
     Frames,
-    /// Objects of the store.
+    /// The counter counts objects of the store.
     Objects,
-    /// Packets and datagrams.
+    /// The counter counts packets or datagrams.
     Packets,
-    /// Completion records.
+    /// The counter counts completion records.
     Records,
-    /// Replies to requests.
+    /// The counter counts replies to requests.
     Replies,
-    /// Requests of clients.
+    /// The counter counts requests of clients.
     Requests,
-    /// Segments of the log.
+    /// The counter counts segments of the log.
     Segments,
-    /// Servers of the store.
+    /// The counter counts servers of the store.
     Servers,
-    /// Sessions.
+    /// The counter counts sessions.
     Sessions,
-    /// Tablets.
+    /// The counter counts tablets.
     Tablets,
 }

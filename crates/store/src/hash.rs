@@ -17,7 +17,7 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
 use crate::types::{HashKey, KeyHash};
 
-/// The default secrets of rapidhash.
+/// The default secrets of the hash function rapidhash.
 const SECRETS: [u64; 7] = [
     0x2d35_8dcc_aa6c_78a5,
     0x8bb8_4b93_962e_acc9,
@@ -33,7 +33,7 @@ const SECRETS: [u64; 7] = [
 pub struct KeyHasher(RapidSecrets);
 
 impl KeyHasher {
-    /// Returns the hash of `key`.
+    /// Returns the hash of `key` in the table.
     #[must_use]
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {

@@ -4,7 +4,7 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Machine, Replied};
 use sprat_proto::rpc::{Message, Payload};
 
-/// Gives a machine a request. Returns the reply unless it follows later.
+/// Gives a machine a request. Returns the machine's reply unless the reply follows later.
 pub(crate) fn request(
     machine: &mut impl Machine,
     now: Instant,

@@ -2,17 +2,18 @@
 
 use core::fmt;
 
-/// The longest key, in bytes.
+/// The longest key of an object, in bytes.
 pub const MAX_KEY: usize = 64 << 10;
-/// The longest value, in bytes.
+/// The longest value of an object, in bytes.
 pub const MAX_VALUE: usize = 1 << 20;
 
-/// A table, never used again after it is dropped. 0 names none.
+/// The id of a table, never used again after the table is dropped. 0 names no table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct TableId(pub u64);
 
 impl TableId {
-    /// The last one: the log has 40 bits for it. A thousand tables a second reach it in 35 years.
+    /// The last table id: the log has 40 bits for it. A thousand new tables a second reach it in 35
+    /// years.
     pub const MAX: Self = Self((1 << 40) - 1);
 }
 
@@ -20,9 +21,9 @@ impl TableId {
 /// the old one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ServerId {
-    /// The index in the server list. It is reused after the server is gone.
+    /// The server's index in the coordinator's server list. It is reused after the server is gone.
     pub index: u32,
-    /// The number of the life. 0 names none.
+    /// The generation: the number of the server's life. 0 names none.
     pub generation: u32,
 }
 
@@ -44,7 +45,7 @@ impl fmt::Debug for ServerId {
 pub struct Version(pub u64);
 
 impl Version {
-    /// The last one: the log has 48 bits for it. A server that creates five million objects a
+    /// The last version: the log has 48 bits for it. A server that creates five million objects a
     /// second reaches it in 20 months, at about the time when it runs out of segment numbers.
     pub const MAX: Self = Self((1 << 48) - 1);
 }
@@ -57,6 +58,6 @@ pub struct KeyHash(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HashKey(pub [u8; 16]);
 
-/// A client's lease at the coordinator. Masters remember mutations by it. 0 names none.
+/// The id of a client's lease at the coordinator. Masters remember mutations by it. 0 names none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct LeaseId(pub u64);

@@ -27,26 +27,27 @@ use crate::tracepoint::{NoProbe, Probe};
 use crate::wire::rpc::{self, Bad, RxPacket, TO_CLIENT};
 use crate::{Addr, Datagrams, Instant, Rng};
 
-/// Up to this many sessions, 64 bytes each, stay in the processor's second-level cache.
+/// The number of sessions, 64 bytes each, up to which they stay in the processor's second-level
+/// cache.
 const CACHED_SESSIONS: u32 = 4096;
 
-/// All sessions of one driver, as client and as server.
+/// An RPC endpoint: all sessions of one driver, as client and as server.
 #[derive(Debug)]
 pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) shared: Shared<P>,
     client: Client,
     server: Server,
-    /// Datagrams of the driver's burst, and how many of them were handled.
+    /// The number of datagrams in the driver's burst, and the number of them that were handled.
     arrived: usize,
     handled: usize,
-    /// Peers that the driver lost.
+    /// The addresses of peers that the driver lost.
     gone: Vec<Addr>,
     /// A sum over the sessions that `input` touches, so that the compiler keeps the loads.
     touched: u32,
 }
 
 impl<P: Probe> Endpoint<P> {
-    /// An endpoint with no sessions.
+    /// Makes an endpoint without sessions.
     pub fn new(config: Config, mut rng: Rng, probe: P) -> Self {
         Self {
             client: Client::new(),
@@ -59,12 +60,12 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// The counters of the endpoint.
+    /// The counters of the RPC endpoint.
     pub const fn stats(&self) -> &Stats {
         &self.shared.stats
     }
 
-    /// The probe.
+    /// The probe that records the endpoint's tracepoints.
     pub const fn probe(&mut self) -> &mut P {
         &mut self.shared.probe
     }
@@ -94,7 +95,7 @@ impl<P: Probe> Endpoint<P> {
         self.arrived - self.handled + self.shared.events.len() + self.gone.len()
     }
 
-    /// Passes the unchecked bytes of each request of one packet in the burst to `each`.
+    /// Calls `each` with the unchecked bytes of each single-packet request in the burst.
     #[inline]
     pub fn peek_requests<D: Datagrams>(&self, driver: &D, each: &mut dyn FnMut(&[u8])) {
         for i in self.handled..self.arrived {
@@ -104,23 +105,23 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// True while a session that this side opened is open: the server has accepted it, and it has
-    /// not ended.
+    /// True if a session that this side opened is open: the server has accepted it, and it has not
+    /// ended.
     #[must_use]
     pub fn is_open(&self, session: SessionId) -> bool {
         self.client.is_open(session)
     }
 
-    /// True if a session can take a request that does not wait for one of its channels. A session
-    /// that is being opened can take one for each channel.
+    /// True if a session has an idle channel, so that a request need not wait. A session that is
+    /// being opened can take one request for each channel.
     #[must_use]
     #[inline]
     pub fn has_idle_channel(&self, session: SessionId) -> bool {
         self.client.has_idle_channel(session)
     }
 
-    /// The next event: call until `None` after each `input` and `tick`. Borrowed payloads live in
-    /// the driver's burst.
+    /// The endpoint's next event: call until `None` after each `input` and `tick`. Borrowed
+    /// payloads live in the driver's burst.
     #[inline(always)]
     pub fn event<'b, D: Datagrams>(&mut self, now: Instant, driver: &'b D) -> Option<Event<'b>> {
         if self.handled == self.arrived && self.shared.events.is_empty() && self.gone.is_empty() {
@@ -198,8 +199,8 @@ impl<P: Probe> Endpoint<P> {
 
     // Output.
 
-    /// Sends what waits, up to the work budget of one turn, and flushes the driver. Returns true
-    /// if more waits for nothing but the next turn.
+    /// Sends the packets that wait, up to the work budget of one turn, and flushes the driver.
+    /// Returns true if more packets wait for nothing but the next turn.
     #[inline(always)]
     pub fn output<D: Datagrams>(
         &mut self,
@@ -225,7 +226,7 @@ impl<P: Probe> Endpoint<P> {
         shared.unflushed > 0 || !shared.released.is_empty() || shared.is_queued()
     }
 
-    /// Sends what is queued.
+    /// Sends the queued packets of the endpoint, up to the work budget.
     #[inline(never)]
     fn send_queued<D: Datagrams>(
         &mut self,
@@ -284,7 +285,8 @@ impl<P: Probe> Endpoint<P> {
         shared.active.len() > full || shared.credit.is_dirty()
     }
 
-    /// A slice that is no longer needed; call until `None` after `output`, `event` and `tick`.
+    /// A slice of a message that the endpoint no longer needs; call until `None` after `output`,
+    /// `event` and `tick`.
     #[inline]
     pub fn released(&mut self) -> Option<Slice> {
         self.shared.released.pop_front()
@@ -292,14 +294,16 @@ impl<P: Probe> Endpoint<P> {
 
     // Time.
 
-    /// The time to call `tick`, and `output` after it, if nothing happens before.
+    /// The time to call `tick`, and `output` after it, if no packet arrives and the caller starts
+    /// nothing before.
     pub fn deadline(&self) -> Option<Instant> {
         let Self { shared, client, server, .. } = self;
         let next = client.deadline(shared).min(server.deadline(shared)).min(shared.retry_at);
         (next < Instant::NEVER).then_some(next)
     }
 
-    /// Fires the timers that are due.
+    /// Does the endpoint's work that is due: fires the timers of requests, and ends expired
+    /// sessions.
     pub fn tick(&mut self, now: Instant) {
         self.shared.now = now;
         self.client.tick(&mut self.shared);
@@ -318,13 +322,13 @@ impl<P: Probe> Endpoint<P> {
         self.client.connect(&mut self.shared, to)
     }
 
-    /// Ends a session: its requests fail, and the server gets a CLOSE.
+    /// Ends a client's session: its requests fail, and the server gets a CLOSE.
     pub fn close(&mut self, now: Instant, session: SessionId) {
         self.shared.now = now;
         self.client.close(&mut self.shared, session);
     }
 
-    /// Loads into the cache what requests on `sessions` will touch. It pays before several
+    /// Loads the memory that requests on `sessions` will use into the cache. It pays before several
     /// requests, because cache misses that are independent overlap.
     pub fn warm(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
         for id in sessions {
@@ -357,7 +361,7 @@ impl<P: Probe> Endpoint<P> {
     /// `message` is the caller's.
     ///
     /// # Errors
-    /// As for [`Endpoint::request`].
+    /// Those of [`Endpoint::request`].
     #[inline(always)]
     pub fn request_over<D: Datagrams>(
         &mut self,
@@ -392,7 +396,7 @@ impl<P: Probe> Endpoint<P> {
         self.client.begin_bytes(shared, session, tag, bytes, deadline, emit)
     }
 
-    /// Gives a request up: it ends with [`RpcError::Cancelled`](super::RpcError::Cancelled) unless
+    /// Cancels a request: it ends with [`RpcError::Cancelled`](super::RpcError::Cancelled) unless
     /// it has ended already.
     pub fn cancel(&mut self, now: Instant, rpc: RpcId) {
         self.shared.now = now;
@@ -401,8 +405,9 @@ impl<P: Probe> Endpoint<P> {
 
     // Replies.
 
-    /// Answers a request; the next [`Endpoint::output`] sends the reply. If the session has ended
-    /// or the client has given the request up, the message is dropped and its slices come back.
+    /// Answers a received request; the next [`Endpoint::output`] sends the reply. If the session
+    /// has ended or the client has given the request up, the message is dropped and its slices come
+    /// back.
     ///
     /// # Panics
     /// If the message exceeds [`MAX_MESSAGE`](super::MAX_MESSAGE).
@@ -411,12 +416,12 @@ impl<P: Probe> Endpoint<P> {
         self.server.reply(&mut self.shared, rpc, &mut message, Queued);
     }
 
-    /// Answers a request and sends the reply before this returns if it can. A driver that sends
-    /// several packets together may hold it until the next [`Endpoint::output`]. A buffer that is
-    /// left in `message` is the caller's.
+    /// Answers a received request and sends the reply before this returns if it can. A driver that
+    /// sends several packets together may hold it until the next [`Endpoint::output`]. A buffer
+    /// that is left in `message` is the caller's.
     ///
     /// # Panics
-    /// As for [`Endpoint::reply`].
+    /// If the message exceeds [`MAX_MESSAGE`](super::MAX_MESSAGE).
     #[inline(always)]
     pub fn reply_over<D: Datagrams>(
         &mut self,
@@ -431,8 +436,8 @@ impl<P: Probe> Endpoint<P> {
         self.server.reply(&mut self.shared, rpc, message, Direct { driver, flush });
     }
 
-    /// Refuses a request that was not executed: its client waits for `retry_after_ns` and tries
-    /// again, within its deadline.
+    /// Refuses a received request that was not executed: its client waits for `retry_after_ns` and
+    /// tries again, within its deadline.
     pub fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {
         self.shared.now = now;
         self.server.refuse(&mut self.shared, rpc, retry_after_ns);
@@ -467,7 +472,7 @@ impl<P: Probe> Endpoint<P> {
         } += 1;
     }
 
-    /// The sessions with the peers that the driver lost end, some at each `tick`.
+    /// Ends the sessions with the peers that the driver lost, some at each `tick`.
     #[cold]
     fn end_gone_peers(&mut self) {
         for addr in core::mem::take(&mut self.gone) {
@@ -478,7 +483,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// The number of entries in use in every table.
+    /// The number of entries in use in every table of the endpoint.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Sizes {
         let (clients, calls) = self.client.used();

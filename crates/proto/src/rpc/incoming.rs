@@ -1,4 +1,4 @@
-//! A message that is being received in several packets.
+//! A message that an endpoint receives in several packets.
 //!
 //! ```text
 //! 0 ······ contig ··(holes)·· bytes.len() ······ granted ······ len
@@ -14,10 +14,10 @@ use super::missing::Missing;
 use crate::Instant;
 use crate::wire::rpc::NACK_PACKETS;
 
-/// The result of [`Incoming::insert`].
+/// The result of adding a packet to an incoming message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Inserted {
-    /// The packet was new; others are still missing.
+    /// The packet was new; other packets of the message are still missing.
     New,
     /// The packet was new, and the message is complete.
     Complete,
@@ -27,11 +27,12 @@ pub(super) enum Inserted {
     Misfit,
 }
 
-/// Bytes that an incomplete message counts besides its length. They exceed the memory of its slot
-/// and its [`Incoming`], so the limit on bytes also limits the number of tiny messages.
+/// The number of bytes that an incomplete message counts besides its length. They exceed the memory
+/// of its slot and its [`Incoming`], so the limit on bytes also limits the number of tiny messages.
 const ENTRY: usize = 1 << 10;
 
-/// Bytes that a message of `len` bytes counts while it is incomplete.
+/// The number of bytes that a message of `len` bytes counts against the limit while it is
+/// incomplete.
 pub(super) const fn claim(len: u32) -> usize {
     len as usize + ENTRY
 }
@@ -42,30 +43,31 @@ pub(super) enum Scheduled {
     /// The scheduler does not hold the message.
     #[default]
     No,
-    /// The message is being granted.
+    /// The message is one of those that receive grants.
     Active,
-    /// The message waits for a place, under this ticket.
+    /// The message waits to receive grants, under this ticket.
     Waiting(u64),
-    /// The message waits for a place, under this ticket, and its sender is stalled.
+    /// The message waits to receive grants, under this ticket, and its sender is stalled.
     Stalled(u64),
 }
 
-/// A message that is being received.
+/// A message that an endpoint receives in several packets.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     pub(super) bytes: Vec<u8>,
     pub(super) len: u32,
     pub(super) mss: u32,
-    /// Everything before this has arrived.
+    /// The offset in the message before which every byte has arrived.
     pub(super) contig: u32,
-    /// Bytes that have arrived.
+    /// The number of the message's bytes that have arrived.
     pub(super) received: u32,
     pub(super) granted: u32,
     /// The time of the last grant to the sender, or of the message's first packet.
     pub(super) granted_at: Instant,
-    /// Packets behind the first hole that have arrived, by number. Empty while there is no hole.
+    /// The packets behind the message's first hole that have arrived, as a bitmap by number. Empty
+    /// while there is no hole.
     holes: Vec<u64>,
-    /// The time when the first hole appeared.
+    /// The time when the message's first hole appeared.
     pub(super) gap_since: Option<Instant>,
     pub(super) last_nack: Option<Instant>,
     /// The list in which [`Credit`](super::credit::Credit) has the message.
@@ -73,17 +75,18 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// A message of `len` bytes in packets of `mss`, of which the sender may send `granted` now.
+    /// Makes an incoming message of `len` bytes in packets of `mss`, of which the sender may send
+    /// `granted` bytes now.
     pub(super) fn new(now: Instant, len: u32, mss: u32, granted: u32) -> Self {
         Self { len, mss, granted: granted.min(len), granted_at: now, ..Self::default() }
     }
 
-    /// True if the sender may send bytes that have not arrived.
+    /// True if the message's sender may send bytes that have not arrived.
     pub(super) const fn owes(&self) -> bool {
         self.received < self.granted
     }
 
-    /// Bytes that the message counts while it is incomplete.
+    /// The number of bytes that the message counts against the limit while it is incomplete.
     pub(super) const fn claim(&self) -> usize {
         claim(self.len)
     }
@@ -119,7 +122,7 @@ impl Incoming {
         if self.contig == self.len { Inserted::Complete } else { Inserted::New }
     }
 
-    /// The packets that are missing before byte `end`.
+    /// The message's packets that are missing before byte `end`.
     pub(super) fn missing(&self, end: u32) -> Missing {
         let mut missing = Missing { base: self.contig, ..Missing::default() };
         let first = self.contig / self.mss;
@@ -129,17 +132,17 @@ impl Incoming {
         missing
     }
 
-    /// The end of the last packet that arrived.
+    /// The offset behind the last byte of the message that arrived.
     pub(super) fn seen(&self) -> u32 {
         self.bytes.len() as u32
     }
 
-    /// Packets that have arrived behind the first hole.
+    /// The number of the message's packets that have arrived behind the first hole.
     pub(super) fn packets_past_gap(&self) -> u32 {
         (self.received - self.contig) / self.mss
     }
 
-    /// Grows the buffer to at most twice the bytes that have arrived.
+    /// Grows the message's buffer to at most twice the bytes that have arrived.
     fn reserve(&mut self, end: usize) {
         if end > self.bytes.capacity() {
             let wanted = (2 * end).min(self.len as usize);

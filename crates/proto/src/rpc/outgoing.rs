@@ -1,4 +1,4 @@
-//! A message that is being sent.
+//! A message that an endpoint sends.
 //!
 //! ```text
 //! 0 ······ acked ······ next ······ granted ······ len      missing: packets before next to resend
@@ -12,19 +12,19 @@ use super::missing::Missing;
 use super::types::{Message, Slices};
 use crate::wire::rpc::NACK_PACKETS;
 
-/// A message that is being sent.
+/// A message that an endpoint sends.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     pub(super) message: Message,
     pub(super) len: u32,
-    /// The first byte never sent.
+    /// The offset of the first byte of the message that was never sent.
     pub(super) next: u32,
-    /// The receiver takes bytes up to here.
+    /// The offset in the message up to which the receiver takes bytes.
     pub(super) granted: u32,
-    /// The receiver has everything before this.
+    /// The offset in the message before which the receiver has every byte.
     pub(super) acked: u32,
     pub(super) missing: Option<Box<Missing>>,
-    /// True once every byte was given to the driver.
+    /// True once every byte of the message was given to the driver.
     pub(super) sent: bool,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Outgoing {
 pub(super) struct Piece {
     pub(super) offset: u32,
     pub(super) len: u32,
-    /// The piece was sent before.
+    /// True if the piece of the message was sent before.
     pub(super) again: bool,
 }
 
 impl Outgoing {
-    /// A message that may be sent up to `granted` without asking.
+    /// Makes an outgoing message, of which `granted` bytes may be sent without a grant.
     pub(super) fn new(message: Message, len: u32, granted: u32) -> Self {
         Self {
             message,
@@ -67,7 +67,7 @@ impl Outgoing {
         self.sent = true;
     }
 
-    /// The next packet to send, if any may be sent. It stays the next one until
+    /// The next piece of the message to send, if any may be sent. It stays the next one until
     /// [`Outgoing::record_sent`].
     #[inline]
     pub(super) fn piece(&mut self, mss: u32) -> Option<Piece> {
@@ -103,7 +103,7 @@ impl Outgoing {
         }
     }
 
-    /// Records that the driver took `piece`.
+    /// Records that the driver took `piece` of the message.
     #[inline]
     pub(super) fn record_sent(&mut self, piece: Piece) {
         if piece.again {
@@ -118,13 +118,13 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that are not acknowledged.
+    /// The number of the message's bytes that are not acknowledged.
     pub(super) fn remaining(&self) -> u32 {
         self.len - self.acked.min(self.next)
     }
 
-    /// Records that the receiver has everything before `contig` and takes bytes up to `granted`.
-    /// Returns how many bytes are newly acknowledged.
+    /// Records that the receiver has every byte of the message before `contig` and takes bytes up
+    /// to `granted`. Returns how many bytes are newly acknowledged.
     pub(super) fn acknowledge(&mut self, contig: u32, granted: u32) -> u32 {
         self.granted = self.granted.max(granted.min(self.len));
         let acked = contig.min(self.next).max(self.acked);
@@ -133,12 +133,13 @@ impl Outgoing {
         newly
     }
 
-    /// Bytes that are sent and not acknowledged.
+    /// The number of the message's bytes that are sent and not acknowledged.
     pub(super) fn in_flight(&self) -> u32 {
         self.next - self.acked
     }
 
-    /// Marks everything as missing that is sent and not acknowledged, as far as one bitmap reaches.
+    /// Marks the packets of the message that are sent and not acknowledged as missing, as far as
+    /// one bitmap reaches.
     pub(super) fn resend(&mut self, mss: u32) {
         let mut missing = Missing { base: self.acked / mss * mss, ..Missing::default() };
         let packets =
@@ -147,7 +148,7 @@ impl Outgoing {
         self.missing = (!missing.is_empty()).then(|| Box::new(missing));
     }
 
-    /// Starts over, as if nothing had been sent.
+    /// Starts the message over, as if nothing of it had been sent.
     pub(super) fn restart(&mut self, granted: u32) {
         self.next = 0;
         self.acked = 0;
@@ -156,7 +157,7 @@ impl Outgoing {
         self.sent = false;
     }
 
-    /// Writes the bytes of `piece` to `parts`, which has room for
+    /// Writes the bytes of `piece` of the message to `parts`, which has room for
     /// [`MAX_SLICES`](super::MAX_SLICES) parts and one more. Returns the number of parts.
     ///
     /// # Panics

@@ -43,33 +43,34 @@ mod tests;
 
 pub use options::{Counters, Options};
 
-/// Datagrams on loopback: eight of them fill a kernel super-packet, and a checksum over one is
-/// quick.
+/// The length of datagrams on loopback: eight of them fill a kernel super-packet, and a checksum
+/// over one is quick.
 const LOOPBACK_PAYLOAD: usize = 8188;
-/// Datagrams on a network: an Ethernet frame of 1,500 bytes less the IPv6 and UDP headers.
+/// The length of datagrams on a network: an Ethernet frame of 1,500 bytes less the IPv6 and UDP
+/// headers.
 const NETWORK_PAYLOAD: usize = 1452;
-/// The bursts of a receive whose replies leave together at most.
+/// The maximum of bursts of a receive whose replies leave together.
 const HELD_BURSTS: u32 = 8;
 
-/// The driver.
+/// The datagram driver over kernel UDP.
 pub struct Udp {
     sockets: Vec<Socket>,
-    /// Holds all sockets: what a sleeping worker waits on.
+    /// The epoll that watches all sockets: a sleeping worker waits on it.
     epoll: OwnedFd,
     options: Options,
     max_payload: usize,
-    /// The socket to poll next.
+    /// The index of the socket that is polled next.
     turn: usize,
     rx: Rx,
     batch: Batch,
     counters: Counters,
     listening: Option<SocketAddr>,
-    /// Bursts whose replies wait in the batch.
+    /// The number of bursts whose replies wait in the batch.
     held: u32,
 }
 
 impl Udp {
-    /// A driver that listens at `at`, a locator of `fast+udp`.
+    /// Opens a driver that listens at `at`, a locator of `fast+udp`.
     ///
     /// # Errors
     /// The locator is of another kind or names no address that is allowed, or the address cannot be
@@ -89,7 +90,7 @@ impl Udp {
         Err(last)
     }
 
-    /// A driver that only calls others.
+    /// Opens a driver over kernel UDP that only calls others.
     ///
     /// # Errors
     /// `epoll` failed, or `Options::max_payload` is not in 512..=65507.
@@ -116,13 +117,13 @@ impl Udp {
         })
     }
 
-    /// The counters.
+    /// Returns the counters of the driver over kernel UDP.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Sends what the batch holds.
+    /// Sends the datagrams that wait in the batch.
     fn transmit(&mut self) {
         self.held = 0;
         if self.batch.is_empty() {
@@ -134,7 +135,7 @@ impl Udp {
         self.batch.clear();
     }
 
-    /// Opens a socket bound to `addr` and returns its index.
+    /// Opens a UDP socket bound to `addr` and returns its index.
     fn open(&mut self, addr: SocketAddr) -> io::Result<usize> {
         let socket = Socket::open(addr)?;
         let data = epoll::EventData::new_u64(self.sockets.len() as u64);

@@ -1,4 +1,4 @@
-//! The outcome of an operation.
+//! The outcome of a client's operation.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -18,7 +18,7 @@ use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 /// An operation that has ended.
 #[derive(Debug)]
 pub struct Done<'b> {
-    /// The operation.
+    /// The operation that has ended.
     pub op: Op,
     /// The outcome of the operation.
     pub outcome: Result<Answer<'b>, Error>,
@@ -42,23 +42,23 @@ pub enum Answer<'b> {
     Integer {
         /// The object's new version.
         version: Version,
-        /// The sum.
+        /// The sum of the object's old value and the amount.
         sum: i64,
     },
     /// A double was incremented.
     Double {
         /// The object's new version.
         version: Version,
-        /// The sum.
+        /// The sum of the object's old value and the amount.
         sum: f64,
     },
     /// The table that was created or looked up.
     Table(TableId),
     /// The table is dropped.
     Dropped,
-    /// All tables.
+    /// The list of all tables.
     Tables(Vec<TableInfo>),
-    /// All servers.
+    /// The list of all servers.
     Servers(Vec<ServerInfo>),
     /// Some objects of a table.
     Page(Page<'b>),
@@ -104,7 +104,7 @@ impl Answer<'_> {
     }
 }
 
-/// Bytes of a reply, borrowed if the reply was.
+/// Bytes of a server's reply, borrowed if the reply was.
 #[derive(Debug)]
 pub struct Value<'b> {
     payload: Payload<'b>,
@@ -190,33 +190,33 @@ impl Page<'_> {
 /// A table in [`Answer::Tables`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableInfo {
-    /// The id.
+    /// The id of the table.
     pub table: TableId,
-    /// The name.
+    /// The name of the table.
     pub name: String,
-    /// The number of tablets.
+    /// The number of the table's tablets.
     pub tablets: u16,
-    /// The number of lost tablets.
+    /// The number of the table's tablets that are lost: no server has their data.
     pub lost: u16,
-    /// The number of tablets whose servers have not renewed their leases since the coordinator
-    /// started. They may be lost too.
+    /// The number of the table's tablets whose servers have not renewed their leases since the
+    /// coordinator started. They may be lost too.
     pub unheard: u16,
 }
 
 /// A server in [`Answer::Servers`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerInfo {
-    /// The id.
+    /// The id of the server.
     pub server: ServerId,
     /// The coordinator's view of the server.
     pub state: ServerState,
-    /// The number of tablets that it owns.
+    /// The number of tablets that the server owns.
     pub tablets: u32,
-    /// The usage that it reported last.
+    /// The memory usage that the server reported last.
     pub usage: Usage,
-    /// The locators at which the coordinator reaches it.
+    /// The locators at which the coordinator reaches the server.
     pub control: String,
-    /// The locators at which clients reach it.
+    /// The locators at which clients reach the server.
     pub data: String,
 }
 
@@ -272,19 +272,19 @@ pub enum Error {
          name again"
     )]
     TabletLost,
-    /// The operation took too long.
+    /// The deadline of the operation passed before it ended.
     #[error(
         "the deadline passed while waiting for {waited_for}{}{}",
         because(why),
         maybe(*maybe_executed)
     )]
     Deadline {
-        /// True if the operation may have been executed, or may still be.
+        /// True if the operation may have been executed, or may still be executed.
         maybe_executed: bool,
-        /// The party that did not answer as it should.
+        /// The party that did not answer the operation as it should.
         waited_for: WaitedFor,
-        /// The cause, as far as it is known: each locator that was tried, with its error. `None` if
-        /// there was no answer at all.
+        /// The cause of the missing answer, as far as it is known: each locator that was tried,
+        /// with its error. `None` if there was no answer at all.
         why: Option<Box<str>>,
     },
     /// The client's lease ended before a reply arrived. The operation was executed once or not at
@@ -302,7 +302,7 @@ pub enum Error {
     /// executed. Repeat the operation when the coordinator can write again.
     #[error("the coordinator cannot write its state: {text}{}", maybe(*maybe_executed))]
     NotDurable {
-        /// The file and the cause.
+        /// The coordinator's file that could not be written, and the cause.
         text: Box<str>,
         /// True if the operation may have been executed, or continues by itself.
         maybe_executed: bool,
@@ -324,9 +324,9 @@ pub enum Error {
         if text.is_empty() { "" } else { ": " }
     )]
     Refused {
-        /// The status.
+        /// The status of the reply by which the server refused the request.
         status: Status,
-        /// The server's text.
+        /// The text of the server's refusal.
         text: Box<str>,
     },
 }
@@ -340,7 +340,7 @@ fn maybe(executed: bool) -> &'static str {
 }
 
 impl Error {
-    /// Returns true if the operation may have been executed.
+    /// Returns true if the failed operation may have been executed.
     #[must_use]
     pub fn maybe_executed(&self) -> bool {
         matches!(
@@ -357,13 +357,14 @@ impl Error {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WaitedFor {
-    /// The server of the data.
+    /// The operation waited for the server of the data.
     Server,
-    /// The coordinator, for the location of the data.
+    /// The operation waited for the coordinator, to learn the location of the data.
     Coordinator,
-    /// The coordinator, for the client's lease.
+    /// The operation waited for the coordinator, to get the client's lease.
     Lease,
-    /// Earlier operations of this client: the window of mutations without a reply is full.
+    /// The operation waited for earlier operations of this client: the window of mutations without
+    /// a reply is full.
     Window,
 }
 

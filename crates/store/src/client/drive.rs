@@ -1,4 +1,4 @@
-//! The verbs by which the world drives a client.
+//! The verbs by which a caller drives a client: output, response, event, deadline and tick.
 
 use alloc::vec::Vec;
 
@@ -16,8 +16,8 @@ use super::state::{Client, NONE, State};
 pub(super) const DIRECT_MOST: usize = 4096;
 
 impl Client {
-    /// Returns the next thing to do. Call it until `None` after every operation, `response` and
-    /// `tick`.
+    /// Returns the client's next output: a call or a change of links. Call it until `None` after
+    /// every operation, `response` and `tick`.
     #[inline]
     pub fn output(&mut self, now: Instant) -> Option<Output> {
         loop {
@@ -133,7 +133,8 @@ impl Client {
         timer.into_iter().chain(self.rifl.renew_at()).min()
     }
 
-    /// Does what is due at `now`.
+    /// Sends operations again whose pause is over, ends those whose deadline has passed, and renews
+    /// the lease, as far as that is due at `now`.
     pub fn tick(&mut self, now: Instant) {
         while let Some(&(at, index)) = self.timers.first()
             && at <= now

@@ -1,4 +1,4 @@
-//! Failures: each leads to another try or ends the operation.
+//! Failures of a client's calls: each leads to another try or ends the operation.
 
 use alloc::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use sprat_proto::node::machine::Link;
 const OVERLOADED: &str = "it answers that it has too much to do";
 
 impl Client {
-    /// Takes note that the server of an operation has replied.
+    /// Records that the server of an operation has replied.
     #[cold]
     pub(super) fn reached(&mut self, index: u32) {
         if let Some(peer) = self.peer_of(index) {
@@ -25,7 +25,7 @@ impl Client {
         self.doubts = self.routes.peers.iter().any(|peer| peer.why.is_some());
     }
 
-    /// Takes a reply with another status than OK.
+    /// Handles a reply with another status than OK.
     #[cold]
     pub(super) fn refused(
         &mut self,
@@ -84,7 +84,7 @@ impl Client {
         Some(Done { op: self.end(index), outcome: Err(error) })
     }
 
-    /// Takes the failure of a call that got no reply.
+    /// Handles the failure of a call that got no reply.
     #[cold]
     pub(super) fn failed(
         &mut self,
@@ -115,8 +115,8 @@ impl Client {
         None
     }
 
-    /// Asks the coordinator for the tablets while the operation pauses, for the object may have
-    /// moved.
+    /// Tries an operation again after a pause. Meanwhile the client asks the coordinator for the
+    /// tablets, for the object may have moved.
     fn try_again(&mut self, now: Instant, index: u32, at_least_ns: u64) {
         let slot = &self.slots[index as usize];
         if slot.kind.is_object() {
@@ -125,7 +125,7 @@ impl Client {
         self.pause(now, index, at_least_ns);
     }
 
-    /// Takes the coordinator's refusal of one of the client's own requests.
+    /// Handles the coordinator's refusal of one of the client's own requests.
     fn question_refused(&mut self, now: Instant, index: u32, refusal: &Refusal<'_>) {
         let refused = |maybe_executed| match refusal.status {
             Status::NotDurable => Error::NotDurable { text: refusal.text.into(), maybe_executed },
@@ -160,7 +160,8 @@ impl Client {
         }
     }
 
-    /// Repeats one of the client's own requests that got no reply, while an operation needs it.
+    /// Repeats one of the client's own requests to the coordinator that got no reply, while an
+    /// operation needs it.
     fn question_failed(&mut self, now: Instant, index: u32) {
         let is_lease = self.slots[index as usize].kind == Kind::Lease;
         if self.somebody_waits(index) || is_lease && self.rifl.valid(now) {
@@ -172,7 +173,8 @@ impl Client {
         self.close_question(index);
     }
 
-    /// Returns true if an operation waits for the reply to this request.
+    /// Returns true if an operation waits for the reply to the client's own request in slot
+    /// `index`.
     fn somebody_waits(&self, index: u32) -> bool {
         let slot = &self.slots[index as usize];
         let (parked, what) = match slot.kind {

@@ -1,6 +1,6 @@
 //! The names of operations and servers.
 
-/// An operation that was started.
+/// The name of an operation that the client started.
 ///
 /// A client reuses the value after 2³² other operations at the earliest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -16,11 +16,11 @@ impl Op {
     }
 }
 
-/// A server, for echo and statistics.
+/// The name of a server, for echo and statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PeerId(pub(super) u32);
 
 impl PeerId {
-    /// The coordinator.
+    /// The name of the coordinator among the servers.
     pub const COORDINATOR: Self = Self(0);
 }

@@ -1,4 +1,4 @@
-//! Replies: the end of an operation, or its next step.
+//! Replies of servers to a client: each ends an operation, or leads to its next step.
 
 use alloc::string::ToString;
 
@@ -14,7 +14,7 @@ use crate::message::data::Refusal;
 use crate::types::{LeaseId, TableId};
 
 impl Client {
-    /// Takes the reply to an operation's call.
+    /// Handles the reply to an operation's call.
     #[inline]
     pub(super) fn answered<'b>(
         &mut self,
@@ -54,8 +54,8 @@ impl Client {
         }
     }
 
-    /// Takes the coordinator's reply. Returns `None` if there is a next step, or if the client
-    /// asked for itself.
+    /// Handles the coordinator's reply. Returns `None` if the operation has a next step, or if the
+    /// client made the request for itself.
     fn coordinator_said(
         &mut self,
         now: Instant,
@@ -162,8 +162,8 @@ impl Client {
         self.ready.push_back(index);
     }
 
-    /// Records the cluster. Returns false if the coordinator belongs to another cluster than
-    /// before: then all operations have ended.
+    /// Records the cluster that the coordinator names. Returns false if the coordinator belongs to
+    /// another cluster than before: then all operations have ended.
     fn learn_cluster(&mut self, cluster: u64) -> bool {
         if self.cluster == 0 {
             self.cluster = cluster;

@@ -17,22 +17,24 @@ pub const WINDOW: u64 = 512;
 
 #[derive(Debug)]
 pub(super) struct Rifl {
-    /// The lease, 0 if there is none.
+    /// The client's lease, 0 if it has none.
     pub(super) lease: LeaseId,
-    /// The time until which mutations may be sent. It is before the end of the lease.
+    /// The time until which mutations may be sent under the lease. It is before the end of the
+    /// lease.
     until: Instant,
     renew_at: Instant,
-    /// True if a mutation was sent since the last renewal. An idle client lets its lease end.
+    /// True if a mutation was sent since the last renewal of the lease. An idle client lets its
+    /// lease end.
     used: bool,
     /// The slot of the request for a lease, if one is in progress.
     pub(super) asking: Option<u32>,
-    /// The time at which that request was sent.
+    /// The time at which the last request for a lease was sent.
     pub(super) asked_at: Instant,
-    /// The operations that wait for a lease.
+    /// The mutations that wait for a lease.
     pub(super) parked: VecDeque<Op>,
-    /// The operations that wait for the window.
+    /// The mutations that wait for room in the window of numbers.
     pub(super) queued: VecDeque<Op>,
-    /// The lowest number without a reply.
+    /// The lowest number of a mutation without a reply.
     base: u64,
     answered: VecDeque<bool>,
 }
@@ -53,13 +55,13 @@ impl Rifl {
         }
     }
 
-    /// Returns true if mutations may be sent.
+    /// Returns true if the lease allows mutations to be sent at `now`.
     #[inline]
     pub(super) fn valid(&self, now: Instant) -> bool {
         now < self.until
     }
 
-    /// Returns the next number, or `None` if the window is full.
+    /// Returns the next number for a mutation, or `None` if the window is full.
     #[inline]
     pub(super) fn assign(&mut self) -> Option<u64> {
         let rpc = self.base + self.answered.len() as u64;
@@ -71,18 +73,20 @@ impl Rifl {
         Some(rpc)
     }
 
-    /// Returns the identity of mutation `rpc`.
+    /// Returns the identity of the mutation with the number `rpc`: lease, number and
+    /// acknowledgement.
     #[inline]
     pub(super) fn once(&self, rpc: u64) -> Once {
         Once { lease: self.lease, rpc, ack: self.base - 1 }
     }
 
-    /// Returns the number of free numbers.
+    /// Returns the number of further mutations that the window has room for.
     pub(super) fn room(&self) -> u64 {
         WINDOW - self.answered.len() as u64
     }
 
-    /// Records that an operation has ended. Numbers of another lease are ignored.
+    /// Records that the mutation with the number `rpc` has ended. Numbers of another lease are
+    /// ignored.
     #[inline]
     pub(super) fn answered(&mut self, lease: LeaseId, rpc: u64) {
         if rpc == 0 || lease != self.lease {
@@ -112,7 +116,7 @@ impl Rifl {
         self.used = false;
     }
 
-    /// Records that the lease has ended, and its numbers with it.
+    /// Records that the lease has ended, and with it the numbers of its mutations.
     pub(super) fn lost(&mut self) {
         self.lease = LeaseId(0);
         self.until = Instant::ZERO;
@@ -127,12 +131,12 @@ impl Rifl {
         self.until = Instant::ZERO;
     }
 
-    /// Stops renewals until a mutation needs the lease.
+    /// Stops renewals of the lease until a mutation needs it.
     pub(super) fn give_up(&mut self) {
         self.renew_at = Instant::NEVER;
     }
 
-    /// Returns the time of the next renewal, if the lease is in use.
+    /// Returns the time of the lease's next renewal, if the lease is in use.
     pub(super) fn renew_at(&self) -> Option<Instant> {
         let wanted = self.used || !self.answered.is_empty();
         (wanted && self.asking.is_none() && self.renew_at != Instant::NEVER)

@@ -1,4 +1,5 @@
-//! The locations of data: tables, their tablets, and the links to servers.
+//! The client's knowledge of the locations of data: tables, their tablets, and the links to
+//! servers.
 //!
 //! Invariants: the tablets of a table are sorted and cover all hashes, so that a look-up always
 //! finds one. Peer 0 is the coordinator.
@@ -21,13 +22,13 @@ use crate::types::{HashKey, KeyHash, TableId};
 /// The owner of a tablet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    /// This server.
+    /// The server with this number owns the tablet.
     Peer(u32),
-    /// No server has its data any more.
+    /// The tablet is lost: no server has its data any more.
     Lost,
-    /// The tablet's server has not taken it yet.
+    /// The server that the tablet is assigned to has not taken it yet.
     Nobody,
-    /// A server that the transports in use cannot reach, with a text about that.
+    /// A server owns the tablet that the transports in use cannot reach. The text says so.
     Unreachable(Box<str>),
 }
 
@@ -42,17 +43,17 @@ pub(super) struct Tablet {
 pub(super) struct Table {
     pub(super) id: TableId,
     pub(super) hasher: KeyHasher,
-    /// Empty until they are known.
+    /// The tablets of the table; empty until the client knows them.
     pub(super) tablets: Vec<Tablet>,
-    /// The slot of the request for the tablets, if one is in progress.
+    /// The slot of the client's request for the table's tablets, if one is in progress.
     pub(super) asking: Option<u32>,
-    /// The operations that wait for the reply.
+    /// The operations that wait for the table's tablets.
     pub(super) parked: VecDeque<Op>,
 }
 
 impl Table {
-    /// Returns the tablet of a hash, or `None` if the tablets are not known. Calls `hash` only if
-    /// there are several tablets.
+    /// Returns the table's tablet with a hash, or `None` if the tablets are not known. Calls `hash`
+    /// only if there are several tablets.
     #[inline]
     pub(super) fn tablet(&self, hash: impl FnOnce(&KeyHasher) -> KeyHash) -> Option<&Tablet> {
         match &self.tablets[..] {
@@ -70,9 +71,9 @@ impl Table {
 pub(super) struct Peer {
     /// The locators of the server, the best first.
     locators: String,
-    /// True if the link to it is connected.
+    /// True if the link to the server is connected.
     pub(super) bound: bool,
-    /// The reason why it could not be reached, until it has replied again.
+    /// The reason why the server could not be reached, until it has replied again.
     pub(super) why: Option<Box<str>>,
 }
 
@@ -91,7 +92,7 @@ pub(super) struct Routes {
     transports: Vec<String>,
     pub(super) tables: Vec<Table>,
     by_id: HashMap<u64, u32>,
-    /// The table that was used last. Most programs use one table many times in a row.
+    /// The index of the table that was used last. Most programs use one table many times in a row.
     last: u32,
     pub(super) peers: Vec<Peer>,
 }
@@ -133,7 +134,7 @@ impl Routes {
         })
     }
 
-    /// Takes the tablets from the coordinator's reply.
+    /// Takes the tablets of a table from the coordinator's reply.
     ///
     /// # Errors
     /// [`Status::BadFormat`] if the tablets do not cover all hashes.
@@ -171,7 +172,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Returns the peer at the usable ones of `locators`.
+    /// Returns the number of the server at the usable ones of `locators`.
     ///
     /// # Errors
     /// [`Error::NoTransport`].

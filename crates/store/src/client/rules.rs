@@ -1,4 +1,4 @@
-//! Reject rules for the conditions of a program.
+//! Reject rules that express the conditions of a program for an operation.
 
 use crate::message::data::RejectRules;
 use crate::types::Version;
@@ -18,8 +18,8 @@ impl RejectRules {
         Self { exists: true, ..Self::default() }
     }
 
-    /// Accepts only this version, so that read, change and write are safe. Version 0 (there was no
-    /// object) accepts only a missing object.
+    /// Accepts only this version of the object, so that read, change and write are safe. Version 0
+    /// (there was no object) accepts only a missing object.
     #[must_use]
     pub fn if_version(version: Version) -> Self {
         match version {

@@ -1,4 +1,4 @@
-//! Sending an operation, and waiting until it can be sent.
+//! How a client sends an operation, or lets it wait until it can be sent.
 
 use alloc::vec::Vec;
 
@@ -16,16 +16,16 @@ use crate::message::data::{Once, Target};
 use crate::ops::{Parts, Request, Write};
 use crate::types::{LeaseId, TableId};
 
-/// A request on its way to a server.
+/// A call: a request of a client on its way to a server.
 #[derive(Debug)]
 pub struct Call {
-    /// The server.
+    /// The link of the server that the call goes to.
     pub link: Link,
-    /// The tag of the response.
+    /// The tag that the call's response has.
     pub tag: u64,
-    /// The request.
+    /// The request of the call.
     pub bytes: Vec<u8>,
-    /// The time at which this try ends.
+    /// The time at which the client gives up this try of the operation.
     pub deadline: Instant,
 }
 
@@ -37,7 +37,7 @@ impl From<Call> for Output {
 }
 
 impl Client {
-    /// Sends an operation, or parks or ends it if that is not possible.
+    /// Sends an operation, or parks or ends it if it cannot be sent.
     #[inline]
     pub(super) fn send(&mut self, now: Instant, index: u32) -> Option<Call> {
         let slot = &self.slots[index as usize];
@@ -164,8 +164,8 @@ impl Client {
         }
     }
 
-    /// Returns the call of an operation, unless its server is not bound yet: then it waits behind
-    /// the binding.
+    /// Returns the call of an operation. If the link of the server is not bound yet, queues the
+    /// binding and then the call, and returns `None`.
     #[inline]
     fn call(&mut self, now: Instant, index: u32, peer: u32, bytes: Vec<u8>) -> Option<Call> {
         let slot = &mut self.slots[index as usize];
@@ -217,7 +217,7 @@ impl Client {
 }
 
 impl Client {
-    /// Parks an operation until something else has happened, or until its deadline.
+    /// Parks an operation until `for_what` has answered, or until its deadline.
     fn park(&mut self, index: u32, for_what: WaitedFor) {
         let deadline = self.slots[index as usize].deadline;
         self.slots[index as usize].state = State::Parked(for_what);
@@ -232,7 +232,7 @@ impl Client {
         self.timers.insert((at, index));
     }
 
-    /// Sends the operation again after a pause.
+    /// Sends an operation again after a pause.
     #[cold]
     pub(super) fn pause(&mut self, now: Instant, index: u32, at_least_ns: u64) {
         let slot = &mut self.slots[index as usize];

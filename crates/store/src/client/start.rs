@@ -1,5 +1,5 @@
-//! The operations that a program can start. Each ends as the module's comment says; none fails
-//! here.
+//! The operations that a program can start with a client. Each ends as the module's comment says;
+//! none fails here.
 
 use alloc::vec::Vec;
 use core::ops::Deref;
@@ -208,8 +208,8 @@ impl Client {
         self.live(op.0).is_some() || self.events.iter().any(|done| done.op == op)
     }
 
-    /// Cancels an operation, so that it never ends. It may have been executed. Returns true if it
-    /// was in progress.
+    /// Cancels an operation, so that it has no outcome. It may have been executed. Returns true if
+    /// it was in progress.
     pub fn cancel(&mut self, op: Op) -> bool {
         match self.live(op.0) {
             Some(index) if !self.slots[index as usize].kind.is_own() => {

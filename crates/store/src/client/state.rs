@@ -1,4 +1,4 @@
-//! The state of a client: one slot for each operation, and what the operations share.
+//! The state of a client: one slot for each operation, and the state that operations share.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -19,13 +19,14 @@ use crate::message::data::RejectRules;
 use crate::ops::Request;
 use crate::types::{KeyHash, LeaseId, TableId};
 
-/// The memory that a free slot keeps for the key and value of the next operation.
+/// The length in bytes of the buffer that a free slot keeps for the key and value of the next
+/// operation.
 pub(super) const KEPT_BYTES: usize = 4096;
 
-/// No slot.
+/// The index of no slot.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The options of a client.
+/// The options of a client of the store.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The locators of the coordinator, with `;` between them.
@@ -33,20 +34,22 @@ pub struct Config {
     /// The transports to use towards servers, the best first ("fast+shm", "tcp"). If empty, the
     /// client uses all transports that a server lists, in the server's order.
     pub transports: Vec<String>,
-    /// The time that one try may take before the operation is sent again, in nanoseconds.
+    /// The time in nanoseconds that one try of an operation may take before the client sends it
+    /// again.
     pub try_timeout_ns: u64,
-    /// The first pause before an operation is sent again. Each further one is twice as long.
+    /// The first pause in nanoseconds before an operation is sent again. Each further pause is
+    /// twice as long.
     pub pause_ns: u64,
-    /// The longest pause.
+    /// The longest pause before an operation is sent again, in nanoseconds.
     pub max_pause_ns: u64,
-    /// The most operations in progress.
+    /// The maximum of operations in progress.
     pub max_ops: u32,
     /// The approximate size of a page of an enumeration, in bytes.
     pub page_bytes: u32,
 }
 
 impl Config {
-    /// Returns the defaults for the cluster whose coordinator has these locators.
+    /// Returns the default options for the cluster whose coordinator has these locators.
     #[must_use]
     pub fn new(coordinator: &str) -> Self {
         Self {
@@ -61,7 +64,7 @@ impl Config {
     }
 }
 
-/// The kind of an operation.
+/// The kind of a client's operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Kind {
     /// An operation that a master or another server executes.
@@ -70,13 +73,14 @@ pub(super) enum Kind {
         span: u32,
     },
     Lookup,
-    /// The id of the table, 0 until it is known. The name alone could mean another table later.
+    /// A drop of a table, with the table's id, 0 until it is known. The name alone could mean
+    /// another table later.
     Drop(TableId),
     ListTables,
     ListServers,
-    /// The client asks for the tablets of a table.
+    /// The client itself asks the coordinator for the tablets of a table.
     Tablets,
-    /// The client asks for a lease.
+    /// The client itself asks the coordinator for a lease.
     Lease,
 }
 
@@ -98,7 +102,8 @@ impl Kind {
         matches!(self, Self::Tablets | Self::Lease)
     }
 
-    /// Returns true if an execution without a reply leaves a change behind.
+    /// Returns true if an operation of this kind can leave a change behind though its reply is
+    /// lost.
     pub(super) fn changes_something(self) -> bool {
         self.is_numbered() || matches!(self, Self::Create { .. } | Self::Drop(_))
     }
@@ -107,17 +112,17 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Free,
-    /// The slot is in `ready`, or is `newest`.
+    /// The operation is ready to be sent: its slot is in `ready`, or is `newest`.
     Ready,
-    /// A call is in progress.
+    /// The operation has a call in progress.
     Calling,
-    /// The operation waits for something else to happen first.
+    /// The operation waits for the answer of this party before it can be sent.
     Parked(WaitedFor),
-    /// The operation will be sent again later.
+    /// The operation pauses before it is sent again.
     Pausing,
 }
 
-/// One operation.
+/// The slot of one operation.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) generation: u32,
@@ -132,15 +137,15 @@ pub(super) struct Slot {
     /// The value of a write, if it is long.
     pub(super) long: Option<LongValue>,
     pub(super) deadline: Instant,
-    /// The number under the client's lease, 0 if none is assigned.
+    /// The number of the mutation under the client's lease, 0 if none is assigned.
     pub(super) rpc: u64,
     pub(super) lease: LeaseId,
-    /// An earlier try may have been executed.
+    /// True if an earlier try of the operation may have been executed.
     pub(super) maybe: bool,
     pub(super) failures: u32,
-    /// The operation's entry in `timers`.
+    /// The time of the operation's entry in `timers`.
     pub(super) timer: Option<Instant>,
-    /// The rows that a listing has collected.
+    /// The rows that a listing of tables or servers has collected.
     pub(super) rows: Option<Box<Rows>>,
 }
 
@@ -173,17 +178,17 @@ pub(super) struct Rows {
 pub struct Client {
     pub(super) config: Config,
     pub(super) rng: Rng,
-    /// The cluster, 0 until the coordinator has named it.
+    /// The number of the cluster, 0 until the coordinator has named it.
     pub(super) cluster: u64,
-    /// The coordinator has named another cluster since. All operations fail.
+    /// True if the coordinator has named another cluster since. All operations fail.
     pub(super) replaced: bool,
     pub(super) routes: Routes,
-    /// Some server could not be reached and has not answered since.
+    /// True if some server could not be reached and has not answered since.
     pub(super) doubts: bool,
     pub(super) rifl: Rifl,
     pub(super) slots: Vec<Slot>,
     pub(super) free: Vec<u32>,
-    /// The slots of the client's own operations.
+    /// The number of slots that the client's own operations have.
     pub(super) own: usize,
     pub(super) ready: VecDeque<u32>,
     /// The operation that started last, which goes behind those in `ready`, or [`NONE`].
@@ -191,7 +196,7 @@ pub struct Client {
     pub(super) timers: BTreeSet<(Instant, u32)>,
     pub(super) out: VecDeque<Output>,
     pub(super) events: VecDeque<Done<'static>>,
-    /// The buffer for the next request.
+    /// The buffer for the client's next request.
     pub(super) spare: Vec<u8>,
     pub(super) values: Values,
 }
@@ -228,7 +233,7 @@ impl Client {
         self.slots.len() - self.free.len() - self.own
     }
 
-    /// Takes a slot for an operation.
+    /// Allocates a slot for an operation, and returns its index.
     #[inline]
     pub(super) fn begin(&mut self, kind: Kind, place: u32, deadline: Instant) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| self.grow());
@@ -330,7 +335,7 @@ impl Client {
         }
     }
 
-    /// Queues a parked operation for sending. Returns false if it no longer waits for this.
+    /// Queues a parked operation for sending. Returns false if it no longer waits for `from`.
     pub(super) fn unpark(&mut self, op: Op, from: WaitedFor) -> bool {
         let Some(index) = self.parked(op, from) else { return false };
         let slot = &mut self.slots[index as usize];

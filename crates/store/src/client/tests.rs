@@ -1,4 +1,4 @@
-//! The client against scripts: the tests write each reply of the servers.
+//! Tests of the store's client against scripts: the tests write each reply of the servers.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -99,7 +99,7 @@ impl Script {
         self.now.after(10 * SECOND)
     }
 
-    /// The one call that the client makes now.
+    /// Returns the one call that the client makes now.
     fn call(&mut self) -> Call {
         let call = self.calls().pop().expect("a call");
         assert_eq!(self.calls().len(), 0);
@@ -130,7 +130,8 @@ impl Script {
         calls
     }
 
-    /// The next call to a master; questions for tablets are answered meanwhile, and time goes on.
+    /// Returns the client's next call to a master. Answers questions for tablets meanwhile, and
+    /// lets time pass.
     fn object_call(&mut self) -> Call {
         for _ in 0..100 {
             for call in self.calls() {
@@ -158,7 +159,7 @@ impl Script {
         self.respond(call, Ok(reply))
     }
 
-    /// An answer that ends the operation with an error.
+    /// Gives the client a reply that ends the operation, and returns the operation's error.
     fn error(&mut self, call: &Call, reply: Vec<u8>) -> Error {
         self.reply(call, reply).expect("an end").outcome.unwrap_err()
     }
@@ -169,7 +170,7 @@ impl Script {
         done
     }
 
-    /// Time goes on to the client's next deadline.
+    /// Moves time to the client's next deadline.
     fn tick(&mut self) {
         let deadline = self.client.deadline().expect("a deadline");
         assert!(deadline >= self.now);
@@ -182,7 +183,7 @@ fn no(status: Status) -> Vec<u8> {
     failure(status, "because")
 }
 
-/// A verdict: a status with the object's version.
+/// Makes a reply with a verdict: a status with the object's version.
 fn verdict(status: Status, version: u64) -> Vec<u8> {
     data::result_head(status, Version(version)).to_vec()
 }
@@ -204,7 +205,7 @@ fn leased(lease: u64) -> Vec<u8> {
     Leased { cluster: CLUSTER, lease: LeaseId(lease), term_ns: 60 * SECOND }.emit()
 }
 
-/// An OK with a version, and what follows.
+/// Makes a reply with the status OK, a version, and the bytes `rest`.
 fn ok(version: u64, rest: &[u8]) -> Vec<u8> {
     [&data::result_head(Status::Ok, Version(version))[..], rest].concat()
 }
@@ -428,8 +429,8 @@ fn errors_speak_to_people() {
 }
 
 proptest! {
-    /// Each operation ends exactly once, by its deadline, for any replies of servers, and nothing
-    /// panics.
+    /// Each operation of the client ends exactly once, by its deadline, for any replies of servers,
+    /// and the client never panics.
     #[test]
     fn arbitrary_answers(seed: u64) {
         let mut rng = Rng::seeded(seed);

@@ -13,12 +13,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
-/// The most blocks that are ordered ahead.
+/// The maximum of blocks that a log orders ahead.
 const AHEAD: u32 = 2;
 
-/// A host that prepares memory.
+/// A host that prepares blocks of memory for a log.
 pub trait Prepare: Debug + Send {
-    /// Orders a block of this many bytes, all in memory.
+    /// Orders a block of this many bytes of memory, all of which the host touches.
     fn order(&mut self, bytes: usize);
 
     /// Returns an ordered block if one is ready. Its bytes have any values.
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// A host that is ready at once, or never.
+    /// A test's host, which prepares blocks at once or never.
     #[derive(Debug)]
     struct Host {
         is_fast: bool,
@@ -76,7 +76,8 @@ mod tests {
         }
     }
 
-    /// All blocks but the first are prepared, and none that will not be taken.
+    /// All blocks but the first are prepared before the log takes them, and none that it will not
+    /// take.
     #[test]
     fn blocks_are_ordered_ahead_and_none_in_vain() {
         let mut blocks = Blocks::default();

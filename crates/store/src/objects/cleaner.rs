@@ -44,58 +44,62 @@ use super::tablet::Tablets;
 use crate::message::Status;
 use crate::types::{TableId, Version};
 
-/// The work of one step in idle time, in bytes.
+/// The amount of work of one cleaning step in idle time, in bytes.
 ///
 /// A copied byte counts one. A live entry counts 64 more, for its look-up.
 pub const STEP: usize = 64 << 10;
-/// The work of one step while requests wait, in bytes.
+/// The amount of work of one cleaning step while requests wait, in bytes.
 pub const SMALL_STEP: usize = 8 << 10;
 const LIVE_COST: usize = 64;
 const DEAD_COST: usize = 16;
 const SLOT_COST: usize = 256;
-/// Entries whose table lines are touched before the first of them is moved.
+/// The maximum of entries in a group: the cleaner touches their table lines before it moves the
+/// first of them.
 const GROUP: usize = 32;
-/// The most segments that one scan chooses.
+/// The maximum of segments that one scan of the cleaner chooses.
 const MOST_CHOSEN: usize = 32;
-/// One scan chooses one of this number of segments. The last ones of a larger share would be worse
-/// than what a later scan finds.
+/// One scan of the cleaner chooses one of this number of segments. The last ones of a larger share
+/// would be worse than those that a later scan finds.
 const CHOSEN_SHARE: usize = 64;
-/// Every segment counts as older than it is by the log's size over this number. With age zero for
-/// the youngest, uniform overwrites cost up to 10 % more, and skewed ones hardly less.
+/// The cleaner counts every segment as older than it is by the log's size over this number. With
+/// age zero for the youngest, uniform overwrites cost up to 10 % more, and skewed ones hardly less.
 const YOUNG_SHARE: u32 = 2;
-/// Bytes to be cleaned before [`Cleaner::pay`] makes a step: about one group of small objects.
+/// The number of bytes to be cleaned before [`Cleaner::pay`] makes a step: about one group of small
+/// objects.
 const LEAST_PAYMENT: u64 = 6 << 10;
-/// A write pays at most this number of times its own length, unless a small step is more.
+/// A write pays for cleaning at most this number of times its own length, unless a small step is
+/// more.
 const MOST_PAYMENT: u64 = 8;
-/// Prices are fractions of this.
+/// The denominator of the cleaner's prices.
 const PRICE_UNIT: u64 = 64;
-/// One of this number of segments stays free.
+/// The cleaner keeps one of this number of segments free.
 const FREE_SHARE: u32 = 50;
-/// Segments that the log takes before its size alone is a reason to clean.
+/// The number of segments that the log takes before its size alone is a reason to clean.
 const TAKEN_FREELY: u32 = 16;
-/// Segments that cleaning for the size's sake keeps ready.
+/// The number of segments that the cleaner keeps ready when it cleans only to limit the log's size.
 const SPARE: u32 = 2;
 
 /// The state of the cleaner between steps.
 #[derive(Debug, Default)]
 pub struct Cleaner {
     phase: Phase,
-    /// Segments of the last scan and their benefits, the best one last.
+    /// The segments that the last scan chose and their benefits, the best one last.
     chosen: Vec<(u128, u32)>,
-    /// The bytes that cleaning the current segment yields, and its size.
+    /// The number of bytes that cleaning the current segment yields, and its size.
     yields: (u32, u32),
     /// [`Log::written_bytes`](super::log::Log::written_bytes) up to which writes have been charged.
     charged: u64,
-    /// Bytes of segments that charged writes have still to clean.
+    /// The number of bytes of segments that charged writes have still to clean.
     owed: u64,
     /// The cleaner rests until this number of bytes has died, a segment of less than `rest_gain` is
     /// worth cleaning, or the number of closed heads differs from `rest_closings`.
     rest_until_died: u64,
     rest_gain: u32,
     rest_closings: u64,
-    /// Set while the oldest segments are cleaned for their tombstones: the end of that round.
+    /// The end of the present round of cleaning the oldest segments for their tombstones; `None` if
+    /// there is no round.
     round: Option<SegmentId>,
-    /// The next round starts when this number of bytes has been appended.
+    /// The number of appended bytes at which the next round of cleaning for tombstones starts.
     next_round: u64,
     cleaned: u64,
 }
@@ -104,23 +108,23 @@ pub struct Cleaner {
 enum Phase {
     #[default]
     Rest,
-    /// A scan of all segments has come to `slot`.
+    /// The cleaner scans all segments to choose some, and has come to `slot`.
     Choose { slot: usize },
-    /// The segment in `slot` is clean up to `offset`.
+    /// The cleaner has cleaned the segment in `slot` up to `offset`.
     Clean { slot: u32, offset: usize },
 }
 
-/// An entry that is probably live.
+/// An entry of a segment that is probably live.
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     offset: usize,
     head: Head,
-    /// The hash of an object for the hash table.
+    /// The hash of the entry's object for the hash table.
     hash: u64,
 }
 
 impl Cleaner {
-    /// Returns true if there is work that can be done.
+    /// Returns true if the cleaner has work that it can do.
     #[must_use]
     #[inline]
     pub fn wanted(&self, memory: &Memory) -> bool {
@@ -138,7 +142,7 @@ impl Cleaner {
             || log.closings() != self.rest_closings
     }
 
-    /// Returns the number of segments that were cleaned.
+    /// Returns the number of segments that were cleaned since the start.
     #[must_use]
     pub fn cleaned(&self) -> u64 {
         self.cleaned
@@ -165,7 +169,7 @@ impl Cleaner {
         self.run(memory, work as usize, true)
     }
 
-    /// Adds the cleaning for `new` written bytes to what is owed.
+    /// Adds the cleaning that `new` written bytes make necessary to the bytes owed.
     fn charge(&mut self, memory: &Memory, new: u64) {
         let (gain, size) = self.yields;
         let halves = 1 + u64::from(shortage(memory));
@@ -176,12 +180,13 @@ impl Cleaner {
         self.owed = (self.owed + new * price / PRICE_UNIT).min(most);
     }
 
-    /// Does about `work` bytes of work ([`STEP`]) and returns true if there is more to do.
+    /// Does a cleaning step of about `work` bytes ([`STEP`]) and returns true if there is more to
+    /// do.
     pub fn step(&mut self, memory: &mut Memory, work: usize) -> bool {
         self.run(memory, work, false)
     }
 
-    /// Does about `work` bytes of work; if `paced`, no more than what is owed.
+    /// Does about `work` bytes of cleaning; if `paced`, no more than the bytes owed.
     fn run(&mut self, memory: &mut Memory, work: usize, paced: bool) -> bool {
         let mut left = work;
         while left > 0 && (!paced || self.owed >= LEAST_PAYMENT) {
@@ -202,7 +207,7 @@ impl Cleaner {
         self.wanted(memory)
     }
 
-    /// Begins with the next chosen segment, or with a scan if none is left.
+    /// Begins to clean the next chosen segment, or begins a scan if none is left.
     fn begin(&mut self, memory: &Memory) {
         while let Some((_, slot)) = self.chosen.pop() {
             if gain(memory, slot as usize) >= least_gain(memory) {
@@ -222,7 +227,7 @@ impl Cleaner {
         self.phase = Phase::Clean { slot, offset: HEADER };
     }
 
-    /// Scans some more segments.
+    /// Scans some more segments to choose those with the highest benefit.
     fn choose(&mut self, memory: &Memory, mut slot: usize, left: &mut usize) {
         let slots = memory.log.slots().len();
         let most = (slots / CHOSEN_SHARE).clamp(1, MOST_CHOSEN);
@@ -306,8 +311,8 @@ impl Cleaner {
     }
 }
 
-/// Finds the next entries that are probably live and touches what is needed to move them. Returns
-/// their number and the offset behind the last entry.
+/// Finds the next entries of the segment that are probably live and touches the memory needed to
+/// move them. Returns their number and the offset behind the last entry.
 fn gather(
     memory: &Memory,
     slot: u32,
@@ -363,15 +368,15 @@ fn shortage(memory: &Memory) -> u32 {
     u32::from(sparse)
 }
 
-/// Returns the fewest bytes that a segment must yield: an eighth of its size, or much less if
-/// writes have to wait.
+/// Returns the least number of bytes that a segment must yield to be cleaned: an eighth of its
+/// size, or much less if writes have to wait.
 fn least_gain(memory: &Memory) -> u32 {
     let log = &memory.log;
     let urgent = log.available() <= MIN_SEGMENTS - 2;
     log.segment_bytes() / if urgent { LEAST_GAIN } else { 8 }
 }
 
-/// Returns the bytes that cleaning the segment in `slot` yields.
+/// Returns the number of bytes that cleaning the segment in `slot` yields.
 fn gain(memory: &Memory, slot: usize) -> u32 {
     let segment = &memory.log.slots()[slot];
     if segment.state != State::Closed {
@@ -398,7 +403,7 @@ fn benefit(memory: &Memory, slot: usize) -> u128 {
     ((u128::from(gain) * u128::from(age)) << 20) / u128::from(cost)
 }
 
-/// Moves the entry at `at` if it is live, or what is live of it.
+/// Moves the entry at `at` to the survivor segment if it is live, or its live part.
 #[inline]
 fn move_entry(memory: &mut Memory, at: Location, candidate: &Candidate) -> Result<(), Full> {
     if candidate.head.is_object() {
@@ -429,7 +434,7 @@ fn move_object(memory: &mut Memory, at: Location, candidate: &Candidate) -> Resu
     Ok(())
 }
 
-/// Moves the tombstone or completion at `at`.
+/// Moves the tombstone or completion at `at` to the survivor segment if it is live.
 fn move_other(memory: &mut Memory, at: Location, head: Head) -> Result<(), Full> {
     let Memory { log, tablets, results, .. } = memory;
     let bytes = log.bytes(at);
@@ -463,7 +468,8 @@ fn move_other(memory: &mut Memory, at: Location, head: Head) -> Result<(), Full>
     Ok(())
 }
 
-/// Copies the object or tombstone of `len` bytes at `at`, with its record if that is live.
+/// Copies the object or tombstone of `len` bytes at `at` to the survivor segment, with its record
+/// if that is live.
 fn copy(
     log: &mut Log,
     at: Location,

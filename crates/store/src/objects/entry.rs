@@ -43,21 +43,21 @@ mod head;
 
 pub use head::{Head, mark_dead, mark_record_dead};
 
-/// The bytes before the body of an entry.
+/// The number of bytes before the body of an entry in the log.
 const HEAD: usize = 8;
-/// The bytes of an object's entry, or a tombstone's, without key, value and record.
+/// The length in bytes of the entry of an object or a tombstone, without key, value and record.
 pub const OBJECT: usize = size_of::<ObjectWire>();
-/// The most bytes of a record.
+/// The length in bytes of the longest record behind an entry in the log.
 pub const RECORD: usize = size_of::<RecordWire>() + SUM;
-/// The most bytes of a completion that stands alone. Each live record counts as this many, for the
-/// cleaner may have to write it apart from its object.
+/// The length in bytes of the longest completion that stands alone. Each live record counts as this
+/// many, for the cleaner may have to write it apart from its object.
 pub const COMPLETION: usize = size_of::<CompletionWire>() + SUM;
-/// The bytes of a segment's header.
+/// The length of a segment's header in bytes.
 pub const HEADER: usize = size_of::<HeaderWire>();
-/// The bytes of the sum of an increment.
+/// The length in bytes of the sum of an increment.
 const SUM: usize = 8;
-/// The most that a number can be ahead of its acknowledgement in the log. A master executes no
-/// mutation that is further ahead of what the client has acknowledged.
+/// The most by which the number of a mutation can be ahead of its acknowledgement in the log. A
+/// master executes no mutation that is further ahead of the client's acknowledgement.
 pub const MOST_AHEAD: u64 = u16::MAX as u64;
 
 /// The bit that marks an entry as dead in this memory, its record apart.
@@ -71,39 +71,39 @@ const KIND_HEADER: u8 = 1;
 const KIND_OBJECT: u8 = 2;
 const KIND_TOMBSTONE: u8 = 3;
 const KIND_COMPLETION: u8 = 4;
-/// The count of segments that means all later segments.
+/// The count of segments in an entry that means all later segments.
 const UNBOUNDED: u32 = 0xff_ffff;
 
-/// The first entry of a segment.
+/// The first entry of a segment, which describes the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The owner of the log.
+    /// The server that owns the log.
     pub server: ServerId,
     /// The number of the segment.
     pub segment: SegmentId,
     /// The size of the segment in bytes.
     pub capacity: u32,
-    /// The lowest version for a new object.
+    /// The lowest version for a new object after a replay of the segment.
     pub safe_version: Version,
 }
 
-/// An object.
+/// The entry of an object in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Object<'a> {
-    /// The table.
+    /// The table of the object.
     pub table: TableId,
-    /// The version.
+    /// The version of the object.
     pub version: Version,
-    /// A span of the segments that may hold older versions.
+    /// A span of the segments that may hold older versions of the object.
     pub older: Span,
-    /// The key.
+    /// The key of the object.
     pub key: &'a [u8],
-    /// The value.
+    /// The value of the object.
     pub value: &'a [u8],
 }
 
 impl Object<'_> {
-    /// Returns the length of its entry without a record.
+    /// Returns the length of the object's entry without a record, in bytes.
     #[must_use]
     #[inline]
     pub fn entry_len(&self) -> usize {
@@ -116,16 +116,16 @@ impl Object<'_> {
 pub struct Tombstone<'a> {
     /// The table of the object.
     pub table: TableId,
-    /// The version that was removed.
+    /// The version of the object that was removed.
     pub version: Version,
     /// A span of the segments that may hold versions of the object.
     pub older: Span,
-    /// The key.
+    /// The key of the removed object.
     pub key: &'a [u8],
 }
 
 impl Tombstone<'_> {
-    /// Returns the length of its entry without a record.
+    /// Returns the length of the tombstone's entry without a record, in bytes.
     #[must_use]
     pub fn entry_len(&self) -> usize {
         OBJECT + self.key.len()
@@ -135,11 +135,11 @@ impl Tombstone<'_> {
 /// The outcome of a mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The status: OK or a verdict.
+    /// The status of the mutation: OK or a verdict.
     pub status: Status,
-    /// The version for the reply.
+    /// The version that the mutation's reply has.
     pub version: Version,
-    /// The sum for the reply, if the mutation was an increment that succeeded.
+    /// The sum that the mutation's reply has, if it was an increment that succeeded.
     pub sum: Option<[u8; 8]>,
 }
 
@@ -150,12 +150,12 @@ pub struct Outcome {
 pub struct Record {
     /// The identity of the mutation.
     pub once: Once,
-    /// The sum for the reply, if the mutation was an increment.
+    /// The sum for the mutation's reply, if it was an increment.
     pub sum: Option<[u8; 8]>,
 }
 
 impl Record {
-    /// Returns the length of a record, with a sum or without.
+    /// Returns the length of a record, with a sum or without, in bytes.
     #[must_use]
     #[inline]
     pub fn size(has_sum: bool) -> usize {
@@ -168,23 +168,23 @@ impl Record {
 pub struct Completion {
     /// The identity of the mutation.
     pub once: Once,
-    /// The table of its object. The record belongs to the same tablet as the object.
+    /// The table of the mutation's object. The record belongs to the same tablet as the object.
     pub table: TableId,
     /// The hash of the object's key.
     pub hash: KeyHash,
-    /// The outcome.
+    /// The outcome of the mutation.
     pub outcome: Outcome,
 }
 
 impl Completion {
-    /// Returns the length of its entry.
+    /// Returns the length of the completion's entry in bytes.
     #[must_use]
     pub fn entry_len(&self) -> usize {
         COMPLETION - if self.outcome.sum.is_some() { 0 } else { SUM }
     }
 }
 
-/// An entry of any kind.
+/// A parsed entry of the log, of any kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry<'a> {
     /// The header of the segment.
@@ -193,14 +193,14 @@ pub enum Entry<'a> {
     Object(Object<'a>, Option<Record>),
     /// The removal of an object, and the record of the mutation that removed it.
     Tombstone(Tombstone<'a>, Option<Record>),
-    /// The record of an executed mutation, alone.
+    /// The completion record of an executed mutation, which stands alone.
     Completion(Completion),
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct HeadWire {
-    /// The kind in the highest byte, and the length of the body in the others.
+    /// The entry's kind in the highest byte, and the length of its body in the others.
     kind_len: U32,
     crc: U32,
 }
@@ -227,7 +227,7 @@ struct VersionWire {
 #[repr(C)]
 struct ObjectWire {
     head: HeadWire,
-    /// The table in the highest 40 bits, and the length of the key in the others.
+    /// The object's table in the highest 40 bits, and the length of its key in the others.
     table_key_len: U64,
     version: VersionWire,
     first: U32,
@@ -337,13 +337,13 @@ pub fn put_header(out: &mut [u8], header: &Header) {
     out[..HEADER].copy_from_slice(wire.as_bytes());
 }
 
-/// Writes an object and its record, which fill `out`.
+/// Writes the entry of an object and its record, which fill `out`.
 #[inline]
 pub fn put_object(out: &mut [u8], object: &Object<'_>, record: Option<&Record>) {
     put(out, KIND_OBJECT, object, record);
 }
 
-/// Writes a tombstone and its record, which fill `out`.
+/// Writes the entry of a tombstone and its record, which fill `out`.
 #[inline]
 pub fn put_tombstone(out: &mut [u8], tombstone: &Tombstone<'_>, record: Option<&Record>) {
     let Tombstone { table, version, older, key } = *tombstone;
@@ -380,7 +380,7 @@ fn put(out: &mut [u8], kind: u8, object: &Object<'_>, record: Option<&Record>) {
     }
 }
 
-/// Writes a completion, which fills `out`.
+/// Writes the entry of a completion, which fills `out`.
 #[inline]
 pub fn put_completion(out: &mut [u8], completion: &Completion) {
     let Completion { once, table, hash, outcome } = *completion;
@@ -434,7 +434,7 @@ pub fn object(entry: &[u8]) -> Object<'_> {
     Object { table: wire.table(), version: wire.version.get(), older: wire.older(), key, value }
 }
 
-/// Returns true if the entry at the start of `entry` is that of `key` in `table`.
+/// Returns true if the object at the start of `entry` is that of `key` in `table`.
 ///
 /// # Panics
 /// If `entry` does not start with an object.
@@ -462,8 +462,8 @@ fn len(entry: &[u8]) -> usize {
     HEAD + length as usize
 }
 
-/// Parses the entry at the start of `bytes`, without its checksum, and returns it with its length.
-/// `None` means that there is no entry or that it is malformed.
+/// Parses the entry at the start of `bytes`, without a check of its checksum, and returns it with
+/// its length. `None` means that there is no entry or that it is malformed.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
     let (head, _) = HeadWire::ref_from_prefix(bytes).ok()?;

@@ -18,19 +18,19 @@ use alloc::vec::Vec;
 
 use sprat_proto::rpc::Slice;
 
-/// One of this number of segments may have pins. The same share of all bytes may be copied.
+/// One of this number of segments may have pins. Copies may take the same share of all bytes.
 const SHARE: u32 = 8;
 /// The bit that marks a slice as a copy. No slot number has it.
 pub(super) const COPY: u32 = 1 << 31;
 
-/// Pinned segments and copied bytes, with their limits.
+/// The accounts of log bytes that replies refer to: pinned segments and copied bytes, with limits.
 #[derive(Debug)]
 pub(super) struct Loans {
-    /// The number of segments with pins.
+    /// The number of segments that have pins.
     pub(super) pinned: u32,
-    /// The limit of `pinned`.
+    /// The maximum of segments that have pins.
     pub(super) most_pinned: u32,
-    /// The copies by number. A free number has an empty one.
+    /// The copies of log bytes, by number. A free number has an empty copy.
     pub(super) copies: Vec<Vec<u8>>,
     free: Vec<u32>,
     pub(super) copied_bytes: u64,
@@ -50,7 +50,8 @@ impl Loans {
         }
     }
 
-    /// Copies `bytes` and returns the slice of the copy, or `None` beyond the limit.
+    /// Copies bytes of the log and returns the slice of the copy, or `None` if copies would exceed
+    /// their limit.
     pub(super) fn copy(&mut self, bytes: &[u8]) -> Option<Slice> {
         let len = bytes.len() as u64;
         if self.copied_bytes + len > self.most_copied_bytes {

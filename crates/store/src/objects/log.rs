@@ -34,11 +34,12 @@ use crate::types::{ServerId, Version};
 
 mod lending;
 
-/// Free segments for the cleaner alone, so that it can always work.
+/// The number of free segments for the cleaner alone, so that it can always work.
 pub const SURVIVORS: u32 = 2;
-/// Further free segments for removals and the cleaner alone, so that full memory can be emptied.
+/// The number of further free segments for removals and the cleaner alone, so that full memory can
+/// be emptied.
 pub const REMOVALS: u32 = 1;
-/// The fewest segments that a log can work with.
+/// The least number of segments that a log can work with.
 pub const MIN_SEGMENTS: u32 = SURVIVORS + REMOVALS + 3;
 
 /// The cleaner takes no segment that would yield less than its size over this number, or it would
@@ -48,21 +49,21 @@ pub const LEAST_GAIN: u32 = 64;
 /// The purpose of an append, which decides how much of the reserve it may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// A new value.
+    /// The append is of a new value.
     Write,
-    /// A removal, or a completion alone.
+    /// The append is of a removal, or of a completion alone.
     Remove,
-    /// The cleaner's copy.
+    /// The append is of an entry that the cleaner copies.
     Survive,
 }
 
-/// The reason why an append is not possible.
+/// The reason why an append to the log is not possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Full {
-    /// The entry is longer than a segment.
+    /// The entry to append is longer than a segment.
     #[error("the entry is longer than a segment")]
     TooLong,
-    /// No segment is free for this purpose. The cleaner may free one.
+    /// No segment is free for the append's purpose. The cleaner may free one.
     #[error("no free segment")]
     NoSegment,
 }
@@ -71,18 +72,18 @@ pub enum Full {
 #[derive(Debug)]
 pub struct Log {
     slots: Vec<Segment>,
-    /// Free slots with memory.
+    /// The free slots of segments that have memory.
     free: Vec<u32>,
-    /// Slots without memory.
+    /// The free slots of segments that have no memory.
     bare: Vec<u32>,
     blocks: Blocks,
-    /// The segments in the log, in their order, with their slots.
+    /// The segments in the log, by id in their order, with their slots.
     order: BTreeMap<SegmentId, u32>,
     segment_bytes: u32,
     limit: u32,
     last_id: SegmentId,
     head: Option<u32>,
-    /// The end of the last head while there is no head.
+    /// The end of the last head segment while there is no head.
     closed: Position,
     survivor: Option<u32>,
     live: u64,
@@ -92,7 +93,7 @@ pub struct Log {
     died: u64,
     appended: u64,
     survived: u64,
-    /// The number of closed heads.
+    /// The number of closed head segments since the start.
     closings: u64,
     loans: Loans,
     safe_version: Version,
@@ -140,7 +141,7 @@ impl Log {
         }
     }
 
-    /// Lets `host` touch the memory of later segments ahead.
+    /// Lets `host` touch the memory of the log's later segments ahead.
     pub fn prepare(&mut self, host: Box<dyn Prepare>) {
         self.blocks.prepare(host);
     }
@@ -170,7 +171,7 @@ impl Log {
         Ok((Location::new(slot, offset), memory))
     }
 
-    /// Closes the open segment for `purpose` and opens another one.
+    /// Closes the log's open segment for `purpose` and opens another one.
     #[cold]
     fn advance(&mut self, len: usize, purpose: Purpose) -> Result<u32, Full> {
         if len > self.longest_entry() {
@@ -251,9 +252,9 @@ impl Log {
         self.segment_bytes as usize - entry::HEADER
     }
 
-    /// Moves the live entry at `from`, which counts as `counted` bytes, to the survivor segment,
-    /// or the live part of it. The copy has at most that length, `len` bytes. `write` gets the
-    /// memory of the copy, and the entry.
+    /// Moves the live entry at `from`, which counts as `counted` bytes, to the survivor segment, or
+    /// the live part of it. The copy has `len` bytes, at most `counted`. `write` gets the memory of
+    /// the copy, and the entry.
     ///
     /// # Errors
     /// [`Full`], and nothing changed.
@@ -273,8 +274,8 @@ impl Log {
         Ok(to)
     }
 
-    /// Counts the live tombstone of `len` bytes at `from`, which was moved to `to`, there. It is
-    /// needed for the rest of `buried`.
+    /// Counts the live tombstone of `len` bytes, which was moved from `from` to `to`, at its new
+    /// place. It is needed for the rest of `buried`.
     pub fn tombstone_moved(&mut self, from: Location, to: Location, len: usize, buried: Span) {
         self.slots[from.slot()].tombstones -= len as u32;
         let target = &mut self.slots[to.slot()];
@@ -336,31 +337,35 @@ impl Log {
         self.tombstones -= len as u64;
     }
 
-    /// Returns the bytes of live entries. A record counts as a completion that stands alone.
+    /// Returns the number of bytes of live entries in the log. A record counts as a completion that
+    /// stands alone.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.live
     }
 
-    /// Returns the bytes of live tombstones.
+    /// Returns the number of bytes of live tombstones in the log.
     #[must_use]
     pub fn tombstone_bytes(&self) -> u64 {
         self.tombstones
     }
 
-    /// Returns the bytes that have died since the start. The cleaner uses it as a clock.
+    /// Returns the number of bytes of entries that have died since the start. The cleaner uses it
+    /// as a clock.
     #[must_use]
     pub fn died_bytes(&self) -> u64 {
         self.died
     }
 
-    /// Returns the bytes appended since the start, those of the cleaner included.
+    /// Returns the number of bytes appended to the log since the start, those of the cleaner
+    /// included.
     #[must_use]
     pub fn appended_bytes(&self) -> u64 {
         self.appended
     }
 
-    /// Returns the bytes that were appended since the start, those of the cleaner apart.
+    /// Returns the number of bytes appended to the log since the start, without those of the
+    /// cleaner.
     #[must_use]
     #[inline]
     pub fn written_bytes(&self) -> u64 {
@@ -375,16 +380,16 @@ impl Log {
         self.last_id.0
     }
 
-    /// Returns the limit of live bytes.
+    /// Returns the maximum of live bytes in the log.
     #[must_use]
     pub fn live_limit(&self) -> u64 {
         self.live_limit_with(0)
     }
 
-    /// Returns the limit of live bytes for an append of `len` bytes. New data may fill 95 % of the
-    /// log without the reserve, so that cleaning stays cheap. It must also fit into all segments
-    /// without the reserve and the next head, after cleaning: the cleaner leaves 1/64 of a segment
-    /// alone, and the end of each segment may have less room than the longest entry needs.
+    /// Returns the maximum of live bytes in the log for an append of `len` bytes. New data may fill
+    /// 95 % of the log without the reserve, so that cleaning stays cheap. It must also fit into all
+    /// segments without the reserve and the next head, after cleaning: the cleaner leaves 1/64 of a
+    /// segment alone, and the end of each segment may have less room than the longest entry needs.
     #[must_use]
     pub fn live_limit_with(&self, len: usize) -> u64 {
         let segment = u64::from(self.segment_bytes);
@@ -402,20 +407,21 @@ impl Log {
 
     // Segments.
 
-    /// Returns the number of segments that may yet be opened. A freed segment counts even if
+    /// Returns the number of segments that the log may still open. A freed segment counts even if
     /// replies still refer to its memory, for the next segment takes other memory.
     #[must_use]
     pub fn available(&self) -> u32 {
         self.limit - self.order.len() as u32
     }
 
-    /// Returns the number of segments with memory, without those that replies alone still refer to.
+    /// Returns the number of segments that have memory, without those that only replies refer to.
     #[must_use]
     pub fn taken(&self) -> u32 {
         (self.order.len() + self.free.len()) as u32
     }
 
-    /// Returns the number of closed heads. The cleaner uses it as a clock.
+    /// Returns the number of head segments that were closed since the start. The cleaner uses it as
+    /// a clock.
     #[must_use]
     pub fn closings(&self) -> u64 {
         self.closings
@@ -427,13 +433,13 @@ impl Log {
         self.free.len() as u32
     }
 
-    /// Returns the size of a segment in bytes.
+    /// Returns the size of each segment of the log in bytes.
     #[must_use]
     pub fn segment_bytes(&self) -> u32 {
         self.segment_bytes
     }
 
-    /// Returns the limit of segments.
+    /// Returns the maximum of segments in the log.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit
@@ -490,14 +496,14 @@ impl Log {
 
     // Reading.
 
-    /// Returns the memory from `at` to the end of its segment.
+    /// Returns the bytes of the log from `at` to the end of its segment.
     #[must_use]
     #[inline]
     pub fn bytes(&self, at: Location) -> &[u8] {
         &self.slots[at.slot()].bytes[at.offset()..]
     }
 
-    /// Returns the object at `at`.
+    /// Returns the object whose entry is at `at` in the log.
     #[must_use]
     #[inline]
     pub fn object(&self, at: Location) -> entry::Object<'_> {
@@ -506,7 +512,7 @@ impl Log {
 
     // Order, durability, versions.
 
-    /// Returns the end of the entries that mutations appended.
+    /// Returns the position in the log behind the last entry that a mutation appended.
     #[must_use]
     #[inline]
     pub fn tail(&self) -> Position {

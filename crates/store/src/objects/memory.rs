@@ -26,34 +26,34 @@ use crate::objects::table::{HashTable, Place, spread};
 use crate::objects::tablet::{Tablet, Tablets};
 use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, Version};
 
-/// The lines of the hash table that one enumeration reads.
+/// The number of lines of the hash table that one enumeration reads.
 const ENUMERATE_LINES: usize = 32;
-/// The size from which a value is not copied into the reply to an enumeration.
+/// The length from which on a value is not copied into the reply to an enumeration, in bytes.
 pub const LARGE_VALUE: usize = 4 << 10;
 
 /// The change that a mutation makes to an object.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Change<'a> {
-    /// Write this value.
+    /// Write this value to the object.
     Write(&'a [u8]),
     /// Remove the object.
     Remove,
-    /// Add to the object.
+    /// Add this amount to the number in the object.
     Add(Amount),
 }
 
-/// A mutation to execute.
+/// A mutation of an object, which a master executes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mutation<'a> {
-    /// The table and the conditions.
+    /// The table of the mutation's object and the conditions.
     pub target: Target,
-    /// The identity of the mutation.
+    /// The identity of the mutation: lease, number and acknowledgement.
     pub once: Once,
-    /// The key.
+    /// The key of the mutation's object.
     pub key: &'a [u8],
-    /// The hash of the key.
+    /// The hash of the key in the table.
     pub hash: KeyHash,
-    /// The change.
+    /// The change that the mutation makes to the object.
     pub change: Change<'a>,
 }
 
@@ -63,40 +63,40 @@ struct Before {
     at: Location,
     len: usize,
     version: Version,
-    /// A span of the segments that hold it and older versions of it.
+    /// A span of the segments that have the object and older versions of it.
     older: Span,
 }
 
 /// Some objects of a tablet, as [`Memory::enumerate`] returns them.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// The objects in the format of the reply.
+    /// The listed objects in the format of the reply.
     pub bytes: Vec<u8>,
-    /// The location and length of the last value if it is large. It is not in `bytes`.
+    /// The location and length of the last listed value if it is large. It is not in `bytes`.
     pub large: Option<(Location, usize)>,
-    /// The number of objects.
+    /// The number of listed objects.
     pub count: u32,
-    /// The position of the next object, 0 at the end.
+    /// The position of the next object to list, 0 at the end.
     pub next: u64,
 }
 
 /// The memory of a master.
 #[derive(Debug)]
 pub struct Memory {
-    /// The log with all entries.
+    /// The log with all entries of the master.
     pub log: Log,
-    /// The locations of the objects.
+    /// The hash table with the locations of the objects.
     pub table: HashTable,
-    /// The owned tablets.
+    /// The tablets that the master owns.
     pub tablets: Tablets,
-    /// The outcomes of mutations.
+    /// The outcomes of mutations, which the master remembers.
     pub results: Results,
     /// The position of the sweep for dropped tablets, and the number of tablets that it covers.
     sweep: Option<(u64, usize)>,
 }
 
 impl Memory {
-    /// Returns an empty memory with this log.
+    /// Returns the memory of a master, without objects, on top of this log.
     #[must_use]
     pub fn new(log: Log) -> Self {
         // A line of the table for every 8 KiB of log; more when there are many small objects.
@@ -294,7 +294,8 @@ impl Memory {
 
     // In the background.
 
-    /// Moves up to `lines` lines of the hash table while it grows. Returns true if there are more.
+    /// Moves up to `lines` lines of the hash table while it grows. Returns true if more lines have
+    /// to be moved.
     pub fn grow(&mut self, lines: usize) -> bool {
         let (log, tablets) = (&self.log, &self.tablets);
         self.table.grow(lines, |at| hash_at(log, tablets, at))

@@ -1,4 +1,4 @@
-//! Objects of a master in memory: the log that holds them and the tables that point into it.
+//! The objects of a master in memory: the log that holds them and the tables that point into it.
 
 pub mod blocks;
 pub mod cleaner;

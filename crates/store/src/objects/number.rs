@@ -15,12 +15,12 @@ use alloc::string::{String, ToString as _};
 use crate::message::Status;
 use crate::message::data::Amount;
 
-/// The longest text that is accepted as a double, in bytes. It is longer than the output of any
-/// program.
+/// The longest text of a number that is accepted as a double, in bytes. It is longer than the
+/// output of any program.
 const LONGEST: usize = 400;
-/// Doubles from here on are written with an exponent.
+/// The least absolute value from which on a double is written with an exponent.
 const LARGE: f64 = 1e16;
-/// Doubles below this too.
+/// The absolute value below which a double is written with an exponent.
 const SMALL: f64 = 1e-5;
 
 /// Adds `amount` to an object of `value` (a missing one counts as zero). Returns the text of the

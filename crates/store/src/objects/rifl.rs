@@ -26,22 +26,22 @@ use crate::objects::entry::Outcome;
 use crate::objects::segment::{Location, Position};
 use crate::types::LeaseId;
 
-/// The most numbers by which a mutation may be ahead of its client's acknowledgement.
+/// The most by which the number of a mutation may be ahead of its client's acknowledgement.
 pub const WINDOW: u64 = 512;
 
-/// The treatment of a mutation.
+/// The verdict on a mutation: the master executes it, repeats its outcome, or refuses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The request is new: execute it.
+    /// The mutation is new: execute it.
     New,
-    /// The request was executed: reply with this outcome once the log is durable up to the
+    /// The mutation was executed: reply with this outcome once the log is durable up to the
     /// position.
     Done(Outcome, Position),
-    /// The request was acknowledged before, so that its client does not wait for a reply.
+    /// The mutation was acknowledged before, so that its client does not wait for a reply.
     Stale,
-    /// The request's number is too far ahead of the acknowledgement.
+    /// The mutation's number is too far ahead of its client's acknowledgement.
     TooFar,
-    /// The coordinator must say whether the client's lease is valid.
+    /// The client's lease is not known: the coordinator must say if it is valid.
     Unknown,
 }
 
@@ -49,18 +49,18 @@ pub enum Verdict {
 struct Record {
     rpc: u64,
     outcome: Outcome,
-    /// The location of its completion record.
+    /// The location of the mutation's completion record in the log.
     at: Location,
-    /// The end of the log after it.
+    /// The end of the log after the mutation's completion record.
     end: Position,
 }
 
 #[derive(Debug, Default)]
 struct Client {
-    /// The time until which its lease is surely valid.
+    /// The time until which the client's lease is surely valid.
     valid_until: Instant,
     ack: u64,
-    /// The outcomes, sorted by number.
+    /// The outcomes of the client's mutations, sorted by number.
     records: VecDeque<Record>,
 }
 
@@ -84,18 +84,18 @@ impl Hasher for Mix {
     }
 }
 
-/// The outcomes of all clients.
+/// The outcomes of the mutations of all clients, as a master remembers them.
 #[derive(Debug, Default)]
 pub struct Results {
     clients: HashMap<LeaseId, Client, BuildHasherDefault<Mix>>,
-    /// Each client once, approximately in the order in which their leases end.
+    /// Each client's lease once with its end, approximately in the order of the ends.
     terms: VecDeque<(Instant, LeaseId)>,
     records: u64,
 }
 
 impl Results {
-    /// Returns the treatment of the mutation `once`. Calls `forget` with the location of each
-    /// completion record that its acknowledgement frees.
+    /// Returns the verdict on the mutation `once`. Calls `forget` with the location of each
+    /// completion record that the mutation's acknowledgement frees.
     #[inline]
     pub fn check(&mut self, now: Instant, once: Once, mut forget: impl FnMut(Location)) -> Verdict {
         let Some(client) =
@@ -140,7 +140,7 @@ impl Results {
         Some(records[found].at)
     }
 
-    /// Records that the completion record of `once` was moved to `to`.
+    /// Records that the cleaner moved the completion record of `once` to `to`.
     pub fn moved(&mut self, once: Once, to: Location) {
         if let Some(client) = self.clients.get_mut(&once.lease)
             && let Ok(found) = client.records.binary_search_by_key(&once.rpc, |record| record.rpc)
@@ -151,7 +151,7 @@ impl Results {
 
     // Leases.
 
-    /// Extends a lease: the coordinator has confirmed it until `until`.
+    /// Extends a client's lease, which the coordinator has confirmed until `until`.
     pub fn extend(&mut self, lease: LeaseId, until: Instant) {
         let client = self.clients.entry(lease).or_insert_with(|| {
             self.terms.push_back((until, lease));
@@ -160,7 +160,7 @@ impl Results {
         client.valid_until = client.valid_until.max(until);
     }
 
-    /// Forgets a lease that has expired according to the coordinator, with its outcomes.
+    /// Forgets a client whose lease has expired according to the coordinator, with its outcomes.
     pub fn expire(&mut self, lease: LeaseId, forget: impl FnMut(Location)) {
         if let Some(client) = self.clients.remove(&lease) {
             self.records -= client.records.len() as u64;
@@ -186,13 +186,13 @@ impl Results {
         lapsed
     }
 
-    /// Clients that are known.
+    /// Returns the number of clients of which the master remembers the lease.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// Outcomes that are remembered.
+    /// Returns the number of outcomes of mutations that the master remembers.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records

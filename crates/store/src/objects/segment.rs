@@ -15,14 +15,14 @@ use alloc::vec::Vec;
 
 /// The size of a segment in bytes, and the largest that a [`Location`] can name.
 pub const SEGMENT_BYTES: u32 = 8 << 20;
-/// The size of a segment in a small log.
+/// The size of a segment in a small log, in bytes.
 const SMALL_SEGMENT_BYTES: u32 = 4 << 20;
 /// The longest log that is small, in bytes. At this length, the ends of small segments waste as
 /// much behind the longest objects (a quarter of each) as large segments lose by the reserve.
 const SMALL_LOG: u64 = 128 << 20;
 const OFFSET_BITS: u32 = 23;
 const SLOT_BITS: u32 = 24;
-/// The most segments that a log can have.
+/// The maximum of segments in a log.
 pub const MAX_SEGMENTS: u32 = 1 << SLOT_BITS;
 
 /// The number of a segment, in the order of opening, from 1. It is never reused. 2³² segments of 8
@@ -33,9 +33,9 @@ pub struct SegmentId(pub u32);
 /// A position in the log. Everything before it was appended earlier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position {
-    /// The segment.
+    /// The id of the position's segment.
     pub segment: SegmentId,
-    /// The offset in it, in bytes.
+    /// The offset in the position's segment, in bytes.
     pub offset: u32,
 }
 
@@ -47,7 +47,7 @@ impl Location {
     /// The number of bits of a location.
     pub const BITS: u32 = OFFSET_BITS + SLOT_BITS;
 
-    /// Returns the location of `offset` in `slot`.
+    /// Returns the location of the byte at `offset` of the memory block in `slot`.
     #[must_use]
     #[inline]
     pub fn new(slot: u32, offset: u32) -> Self {
@@ -55,7 +55,7 @@ impl Location {
         Self(u64::from(slot) << OFFSET_BITS | u64::from(offset))
     }
 
-    /// Returns the location with these [`Location::bits`].
+    /// Returns the location whose [`Location::bits`] are `bits`.
     #[must_use]
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
@@ -77,14 +77,14 @@ impl Location {
         Self(self.0 + bytes as u64)
     }
 
-    /// Returns the number of the block of memory.
+    /// Returns the slot of the location: the number of its block of memory.
     #[must_use]
     #[inline]
     pub fn slot(self) -> usize {
         (self.0 >> OFFSET_BITS) as usize
     }
 
-    /// Returns the offset in the block.
+    /// Returns the offset of the location in its block of memory, in bytes.
     #[must_use]
     #[inline]
     pub fn offset(self) -> usize {
@@ -101,21 +101,21 @@ pub fn segment_bytes(log_bytes: u64) -> u32 {
 /// A range of segment numbers, both ends included. It is empty if `last` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Span {
-    /// The first.
+    /// The first segment of the span.
     pub first: SegmentId,
-    /// The last.
+    /// The last segment of the span; 0 if the span is empty.
     pub last: SegmentId,
 }
 
 impl Span {
-    /// Returns true if it holds no segment.
+    /// Returns true if the span has no segment.
     #[must_use]
     #[inline]
     pub fn is_empty(self) -> bool {
         self.last == SegmentId(0)
     }
 
-    /// Returns the smallest span that holds this one and `segment`.
+    /// Returns the smallest span that contains this one and `segment`.
     #[must_use]
     #[inline]
     pub fn with(self, segment: SegmentId) -> Self {
@@ -125,59 +125,59 @@ impl Span {
         Self { first: self.first.min(segment), last: self.last.max(segment) }
     }
 
-    /// Returns the smallest span that holds both.
+    /// Returns the smallest span that contains both spans of segments.
     #[must_use]
     pub fn hull(self, other: Self) -> Self {
         if other.is_empty() { self } else { self.with(other.first).with(other.last) }
     }
 }
 
-/// The use of a block of memory.
+/// The use of a block of log memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The segment is free.
+    /// The block has no segment: it is free.
     Free,
-    /// The log appends entries to it.
+    /// The block has an open segment, to which the log appends entries.
     Open,
-    /// The segment is in the log, and complete.
+    /// The block has a segment of the log that is complete.
     Closed,
-    /// The segment is no longer in the log, but replies still refer to it.
+    /// The block has a segment that is no longer in the log, but replies still refer to it.
     Draining,
 }
 
-/// A block of log memory.
+/// A block of log memory, and the segment that it has.
 #[derive(Debug)]
 pub struct Segment {
     /// The whole memory of the block.
     pub bytes: Vec<u8>,
-    /// The number of the segment.
+    /// The number of the segment in the block.
     pub id: SegmentId,
-    /// The use of the block.
+    /// The use of the block: free, open, closed or draining.
     pub state: State,
-    /// True if the cleaner fills it. Its entries were durable elsewhere before.
+    /// True if the cleaner fills the segment. Its entries were durable elsewhere before.
     pub survivor: bool,
-    /// True if it was closed with room left, so that the cleaner can take it. Cleaning it yields
-    /// that room too.
+    /// True if the segment was closed with room left, so that the cleaner can take it. Cleaning it
+    /// yields that room too.
     pub closed_early: bool,
-    /// The bytes that have entries.
+    /// The number of the segment's bytes that have entries.
     pub written: u32,
-    /// The longest append, or the room that was left when the segment was closed because an append
-    /// did not fit. This many bytes may be lost at the end of a segment.
+    /// The length of the longest append to the segment, or the room that was left when it was
+    /// closed because an append did not fit. This many bytes may be lost at the end of a segment.
     pub waste: u32,
-    /// The offset up to which the checksums are filled in.
+    /// The offset in the segment up to which the checksums are filled in.
     pub sealed: u32,
-    /// The bytes of live entries, tombstones included.
+    /// The number of bytes of the segment's live entries, tombstones included.
     pub live: u32,
-    /// The bytes of tombstones that were needed when they were written.
+    /// The number of bytes of the segment's tombstones that were needed when they were written.
     pub tombstones: u32,
-    /// A span of the segments that made those tombstones necessary.
+    /// A span of the segments that made the segment's tombstones necessary.
     pub buried: Span,
-    /// The slices of replies that refer to the segment.
+    /// The number of slices of replies that refer to the segment.
     pub pins: u32,
 }
 
 impl Segment {
-    /// Returns a free block with this memory.
+    /// Returns a free block of log memory with these bytes.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         Self {
@@ -202,15 +202,15 @@ impl Segment {
         *self = Self { bytes, id, state: State::Open, survivor, ..Self::new(Vec::new()) };
     }
 
-    /// Returns the bytes that still fit.
+    /// Returns the number of bytes that still fit into the segment.
     #[must_use]
     #[inline]
     pub fn room(&self) -> usize {
         self.bytes.len() - self.written as usize
     }
 
-    /// Takes `len` bytes at the end for an entry and returns their offset and memory, or `None` if
-    /// they do not fit.
+    /// Takes `len` bytes at the end of the segment for an entry and returns their offset and
+    /// memory, or `None` if they do not fit.
     #[inline]
     pub fn take(&mut self, len: usize) -> Option<(u32, &mut [u8])> {
         let at = self.written;

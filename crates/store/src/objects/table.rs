@@ -22,27 +22,27 @@ use alloc::vec::Vec;
 use crate::objects::segment::Location;
 use crate::types::{KeyHash, TableId};
 
-/// The mean number of entries in a line at which the table starts to grow.
+/// The mean number of entries in a line at which the hash table starts to grow.
 const FULL: u64 = 4;
-/// The lines that each insertion moves while the table grows. Growth ends long before the next
-/// growth starts.
+/// The number of lines that each insertion moves while the hash table grows. Growth ends long
+/// before the next growth starts.
 pub const GROW_LINES: usize = 1;
 const WIDTH: usize = 8;
 const CHAIN: u64 = 1 << Location::BITS;
 
-/// Returns the hash of an object in the hash table of a master. It is unique for a key hash of a
-/// table, and evenly spread for any ranges that the master owns.
+/// Returns the hash by which a master's hash table holds an object. It is unique for a key hash of
+/// a table, and evenly spread for any ranges that the master owns.
 #[must_use]
 #[inline]
 pub fn spread(table: TableId, hash: KeyHash) -> u64 {
     (hash.0 ^ table.0.wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Lines in one block of memory. Each lies on one cache line.
+/// Lines of the hash table in one block of memory. Each lies on one cache line.
 #[derive(Debug, Default)]
 struct Lines {
     words: Vec<u64>,
-    /// The number of words before the first one that starts a cache line.
+    /// The number of words in the block before the first one that starts a cache line.
     skip: usize,
     bits: u32,
 }
@@ -70,7 +70,8 @@ impl Lines {
     }
 }
 
-/// The place of an entry. It is valid until the table changes by other means than this place.
+/// The place of an entry in the hash table. It is valid until the table changes by other means than
+/// this place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     line: Line,
@@ -80,11 +81,11 @@ pub struct Place {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Line {
-    /// A line of the current lines.
+    /// A line among the hash table's current lines.
     New(usize),
-    /// A line of those that have not been doubled yet.
+    /// A line among the hash table's old lines, which has not been doubled yet.
     Old(usize),
-    /// A line of the overflow.
+    /// An overflow line of the hash table.
     Spill(usize),
 }
 
@@ -92,7 +93,7 @@ enum Line {
 #[derive(Debug)]
 pub struct HashTable {
     new: Lines,
-    /// The old lines while the table grows. Those below `moved` have been moved.
+    /// The old lines while the hash table grows. Those below `moved` have been moved.
     old: Option<Lines>,
     moved: usize,
     spill: Vec<[u64; WIDTH]>,
@@ -101,7 +102,7 @@ pub struct HashTable {
 }
 
 impl HashTable {
-    /// Returns an empty table that holds about `expected` entries before it grows.
+    /// Returns an empty hash table that holds about `expected` entries before it grows.
     #[must_use]
     pub fn new(expected: u64) -> Self {
         let lines = (expected / FULL).clamp(16, 1 << 40).next_power_of_two();
@@ -115,19 +116,19 @@ impl HashTable {
         }
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of entries in the hash table.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns true if there are no entries.
+    /// Returns true if the hash table has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the memory that the table takes, in bytes.
+    /// Returns the number of bytes of memory that the hash table takes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let old = self.old.as_ref().map_or(0, |lines| lines.words.len());
@@ -190,7 +191,7 @@ impl HashTable {
         *entry = *entry & !((1 << Location::BITS) - 1) | to.bits();
     }
 
-    /// Removes the entry at `place`.
+    /// Removes the entry at `place` from the hash table.
     pub fn remove(&mut self, place: Place) {
         self.line_mut(place.line)[place.index] = 0;
         self.len -= 1;
@@ -207,8 +208,8 @@ impl HashTable {
         self.line(self.home(hash))[0]
     }
 
-    /// Returns the first location in the line of `hash` whose tag fits, which is probably that of
-    /// the hash.
+    /// Returns the first location in the line of `hash` whose tag fits. It is probably the location
+    /// of the entry with that hash.
     #[must_use]
     #[inline]
     pub fn first(&self, hash: u64) -> Option<Location> {
@@ -218,7 +219,8 @@ impl HashTable {
         Some(Location::from_bits(*entry))
     }
 
-    /// Inserts an entry. `hash_of` returns the hash of any entry, for those that growth moves.
+    /// Inserts an entry into the hash table. `hash_of` returns the hash of any entry, for those
+    /// that growth moves.
     pub fn insert(&mut self, hash: u64, to: Location, hash_of: impl Fn(Location) -> u64) {
         self.put(self.home(hash), hash << 48 | to.bits());
         self.len += 1;
@@ -227,7 +229,7 @@ impl HashTable {
         }
     }
 
-    /// Moves up to `lines` lines while the table grows, or starts growth if the table is full.
+    /// Moves up to `lines` lines while the hash table grows, or starts growth if the table is full.
     /// Returns true if there are more lines to move.
     pub fn grow(&mut self, lines: usize, hash_of: impl Fn(Location) -> u64) -> bool {
         if self.old.is_none() && self.len > FULL << self.new.bits && self.new.bits < 40 {
@@ -316,7 +318,7 @@ impl HashTable {
         }
     }
 
-    /// Puts `entry` into the first empty place from `line` on.
+    /// Puts `entry` into the first empty place of the hash table from `line` on.
     fn put(&mut self, mut at: Line, entry: u64) {
         loop {
             let line = self.line_mut(at);
@@ -328,7 +330,8 @@ impl HashTable {
         }
     }
 
-    /// Extends the full line `at` by an overflow line, which takes over its last entry.
+    /// Extends the full line `at` of the hash table by an overflow line, which takes over its last
+    /// entry.
     fn extend(&mut self, at: Line) -> usize {
         let next = match self.spill_free.pop() {
             Some(next) => next as usize,

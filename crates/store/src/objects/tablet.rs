@@ -13,11 +13,11 @@ use crate::types::{HashKey, KeyHash, TableId};
 /// A range of a table's key hashes, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tablet {
-    /// The table.
+    /// The table of the tablet.
     pub table: TableId,
-    /// The first key hash.
+    /// The first key hash of the tablet.
     pub first: u64,
-    /// The last one.
+    /// The last key hash of the tablet.
     pub last: u64,
 }
 
@@ -33,7 +33,7 @@ impl Tablet {
     }
 }
 
-/// The reason why a tablet cannot be taken.
+/// The reason why a master cannot take a tablet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TakeError {
     /// The tablet overlaps a tablet that is owned already and differs from it, or it has another
@@ -50,22 +50,23 @@ struct Owned {
     table: TableId,
     hash_key: HashKey,
     hasher: KeyHasher,
-    /// Empty if all tablets were dropped but objects are left. Sorted.
+    /// The sorted ranges of key hashes that the master owns. Empty if all tablets of the table were
+    /// dropped but objects are left.
     ranges: Vec<(u64, u64)>,
 }
 
 /// The tablets of one master.
 #[derive(Debug, Default)]
 pub struct Tablets {
-    /// The tables, sorted by id.
+    /// The tables of the master's tablets, sorted by id.
     tables: Vec<Owned>,
-    /// The index at which the last look-up found its table.
+    /// The index of the table that the last look-up found.
     recent: usize,
     dropped: Vec<Tablet>,
 }
 
 impl Tablets {
-    /// Returns the hash of `key` in `table`, or `None` if its tablet is not owned.
+    /// Returns the hash of `key` in `table`, or `None` if the master does not own its tablet.
     #[inline]
     pub fn locate(&mut self, table: TableId, key: &[u8]) -> Option<KeyHash> {
         if self.tables.get(self.recent).is_none_or(|owned| owned.table != table) {
@@ -85,7 +86,7 @@ impl Tablets {
         self.index(table).ok().map(|index| self.tables[index].hasher.hash(key))
     }
 
-    /// Returns true if all of `tablet` is owned.
+    /// Returns true if the master owns all of `tablet`.
     #[must_use]
     pub fn owns(&self, tablet: Tablet) -> bool {
         let Ok(index) = self.index(tablet.table) else { return false };
@@ -101,14 +102,14 @@ impl Tablets {
         false
     }
 
-    /// Iterates over all owned tablets.
+    /// Iterates over all tablets that the master owns.
     pub fn iter(&self) -> impl Iterator<Item = Tablet> {
         self.tables.iter().flat_map(|owned| {
             owned.ranges.iter().map(|&(first, last)| Tablet { table: owned.table, first, last })
         })
     }
 
-    /// Takes a tablet. Succeeds if it is owned already.
+    /// Takes a tablet for the master. Succeeds if the master owns it already.
     ///
     /// # Errors
     /// [`TakeError`], and nothing changed.
@@ -146,8 +147,8 @@ impl Tablets {
         Ok(())
     }
 
-    /// Drops a tablet and cuts the tablets that overlap it. Returns true if there may be objects to
-    /// sweep.
+    /// Drops a tablet of the master and cuts the tablets that overlap it. Returns true if there may
+    /// be objects to sweep.
     pub fn drop_tablet(&mut self, tablet: Tablet) -> bool {
         let Ok(index) = self.index(tablet.table) else { return false };
         let mut left = Vec::new();
@@ -222,7 +223,8 @@ mod tests {
         assert_eq!(tablets.locate(TableId(1), b"k"), Some(hash));
     }
 
-    /// One range out of many is found, and a hash between two ranges is not owned.
+    /// A look-up among many ranges of key hashes finds the one that contains a hash, and none for a
+    /// hash between two ranges.
     #[test]
     fn a_hash_is_found_in_its_range_alone() {
         let mut tablets = Tablets::default();

@@ -1,4 +1,5 @@
-//! Requests from the caller: a request gets a channel and is sent directly if it can be, or waits.
+//! Requests from the caller at the client: a request gets a channel and is sent directly if it can
+//! be, or waits.
 
 use super::{Client, free_channel};
 use crate::Instant;
@@ -36,8 +37,8 @@ impl Client {
         Some(rpc)
     }
 
-    /// Accepts a request. If a channel is free, the request gets it and is offered to `emit`, which
-    /// returns true if the driver took it; else it waits in a queue.
+    /// Accepts a request from the caller. If a channel is free, the request gets it and is offered
+    /// to `emit`, which returns true if the driver took it; else it waits in its session's queue.
     #[inline(always)]
     pub(in crate::rpc) fn begin_message<P: Probe>(
         &mut self,
@@ -57,7 +58,7 @@ impl Client {
         Ok(rpc)
     }
 
-    /// Gives a request of `len` bytes a slot and a channel, if a channel is free.
+    /// Gives a new request of `len` bytes a slot and a channel, if a channel is free.
     #[inline(always)]
     fn begin<P: Probe>(
         &mut self,
@@ -86,7 +87,8 @@ impl Client {
         Some((i, rpc))
     }
 
-    /// Accepts a request that cannot begin now, or says why not.
+    /// Queues a request that finds no free channel, or returns the reason why the endpoint does not
+    /// accept it.
     #[inline(never)]
     fn enqueue_call<P: Probe>(
         &mut self,
@@ -119,7 +121,7 @@ impl Client {
         Ok(rpc)
     }
 
-    /// The calls of a session, which may have none yet.
+    /// The block of calls of a session, which is allocated if the session has none.
     fn calls_of(&mut self, c: u32) -> &mut Calls {
         let session = &mut self.sessions[c];
         if session.calls == NONE {
@@ -128,7 +130,7 @@ impl Client {
         &mut self.calls[session.calls]
     }
 
-    /// Adds a request to its session's queue.
+    /// Adds the request in slot `i` to its session's queue.
     fn enqueue<P: Probe>(&mut self, shared: &mut Shared<P>, c: u32, i: u32) {
         let calls = self.calls_of(c);
         let tail = calls.tail;
@@ -143,7 +145,7 @@ impl Client {
         shared.slots[i].next = NONE;
     }
 
-    /// Removes a request from its session's queue.
+    /// Removes the request in slot `i` from its session's queue.
     fn dequeue<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         let slot = &shared.slots[i];
         let (c, prev, next) = (slot.session, slot.prev, slot.next);
@@ -163,7 +165,7 @@ impl Client {
         }
     }
 
-    /// The first request that waits for a channel of a session.
+    /// The slot of the first request that waits for a channel of a session.
     pub(super) fn first_queued(&self, c: u32) -> Option<u32> {
         self.calls.get(self.sessions[c].calls).map(|calls| calls.head).filter(|&i| i != NONE)
     }
@@ -186,7 +188,8 @@ impl Client {
         }
     }
 
-    /// Ends a request: releases its messages, its slot and its channel, and begins the next one.
+    /// Ends the request in slot `i`: releases its messages, its slot and its channel, and begins
+    /// the session's next one. Returns the request's id and tag.
     pub(super) fn finish<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) -> (RpcId, u64) {
         let (slot, lossless) = (&shared.slots[i], shared.lossless);
         let (rpc, c, channel) = ((RpcId(slot.id), slot.tag), slot.session, slot.channel & 7);
@@ -211,7 +214,7 @@ impl Client {
         shared.release_slot(i, lossless);
     }
 
-    /// Frees the calls of a session that has none.
+    /// Frees a session's block of calls if the session has no requests.
     fn free_calls(&mut self, c: u32) {
         let session = &mut self.sessions[c];
         if session.busy == 0 && self.calls.get(session.calls).is_some_and(|calls| calls.queued == 0)
@@ -236,7 +239,7 @@ impl Client {
 }
 
 /// Offers a request that has a channel to `emit`, if it fits one packet. Returns true if the driver
-/// took it.
+/// took the request.
 #[inline(always)]
 fn send_single<P: Probe>(shared: &mut Shared<P>, i: u32, bytes: &[u8], emit: impl Emit<P>) -> bool {
     let slot = &shared.slots[i];
@@ -251,7 +254,7 @@ fn send_single<P: Probe>(shared: &mut Shared<P>, i: u32, bytes: &[u8], emit: imp
     sent
 }
 
-/// Queues a request that has a channel and that the driver has not taken.
+/// Queues a request that has a channel and that the driver has not taken, to be sent later.
 #[inline(never)]
 fn queue_call<P: Probe>(shared: &mut Shared<P>, i: u32, message: Message) {
     let (peer, len) = (shared.slots[i].peer, shared.slots[i].out.len);

@@ -1,4 +1,5 @@
-//! Packets that arrive from servers: replies, and what servers say about requests in progress.
+//! Packets that arrive from servers at the client: replies, and control packets about requests in
+//! progress.
 
 use alloc::boxed::Box;
 
@@ -53,7 +54,7 @@ impl Client {
         Some(Event::Response { rpc, tag, payload: Payload::Borrowed(packet.body()) })
     }
 
-    /// Handles a packet that carries no bytes of a reply.
+    /// Handles a control packet from a server, which carries no bytes of a reply.
     #[cold]
     fn control_packet<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, bytes: &[u8]) {
         let Ok(rx) = RxPacket::parse(bytes, None) else { return };
@@ -81,7 +82,7 @@ impl Client {
         }
     }
 
-    /// Handles a packet of a reply of several packets.
+    /// Handles a packet of a reply that has several packets.
     #[inline(never)]
     fn reply_packet<'b, P: Probe>(
         &mut self,
@@ -135,7 +136,7 @@ impl Client {
         None
     }
 
-    /// Handles what the server says about a request in progress.
+    /// Handles a server's control packet about a request in progress.
     fn call_answered<P: Probe>(
         &mut self,
         shared: &mut Shared<P>,
@@ -173,8 +174,8 @@ impl Client {
         }
     }
 
-    /// The server refused a request: it has not executed it and never will under this number. The
-    /// request waits for its next attempt under another number.
+    /// Handles the server's refusal of a request: it has not executed the request and never will
+    /// under this number. The request waits for its next attempt under another number.
     fn call_refused<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32, retry_after_ns: u64) {
         shared.dequeue_tx(i);
         let slot = &mut shared.slots[i];
@@ -220,7 +221,7 @@ impl Client {
     }
 }
 
-/// The session of a packet and its index, if its name, token and address agree.
+/// The client session of an arrived packet and its index, if its name, token and address agree.
 #[inline(always)]
 fn open_session<'s, P: Probe>(
     sessions: &'s mut Chunks<ClientSession>,
@@ -243,7 +244,7 @@ fn open_session<'s, P: Probe>(
     shared.record_activity(session.peer, from, packet, lossless).then_some((c, session))
 }
 
-/// The slot of the request in progress on a packet's channel.
+/// The slot of the request in progress on the channel that an arrived packet names.
 #[inline(always)]
 fn call_of(calls: &Slab<Calls>, session: &ClientSession, packet: RxPacket<'_>) -> Option<u32> {
     let channel = packet.channel() & 7;

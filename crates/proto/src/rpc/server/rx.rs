@@ -1,4 +1,5 @@
-//! Packets that arrive from clients: requests, and questions about requests and replies.
+//! Packets that arrive from clients at the server: requests, and control packets about requests and
+//! replies.
 
 use alloc::boxed::Box;
 
@@ -76,7 +77,7 @@ impl Server {
         Some(Event::Request { rpc, payload: Payload::Borrowed(packet.body()), deadline })
     }
 
-    /// Handles a packet that carries no bytes of a request.
+    /// Handles a control packet from a client, which carries no bytes of a request.
     #[cold]
     fn control_packet<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, bytes: &[u8]) {
         let Ok(rx) = RxPacket::parse(bytes, None) else { return };
@@ -105,7 +106,7 @@ impl Server {
         }
     }
 
-    /// Handles a packet whose number is not later than the last one of its channel.
+    /// Handles a packet whose request number is not later than the last one of its channel.
     #[inline(never)]
     fn repeated_packet<'b, P: Probe>(
         &mut self,
@@ -126,9 +127,9 @@ impl Server {
         None
     }
 
-    /// True if there is no room for a new request of several packets and `len` bytes. Requests are
-    /// admitted by the length that they claim, so that those admitted can all be completed, though
-    /// memory follows what arrives.
+    /// True if the server lacks room for a new request of several packets and `len` bytes. The
+    /// server admits requests by the length that they claim, so that those admitted can all be
+    /// completed, though memory follows the bytes that arrive.
     fn lacks_room<P: Probe>(&mut self, shared: &Shared<P>, len: u32) -> bool {
         let lacks_room = self.assembling_bytes > 0
             && self.assembling_bytes + claim(len) > shared.config.max_assembling_bytes;
@@ -150,7 +151,7 @@ impl Server {
         self.send_refusal(shared, s, packet.channel(), packet.seq(), retry_after_ns);
     }
 
-    /// Handles the first packet of a request of several packets.
+    /// Handles the first packet of a request that has several packets.
     #[inline(never)]
     fn begin_request<'b, P: Probe>(
         &mut self,
@@ -225,7 +226,7 @@ impl Server {
         None
     }
 
-    /// A client asks for the state of a request.
+    /// Handles a PROBE, by which a client asks for the state of a request.
     fn probe_arrived<P: Probe>(
         &self,
         shared: &mut Shared<P>,
@@ -264,7 +265,7 @@ impl Server {
         }
     }
 
-    /// A client grants more of a reply, or misses packets of it.
+    /// Handles a GRANT or a NACK: the client grants more of a reply, or misses packets of it.
     fn reply_wanted<P: Probe>(&self, shared: &mut Shared<P>, s: u32, packet: &Packet, body: &[u8]) {
         let channel = usize::from(packet.channel);
         let last = self.sessions[s].channels[channel];
@@ -282,7 +283,7 @@ impl Server {
         }
     }
 
-    /// A client acknowledges replies.
+    /// Handles a DONE, by which a client acknowledges replies.
     fn done_arrived<P: Probe>(&mut self, shared: &mut Shared<P>, from: Addr, mut body: &[u8]) {
         while let Ok((entry, rest)) = DoneEntry::ref_from_prefix(body) {
             let numbers = 4 * entry.channels.count_ones() as usize;
@@ -314,7 +315,7 @@ impl Server {
         }
     }
 
-    /// Tells a client the state of the request that its packet is about.
+    /// Sends the client a control packet with the state of the request that its packet is about.
     fn send_state<P: Probe>(
         &self,
         shared: &mut Shared<P>,
@@ -334,8 +335,8 @@ impl Server {
     }
 }
 
-/// The session of a packet and its index, if its name, token and address agree. The session counts
-/// as active.
+/// The server session of an arrived packet and its index, if its name, token and address agree. The
+/// session counts as active.
 #[inline(always)]
 fn session_of<'s, P: Probe>(
     sessions: &'s mut Chunks<ServerSession>,
@@ -352,7 +353,7 @@ fn session_of<'s, P: Probe>(
     Some((s, session))
 }
 
-/// The session of this name and its index, if the token agrees.
+/// The server session with the name `name` and its index, if the token agrees.
 #[inline(always)]
 fn named<'s, P: Probe>(
     sessions: &'s mut Chunks<ServerSession>,
@@ -374,7 +375,7 @@ fn named<'s, P: Probe>(
     Some((s, session))
 }
 
-/// The caller gets a complete request unless its deadline has passed.
+/// Delivers a complete request to the caller unless the request's deadline has passed.
 #[inline(always)]
 fn begin_execution<P: Probe>(
     shared: &mut Shared<P>,
@@ -397,7 +398,7 @@ fn begin_execution<P: Probe>(
     Some(server_rpc(packet.session(), channel, seq))
 }
 
-/// A client that has received everything before `received` asks for a reply.
+/// Handles a PROBE about a reply: the client has received every byte of it before `received`.
 fn reply_probed<P: Probe>(shared: &mut Shared<P>, i: u32, received: u32, granted: u32) {
     let slot = &mut shared.slots[i];
     let (peer, before) = (slot.peer, slot.progress);

@@ -14,13 +14,13 @@ use super::options::Counters;
 use super::table::{Table, slot_in};
 use sprat_sys::ring::{Broken, LEFT_HEAD, LeftRecord, MAX_PAYLOAD, Record};
 
-/// Records taken from one connection before it is the next one's turn.
+/// The number of records taken from one connection before it is the next connection's turn.
 const SHARE: usize = 8;
 /// Bytes of a burst, those that are left included: it ends when the longest record would not fit
 /// any more. Small enough for the second-level cache.
 const ARENA: usize = 4 * MAX_PAYLOAD;
 
-/// A record of the burst.
+/// A record of the burst: its connection and its place.
 #[derive(Clone, Copy, Default)]
 struct Piece {
     from: u64,
@@ -28,7 +28,7 @@ struct Piece {
     len: usize,
 }
 
-/// The records of a turn.
+/// The records of a turn, copied out of the rings of several connections.
 pub(super) struct Burst {
     arena: Box<[u8]>,
     used: usize,
@@ -41,7 +41,7 @@ pub(super) struct Burst {
     leaves: bool,
     /// The place in the list of polled connections where the next burst begins.
     next: usize,
-    /// The last burst was not empty.
+    /// True if the last burst was not empty.
     streak: bool,
 }
 
@@ -60,13 +60,13 @@ impl Burst {
         }
     }
 
-    /// The number of records.
+    /// The number of records in the burst.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// The `i`th record, with the connection's number.
+    /// The record with index `i` of the burst, with the number of its connection.
     #[inline(always)]
     pub(super) fn record(&self, i: usize) -> (u64, &[u8]) {
         let piece = self.pieces[..self.len][i];
@@ -131,8 +131,8 @@ impl Burst {
         self.streak = false;
     }
 
-    /// Fills the burst from several connections, round after round while one may have more. The one
-    /// at `place`, which is first, has a record.
+    /// Fills the burst from several connections, round after round while one may have more records.
+    /// The connection at `place`, which is first, has a record.
     #[inline(never)]
     fn fill_from(
         &mut self,

@@ -19,20 +19,20 @@ use arrayvec::ArrayVec;
 use sprat_proto::datagrams::BURST;
 use sprat_sys::datagram::{Name, Outgoing};
 
-/// The most bytes in a run: what UDP over IPv4 carries.
+/// The maximum of bytes in a run of datagrams: the most that UDP over IPv4 carries.
 pub(super) const MAX_RUN: usize = 65_507;
-/// The most datagrams in a run; older kernels take no more.
+/// The maximum of datagrams in a run; older kernels take no more.
 const MAX_SEGMENTS: usize = 64;
-/// Bytes of the buffer: several runs, small enough to stay in the second-level cache until the
-/// kernel has copied it.
+/// The length of the buffer of a batch: room for several runs, small enough to stay in the
+/// second-level cache until the kernel has copied it.
 const BYTES: usize = 128 << 10;
-/// The most pieces of a batch. Datagrams of a run that lie end to end are one piece.
+/// The maximum of pieces of a batch. Datagrams of a run that lie end to end are one piece.
 const PIECES: usize = 256;
-/// The end of a list of pieces.
+/// The number of no piece, which ends a list of pieces.
 const NONE: u16 = u16::MAX;
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Bytes of the buffer, and the next piece of the same run.
+/// A piece of a run: bytes of the buffer, and the next piece.
 #[derive(Clone, Copy)]
 struct Piece {
     start: u32,
@@ -46,14 +46,14 @@ struct Run {
     to: SocketAddr,
     name: Name,
     bytes: usize,
-    /// The length of its first datagram, which no later one exceeds.
+    /// The length of the run's first datagram, which no later one exceeds.
     segment: usize,
     datagrams: usize,
-    /// Its pieces: the first, the last and how many.
+    /// The pieces of the run: the first, the last and their number.
     first: u16,
     last: u16,
     pieces: usize,
-    /// It ends in a shorter datagram, so no other may follow.
+    /// True if the run ends in a shorter datagram, so that no other may follow.
     closed: bool,
 }
 
@@ -66,7 +66,7 @@ impl Run {
     }
 }
 
-/// The datagrams of a batch.
+/// A batch: datagrams that wait to be sent, gathered into runs.
 pub(super) struct Batch {
     buffer: Box<[u8]>,
     len: usize,
@@ -76,7 +76,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Makes an empty batch of datagrams.
     pub(super) fn new() -> Self {
         let run = Run {
             socket: 0,
@@ -99,26 +99,26 @@ impl Batch {
         }
     }
 
-    /// True if nothing waits.
+    /// True if no datagram waits in the batch.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The number of runs.
+    /// The number of runs in the batch.
     #[inline]
     pub(super) fn runs(&self) -> usize {
         self.count
     }
 
-    /// Forgets all datagrams.
+    /// Removes all datagrams from the batch.
     pub(super) fn clear(&mut self) {
         (self.len, self.count) = (0, 0);
         self.pieces.clear();
     }
 
-    /// Adds a datagram of `len` bytes to a run of the same peer and length; false if there is none,
-    /// or no room.
+    /// Adds a datagram of `len` bytes to a run of the same peer and length. Returns false if there
+    /// is no such run, or no room.
     #[inline]
     pub(super) fn join(&mut self, to: &SocketAddr, len: usize, parts: &[&[u8]]) -> bool {
         if self.len + len > BYTES || self.pieces.is_full() {
@@ -131,12 +131,12 @@ impl Batch {
         true
     }
 
-    /// True if there is room for a datagram of `len` bytes in a run of its own.
+    /// True if the batch has room for a datagram of `len` bytes in a run of its own.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.count < BURST && self.len + len <= BYTES && !self.pieces.is_full()
     }
 
-    /// Begins a run with a datagram of `len` bytes, for which there is room.
+    /// Begins a run with a datagram of `len` bytes, for which the batch has room.
     pub(super) fn begin(&mut self, socket: usize, to: SocketAddr, len: usize, parts: &[&[u8]]) {
         self.runs[self.count] = Run {
             socket,
@@ -154,7 +154,7 @@ impl Batch {
         self.append(self.count - 1, len, parts);
     }
 
-    /// Copies a datagram into the buffer, as the last one of run `i`.
+    /// Copies a datagram into the batch's buffer, as the last one of run `i`.
     #[inline]
     fn append(&mut self, i: usize, len: usize, parts: &[&[u8]]) {
         let (start, run) = (self.len as u32, &mut self.runs[i]);
@@ -175,7 +175,7 @@ impl Batch {
         }
     }
 
-    /// Puts a list of pieces behind those of run `i`.
+    /// Appends a list of pieces to those of run `i`.
     fn link(&mut self, i: usize, first: u16, last: u16, pieces: usize) {
         let run = &mut self.runs[i];
         run.pieces += pieces;
@@ -186,7 +186,8 @@ impl Batch {
         run.last = last;
     }
 
-    /// Lets runs of a single datagram be the shorter end of another run to the same peer.
+    /// Joins runs of a single datagram to the end of another run to the same peer, whose datagrams
+    /// are longer.
     pub(super) fn close(&mut self) {
         for single in (0..self.count).rev() {
             let one = self.runs[single];
@@ -205,7 +206,7 @@ impl Batch {
         }
     }
 
-    /// Passes the runs of each socket on, in pieces.
+    /// Calls `each` with each socket's runs, as lists of pieces.
     pub(super) fn each_socket(&self, mut each: impl FnMut(usize, &[Outgoing<'_>])) {
         for same in self.runs[..self.count].chunk_by(|a, b| a.socket == b.socket) {
             let mut slices = ArrayVec::<IoSlice<'_>, PIECES>::new();

@@ -1,4 +1,4 @@
-//! The messages of the last receive, which are taken apart into datagrams.
+//! The messages of the last receive from a UDP socket, and their division into datagrams.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -7,29 +7,29 @@ use sprat_sys::datagram::{MAX_RECV, Received};
 
 use super::options::Counters;
 
-/// The messages that a receive asks for after one that gave something.
+/// The number of messages that a receive asks for after one that received some.
 const FEW: usize = 8;
-/// From one receive buffer to the next: the largest super-packet, and a bit, so that they do not
-/// share cache sets.
+/// The distance from one receive buffer to the next, in bytes: the largest super-packet, and a bit,
+/// so that buffers do not share cache sets.
 pub(super) const STRIDE: usize = (64 << 10) + 192;
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The messages of the last receive, each of one or several datagrams.
 pub(super) struct Rx {
-    /// [`MAX_RECV`] pieces of [`STRIDE`].
+    /// The receive buffers: [`MAX_RECV`] pieces of [`STRIDE`] bytes.
     pub(super) buffer: Box<[u8]>,
     pub(super) messages: [Received; MAX_RECV],
-    /// The sender, if the socket is connected.
+    /// The sender of the messages, if the socket is connected.
     peer: Option<SocketAddr>,
-    /// The number of messages.
+    /// The number of messages received.
     filled: usize,
-    /// The message to take apart next, and how far it has been.
+    /// The message to divide into datagrams next, and the offset up to which it has been divided.
     next: (usize, usize),
-    /// The datagrams of this burst: where each lies in the buffer, and its message.
+    /// The datagrams of this burst: the place of each in the buffer, and its message.
     burst: [Datagram; BURST],
     len: usize,
-    /// The messages that the next receive asks for. One costs least where little comes; a server
-    /// with many clients takes what all of them have sent.
+    /// The number of messages that the next receive asks for. One costs least if little arrives; a
+    /// server with many clients takes the messages of all of them.
     want: usize,
 }
 
@@ -41,7 +41,7 @@ struct Datagram {
 }
 
 impl Rx {
-    /// Nothing received.
+    /// Makes the receive buffers, without a received message.
     pub(super) fn new() -> Self {
         Self {
             buffer: vec![0; MAX_RECV * STRIDE].into(),
@@ -61,26 +61,27 @@ impl Rx {
         self.want
     }
 
-    /// Begins with `filled` messages, from `peer` if the socket is connected.
+    /// Begins to divide `filled` received messages, from `peer` if the socket is connected.
     pub(super) fn begin(&mut self, filled: usize, peer: Option<SocketAddr>) {
         (self.filled, self.next, self.peer) = (filled, (0, 0), peer);
         self.want = if filled >= self.want { 2 * self.want } else { self.want / 2 };
         self.want = self.want.clamp(FEW, MAX_RECV);
     }
 
-    /// Nothing came.
+    /// Records that a receive returned no message.
     #[inline]
     pub(super) fn idle(&mut self) {
         self.want = 1;
     }
 
-    /// True if a message has not been taken apart to its end.
+    /// True if a message has not been divided to its end.
     #[inline]
     pub(super) fn pending(&self) -> bool {
         self.next.0 < self.filled
     }
 
-    /// Fills the burst from the messages, as far as it goes; returns the number of datagrams.
+    /// Fills the burst with datagrams of the messages, as far as it has room; returns the number of
+    /// datagrams.
     pub(super) fn split(&mut self, counters: &mut Counters) -> usize {
         self.len = 0;
         while self.pending() && self.len < BURST {

@@ -1,4 +1,5 @@
-//! One socket of the driver: what it reaches, and the system calls that receive and send.
+//! One UDP socket of the driver: the peers that it reaches, and the system calls that receive and
+//! send.
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
@@ -10,22 +11,23 @@ use sprat_sys::datagram::{self, Outgoing};
 use super::options::Counters;
 use super::received::{Rx, STRIDE};
 
-/// Asked of the kernel for each socket; it grants less without privilege.
+/// The size in bytes that the driver asks of the kernel for each socket's buffers; the kernel
+/// grants less without privilege.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// A socket.
+/// A UDP socket of the driver.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) inner: UdpSocket,
     pub(super) local: SocketAddr,
-    /// The only peer, if it is connected.
+    /// The socket's only peer, if it is connected.
     pub(super) peer: Option<SocketAddr>,
-    /// False once the kernel refused to segment for it.
+    /// True until the kernel refuses to segment super-packets for the socket.
     pub(super) gso: bool,
 }
 
 impl Socket {
-    /// Opens a socket bound to `addr`.
+    /// Opens a UDP socket bound to `addr`.
     pub(super) fn open(addr: SocketAddr) -> io::Result<Self> {
         let inner = UdpSocket::bind(addr)?;
         inner.set_nonblocking(true)?;
@@ -59,7 +61,7 @@ impl Socket {
             && (!local.to_canonical().is_loopback() || to.ip().to_canonical().is_loopback())
     }
 
-    /// Receives; true if anything came.
+    /// Receives messages from the socket. Returns true if any arrived.
     pub(super) fn receive(&self, rx: &mut Rx, counters: &mut Counters) -> bool {
         let fd = self.inner.as_fd();
         let want = rx.want();
@@ -86,7 +88,7 @@ impl Socket {
         }
     }
 
-    /// Sends `items`.
+    /// Sends the runs of datagrams `items` by the socket.
     pub(super) fn transmit(&mut self, mut items: &[Outgoing<'_>], counters: &mut Counters) {
         let (mut refused, named) = (false, self.peer.is_none());
         while let Some(first) = items.first() {
@@ -128,7 +130,7 @@ impl Socket {
     }
 }
 
-/// The number of datagrams. Each piece has whole ones.
+/// The number of datagrams in a message to the kernel. Each of its pieces has whole ones.
 fn datagrams(item: &Outgoing<'_>) -> u64 {
     let Some(segment) = item.segment else { return 1 };
     item.pieces.iter().map(|piece| piece.len().div_ceil(usize::from(segment)) as u64).sum()

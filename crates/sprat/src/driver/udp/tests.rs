@@ -10,7 +10,7 @@ fn server(host: &str, options: Options) -> Udp {
     Udp::listen(&locator(&format!("fast+udp:host={host},port=0")), options).expect("a free port")
 }
 
-/// A driver that listens and one that has resolved its address.
+/// Opens a driver that listens and one that has resolved its address. Returns both and the address.
 fn pair(options: Options) -> (Udp, Udp, Addr) {
     let server = server("127.0.0.1", options);
     let mut client = Udp::client(options).expect("a driver");
@@ -18,8 +18,8 @@ fn pair(options: Options) -> (Udp, Udp, Addr) {
     (server, client, at)
 }
 
-/// Polls until `n` datagrams have come; loopback delivers before the sender's call returns, so this
-/// never waits long.
+/// Polls the driver until `n` datagrams have arrived; loopback delivers before the sender's call
+/// returns, so this never waits long.
 fn receive(driver: &mut Udp, n: usize) -> Vec<(Addr, Vec<u8>)> {
     let mut got = Vec::new();
     for _ in 0..1_000_000 {
@@ -87,7 +87,7 @@ fn runs_of_every_shape_arrive_as_they_were_sent() {
     assert_eq!(server.counters().received, lens.len() as u64);
 }
 
-/// The datagrams of a batch by peer, run by run; checks what the kernel demands of a run.
+/// Returns the datagrams of a batch by peer, run by run; checks the kernel's conditions for a run.
 fn runs(batch: &mut Batch) -> Vec<(SocketAddr, Vec<Vec<u8>>)> {
     let mut all = Vec::new();
     batch.close();
@@ -118,8 +118,8 @@ fn add(batch: &mut Batch, to: SocketAddr, bytes: &[u8]) -> bool {
     room
 }
 
-/// Replies to several clients, to reads and to writes, once left one by one unless their neighbour
-/// in the batch had the same peer and length.
+/// Replies to several clients, to reads and to writes, once left one by one unless the next one in
+/// the batch had the same peer and length.
 #[test]
 fn interleaved_peers_and_lengths_make_one_run_each() {
     let mut batch = Batch::new();
@@ -191,7 +191,7 @@ fn a_run_longer_than_a_burst_is_delivered_in_several() {
 }
 
 /// Replies to several clients leave together when the receive is handled, those to one client at
-/// once, and at the latest after [`HELD_BURSTS`] bursts.
+/// once. After [`HELD_BURSTS`] bursts all leave.
 #[test]
 fn replies_to_several_clients_wait_for_the_rest_of_a_receive() {
     let (mut server, mut a, at) = pair(Options::default());

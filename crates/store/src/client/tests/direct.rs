@@ -1,4 +1,4 @@
-//! Operations that go out as they start.
+//! Tests of operations whose request the client sends as soon as they start.
 
 use super::super::drive::DIRECT_MOST;
 use super::*;

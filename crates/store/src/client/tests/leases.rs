@@ -1,4 +1,4 @@
-//! Mutations: their numbers, and the lease under which they are given out.
+//! Tests of a client's mutations: their numbers, and the lease that the numbers belong to.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! The server that an operation goes to, and the reasons to go to another one.
+//! Tests of the server that a client sends an operation to, and of the reasons to choose another
+//! one.
 
 use super::*;
 use crate::hash::KeyHasher;
@@ -132,7 +133,8 @@ fn lost_tablets_and_dropped_tables_are_told_by_the_coordinator() {
     assert_eq!((done.op, done.outcome.unwrap_err()), (op, Error::TableDoesntExist));
 }
 
-/// Slots are reused. One that waits for a reply may have waited for another reply before.
+/// Slots of operations are reused. An operation that waits for a reply of the coordinator may have
+/// a slot that another waiting operation had before.
 #[test]
 fn a_question_that_is_refused_ends_only_those_who_wait_for_it() {
     let mut s = Script::new();

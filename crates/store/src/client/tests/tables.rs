@@ -1,4 +1,4 @@
-//! Tables, lists and the operations that name a server.
+//! Tests of a client's operations on tables, lists and named servers.
 
 use super::*;
 

@@ -1,5 +1,6 @@
-//! Clients, a coordinator and small masters in one loop over messages, in virtual time. A seed
-//! selects the faults of calls. Every increment happens as often as its client knows.
+//! Tests of clients, a coordinator and small masters, which exchange messages in one loop in
+//! virtual time. A seed selects the faults of calls. Every increment happens as often as its client
+//! knows.
 
 use alloc::collections::BTreeMap;
 
@@ -17,23 +18,23 @@ enum From {
 }
 
 enum Event {
-    /// A request arrives at the server at a locator.
+    /// A request arrives at the server with the locator `locator`.
     Arrive { locator: String, request: Vec<u8>, answer: Option<(From, u64)> },
-    /// A call ends.
+    /// A call ends with a reply or an error at its sender.
     End { from: From, tag: u64, result: Result<Vec<u8>, RpcError> },
-    /// The disk has written a change.
+    /// The coordinator's disk has written a change.
     Written { life: u64, seq: u64, puts: Vec<(Vec<u8>, Vec<u8>)>, deletes: Vec<Vec<u8>> },
-    /// Masters renew.
+    /// The masters renew their leases at the coordinator.
     Renew,
-    /// The coordinator's process is started anew.
+    /// The coordinator's process restarts.
     Restart,
-    /// A master's process ends, and another one begins at the same place.
+    /// The process of the master with this index ends, and another one begins at the same locator.
     Crash(usize),
-    /// A client starts its next operation, or has slept long enough.
+    /// The client with this index starts its next operation, or has slept long enough.
     Work(usize),
 }
 
-/// A master without a log: it has its tablets, the values, and its replies by client.
+/// A master without a log: it has its tablets, the values of objects, and its replies by client.
 #[derive(Default)]
 struct Master {
     id: ServerId,
@@ -51,7 +52,7 @@ struct World {
     coordinator: Coordinator,
     disk: BTreeMap<Vec<u8>, Vec<u8>>,
     links: [BTreeMap<u32, String>; 9],
-    /// Requests that the coordinator has not answered.
+    /// The requests that the coordinator has not answered, with their senders.
     asked: BTreeMap<u64, (From, u64)>,
     asks: u64,
     masters: Vec<Master>,
@@ -60,7 +61,7 @@ struct World {
     table: Option<TableId>,
     ops: BTreeMap<(usize, Op), i64>,
     left: Vec<u32>,
-    /// Amounts that were added, in any master's life.
+    /// The amounts that masters added to objects, in any life of a master.
     executed: Vec<i64>,
     done: BTreeMap<i64, Result<i64, Error>>,
     crashed: bool,
@@ -116,7 +117,7 @@ impl World {
         10 * US + self.rng.below(200 * US)
     }
 
-    /// A call goes out, and something becomes of it.
+    /// Sends a call. The seed decides if the request or its reply is lost, late or refused.
     fn send(&mut self, from: From, tag: u64, locator: String, request: Vec<u8>, deadline: Instant) {
         let (there, back) = (self.delay(), self.delay());
         let failure = match self.rng.below(100) {
@@ -147,7 +148,7 @@ impl World {
         }
     }
 
-    /// Everything that machines want done.
+    /// Carries out the output of all machines.
     fn pump(&mut self) {
         while let Some(output) = self.coordinator.output(self.now) {
             self.perform(From::Coordinator(self.life), output);
@@ -198,7 +199,7 @@ impl World {
         }
     }
 
-    /// Asks the coordinator on behalf of a master; `None` if the answer would take time.
+    /// Sends a master's request to the coordinator; `None` if the reply would take time.
     fn ask(&mut self, request: Vec<u8>) -> Option<Vec<u8>> {
         self.asks += 1;
         let caller = Caller { transport: 0, rpc: ServerRpc(self.asks) };
@@ -363,7 +364,7 @@ impl World {
             .clone()
     }
 
-    /// A client takes its next steps.
+    /// Lets the client with index `i` take its next steps.
     fn work(&mut self, i: usize) {
         if self.asleep[i] > self.now {
             return;

@@ -15,7 +15,7 @@ const NONE: RejectRules = RejectRules {
     version_ne_given: false,
 };
 
-/// Writes objects `from..to`, each about a 43rd of a segment.
+/// Writes the objects with the numbers `from..to`, each about a 43rd of a segment.
 fn write(world: &mut World, from: u64, to: u64) {
     for n in from..to {
         world.acknowledge(0);
@@ -93,7 +93,7 @@ fn rests_when_nothing_is_dead() {
     world.replay();
 }
 
-/// A step does not much more work than it was asked for.
+/// A step of the cleaner does not much more work than it was asked for.
 #[test]
 fn a_step_is_bounded() {
     let mut world = World::new(8, 1 << 16);

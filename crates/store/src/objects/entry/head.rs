@@ -6,7 +6,7 @@ use super::{
     record_len,
 };
 
-/// The first bytes of an entry.
+/// The first bytes of an entry in the log: its kind, its length and its marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Head {
     kind: u8,
@@ -29,7 +29,7 @@ impl Head {
         self.len as usize
     }
 
-    /// Returns true if the entry is an object.
+    /// Returns true if the entry is of an object.
     #[must_use]
     #[inline]
     pub fn is_object(self) -> bool {
@@ -43,22 +43,22 @@ impl Head {
         self.kind & DEAD != 0
     }
 
-    /// Returns true if a record follows that is not marked as dead.
+    /// Returns true if a record that is not marked as dead follows the entry.
     #[must_use]
     #[inline]
     pub fn has_live_record(self) -> bool {
         self.kind & (HAS_RECORD | RECORD_DEAD) == HAS_RECORD
     }
 
-    /// Returns true if all of the entry is marked as dead.
+    /// Returns true if the entry and its record are both marked as dead.
     #[must_use]
     #[inline]
     pub fn is_all_dead(self) -> bool {
         self.is_dead() && !self.has_live_record()
     }
 
-    /// Returns the record of the entry at the start of `entry`, whose head this is, unless it is
-    /// marked as dead.
+    /// Returns the record of the entry at the start of `entry`, unless the record is marked as
+    /// dead. This head must be the head of that entry.
     #[must_use]
     #[inline]
     pub fn live_record(self, entry: &[u8]) -> Option<Record> {

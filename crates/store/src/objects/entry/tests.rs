@@ -24,14 +24,15 @@ fn object() -> Object<'static> {
     Object { table, version, older: OLDER, key: b"key", value: b"v1" }
 }
 
-/// An object with a record, as a write appends them.
+/// Makes the entry of an object with a record, as a write appends them.
 fn written(sum: Option<[u8; 8]>) -> Vec<u8> {
     let mut bytes = vec![0; object().entry_len() + Record::size(sum.is_some())];
     put_object(&mut bytes, &object(), Some(&Record { once: ONCE, sum }));
     bytes
 }
 
-/// Written by hand after docs/formats.md, checksums left out.
+/// The bytes of headers and objects agree with bytes that were written by hand after
+/// docs/formats.md, checksums left out.
 #[test]
 fn golden_headers_and_objects() {
     let header = Header {
@@ -75,7 +76,8 @@ fn golden_headers_and_objects() {
     assert_eq!(parse(&bytes), Some((Entry::Tombstone(tombstone, Some(record)), 50)));
 }
 
-/// Written by hand after docs/formats.md, checksums left out.
+/// The bytes of completions agree with bytes that were written by hand after docs/formats.md,
+/// checksums left out.
 #[test]
 fn golden_completions() {
     for (sum, kind_len, golden) in
@@ -94,7 +96,8 @@ fn golden_completions() {
     }
 }
 
-/// A span of older versions comes back whole, or larger if it is longer than its field.
+/// A span of older versions is parsed as it was written, or as a larger one if it is longer than
+/// its field.
 #[test]
 fn spans_of_older_versions() {
     let last = UNBOUNDED - 1;
@@ -147,7 +150,7 @@ fn the_marks_of_the_dead_are_not_part_of_an_entry() {
     assert_eq!((head.is_all_dead(), head.entry_len()), (true, completion.entry_len()));
 }
 
-/// The cleaner copies an object with its record or without, and never its marks.
+/// The cleaner's copy of an object, with its record or without, has no marks of dead parts.
 #[test]
 fn a_copy_has_no_marks() {
     for record in [None, Some(Record { once: ONCE, sum: SUM_OF_TEST })] {

@@ -7,8 +7,8 @@ use crate::objects::loans::COPY;
 use crate::objects::segment::{Location, State};
 
 impl Log {
-    /// Lends the `len` (at least one) bytes at `at` until [`Log::give_back`]: in place while few
-    /// segments are pinned, else as a copy. Returns `None` if too much is lent already.
+    /// Lends the `len` (at least one) bytes of the log at `at` until [`Log::give_back`]: in place
+    /// while few segments are pinned, else as a copy. Returns `None` if too much is lent already.
     pub fn lend(&mut self, at: Location, len: usize) -> Option<Slice> {
         let segment = &mut self.slots[at.slot()];
         if segment.pins == 0 {
@@ -54,13 +54,13 @@ impl Log {
         drained
     }
 
-    /// Returns the number of segments that replies refer to.
+    /// Returns the number of segments that slices of replies refer to.
     #[must_use]
     pub fn pinned(&self) -> u32 {
         self.loans.pinned
     }
 
-    /// Returns the bytes that are copied for replies.
+    /// Returns the number of bytes of the log that are copied for replies.
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
         self.loans.copied_bytes

@@ -5,7 +5,7 @@ fn log(segments: u64) -> Log {
     Log::new(segments * 1024, 1024, crc32c, false)
 }
 
-/// Appends entries of 200 bytes until nothing more goes in; how many.
+/// Appends entries of 200 bytes until the log takes no more. Returns the number of entries.
 fn fill(log: &mut Log, purpose: Purpose) -> usize {
     (0..).take_while(|_| log.append(200, purpose).is_ok()).count()
 }

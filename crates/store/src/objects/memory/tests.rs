@@ -1,5 +1,6 @@
-//! Random operations against an oracle, with the cleaner at work in a memory that is hardly large
-//! enough. A replay of the log, as in a recovery, must give the same objects.
+//! Tests of a master's memory by random operations, compared with an oracle. The cleaner works in a
+//! memory that is hardly large enough. A replay of the log, as in a recovery, must give the same
+//! objects.
 
 use alloc::collections::BTreeMap;
 use alloc::string::ToString as _;
@@ -20,7 +21,8 @@ use crate::types::{HashKey, LeaseId, TableId};
 const TABLE: TableId = TableId(7);
 const LEASE: LeaseId = LeaseId(3);
 
-/// A memory, what should be in it, and a client that numbers its mutations.
+/// A test's memory with its cleaner, an oracle of its contents, and a client that numbers its
+/// mutations.
 pub(crate) struct World {
     pub(crate) memory: Memory,
     pub(crate) cleaner: Cleaner,
@@ -50,7 +52,7 @@ impl World {
         }
     }
 
-    /// Executes a mutation exactly once, cleaning as the master does; `None` if memory is full.
+    /// Executes a mutation exactly once, and cleans as the master does; `None` if memory is full.
     pub(crate) fn mutate(
         &mut self,
         key: &[u8],
@@ -153,7 +155,7 @@ impl World {
         self.objects.insert(key.to_vec(), (outcome.version, new));
     }
 
-    /// The client has all answers but the last `outstanding`.
+    /// Sets the client's acknowledgement: it has all replies but the last `outstanding`.
     pub(crate) fn acknowledge(&mut self, outstanding: u64) {
         self.ack = self.ack.max(self.rpc.saturating_sub(outstanding));
         self.outcomes = self.outcomes.split_off(&(self.ack + 1));
@@ -511,8 +513,8 @@ fn a_dropped_tablets_objects_go() {
     assert_eq!(world.memory.log.live_bytes(), COMPLETION as u64);
 }
 
-/// Memory is filled and then overwritten for long, with replies that are never taken: what is new
-/// is refused only where live bytes would pass the limit, and what is there can always be written
+/// Memory is filled and then overwritten for long, with replies that are never taken. A new object
+/// is refused only if live bytes would pass the limit, and an existing object can always be written
 /// anew, however large objects are beside a segment.
 ///
 /// Segments that readers have pinned are cleaned too, or the cleaner would rest for ever.

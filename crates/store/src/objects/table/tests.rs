@@ -4,7 +4,7 @@ use sprat_proto::Rng;
 
 use super::*;
 
-/// A table, and what should be in it: the hash of each location.
+/// A hash table under test, and its expected entries: the hash of each location.
 struct Checked {
     table: HashTable,
     hashes: BTreeMap<u64, u64>,
@@ -117,8 +117,8 @@ fn what_is_not_there_is_not_found() {
     assert!(checked.table.find(1 << 63, |_| false).is_none());
 }
 
-/// A walk that ignores entries before its cursor sees every entry once, even if the table grows
-/// meanwhile.
+/// A walk through the hash table that ignores entries before its cursor sees every entry once, even
+/// if the table grows meanwhile.
 #[test]
 fn a_walk_while_the_table_grows() {
     for seed in 0..20 {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::*;
 use crate::objects::log::Purpose;
 
-/// A log of eight segments, of which five are full.
+/// Makes a log of eight segments, of which five are full.
 fn full() -> Log {
     let mut log = Log::new(8 * 1024, 1024, crc32c, false);
     while let Ok((_, memory)) = log.append(200, Purpose::Write) {
@@ -14,7 +14,7 @@ fn full() -> Log {
     log
 }
 
-/// Opens segments until there is no more; how many.
+/// Opens segments of the log until none is left. Returns the number of opened segments.
 fn open_all(log: &mut Log) -> usize {
     (0..).take_while(|_| log.append(log.longest_entry(), Purpose::Survive).is_ok()).count()
 }
@@ -23,7 +23,7 @@ fn at(slot: u32) -> Location {
     Location::new(slot, crate::objects::entry::HEADER as u32)
 }
 
-/// Readers that never take their replies keep memory, but no room that could be written.
+/// Readers that never take their replies occupy memory, but no room that mutations could write to.
 #[test]
 fn a_pinned_segments_memory_is_not_used_again_and_takes_no_room() {
     let mut log = full();
