@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use crate::Addr;
 use crate::wire::rpc::Packet;
 
-/// A queued control packet.
+/// A control packet that waits until the driver takes it.
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) to: Addr,

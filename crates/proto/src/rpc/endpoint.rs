@@ -47,7 +47,7 @@ pub struct Endpoint<P: Probe = NoProbe> {
 }
 
 impl<P: Probe> Endpoint<P> {
-    /// Makes an endpoint without sessions.
+    /// Makes an RPC endpoint without sessions.
     pub fn new(config: Config, mut rng: Rng, probe: P) -> Self {
         Self {
             client: Client::new(),

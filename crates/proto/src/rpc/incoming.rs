@@ -21,7 +21,7 @@ pub(super) enum Inserted {
     New,
     /// The packet was new, and the message is complete.
     Complete,
-    /// The packet had arrived before.
+    /// The message's packet had arrived before.
     Duplicate,
     /// The packet exceeds the grant, does not fit the packet grid, or claims another length.
     Misfit,
@@ -40,7 +40,7 @@ pub(super) const fn claim(len: u32) -> usize {
 /// The list in which the scheduler of grants has a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Scheduled {
-    /// The scheduler does not hold the message.
+    /// The scheduler of grants does not hold the message.
     #[default]
     No,
     /// The message is one of those that receive grants.

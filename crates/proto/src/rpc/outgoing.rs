@@ -28,7 +28,7 @@ pub(super) struct Outgoing {
     pub(super) sent: bool,
 }
 
-/// The part of a message that one packet carries.
+/// A piece of a message, which one packet carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
     pub(super) offset: u32,

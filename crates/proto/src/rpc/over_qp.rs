@@ -60,7 +60,7 @@ pub struct Violation;
 /// The header of every Send of RPC over queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendHeader {
-    /// The kind of the Send.
+    /// The kind of the Send, which says what follows its header.
     pub kind: SendKind,
     /// Receives that the sender has posted since its last Send: the receiver's new credits.
     pub granted: u16,

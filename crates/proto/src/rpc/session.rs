@@ -75,7 +75,7 @@ pub(super) struct ServerSession {
     pub(super) token: u64,
     pub(super) channels: [ServerChannel; CHANNELS],
     pub(super) peer: u32,
-    /// The client's name for the session.
+    /// The name that the client gave the session.
     pub(super) client: u32,
     /// The index of the block with the channels' slots, while a channel has one.
     pub(super) block: u32,
@@ -116,7 +116,7 @@ impl ServerSession {
 /// The phase in the life of a client's session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// The entry is free for a new session.
+    /// The entry in the client's table is free for a new session.
     Free,
     /// The session waits for its turn to be opened, or for the answer to its OPEN.
     Opening,

@@ -44,7 +44,7 @@ pub(super) enum Progress {
     Idle,
     /// The peer, or the slot, has more to send.
     More,
-    /// The driver is full towards this peer.
+    /// The driver takes no more packets to this peer for now.
     Full,
     /// The driver has taken every byte of the slot's message.
     Sent,

@@ -12,7 +12,7 @@ use core::ops::{Index, IndexMut};
 /// The first chunk of a table has 2 to this power items.
 const FIRST_BITS: u32 = 9;
 
-/// The number of no item of a table.
+/// The number that stands for no item of a table.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A table of items under small numbers, in one vector that moves when it grows.

@@ -23,7 +23,7 @@ const WINDOWED_PACKETS: u32 = 16;
 /// The use of a slot: the phase of its RPC at the client or the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
-    /// The slot is free.
+    /// The slot has no RPC: it is free.
     Free,
     /// Client: the slot has a request that waits for a channel.
     Queued,

@@ -174,7 +174,7 @@ pub enum RequestError {
     /// The session of the request was closed or has failed: connect again.
     #[error("the session is closed")]
     Closed,
-    /// The session's queue is full (`Config::queue_limit`).
+    /// The session's queue of requests is full (`Config::queue_limit`).
     #[error("too many requests wait on this session")]
     QueueFull,
 }
@@ -270,7 +270,7 @@ pub enum Event<'b> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// This side closed the session.
+    /// This side's caller closed the session.
     Local,
     /// The server closed the session or does not know it because the server restarted.
     Reset,

@@ -56,7 +56,7 @@ impl fmt::Debug for Stack {
     }
 }
 
-/// The device port that a locator names.
+/// Returns the packet device and port that a locator names.
 fn device_port(locator: &Locator) -> io::Result<DevicePort> {
     match locator.kind()? {
         Kind::Device(port) => Ok(port),

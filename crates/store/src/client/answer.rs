@@ -28,39 +28,39 @@ pub struct Done<'b> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Answer<'b> {
-    /// The object of a read.
+    /// The answer to a read: the object.
     Object {
         /// The object's version.
         version: Version,
-        /// The object's value.
+        /// The value of the object that was read.
         value: Value<'b>,
     },
     /// The new version of a written object, or the old version of a removed one (0 if it did not
     /// exist).
     Version(Version),
-    /// An integer was incremented.
+    /// The answer to an increment of an integer.
     Integer {
         /// The object's new version.
         version: Version,
         /// The sum of the object's old value and the amount.
         sum: i64,
     },
-    /// A double was incremented.
+    /// The answer to an increment of a double.
     Double {
         /// The object's new version.
         version: Version,
         /// The sum of the object's old value and the amount.
         sum: f64,
     },
-    /// The table that was created or looked up.
+    /// The id of the table that was created or looked up.
     Table(TableId),
-    /// The table is dropped.
+    /// The answer to a drop: the table is dropped.
     Dropped,
     /// The list of all tables.
     Tables(Vec<TableInfo>),
     /// The list of all servers.
     Servers(Vec<ServerInfo>),
-    /// Some objects of a table.
+    /// A page of an enumeration: some objects of a table.
     Page(Page<'b>),
     /// The bytes of an echo, or the counters of a server as a JSON object.
     Bytes(Value<'b>),
@@ -166,7 +166,7 @@ impl Deref for Value<'_> {
     }
 }
 
-/// Some objects of a table.
+/// A page of an enumeration: some objects of a table.
 #[derive(Debug)]
 pub struct Page<'b> {
     pub(super) payload: Payload<'b>,
@@ -181,7 +181,7 @@ impl Page<'_> {
         Page { payload: Payload::Owned(self.payload.into_vec()), next: self.next }
     }
 
-    /// Iterates over (key, version, value).
+    /// Iterates over the page's objects: the key, version and value of each.
     pub fn objects(&self) -> impl Iterator<Item = (&[u8], Version, &[u8])> {
         objects_reply(&self.payload).ok().into_iter().flatten()
     }
@@ -224,10 +224,10 @@ pub struct ServerInfo {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The key is too long. Nothing was sent: use a shorter key.
+    /// The operation's key is too long. Nothing was sent: use a shorter key.
     #[error("the key has {0} bytes, the limit is {MAX_KEY}")]
     KeyTooLong(usize),
-    /// The value is too long. Nothing was sent: use a shorter value.
+    /// The operation's value is too long. Nothing was sent: use a shorter value.
     #[error("the value has {0} bytes, the limit is {MAX_VALUE}")]
     ValueTooLong(usize),
     /// The limit of operations in progress is reached (`Config::max_ops`). Nothing was sent: wait
@@ -242,10 +242,10 @@ pub enum Error {
     /// executed. Make a new client.
     #[error("the client's thread has ended; the operation may have been executed")]
     ClientEnded,
-    /// The table was dropped, or never existed.
+    /// The operation's table was dropped, or never existed.
     #[error("the table does not exist")]
     TableDoesntExist,
-    /// The object does not exist.
+    /// The operation needs an object that does not exist.
     #[error("the object does not exist")]
     ObjectDoesntExist,
     /// The object exists, and the reject rules refuse that.
@@ -326,7 +326,7 @@ pub enum Error {
     Refused {
         /// The status of the reply by which the server refused the request.
         status: Status,
-        /// The text of the server's refusal.
+        /// The text by which the server explains its refusal.
         text: Box<str>,
     },
 }

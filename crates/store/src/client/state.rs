@@ -23,7 +23,7 @@ use crate::types::{KeyHash, LeaseId, TableId};
 /// operation.
 pub(super) const KEPT_BYTES: usize = 4096;
 
-/// The index of no slot.
+/// The number that stands for no slot.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The options of a client of the store.
@@ -42,7 +42,7 @@ pub struct Config {
     pub pause_ns: u64,
     /// The longest pause before an operation is sent again, in nanoseconds.
     pub max_pause_ns: u64,
-    /// The maximum of operations in progress.
+    /// The maximum of operations that the client has in progress.
     pub max_ops: u32,
     /// The approximate size of a page of an enumeration, in bytes.
     pub page_bytes: u32,
@@ -122,7 +122,7 @@ pub(super) enum State {
     Pausing,
 }
 
-/// The slot of one operation.
+/// A slot: the state of one operation of the client.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) generation: u32,
@@ -227,7 +227,7 @@ impl Client {
         }
     }
 
-    /// Returns the number of operations in progress.
+    /// Returns the number of operations that the client has in progress.
     #[must_use]
     pub fn in_progress(&self) -> usize {
         self.slots.len() - self.free.len() - self.own

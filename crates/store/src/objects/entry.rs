@@ -79,9 +79,9 @@ const UNBOUNDED: u32 = 0xff_ffff;
 pub struct Header {
     /// The server that owns the log.
     pub server: ServerId,
-    /// The number of the segment.
+    /// The id of the segment that the header opens.
     pub segment: SegmentId,
-    /// The size of the segment in bytes.
+    /// The size of the segment that the header opens, in bytes.
     pub capacity: u32,
     /// The lowest version for a new object after a replay of the segment.
     pub safe_version: Version,
@@ -90,7 +90,7 @@ pub struct Header {
 /// The entry of an object in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Object<'a> {
-    /// The table of the object.
+    /// The id of the object's table.
     pub table: TableId,
     /// The version of the object.
     pub version: Version,
@@ -114,7 +114,7 @@ impl Object<'_> {
 /// The removal of all versions of an object up to `version`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tombstone<'a> {
-    /// The table of the object.
+    /// The id of the object's table.
     pub table: TableId,
     /// The version of the object that was removed.
     pub version: Version,
@@ -148,7 +148,7 @@ pub struct Outcome {
 /// The mutation succeeded, and its version is that of the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// The identity of the mutation.
+    /// The identity of the mutation: lease, number and acknowledgement.
     pub once: Once,
     /// The sum for the mutation's reply, if it was an increment.
     pub sum: Option<[u8; 8]>,
@@ -166,7 +166,7 @@ impl Record {
 /// The completion record of a mutation that stands alone (RIFL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The identity of the mutation.
+    /// The identity of the mutation: lease, number and acknowledgement.
     pub once: Once,
     /// The table of the mutation's object. The record belongs to the same tablet as the object.
     pub table: TableId,
@@ -187,7 +187,7 @@ impl Completion {
 /// A parsed entry of the log, of any kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry<'a> {
-    /// The header of the segment.
+    /// The entry is the header of the segment.
     Header(Header),
     /// An object, and the record of the mutation that wrote it.
     Object(Object<'a>, Option<Record>),

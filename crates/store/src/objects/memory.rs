@@ -34,11 +34,11 @@ pub const LARGE_VALUE: usize = 4 << 10;
 /// The change that a mutation makes to an object.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Change<'a> {
-    /// Write this value to the object.
+    /// The mutation writes this value to the object.
     Write(&'a [u8]),
-    /// Remove the object.
+    /// The mutation removes the object.
     Remove,
-    /// Add this amount to the number in the object.
+    /// The mutation adds this amount to the number in the object.
     Add(Amount),
 }
 
@@ -80,7 +80,7 @@ pub struct Listing {
     pub next: u64,
 }
 
-/// The memory of a master.
+/// The memory of a master: its log, its hash table, its tablets, and outcomes of mutations.
 #[derive(Debug)]
 pub struct Memory {
     /// The log with all entries of the master.
@@ -220,7 +220,7 @@ impl Memory {
         Ok(outcome)
     }
 
-    /// Records a mutation that changes no object.
+    /// Records the outcome of a mutation that changes no object.
     fn conclude(&mut self, mutation: &Mutation<'_>, outcome: Outcome) -> Result<Outcome, Status> {
         let Mutation { target, once, hash, .. } = *mutation;
         let completion = Completion { once, table: target.table, hash, outcome };

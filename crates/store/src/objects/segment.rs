@@ -44,7 +44,7 @@ pub struct Position {
 pub struct Location(u64);
 
 impl Location {
-    /// The number of bits of a location.
+    /// The number of bits of an entry's location in the log.
     pub const BITS: u32 = OFFSET_BITS + SLOT_BITS;
 
     /// Returns the location of the byte at `offset` of the memory block in `slot`.
@@ -150,7 +150,7 @@ pub enum State {
 pub struct Segment {
     /// The whole memory of the block.
     pub bytes: Vec<u8>,
-    /// The number of the segment in the block.
+    /// The id of the segment in the block.
     pub id: SegmentId,
     /// The use of the block: free, open, closed or draining.
     pub state: State,

@@ -13,7 +13,7 @@ use crate::types::{HashKey, KeyHash, TableId};
 /// A range of a table's key hashes, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tablet {
-    /// The table of the tablet.
+    /// The id of the tablet's table.
     pub table: TableId,
     /// The first key hash of the tablet.
     pub first: u64,

@@ -205,7 +205,7 @@ impl Client {
         rpc
     }
 
-    /// Ends a request that waits for a channel.
+    /// Ends the request in slot `i`, which waits for a channel.
     #[inline(never)]
     fn finish_queued<P: Probe>(&mut self, shared: &mut Shared<P>, i: u32) {
         self.dequeue(shared, i);

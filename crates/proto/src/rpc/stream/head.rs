@@ -32,9 +32,9 @@ pub(super) const REASON_VERSION: u32 = ResetReason::Version as u32;
 /// The kind of a frame on a byte stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// A DATA packet to the server.
+    /// The frame is a DATA packet to the server: a request.
     Request,
-    /// A DATA packet to the client.
+    /// The frame is a DATA packet to the client: a reply.
     Reply,
     /// A BUSY packet: the request was not executed; try again in `extra` microseconds.
     Refusal,

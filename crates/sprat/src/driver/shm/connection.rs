@@ -39,9 +39,9 @@ pub(super) enum State {
 /// The two rings of an open connection.
 #[derive(Debug)]
 pub(super) struct Rings {
-    /// The ring from the peer.
+    /// The ring that carries data from the peer.
     pub(super) rx: Consumer,
-    /// The ring to the peer.
+    /// The ring that carries data to the peer.
     pub(super) tx: Producer,
 }
 

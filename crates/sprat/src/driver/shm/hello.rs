@@ -46,7 +46,7 @@ pub(super) struct Grant {
 /// The reason why a hello is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    /// The message is no hello, or contradicts itself.
+    /// The peer's message is no hello, or contradicts itself.
     #[error("the peer's first message is no hello of Sprat")]
     Garbage,
     /// The peer speaks another version of the hello.

@@ -176,7 +176,7 @@ impl Listener {
     }
 }
 
-/// The result of [`Listener::take`].
+/// The result of [`Listener::take`]: a client or none.
 #[derive(Debug)]
 pub(crate) enum Call {
     /// A client that connected, by its socket.

@@ -136,13 +136,13 @@ impl Table {
         self.slots.len() - self.free.len()
     }
 
-    /// The sockets of all connections.
+    /// Iterates over the sockets of all connections in the table.
     #[cfg(test)]
     pub(super) fn sockets(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
         self.slots.iter().flatten().map(|c| std::os::fd::AsFd::as_fd(&c.socket))
     }
 
-    /// The numbers of all open connections.
+    /// Iterates over the numbers of all open connections.
     pub(super) fn open(&self) -> impl Iterator<Item = u64> {
         self.slots.iter().flatten().filter(|c| c.rings().is_some()).map(|c| c.id)
     }
@@ -185,13 +185,13 @@ impl Table {
         matches!(self.slots.get(slot), Some(Some(c)) if c.id == id).then_some(slot)
     }
 
-    /// The connection in a slot.
+    /// Returns the connection in `slot`, if there is one.
     #[inline(always)]
     pub(super) fn at(&mut self, slot: usize) -> Option<&mut Connection> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// The connection with the number `id`.
+    /// Returns the connection with the number `id`, if it still exists.
     #[inline(always)]
     pub(super) fn get(&mut self, id: u64) -> Option<&mut Connection> {
         self.at(slot_in(id)).filter(|c| c.id == id)
