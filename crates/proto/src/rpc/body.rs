@@ -7,17 +7,17 @@ use core::fmt;
 use crate::Datagrams;
 use crate::wire::rpc::{Bad, RxPacket};
 
-/// The bytes of a message that a packet carries.
+/// The body of a packet: the bytes of a message that the packet carries.
 #[derive(Clone, Copy)]
 pub(super) enum Body<'b> {
-    /// In the driver's burst.
+    /// The body lies in the driver's burst.
     Burst(&'b [u8]),
-    /// In a datagram that the driver has left in memory that the peer can write.
+    /// The body lies in a datagram that the driver has left in memory that the peer can write.
     Left {
         driver: &'b dyn Datagrams,
-        /// The datagram's place in the burst.
+        /// The index of the body's datagram in the burst.
         datagram: usize,
-        /// The offset of the body in the datagram.
+        /// The offset of the body in its datagram.
         start: usize,
         len: usize,
     },
@@ -37,7 +37,7 @@ impl Body<'_> {
         }
     }
 
-    /// Appends the bytes to `to`.
+    /// Appends the bytes of the packet's body to `to`.
     pub(super) fn append_to(&self, to: &mut Vec<u8>) {
         match *self {
             Self::Burst(bytes) => to.extend_from_slice(bytes),
@@ -45,7 +45,7 @@ impl Body<'_> {
         }
     }
 
-    /// Copies the bytes to `to`, which is as long as they are.
+    /// Copies the bytes of the packet's body to `to`, which has the body's length.
     pub(super) fn copy_to(&self, to: &mut [u8]) {
         match self {
             Self::Burst(bytes) => to.copy_from_slice(bytes),

@@ -168,8 +168,8 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Handles the last datagram, which is no packet as it stands: the driver may have left it
-    /// where it is. Its header is checked on a private copy, for the peer can change the bytes.
+    /// Handles a datagram that is no packet as it stands: the driver may have left its bytes in
+    /// memory that the peer can write. The header is checked on a private copy.
     #[cold]
     #[inline(never)]
     fn left_packet<'b, D: Datagrams>(&mut self, driver: &'b D, bad: Bad) -> Option<Event<'b>> {

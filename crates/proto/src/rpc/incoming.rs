@@ -91,7 +91,7 @@ impl Incoming {
         claim(self.len)
     }
 
-    /// Adds a packet.
+    /// Adds a packet's payload to the incoming message.
     pub(super) fn insert(&mut self, len: u32, offset: u32, payload: Body<'_>) -> Inserted {
         let end = offset + payload.len() as u32;
         let last = self.granted.div_ceil(self.mss).saturating_mul(self.mss).min(self.len);

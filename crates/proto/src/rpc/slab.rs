@@ -50,8 +50,8 @@ impl<T> Slab<T> {
         i
     }
 
-    /// Returns a number that was used before and is free, if there is one. Its item stays as it
-    /// was.
+    /// Allocates the number of an item that was used before and is free, if there is one. The item
+    /// stays as it was.
     #[inline(always)]
     pub(super) fn take_free(&mut self) -> Option<u32> {
         self.free.pop()

@@ -25,8 +25,8 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The block that the caller of a node lends to it for a turn at a time
-    /// ([`Node::turn`](crate::node::Node::turn)). Where nothing is lent, the machine has the bytes.
+    /// The number of the block that the caller of a node lends to it for a turn at a time
+    /// ([`Node::turn`](crate::node::Node::turn)). If nothing is lent, the machine has the bytes.
     pub const LENT: u32 = u32::MAX;
 }
 

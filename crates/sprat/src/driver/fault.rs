@@ -48,8 +48,8 @@ pub struct Faulty<D> {
     /// The number of polls since the driver was made.
     polls: u64,
     held: VecDeque<Held>,
-    /// Copies of the datagrams of the burst that `inner` has left, by their index. Their checksum
-    /// covers all bytes, so all are copied before any is parsed.
+    /// Copies of the burst's datagrams that the driver `inner` has left in its memory, by their
+    /// index. Their checksum covers all bytes, so all are copied before any is parsed.
     whole: Vec<(usize, Vec<u8>)>,
     counters: Counters,
 }
@@ -228,7 +228,7 @@ mod tests {
     struct Sink(Vec<Vec<u8>>);
 
     impl Datagrams for Sink {
-        /// A datagram that is copied, and one that is left.
+        /// Receives a datagram that is copied, and one that the driver leaves in its memory.
         fn recv_burst(&mut self) -> usize {
             2
         }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     /// The endpoint checks the checksum of each datagram of a driver with faults, so it must find
-    /// all bytes of those that the inner driver leaves where they are.
+    /// all bytes of the datagrams that the inner driver leaves in its memory.
     #[test]
     fn a_datagram_that_the_inner_driver_leaves_is_copied_whole() {
         let mut faulty = Faulty::new(Sink::default(), Fault::default(), Rng::seeded(1));

@@ -103,30 +103,31 @@ impl Client {
         self.spare = buffer;
     }
 
-    /// Returns the bytes of a slice of a request. The caller has those of the value that it lends.
+    /// Returns the bytes of a slice of a request, if the client has them. The caller has the bytes
+    /// of the value that it lends.
     #[must_use]
     pub fn bytes(&self, slice: Slice) -> &[u8] {
         self.values.bytes(slice)
     }
 
-    /// Takes a slice of a request back that is not needed any more.
+    /// Takes a slice of a request back that no transport needs any more.
     pub fn released(&mut self, slice: Slice) {
         self.values.release(slice.segment);
     }
 
-    /// Returns true if the value of [`Client::write_lent`] is lent, and not copied.
+    /// Returns true if the value of [`Client::write_lent`] is lent to the client, and not copied.
     #[must_use]
     pub fn is_lending(&self) -> bool {
         self.values.is_lending()
     }
 
-    /// Ends the loan of `value`, whose operation has ended. If a request that was sent needs it
-    /// longer, the client copies it.
+    /// Ends the loan of `value`, because its operation has ended. If a request that was sent needs
+    /// it longer, the client copies it.
     pub fn give_back(&mut self, value: &[u8]) {
         self.values.give_back(value);
     }
 
-    /// Returns the time of the next [`Client::tick`].
+    /// Returns the time when [`Client::tick`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(at, _)| *at);

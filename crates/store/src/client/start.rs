@@ -15,7 +15,7 @@ use crate::message::data::{Amount, RejectRules};
 use crate::ops::{Cursor, Request, Scan};
 use crate::types::{MAX_KEY, MAX_VALUE, TableId};
 
-/// The value of an operation that starts.
+/// The value of an operation that starts: copied, owned or lent.
 enum NewValue<'v> {
     Copied(&'v [u8]),
     Owned(Vec<u8>),

@@ -132,9 +132,9 @@ pub(super) struct Slot {
     pub(super) place: u32,
     pub(super) rules: RejectRules,
     pub(super) key_len: usize,
-    /// The key (or name), then the value unless it is long.
+    /// The key (or name) of the operation, then its value unless that is long.
     pub(super) body: Vec<u8>,
-    /// The value of a write, if it is long.
+    /// The value of a write operation, if it is long.
     pub(super) long: Option<LongValue>,
     pub(super) deadline: Instant,
     /// The number of the mutation under the client's lease, 0 if none is assigned.
@@ -150,7 +150,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Returns the length of the value.
+    /// Returns the length of the operation's value in bytes.
     pub(super) fn value_len(&self) -> usize {
         self.long.map_or(self.body.len() - self.key_len, |value| value.len as usize)
     }

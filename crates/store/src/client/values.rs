@@ -11,10 +11,10 @@ use alloc::vec::Vec;
 
 use sprat_proto::rpc::Slice;
 
-/// A value longer than this, in bytes, is not copied into a message.
+/// The length in bytes above which a value is long: the client does not copy it into a message.
 pub(super) const LONG: usize = 4096;
 
-/// A long value.
+/// The place and the length of a long value that a client keeps or borrows for an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LongValue {
     pub(super) place: u32,
@@ -24,23 +24,24 @@ pub(super) struct LongValue {
 #[derive(Debug, Default)]
 struct Entry {
     bytes: Vec<u8>,
-    /// The operation and the messages that need the value.
+    /// The number of users of the value: the operation and the messages that need it.
     users: u32,
 }
 
-/// The values of the operations of a client.
+/// The long values of a client's operations.
 #[derive(Debug, Default)]
 pub(super) struct Values {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// The value that is lent. It has bytes only after it was taken back.
+    /// The value that the caller lends to the client. It has bytes only after the caller took it
+    /// back.
     lent: Entry,
-    /// The lender has not taken the value back.
+    /// True if the caller lends a value and has not taken it back.
     is_lending: bool,
 }
 
 impl Values {
-    /// Keeps a value for an operation.
+    /// Keeps a long value for an operation.
     pub(super) fn keep(&mut self, bytes: Vec<u8>) -> LongValue {
         let len = bytes.len() as u32;
         let place = self.free.pop().unwrap_or_else(|| {
@@ -51,7 +52,8 @@ impl Values {
         LongValue { place, len }
     }
 
-    /// Borrows a value of `len` bytes for an operation, unless messages name another that was lent.
+    /// Borrows a long value of `len` bytes for an operation. Returns `None` if the caller lends
+    /// another value, or if messages still name one that was lent.
     pub(super) fn borrow(&mut self, len: usize) -> Option<LongValue> {
         if self.is_lending || self.lent.users > 0 {
             return None;
@@ -61,12 +63,13 @@ impl Values {
         Some(LongValue { place: Slice::LENT, len: len as u32 })
     }
 
-    /// True from [`Values::borrow`] to [`Values::give_back`].
+    /// True while the caller lends a value: from [`Values::borrow`] to [`Values::give_back`].
     pub(super) fn is_lending(&self) -> bool {
         self.is_lending
     }
 
-    /// Takes note that the lender takes the value back, whose operation has ended.
+    /// Ends the loan of `value`, because its operation has ended. If messages still name the value,
+    /// keeps a copy.
     pub(super) fn give_back(&mut self, value: &[u8]) {
         self.is_lending = false;
         if self.lent.users > 0 {
@@ -74,13 +77,13 @@ impl Values {
         }
     }
 
-    /// Returns the value as a slice of a message. It comes back by [`Values::release`].
+    /// Returns a long value as a slice of a message. It comes back by [`Values::release`].
     pub(super) fn slice(&mut self, value: LongValue) -> Slice {
         self.entry(value.place).users += 1;
         Slice { segment: value.place, offset: 0, len: value.len }
     }
 
-    /// Takes note that the operation, or a message, needs the value at `place` no more.
+    /// Records that the operation, or a message, no longer needs the value at `place`.
     pub(super) fn release(&mut self, place: u32) {
         let entry = self.entry(place);
         entry.users -= 1;
@@ -92,7 +95,7 @@ impl Values {
         }
     }
 
-    /// Returns the bytes of a slice, if they are the client's.
+    /// Returns the bytes of a long value that a message's slice names, if the client has them.
     pub(super) fn bytes(&self, slice: Slice) -> &[u8] {
         let entry = match slice.segment {
             Slice::LENT => &self.lent,
@@ -105,7 +108,7 @@ impl Values {
         if place == Slice::LENT { &mut self.lent } else { &mut self.entries[place as usize] }
     }
 
-    /// Returns the number of values in use.
+    /// Returns the number of long values that operations or messages need.
     #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         self.entries.len() - self.free.len() + usize::from(self.lent.users > 0)

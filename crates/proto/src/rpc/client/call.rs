@@ -262,7 +262,8 @@ fn queue_call<P: Probe>(shared: &mut Shared<P>, i: u32, message: Message) {
     shared.queue_tx(i);
 }
 
-/// Gives a request of [`Role::Call`] a channel of its session, of which one must be free.
+/// Gives the request, whose slot has [`Role::Call`], a channel of its session. One of the channels
+/// must be free.
 #[inline(always)]
 fn assign_channel<P: Probe>(
     calls: &mut Slab<Calls>,

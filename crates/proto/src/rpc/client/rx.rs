@@ -18,8 +18,8 @@ use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, RxPacket, SEQ_MAX};
 
 impl Client {
-    /// Handles a packet to the client; `left` is its body if the packet has only the beginning of
-    /// it. `lossless` is the driver's, known when this is compiled.
+    /// Handles a packet that arrives at the client; `left` is its body if the packet has only the
+    /// beginning of it. `lossless` is the driver's property, known when this is compiled.
     #[inline(always)]
     pub(in crate::rpc) fn packet<'b, P: Probe>(
         &mut self,

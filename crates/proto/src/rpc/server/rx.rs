@@ -26,8 +26,8 @@ use crate::wire::rpc::{
 use crate::{Addr, Instant};
 
 impl Server {
-    /// Handles a packet to the server; `left` is its body if the packet has only the beginning of
-    /// it. `lossless` is the driver's, known when this is compiled.
+    /// Handles a packet that arrives at the server; `left` is its body if the packet has only the
+    /// beginning of it. `lossless` is the driver's property, known when this is compiled.
     #[inline(always)]
     pub(in crate::rpc) fn packet<'b, P: Probe>(
         &mut self,

@@ -45,8 +45,8 @@ fn a_full_ring_loses_nothing_and_stops_nobody_else() {
     assert_eq!(net.stats(0).resent + net.stats(1).resent + net.stats(2).resent, 0);
 }
 
-/// Datagrams that the driver leaves in memory that the peer can write: messages of one packet, and
-/// of several, of which the last may be short.
+/// The driver leaves datagrams in memory that the peer can write. They have messages of one packet,
+/// and of several, of which the last may be short. All arrive.
 #[test]
 fn the_body_of_a_datagram_that_the_driver_leaves_is_taken_from_there() {
     let mut net = Net::new(11, 2, true);
@@ -63,8 +63,8 @@ fn the_body_of_a_datagram_that_the_driver_leaves_is_taken_from_there() {
     }
 }
 
-/// The driver shows the first 64 bytes, a header and 32 bytes of the body. The length of all is
-/// part of what is checked.
+/// A datagram that the driver leaves is longer than its message: the endpoint drops it. The driver
+/// shows the first 64 bytes, a header and 32 bytes of the body.
 #[test]
 fn a_datagram_that_is_left_and_longer_than_its_message_is_dropped() {
     let mut net = Net::new(12, 2, true);

@@ -28,7 +28,7 @@ use crate::wire::checksum::{Crc32c, crc32c};
 use crate::wire::rpc::{CRC, HEADER, Kind, Packet, crc_start, parse};
 use crate::{Addr, Datagrams, Instant, Rng};
 
-/// Bytes that a port shows of a datagram that it leaves where it is.
+/// The number of bytes that a port shows of a datagram that it leaves in the memory of the driver.
 const LEFT_HEAD: usize = 64;
 
 /// The state of the model network that all ports share.
@@ -42,7 +42,7 @@ struct Shared {
     /// The time until which each host's wire is busy with the bytes that the host sent.
     busy: BTreeMap<u64, Instant>,
     lossless: bool,
-    /// Intact ports leave longer datagrams where they are.
+    /// The length of datagrams from which on intact ports leave them in the memory of the driver.
     leave_from: usize,
     max_payload: usize,
     /// The number of datagrams that a lossless port holds before it pushes back.

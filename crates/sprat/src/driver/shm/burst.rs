@@ -16,8 +16,8 @@ use sprat_sys::ring::{Broken, LEFT_HEAD, LeftRecord, MAX_PAYLOAD, Record};
 
 /// The number of records taken from one connection before it is the next connection's turn.
 const SHARE: usize = 8;
-/// Bytes of a burst, those that are left included: it ends when the longest record would not fit
-/// any more. Small enough for the second-level cache.
+/// The length of a burst in bytes, records that are left in their rings included: it ends when the
+/// longest record would not fit any more. Small enough for the second-level cache.
 const ARENA: usize = 4 * MAX_PAYLOAD;
 
 /// A record of the burst: its connection and its place.
@@ -34,19 +34,19 @@ pub(super) struct Burst {
     used: usize,
     pieces: [Piece; BURST],
     len: usize,
-    /// Records that are left in their rings, with their place in `pieces`. Those have no bytes; the
-    /// first [`LEFT_HEAD`] bytes are in the arena.
+    /// The records that are left in their rings, with their index in `pieces`. The first
+    /// [`LEFT_HEAD`] bytes of each are in the arena.
     left: ArrayVec<(usize, LeftRecord), BURST>,
-    /// Long records are left in their rings.
+    /// True if the burst leaves long records in their rings.
     leaves: bool,
-    /// The place in the list of polled connections where the next burst begins.
+    /// The place in the list of polled connections at which the next burst begins.
     next: usize,
     /// True if the last burst was not empty.
     streak: bool,
 }
 
 impl Burst {
-    /// An empty burst. If `leaves`, it leaves long records in their rings.
+    /// Makes an empty burst of records. If `leaves`, it leaves long records in their rings.
     pub(super) fn new(leaves: bool) -> Self {
         Self {
             arena: vec![0; ARENA].into(),
@@ -73,21 +73,22 @@ impl Burst {
         (piece.from, &self.arena[piece.start..piece.start + piece.len])
     }
 
-    /// The beginning of the `i`th record, if that is left in its ring.
+    /// The first bytes of the record with index `i`, if the burst left the record in its ring.
     pub(super) fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
         let (_, record) = self.left.iter().find(|(place, _)| *place == i)?;
         let start = self.pieces[i].start;
         Some(LeftDatagram { head: &self.arena[start..start + LEFT_HEAD], len: record.len() })
     }
 
-    /// Appends the bytes from `from` on of the `i`th record, which is left in its ring.
+    /// Appends the bytes from `from` on of the record with index `i`, which the burst left in its
+    /// ring, to `bytes`.
     pub(super) fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>) {
         if let Some((_, record)) = self.left.iter().find(|(place, _)| *place == i) {
             record.append_to(from, bytes);
         }
     }
 
-    /// True if records are left in their rings, whose room the producers lack.
+    /// True if the burst left records in their rings, so that their producers lack the room.
     pub(super) fn holds(&self) -> bool {
         !self.left.is_empty()
     }
@@ -170,8 +171,8 @@ impl Burst {
         counters.received += self.len as u64;
     }
 
-    /// Moves up to `most` records of a connection to the burst, which has room for one at least;
-    /// true if there may be more.
+    /// Moves up to `most` records of a connection to the burst, which has room for at least one.
+    /// Returns true if there may be more.
     #[inline(always)]
     fn take(
         &mut self,

@@ -69,7 +69,8 @@ fn receive(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     all
 }
 
-/// Datagram `i` of the burst, with the bytes that the driver has left.
+/// Returns the sender and all bytes of datagram `i` of the burst, with those that the driver has
+/// left in the ring.
 fn whole(shm: &Shm, i: usize) -> (Addr, Vec<u8>) {
     let (from, bytes) = shm.datagram(i);
     let mut bytes = bytes.to_vec();

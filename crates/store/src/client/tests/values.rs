@@ -1,11 +1,12 @@
-//! Long values: where their bytes are, and for how long.
+//! Tests of the long values of writes: the place of their bytes, and the time for which they are
+//! kept.
 
 use sprat_proto::rpc::{Message, Slice};
 
 use super::super::values::LONG;
 use super::*;
 
-/// The message of the next call to a master.
+/// Returns the message of the client's next call to a master, with the call's tag.
 fn message(s: &mut Script) -> (u64, Message) {
     while let Some(output) = s.client.output(s.now) {
         if let Output::Call { link: Link(1), tag, message, .. } = output {
@@ -15,12 +16,12 @@ fn message(s: &mut Script) -> (u64, Message) {
     panic!("no call to a master");
 }
 
-/// A pattern of `len` bytes.
+/// Makes a value of `len` bytes with a pattern.
 fn value(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7) as u8).collect()
 }
 
-/// Fails the call for a cause that leads to another try, and lets time go on until that.
+/// Fails the call `tag` for a cause that leads to another try, and moves time to that try.
 fn fail(s: &mut Script, tag: u64) {
     assert!(s.client.response(s.now, tag, Err(RpcError::Busy { retry_after_ns: MS })).is_none());
     s.tick();

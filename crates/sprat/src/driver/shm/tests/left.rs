@@ -1,4 +1,4 @@
-//! Long datagrams, whose bytes stay in the ring until their receiver copies them.
+//! Tests of long datagrams, whose bytes stay in the ring until their receiver copies them.
 
 use super::*;
 use sprat_sys::ring::{LEFT_HEAD, LONG};
@@ -7,14 +7,14 @@ fn long(number: usize) -> Vec<u8> {
     (0..MAX_PAYLOAD).map(|i| (number + i * 7) as u8).collect()
 }
 
-/// The bytes of datagram `i`, which the driver has left.
+/// Returns the bytes of datagram `i` of the burst, which the driver has left in the ring.
 fn bytes_left(shm: &Shm, i: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     shm.append_left(i, 0, &mut bytes);
     bytes
 }
 
-/// Fills the ring with long datagrams. Returns how many.
+/// Fills the ring to the server with long datagrams. Returns their number.
 fn fill(client: &mut Shm, to: Addr) -> usize {
     (0..).find(|&n| client.send(to, &[&long(n)]) == Sent::Full).unwrap()
 }
@@ -41,8 +41,8 @@ fn only_the_beginning_of_a_long_datagram_is_in_the_burst() {
     assert!(server.datagram(1) == (from, short) && server.left(1).is_none());
 }
 
-/// The producer of a ring that is full of them goes on, although the receiver may sleep only after
-/// it has given their room back.
+/// A ring is full of long datagrams that the receiver's burst left in it. The producer goes on once
+/// the receiver has returned their room, which it does before it sleeps.
 #[test]
 fn the_next_burst_frees_the_room_of_datagrams_that_were_left() {
     let directory = directory();
