@@ -1,4 +1,4 @@
-//! Reject rules that express the conditions of a program for an operation.
+//! Reject rules by which a program sets conditions for an operation.
 
 use crate::message::data::RejectRules;
 use crate::types::Version;

@@ -1,4 +1,4 @@
-//! How a client sends an operation, or lets it wait until it can be sent.
+//! The steps by which a client sends an operation, or lets it wait until it can be sent.
 
 use alloc::vec::Vec;
 
