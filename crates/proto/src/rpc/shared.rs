@@ -64,7 +64,7 @@ pub(super) struct Shared<P> {
     pub(super) incarnation: u64,
     /// True if the driver loses nothing.
     pub(super) lossless: bool,
-    /// True if packets have a checksum.
+    /// True if packets that the driver carries have a checksum.
     pub(super) checked: bool,
     /// The length of the driver's largest datagram, in bytes.
     pub(super) max_payload: usize,

@@ -40,7 +40,7 @@ const MEMORY_MTU: usize = 9000;
 pub struct Stack {
     port: UdpSocket<AnyNic>,
     protocol: String,
-    /// True if packets have a checksum.
+    /// True if packets over this device have a checksum.
     crc: bool,
     /// The locator that other machines reach this port by, if it listens.
     locator: Option<String>,

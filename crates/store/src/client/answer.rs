@@ -67,7 +67,7 @@ pub enum Answer<'b> {
 }
 
 impl<'b> Answer<'b> {
-    /// Joins a parsed reply with its bytes.
+    /// Makes an answer of a parsed reply and the reply's bytes.
     #[inline]
     pub(super) fn new(parsed: Reply, payload: Payload<'b>) -> Self {
         match parsed {
@@ -112,7 +112,7 @@ pub struct Value<'b> {
 }
 
 impl<'b> Value<'b> {
-    /// Makes a value of the bytes of `payload` behind its first `skip`.
+    /// Makes a value of the bytes of `payload` behind its first `skip` bytes.
     #[must_use]
     pub fn new(payload: Payload<'b>, skip: usize) -> Self {
         let skip = skip.min(payload.len());
@@ -127,8 +127,8 @@ impl Value<'_> {
         Value { payload: Payload::Owned(self.payload.into_vec()), skip: self.skip }
     }
 
-    /// Puts the bytes into `buffer` and returns their offset there. Moves owned bytes and copies
-    /// borrowed ones.
+    /// Puts the bytes of the reply into `buffer`, whose old bytes are lost, and returns the offset
+    /// of the value there. Moves owned bytes and copies borrowed ones.
     pub fn keep_in(self, buffer: &mut Vec<u8>) -> usize {
         match self.payload {
             Payload::Owned(bytes) => {
@@ -143,8 +143,8 @@ impl Value<'_> {
         }
     }
 
-    /// Returns the bytes in a vector of their own. Copies borrowed bytes; moves owned ones to the
-    /// start of their vector.
+    /// Returns the value's bytes in a vector of their own. Copies borrowed bytes; moves owned ones
+    /// to the start of their vector.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         match self.payload {

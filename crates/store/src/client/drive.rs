@@ -97,7 +97,7 @@ impl Client {
         self.events.pop_front()
     }
 
-    /// Takes the buffer of a request that was sent, for the next request.
+    /// Takes the buffer of a request that was sent, so that the next request can use it.
     #[inline]
     pub fn spare(&mut self, buffer: Vec<u8>) {
         self.spare = buffer;

@@ -1,5 +1,5 @@
-//! The operations that a program can start with a client. Each ends as the module's comment says;
-//! none fails here.
+//! The operations that a program can start with a client. Each ends exactly once, by an answer or
+//! an error; none fails here.
 
 use alloc::vec::Vec;
 use core::ops::Deref;

@@ -171,7 +171,7 @@ pub(super) struct Rows {
     pub(super) servers: Vec<ServerInfo>,
 }
 
-/// One program's client of one cluster.
+/// The client of the store by which a program uses one cluster.
 ///
 /// The [module](crate::client) describes its invariants.
 #[derive(Debug)]
@@ -191,7 +191,8 @@ pub struct Client {
     /// The number of slots that the client's own operations have.
     pub(super) own: usize,
     pub(super) ready: VecDeque<u32>,
-    /// The operation that started last, which goes behind those in `ready`, or [`NONE`].
+    /// The slot of the operation that started last, which goes behind those in `ready`, or
+    /// [`NONE`].
     pub(super) newest: u32,
     pub(super) timers: BTreeSet<(Instant, u32)>,
     pub(super) out: VecDeque<Output>,

@@ -497,7 +497,8 @@ fn alone(
     Completion { once, table, hash, outcome: Outcome { status: Status::Ok, version, sum } }
 }
 
-/// Writes the completion at `at`, or of the record of the entry there, to the survivor segment.
+/// Writes a completion to the survivor segment: the one at `at`, or that for the record of the
+/// entry at `at`.
 fn move_completion(memory: &mut Memory, at: Location, completion: &Completion) -> Result<(), Full> {
     let write = |out: &mut [u8], _: &[u8]| entry::put_completion(out, completion);
     let to = memory.log.relocate(at, COMPLETION, completion.entry_len(), write)?;

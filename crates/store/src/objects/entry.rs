@@ -200,7 +200,7 @@ pub enum Entry<'a> {
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct HeadWire {
-    /// The entry's kind in the highest byte, and the length of its body in the others.
+    /// The entry's kind in the highest byte, and the length of its body in the other three.
     kind_len: U32,
     crc: U32,
 }
@@ -227,7 +227,7 @@ struct VersionWire {
 #[repr(C)]
 struct ObjectWire {
     head: HeadWire,
-    /// The object's table in the highest 40 bits, and the length of its key in the others.
+    /// The object's table in the highest 40 bits, and the length of its key in the other 24.
     table_key_len: U64,
     version: VersionWire,
     first: U32,

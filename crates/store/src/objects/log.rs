@@ -310,13 +310,13 @@ impl Log {
         entry::mark_dead(&mut self.slots[at.slot()].bytes[at.offset()..]);
     }
 
-    /// Counts the completion at `at`, or the record of the entry there, as live.
+    /// Counts the completion at `at`, or the record of the entry at `at`, as live.
     #[inline]
     pub fn live_record(&mut self, at: Location) {
         self.live(at, COMPLETION);
     }
 
-    /// Counts the completion at `at`, or the record of the entry there, as dead, and marks it.
+    /// Counts the completion at `at`, or the record of the entry at `at`, as dead, and marks it.
     #[inline]
     pub fn dead_record(&mut self, at: Location) {
         self.count_dead(at, COMPLETION);

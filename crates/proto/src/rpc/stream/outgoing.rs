@@ -13,7 +13,7 @@ use crate::rpc::types::{Message, Slice, Slices};
 
 impl Stream {
     /// Lends the next bytes of the stream to write, in order: at most `work` of them, so that no
-    /// connection keeps the others waiting.
+    /// connection keeps other connections waiting.
     pub fn output<'m, const N: usize>(
         &'m mut self,
         now: Instant,

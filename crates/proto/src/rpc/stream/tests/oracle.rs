@@ -1,4 +1,4 @@
-//! Random requests and replies between two streams, compared with what was sent.
+//! Tests of random requests and replies between two streams: each message arrives as it was sent.
 
 use alloc::collections::BTreeMap;
 
