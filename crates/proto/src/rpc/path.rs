@@ -94,8 +94,8 @@ impl Path {
         }
     }
 
-    /// The probe timeout in nanoseconds: the estimate of RFC 6298, with `floor_ns` as its least
-    /// variance.
+    /// The probe timeout in nanoseconds: the estimate of RFC 6298, whose term for the variance is
+    /// at least `floor_ns`.
     pub(super) fn pto_ns(&self, floor_ns: u64) -> u64 {
         self.srtt_ns + (4 * self.rttvar_ns).max(floor_ns)
     }

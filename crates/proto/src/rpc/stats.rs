@@ -55,7 +55,7 @@ counters! {
     drop_control,
     /// Server: requests dropped because their deadline had passed when they were whole.
     drop_dead,
-    /// Replies to requests that are no longer waited for.
+    /// Server: the number of replies and refusals of the caller whose request was over.
     drop_reply,
 
     /// The number of packets sent again.
