@@ -1,7 +1,8 @@
-//! Bytes that the cleaner moves for each byte written, by the share of the log that is live.
+//! Measures the bytes that the log's cleaner moves for each byte written, by the live share of the
+//! log.
 //!
-//! The load is the issue's: uniform overwrites of objects with a key of 30 bytes and a value of
-//! 100. Everything is seeded, so that the ratios are exact and the same on every machine.
+//! The load is uniform or skewed overwrites of objects with a key of 30 bytes and a value of 100
+//! bytes. Everything is seeded, so that the ratios are exact and the same on every machine.
 //!
 //! ```text
 //! cargo run --profile test -p sprat-store --example cleaner [segment KiB] [segments]
