@@ -242,9 +242,6 @@ impl Client {
             self.refuse(index, Error::ValueTooLong(value.len()));
         } else {
             let slot = &mut self.slots[index as usize];
-            if !value.is_empty() {
-                slot.body.reserve_exact(key.len() + value.len());
-            }
             slot.body.extend_from_slice(key);
             if !value.is_empty() {
                 slot.body.extend_from_slice(value);

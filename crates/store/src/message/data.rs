@@ -195,11 +195,7 @@ pub(crate) fn concat(
 ) -> Vec<u8> {
     let fixed = fixed.as_bytes();
     out.clear();
-    if value.is_empty() {
-        out.reserve(fixed.len() + key.len());
-    } else {
-        out.reserve_exact(fixed.len() + key.len() + value.len());
-    }
+    out.reserve(fixed.len() + key.len() + value.len());
     out.extend_from_slice(fixed);
     out.extend_from_slice(key);
     if !value.is_empty() {

@@ -21,8 +21,8 @@ const LONG: u64 = 4 << 10;
 /// makes fewer segments of both than of one after the other.
 const MOST_WAITING: u64 = 64 << 10;
 
-/// A program with this many requests in progress has not looked at their completions yet, and so
-/// will make another call.
+/// The requests in progress from which posts may wait. A program with as many has completions to
+/// take, so that it will make another call.
 const STREAM: usize = 4;
 
 /// The progress of a work request of the send queue.
