@@ -152,7 +152,7 @@ impl<R, T> Completions<R, T> {
 
     /// Ends an operation in progress with the outcome that `outcome` makes. That function puts the
     /// outcome's bytes into the empty buffer that it gets.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end(&mut self, id: EntryId, outcome: impl FnOnce(&mut Vec<u8>) -> T) {
         let Some(entry) = self.entries.get_mut(id.index as usize) else { return };
         if entry.generation != id.generation || !matches!(entry.state, State::InProgress(_)) {

@@ -137,7 +137,7 @@ fn slices_of_what_is_lent_have_the_bytes_of_the_turn() {
     node.machine().wants.extend([connect(A, "0.a")].into_iter().chain(calls));
     node.host_mut().wires[0].more = 10;
     let bytes = |node: &TestNode| node.host().wires[0].bytes.clone();
-    node.send(at(0), b"___the value");
+    node.finish(at(0), b"___the value");
     assert_eq!(bytes(&node), [b"machine", b"the val"]);
     node.turn(at(1), b"...another");
     assert_eq!(bytes(&node), [b"machine", b"another"]);

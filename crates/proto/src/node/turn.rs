@@ -148,7 +148,7 @@ impl<M: Machine, H: Host> Node<M, H> {
     }
 
     /// Runs the second half of a node's turn: if anything happened, does the actions that the
-    /// machine asks for, and sends.
+    /// machine asks for, and sends. A program that waits for its call does this half alone.
     #[inline]
     pub fn finish(&mut self, now: Instant, lent: &[u8]) {
         if self.unsent {
@@ -274,7 +274,7 @@ impl<M: Machine, H: Host> Node<M, H> {
     }
 
     /// Does the actions that the machine asks for, then sends what the transports have queued.
-    pub fn send(&mut self, now: Instant, lent: &[u8]) {
+    fn send(&mut self, now: Instant, lent: &[u8]) {
         self.unsent = false;
         while let Some(output) = self.machine.output(now) {
             self.act(now, output);
@@ -381,8 +381,8 @@ impl<M: Machine, H: Host> Node<M, H> {
     }
 
     /// Sends a request of bytes that the caller keeps. Its response, an error included, goes to the
-    /// machine. A driver may hold the packet until [`Node::send`] or the end of the next turn, so
-    /// that requests which start together leave together.
+    /// machine. A driver may hold the packet until [`Node::finish`], so that requests which start
+    /// together leave together.
     #[inline]
     pub fn call_bytes(
         &mut self,

@@ -23,7 +23,7 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    #[inline]
+    #[inline(always)]
     fn new(answer: Answer<'_>, bytes: &mut Vec<u8>) -> Self {
         match answer {
             Answer::Object { version, value } => {
@@ -128,20 +128,42 @@ impl Operations {
     /// Takes the outcomes of operations that ended without a response.
     #[inline]
     fn collect(&mut self) {
-        while let Some(done) = self.client.event() {
-            self.ended(done);
+        if let Some(done) = self.client.event() {
+            self.collect_from(done);
         }
     }
 
-    #[inline]
+    /// Takes `done` and the outcomes behind it.
+    #[cold]
+    fn collect_from(&mut self, mut done: Done<'static>) {
+        loop {
+            if self.direct.op == Some(done.op) {
+                self.direct.ended(done.outcome);
+            } else if let Some(id) = self.entry(done.op) {
+                let kept = done.outcome.map(|answer| Kept::Other(Box::new(answer)));
+                self.completions.end(id, |_| kept);
+            }
+            match self.client.event() {
+                Some(next) => done = next,
+                None => return,
+            }
+        }
+    }
+
+    #[inline(always)]
     fn ended(&mut self, done: Done<'_>) {
         if self.direct.op == Some(done.op) {
             self.direct.ended(done.outcome);
-            return;
+        } else if let Some(id) = self.entry(done.op) {
+            self.completions.end(id, |bytes| done.outcome.map(|answer| Kept::new(answer, bytes)));
         }
-        // An entry in progress is that of `done.op`, since a slot has one operation at a time.
-        let Some(&Some(id)) = self.by_op.get(done.op.index()) else { return };
-        self.completions.end(id, |bytes| done.outcome.map(|answer| Kept::new(answer, bytes)));
+    }
+
+    /// Returns the entry of an operation, which is in progress: a slot of the client has one
+    /// operation at a time.
+    #[inline(always)]
+    fn entry(&self, op: Op) -> Option<EntryId> {
+        self.by_op.get(op.index()).copied().flatten()
     }
 }
 

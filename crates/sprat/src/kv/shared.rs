@@ -41,7 +41,7 @@ impl Inner {
         if let Some(call) = self.worker.machine().client.direct(now, op) {
             let Call { link, tag, bytes, deadline } = call;
             self.worker.node().call_bytes(now, link, tag, &bytes, deadline);
-            self.worker.machine().client.spare(bytes);
+            self.worker.machine().client.sent(op, bytes);
         }
         if self.worker.machine().client.has_output() {
             self.worker.node().mark_unsent();
@@ -105,7 +105,7 @@ impl Shared {
         let (now, id) = inner.start(begin);
         let is_lending = inner.worker.machine().client.is_lending();
         let lent = if is_lending { value } else { &[] };
-        inner.worker.node().send(now, lent);
+        inner.worker.node().finish(now, lent);
         let outcome = inner.wait(id, lent);
         if is_lending {
             inner.worker.machine().client.give_back(lent);

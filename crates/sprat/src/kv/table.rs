@@ -108,7 +108,7 @@ impl<'c> Table<'c> {
         let machine = inner.worker.machine();
         let op = machine.start_direct(|client| client.read(self.id, key, condition.0, deadline));
         inner.send(now, op);
-        inner.worker.node().send(now, &[]);
+        inner.worker.node().finish(now, &[]);
         let outcome = loop {
             if let Some(outcome) = inner.worker.machine().direct.outcome.take() {
                 break outcome;

@@ -198,7 +198,7 @@ impl Client {
     ) -> Result<(), RpcError> {
         let now = self.worker.now();
         let rpc = self.begin(now, session, request, timeout, Delivery::Held, reply);
-        self.worker.node().send(now, &[]);
+        self.worker.node().finish(now, &[]);
         loop {
             if let Some((outcome, bytes)) = self.worker.machine().completions.lend(rpc.0) {
                 mem::swap(bytes, reply);

@@ -28,27 +28,34 @@ impl Client {
                 Some(index) => index,
                 None => Some(core::mem::replace(&mut self.newest, NONE)).filter(|i| *i != NONE)?,
             };
-            if self.slots[index as usize].state == State::Ready
-                && let Some(call) = self.send(now, index)
-            {
-                return Some(call.into());
+            if self.slots[index as usize].state == State::Ready {
+                self.send(now, index);
             }
         }
     }
 
-    /// Returns the call of an operation that has just started, if it can go out at once and its
-    /// bytes are few. Otherwise [`Client::output`] returns it when its turn comes. Give the buffer
-    /// of the bytes back by [`Client::spare`].
-    #[inline]
+    /// Returns the call of an operation on an object that has just started, if the call can go out
+    /// at once and its bytes are few. Otherwise [`Client::output`] returns it when its turn comes.
+    /// Give the bytes back by [`Client::sent`].
+    #[inline(always)]
     pub fn direct(&mut self, now: Instant, op: Op) -> Option<Call> {
         let index = self.newest;
         let slot = self.slots.get(index as usize)?;
         let is_next = super::state::op(index, slot) == op && slot.state == State::Ready;
-        if !is_next || slot.body.len() > DIRECT_MOST {
+        let is_short = slot.bytes.len() <= DIRECT_MOST && slot.extra.is_none();
+        if !is_next || !is_short || !slot.kind.is_object() {
             return None;
         }
         self.newest = NONE;
-        self.send(now, index)
+        self.call_directly(now, index)
+    }
+
+    /// Takes back the bytes of the call of [`Client::direct`], which was sent.
+    #[inline]
+    pub fn sent(&mut self, op: Op, bytes: Vec<u8>) {
+        if let Some(slot) = self.slots.get_mut(op.index()) {
+            slot.bytes = bytes;
+        }
     }
 
     /// Returns true if [`Client::output`] or [`Client::event`] may return something.
@@ -62,7 +69,7 @@ impl Client {
     }
 
     /// Takes the result of a call, and returns the operation that ended by it, if one did.
-    #[inline]
+    #[inline(always)]
     pub fn response<'b>(
         &mut self,
         now: Instant,
@@ -142,7 +149,7 @@ impl Client {
         {
             self.timers.pop_first();
             let slot = &mut self.slots[index as usize];
-            slot.timer = None;
+            slot.extra().timer = None;
             if slot.deadline <= now {
                 self.end_late(index);
             } else {

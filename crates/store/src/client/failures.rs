@@ -51,7 +51,7 @@ impl Client {
             Status::TabletLost => Error::TabletLost,
             Status::TooFewServers => Error::TooFewServers,
             Status::NotDurable => {
-                Error::NotDurable { text: refusal.text.into(), maybe_executed: slot.maybe }
+                Error::NotDurable { text: refusal.text.into(), maybe_executed: slot.maybe() }
             }
             Status::Unfinished => {
                 Error::NotDurable { text: refusal.text.into(), maybe_executed: true }
@@ -93,7 +93,9 @@ impl Client {
         error: RpcError,
     ) -> Option<Done<'static>> {
         let slot = &mut self.slots[index as usize];
-        slot.maybe |= error.maybe_executed() && slot.kind.changes_something();
+        if error.maybe_executed() && slot.kind.changes_something() {
+            slot.extra().maybe = true;
+        }
         if let RpcError::Busy { .. } = error
             && let Some(peer) = self.peer_of(index)
         {
@@ -204,7 +206,7 @@ impl Client {
     fn end_all(&mut self, waiting: &VecDeque<Op>, what: WaitedFor, error: impl Fn(bool) -> Error) {
         for &op in waiting {
             if let Some(index) = self.parked(op, what) {
-                let maybe_executed = self.slots[index as usize].maybe;
+                let maybe_executed = self.slots[index as usize].maybe();
                 self.refuse(index, error(maybe_executed));
             }
         }

@@ -15,7 +15,7 @@ use crate::types::{LeaseId, TableId};
 
 impl Client {
     /// Handles the reply to an operation's call.
-    #[inline]
+    #[inline(always)]
     pub(super) fn answered<'b>(
         &mut self,
         now: Instant,
@@ -119,7 +119,7 @@ impl Client {
         index: u32,
         page: &TablePage<'_>,
     ) -> Result<Option<Answer<'static>>, Status> {
-        let rows = self.slots[index as usize].rows.get_or_insert_default();
+        let rows = &mut self.slots[index as usize].extra().rows;
         rows.tables.extend(page.tables.iter().map(|row| TableInfo {
             table: row.table,
             name: row.name.to_string(),
@@ -139,7 +139,7 @@ impl Client {
         index: u32,
         page: &ServerPage<'_>,
     ) -> Result<Option<Answer<'static>>, Status> {
-        let rows = self.slots[index as usize].rows.get_or_insert_default();
+        let rows = &mut self.slots[index as usize].extra().rows;
         rows.servers.extend(page.servers.iter().map(|row| ServerInfo {
             server: row.server,
             state: row.state,
@@ -157,8 +157,11 @@ impl Client {
 
     /// Queues the next step of an operation for sending.
     pub(super) fn go_on(&mut self, index: u32) {
-        self.slots[index as usize].state = State::Ready;
-        self.slots[index as usize].failures = 0;
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Ready;
+        if let Some(extra) = &mut slot.extra {
+            extra.failures = 0;
+        }
         self.ready.push_back(index);
     }
 

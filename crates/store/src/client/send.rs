@@ -4,16 +4,16 @@ use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::rpc::Message;
 
 use super::answer::{Error, WaitedFor};
 use super::routes::Owner;
 use super::state::{Client, Kind, State, enqueue, op};
-use super::values::LongValue;
 use crate::message::control::{
     CreateTable, DropTable, GetTable, GetTablets, ListServers, ListTables, RenewClient,
 };
 use crate::message::data::{Once, Target};
-use crate::ops::{Parts, Request, Write};
+use crate::ops::{Parts, Request, Scan};
 use crate::types::{LeaseId, TableId};
 
 /// A call: a request of a client on its way to a server.
@@ -29,44 +29,53 @@ pub struct Call {
     pub deadline: Instant,
 }
 
-impl From<Call> for Output {
-    #[inline]
-    fn from(Call { link, tag, bytes, deadline }: Call) -> Self {
-        Self::Call { link, tag, message: bytes.into(), deadline }
-    }
-}
-
 impl Client {
-    /// Sends an operation, or parks or ends it if it cannot be sent.
-    #[inline]
-    pub(super) fn send(&mut self, now: Instant, index: u32) -> Option<Call> {
+    /// Queues the call of an operation, or parks or ends the operation if it cannot be sent.
+    pub(super) fn send(&mut self, now: Instant, index: u32) {
+        if let Some(peer) = self.prepare(now, index) {
+            self.queue_call(now, index, peer);
+        }
+    }
+
+    /// Returns the call of an operation whose request is short, with the buffer of the request. If
+    /// the call must wait for a link, queues it. Parks or ends an operation that cannot be sent.
+    #[inline(always)]
+    pub(super) fn call_directly(&mut self, now: Instant, index: u32) -> Option<Call> {
+        let peer = self.prepare(now, index)?;
+        if !self.routes.peers[peer as usize].bound {
+            self.queue_call(now, index, peer);
+            return None;
+        }
+        let (tag, deadline) = self.begin_call(now, index);
+        let bytes = core::mem::take(&mut self.slots[index as usize].bytes);
+        Some(Call { link: Link(peer), tag, bytes, deadline })
+    }
+
+    /// Completes the request of an operation for its next try, and returns the peer that it goes
+    /// to. Parks or ends an operation that cannot be sent.
+    #[inline(always)]
+    fn prepare(&mut self, now: Instant, index: u32) -> Option<u32> {
         let slot = &self.slots[index as usize];
         if slot.deadline <= now {
             self.end_late(index);
             return None;
         }
         match slot.kind {
-            Kind::Server(request) if request.has_tablet() => self.send_object(now, index, request),
-            Kind::Server(request) => {
-                let (peer, parts) =
-                    (slot.place, self.parts(index, Target::default(), Once::default()));
-                let message = request.emit_in(parts, Vec::new());
-                self.call(now, index, peer, message)
+            Kind::Server(request) if request.has_tablet() => {
+                self.prepare_object(now, index, request)
             }
-            _ => {
-                let message = self.control_message(now, index);
-                self.call(now, index, 0, message)
-            }
+            Kind::Server(_) => Some(slot.place),
+            _ => Some(0),
         }
     }
 
-    #[inline]
-    fn send_object(&mut self, now: Instant, index: u32, mut request: Request) -> Option<Call> {
+    #[inline(always)]
+    fn prepare_object(&mut self, now: Instant, index: u32, request: Request) -> Option<u32> {
         let slot = &mut self.slots[index as usize];
         let table = &self.routes.tables[slot.place as usize];
         let tablet = table.tablet(|hasher| slot.hash(hasher));
         // After a failure the tablets may have moved. While the client asks for them, it waits.
-        let known = tablet.filter(|_| slot.failures == 0 || table.asking.is_none());
+        let known = tablet.filter(|_| slot.failures() == 0 || table.asking.is_none());
         let Some(tablet) = known else {
             self.park_for_tablets(index);
             return None;
@@ -76,68 +85,64 @@ impl Client {
             self.without_owner(now, index, owner);
             return None;
         };
-        if let Request::Enumerate(scan) = &mut request {
-            (scan.first, scan.last) = (tablet.first, tablet.last);
-            slot.kind = Kind::Server(request);
-        }
-        let target = Target { cluster: self.cluster, table: table.id, rules: slot.rules };
-        let once = if request.changes() {
-            let once = self.once(now, index)?;
-            if let Some(value) = self.slots[index as usize].long {
-                self.send_long(
-                    now,
-                    index,
-                    peer,
-                    Write { target, once, key: &[], value: &[] },
-                    value,
-                );
-                return None;
+        match request {
+            Request::Enumerate(scan) => {
+                let request =
+                    Request::Enumerate(Scan { first: tablet.first, last: tablet.last, ..scan });
+                let target = Target { cluster: self.cluster, table: table.id, ..Target::default() };
+                let page_bytes = self.config.page_bytes;
+                let parts = Parts { target, page_bytes, ..Parts::default() };
+                slot.bytes = request.emit_in(parts, core::mem::take(&mut slot.bytes));
+                slot.kind = Kind::Server(request);
             }
-            once
-        } else {
-            Once::default()
-        };
-        let room = core::mem::take(&mut self.spare);
-        let message = request.emit_in(self.parts(index, target, once), room);
-        self.call(now, index, peer, message)
+            _ => Target::set_cluster(&mut slot.bytes, self.cluster),
+        }
+        if request.changes() {
+            let once = self.once(now, index)?;
+            once.set_in(&mut self.slots[index as usize].bytes);
+        }
+        Some(peer)
     }
 
-    /// Queues the request to write a long value, which the message names as a slice.
-    #[cold]
-    fn send_long(
-        &mut self,
-        now: Instant,
-        index: u32,
-        peer: u32,
-        write: Write<'_>,
-        value: LongValue,
-    ) {
-        let room = core::mem::take(&mut self.spare);
-        let key = &self.slots[index as usize].body;
-        let front = Write { key, ..write }.emit_front(value.len, room);
-        let call = self.call(now, index, peer, front);
-        let mut output = match call {
-            Some(call) => Some(call.into()),
-            None => self.out.pop_back(),
+    /// Queues the call of an operation whose request is complete, behind the binding of its link if
+    /// the link is not bound yet.
+    fn queue_call(&mut self, now: Instant, index: u32, peer: u32) {
+        let slot = &self.slots[index as usize];
+        let mut message = match slot.kind {
+            Kind::Server(_) => {
+                let mut bytes = core::mem::take(&mut self.spare);
+                bytes.clear();
+                bytes.extend_from_slice(&slot.bytes);
+                Message::from(bytes)
+            }
+            _ => self.control_message(now, index).into(),
         };
-        if let Some(Output::Call { message, .. }) = &mut output {
+        if let Some(value) = self.slots[index as usize].long() {
             message.slices.push(self.values.slice(value));
         }
-        self.out.extend(output);
+        let (tag, deadline) = self.begin_call(now, index);
+        let link = Link(peer);
+        let peer = &mut self.routes.peers[peer as usize];
+        if !peer.bound {
+            peer.bound = true;
+            self.out.push_back(Output::Connect { link, locator: peer.locators().into() });
+        }
+        self.out.push_back(Output::Call { link, tag, message, deadline });
     }
 
-    #[inline]
-    fn parts(&self, index: u32, target: Target, once: Once) -> Parts<'_> {
-        let slot = &self.slots[index as usize];
-        let (key, value) = slot.body.split_at(slot.key_len);
-        Parts { target, once, key, value, page_bytes: self.config.page_bytes }
+    /// Records that an operation has a call in progress, and returns the call's tag and deadline.
+    #[inline(always)]
+    fn begin_call(&mut self, now: Instant, index: u32) -> (u64, Instant) {
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Calling;
+        (op(index, slot).0, slot.deadline.min(now.after(self.config.try_timeout_ns)))
     }
 
     /// Returns the request of an operation that the coordinator answers.
     fn control_message(&mut self, now: Instant, index: u32) -> Vec<u8> {
         let slot = &self.slots[index as usize];
-        let name = core::str::from_utf8(&slot.body).unwrap_or_default();
-        let rows = slot.rows.as_ref();
+        let name = core::str::from_utf8(&slot.bytes).unwrap_or_default();
+        let rows = slot.extra.as_ref().map(|extra| &extra.rows);
         match slot.kind {
             Kind::Create { span } => CreateTable { span, name }.emit(),
             Kind::Drop(table) if table != TableId(0) => DropTable { table, name }.emit(),
@@ -164,32 +169,13 @@ impl Client {
         }
     }
 
-    /// Returns the call of an operation. If the link of the server is not bound yet, queues the
-    /// binding and then the call, and returns `None`.
-    #[inline]
-    fn call(&mut self, now: Instant, index: u32, peer: u32, bytes: Vec<u8>) -> Option<Call> {
-        let slot = &mut self.slots[index as usize];
-        slot.state = State::Calling;
-        let deadline = slot.deadline.min(now.after(self.config.try_timeout_ns));
-        let link = Link(peer);
-        let call = Call { link, tag: op(index, slot).0, bytes, deadline };
-        let peer = &mut self.routes.peers[peer as usize];
-        if peer.bound {
-            return Some(call);
-        }
-        peer.bound = true;
-        self.out.push_back(Output::Connect { link, locator: peer.locators().into() });
-        self.out.push_back(call.into());
-        None
-    }
-
     /// Returns the identity of a mutation, or `None` if the mutation had to be parked or ended.
     #[inline]
     fn once(&mut self, now: Instant, index: u32) -> Option<Once> {
         let slot = &mut self.slots[index as usize];
         if slot.rpc != 0 && slot.lease != self.rifl.lease {
             // Its lease has ended. Under another lease it could be executed a second time.
-            if slot.maybe {
+            if slot.maybe() {
                 self.refuse(index, Error::Unknown);
                 return None;
             }
@@ -228,7 +214,7 @@ impl Client {
         if at == Instant::NEVER {
             return;
         }
-        self.slots[index as usize].timer = Some(at);
+        self.slots[index as usize].extra().timer = Some(at);
         self.timers.insert((at, index));
     }
 
@@ -237,8 +223,8 @@ impl Client {
     pub(super) fn pause(&mut self, now: Instant, index: u32, at_least_ns: u64) {
         let slot = &mut self.slots[index as usize];
         let pause_ns =
-            (self.config.pause_ns << slot.failures.min(16)).min(self.config.max_pause_ns);
-        slot.failures = slot.failures.saturating_add(1);
+            (self.config.pause_ns << slot.failures().min(16)).min(self.config.max_pause_ns);
+        slot.extra().failures = slot.failures().saturating_add(1);
         slot.state = State::Pausing;
         // Half of the pause is random, so that the clients of a restarted server spread their
         // requests.
@@ -304,7 +290,7 @@ impl Client {
         };
         let peer = if waited_for == WaitedFor::Server { self.peer_of(index) } else { Some(0) };
         let why = peer.and_then(|peer| self.routes.peers[peer as usize].why.clone());
-        Error::Deadline { maybe_executed: slot.maybe, waited_for, why }
+        Error::Deadline { maybe_executed: slot.maybe(), waited_for, why }
     }
 
     /// Returns the peer that the calls of an operation go to, if it is known.

@@ -11,8 +11,8 @@ use super::op::{Op, PeerId};
 use super::state::{Client, Kind, op};
 use super::values::LONG;
 use crate::message::control::MAX_NAME;
-use crate::message::data::{Amount, RejectRules};
-use crate::ops::{Cursor, Request, Scan};
+use crate::message::data::{Amount, Once, RejectRules, Target};
+use crate::ops::{Cursor, Parts, Request, Scan, Write};
 use crate::types::{MAX_KEY, MAX_VALUE, TableId};
 
 /// The value of an operation that starts: copied, owned or lent.
@@ -45,6 +45,7 @@ impl Deref for NewValue<'_> {
 
 impl Client {
     /// Reads an object. The answer is [`Answer::Object`](super::Answer::Object).
+    #[inline]
     pub fn read(
         &mut self,
         table: TableId,
@@ -220,7 +221,7 @@ impl Client {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn object(
         &mut self,
         request: Request,
@@ -230,28 +231,34 @@ impl Client {
         rules: RejectRules,
         deadline: Instant,
     ) -> Op {
+        if key.len() > MAX_KEY || value.len() > MAX_VALUE {
+            return self.too_long(request, key.len(), value.len(), deadline);
+        }
+        let target = Target { cluster: self.cluster, table, rules };
+        let once = Once::default();
+        let parts = Parts { target, once, key, value, page_bytes: self.config.page_bytes };
         let place = self.routes.table(table);
         let index = self.begin(Kind::Server(request), place, deadline);
         let slot = &mut self.slots[index as usize];
-        slot.rules = rules;
-        slot.key_len = key.len();
         let op = op(index, slot);
-        if key.len() > MAX_KEY {
-            self.refuse(index, Error::KeyTooLong(key.len()));
-        } else if value.len() > MAX_VALUE {
-            self.refuse(index, Error::ValueTooLong(value.len()));
-        } else {
-            let slot = &mut self.slots[index as usize];
-            slot.body.extend_from_slice(key);
-            if !value.is_empty() {
-                slot.body.extend_from_slice(value);
-            }
-            self.start(index);
-        }
+        slot.bytes = request.emit_in(parts, core::mem::take(&mut slot.bytes));
+        slot.key_at = slot.bytes.len() - key.len() - value.len();
+        slot.key_len = key.len();
+        self.start(index);
         op
     }
 
-    /// Starts the write of a long value, which stays apart from the operation's key.
+    /// Refuses an operation whose key or value is too long.
+    #[cold]
+    fn too_long(&mut self, request: Request, key: usize, value: usize, deadline: Instant) -> Op {
+        let index = self.begin(Kind::Server(request), 0, deadline);
+        let op = op(index, &self.slots[index as usize]);
+        let error = if key > MAX_KEY { Error::KeyTooLong(key) } else { Error::ValueTooLong(value) };
+        self.refuse(index, error);
+        op
+    }
+
+    /// Starts the write of a long value, which stays apart from the operation's request.
     #[cold]
     fn write_long(
         &mut self,
@@ -262,8 +269,7 @@ impl Client {
         deadline: Instant,
     ) -> Op {
         if value.len() > MAX_VALUE {
-            // It is refused.
-            return self.object(Request::Write(()), table, key, &value, rules, deadline);
+            return self.too_long(Request::Write(()), key.len(), value.len(), deadline);
         }
         let op = self.object(Request::Write(()), table, key, &[], rules, deadline);
         if let Some(index) = self.live(op.0) {
@@ -271,8 +277,12 @@ impl Client {
                 NewValue::Lent(bytes) => self.values.borrow(bytes.len()),
                 NewValue::Copied(_) | NewValue::Owned(_) => None,
             };
+            let target = Target { cluster: self.cluster, table, rules };
+            let write = Write { target, once: Once::default(), key, value: &[] };
             let long = lent.unwrap_or_else(|| self.values.keep(value.into_vec()));
-            self.slots[index as usize].long = Some(long);
+            let slot = &mut self.slots[index as usize];
+            slot.bytes = write.emit_front(long.len, core::mem::take(&mut slot.bytes));
+            slot.extra().long = Some(long);
         }
         op
     }
@@ -283,7 +293,8 @@ impl Client {
         let slot = &mut self.slots[index as usize];
         let op = op(index, slot);
         if valid {
-            slot.body.extend_from_slice(name.as_bytes());
+            slot.bytes.clear();
+            slot.bytes.extend_from_slice(name.as_bytes());
             self.start(index);
         } else {
             self.refuse(index, Error::BadName);
@@ -297,11 +308,15 @@ impl Client {
         let op = op(index, slot);
         if bytes.len() > MAX_VALUE {
             self.refuse(index, Error::ValueTooLong(bytes.len()));
-        } else {
-            slot.body.extend_from_slice(bytes);
-            slot.key_len = 0;
-            self.start(index);
+            return op;
         }
+        slot.bytes.clear();
+        if let Kind::Server(request) = kind {
+            let parts = Parts { value: bytes, ..Parts::default() };
+            slot.bytes = request.emit_in(parts, core::mem::take(&mut slot.bytes));
+            slot.key_at = slot.bytes.len() - bytes.len();
+        }
+        self.start(index);
         op
     }
 }

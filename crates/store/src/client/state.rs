@@ -15,12 +15,10 @@ use super::rifl::Rifl;
 use super::routes::Routes;
 use super::values::{LongValue, Values};
 use crate::hash::KeyHasher;
-use crate::message::data::RejectRules;
 use crate::ops::Request;
 use crate::types::{KeyHash, LeaseId, TableId};
 
-/// The length in bytes of the buffer that a free slot keeps for the key and value of the next
-/// operation.
+/// The length in bytes of the buffer that a free slot keeps for the request of the next operation.
 pub(super) const KEPT_BYTES: usize = 4096;
 
 /// The number that stands for no slot.
@@ -130,29 +128,65 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     /// The index of the operation's table, or of its peer.
     pub(super) place: u32,
-    pub(super) rules: RejectRules,
+    /// The request to a server, without the bytes of a long value. [`Client::send`] sets the fields
+    /// that can change between two tries. For a request to the coordinator: the name of its table.
+    pub(super) bytes: Vec<u8>,
+    /// The place of the operation's key in `bytes`.
+    pub(super) key_at: usize,
     pub(super) key_len: usize,
-    /// The key (or name) of the operation, then its value unless that is long.
-    pub(super) body: Vec<u8>,
-    /// The value of a write operation, if it is long.
-    pub(super) long: Option<LongValue>,
     pub(super) deadline: Instant,
     /// The number of the mutation under the client's lease, 0 if none is assigned.
     pub(super) rpc: u64,
     pub(super) lease: LeaseId,
+    pub(super) extra: Option<Box<Extra>>,
+}
+
+/// The part of an operation's state that few operations need.
+#[derive(Debug, Default)]
+pub(super) struct Extra {
+    /// The value of a write operation, if it is long.
+    pub(super) long: Option<LongValue>,
     /// True if an earlier try of the operation may have been executed.
     pub(super) maybe: bool,
     pub(super) failures: u32,
     /// The time of the operation's entry in `timers`.
     pub(super) timer: Option<Instant>,
     /// The rows that a listing of tables or servers has collected.
-    pub(super) rows: Option<Box<Rows>>,
+    pub(super) rows: Rows,
 }
 
 impl Slot {
+    /// Returns the part of the operation's state that few need, which it has from now on.
+    pub(super) fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// Returns the number of tries of the operation that failed in a row.
+    #[inline]
+    pub(super) fn failures(&self) -> u32 {
+        self.extra.as_ref().map_or(0, |extra| extra.failures)
+    }
+
+    /// Returns true if an earlier try of the operation may have been executed.
+    pub(super) fn maybe(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.maybe)
+    }
+
+    /// Returns the value of a write operation, if it is long.
+    pub(super) fn long(&self) -> Option<LongValue> {
+        self.extra.as_ref().and_then(|extra| extra.long)
+    }
+
+    /// Returns the key of the operation.
+    #[inline]
+    pub(super) fn key(&self) -> &[u8] {
+        &self.bytes[self.key_at..][..self.key_len]
+    }
+
     /// Returns the length of the operation's value in bytes.
     pub(super) fn value_len(&self) -> usize {
-        self.long.map_or(self.body.len() - self.key_len, |value| value.len as usize)
+        let short = self.bytes.len() - self.key_at - self.key_len;
+        self.long().map_or(short, |value| value.len as usize)
     }
 
     /// Returns the hash whose tablet the operation goes to.
@@ -160,7 +194,7 @@ impl Slot {
     pub(super) fn hash(&self, hasher: &KeyHasher) -> KeyHash {
         match self.kind {
             Kind::Server(Request::Enumerate(scan)) => KeyHash(scan.cursor.hash),
-            _ => hasher.hash(&self.body[..self.key_len]),
+            _ => hasher.hash(self.key()),
         }
     }
 }
@@ -243,6 +277,7 @@ impl Client {
         slot.place = place;
         slot.deadline = deadline;
         slot.state = State::Parked(WaitedFor::Server);
+        (slot.key_at, slot.key_len) = (0, 0);
         self.own += usize::from(kind.is_own());
         index
     }
@@ -254,17 +289,13 @@ impl Client {
             state: State::Free,
             kind: Kind::Lookup,
             place: 0,
-            rules: RejectRules::default(),
+            bytes: Vec::new(),
+            key_at: 0,
             key_len: 0,
-            body: Vec::new(),
-            long: None,
             deadline: Instant::NEVER,
             rpc: 0,
             lease: LeaseId(0),
-            maybe: false,
-            failures: 0,
-            timer: None,
-            rows: None,
+            extra: None,
         });
         self.slots.len() as u32 - 1
     }
@@ -295,27 +326,20 @@ impl Client {
     }
 
     /// Frees the slot of an operation that has ended.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, index: u32) -> Op {
         let slot = &mut self.slots[index as usize];
         let op = op(index, slot);
-        if let Some(at) = slot.timer.take() {
-            self.timers.remove(&(at, index));
-        }
         self.own -= usize::from(slot.kind.is_own());
         slot.generation = slot.generation.wrapping_add(1);
         slot.state = State::Free;
-        slot.body.clear();
-        if slot.body.capacity() > KEPT_BYTES {
-            slot.body = Vec::new();
+        if slot.bytes.capacity() > KEPT_BYTES {
+            slot.bytes = Vec::new();
         }
-        if let Some(value) = slot.long.take() {
-            self.values.release(value.place);
-        }
-        slot.maybe = false;
-        slot.failures = 0;
-        slot.rows = None;
         let (lease, rpc) = (slot.lease, core::mem::take(&mut slot.rpc));
+        if let Some(extra) = slot.extra.take() {
+            self.end_extra(index, &extra);
+        }
         self.free.push(index);
         if rpc != 0 {
             self.rifl.answered(lease, rpc);
@@ -324,6 +348,25 @@ impl Client {
             }
         }
         op
+    }
+
+    /// Ends the timer and the long value of an operation that has ended.
+    #[cold]
+    fn end_extra(&mut self, index: u32, extra: &Extra) {
+        if let Some(at) = extra.timer {
+            self.timers.remove(&(at, index));
+        }
+        if let Some(value) = extra.long {
+            self.values.release(value.place);
+        }
+    }
+
+    /// Ends the timer of an operation.
+    pub(super) fn stop_timer(&mut self, index: u32) {
+        let extra = self.slots[index as usize].extra.as_mut();
+        if let Some(at) = extra.and_then(|extra| extra.timer.take()) {
+            self.timers.remove(&(at, index));
+        }
     }
 
     /// Sends operations that wait for numbers, as far as the window has room.
@@ -339,11 +382,8 @@ impl Client {
     /// Queues a parked operation for sending. Returns false if it no longer waits for `from`.
     pub(super) fn unpark(&mut self, op: Op, from: WaitedFor) -> bool {
         let Some(index) = self.parked(op, from) else { return false };
-        let slot = &mut self.slots[index as usize];
-        if let Some(at) = slot.timer.take() {
-            self.timers.remove(&(at, index));
-        }
-        slot.state = State::Ready;
+        self.stop_timer(index);
+        self.slots[index as usize].state = State::Ready;
         self.ready.push_back(index);
         true
     }

@@ -359,7 +359,7 @@ fn limits_are_held_before_anything_is_sent() {
     let call = s.call();
     assert_eq!(call.request.len(), 60 + MAX_KEY + MAX_VALUE);
     assert_eq!(s.reply(&call, ok(1, b"")).unwrap().op, op);
-    assert!(s.client.slots.iter().all(|slot| slot.body.capacity() <= KEPT_BYTES));
+    assert!(s.client.slots.iter().all(|slot| slot.bytes.capacity() <= KEPT_BYTES));
 
     s.client.config.max_ops = 2;
     let ops: Vec<_> = (0..3).map(|_| s.client.read(T, b"", NO_RULES, s.far())).collect();

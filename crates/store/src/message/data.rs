@@ -157,6 +157,14 @@ impl Target {
         }
     }
 
+    /// Sets the id of the cluster in a request that begins with a target.
+    #[inline]
+    pub(crate) fn set_cluster(request: &mut [u8], cluster: u64) {
+        if let Ok((wire, _)) = TargetWire::mut_from_prefix(request) {
+            wire.cluster = cluster.into();
+        }
+    }
+
     #[inline]
     pub(crate) fn parse(wire: &TargetWire) -> Result<Self, Status> {
         if wire.rules & !0xf != 0 || wire.zeros != [0; 3] {
@@ -174,6 +182,15 @@ impl Target {
 }
 
 impl Once {
+    /// Sets the identity of the mutation in its request.
+    #[inline]
+    pub(crate) fn set_in(&self, request: &mut [u8]) {
+        if let Ok((wire, _)) = MutationWire::mut_from_prefix(request) {
+            (wire.lease, wire.rpc, wire.ack) =
+                (self.lease.0.into(), self.rpc.into(), self.ack.into());
+        }
+    }
+
     pub(crate) fn wire(&self, target: TargetWire) -> MutationWire {
         let Self { lease, rpc, ack } = *self;
         MutationWire { target, lease: lease.0.into(), rpc: rpc.into(), ack: ack.into() }
@@ -186,7 +203,7 @@ impl Once {
 }
 
 /// Puts the parts of a message into `out`, whose old contents are dropped.
-#[inline]
+#[inline(always)]
 pub(crate) fn concat(
     mut out: Vec<u8>,
     fixed: &(impl IntoBytes + Immutable),

@@ -41,7 +41,7 @@ macro_rules! master_operations {
     ($($($opcode:ident)|+ => $operation:ty,)*) => {
         /// Executes a request of any operation. Writes the reply into `reply`, which is empty at
         /// first. Some replies follow later.
-        #[inline]
+        #[inline(always)]
         pub(crate) fn execute(
             master: &mut Master,
             call: &Call<'_>,
@@ -97,7 +97,7 @@ macro_rules! client_operations {
         impl Request {
             /// Returns the bytes of the started operation's request, in `out`.
             #[must_use]
-            #[inline]
+            #[inline(always)]
             pub fn emit_in(self, parts: Parts<'_>, out: Vec<u8>) -> Vec<u8> {
                 match self {
                     $(Self::$operation(args) => $operation::new(args, parts).emit_in(out),)*

@@ -82,7 +82,7 @@ pub struct Call<'a> {
 }
 
 /// The parts of a request that a client has for every operation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Parts<'a> {
     /// The table and the conditions of the operation.
     pub target: Target,

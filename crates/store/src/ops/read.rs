@@ -32,7 +32,7 @@ pub struct Read<'a> {
 }
 
 impl<'a> Operation<'a> for Read<'a> {
-    #[inline]
+    #[inline(always)]
     fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
         concat(out, &self.target.wire(Opcode::Read), self.key, &[])
     }
@@ -48,6 +48,7 @@ impl<'a> Operation<'a> for Read<'a> {
         Some((self.target.table, self.key))
     }
 
+    #[inline(always)]
     fn execute(
         self,
         master: &mut Master,
