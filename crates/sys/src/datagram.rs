@@ -196,7 +196,7 @@ fn received(
 pub struct Outgoing<'a> {
     /// The receiver's address. A connected socket does not use it.
     pub to: &'a Name,
-    /// The bytes of the datagrams, end to end. Each piece has whole datagrams.
+    /// The bytes of the datagrams, end to end. If there are several, each piece has whole ones.
     pub pieces: &'a [IoSlice<'a>],
     /// Bytes of each datagram, if there are several.
     pub segment: Option<u16>,

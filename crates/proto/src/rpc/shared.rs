@@ -30,6 +30,10 @@ pub(super) const BUDGET: u32 = 256 << 10;
 pub(super) const PACKET_COST: u32 = 512;
 /// The maximum of packets that one turn sends directly, besides those that are queued.
 pub(super) const DIRECT_MAX: u32 = BUDGET / PACKET_COST;
+/// The longest single-packet message in bytes that is sent directly on a driver that loses packets.
+/// What is sent directly is copied in case the packet is lost; a longer message is queued, which
+/// keeps the message itself.
+pub(super) const DIRECT_BYTES: usize = 8 << 10;
 /// The time in nanoseconds after which an endpoint offers packets to a full driver again. It
 /// doubles while the driver stays full.
 const RETRY_MIN_NS: u64 = 20 * US;

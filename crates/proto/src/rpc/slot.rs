@@ -19,6 +19,10 @@ pub(super) const BUFFER_MAX: usize = 512;
 
 /// The greatest number of packets of a message that does not count against the window of a path.
 const WINDOWED_PACKETS: u32 = 16;
+/// The greatest length in bytes of a message that does not count against the window of a path,
+/// however large its packets are. 16 packets of 64 KB are more than a receiver's socket has room
+/// for.
+const WINDOWED_BYTES: u32 = 128 << 10;
 
 /// The use of a slot: the phase of its RPC at the client or the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,7 +173,7 @@ impl Slot {
 /// True if a message of `len` bytes in packets of `mss` counts against the path's window.
 #[inline]
 pub(super) fn is_windowed(len: u32, mss: u16) -> bool {
-    len > WINDOWED_PACKETS * u32::from(mss)
+    len > (WINDOWED_PACKETS * u32::from(mss)).min(WINDOWED_BYTES)
 }
 
 /// The table of all slots, each of which has an RPC.

@@ -2,9 +2,10 @@
 //!
 //! Sending gathers: datagrams to one peer of one length leave as one kernel super-packet
 //! (UDP_SEGMENT), several of those in one `sendmmsg`, and a lone datagram by a plain `sendto`
-//! ([`batch`], [`socket`]). Receiving polls with one `recvmsg`, goes over to `recvmmsg` while there
-//! is much, and takes apart what the kernel joined ([`received`], UDP_GRO). A server's replies to
-//! several clients leave together, when all of a receive is handled.
+//! ([`batch`], [`socket`]). A long datagram leaves at once, behind those that wait, and the kernel
+//! copies its bytes from where they lie. Receiving polls with one `recvmsg`, goes over to
+//! `recvmmsg` while there is much, and takes apart what the kernel joined ([`received`], UDP_GRO).
+//! A server's replies to several clients leave together, when all of a receive is handled.
 //!
 //! A listening driver has one socket. It opens others when it must reach a peer that this one
 //! cannot (another address family, or the outside from a socket on loopback), and a pure client has
@@ -20,10 +21,11 @@
 //! anything.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use arrayvec::ArrayVec;
 use rustix::event::epoll;
 use sprat_proto::datagrams::{LeftDatagram, MAX_PARTS, PaddedHeader, Sent};
 use sprat_proto::{Addr, Datagrams, Instant, TimedDatagrams};
@@ -33,6 +35,7 @@ use crate::locator::{Kind, Locator};
 use batch::{Batch, MAX_RUN};
 use received::Rx;
 use socket::Socket;
+use sprat_sys::datagram::{Name, Outgoing};
 
 mod batch;
 mod options;
@@ -43,12 +46,15 @@ mod tests;
 
 pub use options::{Counters, Options};
 
-/// The length of datagrams on loopback: eight of them fill a kernel super-packet, and a checksum
-/// over one is quick.
-const LOOPBACK_PAYLOAD: usize = 8188;
+/// The length of datagrams on loopback: the most that IPv6 carries in one piece over an MTU of
+/// 65,536 bytes. The kernel computes no checksum of a whole datagram there.
+const LOOPBACK_PAYLOAD: usize = 65_536 - 40 - 8;
 /// The length of datagrams on a network: an Ethernet frame of 1,500 bytes less the IPv6 and UDP
 /// headers.
 const NETWORK_PAYLOAD: usize = 1452;
+/// The least length of a datagram that leaves at once. It is so long that a system call costs less
+/// than a copy of it.
+const LENT: usize = 16 << 10;
 /// The maximum of bursts of a receive whose replies leave together.
 const HELD_BURSTS: u32 = 8;
 
@@ -135,6 +141,13 @@ impl Udp {
         self.batch.clear();
     }
 
+    /// Sends one datagram by a socket, from where its parts lie.
+    fn transmit_lent(&mut self, socket: usize, to: SocketAddr, parts: &[&[u8]]) {
+        let pieces: ArrayVec<_, MAX_PARTS> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let one = Outgoing { to: &Name::new(to), pieces: &pieces, segment: None };
+        self.sockets[socket].transmit(&[one], &mut self.counters);
+    }
+
     /// Opens a UDP socket bound to `addr` and returns its index.
     fn open(&mut self, addr: SocketAddr) -> io::Result<usize> {
         let socket = Socket::open(addr)?;
@@ -205,16 +218,22 @@ impl Datagrams for Udp {
             self.counters.send_invalid += 1;
             return Sent::Yes;
         }
-        if !self.batch.join(&to, len, parts) {
-            if !self.batch.has_room(len) {
-                self.transmit();
-            }
-            let Some(socket) = self.sockets.iter().position(|s| s.reaches(&to)) else {
-                self.counters.send_invalid += 1;
-                return Sent::Yes;
-            };
-            self.batch.begin(socket, to, len, parts);
+        if len < LENT && self.batch.join(&to, len, parts) {
+            return Sent::Yes;
         }
+        let Some(socket) = self.sockets.iter().position(|s| s.reaches(&to)) else {
+            self.counters.send_invalid += 1;
+            return Sent::Yes;
+        };
+        if len >= LENT {
+            self.transmit();
+            self.transmit_lent(socket, to, parts);
+            return Sent::Yes;
+        }
+        if !self.batch.has_room(len) {
+            self.transmit();
+        }
+        self.batch.begin(socket, to, len, parts);
         Sent::Yes
     }
 

@@ -9,7 +9,7 @@
 //! Always: every packet passes `emit`. A payload is copied from where it lies to the driver. Not
 //! here: which message is sent next; see `queue`.
 
-use super::{DIRECT_MAX, PACKET_COST, Progress, RETRY_MIN_NS, Shared};
+use super::{DIRECT_BYTES, DIRECT_MAX, PACKET_COST, Progress, RETRY_MIN_NS, Shared};
 use crate::datagrams::{MAX_PARTS, MAX_SHORT_BODY, Sent};
 use crate::rpc::outgoing::Piece;
 use crate::rpc::path::stamp_us;
@@ -92,7 +92,8 @@ impl<P: Probe, D: Datagrams> Emit<P> for Direct<'_, D> {
 
 impl<P: Probe> Shared<P> {
     /// Gives the driver a message of one packet directly, unless messages to the peer wait for the
-    /// driver, or this turn has sent many packets. Returns false if the driver did not take it.
+    /// driver, this turn has sent many packets, or the message is long. Returns false if the driver
+    /// did not take it.
     #[inline(always)]
     pub(in crate::rpc) fn emit_single<D: Datagrams>(
         &mut self,
@@ -103,7 +104,8 @@ impl<P: Probe> Shared<P> {
     ) -> bool {
         let lossless = driver.lossless();
         let entry = &mut self.peers.slab[peer];
-        if entry.blocked || (!lossless && self.unflushed >= DIRECT_MAX) {
+        let is_much = self.unflushed >= DIRECT_MAX || body.len() > DIRECT_BYTES;
+        if entry.blocked || (!lossless && is_much) {
             return false;
         }
         let mut packet = *packet;

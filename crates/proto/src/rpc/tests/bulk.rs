@@ -4,6 +4,25 @@ use alloc::vec::Vec;
 
 use super::{Net, Seen, pattern};
 use crate::time::{MS, SECOND};
+use crate::wire::rpc::Kind;
+
+/// A message counts against the window of its path by its bytes, too: 16 packets of 64 KB once did
+/// not. Its receiver acknowledges its last bytes by a GRANT.
+#[test]
+fn large_packets_count_against_the_window() {
+    for (len, windowed) in [(120_000, false), (200_000, true)] {
+        let mut net = Net::new(6, 2, false);
+        net.shared.borrow_mut().max_payload = 65_488;
+        let session = net.connect(1, 0);
+        net.record();
+        net.request(1, session, 1, pattern(1, len));
+        assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+        let acknowledges = |sent: &(crate::wire::rpc::Packet, Vec<u8>)| {
+            sent.0.kind == Kind::Grant && sent.0.msg_len as usize == len
+        };
+        assert_eq!(net.sent(1, 0).iter().any(acknowledges), windowed, "{len} bytes");
+    }
+}
 
 /// A message that waits longer than the receiver allows a stalled sender must not lose its rank by
 /// that: of equal messages the oldest is the next one, so that all take about as long.

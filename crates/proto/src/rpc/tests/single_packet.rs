@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::{Host, Net, Seen, pattern};
 use crate::fault::Fault;
-use crate::rpc::shared::DIRECT_MAX;
+use crate::rpc::shared::{DIRECT_BYTES, DIRECT_MAX};
 use crate::rpc::{CHANNELS, CloseReason, Config, Message, RpcError, ServerRpc, SessionId, Slice};
 use crate::time::{MS, SECOND, US};
 use crate::wire::rpc::{ECHO, HEADER, Kind, RESENT, TTL};
@@ -170,6 +170,30 @@ fn requests_step_back_and_keep_their_order() {
     assert_eq!(sent_at_once(&net, 1), 0);
     assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 2));
     assert!(asked(&mut net).into_iter().map(|a| a.1).eq([pattern(1, 10), pattern(2, 10)]));
+}
+
+/// A wire whose datagrams have 64 KB: what is sent directly is copied in case it is lost, so a long
+/// message of one packet waits for the turn, which keeps the message itself.
+#[test]
+fn long_messages_of_one_packet_are_not_copied() {
+    for (len, at_once) in [(DIRECT_BYTES, 1), (DIRECT_BYTES + 1, 0), (60_000, 0)] {
+        let mut net = Net::new(17, 2, false);
+        net.shared.borrow_mut().max_payload = 65_488;
+        let session = net.connect(1, 0);
+        net.run(SECOND, |_| false);
+        net.hosts[0].echo = false;
+        net.record();
+        net.request(1, session, 1, pattern(1, len));
+        assert_eq!(sent_at_once(&net, 1), at_once);
+        assert!(net.run(SECOND, |net| !net.hosts[0].seen.is_empty()));
+        assert_eq!(net.sent(1, 0).len(), 1 - at_once);
+        let (rpc, bytes) = asked(&mut net).remove(0);
+        assert!(bytes == pattern(1, len));
+        net.reply(0, rpc, bytes);
+        assert_eq!(sent_at_once(&net, 0), at_once);
+        assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+        assert_eq!((net.sent(0, 1).len(), net.stats(0).resent), (1 - at_once, 0));
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 pub struct Options {
     /// True to allow peers that are not on loopback. Nothing is encrypted.
     pub insecure_network: bool,
-    /// The length of the largest datagram in bytes, if not the default for loopback (8188) or for
+    /// The length of the largest datagram in bytes, if not the default for loopback (65,488) or for
     /// networks (1452).
     pub max_payload: Option<usize>,
 }

@@ -130,7 +130,7 @@ impl Socket {
     }
 }
 
-/// The number of datagrams in a message to the kernel. Each of its pieces has whole ones.
+/// The number of datagrams in a message to the kernel.
 fn datagrams(item: &Outgoing<'_>) -> u64 {
     let Some(segment) = item.segment else { return 1 };
     item.pieces.iter().map(|piece| piece.len().div_ceil(usize::from(segment)) as u64).sum()

@@ -87,6 +87,29 @@ fn runs_of_every_shape_arrive_as_they_were_sent() {
     assert_eq!(server.counters().received, lens.len() as u64);
 }
 
+/// A long datagram leaves at once, without a copy in the batch, behind those that wait. One that is
+/// a byte shorter waits as others do.
+#[test]
+fn long_datagrams_leave_at_once_behind_those_that_wait() {
+    let (mut server, mut client, at) = pair(Options::default());
+    assert_eq!(client.max_payload(), LOOPBACK_PAYLOAD);
+    for len in [LENT, LOOPBACK_PAYLOAD] {
+        let long = payload(len, len);
+        let (a, b) = long.split_at(32);
+        client.send(at, &[b"first"]);
+        client.send(at, &[a, b]);
+        assert!(client.batch.is_empty());
+        client.send(at, &[&payload(0, LENT - 1)]);
+        assert_eq!(server.recv_burst(), 1);
+        assert_eq!(server.datagram(0).1, b"first");
+        assert!(receive(&mut server, 1).remove(0).1 == long);
+        assert_eq!(server.recv_burst(), 0);
+        client.flush();
+        assert!(receive(&mut server, 1).remove(0).1 == payload(0, LENT - 1));
+    }
+    assert_eq!(client.counters().sent, 6);
+}
+
 /// Returns the datagrams of a batch by peer, run by run; checks the kernel's conditions for a run.
 fn runs(batch: &mut Batch) -> Vec<(SocketAddr, Vec<Vec<u8>>)> {
     let mut all = Vec::new();
