@@ -15,6 +15,20 @@ pub mod ip;
 pub mod shm;
 pub mod udp;
 
+/// Checks that the server at `to` agrees with a driver on checksums: `own` is true if packets of the
+/// driver have one, `theirs` if those of the server do.
+///
+/// # Errors
+/// They differ.
+fn same_crc(to: &Locator, own: bool, theirs: bool) -> io::Result<()> {
+    let word = |crc| if crc { "on" } else { "off" };
+    if own == theirs {
+        return Ok(());
+    }
+    let why = format!("{to}: calls here have crc={}, not crc={}", word(own), word(theirs));
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
 /// A driver of this machine: shared memory, kernel UDP, or our own IP layer over a device. Never
 /// blocks; belongs to one thread.
 ///

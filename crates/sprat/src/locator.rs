@@ -53,8 +53,13 @@ pub enum Kind {
         /// at the beginning, so that it is safe as a file's name.
         name: String,
     },
-    /// `fast+udp:host=H,port=P`: the RPC endpoint over kernel UDP.
-    Udp(HostPort),
+    /// `fast+udp:host=H,port=P[,crc=off]`: the RPC endpoint over kernel UDP.
+    Udp {
+        /// The host and the port of the service.
+        at: HostPort,
+        /// True if packets have a CRC32C. It is false only if the server says so.
+        crc: bool,
+    },
     /// `fast+packet:dev=D,host=H,port=P` and its like: the RPC endpoint over our own IP stack on a
     /// packet device.
     Device(DevicePort),
@@ -226,7 +231,10 @@ impl Locator {
                 let name = self.need(protocol.name, "name")?;
                 Ok(Kind::Shm { name: shm_name(name)?.into() })
             }
-            "fast+udp" => self.host_port(protocol).map(Kind::Udp),
+            "fast+udp" => {
+                let at = self.host_port(protocol)?;
+                Ok(Kind::Udp { at, crc: self.switch("crc", true)? })
+            }
             "rdma" => {
                 let at = self.host_port(protocol)?;
                 Ok(Kind::Rdma { at, crc: self.switch("crc", true)? })
@@ -251,12 +259,12 @@ impl Locator {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
             Kind::Device(port) if port.facts().one_per_worker => own.set_own_device(&port, i),
-            Kind::Udp(at)
+            Kind::Udp { at, .. }
             | Kind::Tcp(at)
             | Kind::Rdma { at, .. }
             | Kind::Device(DevicePort { at, .. })
                 if at.port == 0 => {}
-            Kind::Udp(HostPort { port, .. })
+            Kind::Udp { at: HostPort { port, .. }, .. }
             | Kind::Tcp(HostPort { port, .. })
             | Kind::Device(DevicePort { at: HostPort { port, .. }, .. })
             | Kind::Rdma { at: HostPort { port, .. }, .. } => {

@@ -44,7 +44,7 @@ const QUEUE_LIMIT: usize = 1 << 20;
 pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<AnyTransport> {
     match locator.kind()? {
         Kind::Shm { .. } => ring(Shm::listen(locator, shm::Options::default())?, true, options),
-        Kind::Udp(_) => datagrams(Udp::listen(locator, udp_options(options))?, true, options),
+        Kind::Udp { .. } => datagrams(Udp::listen(locator, udp_options(options))?, true, options),
         Kind::Device(_) => stack(Stack::listen(locator)?, true, options),
         Kind::Tcp(_) => Ok(frames(Tcp::listen(locator, framed_options(options))?, options)),
         Kind::Rdma { .. } => Ok(frames(Rdma::listen(locator, framed_options(options))?, options)),
@@ -55,7 +55,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<AnyTran
 pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<AnyTransport> {
     match to.kind()? {
         Kind::Shm { .. } => ring(Shm::client(shm::Options::default())?, false, options),
-        Kind::Udp(_) => datagrams(Udp::client(udp_options(options))?, false, options),
+        Kind::Udp { .. } => datagrams(Udp::client(udp_options(options))?, false, options),
         Kind::Device(_) => stack(Stack::client(to, &options.local)?, false, options),
         Kind::Tcp(_) => Ok(frames(Tcp::client(framed_options(options))?, options)),
         Kind::Rdma { .. } => Ok(frames(Rdma::client(framed_options(options))?, options)),

@@ -256,6 +256,7 @@ macro_rules! over {
 }
 
 over!(udp, "fast+udp:host=127.0.0.1,port=0");
+over!(udp_unchecked, "fast+udp:host=127.0.0.1,port=0,crc=off");
 over!(shm, "fast+shm:name=TEST");
 over!(memif, "fast+memif:socket=/tmp/sprat-TEST.memif,host=10.77.0.1,port=7");
 over!(shmnet, "fast+shmnet:name=TEST-net,host=10.77.0.1,port=7");
@@ -269,13 +270,17 @@ over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");
 
 /// Clients and servers that disagree on checksums. A client that sends them to a server without
-/// them soon learns that the server does not answer. A client that connects through one end of a
-/// shared memory both with and without them gets an error at once.
+/// them soon learns that the server does not answer. A client that connects through one socket, or
+/// one end of a shared memory, both with and without them gets an error at once.
 #[test]
 fn checksums_are_agreed_on_by_the_locator() {
     let socket = format!("/tmp/sprat-minds-{}", std::process::id());
-    let server =
-        Running::start(&format!("fast+memif:socket={socket},host=10.77.0.1,port=7,crc=off"), echo);
+    agree_on_checksums(&format!("fast+memif:socket={socket},host=10.77.0.1,port=7,crc=off"));
+    agree_on_checksums("fast+udp:host=127.0.0.1,port=0,crc=off");
+}
+
+fn agree_on_checksums(at: &str) {
+    let server = Running::start(at, echo);
     let (off, on) = (server.at.clone(), server.at.replace(",crc=off", ""));
     assert!(off.contains(",crc=off"), "the server says so: {off}");
     let mut client = Client::new().unwrap();

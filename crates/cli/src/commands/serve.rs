@@ -57,7 +57,7 @@ fn place(locator: &Locator) -> Option<String> {
         Kind::Tcp(at) | Kind::Rdma { at, .. } => {
             (at.port != 0).then(|| format!("tcp {} {}", at.host, at.port))
         }
-        Kind::Udp(at) => (at.port != 0).then(|| format!("udp {} {}", at.host, at.port)),
+        Kind::Udp { at, .. } => (at.port != 0).then(|| format!("udp {} {}", at.host, at.port)),
         _ => Some(locator.to_string()),
     }
 }

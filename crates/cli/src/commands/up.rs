@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
 /// Refuses a locator of kernel UDP, TCP or RDMA at an address other than loopback: only `sprat
 /// server` may listen there.
 fn on_loopback(besides: &Locator) -> Result<(), Fail> {
-    let (Kind::Tcp(at) | Kind::Udp(at) | Kind::Rdma { at, .. }) =
+    let (Kind::Tcp(at) | Kind::Udp { at, .. } | Kind::Rdma { at, .. }) =
         besides.kind().map_err(|error| Fail::usage(error.to_string()))?
     else {
         return Ok(());

@@ -27,7 +27,7 @@ use sprat_proto::{Addr, Datagrams, Device as _, Instant, TimedDatagrams};
 
 use crate::device::bond::Bond;
 use crate::device::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
-use crate::driver::Driver;
+use crate::driver::{Driver, same_crc};
 use crate::locator::{DevicePort, Kind, Locator};
 use crate::trace::{TraceRing, watch::TracedNic};
 use sprat_sys::clock;
@@ -346,15 +346,7 @@ impl Driver for Stack {
                 format!("{to}: no one is reached there by {}", self.protocol),
             ));
         }
-        if target.crc != self.crc {
-            let word = |crc| if crc { "on" } else { "off" };
-            let why = format!(
-                "{to}: calls here have crc={}, not crc={}",
-                word(self.crc),
-                word(target.crc)
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
+        same_crc(to, self.crc, target.crc)?;
         let addr = resolved(&target)?;
         if let Some(mac) = target.mac {
             self.port.set_now(clock::now());

@@ -17,6 +17,9 @@
 //! [`Socket::reaches`] picks the first one that can reach a peer and sockets are only ever added
 //! behind.
 //!
+//! Packets have a checksum unless the server's locator says `crc=off`, for loopback or where the
+//! operator trusts the link. A client's first server decides for all that it calls.
+//!
 //! Errors of the network are counted and otherwise treated as loss: an ICMP message is no proof of
 //! anything.
 
@@ -30,8 +33,8 @@ use rustix::event::epoll;
 use sprat_proto::datagrams::{LeftDatagram, MAX_PARTS, PaddedHeader, Sent};
 use sprat_proto::{Addr, Datagrams, Instant, TimedDatagrams};
 
-use crate::driver::Driver;
-use crate::locator::{Kind, Locator};
+use crate::driver::{Driver, same_crc};
+use crate::locator::{HostPort, Kind, Locator};
 use batch::{Batch, MAX_RUN};
 use received::Rx;
 use socket::Socket;
@@ -65,6 +68,8 @@ pub struct Udp {
     epoll: OwnedFd,
     options: Options,
     max_payload: usize,
+    /// True if packets have a checksum; `None` until a client's first server decides.
+    crc: Option<bool>,
     /// The index of the socket that is polled next.
     turn: usize,
     rx: Rx,
@@ -82,9 +87,10 @@ impl Udp {
     /// The locator is of another kind or names no address that is allowed, or the address cannot be
     /// bound.
     pub fn listen(at: &Locator, options: Options) -> io::Result<Self> {
-        let mut driver = Self::client(options)?;
+        let (host_port, crc) = udp_port(at)?;
+        let mut driver = Self { crc: Some(crc), ..Self::client(options)? };
         let mut last = io::ErrorKind::NotFound.into();
-        for addr in host_port(at)?.allowed(options.insecure_network)? {
+        for addr in host_port.allowed(options.insecure_network)? {
             match driver.open(addr) {
                 Ok(i) => {
                     driver.listening = Some(driver.sockets[i].local);
@@ -114,6 +120,7 @@ impl Udp {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             options,
             max_payload,
+            crc: None,
             turn: 0,
             rx: Rx::new(),
             batch: Batch::new(),
@@ -167,9 +174,10 @@ impl fmt::Debug for Udp {
     }
 }
 
-fn host_port(locator: &Locator) -> io::Result<crate::locator::HostPort> {
+/// Returns the host and port that a locator names, and whether packets have a checksum.
+fn udp_port(locator: &Locator) -> io::Result<(HostPort, bool)> {
     match locator.kind()? {
-        Kind::Udp(host_port) => Ok(host_port),
+        Kind::Udp { at, crc } => Ok((at, crc)),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!("{locator} is no locator of fast+udp"),
@@ -271,7 +279,7 @@ impl Datagrams for Udp {
 
     #[inline]
     fn intact(&self) -> bool {
-        false
+        self.crc == Some(false)
     }
 }
 
@@ -295,7 +303,7 @@ impl TimedDatagrams for Udp {
 
 impl Driver for Udp {
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
-        let host_port = host_port(to)?;
+        let (host_port, crc) = udp_port(to)?;
         if host_port.port == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -308,6 +316,7 @@ impl Driver for Udp {
                 format!("{to}: the host has no address"),
             ));
         };
+        same_crc(to, *self.crc.get_or_insert(crc), crc)?;
         if !self.sockets.iter().any(|s| s.reaches(&addr)) {
             let loopback = addr.ip().is_loopback();
             let own: IpAddr = match (addr.is_ipv4(), loopback) {
@@ -325,7 +334,8 @@ impl Driver for Udp {
     }
 
     fn locator(&self) -> Option<String> {
-        self.listening.map(|a| format!("fast+udp:host={},port={}", a.ip(), a.port()))
+        let crc = if self.intact() { ",crc=off" } else { "" };
+        self.listening.map(|a| format!("fast+udp:host={},port={}{crc}", a.ip(), a.port()))
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -165,8 +165,8 @@ pub const PROTOCOLS: &[Protocol] = &[
     ),
     Protocol {
         name: "fast+udp",
-        form: "fast+udp:host=H,port=P",
-        keys: &["host", "port"],
+        form: "fast+udp:host=H,port=P[,crc=off]",
+        keys: &["host", "port", "crc"],
         poll: Poll::SystemCall,
         tcp: false,
         device: None,

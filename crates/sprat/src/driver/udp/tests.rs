@@ -87,6 +87,28 @@ fn runs_of_every_shape_arrive_as_they_were_sent() {
     assert_eq!(server.counters().received, lens.len() as u64);
 }
 
+/// A listening driver has the checksums that its locator says, a client those of its first server.
+/// A server that differs is refused, since neither end would take a packet of the other.
+#[test]
+fn checksums_follow_the_locator() {
+    let (on, mut client, _) = pair(Options::default());
+    assert!(!on.intact() && !client.intact());
+    let on = on.locator().expect("it listens");
+    let off = Udp::listen(&locator("fast+udp:host=127.0.0.1,port=0,crc=off"), Options::default());
+    let off = off.expect("a free port");
+    assert!(off.intact());
+    let off = off.locator().expect("it listens");
+    assert!(off.ends_with(",crc=off") && !on.contains("crc"));
+    let e = client.resolve(&locator(&off)).expect_err("another mind");
+    assert_eq!(e.to_string(), format!("{off}: calls here have crc=on, not crc=off"));
+    let mut client = Udp::client(Options::default()).expect("a driver");
+    // Expect: a server that cannot be called decides nothing.
+    assert!(client.resolve(&locator("fast+udp:host=192.0.2.1,port=1")).is_err());
+    client.resolve(&locator(&off)).expect("the first one");
+    assert!(client.intact());
+    assert!(client.resolve(&locator(&on)).is_err() && client.intact());
+}
+
 /// A long datagram leaves at once, without a copy in the batch, behind those that wait. One that is
 /// a byte shorter waits as others do.
 #[test]
