@@ -28,6 +28,9 @@ fn locator(transport: &str, role: &str) -> String {
     if transport == "fast+shm" {
         return format!("fast+shm:name={name}");
     }
+    if transport == "fast+udp" {
+        return "fast+udp:host=127.0.0.1,port=0".to_owned();
+    }
     let host = Wire::ours(1, 2);
     if transport == "fast+shmnet" {
         return format!("fast+shmnet:name={name},host={host},port=1");
