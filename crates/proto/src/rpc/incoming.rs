@@ -27,6 +27,13 @@ pub(super) enum Inserted {
     Misfit,
 }
 
+/// The number of arrived bytes up to which a message's buffer grows to twice their number.
+const EARLY_BYTES: usize = 64 << 10;
+/// The ratio of a message's buffer to the bytes that have arrived, once they are more than
+/// [`EARLY_BYTES`]. Each growth may move all bytes, and steps of two moved those of a message of 1
+/// MB more than once.
+const LATER_GROWTH: usize = 16;
+
 /// The number of bytes that an incomplete message counts besides its length. They exceed the memory
 /// of its slot and its [`Incoming`], so the limit on bytes also limits the number of tiny messages.
 const ENTRY: usize = 1 << 10;
@@ -142,10 +149,12 @@ impl Incoming {
         (self.received - self.contig) / self.mss
     }
 
-    /// Grows the message's buffer to at most twice the bytes that have arrived.
+    /// Grows the message's buffer to at most twice the bytes that have arrived, or to
+    /// [`LATER_GROWTH`] times once they are more than [`EARLY_BYTES`].
     fn reserve(&mut self, end: usize) {
         if end > self.bytes.capacity() {
-            let wanted = (2 * end).min(self.len as usize);
+            let growth = if end > EARLY_BYTES { LATER_GROWTH } else { 2 };
+            let wanted = (growth * end).min(self.len as usize);
             self.bytes.reserve_exact(wanted - self.bytes.len());
         }
     }
