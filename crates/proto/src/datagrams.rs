@@ -130,7 +130,7 @@ pub trait Datagrams {
     fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>);
 
     /// Sends one datagram, the concatenation of `parts`: at most [`MAX_PARTS`] parts and
-    /// [`Datagrams::max_payload`] bytes. The driver copies the bytes before it returns, and may
+    /// [`Datagrams::max_payload`] bytes, or [`Datagrams::max_loopback_payload`]. The driver copies the bytes before it returns, and may
     /// hold the datagram in a batch until [`Datagrams::flush`].
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent;
 
@@ -146,8 +146,12 @@ pub trait Datagrams {
     /// reported. Only drivers with `lossless()` detect this.
     fn gone(&mut self) -> Option<Addr>;
 
-    /// Returns the size in bytes of the largest datagram that the driver sends.
+    /// Returns the size in bytes of the largest datagram that the driver sends to every peer.
     fn max_payload(&self) -> usize;
+
+    /// Returns the size in bytes of the largest datagram that the driver sends to a loopback
+    /// address: at least [`Datagrams::max_payload`].
+    fn max_loopback_payload(&self) -> usize;
 
     /// Returns true if the driver never loses, reorders, duplicates or damages datagrams, and
     /// returns [`Sent::Full`] for a peer that does not keep up. Shared memory is such a driver: it

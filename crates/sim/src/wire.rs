@@ -465,6 +465,10 @@ impl Datagrams for Port {
         self.wire.0.borrow().options.max_payload
     }
 
+    fn max_loopback_payload(&self) -> usize {
+        self.max_payload()
+    }
+
     fn lossless(&self) -> bool {
         self.wire.0.borrow().options.lossless
     }

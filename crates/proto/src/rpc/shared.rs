@@ -70,8 +70,10 @@ pub(super) struct Shared<P> {
     pub(super) lossless: bool,
     /// True if packets that the driver carries have a checksum.
     pub(super) checked: bool,
-    /// The length of the driver's largest datagram, in bytes.
+    /// The length of the driver's largest datagram to every peer, in bytes.
     pub(super) max_payload: usize,
+    /// The length of the driver's largest datagram to a loopback address, in bytes.
+    max_loopback_payload: usize,
     /// The time that the caller last gave to the endpoint.
     pub(super) now: Instant,
 
@@ -104,6 +106,7 @@ impl<P: Probe> Shared<P> {
             lossless: false,
             checked: true,
             max_payload: 0,
+            max_loopback_payload: 0,
             now: Instant::ZERO,
             peers: Peers::new(&mut rng),
             slots: Slots::new(),
@@ -127,6 +130,7 @@ impl<P: Probe> Shared<P> {
         self.lossless = driver.lossless();
         self.checked = !driver.intact();
         self.max_payload = driver.max_payload();
+        self.max_loopback_payload = driver.max_loopback_payload();
     }
 
     /// True if packets or grants wait to be sent.
@@ -141,11 +145,20 @@ impl<P: Probe> Shared<P> {
         self.checked.then_some(self.config.crc32c)
     }
 
-    /// The number of payload bytes in a packet that fits a datagram of `max_payload` bytes.
-    pub(super) fn mss_for(&self, max_payload: usize) -> usize {
+    /// The length in bytes of the driver's largest datagram to the address `to`.
+    pub(super) fn max_payload_to(&self, to: Addr) -> usize {
+        match to {
+            Addr::Net(to) if to.ip().to_canonical().is_loopback() => self.max_loopback_payload,
+            _ => self.max_payload,
+        }
+    }
+
+    /// The number of payload bytes in a packet that fits a datagram of `max_payload` bytes and one
+    /// to the address `to`.
+    pub(super) fn mss_for(&self, to: Addr, max_payload: usize) -> usize {
         let trailer = if self.checked { CRC } else { 0 };
         max_payload
-            .min(self.max_payload)
+            .min(self.max_payload_to(to))
             .saturating_sub(HEAD_MAX + trailer)
             .min(usize::from(u16::MAX))
     }
@@ -299,5 +312,28 @@ impl<P: Probe> Shared<P> {
     #[inline]
     pub(super) fn release(&mut self, message: Message) {
         self.released.extend(message.slices);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracepoint::NoProbe;
+
+    /// A client that may reach the network once used its short datagrams over loopback, too.
+    #[test]
+    fn packets_to_loopback_have_a_length_of_their_own() {
+        let mut shared = Shared::new(Config::default(), Rng::seeded(1), NoProbe);
+        (shared.max_payload, shared.max_loopback_payload) = (1452, 65_488);
+        let near = ["127.0.0.1:7", "[::1]:7", "[::ffff:127.0.0.9]:7"];
+        let far = ["192.0.2.1:7", "[2001:db8::1]:7", "0.0.0.0:7"];
+        let net = |text: &str| Addr::Net(text.parse().expect("an address"));
+        assert!(near.iter().all(|at| shared.max_payload_to(net(at)) == 65_488));
+        assert!(far.iter().all(|at| shared.max_payload_to(net(at)) == 1452));
+        assert_eq!(shared.max_payload_to(Addr::Local(1)), 1452);
+        // Expect: the shorter one of both ends counts.
+        assert_eq!(shared.mss_for(net(near[0]), 9000), 9000 - HEAD_MAX - CRC);
+        assert_eq!(shared.mss_for(net(near[0]), usize::MAX), 65_488 - HEAD_MAX - CRC);
+        assert_eq!(shared.mss_for(net(far[0]), 65_488), 1452 - HEAD_MAX - CRC);
     }
 }

@@ -168,6 +168,10 @@ impl<D: Datagrams> Datagrams for Faulty<D> {
         self.inner.max_payload()
     }
 
+    fn max_loopback_payload(&self) -> usize {
+        self.inner.max_loopback_payload()
+    }
+
     fn lossless(&self) -> bool {
         false
     }
@@ -254,6 +258,10 @@ mod tests {
         }
         fn max_payload(&self) -> usize {
             1000
+        }
+
+        fn max_loopback_payload(&self) -> usize {
+            self.max_payload()
         }
         fn lossless(&self) -> bool {
             true

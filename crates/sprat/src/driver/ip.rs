@@ -307,6 +307,10 @@ impl Datagrams for Stack {
         self.port.max_payload()
     }
 
+    fn max_loopback_payload(&self) -> usize {
+        self.max_payload()
+    }
+
     fn lossless(&self) -> bool {
         false
     }

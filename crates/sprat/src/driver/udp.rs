@@ -68,6 +68,7 @@ pub struct Udp {
     epoll: OwnedFd,
     options: Options,
     max_payload: usize,
+    max_loopback_payload: usize,
     /// True if packets have a checksum; `None` until a client's first server decides.
     crc: Option<bool>,
     /// The index of the socket that is polled next.
@@ -120,6 +121,7 @@ impl Udp {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             options,
             max_payload,
+            max_loopback_payload: options.max_payload.unwrap_or(LOOPBACK_PAYLOAD),
             crc: None,
             turn: 0,
             rx: Rx::new(),
@@ -222,7 +224,9 @@ impl Datagrams for Udp {
             self.counters.send_invalid += 1;
             return Sent::Yes;
         };
-        if len > self.max_payload || parts.len() > MAX_PARTS {
+        let fits = len <= self.max_payload
+            || len <= self.max_loopback_payload && to.ip().to_canonical().is_loopback();
+        if !fits || parts.len() > MAX_PARTS {
             self.counters.send_invalid += 1;
             return Sent::Yes;
         }
@@ -271,6 +275,10 @@ impl Datagrams for Udp {
 
     fn max_payload(&self) -> usize {
         self.max_payload
+    }
+
+    fn max_loopback_payload(&self) -> usize {
+        self.max_loopback_payload
     }
 
     fn lossless(&self) -> bool {

@@ -112,6 +112,10 @@ impl<D: Driver> Datagrams for Traced<D> {
         self.inner.max_payload()
     }
 
+    fn max_loopback_payload(&self) -> usize {
+        self.inner.max_loopback_payload()
+    }
+
     fn lossless(&self) -> bool {
         self.inner.lossless()
     }

@@ -170,6 +170,10 @@ impl<D: Device> Datagrams for UdpSocket<D> {
         self.max_payload
     }
 
+    fn max_loopback_payload(&self) -> usize {
+        self.max_payload()
+    }
+
     fn lossless(&self) -> bool {
         false
     }

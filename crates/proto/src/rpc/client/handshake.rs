@@ -109,13 +109,14 @@ impl Client {
         (epoch, cookie): (u32, u64),
     ) -> (Packet, OpenBody) {
         let session = &self.sessions[c];
+        let max_payload = shared.max_payload_to(shared.peers.slab[session.peer].addr);
         let mut packet = Packet::new(Kind::Open);
         packet.token = session.token;
         packet.offset = session.name(c);
         packet.seq = session.server;
         let body = OpenBody {
             features: 0.into(),
-            max_payload: u32::try_from(shared.max_payload).unwrap_or(u32::MAX).into(),
+            max_payload: u32::try_from(max_payload).unwrap_or(u32::MAX).into(),
             unscheduled: shared.config.unscheduled_bytes.into(),
             epoch: epoch.into(),
             cookie: cookie.into(),
@@ -222,7 +223,7 @@ impl Client {
             return;
         };
         let Ok(mss) = u16::try_from(accept.mss.get()) else { return };
-        if mss == 0 || usize::from(mss) > shared.mss_for(shared.max_payload) {
+        if mss == 0 || usize::from(mss) > shared.mss_for(from, usize::MAX) {
             shared.stats.drop_field += 1;
             return;
         }

@@ -54,7 +54,7 @@ impl Server {
             return;
         }
         let client = packet.offset;
-        let mss = shared.mss_for(open.max_payload.get() as usize);
+        let mss = shared.mss_for(from, open.max_payload.get() as usize);
         let max_sessions = shared.config.max_sessions.min(INDEX_MAX) as usize;
         if mss == 0 || self.sessions.used() >= max_sessions {
             self.send_reset(shared, from, client, packet.token, ResetReason::Refused);

@@ -161,6 +161,11 @@ impl Datagrams for Port {
         self.shared.borrow().max_payload
     }
 
+    fn max_loopback_payload(&self) -> usize {
+        // Only addresses of an IP network can be loopback's.
+        usize::MAX
+    }
+
     fn lossless(&self) -> bool {
         self.shared.borrow().lossless
     }

@@ -275,6 +275,10 @@ impl Datagrams for Shm {
         MAX_PAYLOAD
     }
 
+    fn max_loopback_payload(&self) -> usize {
+        self.max_payload()
+    }
+
     #[inline]
     fn lossless(&self) -> bool {
         true

@@ -109,6 +109,23 @@ fn checksums_follow_the_locator() {
     assert!(client.resolve(&locator(&on)).is_err() && client.intact());
 }
 
+/// A driver that may reach the network sends long datagrams to addresses of loopback all the same,
+/// and to no others.
+#[test]
+fn loopback_has_long_datagrams_where_the_network_is_allowed_too() {
+    let options = Options { insecure_network: true, ..Options::default() };
+    let (mut server, mut client, at) = pair(options);
+    assert_eq!(client.max_payload(), NETWORK_PAYLOAD);
+    let long = payload(1, client.max_loopback_payload());
+    client.send(at, &[&long]);
+    assert!(receive(&mut server, 1).remove(0).1 == long);
+    let far = client.resolve(&locator("fast+udp:host=192.0.2.1,port=9")).expect("an address");
+    client.send(far, &[&long[..NETWORK_PAYLOAD + 1]]);
+    assert_eq!((client.counters().sent, client.counters().send_invalid), (1, 1));
+    let (_, client, _) = pair(Options { max_payload: Some(1000), ..options });
+    assert_eq!((client.max_payload(), client.max_loopback_payload()), (1000, 1000));
+}
+
 /// A long datagram leaves at once, without a copy in the batch, behind those that wait. One that is
 /// a byte shorter waits as others do.
 #[test]
