@@ -131,7 +131,7 @@ fn bonded() -> io::Result<AnyNic> {
         Ok(device::open("packet", &options)?)
     };
     let both: io::Result<Vec<_>> = [DEV, SECOND].into_iter().map(one).collect();
-    Ok(Box::new(Bond::new(both?)?))
+    Ok(AnyNic::other(Bond::new(both?)?))
 }
 
 /// Opens a packet device of rings in shared memory, which needs only a name.

@@ -302,7 +302,7 @@ mod tests {
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..2 {
             let [a, b] = fake::pair(MACS, 1500).unwrap();
-            near.push(Box::new(a) as AnyNic);
+            near.push(AnyNic::other(a));
             far.push(b);
         }
         (Bond::new(near).unwrap(), far)
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn devices_of_one_address_make_a_bond() {
         let [a, b] = fake::pair(MACS, 1500).unwrap();
-        let error = Bond::new(vec![Box::new(a), Box::new(b)]).err().unwrap();
+        let error = Bond::new(vec![AnyNic::other(a), AnyNic::other(b)]).err().unwrap();
         assert!(error.to_string().contains("mac="), "{error}");
         assert!(Bond::new(Vec::new()).is_err());
     }

@@ -89,9 +89,9 @@ fn device(
 ) -> io::Result<AnyNic> {
     let Some(with) = &at.with else { return one(at, &at.dev, own, mac, side) };
     let members = [&at.dev, with].map(|dev| one(at, dev, own, mac, side));
-    let bond: AnyNic = Box::new(Bond::new(members.into_iter().collect::<io::Result<_>>()?)?);
+    let bond = AnyNic::other(Bond::new(members.into_iter().collect::<io::Result<_>>()?)?);
     match &at.pcap {
-        Some(path) => Ok(Box::new(pcap::Capture::new(bond, path, pcap::LIMIT)?)),
+        Some(path) => Ok(AnyNic::other(pcap::Capture::new(bond, path, pcap::LIMIT)?)),
         None => Ok(bond),
     }
 }
@@ -250,7 +250,7 @@ impl Stack {
 
     /// Makes the driver trace the device's calls, too.
     pub fn traced(self, trace: &TraceRing) -> Self {
-        let watch = |nic| -> AnyNic { Box::new(TracedNic::new(nic, trace.clone())) };
+        let watch = |nic| AnyNic::other(TracedNic::new(nic, trace.clone()));
         Self { port: self.port.map(watch), ..self }
     }
 

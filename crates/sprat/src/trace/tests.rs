@@ -382,16 +382,16 @@ impl Nic for Takes {
 #[test]
 fn wrappers_call_what_they_are_called_by() {
     let fd = || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-    let nic = || -> AnyNic { Box::new(Takes { fd: fd(), whole: 0, behind: 0 }) };
+    let nic = || AnyNic::other(Takes { fd: fd(), whole: 0, behind: 0 });
     let trace = TraceRing::new();
     let folder = tempfile::tempdir().unwrap();
     let captured = pcap::Capture::new(nic(), &folder.path().join("capture"), 1 << 20).unwrap();
     let bond = bond::Bond::new(vec![nic(), nic()]).unwrap();
     let wrappers: Vec<(AnyNic, usize)> = vec![
-        (Box::new(TracedNic::new(nic(), trace)), 7),
-        (Box::new(captured), 7),
-        (Box::new(bond), 14),
-        (Box::new(nic()), 7),
+        (AnyNic::other(TracedNic::new(nic(), trace)), 7),
+        (AnyNic::other(captured), 7),
+        (AnyNic::other(bond), 14),
+        (AnyNic::other(nic()), 7),
     ];
     for (mut wrapper, queues) in wrappers {
         let headers = Headers::from_bytes(&[2; 42]);

@@ -140,7 +140,7 @@ fn end(at: &Namespace, mac: Mac) -> AnyNic {
         let options = Options { dev: dev.into(), mac: Some(mac), ..Options::default() };
         at.run(|| open("packet", &options)).unwrap().unwrap()
     };
-    Box::new(Bond::new(DEVS.map(device).into_iter().collect()).unwrap())
+    AnyNic::other(Bond::new(DEVS.map(device).into_iter().collect()).unwrap())
 }
 
 /// Returns the beginning of a UDP datagram to port `flow`, as much of it as a bond reads.

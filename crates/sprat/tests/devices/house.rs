@@ -129,7 +129,7 @@ pub(crate) const KINDS: &[Kind] = &[
         pair: |mtu| {
             let [a, b] =
                 fake::pair([Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])], mtu).unwrap();
-            Pair { a: Box::new(a), b: Box::new(b), net: None, dev: "" }
+            Pair { a: AnyNic::other(a), b: AnyNic::other(b), net: None, dev: "" }
         },
     },
     Kind { name: "memif", root: false, pair: |mtu| on_memif(mtu, 1024) },

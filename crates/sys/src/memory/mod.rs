@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -411,19 +411,6 @@ impl Region {
         unsafe { AtomicU64::from_ptr(at) }
     }
 
-    /// The sixteen bytes at `offset` as two atomic numbers in the machine's byte order.
-    ///
-    /// # Panics
-    /// If `offset` is no multiple of eight or too large.
-    #[inline]
-    #[must_use]
-    pub fn words(&self, offset: usize) -> [&AtomicU64; 2] {
-        assert!(offset.is_multiple_of(8), "a word at an odd place");
-        let at: *mut u64 = self.at(offset, 16).cast();
-        // SAFETY: as for `word`, of which these are two, one behind the other.
-        unsafe { [AtomicU64::from_ptr(at), AtomicU64::from_ptr(at.add(1))] }
-    }
-
     /// The four bytes at `offset` as one atomic number in the machine's byte order.
     ///
     /// # Panics
@@ -435,19 +422,6 @@ impl Region {
         let at = self.at(offset, 4).cast();
         // SAFETY: as for `word`.
         unsafe { AtomicU32::from_ptr(at) }
-    }
-
-    /// The two bytes at `offset` as one atomic number in the machine's byte order.
-    ///
-    /// # Panics
-    /// If `offset` is odd or too large.
-    #[inline]
-    #[must_use]
-    pub fn short(&self, offset: usize) -> &AtomicU16 {
-        assert!(offset.is_multiple_of(2), "a short number at an odd place");
-        let at = self.at(offset, 2).cast();
-        // SAFETY: as for `word`.
-        unsafe { AtomicU16::from_ptr(at) }
     }
 }
 

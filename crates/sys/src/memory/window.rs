@@ -7,7 +7,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::{Region, copy, outside};
 
@@ -87,6 +87,16 @@ impl Window {
         let place = (position & self.mask & !3) as usize;
         // SAFETY: four bytes within the window, aligned and valid as in `word`.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(place).cast()) }
+    }
+
+    /// Returns the two bytes at a position, rounded down to a multiple of two, as one atomic number
+    /// in the machine's byte order.
+    #[inline(always)]
+    #[must_use]
+    pub fn short(&self, position: u64) -> &AtomicU16 {
+        let place = (position & self.mask & !1) as usize;
+        // SAFETY: two bytes within the window, aligned and valid as in `word`.
+        unsafe { AtomicU16::from_ptr(self.base.as_ptr().add(place).cast()) }
     }
 
     /// Copies `bytes` into the window at a position.

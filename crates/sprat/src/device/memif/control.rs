@@ -20,12 +20,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 use sprat_proto::wire::memif::{
-    AddRing, COOKIE, Hello, Init, LOG2_RING_MAX, MESSAGE, Message, REASON, SECRET, VERSION, chars,
+    AddRing, Hello, Init, LOG2_RING_MAX, MESSAGE, Message, REASON, SECRET, VERSION, chars,
     ring_len,
 };
 
 use super::super::burst::Burst;
-use super::ring::{Broken, Laid, Ring, Sink, Source, interrupt};
+use super::ring::{Broken, Laid, Place, Ring, Sink, Source, interrupt};
 use crate::driver::shm::connected::Connected;
 use sprat_sys::memory::{Region, Sealed};
 
@@ -110,7 +110,7 @@ enum Stage {
 #[derive(Debug, Default)]
 struct Said {
     greeted: bool,
-    regions: Vec<Region>,
+    regions: Vec<Arc<Region>>,
     /// The rings to the server, and those to the client, each with its interrupt.
     rings: [Vec<(AddRing, OwnedFd)>; 2],
 }
@@ -293,8 +293,8 @@ fn serve(said: &mut Said, wanted: &Wanted, message: Message, fd: Option<OwnedFd>
             }
             let file = Sealed::unshrinkable(fd.ok_or("Missing region fd")?, size as usize)
                 .map_err(|_| "The region's file is too short, or may shrink")?;
-            said.regions
-                .push(Region::map_sparse(&file).map_err(|_| "The region cannot be mapped")?);
+            let region = Region::map_sparse(&file).map_err(|_| "The region cannot be mapped")?;
+            said.regions.push(Arc::new(region));
         }
         Message::AddRing(ring) if said.greeted => {
             let rings = &mut said.rings[usize::from(!ring.to_server)];
@@ -342,23 +342,11 @@ fn check(init: &Init, wanted: &Wanted) -> Result<(), &'static str> {
 }
 
 fn link(said: &mut Said) -> Result<Box<Rings>, &'static str> {
-    let regions: Arc<[Region]> = std::mem::take(&mut said.regions).into();
+    let regions: Arc<[Arc<Region>]> = std::mem::take(&mut said.regions).into();
     let make = |(ring, interrupt): (AddRing, OwnedFd)| {
-        let (region, offset) = (usize::from(ring.region), ring.offset as usize);
-        let ring = Ring {
-            regions: Arc::clone(&regions),
-            region,
-            offset,
-            log2: ring.log2,
-            interrupt,
-            laid: None,
-        };
-        if !ring.fits()
-            || regions[region].flag(offset).load(std::sync::atomic::Ordering::Relaxed) != COOKIE
-        {
-            return Err("Wrong ring");
-        }
-        Ok(ring)
+        let AddRing { region, offset, log2, .. } = ring;
+        let place = Place { region, offset: offset as usize, log2 };
+        Ring::new(&regions, place, interrupt, None).filter(Ring::has_cookie).ok_or("Wrong ring")
     };
     let [to_server, to_client] = std::mem::take(&mut said.rings);
     let mut sources = to_server.into_iter().map(make).collect::<Result<Vec<_>, _>>()?.into_iter();
@@ -406,11 +394,10 @@ fn lay_out(wanted: &Wanted, log2: u8) -> io::Result<Saying> {
     let buffers = wanted.buffer << log2;
     let size = 2 * (ring + buffers);
     let file = Sealed::create(size)?;
-    let regions: Arc<[Region]> = Arc::new([Region::map(&file)?]);
+    let regions: Arc<[Arc<Region>]> = Arc::new([Arc::new(Region::map(&file)?)]);
     let mut left = vec![(Message::Connect(chars(NAME)), None)];
     let mut make = |n: usize| {
         let (offset, laid) = (n * ring, Laid { at: 2 * ring + n * buffers, each: wanted.buffer });
-        regions[0].flag(offset).store(COOKIE, std::sync::atomic::Ordering::Relaxed);
         let interrupt = interrupt()?;
         let said = AddRing {
             to_server: n == 0,
@@ -421,8 +408,11 @@ fn lay_out(wanted: &Wanted, log2: u8) -> io::Result<Saying> {
             private_header: 0,
         };
         left.push((Message::AddRing(said), Some(interrupt.try_clone()?)));
-        let regions = Arc::clone(&regions);
-        Ok::<_, io::Error>(Ring { regions, region: 0, offset, log2, interrupt, laid: Some(laid) })
+        let place = Place { region: 0, offset, log2 };
+        let ring = Ring::new(&regions, place, interrupt, Some(laid));
+        let ring = ring.ok_or(io::ErrorKind::InvalidInput)?;
+        ring.set_cookie();
+        Ok::<_, io::Error>(ring)
     };
     let (to_server, to_client) = (make(0)?, make(1)?);
     let region = Message::AddRegion { index: 0, size: size as u64 };

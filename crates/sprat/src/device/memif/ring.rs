@@ -8,21 +8,23 @@
 //!
 //! Always holds: the peer's values are read once and checked before they are used. An impossible
 //! index is [`Broken`], and an impossible descriptor a dropped frame. The client owns the memory
-//! and uses its own layout; it takes only the used length of a buffer from a descriptor.
+//! and uses its own layout; it takes only the used length of a buffer from a descriptor. Buffers
+//! never move: after the ring is made, both ends write the first word of a descriptor alone (flags,
+//! region and length).
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat_proto::device::{HEADER, Headers, MAX_FRAME};
 use sprat_proto::wire::memif::{
-    DESCRIPTOR, DESCRIPTORS, Descriptor, FLAGS, HEAD, MASK_INTERRUPT, TAIL, ring_len,
+    COOKIE, DESCRIPTOR, DESCRIPTORS, Descriptor, FLAGS, HEAD, MASK_INTERRUPT, TAIL, ring_len,
 };
 
 use super::super::burst::Burst;
-use sprat_sys::memory::Region;
+use sprat_sys::memory::{Region, Window};
 
 /// The most slots that may be taken and not yet given back, as a divisor of the ring's size.
 const HELD: u16 = 8;
@@ -41,74 +43,121 @@ pub(super) struct Laid {
     pub(super) each: usize,
 }
 
+/// The place of a ring in the regions of its link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The index of the region that holds the ring. The ring begins there at `offset`.
+    pub(super) region: u16,
+    pub(super) offset: usize,
+    pub(super) log2: u8,
+}
+
 /// A ring of a memif link, and the regions around it.
 #[derive(Debug)]
 pub(super) struct Ring {
-    pub(super) regions: Arc<[Region]>,
-    /// The index of the region that holds the ring. The ring begins there at `offset`.
-    pub(super) region: usize,
-    pub(super) offset: usize,
-    pub(super) log2: u8,
+    regions: Arc<[Arc<Region>]>,
+    /// The index of the region that holds the ring.
+    region: u16,
+    size: u16,
+    /// The cookie, the flags and the indices of the ring.
+    header: Window,
+    /// The descriptors of the ring. The window masks a position as a ring masks an index.
+    descriptors: Window,
     /// The eventfd that the sender writes to wake the receiver.
-    pub(super) interrupt: OwnedFd,
+    interrupt: OwnedFd,
     /// The layout of the buffers if this is the client's end; `None` at the server's end.
-    pub(super) laid: Option<Laid>,
+    laid: Option<Laid>,
 }
 
 impl Ring {
-    /// True if the ring lies in its region. At the client's end its buffers have to lie there too.
-    pub(super) fn fits(&self) -> bool {
-        let Some(region) = self.regions.get(self.region) else { return false };
-        let ring =
-            self.offset.checked_add(ring_len(self.log2)).is_some_and(|end| end <= region.len());
-        let buffers = self.laid.is_none_or(|l| l.at + (l.each << self.log2) <= region.len());
-        ring && buffers && self.offset.is_multiple_of(8)
+    /// Makes one end of the ring at `place`. `None` if the ring does not lie in its region, or at
+    /// the client's end one of its buffers.
+    pub(super) fn new(
+        regions: &Arc<[Arc<Region>]>,
+        place: Place,
+        interrupt: OwnedFd,
+        laid: Option<Laid>,
+    ) -> Option<Self> {
+        let Place { region, offset, log2 } = place;
+        let memory = regions.get(usize::from(region))?;
+        let end = offset.checked_add(ring_len(log2))?;
+        let buffers = laid.is_none_or(|l| l.at + (l.each << log2) <= memory.len());
+        if end > memory.len() || !buffers || !offset.is_multiple_of(8) {
+            return None;
+        }
+        Some(Self {
+            regions: Arc::clone(regions),
+            region,
+            size: 1 << log2,
+            header: Window::new(memory, offset, DESCRIPTORS),
+            descriptors: Window::new(memory, offset + DESCRIPTORS, DESCRIPTOR << log2),
+            interrupt,
+            laid,
+        })
     }
 
-    #[inline]
-    fn memory(&self) -> &Region {
-        &self.regions[self.region]
+    /// True if the ring's memory begins as that of a memif ring.
+    pub(super) fn has_cookie(&self) -> bool {
+        self.header.flag(0).load(Ordering::Relaxed) == COOKIE
     }
 
-    #[inline]
-    fn size(&self) -> u16 {
-        1 << self.log2
+    pub(super) fn set_cookie(&self) {
+        self.header.flag(0).store(COOKIE, Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, index: u16) -> usize {
-        usize::from(index & (self.size() - 1))
+        usize::from(index & (self.size - 1))
     }
 
-    #[inline]
+    #[inline(always)]
     fn index(&self, at: usize) -> u16 {
-        self.memory().short(self.offset + at).load(Ordering::Acquire)
+        self.header.short(at as u64).load(Ordering::Acquire)
     }
 
-    #[inline]
+    #[inline(always)]
     fn publish(&self, at: usize, index: u16) {
-        self.memory().short(self.offset + at).store(index, Ordering::Release);
+        self.header.short(at as u64).store(index, Ordering::Release);
     }
 
-    #[inline]
+    /// Returns the two words of a slot's descriptor.
+    #[inline(always)]
+    fn words(&self, slot: usize) -> [&AtomicU64; 2] {
+        let at = (DESCRIPTOR * slot) as u64;
+        [self.descriptors.word(at), self.descriptors.word(at + 8)]
+    }
+
+    #[inline(always)]
     fn descriptor(&self, slot: usize) -> Descriptor {
-        let words = self.memory().words(self.offset + DESCRIPTORS + DESCRIPTOR * slot);
-        Descriptor::of(words.map(|word| word.load(Ordering::Relaxed)))
+        Descriptor::of(self.words(slot).map(|word| word.load(Ordering::Relaxed)))
     }
 
-    #[inline]
+    /// Writes a slot's descriptor as a whole.
     fn describe(&self, slot: usize, descriptor: Descriptor) {
-        let words = self.memory().words(self.offset + DESCRIPTORS + DESCRIPTOR * slot);
-        for (to, word) in words.into_iter().zip(descriptor.words()) {
+        for (to, word) in self.words(slot).into_iter().zip(descriptor.words()) {
             to.store(word, Ordering::Relaxed);
         }
     }
 
+    /// Writes a slot's descriptor without its offset, which only the client ever writes, and only
+    /// when it makes the ring.
+    #[inline(always)]
+    fn describe_again(&self, slot: usize, descriptor: Descriptor) {
+        self.words(slot)[0].store(descriptor.words()[0], Ordering::Relaxed);
+    }
+
+    /// Writes the descriptors of all buffers of the client's ring.
+    fn lay_out(&self, laid: Laid) {
+        for slot in 0..usize::from(self.size) {
+            self.describe(slot, self.own(laid, slot));
+        }
+    }
+
     /// Returns the descriptor of the empty buffer that the client offers in a slot.
-    #[inline]
+    #[inline(always)]
     fn own(&self, laid: Laid, slot: usize) -> Descriptor {
         let offset = (laid.at + slot * laid.each) as u32;
-        Descriptor { next: false, region: self.region as u16, length: laid.each as u32, offset }
+        Descriptor { next: false, region: self.region, length: laid.each as u32, offset }
     }
 
     /// Returns the descriptor and the region of a slot's bytes. `None` if the descriptor is
@@ -132,7 +181,7 @@ impl Ring {
     }
 
     fn set_masked(&self, masked: bool) {
-        let flags = self.memory().short(self.offset + FLAGS);
+        let flags = self.header.short(FLAGS as u64);
         flags.store(if masked { MASK_INTERRUPT } else { 0 }, Ordering::Relaxed);
     }
 }
@@ -153,10 +202,8 @@ impl Source {
     pub(super) fn new(ring: Ring) -> Self {
         ring.set_masked(true);
         if let Some(laid) = ring.laid {
-            for slot in 0..usize::from(ring.size()) {
-                ring.describe(slot, ring.own(laid, slot));
-            }
-            ring.publish(HEAD, ring.size());
+            ring.lay_out(laid);
+            ring.publish(HEAD, ring.size);
         }
         Self { ring, next: 0, given: 0 }
     }
@@ -166,7 +213,7 @@ impl Source {
     fn filled(&self) -> Result<u16, Broken> {
         let produced = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
         let filled = produced.wrapping_sub(self.next);
-        if filled <= self.ring.size() { Ok(filled) } else { Err(Broken) }
+        if filled <= self.ring.size { Ok(filled) } else { Err(Broken) }
     }
 
     /// True if the peer has changed its index. It reads one cache line.
@@ -186,7 +233,7 @@ impl Source {
                 bad += u64::from(!self.take_frame(end, burst));
             }
         }
-        if self.next.wrapping_sub(self.given) >= self.ring.size() / HELD {
+        if self.next.wrapping_sub(self.given) >= self.ring.size / HELD {
             self.give_back();
         }
         Ok(bad)
@@ -257,10 +304,10 @@ impl Source {
         };
         while self.given != self.next {
             let slot = self.ring.slot(self.given);
-            self.ring.describe(slot, self.ring.own(laid, slot));
+            self.ring.describe_again(slot, self.ring.own(laid, slot));
             self.given = self.given.wrapping_add(1);
         }
-        self.ring.publish(HEAD, self.next.wrapping_add(self.ring.size()));
+        self.ring.publish(HEAD, self.next.wrapping_add(self.ring.size));
     }
 
     /// Unmasks the ring's interrupt. Returns false if the peer has filled a slot already.
@@ -283,8 +330,8 @@ impl Source {
     }
 
     #[cfg(test)]
-    pub(super) fn memory(&self) -> &Region {
-        self.ring.memory()
+    pub(super) fn memory(&self) -> &Arc<Region> {
+        &self.ring.regions[usize::from(self.ring.region)]
     }
 }
 
@@ -302,7 +349,11 @@ pub(super) struct Sink {
 }
 
 impl Sink {
+    /// Makes the sending end of a new ring. The client describes its buffers once and for all.
     pub(super) fn new(ring: Ring) -> Self {
+        if let Some(laid) = ring.laid {
+            ring.lay_out(laid);
+        }
         Self { ring, next: 0, published: 0, seen: 0 }
     }
 
@@ -310,7 +361,7 @@ impl Sink {
     #[inline]
     fn free(&self) -> u16 {
         match self.ring.laid {
-            Some(_) => self.ring.size() - self.next.wrapping_sub(self.seen),
+            Some(_) => self.ring.size - self.next.wrapping_sub(self.seen),
             None => self.seen.wrapping_sub(self.next),
         }
     }
@@ -318,7 +369,7 @@ impl Sink {
     /// Reads the peer's index. It is [`Broken`] if the index went back, or if it is more than a
     /// ring away from this end's.
     fn look(&mut self) -> Result<(), Broken> {
-        let (size, before) = (self.ring.size(), self.free());
+        let (size, before) = (self.ring.size, self.free());
         let seen = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
         let free = match self.ring.laid {
             Some(_) => size.checked_sub(self.next.wrapping_sub(seen)),
@@ -353,7 +404,7 @@ impl Sink {
             }
             if slots == self.free() {
                 // A ring that is too small for it altogether never has room.
-                return if slots == self.ring.size() { Err(Broken) } else { Ok(false) };
+                return if slots == self.ring.size { Err(Broken) } else { Ok(false) };
             }
             let slot = self.ring.slot(self.next.wrapping_add(slots));
             let buffer = self.room(slot).ok_or(Broken)?;
@@ -379,7 +430,8 @@ impl Sink {
                 region.copy_in(at, &rest[..n]);
                 (at, used, left, rest) = (at + n, used + n, left - n, &rest[n..]);
             }
-            self.ring.describe(slot, Descriptor { next: left > 0, length: used as u32, ..buffer });
+            let full = Descriptor { next: left > 0, length: used as u32, ..buffer };
+            self.ring.describe_again(slot, full);
             self.next = self.next.wrapping_add(1);
         }
         // The peer made a buffer smaller between the two looks: nothing of this was published.
@@ -412,7 +464,8 @@ impl Sink {
         let Some(length) = region.fill(begin, room, headers.words(), headers.len(), parts) else {
             return Ok(None);
         };
-        self.ring.describe(slot, Descriptor { next: false, length: length as u32, ..buffer });
+        let full = Descriptor { next: false, length: length as u32, ..buffer };
+        self.ring.describe_again(slot, full);
         self.next = self.next.wrapping_add(1);
         Ok(Some(true))
     }
@@ -424,12 +477,12 @@ impl Sink {
             return;
         }
         self.published = self.next;
-        let (memory, at) = (self.ring.memory(), self.ring.offset);
-        let index = memory.short(at + if self.ring.laid.is_some() { HEAD } else { TAIL });
+        let header = &self.ring.header;
+        let index = header.short(if self.ring.laid.is_some() { HEAD } else { TAIL } as u64);
         // The index must be visible before the peer's flag is read. One order for both is cheaper
         // than a fence.
         index.store(self.next, Ordering::SeqCst);
-        if memory.short(at + FLAGS).load(Ordering::SeqCst) & MASK_INTERRUPT == 0 {
+        if header.short(FLAGS as u64).load(Ordering::SeqCst) & MASK_INTERRUPT == 0 {
             signal(&self.ring.interrupt);
         }
     }

@@ -13,11 +13,11 @@ use sprat_proto::wire::memif::{
 };
 
 use super::control::Rings;
-use super::ring::{Laid, Ring, Sink};
+use super::ring::{Laid, Place, Ring, Sink};
 use super::*;
 use crate::driver::shm::connected::tests::Copies;
 use sprat_sys::fork::Child;
-use sprat_sys::memory::Region;
+use sprat_sys::memory::{Region, Window};
 
 /// Number of polls after which a wait fails. No test needs nearly as many.
 const MANY: usize = 2_000_000;
@@ -402,6 +402,7 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
         linked(&mut server, &mut bad, 2);
         let link = bad.links.first_mut().unwrap();
         let memory = link.rings.as_mut().unwrap().source.memory();
+        let header = Window::new(memory, 0, DESCRIPTORS);
         // Indices, flags and descriptors of both rings, and all that lies around them.
         let scribbles = if round % 2 == 0 { 4 } else { 400 };
         for _ in 0..scribbles {
@@ -411,7 +412,7 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
                 // A descriptor like that, and an index that makes the server look at it.
                 let at = DESCRIPTORS + 8 * rng.below(32) as usize;
                 memory.word(at).store(value, Ordering::Relaxed);
-                memory.short(HEAD).fetch_add(1, Ordering::Relaxed);
+                header.short(HEAD as u64).fetch_add(1, Ordering::Relaxed);
             } else {
                 memory.word(8 * rng.below(2 * 48 + 16) as usize).store(value, Ordering::Relaxed);
             }
@@ -441,11 +442,10 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
 fn ends() -> (Sink, Source) {
     let log2 = 7;
     let (at, each) = (ring_len(log2), 128);
-    let regions: Arc<[Region]> = Arc::new([Region::anonymous(at + (each << log2)).unwrap()]);
-    let ring = |laid| {
-        let (regions, interrupt) = (Arc::clone(&regions), ring::interrupt().unwrap());
-        Ring { regions, region: 0, offset: 0, log2, interrupt, laid }
-    };
+    let region = Arc::new(Region::anonymous(at + (each << log2)).unwrap());
+    let (regions, place) = ([region].into(), Place { region: 0, offset: 0, log2 });
+    let ring =
+        |laid| Ring::new(&regions, place, ring::interrupt().unwrap(), laid).expect("the ring fits");
     (Sink::new(ring(Some(Laid { at, each }))), Source::new(ring(None)))
 }
 

@@ -13,12 +13,14 @@ const OCTETS: usize = BUFFERS + (EACH << LOG2);
 pub(crate) fn run(script: &[u8]) {
     let Some((&how, mut script)) = script.split_first() else { return };
     let Ok(region) = Region::anonymous(OCTETS) else { return };
-    let regions: Arc<[Region]> = [region].into();
+    let regions: Arc<[Arc<Region>]> = [Arc::new(region)].into();
     let laid = (how & 1 == 1).then_some(Laid { at: BUFFERS, each: EACH });
+    let place = Place { region: 0, offset: 0, log2: LOG2 };
     let ring = || {
         let interrupt = interrupt().expect("there are descriptors left");
-        Ring { regions: Arc::clone(&regions), region: 0, offset: 0, log2: LOG2, interrupt, laid }
+        Ring::new(&regions, place, interrupt, laid).expect("the ring fits")
     };
+    let peer = Window::new(&regions[0], 0, DESCRIPTORS);
     let (mut source, mut sink) = (Source::new(ring()), Sink::new(ring()));
     let mut burst = Burst::default();
     while let Some((&step, rest)) = script.split_first() {
@@ -37,11 +39,11 @@ pub(crate) fn run(script: &[u8]) {
                 Ok(())
             }
             3 => {
-                regions[0].short(HEAD).fetch_add(value as u16 % 20, Ordering::Relaxed);
+                peer.short(HEAD as u64).fetch_add(value as u16 % 20, Ordering::Relaxed);
                 Ok(())
             }
             4 => {
-                regions[0].short(TAIL).fetch_add(value as u16 % 20, Ordering::Relaxed);
+                peer.short(TAIL as u64).fetch_add(value as u16 % 20, Ordering::Relaxed);
                 Ok(())
             }
             5 => {

@@ -12,22 +12,18 @@ const END: usize = BUFFERS + EACH * SIZE as usize;
 
 /// Makes one end of a ring in memory that both sides see: the client's if `client`, else the
 /// server's.
-fn ring(regions: &Arc<[Region]>, client: bool) -> Ring {
-    let laid = client.then_some(Laid { at: BUFFERS, each: EACH });
-    let ring = Ring {
-        regions: Arc::clone(regions),
-        region: 0,
-        offset: 0,
-        log2: LOG2,
-        interrupt: interrupt().unwrap(),
-        laid,
-    };
-    assert!(ring.fits());
-    ring
+fn ring(regions: &Arc<[Arc<Region>]>, client: bool) -> Ring {
+    woken_by(regions, client, interrupt().unwrap())
 }
 
-fn memory() -> Arc<[Region]> {
-    [Region::anonymous(END).unwrap()].into()
+fn woken_by(regions: &Arc<[Arc<Region>]>, client: bool, interrupt: OwnedFd) -> Ring {
+    let laid = client.then_some(Laid { at: BUFFERS, each: EACH });
+    let place = Place { region: 0, offset: 0, log2: LOG2 };
+    Ring::new(regions, place, interrupt, laid).unwrap()
+}
+
+fn memory() -> Arc<[Arc<Region>]> {
+    [Arc::new(Region::anonymous(END).unwrap())].into()
 }
 
 /// The descriptor that a correct peer writes into a slot: the slot's buffer with `length` bytes.
@@ -242,7 +238,7 @@ fn a_full_counter_of_the_peer_is_not_waited_for() {
     let regions = memory();
     let counter = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&counter, &(u64::MAX - 1).to_le_bytes()).unwrap();
-    let mut sink = Sink::new(Ring { interrupt: counter, ..ring(&regions, false) });
+    let mut sink = Sink::new(woken_by(&regions, false, counter));
     let peer = ring(&regions, false);
     peer.describe(0, good(0, EACH as u32));
     peer.set_masked(false);
@@ -250,4 +246,29 @@ fn a_full_counter_of_the_peer_is_not_waited_for() {
     assert_eq!(sink.put(&[&[5; 60]], 60), Ok(true));
     sink.flush();
     assert_eq!(peer.index(TAIL), 1);
+}
+
+/// The client describes its buffers when it makes the rings, and then both ends write flags, region
+/// and length alone. Each descriptor still names its buffer, however often the ring has wrapped.
+#[test]
+fn descriptors_always_name_their_buffers() {
+    let regions = memory();
+    let (mut sink, peer) = (Sink::new(ring(&regions, true)), ring(&regions, true));
+    for number in 0..3 * SIZE {
+        let length = 60 + number % 8;
+        assert_eq!(sink.put(&[&[5; EACH]], length.into()), Ok(true));
+        sink.flush();
+        assert_eq!(peer.descriptor(peer.slot(number)), good(number % SIZE, length.into()));
+        peer.publish(TAIL, number + 1);
+    }
+    let regions = memory();
+    let (mut source, mut sink) =
+        (Source::new(ring(&regions, true)), Sink::new(ring(&regions, false)));
+    for number in 0..3 * SIZE {
+        assert_eq!(sink.put(&[&[5; EACH]], 60), Ok(true));
+        sink.flush();
+        assert_eq!(taken(&mut source).map(|(bad, frames)| (bad, frames.len())), Ok((0, 1)));
+        source.give_back();
+        assert_eq!(sink.ring.descriptor(sink.ring.slot(number)), good(number % SIZE, EACH as u32));
+    }
 }
