@@ -174,13 +174,8 @@ impl Headers {
     /// whole words.
     pub const CAPACITY: usize = 64;
 
-    /// Makes a frame's headers of `len` bytes from little-endian `words`. The bytes behind `len`
-    /// must be zero.
-    #[inline]
-    #[must_use]
-    pub const fn new(words: [u64; Self::CAPACITY / 8], len: usize) -> Self {
-        Self { words, len: if len < Self::CAPACITY { len } else { Self::CAPACITY } }
-    }
+    /// The headers of no frame.
+    pub(crate) const NONE: Self = Self { words: [0; Self::CAPACITY / 8], len: 0 };
 
     /// Makes a frame's headers from `bytes`, of which it keeps at most [`Headers::CAPACITY`].
     #[must_use]
@@ -193,6 +188,15 @@ impl Headers {
             *word = u64::from_le_bytes(*bytes);
         }
         Self { words, len }
+    }
+
+    /// Sets the big-endian 16-bit field at `byte` of the frame's headers, an even number below
+    /// [`Headers::CAPACITY`]. It does so by words, because reads of whole words right after writes
+    /// of single bytes stall the processor.
+    #[inline]
+    pub(crate) const fn set_field(&mut self, byte: usize, value: u16) {
+        let (word, shift) = (&mut self.words[byte / 8], byte % 8 * 8);
+        *word = *word & !(0xffff << shift) | (value.swap_bytes() as u64) << shift;
     }
 
     /// Returns the words of the frame's headers, padding included.

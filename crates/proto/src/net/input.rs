@@ -67,7 +67,7 @@ impl Stack {
     /// frame leaves the stack nothing to send.
     #[inline]
     fn receive_fast(&mut self, i: usize, frame: &[u8], offload: RxOffload) -> bool {
-        if let Some(fast_path) = &self.fast_path
+        if let Some(fast_path) = &mut self.fast_path
             && let Some((from, payload)) = fast_path.datagram(frame, offload)
         {
             let (from, port, location) = (SocketAddr::V4(from), fast_path.port, Location::Frame(i));

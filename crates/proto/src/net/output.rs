@@ -29,14 +29,14 @@ impl Stack {
         to: SocketAddr,
         parts: &[&[u8]],
     ) -> Sent {
-        let key = self.routes.key(port, &to);
-        let route = self.routes.get(key);
+        let (key, generation) = (self.routes.key(port, &to), self.generation());
+        let route = self.routes.get_mut(key);
         let mut len = 0_usize;
         for part in parts {
             // The lengths of a few slices do not overflow; a check would cost instructions.
             len = len.wrapping_add(part.len());
         }
-        let is_usable = route.leads(key, port, &to) && route.is_valid(self.generation(), now);
+        let is_usable = route.leads(key, port, &to) && route.is_valid(generation, now);
         if !is_usable || len > route.max_payload || parts.len() >= MAX_PARTS {
             return self.send_uncached(now, device, port, to, parts);
         }
@@ -87,7 +87,7 @@ impl Stack {
         };
         let neighbour_until = resolved.map_or(Instant::ZERO, |(_, until)| until);
         let valid_until = neighbour_until.min(self.ip.path_mtus.valid_until(to.ip()));
-        let route = Route::new(&ends, self.generation(), valid_until);
+        let mut route = Route::new(&ends, self.generation(), valid_until);
         // A route without a neighbour is never valid, but records for ICMP errors that a datagram
         // was sent there.
         self.routes.insert(route);

@@ -354,7 +354,7 @@ impl Region {
     ///
     /// # Panics
     /// If the region has fewer bytes there.
-    #[inline]
+    #[inline(always)]
     pub fn append_to(&self, offset: usize, n: usize, bytes: &mut Vec<u8>) {
         let src = self.at(offset, n);
         bytes.reserve(n);

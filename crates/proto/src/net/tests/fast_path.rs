@@ -50,7 +50,7 @@ impl Both {
 
     fn agree(&mut self, frame: &[u8], offload: RxOffload) -> usize {
         self.now = self.now.after(SECOND);
-        let taken = self.stacks[0].0.fast_path.and_then(|path| path.datagram(frame, offload));
+        let taken = self.stacks[0].0.fast_path.and_then(|mut path| path.datagram(frame, offload));
         self.fast += u64::from(taken.is_some());
         let [fast, slow] = [0, 1].map(|side| self.effects(side, frame, offload));
         assert_eq!(fast, slow, "{frame:02x?} {offload:?}");

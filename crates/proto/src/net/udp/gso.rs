@@ -66,7 +66,7 @@ impl GsoBatch {
     pub(in crate::net) fn send<D: Device>(
         &mut self,
         cx: &mut Context,
-        route: Route,
+        mut route: Route,
         len: usize,
         device: &mut D,
         parts: &[&[u8]],
@@ -92,20 +92,21 @@ impl GsoBatch {
     /// Sends the GSO batch. If the device has no room, it returns [`Sent::Full`] and keeps the
     /// batch.
     pub(in crate::net) fn flush<D: Device>(&mut self, cx: &mut Context, device: &mut D) -> Sent {
-        let (route, len) = (&self.route, self.bytes.len());
+        let (route, len) = (&mut self.route, self.bytes.len());
         let sent = match self.count {
             0 => return Sent::Yes,
             1 => route.send(cx, len, device, &[&self.bytes]),
             _ => {
                 let udp_len = (udp::HEADER + len) as u16;
-                let headers = route.headers(udp_len, route.pseudo_sum.word(udp_len).folded());
+                let (header, sum) = (route.headers_len(), route.pseudo_sum.word(udp_len));
                 let offload = Offload::Segments {
                     kind: Segmentation::Udp,
-                    start: (route.headers_len - udp::HEADER) as u16,
-                    header: route.headers_len as u16,
+                    start: (header - udp::HEADER) as u16,
+                    header: header as u16,
                     mss: self.segment_size as u16,
                 };
-                device.send_with_headers(&headers, &[&self.bytes], len, offload)
+                let headers = route.headers(udp_len, sum.folded());
+                device.send_with_headers(headers, &[&self.bytes], len, offload)
             }
         };
         if sent != Sent::Full {

@@ -7,9 +7,9 @@
 //!  UDP(8) with ports only
 //! ```
 //!
-//! A route also has partial checksums of the IPv4 header, of the pseudo-header without a length,
-//! and of the pseudo-header with the ports, so that a datagram to a known peer costs a copy of some
-//! 40 bytes and a few additions.
+//! The lengths and checksums of the last datagram stay in the headers, so that a datagram of the
+//! same length needs none. A route also has partial checksums of the IPv4 header, of the pseudo-header without a length,
+//! and of the pseudo-header with the ports, so that one of another length costs a few additions.
 //!
 //! Always: the cache has a fixed number of slots. A route that another one overwrites is built
 //! again from the neighbour cache when it is next used. A route is valid while its generation is
@@ -43,10 +43,11 @@ pub(in crate::net) struct Route {
     pub(in crate::net) port: u16,
     generation: u32,
     valid_until: Instant,
-    /// The route's headers in words, as a device takes them.
-    words: [u64; Headers::CAPACITY / 8],
-    /// The length of the route's headers in bytes.
-    pub(in crate::net) headers_len: usize,
+    /// The route's headers, as a device takes them, with the lengths and checksums of the last
+    /// datagram.
+    headers: Headers,
+    /// The last datagram's length with its UDP header, and its UDP checksum.
+    filled: (u16, u16),
     /// The checksum's sum over the route's IPv4 header without length and checksum.
     ip_sum: Sum,
     /// The checksum's sum over the route's pseudo-header without a length.
@@ -64,8 +65,8 @@ pub(in crate::net) const NOWHERE: Route = Route {
     port: 0,
     generation: 0,
     valid_until: Instant::ZERO,
-    words: [0; Headers::CAPACITY / 8],
-    headers_len: 0,
+    headers: Headers::NONE,
+    filled: (0, 0),
     ip_sum: Sum::new(),
     pseudo_sum: Sum::new(),
     udp_sum: Sum::new(),
@@ -117,9 +118,8 @@ impl Route {
         route.udp_sum = route.pseudo_sum.bytes(&ports[..4]);
         let len = HEADER + ip_len + udp::HEADER;
         headers[HEADER + ip_len..len].copy_from_slice(&ports);
-        headers[len - 4..len].fill(0);
-        route.headers_len = len;
-        route.words = *Headers::from_bytes(&headers).words();
+        route.headers = Headers::from_bytes(&headers[..len]);
+        route.fill(udp::HEADER as u16, 0);
         route.max_payload = mtu.saturating_sub(ip_len + udp::HEADER);
         route
     }
@@ -140,37 +140,49 @@ impl Route {
 
     #[inline]
     const fn is_v4(&self) -> bool {
-        self.headers_len < HEADERS_V6
+        self.headers.len() < HEADERS_V6
     }
 
-    /// Returns the route's headers with lengths and checksums filled in. It does so by words,
-    /// because reads of whole words right after writes of single bytes stall the processor.
+    /// Returns the length of the route's headers in bytes.
     #[inline]
-    pub(in crate::net) fn headers(&self, udp_len: u16, checksum: u16) -> Headers {
-        const IP: usize = HEADER;
-        let mut words = self.words;
-        let field = |value: u16, byte: usize| u64::from(value.swap_bytes()) << (byte % 8 * 8);
-        if self.is_v4() {
-            const UDP: usize = HEADER + ipv4::HEADER;
-            let ip_len = udp_len.wrapping_add(ipv4::HEADER as u16);
-            words[(IP + 2) / 8] |= field(ip_len, IP + 2);
-            words[(IP + 10) / 8] |= field(self.ip_sum.word(ip_len).checksum(), IP + 10);
-            words[(UDP + 4) / 8] |= field(udp_len, UDP + 4);
-            words[(UDP + 6) / 8] |= field(checksum, UDP + 6);
-        } else {
-            const UDP: usize = HEADER + ipv6::HEADER;
-            words[(IP + 4) / 8] |= field(udp_len, IP + 4);
-            words[(UDP + 4) / 8] |= field(udp_len, UDP + 4);
-            words[(UDP + 6) / 8] |= field(checksum, UDP + 6);
+    pub(in crate::net) const fn headers_len(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Returns the route's headers with lengths and checksums filled in, for a datagram of
+    /// `udp_len` bytes with the UDP header. Those of the last datagram are often right for the
+    /// next one.
+    #[inline]
+    pub(in crate::net) fn headers(&mut self, udp_len: u16, checksum: u16) -> &Headers {
+        if self.filled != (udp_len, checksum) {
+            self.fill(udp_len, checksum);
         }
-        Headers::new(words, self.headers_len)
+        &self.headers
+    }
+
+    /// Fills lengths and checksums into the route's headers.
+    #[inline]
+    fn fill(&mut self, udp_len: u16, checksum: u16) {
+        const IP: usize = HEADER;
+        let headers = &mut self.headers;
+        let udp = headers.len() - udp::HEADER;
+        if udp == HEADER + ipv4::HEADER {
+            let ip_len = udp_len.wrapping_add(ipv4::HEADER as u16);
+            headers.set_field(IP + 2, ip_len);
+            headers.set_field(IP + 10, self.ip_sum.word(ip_len).checksum());
+        } else {
+            headers.set_field(IP + 4, udp_len);
+        }
+        headers.set_field(udp + 4, udp_len);
+        headers.set_field(udp + 6, checksum);
+        self.filled = (udp_len, checksum);
     }
 
     /// Sends a UDP datagram of `len` bytes in `parts` by this route. The route must be valid and
     /// `len` at most `max_payload`.
     #[inline(always)]
     pub(in crate::net) fn send<D: Device>(
-        &self,
+        &mut self,
         cx: &Context,
         len: usize,
         device: &mut D,
@@ -181,7 +193,7 @@ impl Route {
         let checksum = if self.is_v4() && !cx.options.udp4_checksum {
             0
         } else if cx.info.offloads.checksum {
-            let start = (self.headers_len - udp::HEADER) as u16;
+            let start = (self.headers_len() - udp::HEADER) as u16;
             offload = Offload::Checksum { start, offset: 6 };
             self.pseudo_sum.word(udp_len).folded()
         } else {
@@ -189,7 +201,7 @@ impl Route {
             let sum = self.udp_sum.word(udp_len).word(udp_len);
             udp::to_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
         };
-        device.send_with_headers(&self.headers(udp_len, checksum), parts, len, offload)
+        device.send_with_headers(self.headers(udp_len, checksum), parts, len, offload)
     }
 }
 
@@ -236,9 +248,16 @@ impl RouteCache {
     }
 
     /// Returns the route in the slot of this key. The route may be that of another key.
-    #[inline]
-    pub(in crate::net) fn get(&self, key: u64) -> &Route {
+    fn get(&self, key: u64) -> &Route {
         &self.slots[self.slot(key)]
+    }
+
+    /// Returns the route in the slot of this key, to send by it. The route may be that of another
+    /// key.
+    #[inline]
+    pub(in crate::net) fn get_mut(&mut self, key: u64) -> &mut Route {
+        let slot = self.slot(key);
+        &mut self.slots[slot]
     }
 
     /// Stores a route in its slot of the route cache.

@@ -83,7 +83,7 @@ struct Link {
 }
 
 impl Link {
-    #[inline]
+    #[inline(always)]
     fn has_something(&self) -> bool {
         self.rings
             .as_ref()
@@ -346,7 +346,7 @@ impl Memif {
     }
 
     /// Receives frames of the link at index `place` into the burst.
-    #[inline(never)]
+    #[inline]
     fn receive_from(&mut self, place: usize) {
         let before = self.burst.len();
         let link = &mut self.links[place];
@@ -450,6 +450,16 @@ impl Memif {
         Sent::Yes
     }
 
+    /// Sends a frame of `headers` and `parts` that does not go to one buffer of one link.
+    #[inline(never)]
+    fn send_concatenated(&mut self, headers: &Headers, parts: &[&[u8]], offload: Offload) -> Sent {
+        let octets = headers.to_bytes();
+        let mut all = [&[][..]; MAX_PARTS];
+        all[0] = &octets[..headers.len()];
+        all[1..=parts.len()].copy_from_slice(parts);
+        self.send_parts(&all[..=parts.len()], offload, true)
+    }
+
     /// Puts a frame into the rings of all links, as a hub does. A link without room loses it.
     fn put_all(&mut self, parts: &[&[u8]], len: usize) {
         // From the last one on: one that ends moves those behind it.
@@ -495,6 +505,7 @@ impl Nic for Memif {
 }
 
 impl Device for Memif {
+    #[inline]
     fn recv_burst(&mut self) -> usize {
         self.burst.clear();
         match &self.links[..] {
@@ -509,6 +520,7 @@ impl Device for Memif {
         self.burst.len()
     }
 
+    #[inline]
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         // The bytes came through memory alone, which damages nothing; but the peer may have got
         // them from a wire.
@@ -521,6 +533,7 @@ impl Device for Memif {
         self.send_parts(parts, offload, self.links.len() < 2)
     }
 
+    #[inline]
     fn send_with_headers(
         &mut self,
         headers: &Headers,
@@ -545,13 +558,10 @@ impl Device for Memif {
                 }
             }
         }
-        let octets = headers.to_bytes();
-        let mut all = [&[][..]; MAX_PARTS];
-        all[0] = &octets[..headers.len()];
-        all[1..=parts.len()].copy_from_slice(parts);
-        self.send_parts(&all[..=parts.len()], offload, true)
+        self.send_concatenated(headers, parts, offload)
     }
 
+    #[inline]
     fn flush(&mut self) {
         for rings in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()) {
             rings.sink.flush();
