@@ -38,8 +38,9 @@ fn a_window_ends_where_it_was_said() {
     assert_eq!((&seen[8..13], &seen[504..]), (&b"sprat"[..], &b"the last"[..]));
     window.word(504 + 512).store(u64::MAX, Ordering::Relaxed);
     window.flag(500).store(7, Ordering::Relaxed);
+    window.short(512 + 499).store(9, Ordering::Relaxed);
     region.copy_out(1024, &mut seen);
-    assert_eq!((seen[500], &seen[504..]), (7, &[0xFF; 8][..]));
+    assert_eq!((seen[498], seen[500], &seen[504..]), (9, 7, &[0xFF; 8][..]));
     let mut whole = [0; 4096];
     region.copy_out(0, &mut whole);
     assert!(whole[..1024].iter().chain(&whole[1536..]).all(|b| *b == 0), "outside");

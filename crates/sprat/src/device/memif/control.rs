@@ -20,8 +20,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 use sprat_proto::wire::memif::{
-    AddRing, Hello, Init, LOG2_RING_MAX, MESSAGE, Message, REASON, SECRET, VERSION, chars,
-    ring_len,
+    AddRing, Hello, Init, LOG2_RING_MAX, MESSAGE, Message, REASON, SECRET, VERSION, chars, ring_len,
 };
 
 use super::super::burst::Burst;

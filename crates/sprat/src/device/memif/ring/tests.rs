@@ -256,7 +256,7 @@ fn descriptors_always_name_their_buffers() {
     let (mut sink, peer) = (Sink::new(ring(&regions, true)), ring(&regions, true));
     for number in 0..3 * SIZE {
         let length = 60 + number % 8;
-        assert_eq!(sink.put(&[&[5; EACH]], length.into()), Ok(true));
+        assert_eq!(sink.put(&[&[5; EACH][..length.into()]], length.into()), Ok(true));
         sink.flush();
         assert_eq!(peer.descriptor(peer.slot(number)), good(number % SIZE, length.into()));
         peer.publish(TAIL, number + 1);
@@ -265,7 +265,7 @@ fn descriptors_always_name_their_buffers() {
     let (mut source, mut sink) =
         (Source::new(ring(&regions, true)), Sink::new(ring(&regions, false)));
     for number in 0..3 * SIZE {
-        assert_eq!(sink.put(&[&[5; EACH]], 60), Ok(true));
+        assert_eq!(sink.put(&[&[5; 60]], 60), Ok(true));
         sink.flush();
         assert_eq!(taken(&mut source).map(|(bad, frames)| (bad, frames.len())), Ok((0, 1)));
         source.give_back();
