@@ -108,8 +108,18 @@ impl Stack {
 
     /// Sends the frames that wait in the IP stack, as far as the device has room. Returns true if
     /// frames still wait.
-    #[inline]
+    #[inline(always)]
     pub fn output<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
+        if self.link.queue.is_empty() && !self.link.has_packets() && self.batch.is_empty() {
+            device.flush();
+            return false;
+        }
+        self.send_waiting(now, device)
+    }
+
+    /// Sends the frames that wait in the IP stack. Returns true if frames still wait.
+    #[inline(never)]
+    fn send_waiting<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
         if !self.link.queue.is_empty() || self.link.has_packets() {
             self.cx.now = now;
             self.link.output(&mut self.cx, device);

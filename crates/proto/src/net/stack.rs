@@ -91,7 +91,7 @@ impl Stack {
     /// # Panics
     /// If `i` is not below the number that `input` returned, or `device` is not the device that it
     /// read.
-    #[inline]
+    #[inline(always)]
     pub fn datagram<'b, D: Device>(
         &'b self,
         i: usize,

@@ -271,7 +271,7 @@ impl Datagrams for Stack {
         self.port.recv_burst()
     }
 
-    #[inline]
+    #[inline(always)]
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
         self.port.datagram(i)
     }

@@ -126,7 +126,7 @@ impl Burst {
     }
 
     /// Returns datagram `i` of the burst: the port of this stack, the sender, and the payload.
-    #[inline]
+    #[inline(always)]
     pub(in crate::net) fn datagram<'b, D: Device>(
         &'b self,
         i: usize,

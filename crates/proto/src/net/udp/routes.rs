@@ -1,15 +1,15 @@
-//! The route cache: for each local port and peer, the complete headers of a datagram except for
-//! lengths and checksums.
+//! The route cache: for each local port and peer, the complete headers of a datagram.
 //!
 //! ```text
 //!  Ethernet(14)
-//!  IPv4(20) without length and checksum, or IPv6(40) without length
-//!  UDP(8) with ports only
+//!  IPv4(20) or IPv6(40)
+//!  UDP(8)
 //! ```
 //!
 //! The lengths and checksums of the last datagram stay in the headers, so that a datagram of the
-//! same length needs none. A route also has partial checksums of the IPv4 header, of the pseudo-header without a length,
-//! and of the pseudo-header with the ports, so that one of another length costs a few additions.
+//! same length to a known peer needs none. A route also has partial checksums of the IPv4 header,
+//! of the pseudo-header without a length, and of the pseudo-header with the ports, so that a
+//! datagram of another length costs a few additions.
 //!
 //! Always: the cache has a fixed number of slots. A route that another one overwrites is built
 //! again from the neighbour cache when it is next used. A route is valid while its generation is

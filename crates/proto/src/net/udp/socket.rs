@@ -129,7 +129,7 @@ impl<D: Device> Datagrams for UdpSocket<D> {
         self.stack.input(self.now, &mut self.device)
     }
 
-    #[inline]
+    #[inline(always)]
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
         let (_, from, bytes) = self.stack.datagram(i, &self.device);
         (Addr::Net(from), bytes)

@@ -75,7 +75,7 @@ impl Rings {
 
     /// Takes frames out of the rings until they are empty or the burst is full. Returns the number
     /// of bad frames.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
         if self.more.is_empty() { self.source.take(burst) } else { self.take_in_turns(burst) }
     }

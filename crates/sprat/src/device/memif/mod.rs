@@ -346,7 +346,7 @@ impl Memif {
     }
 
     /// Receives frames of the link at index `place` into the burst.
-    #[inline]
+    #[inline(always)]
     fn receive_from(&mut self, place: usize) {
         let before = self.burst.len();
         let link = &mut self.links[place];
@@ -397,7 +397,7 @@ impl Memif {
     }
 
     /// Returns the links that a frame to `mac` goes to.
-    #[inline]
+    #[inline(always)]
     fn towards(&self, mac: Mac) -> To {
         if self.links.len() < 2 {
             return if self.links.is_empty() { To::Nobody } else { To::One(0) };
@@ -520,7 +520,7 @@ impl Device for Memif {
         self.burst.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         // The bytes came through memory alone, which damages nothing; but the peer may have got
         // them from a wire.

@@ -224,7 +224,7 @@ impl Source {
 
     /// Takes frames out of the ring until it is empty or the burst is full. Returns the number of
     /// bad frames.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
         let end = self.next.wrapping_add(self.filled()?);
         let mut bad = 0;
@@ -241,7 +241,7 @@ impl Source {
 
     /// Takes one frame if it lies in one slot. Returns false if only [`Source::take_frame`] can
     /// decide.
-    #[inline]
+    #[inline(always)]
     fn take_plain(&mut self, burst: &mut Burst) -> bool {
         let slot = self.ring.slot(self.next);
         let said = self.ring.descriptor(slot);
@@ -265,6 +265,7 @@ impl Source {
     }
 
     /// Takes one frame with all its slots. Returns false if it was a bad frame.
+    #[inline(never)]
     fn take_frame(&mut self, end: u16, burst: &mut Burst) -> bool {
         let bytes = burst.begin();
         let start = bytes.len();
@@ -294,6 +295,7 @@ impl Source {
     }
 
     /// Gives all slots that were taken back to the peer.
+    #[inline(never)]
     pub(super) fn give_back(&mut self) {
         if self.given == self.next {
             return;
@@ -368,6 +370,7 @@ impl Sink {
 
     /// Reads the peer's index. It is [`Broken`] if the index went back, or if it is more than a
     /// ring away from this end's.
+    #[inline(never)]
     fn look(&mut self) -> Result<(), Broken> {
         let (size, before) = (self.ring.size, self.free());
         let seen = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
@@ -440,7 +443,7 @@ impl Sink {
 
     /// Puts a frame of `headers` and `parts` into the ring if one buffer holds it. `None` if only
     /// [`Sink::put`] can decide.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put_behind(
         &mut self,
         headers: &Headers,
