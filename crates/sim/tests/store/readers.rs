@@ -98,7 +98,7 @@ impl User {
                 Ok(Answer::Table(table)) => score.table = Some(table),
                 Ok(Answer::Version(_)) => score.written += 1,
                 Ok(Answer::Object { value, .. }) => {
-                    assert!(value.len() == OBJECT && value.iter().all(|byte| *byte == value[0]));
+                    assert!(value[..] == [value[0]; OBJECT]);
                     score.read += 1;
                 }
                 // The last of the first writes may be late.
