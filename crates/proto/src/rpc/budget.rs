@@ -15,12 +15,15 @@
 //!
 //! Not here: the memory, and the connections, of which the budget knows numbers.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::limits::MAX_MESSAGE;
 use crate::Instant;
 use crate::time::{MS, SECOND};
+use waiting::{Waiter, Waiting};
+
+mod waiting;
 
 /// Messages up to this length need no room. With the most connections (65,536) these come to 256
 /// MiB.
@@ -53,25 +56,17 @@ struct Holder {
     brought: usize,
 }
 
-/// A connection whose message waits for room.
-#[derive(Debug)]
-struct Waiter {
-    name: u32,
-    len: usize,
-    since: Instant,
-}
-
 /// The room for messages of which a part has arrived, and the connections that have or want room.
 #[derive(Debug)]
 pub struct Budget {
     most: usize,
     taken: usize,
     holders: BTreeMap<u32, Holder>,
-    waiting: VecDeque<Waiter>,
-    granted: VecDeque<u32>,
+    waiting: Waiting<usize>,
+    granted: BTreeSet<u32>,
     /// The number of grants to connections that waited.
     grants: u32,
-    late: VecDeque<u32>,
+    late: BTreeSet<u32>,
     checked_at: Instant,
     check_at: Instant,
 }
@@ -84,23 +79,25 @@ impl Budget {
             most,
             taken: 0,
             holders: BTreeMap::new(),
-            waiting: VecDeque::new(),
-            granted: VecDeque::new(),
+            waiting: Waiting::new(),
+            granted: BTreeSet::new(),
             grants: 0,
-            late: VecDeque::new(),
+            late: BTreeSet::new(),
             checked_at: Instant::ZERO,
             check_at: Instant::NEVER,
         }
     }
 
     /// Takes room for `len` more bytes of a message on the connection `name`. Returns false if
-    /// there is no room; then the connection waits until [`Budget::granted`] names it.
+    /// there is no room; then the connection waits until [`Budget::granted`] names it. A connection
+    /// waits for one message at a time.
     pub fn take(&mut self, now: Instant, name: u32, len: usize) -> bool {
-        if self.fits(len) && self.waiting.iter().all(|waiter| waiter.len > len) {
+        let is_shortest = self.waiting.shortest().is_none_or(|waiter| waiter.len > len);
+        if self.fits(len) && is_shortest {
             self.hold(now, name, len);
             return true;
         }
-        self.waiting.push_back(Waiter { name, len, since: now });
+        self.waiting.push(name, len, now);
         self.check_at = self.check_at.min(now.after(CHECK_NS));
         false
     }
@@ -131,24 +128,23 @@ impl Budget {
         if let Some(holder) = self.holders.remove(&name) {
             self.taken -= holder.room;
         }
-        for list in [&mut self.granted, &mut self.late] {
-            list.retain(|other| *other != name);
-        }
-        self.waiting.retain(|waiter| waiter.name != name);
+        self.granted.remove(&name);
+        self.late.remove(&name);
+        self.waiting.remove(name);
         self.grant(now);
     }
 
     /// The next connection that waited for room and has it now. Call until `None` after
     /// [`Budget::give`] and [`Budget::leave`].
     pub fn granted(&mut self) -> Option<u32> {
-        self.granted.pop_front()
+        self.granted.pop_first()
     }
 
     /// The next connection that the caller must end, since its message stalls, or is the slowest
     /// while others wait for room; [`Budget::leave`] must follow. Call until `None` after
     /// [`Budget::tick`].
     pub fn late(&mut self) -> Option<u32> {
-        self.late.pop_front()
+        self.late.pop_first()
     }
 
     /// True while a message waits for room in memory. Callers then read little at a time.
@@ -181,8 +177,8 @@ impl Budget {
             .filter(|(_, holder)| silent(holder))
             .map(|(name, _)| *name)
             .collect();
-        let impatient =
-            self.waiting.iter().filter(|waiter| now.since(waiter.since) >= WAIT_NS).count();
+        let is_impatient = |waiter: &&Waiter| now.since(waiter.since) >= WAIT_NS;
+        let impatient = self.waiting.by_age().take_while(is_impatient).count();
         let mut slow: Vec<(usize, u32)> = self
             .holders
             .iter()
@@ -223,24 +219,22 @@ impl Budget {
 
     /// Grants room to waiting connections, as far as there is room for their messages.
     fn grant(&mut self, now: Instant) {
-        while let Some(i) = self.next()
-            && let Some(waiter) = self.waiting.get(i)
-            && self.fits(waiter.len)
+        while let Some(Waiter { name, len, .. }) = self.next()
+            && self.fits(len)
         {
-            let (name, len) = (waiter.name, waiter.len);
-            self.waiting.remove(i);
+            self.waiting.remove(name);
             self.grants = self.grants.wrapping_add(1);
             self.hold(now, name, len);
-            self.granted.push_back(name);
+            self.granted.insert(name);
         }
     }
 
-    /// The index in `waiting` of the connection that gets room next.
-    fn next(&self) -> Option<usize> {
+    /// The connection that gets room next.
+    fn next(&self) -> Option<Waiter> {
         if self.grants % OLDEST_EVERY == OLDEST_EVERY - 1 {
-            return (!self.waiting.is_empty()).then_some(0);
+            return self.waiting.by_age().next().copied();
         }
-        (0..self.waiting.len()).min_by_key(|&i| self.waiting[i].len)
+        self.waiting.shortest().copied()
     }
 }
 
