@@ -45,7 +45,7 @@ impl Store {
         trace: Option<TraceRing>,
     ) -> Result<Self, Fail> {
         // The user named the locator, and the client listens nowhere.
-        let options = Options { insecure_network: true, local, trace };
+        let options = Options::default().insecure_network(true).local(local).trace(trace);
         let builder = Client::builder(coordinator)
             .transports(transports)
             .options(options)

@@ -21,8 +21,10 @@ use crate::transport::qp::Rdma;
 use crate::transport::tcp::Tcp;
 use sprat_sys::crc::crc32c;
 
-/// The options of the transports that a worker opens.
+/// The options of the transports that a worker opens. The default allows loopback addresses only,
+/// and traces nothing.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// Allow addresses other than loopback, for listening and for calls. Nothing is encrypted.
     pub insecure_network: bool,
@@ -33,6 +35,29 @@ pub struct Options {
     /// The ring that records tracepoints where the time of requests goes; peers may ask for their
     /// samples. `None`: nothing is traced.
     pub trace: Option<TraceRing>,
+}
+
+impl Options {
+    /// Allows addresses other than loopback, although nothing is encrypted.
+    #[must_use]
+    pub fn insecure_network(mut self, allowed: bool) -> Self {
+        self.insecure_network = allowed;
+        self
+    }
+
+    /// Adds ends of packet devices: for each protocol a locator with the device and the address.
+    #[must_use]
+    pub fn local(mut self, locators: impl IntoIterator<Item = Locator>) -> Self {
+        self.local.extend(locators);
+        self
+    }
+
+    /// Sets the ring that records tracepoints. `None` traces nothing.
+    #[must_use]
+    pub fn trace(mut self, trace: impl Into<Option<TraceRing>>) -> Self {
+        self.trace = trace.into();
+        self
+    }
 }
 
 /// The most requests that wait on one session beyond its channels. They belong to the program and

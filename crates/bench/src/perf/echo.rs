@@ -75,7 +75,7 @@ impl EchoClient {
         outstanding: usize,
     ) -> Result<Self, Fail> {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {locator}: {error}"));
-        let options = Options { insecure_network: true, local, trace: None };
+        let options = Options::default().insecure_network(true).local(local);
         let mut client = Client::builder().options(options).build().map_err(failed)?;
         let sessions = (0..outstanding.div_ceil(CHANNELS))
             .map(|_| client.connect(locator))

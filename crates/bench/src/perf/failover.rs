@@ -157,8 +157,7 @@ fn ask(
 impl Caller {
     fn new(at: &str, clock: &Clock) -> Result<Self, Fail> {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {at}: {error}"));
-        let options =
-            Options { insecure_network: true, local: crate::store::local()?, ..Options::default() };
+        let options = Options::default().insecure_network(true).local(crate::store::local()?);
         let mut client = Client::builder().options(options).build().map_err(failed)?;
         let session = client.connect(at).map_err(failed)?;
         Ok(Self { client, session, in_progress: 0, answered: clock.now(), gap_ns: 0 })

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     apart(&[("-C", &args.locators)])?;
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
-    options.transports = Options { insecure_network: args.insecure_network, ..Options::default() };
+    options.transports = Options::default().insecure_network(args.insecure_network);
     let signals = StopSignals::catch()?;
     // With SIGXFSZ caught, a file that may not grow (ulimit -f) is an error of the write, as a full
     // disk is.

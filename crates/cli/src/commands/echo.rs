@@ -43,7 +43,7 @@ fn serve(args: &Echo, service: impl Service) -> Result<(), Fail> {
     process::allow_files();
     let signals = StopSignals::catch()?;
     let trace = args.tracepoints.then(TraceRing::new);
-    let options = Options { insecure_network: args.insecure_network, trace, ..Options::default() };
+    let options = Options::default().insecure_network(args.insecure_network).trace(trace);
     let server = ServerBuilder::default().options(options).listen(&[&args.locators], service);
     let mut server = server.map_err(|error| listening(&error))?;
     process::print_ready(&server.locators())?;

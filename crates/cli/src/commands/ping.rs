@@ -169,7 +169,7 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
     let failed = |error: std::io::Error| Fail::new(format!("cannot reach {to}: {error}"));
     let trace = TraceRing::new();
     let local = sprat_bench::store::local()?;
-    let options = Options { insecure_network: true, local, trace: Some(trace.clone()) };
+    let options = Options::default().insecure_network(true).local(local).trace(trace.clone());
     let mut client = Client::builder().options(options).build().map_err(failed)?;
     let session = client.connect(&args.locator).map_err(failed)?;
     let patience = Duration::from_nanos(PATIENCE_NS);

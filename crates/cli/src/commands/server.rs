@@ -50,8 +50,7 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
     let trace = args.tracepoints.then(TraceRing::new);
-    options.transports =
-        Options { insecure_network: args.insecure_network, trace, ..Options::default() };
+    options.transports = Options::default().insecure_network(args.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;
     let worker = server::server(&options).map_err(|error| listening(&error))?;
     serve::run(signals, worker, "start it anew: it joins the cluster as a new server")
