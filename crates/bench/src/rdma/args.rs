@@ -19,11 +19,11 @@ pub enum Switch {
 /// The first frame of an initiator, after which the responder may send (RFC 6581).
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rtr {
-    /// A Write without bytes.
+    /// The first frame is an RDMA Write without bytes.
     Write,
-    /// A Read without bytes.
+    /// The first frame is an RDMA Read without bytes.
     Read,
-    /// A Send without bytes.
+    /// The first frame is a Send without bytes.
     Send,
 }
 
@@ -54,7 +54,7 @@ pub fn word(choice: &impl ValueEnum) -> String {
 /// Options of an RDMA device on the wire: CRC, markers and addresses.
 #[derive(Args, Clone, Debug)]
 pub struct Wire {
-    /// Protect every frame by a CRC.
+    /// Protect every frame by a CRC32C.
     #[arg(
         long,
         value_name = "on|off",
@@ -63,7 +63,7 @@ pub struct Wire {
         hide_possible_values = true
     )]
     pub crc: Switch,
-    /// Ask the peer for markers.
+    /// Ask the peer for MPA markers in the stream.
     #[arg(long)]
     pub markers: bool,
     /// Allow an address other than loopback. Nothing is encrypted.
@@ -94,10 +94,10 @@ impl Wire {
 
 Options with one letter are those of rping.")]
 pub struct Ping {
-    /// Run the server.
+    /// Run the server, which writes back what it reads.
     #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
     pub server: bool,
-    /// Run the client.
+    /// Run the client, which sends the pings.
     #[arg(short, long)]
     pub client: bool,
     /// The server's address.
@@ -106,7 +106,7 @@ pub struct Ping {
     /// The server's port.
     #[arg(short, long, value_name = "PORT", default_value_t = 7174)]
     pub port: u16,
-    /// Number of rounds; 0 is without end.
+    /// Number of pings; 0 is without end.
     #[arg(short = 'C', long, value_name = "N", default_value_t = 0)]
     pub count: u64,
     /// Bytes of the ping; for the server, the largest that it accepts.
@@ -118,16 +118,16 @@ pub struct Ping {
         value_parser = clap::value_parser!(u32).range(23..=65_535),
     )]
     pub size: u32,
-    /// Print the data.
+    /// Print the data of each ping.
     #[arg(short, long)]
     pub verbose: bool,
-    /// Serve one client after the other.
+    /// Serve one client after the other, instead of one alone.
     #[arg(short = 'P', long, conflicts_with = "client")]
     pub persistent: bool,
     /// Options of the RDMA device on the wire.
     #[command(flatten)]
     pub wire: Wire,
-    /// The client's MPA revision.
+    /// MPA revision that the client asks for.
     #[arg(
         long,
         value_name = "1|2",
@@ -135,7 +135,7 @@ pub struct Ping {
         value_parser = clap::value_parser!(u8).range(1..=2),
     )]
     pub revision: u8,
-    /// Start peer to peer, with this frame first.
+    /// Start peer to peer (RFC 6581), with this frame of the client first.
     #[arg(long, value_enum, value_name = "FRAME", conflicts_with = "server")]
     pub rtr: Option<Rtr>,
     /// Milliseconds that the client waits between the server's reply and its own first message.
@@ -153,13 +153,13 @@ pub struct Ping {
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
-    /// Sends into receives.
+    /// Measure Sends into posted receives.
     Send,
-    /// Writes into memory.
+    /// Measure RDMA Writes into the peer's memory.
     Write,
-    /// Reads of memory.
+    /// Measure RDMA Reads of the peer's memory.
     Read,
-    /// Fetch and add on a word.
+    /// Measure Fetch and Add on a word of the peer's memory.
     Atomic,
 }
 
@@ -167,13 +167,14 @@ pub enum Op {
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Threads {
-    /// The calling thread.
+    /// Send and receive in the calling thread alone.
     Caller,
-    /// A thread that sends and receives.
+    /// Send and receive in a thread of the device.
     Io,
-    /// A thread that receives; the caller sends.
+    /// Receive in a thread of the device, and send in the calling thread.
     Receive,
-    /// The calling thread, and a progress thread that sleeps on the sockets meanwhile.
+    /// Send and receive in the calling thread; a progress thread that sleeps on the sockets receives
+    /// while the program makes no call.
     Guard,
 }
 
@@ -181,11 +182,11 @@ pub enum Threads {
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyWays {
-    /// Two copies.
+    /// Assemble each frame (FPDU) in a buffer, then copy its payload to memory.
     Two,
-    /// One copy.
+    /// Copy payload once, from the read buffer to memory.
     One,
-    /// The kernel's copy only, where CRC and markers are off.
+    /// Read payload straight into memory, where CRC and markers are off.
     Direct,
 }
 
@@ -195,13 +196,13 @@ pub struct Model {
     /// Options of the RDMA device on the wire.
     #[command(flatten)]
     pub wire: Wire,
-    /// The thread that makes progress.
+    /// The thread that sends and receives for the device.
     #[arg(long, value_enum, value_name = "WHO", default_value = "caller")]
     pub threading: Threads,
-    /// The copies of received payload into memory.
+    /// The number of copies from received payload to registered memory.
     #[arg(long, value_enum, value_name = "HOW", default_value = "one")]
     pub copies: CopyWays,
-    /// Sleep until a completion instead of polling.
+    /// Sleep until a completion arrives, instead of polling for it.
     #[arg(long)]
     pub events: bool,
 }
@@ -244,13 +245,13 @@ impl Model {
 /// The operations to measure, and the time of each.
 #[derive(Args, Clone, Debug)]
 pub struct Measured {
-    /// RDMA operations to measure.
+    /// RDMA operations to measure, one after the other.
     #[arg(value_enum, required = true, value_name = "OP")]
     pub ops: Vec<Op>,
     /// Setup of the RDMA devices on both sides.
     #[command(flatten)]
     pub model: Model,
-    /// Bytes of a message (decimal KB and MB allowed).
+    /// Sizes of messages in bytes (decimal KB and MB allowed).
     #[arg(
         long,
         value_name = "SIZE,SIZE…",
@@ -259,7 +260,7 @@ pub struct Measured {
         default_value = "4,64,1KB,10KB,64KB,100KB,500KB,1MB",
     )]
     pub size: Vec<usize>,
-    /// Most messages of each figure, over all rounds.
+    /// Most messages that are sent for each figure, over all rounds.
     #[arg(
         long,
         value_name = "N",
@@ -267,10 +268,10 @@ pub struct Measured {
         value_parser = clap::value_parser!(u64).range(1..),
     )]
     pub iterations: u64,
-    /// Time of each figure in seconds, over all rounds.
+    /// Seconds to measure each figure for, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::units::seconds)]
     pub seconds: f64,
-    /// Rounds in which raw TCP and RDMA take turns.
+    /// Number of rounds in which raw TCP and RDMA take turns.
     #[arg(
         long,
         value_name = "N",
@@ -310,7 +311,7 @@ pub struct Bw {
     /// The operations to measure, and the options of the measurement.
     #[command(flatten)]
     pub what: Measured,
-    /// Messages in progress.
+    /// Number of messages in progress at the same time.
     #[arg(
         long,
         value_name = "N",
@@ -329,7 +330,7 @@ pub struct Bw {
   sprat rdma table
   sprat rdma table --size 64,64KB --seconds 1 --json table.jsonl")]
 pub struct Table {
-    /// Bytes of a message (decimal KB and MB allowed).
+    /// Sizes of messages in bytes (decimal KB and MB allowed).
     #[arg(
         long,
         value_name = "SIZE,SIZE…",
@@ -338,7 +339,7 @@ pub struct Table {
         default_value = "4,64,1KB,10KB,64KB,100KB,500KB",
     )]
     pub size: Vec<usize>,
-    /// Time of each figure in seconds; its floor takes as long.
+    /// Seconds to measure each figure for; its floor takes as long.
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = crate::units::seconds)]
     pub seconds: f64,
     /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
@@ -354,7 +355,7 @@ pub struct Table {
 #[command(after_help = "Example:
   sprat rdma connections --connections 10000")]
 pub struct Connections {
-    /// Number of connections; each is an open file on both sides.
+    /// Number of connections to open; each is an open file on both sides.
     #[arg(
         long,
         value_name = "N",

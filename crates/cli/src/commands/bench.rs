@@ -100,10 +100,10 @@ pub(crate) struct Plain {
         value_parser = transports(),
     )]
     transport: Vec<String>,
-    /// Time of each figure in seconds, over all rounds.
+    /// Seconds to measure each figure for, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
-    /// Rounds in which floor, kernel TCP and product take turns.
+    /// Number of rounds in which floor, kernel TCP and product take turns.
     #[arg(
         long,
         value_name = "N",
@@ -137,7 +137,8 @@ struct Target {
 /// Options for the sizes of messages and objects that a test of `sprat bench` measures.
 #[derive(Args, Debug)]
 struct Sizes {
-    /// Sizes in bytes (decimal KB and MB allowed); each test has its own defaults.
+    /// Sizes of messages or objects in bytes (decimal KB and MB allowed); each test has its own
+    /// defaults.
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
     size: Vec<usize>,
 }
@@ -145,7 +146,7 @@ struct Sizes {
 /// Options for the number of objects that a test of `sprat bench` writes.
 #[derive(Args, Debug)]
 struct Objects {
-    /// Objects of each size.
+    /// Number of objects to write of each size.
     #[arg(
         long,
         value_name = "N",
@@ -153,7 +154,7 @@ struct Objects {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
     )]
     objects: u64,
-    /// As many objects as ClusterPerf has: 2e8 / (size + 50).
+    /// Write as many objects as ClusterPerf does: 2e8 / (size + 50) of each size.
     #[arg(long, conflicts_with = "objects")]
     full: bool,
 }
@@ -161,7 +162,7 @@ struct Objects {
 /// Options for the number of requests that a test of `sprat bench` has in progress.
 #[derive(Args, Debug)]
 struct Outstanding {
-    /// Requests in progress.
+    /// Number of requests in progress at the same time.
     #[arg(
         long,
         value_name = "N",
@@ -196,7 +197,7 @@ pub(crate) struct Loaded {
 /// Options of `sprat bench sessions`.
 #[derive(Args, Debug)]
 pub(crate) struct Sessions {
-    /// Sessions to open.
+    /// Number of sessions to open with the server.
     #[arg(
         long,
         value_name = "N",
@@ -254,7 +255,7 @@ pub(crate) struct LoadedReads {
 /// Options of `sprat bench clients`.
 #[derive(Args, Debug)]
 pub(crate) struct Clients {
-    /// Numbers of clients, each measured in turn.
+    /// Numbers of clients to measure with, one after the other.
     #[arg(
         long,
         value_name = "N,N…",

@@ -15,7 +15,7 @@ use sprat_bench::out;
   sprat completions zsh > ~/.zfunc/_sprat
   sprat completions fish > ~/.config/fish/completions/sprat.fish")]
 pub(crate) struct Completions {
-    /// The shell.
+    /// The shell to write completions for.
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Completions {
   sprat man ~/.local/share/man/man1
   man sprat-bench-echo")]
 pub(crate) struct Man {
-    /// The folder; it is made if there is none.
+    /// The folder to write the pages to; it is made if there is none.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 }

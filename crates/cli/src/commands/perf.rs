@@ -65,10 +65,10 @@ pub(crate) struct Perf {
         value_parser = transports(),
     )]
     transport: Vec<String>,
-    /// Time of each figure in seconds, over all rounds.
+    /// Seconds to measure each figure for, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
-    /// Rounds in which floor, kernel TCP and product take turns.
+    /// Number of rounds in which floor, kernel TCP and product take turns.
     #[arg(
         long,
         value_name = "N",
@@ -76,10 +76,10 @@ pub(crate) struct Perf {
         value_parser = clap::value_parser!(u16).range(1..=1000),
     )]
     rounds: u16,
-    /// Sizes in bytes (decimal KB and MB allowed).
+    /// Sizes of messages or objects in bytes (decimal KB and MB allowed).
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
     size: Vec<usize>,
-    /// Objects of each size.
+    /// Number of objects to write of each size.
     #[arg(
         long,
         value_name = "N",
@@ -87,10 +87,10 @@ pub(crate) struct Perf {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
     )]
     objects: u64,
-    /// As many objects as ClusterPerf has: 2e8 / (size + 50).
+    /// Write as many objects as ClusterPerf does: 2e8 / (size + 50) of each size.
     #[arg(long, conflicts_with = "objects")]
     full: bool,
-    /// Sessions to open.
+    /// Number of sessions to open with the server.
     #[arg(
         long,
         value_name = "N",
@@ -98,7 +98,7 @@ pub(crate) struct Perf {
         value_parser = clap::value_parser!(u32).range(1000..=1_000_000),
     )]
     sessions: u32,
-    /// Requests in progress.
+    /// Number of requests in progress at the same time.
     #[arg(
         long,
         value_name = "N",

@@ -32,7 +32,7 @@ pub(crate) enum Rdma {
 #[command(after_help = "Example:
   sprat rdma devices --json")]
 pub(crate) struct Devices {
-    /// Write one JSON object a device, one a line.
+    /// Write the devices as JSON Lines, one object for each device.
     #[arg(long)]
     pub(crate) json: bool,
 }
