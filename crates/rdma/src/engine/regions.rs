@@ -35,10 +35,10 @@ enum Place {
     /// The program's own memory, which it may have unmapped.
     Foreign(Foreign),
     /// A message to send, from where its bytes and slices lie.
-    Said(Message),
+    Outgoing(Message),
     /// A message that arrives: the bytes received so far. The vector's capacity is the room for the
     /// rest.
-    Heard(Vec<u8>),
+    Incoming(Vec<u8>),
 }
 
 #[derive(Debug, Default)]
@@ -88,14 +88,14 @@ impl Regions {
 
     /// Adds a message that peers will read; returns its number, or `None` if there are too many
     /// regions.
-    pub fn say(&mut self, message: Message) -> Option<u64> {
-        self.add(Place::Said(message))
+    pub fn insert_outgoing(&mut self, message: Message) -> Option<u64> {
+        self.add(Place::Outgoing(message))
     }
 
     /// Adds the memory of a message that arrives: the bytes received so far, and room for the rest.
     /// Returns its number, or `None` if there are too many regions.
-    pub fn hear(&mut self, message: Vec<u8>) -> Option<u64> {
-        self.add(Place::Heard(message))
+    pub fn insert_incoming(&mut self, message: Vec<u8>) -> Option<u64> {
+        self.add(Place::Incoming(message))
     }
 
     fn add(&mut self, place: Place) -> Option<u64> {
@@ -119,17 +119,17 @@ impl Regions {
     }
 
     /// Removes a message that peers could read, and returns it.
-    pub fn said(&mut self, number: u64) -> Option<Message> {
+    pub fn remove_outgoing(&mut self, number: u64) -> Option<Message> {
         match self.take(number) {
-            Some(Place::Said(message)) => Some(message),
+            Some(Place::Outgoing(message)) => Some(message),
             _ => None,
         }
     }
 
     /// Removes a message that has arrived, and returns it.
-    pub fn heard(&mut self, number: u64) -> Option<Vec<u8>> {
+    pub fn remove_incoming(&mut self, number: u64) -> Option<Vec<u8>> {
         match self.take(number) {
-            Some(Place::Heard(message)) => Some(message),
+            Some(Place::Incoming(message)) => Some(message),
             _ => None,
         }
     }
@@ -180,8 +180,10 @@ impl Regions {
                 each(Source::Foreign(memory, offset, len));
                 Ok(())
             }
-            Place::Said(message) => parts(message, slices, span, |part| each(Source::Bytes(part))),
-            Place::Heard(_) => Err(Unmapped),
+            Place::Outgoing(message) => {
+                parts(message, slices, span, |part| each(Source::Bytes(part)))
+            }
+            Place::Incoming(_) => Err(Unmapped),
         }
     }
 
@@ -231,11 +233,11 @@ impl Regions {
             Place::Foreign(memory) => {
                 within(memory.len(), span).ok().map(|()| Sink::Foreign(memory))
             }
-            Place::Heard(message) => {
+            Place::Incoming(message) => {
                 let (next, room) = (message.len() as u64, message.capacity() - message.len());
                 (span.offset == next && span.len as usize <= room).then_some(Sink::Message(message))
             }
-            Place::Said(_) => None,
+            Place::Outgoing(_) => None,
         }
     }
 
@@ -256,10 +258,10 @@ impl Regions {
                 within(memory.len(), span)?;
                 Ok(memory.append_to(span.offset as usize, span.len as usize, bytes)?)
             }
-            Place::Said(message) => {
+            Place::Outgoing(message) => {
                 parts(message, slices, span, |part| bytes.extend_from_slice(part))
             }
-            Place::Heard(_) => Err(Unmapped),
+            Place::Incoming(_) => Err(Unmapped),
         }
     }
 
@@ -281,12 +283,12 @@ impl Regions {
                 within(memory.len(), span)?;
                 Ok(memory.append_summed(offset, len, bytes, crc)?)
             }
-            Place::Said(message) => {
+            Place::Outgoing(message) => {
                 let mut sum = crc;
                 parts(message, slices, span, |part| sum = append_summed(bytes, part, sum))?;
                 Ok(sum)
             }
-            Place::Heard(_) => Err(Unmapped),
+            Place::Incoming(_) => Err(Unmapped),
         }
     }
 
@@ -302,14 +304,14 @@ impl Regions {
                 within(memory.len(), span)?;
                 Ok(memory.copy_out(span.offset as usize, bytes)?)
             }
-            Place::Said(message) => {
+            Place::Outgoing(message) => {
                 let mut at = 0;
                 parts(message, slices, span, |part| {
                     bytes[at..at + part.len()].copy_from_slice(part);
                     at += part.len();
                 })
             }
-            Place::Heard(_) => Err(Unmapped),
+            Place::Incoming(_) => Err(Unmapped),
         }
     }
 }
@@ -513,7 +515,7 @@ mod tests {
         let mut regions = Regions::default();
         let mut message = Message::from(&b"head "[..]);
         message.slices.push(Slice { segment: 7, offset: 0, len: 6 });
-        let number = regions.say(message.clone()).unwrap();
+        let number = regions.insert_outgoing(message.clone()).unwrap();
         let mut bytes = [0; 7];
         let mut reach = Reach { regions: &mut regions, slices: &Seven(b"sprats") };
         reach.read(span(number, 3, 7), &mut bytes).unwrap();
@@ -527,7 +529,7 @@ mod tests {
         assert_eq!(pieces, [2, 5]);
         // Without the memory of its slices it is not sent, not even in part.
         assert_eq!(regions.read(span(number, 3, 7), &mut bytes), Err(Unmapped));
-        assert_eq!(regions.said(number), Some(message));
+        assert_eq!(regions.remove_outgoing(number), Some(message));
         assert_eq!(regions.read(span(number, 0, 1), &mut [0]), Err(Unmapped));
     }
 
@@ -538,11 +540,11 @@ mod tests {
         regions.write(span(region, 90, 4000), &[7; 4000]).unwrap();
         let mut message = Message::from(&[1; 2000][..]);
         message.slices.push(Slice { segment: 7, offset: 0, len: 6 });
-        let said = regions.say(message).unwrap();
+        let outgoing = regions.insert_outgoing(message).unwrap();
         let portable = sprat_proto::wire::checksum::crc32c;
         let mut reach = Reach { regions: &mut regions, slices: &Seven(b"sprats") };
         let mut bytes = b"front".to_vec();
-        for span in [span(region, 80, 4010), span(region, 0, 0), span(said, 10, 1_996)] {
+        for span in [span(region, 80, 4010), span(region, 0, 0), span(outgoing, 10, 1_996)] {
             let start = bytes.len();
             let sum = reach.append_summed(span, &mut bytes, 5, portable).unwrap();
             let mut copy = vec![0; span.len as usize];
@@ -557,7 +559,7 @@ mod tests {
     #[test]
     fn a_message_comes_from_its_start_to_its_end() {
         let mut regions = Regions::default();
-        let number = regions.hear(Vec::with_capacity(6)).unwrap();
+        let number = regions.insert_incoming(Vec::with_capacity(6)).unwrap();
         assert_eq!(regions.write(span(number, 1, 2), b"pr"), Err(Unmapped), "not its start");
         regions.write(span(number, 0, 2), b"sp").unwrap();
         assert_eq!(
@@ -572,7 +574,7 @@ mod tests {
         );
         assert_eq!(regions.read(span(number, 0, 2), &mut [0; 2]), Err(Unmapped), "nobody reads it");
         regions.write(span(number, 2, 4), b"rats").unwrap();
-        assert_eq!(regions.heard(number).as_deref(), Some(&b"sprats"[..]));
-        assert_eq!(regions.heard(number), None);
+        assert_eq!(regions.remove_incoming(number).as_deref(), Some(&b"sprats"[..]));
+        assert_eq!(regions.remove_incoming(number), None);
     }
 }

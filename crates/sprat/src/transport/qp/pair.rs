@@ -115,7 +115,7 @@ impl Fetch {
         // This does not fail: the memory was registered when the first Read was posted.
 
         let _ = engine.rnic.deregister(at.stag);
-        engine.regions.heard(at.number).unwrap_or_default()
+        engine.regions.remove_incoming(at.number).unwrap_or_default()
     }
 
     /// Returns the number of bytes for which an RDMA Read may be posted now. Memory grows with the
@@ -129,7 +129,7 @@ impl Fetch {
         let target =
             (usize::from(free) * CHUNK).max(GROWTH * self.received).min(self.announced.len());
         message.reserve_exact(target - message.len());
-        let number = engine.regions.hear(message).ok_or(PostError::NoRoom)?;
+        let number = engine.regions.insert_incoming(message).ok_or(PostError::NoRoom)?;
         match engine.rnic.register(pd, number, 0, target as u64, Access::LOCAL) {
             Ok(stag) => {
                 self.into = Some((Registration { number, stag }, target));
@@ -505,7 +505,7 @@ impl Pair {
             front.header,
         )?;
         let Some(message) = stream.take_front() else { return Ok(false) };
-        let number = engine.regions.say(message).ok_or(PostError::NoRoom)?;
+        let number = engine.regions.insert_outgoing(message).ok_or(PostError::NoRoom)?;
         let access = Access { local_write: false, remote_read: true, ..Access::LOCAL };
         let stag = engine.rnic.register(self.pd, number, 0, len as u64, access);
         let at = Registration { number, stag: stag.inspect_err(|_| take_back(number, engine))? };
@@ -551,7 +551,7 @@ fn withdraw(announcement: Announcement, engine: &mut Engine<'_>) {
 
 /// Removes an announced message from the engine and releases its slices.
 fn take_back(number: u64, engine: &mut Engine<'_>) {
-    if let Some(message) = engine.regions.said(number) {
+    if let Some(message) = engine.regions.remove_outgoing(number) {
         engine.released.extend(message.slices);
     }
 }
