@@ -9,7 +9,7 @@ use std::collections::HashSet;
 #[derive(Clone, Copy)]
 enum Order {
     /// No side orders its stores: the mistake that the search must find.
-    Nobody,
+    None,
     /// The consumer's barrier empties the store buffers of both sides.
     Barrier,
     /// Each side executes a fence of its own.
@@ -117,7 +117,7 @@ impl World {
             }
             1 => {
                 match order {
-                    Order::Nobody => {}
+                    Order::None => {}
                     Order::Barrier => {
                         w.empty_consumer();
                         w.empty_producer();
@@ -167,6 +167,6 @@ fn no_wake_is_lost_with_the_barrier_or_with_fences() {
 
 #[test]
 fn a_wake_is_lost_without_them() {
-    assert!(can_hang(Order::Nobody));
+    assert!(can_hang(Order::None));
     assert!(can_hang(Order::ConsumerFence));
 }
