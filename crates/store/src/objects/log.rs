@@ -564,7 +564,7 @@ impl Log {
     }
 
     /// Records that an object of `version` was removed.
-    pub fn bury(&mut self, version: Version) {
+    pub fn raise_safe_version(&mut self, version: Version) {
         self.safe_version = self.safe_version.max(Version(version.0 + 1));
     }
 

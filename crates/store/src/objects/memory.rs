@@ -213,7 +213,7 @@ impl Memory {
         let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
         entry::put_tombstone(memory, &tombstone, Some(&Record { once: mutation.once, sum: None }));
         self.log.live_tombstone(at, len, before.older);
-        self.log.bury(before.version);
+        self.log.raise_safe_version(before.version);
         self.table.remove(before.place);
         self.log.dead(before.at, before.len);
         self.completed(mutation.once, outcome, at);
