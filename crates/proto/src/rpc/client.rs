@@ -66,7 +66,7 @@ impl IdleSessions {
     #[inline]
     fn owe_ack<P>(&mut self, session: &mut ClientSession, shared: &Shared<P>, c: u32, channel: u8) {
         session.unacked |= 1 << channel;
-        session.touch(shared.now);
+        session.mark_active(shared.now);
         if !session.listed {
             session.listed = true;
             self.list.push_back((c, session.epoch, session.active_ms));
@@ -121,7 +121,7 @@ impl Client {
 
     /// Reads a client session's cache line into the cache; returns an arbitrary number.
     #[inline]
-    pub(super) fn touch(&self, c: u32) -> u32 {
+    pub(super) fn prefetch(&self, c: u32) -> u32 {
         self.sessions.get(c).map_or(0, |session| session.peer)
     }
 

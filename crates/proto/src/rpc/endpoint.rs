@@ -42,8 +42,8 @@ pub struct Endpoint<P: Probe = NoProbe> {
     handled: usize,
     /// The addresses of peers that the driver lost.
     gone: Vec<Addr>,
-    /// A sum over the sessions that `input` touches, so that the compiler keeps the loads.
-    touched: u32,
+    /// A sum over the sessions that `input` prefetches, so that the compiler keeps the loads.
+    prefetched: u32,
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -56,7 +56,7 @@ impl<P: Probe> Endpoint<P> {
             arrived: 0,
             handled: 0,
             gone: Vec::new(),
-            touched: 0,
+            prefetched: 0,
         }
     }
 
@@ -89,7 +89,7 @@ impl<P: Probe> Endpoint<P> {
             }
             self.shared.stats.received += self.arrived as u64;
             if self.arrived > 1 && self.client.len().max(self.server.len()) > CACHED_SESSIONS {
-                self.touch_sessions(driver);
+                self.prefetch_sessions(driver);
             }
         }
         self.arrived - self.handled + self.shared.events.len() + self.gone.len()
@@ -332,7 +332,7 @@ impl<P: Probe> Endpoint<P> {
     /// requests, because cache misses that are independent overlap.
     pub fn warm(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
         for id in sessions {
-            self.touched = self.touched.wrapping_add(self.client.touch(id.place()));
+            self.prefetched = self.prefetched.wrapping_add(self.client.prefetch(id.place()));
         }
     }
 
@@ -447,18 +447,18 @@ impl<P: Probe> Endpoint<P> {
 
     /// Loads the session of each packet of the burst. The loads are independent, so they overlap.
     #[inline(never)]
-    fn touch_sessions<D: Datagrams>(&mut self, driver: &D) {
+    fn prefetch_sessions<D: Datagrams>(&mut self, driver: &D) {
         let mut sum = 0u32;
         for i in 0..self.arrived {
             let Some((to_client, name)) = rpc::peek(driver.datagram(i).1) else { continue };
             let index = name & INDEX_MAX;
             sum = sum.wrapping_add(if to_client {
-                self.client.touch(index)
+                self.client.prefetch(index)
             } else {
-                self.server.touch(index)
+                self.server.prefetch(index)
             });
         }
-        self.touched = self.touched.wrapping_add(sum);
+        self.prefetched = self.prefetched.wrapping_add(sum);
     }
 
     #[cold]

@@ -90,7 +90,7 @@ impl Server {
 
     /// Reads a server session's cache line into the cache; returns an arbitrary number.
     #[inline]
-    pub(super) fn touch(&self, s: u32) -> u32 {
+    pub(super) fn prefetch(&self, s: u32) -> u32 {
         self.sessions.get(s).map_or(0, |session| session.peer)
     }
 

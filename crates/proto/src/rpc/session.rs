@@ -192,7 +192,7 @@ impl ClientSession {
     }
 
     /// Records that the client's session is used now.
-    pub(super) fn touch(&mut self, now: Instant) {
+    pub(super) fn mark_active(&mut self, now: Instant) {
         self.active_ms = (now.as_ns() / MS) as u16;
     }
 

@@ -58,7 +58,7 @@ impl Burst {
     /// Reads the table lines and the objects of all announced requests and forgets the requests.
     pub(super) fn prefetch(&mut self, memory: &Memory) {
         let hashes = &self.hashes[..self.len];
-        let mut read = hashes.iter().fold(0, |sum, &hash| sum ^ memory.table.touch(hash)) as u8;
+        let mut read = hashes.iter().fold(0, |sum, &hash| sum ^ memory.table.prefetch(hash)) as u8;
         for &hash in hashes {
             if let Some(at) = memory.table.first(hash) {
                 let bytes = memory.log.bytes(at);

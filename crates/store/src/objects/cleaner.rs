@@ -347,7 +347,9 @@ fn gather(
     }
     // The loop is short, so that the processor has all of its reads in progress at once. The
     // compiler must not drop them.
-    black_box(group[..count].iter().fold(0, |read, candidate| read ^ table.touch(candidate.hash)));
+    black_box(
+        group[..count].iter().fold(0, |read, candidate| read ^ table.prefetch(candidate.hash)),
+    );
     (count, offset)
 }
 

@@ -204,7 +204,7 @@ impl HashTable {
     /// result has no meaning; it keeps the compiler from dropping the read.
     #[must_use]
     #[inline]
-    pub fn touch(&self, hash: u64) -> u64 {
+    pub fn prefetch(&self, hash: u64) -> u64 {
         self.line(self.home(hash))[0]
     }
 

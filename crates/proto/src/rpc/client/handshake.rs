@@ -73,7 +73,7 @@ impl Client {
                 return false;
             }
             let session = &mut self.sessions[c];
-            session.touch(shared.now);
+            session.mark_active(shared.now);
             session.tries = 1;
             let entry = &mut shared.peers.slab[peer];
             entry.opens = session.server;
@@ -159,7 +159,7 @@ impl Client {
                 continue;
             }
             session.tries += 1;
-            session.touch(shared.now);
+            session.mark_active(shared.now);
             let again = shared.now.after(open_rto_ns(shared, session.tries));
             let (packet, body) = self.open_packet(shared, c, (0, 0));
             shared.queue_control(peer, packet, ControlBody::small(body.as_bytes()));
@@ -229,7 +229,7 @@ impl Client {
         }
         let session = &mut self.sessions[c];
         session.phase = Phase::Open;
-        session.touch(shared.now);
+        session.mark_active(shared.now);
         session.token = accept.token.get();
         session.server = accept.session.get();
         let peer = session.peer;
