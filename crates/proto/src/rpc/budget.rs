@@ -7,7 +7,7 @@
 //!    └───► waits, and its connection is not read ── room ─► granted
 //! ```
 //! The caller ends a connection that is late. A message takes room for its whole length before more
-//! of it than [`FREE`] bytes are kept. So every message that has room can be finished, and no two
+//! of it than [`EXEMPT_BYTES`] bytes are kept. So every message that has room can be finished, and no two
 //! wait for each other. The shortest message that waits gets room first, and every 16th time the
 //! oldest; long messages leave a fifth of the room to the others.
 //!
@@ -27,12 +27,12 @@ mod waiting;
 
 /// Messages up to this length need no room. With the most connections (65,536) these come to 256
 /// MiB.
-pub const FREE: usize = 4 << 10;
+pub const EXEMPT_BYTES: usize = 4 << 10;
 /// The room of one transport: four messages of the greatest length, and a fifth for the store's
 /// values.
-pub const MOST: usize = 5 * MAX_MESSAGE;
+pub const BUDGET_BYTES: usize = 5 * MAX_MESSAGE;
 /// Messages above this length are long: the store has no values that are longer.
-const LONG: usize = (1 << 20) + FREE;
+const LONG: usize = (1 << 20) + EXEMPT_BYTES;
 /// One in this many grants goes to the oldest message instead of the shortest.
 const OLDEST_EVERY: u32 = 16;
 /// A message of which no byte comes for this long is given up, as the datagram transport does.
@@ -44,7 +44,7 @@ const CHECK_NS: u64 = 100 * MS;
 /// The interval of progress checks of connections while no message waits for room.
 const IDLE_CHECK_NS: u64 = SECOND;
 /// A message that brings fewer bytes than this between two checks is slow: about 1 MiB a second.
-const SLOW: usize = 100 << 10;
+const MIN_PROGRESS_BYTES: usize = 100 << 10;
 
 /// A connection whose message has room.
 #[derive(Debug)]
@@ -184,7 +184,9 @@ impl Budget {
             .iter()
             // A connection that got its room after the last check is not judged yet.
             .filter(|(_, holder)| {
-                holder.since <= self.checked_at && holder.brought < SLOW && !silent(holder)
+                holder.since <= self.checked_at
+                    && holder.brought < MIN_PROGRESS_BYTES
+                    && !silent(holder)
             })
             .map(|(name, holder)| (holder.brought, *name))
             .collect();
@@ -308,17 +310,17 @@ mod tests {
 
     #[test]
     fn the_slowest_makes_room_for_one_that_has_waited_for_a_second() {
-        let mut budget = Budget::new(MOST);
+        let mut budget = Budget::new(BUDGET_BYTES);
         (1..=4).for_each(|name| assert!(budget.take(at(0), name, MAX_MESSAGE)));
         assert!(!budget.take(at(0), 9, MAX_MESSAGE));
         for ms in (50..1000).step_by(100) {
             // One is fast, two are slow, and one of them the slowest but the one that stands still.
-            for (name, bytes) in [(1, 2 * SLOW), (2, 10), (3, 20)] {
+            for (name, bytes) in [(1, 2 * MIN_PROGRESS_BYTES), (2, 10), (3, 20)] {
                 budget.brought(at(ms), name, bytes);
             }
             assert_eq!(late(&mut budget, at(ms)), [], "after {ms} ms");
         }
-        for (name, bytes) in [(1, 2 * SLOW), (2, 10), (3, 20)] {
+        for (name, bytes) in [(1, 2 * MIN_PROGRESS_BYTES), (2, 10), (3, 20)] {
             budget.brought(at(1050), name, bytes);
         }
         assert_eq!(late(&mut budget, at(1050)), [4]);
@@ -329,7 +331,7 @@ mod tests {
 
     #[test]
     fn long_messages_leave_room_to_short_ones_and_the_oldest_is_not_forgotten() {
-        let mut budget = Budget::new(MOST);
+        let mut budget = Budget::new(BUDGET_BYTES);
         (1..=4).for_each(|name| assert!(budget.take(at(0), name, MAX_MESSAGE)));
         assert!(!budget.take(at(0), 5, MAX_MESSAGE));
         (6..22).for_each(|name| {
@@ -358,7 +360,7 @@ mod tests {
     /// an honest message out for ever.
     #[test]
     fn eighty_stalled_senders_keep_an_honest_one_out_for_seconds_only() {
-        let mut budget = Budget::new(MOST);
+        let mut budget = Budget::new(BUDGET_BYTES);
         let mut reading: Vec<u32> =
             (0..80).filter(|&name| budget.take(at(0), name, MAX_MESSAGE)).collect();
         assert_eq!(reading.len(), 4);

@@ -26,7 +26,7 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::budget::FREE;
+use super::budget::EXEMPT_BYTES;
 use super::limits::MAX_MESSAGE;
 use super::types::{
     CloseReason, Event, Message, Payload, RequestError, RpcError, RpcId, ServerRpc, SessionId,
@@ -318,7 +318,7 @@ impl Stream {
     #[must_use]
     pub fn assembling(&self) -> usize {
         let len = self.assembly.len();
-        if self.role == Role::Server && len > FREE { len } else { 0 }
+        if self.role == Role::Server && len > EXEMPT_BYTES { len } else { 0 }
     }
 
     /// Records whether the request of which a part has arrived waits for room.

@@ -125,7 +125,7 @@ impl<C: Carrier> Framed<C> {
             unsent: 0,
             released: VecDeque::new(),
             ids: Ids::default(),
-            budget: Budget::new(budget::MOST),
+            budget: Budget::new(budget::BUDGET_BYTES),
             now: Instant::ZERO,
             sessions: 0,
             first_deadline: Instant::NEVER,

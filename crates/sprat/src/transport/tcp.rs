@@ -20,7 +20,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{Timespec, epoll};
 use rustix::net::sockopt;
 use sprat_proto::Instant;
-use sprat_proto::rpc::budget::FREE;
+use sprat_proto::rpc::budget::EXEMPT_BYTES;
 use sprat_proto::rpc::{CloseReason, Slices};
 
 use crate::locator::{HostPort, Kind, Locator};
@@ -121,7 +121,7 @@ impl Tcp {
         if !link.backlog.is_empty() {
             return false;
         }
-        let most = if shared.budget.has_waiting() { FREE } else { shared.buffer.len() };
+        let most = if shared.budget.has_waiting() { EXEMPT_BYTES } else { shared.buffer.len() };
         match link.read(now, &mut shared.buffer[..most], shared.ids) {
             Read::Nothing => return false,
             Read::Bytes(n) => self.buffer_filled(slot, 0, n),

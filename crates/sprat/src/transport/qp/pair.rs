@@ -28,7 +28,7 @@ use sprat_proto::rdma::{
     Access, Cq, Memory as _, Pd, PostError, Qp, QpOptions, RecvRequest, Remote, Rnic, SendOp,
     SendRequest, Sge, Span, Stag,
 };
-use sprat_proto::rpc::budget::{Budget, FREE};
+use sprat_proto::rpc::budget::{Budget, EXEMPT_BYTES};
 use sprat_proto::rpc::over_qp::{
     ANNOUNCEMENT, FlowControl, HEADER, Hello, Location, Received, SendKind, Violation,
 };
@@ -288,7 +288,7 @@ impl Pair {
             Received::Frames(_) => Ok(Some(HEADER)),
             Received::Announced { announced, location, wanted } => {
                 let (requested, received, into) = (0, 0, None);
-                let has_room = stream.role() != Role::Server || announced.len() <= FREE;
+                let has_room = stream.role() != Role::Server || announced.len() <= EXEMPT_BYTES;
                 self.fetches.push_back(Fetch {
                     announced,
                     wanted,
@@ -358,7 +358,7 @@ impl Pair {
             return Ok(None);
         }
         let Some(mut fetch) = self.fetches.pop_front() else { return Ok(None) };
-        if stream.role() == Role::Server && fetch.announced.len() > FREE {
+        if stream.role() == Role::Server && fetch.announced.len() > EXEMPT_BYTES {
             budget.give(now, name, fetch.announced.len());
         }
         let message = fetch.close(engine);
