@@ -18,4 +18,4 @@ pub mod seeds;
 pub mod wire;
 pub mod world;
 
-pub use world::{Chaos, Frail, Options, Outside, Process, Start, World};
+pub use world::{Chaos, HostFaults, Options, Outside, Process, Start, World};

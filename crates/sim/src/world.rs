@@ -120,20 +120,20 @@ pub struct Chaos {
 
 /// The faults of [`Chaos`] that may hit a host. Partitions and full disks hit all hosts alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frail {
+pub struct HostFaults {
     /// The host's process may crash.
     pub crash: bool,
     /// The host's process may be paused.
     pub pause: bool,
 }
 
-impl Frail {
+impl HostFaults {
     /// The host's process neither crashes nor is paused.
-    pub const SOLID: Self = Self { crash: false, pause: false };
+    pub const NONE: Self = Self { crash: false, pause: false };
     /// The host's process may be paused, but does not crash.
-    pub const SLOW: Self = Self { crash: false, pause: true };
+    pub const PAUSES: Self = Self { crash: false, pause: true };
     /// The host's process may crash and may be paused.
-    pub const FRAIL: Self = Self { crash: true, pause: true };
+    pub const ALL: Self = Self { crash: true, pause: true };
 }
 
 /// A simulated world: hosts with their processes, a wire and virtual time.
@@ -156,7 +156,7 @@ pub struct World<S> {
 
 struct Host<S> {
     make: Make<S>,
-    frail: Frail,
+    faults: HostFaults,
     process: Option<Box<dyn Process<S>>>,
     life: u64,
     clock: Clock,
@@ -212,14 +212,14 @@ impl<S> World<S> {
     /// host's number.
     pub fn host(
         &mut self,
-        frail: Frail,
+        faults: HostFaults,
         make: impl FnMut(Start<'_>) -> Box<dyn Process<S>> + 'static,
     ) -> HostId {
         let id = self.wire.host();
         let drift_ppm = self.rng.below(2 * u64::from(self.options.drift_ppm) + 1);
         self.hosts.push(Host {
             make: Box::new(make),
-            frail,
+            faults,
             process: None,
             life: 0,
             clock: Clock {
@@ -308,7 +308,7 @@ impl<S> World<S> {
 
     /// Ends all faults: partitions heal, pauses end, dead hosts start, the wire loses nothing,
     /// disks have room.
-    pub fn calm(&mut self) {
+    pub fn end_faults(&mut self) {
         self.options.chaos.every_ns = 0;
         self.wire.set_fault(Default::default());
         self.wire.heal();
@@ -403,7 +403,7 @@ impl<S> World<S> {
             Event::Heal => self.wire.heal(),
             Event::Room(times) if times == self.filled => self.set_full(false),
             Event::Room(_) => {}
-            Event::Chaos => self.blow(),
+            Event::Chaos => self.inject_fault(),
         }
     }
 
@@ -443,7 +443,7 @@ impl<S> World<S> {
         }
     }
 
-    fn blow(&mut self) {
+    fn inject_fault(&mut self) {
         let chaos = self.options.chaos;
         if chaos.every_ns == 0 {
             return;
@@ -454,12 +454,12 @@ impl<S> World<S> {
         let host = self.rng.below(self.hosts.len() as u64) as usize;
         if draw < crash {
             let ns = self.rng.below(chaos.down_ns + 1);
-            if self.hosts[host].frail.crash {
+            if self.hosts[host].faults.crash {
                 self.crash(host, Some(ns));
             }
         } else if draw < crash + pause {
             let ns = self.rng.below(chaos.pause_ns + 1);
-            if self.hosts[host].frail.pause {
+            if self.hosts[host].faults.pause {
                 self.pause(host, ns);
             }
         } else if draw < crash + pause + partition {

@@ -12,7 +12,7 @@ use sprat_proto::{Instant, Rng};
 use sprat_sim::node::{Node, config, locators};
 use sprat_sim::queue::Queue;
 use sprat_sim::wire::HostId;
-use sprat_sim::{Chaos, Frail, Options, Outside, Process, Start, World, seeds, wire};
+use sprat_sim::{Chaos, HostFaults, Options, Outside, Process, Start, World, seeds, wire};
 
 const SERVERS: usize = 2;
 const CLIENTS: usize = 3;
@@ -236,7 +236,7 @@ impl Process<Score> for Program {
     }
 }
 
-fn run(seed: u64, options: Options, frail: Frail) {
+fn run(seed: u64, options: Options, faults: HostFaults) {
     let mut world = World::new(seed, options, Score::default());
     let config = Config { queue_limit: CHANNELS, ..config(true) };
     for host in 0..SERVERS + CLIENTS {
@@ -244,10 +244,10 @@ fn run(seed: u64, options: Options, frail: Frail) {
             world.score.left.insert(host, CALLS);
         }
         let config = Config { serve: host < SERVERS, ..config.clone() };
-        world.host(frail, move |start| Box::new(Program::new(start, config.clone())));
+        world.host(faults, move |start| Box::new(Program::new(start, config.clone())));
     }
     world.run_until(20 * SECOND, |w| w.score.left.values().all(|left| *left == 0));
-    world.calm();
+    world.end_faults();
     let is_over = |w: &World<Score>| {
         let lives = |call: &&Call| call.life == w.life(call.client);
         w.score.left.values().all(|left| *left == 0)
@@ -275,7 +275,7 @@ fn calls_under_faults_of_the_wire() {
         let mut rng = Rng::seeded(seed ^ 0x10de);
         let mut options = Options::default();
         options.wire.fault = seeds::fault(&mut rng, 3 * MS);
-        run(seed, options, Frail::SOLID);
+        run(seed, options, HostFaults::NONE);
     });
 }
 
@@ -285,7 +285,7 @@ fn calls_under_crashes_pauses_and_partitions() {
         let mut rng = Rng::seeded(seed ^ 0x20de);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = seeds::fault(&mut rng, 3 * MS);
-        run(seed, options, Frail::FRAIL);
+        run(seed, options, HostFaults::ALL);
     });
 }
 
@@ -295,6 +295,6 @@ fn calls_over_rings() {
         let mut rng = Rng::seeded(seed ^ 0x30de);
         let wire = wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() };
         let options = Options { chaos: any_chaos(&mut rng), wire, ..Options::default() };
-        run(seed, options, Frail::FRAIL);
+        run(seed, options, HostFaults::ALL);
     });
 }

@@ -11,7 +11,7 @@ use sprat_sim::check::history::History;
 use sprat_sim::check::store::{Answer, Op, Reject, Value};
 use sprat_sim::disk::{Outcome, Write};
 use sprat_sim::wire::HostId;
-use sprat_sim::{Chaos, Frail, Options, Outside, Process, World};
+use sprat_sim::{Chaos, HostFaults, Options, Outside, Process, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bug {
@@ -192,7 +192,7 @@ fn run(seed: u64, bug: Bug) -> Verdict {
         ..Chaos::default()
     };
     let mut world = World::new(seed, options, History::default());
-    world.host(Frail { crash: true, pause: true }, move |start| {
+    world.host(HostFaults { crash: true, pause: true }, move |start| {
         let (mut counters, mut last) = (BTreeMap::new(), BTreeMap::new());
         for (key, value) in start.disk.iter().filter(|_| bug != Bug::Forgetful) {
             if key[0] == 0 {
@@ -215,7 +215,7 @@ fn run(seed: u64, bug: Bug) -> Verdict {
     });
     let clients: Vec<HostId> = (0..4)
         .map(|_| {
-            world.host(Frail { crash: false, pause: true }, |start| {
+            world.host(HostFaults { crash: false, pause: true }, |start| {
                 Box::new(Client {
                     rng: start.rng,
                     left: 60,
@@ -227,7 +227,7 @@ fn run(seed: u64, bug: Bug) -> Verdict {
         })
         .collect();
     world.run_for(2 * SECOND);
-    world.calm();
+    world.end_faults();
     world.run_for(SECOND);
     assert_eq!(world.score.len(), 60 * clients.len());
     world.score.verdict(|_| ())

@@ -7,9 +7,9 @@
 //!    └───► waits, and its connection is not read ── room ─► granted
 //! ```
 //! The caller ends a connection that is late. A message takes room for its whole length before more
-//! of it than [`EXEMPT_BYTES`] bytes are kept. So every message that has room can be finished, and no two
-//! wait for each other. The shortest message that waits gets room first, and every 16th time the
-//! oldest; long messages leave a fifth of the room to the others.
+//! of it than [`EXEMPT_BYTES`] bytes are kept. So every message that has room can be finished, and
+//! no two wait for each other. The shortest message that waits gets room first, and every 16th time
+//! the oldest; long messages leave a fifth of the room to the others.
 //!
 //! Always holds: the room taken is no more than the limit, unless one message alone is longer.
 //!

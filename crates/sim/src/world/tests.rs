@@ -57,7 +57,7 @@ impl Process<Seen> for Ticker {
 fn world(seed: u64, options: Options) -> World<Seen> {
     let mut world = World::new(seed, options, Seen::default());
     for _ in 0..3 {
-        world.host(Frail { crash: true, pause: true }, |start| {
+        world.host(HostFaults { crash: true, pause: true }, |start| {
             Box::new(Ticker { host: start.host, of: 3, next: start.now, count: 0, safe: 0 })
         });
     }
@@ -98,7 +98,7 @@ fn a_seed_repeats_itself_and_another_does_not() {
 #[test]
 fn a_dead_process_starts_anew_with_its_disk() {
     let mut world = World::new(5, Options::default(), Seen::default());
-    let host = world.host(Frail { crash: true, pause: true }, |start| {
+    let host = world.host(HostFaults { crash: true, pause: true }, |start| {
         Box::new(Ticker { host: 0, of: 1, next: start.now, count: 0, safe: 0 })
     });
     for life in 1..20 {
@@ -126,11 +126,11 @@ fn a_paused_process_finds_its_mail() {
 }
 
 #[test]
-fn calm_ends_all_trouble() {
+fn end_faults_ends_all_faults() {
     for seed in 0..20 {
         let mut world = world(seed, wild());
         world.run_for(SECOND);
-        world.calm();
+        world.end_faults();
         world.run_for(5 * MS);
         let before = world.score.got;
         world.run_for(100 * MS);

@@ -12,7 +12,7 @@ use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::Verdict;
 use sprat_sim::check::store::Answer;
 use sprat_sim::node::{Node, config, locator, locators};
-use sprat_sim::{Chaos, Frail, Options, World, seeds, wire};
+use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::master::{self, Master};
 use user::{Habits, User};
@@ -27,7 +27,7 @@ struct Shape {
     habits: Habits,
     /// The faults that may hit the hosts of the coordinator, of the masters and of the users, in
     /// this order.
-    frail: [Frail; 3],
+    faults: [HostFaults; 3],
     log_bytes: u64,
 }
 
@@ -40,7 +40,7 @@ impl Default for Shape {
             users: 4,
             operations: 150,
             habits,
-            frail: [Frail::SOLID; 3],
+            faults: [HostFaults::NONE; 3],
             log_bytes: 16 << 20,
         }
     }
@@ -59,7 +59,7 @@ fn coordinator_config() -> coordinator::Config {
 
 fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
-    world.host(shape.frail[0], |start| {
+    world.host(shape.faults[0], |start| {
         let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
         let (now, mut rng) = (start.now, start.rng);
         let coordinator = Coordinator::restore(now, coordinator_config(), rng.fork(), disk);
@@ -67,7 +67,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     });
     for _ in 0..shape.masters {
         let log_bytes = shape.log_bytes;
-        world.host(shape.frail[1], move |start| {
+        world.host(shape.faults[1], move |start| {
             let own = locator(start.host);
             let mut rng = start.rng;
             let config_ = master::Config {
@@ -84,7 +84,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     for user in 0..shape.users {
         world.score.left.insert(1 + shape.masters + user, shape.operations);
         let habits = shape.habits.clone();
-        world.host(shape.frail[2], move |start| Box::new(User::new(start, habits.clone())));
+        world.host(shape.faults[2], move |start| Box::new(User::new(start, habits.clone())));
     }
     world
 }
@@ -93,7 +93,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
 /// completed and every object was read once more. Then it checks the history.
 fn run(mut world: World<Score>, shape: &Shape) -> World<Score> {
     world.run_until(60 * SECOND, |w| w.score.left.values().all(|left| *left == 0));
-    world.calm();
+    world.end_faults();
     let rest = |w: &World<Score>| {
         w.score.left.values().all(|left| *left == 0)
             && w.score.open.values().all(|open| open.0 == 0)
@@ -128,7 +128,7 @@ fn any_chaos(rng: &mut Rng) -> Chaos {
     seeds::chaos(rng, most)
 }
 
-fn any_shape(rng: &mut Rng, frail: [Frail; 3]) -> Shape {
+fn any_shape(rng: &mut Rng, faults: [HostFaults; 3]) -> Shape {
     let shape = Shape::default();
     let habits = Habits {
         names: 1 + rng.below(3),
@@ -141,7 +141,7 @@ fn any_shape(rng: &mut Rng, frail: [Frail; 3]) -> Shape {
         masters: 1 + rng.below(3) as usize,
         users: 2 + rng.below(3) as usize,
         habits,
-        frail,
+        faults,
         ..shape
     }
 }
@@ -168,7 +168,7 @@ fn under_loss_duplication_reordering_and_damage() {
         let mut rng = Rng::seeded(seed ^ 0x5106);
         let mut options = Options::default();
         options.wire.fault = any_fault(&mut rng);
-        let shape = any_shape(&mut rng, [Frail::SOLID; 3]);
+        let shape = any_shape(&mut rng, [HostFaults::NONE; 3]);
         run(world(seed, options, &shape), &shape);
     });
 }
@@ -180,7 +180,8 @@ fn under_crashes_of_users() {
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         options.chaos.every_ns /= 5;
-        let mut shape = any_shape(&mut rng, [Frail::SOLID, Frail::SLOW, Frail::FRAIL]);
+        let mut shape =
+            any_shape(&mut rng, [HostFaults::NONE, HostFaults::PAUSES, HostFaults::ALL]);
         // Each crash leaves operations that may happen at any later time, which multiplies the
         // checker's configurations.
         shape.operations = 100;
@@ -195,7 +196,7 @@ fn under_crashes_of_everyone() {
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         options.drift_ppm = rng.below(5_000) as u32;
-        let shape = any_shape(&mut rng, [Frail::FRAIL; 3]);
+        let shape = any_shape(&mut rng, [HostFaults::ALL; 3]);
         run(world(seed, options, &shape), &shape);
     });
 }
@@ -214,7 +215,7 @@ fn with_full_disks() {
         };
         let mut options = Options { chaos, ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
-        let mut shape = any_shape(&mut rng, [Frail::SOLID; 3]);
+        let mut shape = any_shape(&mut rng, [HostFaults::NONE; 3]);
         shape.habits.drop_ppm = 200_000;
         let mut world = world(seed, Options { chaos: Chaos::default(), ..options.clone() }, &shape);
         // A coordinator cannot answer before its first write is durable.
@@ -233,7 +234,7 @@ fn with_a_failing_coordinator_disk() {
         let mut rng = Rng::seeded(seed ^ 0xe10);
         let mut options = Options::default();
         options.wire.fault = any_fault(&mut rng);
-        let mut shape = any_shape(&mut rng, [Frail::SOLID; 3]);
+        let mut shape = any_shape(&mut rng, [HostFaults::NONE; 3]);
         shape.habits.drop_ppm = 200_000;
         let mut world = world(seed, options, &shape);
         for _ in 0..50 {
@@ -253,7 +254,7 @@ fn over_rings() {
         let mut rng = Rng::seeded(seed ^ 0x5);
         let wire = wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() };
         let options = Options { chaos: any_chaos(&mut rng), wire, ..Options::default() };
-        let shape = any_shape(&mut rng, [Frail::FRAIL; 3]);
+        let shape = any_shape(&mut rng, [HostFaults::ALL; 3]);
         run(world(seed, options, &shape), &shape);
     });
 }
@@ -266,7 +267,7 @@ fn with_large_values_and_little_memory() {
         if rng.chance(500_000) {
             options.wire.fault = any_fault(&mut rng);
         }
-        let mut shape = any_shape(&mut rng, [Frail::SOLID, Frail::SOLID, Frail::FRAIL]);
+        let mut shape = any_shape(&mut rng, [HostFaults::NONE, HostFaults::NONE, HostFaults::ALL]);
         shape.habits.longest = 1_000_000;
         shape.operations = 60;
         run(world(seed, options, &shape), &shape);
@@ -279,7 +280,7 @@ fn a_run_repeats_itself() {
         let mut rng = Rng::seeded(seed);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
-        let shape = any_shape(&mut rng, [Frail::FRAIL; 3]);
+        let shape = any_shape(&mut rng, [HostFaults::ALL; 3]);
         run(world(seed, options, &shape), &shape).trace_hash()
     };
     assert_eq!(hash(1), hash(1));

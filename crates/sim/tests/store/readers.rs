@@ -4,7 +4,7 @@
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 use sprat_sim::node::{Node, config, locator};
-use sprat_sim::{Frail, Options, Outside, Process, Start, World, seeds, wire};
+use sprat_sim::{HostFaults, Options, Outside, Process, Start, World, seeds, wire};
 use sprat_store::client::{Answer, Client, Config, Done, Error, Op};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::master::{self, Master};
@@ -130,7 +130,7 @@ impl Process<Score> for User {
 
 fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
-    world.host(Frail::SOLID, |start| {
+    world.host(HostFaults::NONE, |start| {
         let (now, mut rng) = (start.now, start.rng);
         // Terms as in production: a network that loses every fourth packet ends shorter leases.
         let terms = coordinator::Config::default();
@@ -142,7 +142,7 @@ fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
             start.port,
         ))
     });
-    world.host(Frail::SOLID, |start| {
+    world.host(HostFaults::NONE, |start| {
         let own = locator(start.host);
         let config_ = master::Config {
             coordinator: locator(0),
@@ -156,7 +156,7 @@ fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
         Box::new(Server(Node::new(Master::new(config_, rng.fork()), config(true), rng, start.port)))
     });
     for user in 0..=readers {
-        world.host(Frail::SOLID, move |start| Box::new(User::new(start, user == 0)));
+        world.host(HostFaults::NONE, move |start| Box::new(User::new(start, user == 0)));
     }
     world
 }
@@ -196,7 +196,7 @@ fn readers_that_stop_do_not_stop_a_writer() {
                 );
                 world.run_for(stopped_ns.min(SECOND / 2));
             }
-            world.calm();
+            world.end_faults();
             let enough = world.score.read + READS as u64;
             let goes_on =
                 world.run_until(60 * SECOND, |w| w.score.read >= enough && w.score.lent == (0, 0));

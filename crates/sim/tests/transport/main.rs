@@ -9,7 +9,7 @@ use sprat_proto::fault::Fault;
 use sprat_proto::rpc::Config;
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_sim::node::config;
-use sprat_sim::{Chaos, Frail, Options, World, seeds, wire};
+use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 
 /// The servers and clients of a simulated world, and their workload.
 struct Shape {
@@ -20,20 +20,20 @@ struct Shape {
     most: u64,
     /// The longest time between two requests of a client, in nanoseconds.
     pause_ns: u64,
-    frail: Frail,
+    faults: HostFaults,
     config: Config,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        let (frail, config) = (Frail::SOLID, config(true));
+        let (faults, config) = (HostFaults::NONE, config(true));
         Self {
             servers: 2,
             clients: 3,
             requests: 100,
             most: 50_000,
             pause_ns: 300 * US,
-            frail,
+            faults,
             config,
         }
     }
@@ -43,14 +43,14 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
     for _ in 0..shape.servers {
         let config = shape.config.clone();
-        world.host(shape.frail, move |start| Box::new(Server::new(start, config.clone())));
+        world.host(shape.faults, move |start| Box::new(Server::new(start, config.clone())));
     }
     for client in 0..shape.clients {
         world.score.left.insert(shape.servers + client, shape.requests);
         let servers: Vec<_> = (0..shape.servers).collect();
         let asks = Asks { servers, most: shape.most, pause_ns: shape.pause_ns };
         let config = Config { serve: false, ..shape.config.clone() };
-        world.host(shape.frail, move |start| {
+        world.host(shape.faults, move |start| {
             Box::new(Client::new(start, config.clone(), asks.clone()))
         });
     }
@@ -61,7 +61,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
 /// ended.
 fn run(mut world: World<Score>) -> World<Score> {
     world.run_until(20 * SECOND, |w| w.score.left.values().all(|left| *left == 0));
-    world.calm();
+    world.end_faults();
     let rest = |w: &World<Score>| {
         w.score.left.values().all(|left| *left == 0) && w.score.open(|host| w.life(host)).is_empty()
     };
@@ -152,7 +152,7 @@ fn under_crashes_pauses_and_partitions() {
             requests: 200,
             most: 20_000,
             pause_ns,
-            frail: Frail::FRAIL,
+            faults: HostFaults::ALL,
             ..Shape::default()
         };
         run(world(seed, options, &shape));
@@ -174,7 +174,8 @@ fn with_narrow_limits() {
             options.wire =
                 wire::Options { room: 4 + rng.below(20) as usize, ..wire::Options::lossless() };
         }
-        let shape = Shape { config: any_config(&mut rng), frail: Frail::FRAIL, ..Shape::default() };
+        let shape =
+            Shape { config: any_config(&mut rng), faults: HostFaults::ALL, ..Shape::default() };
         run(world(seed, options, &shape));
     });
 }
@@ -190,7 +191,7 @@ fn over_rings_with_crashes() {
             requests: 300,
             most: 300_000,
             pause_ns,
-            frail: Frail::FRAIL,
+            faults: HostFaults::ALL,
             ..Shape::default()
         };
         run(world(seed, options, &shape));
@@ -203,7 +204,8 @@ fn a_run_repeats_itself() {
         let mut rng = Rng::seeded(seed);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
-        run(world(seed, options, &Shape { frail: Frail::FRAIL, ..Shape::default() })).trace_hash()
+        run(world(seed, options, &Shape { faults: HostFaults::ALL, ..Shape::default() }))
+            .trace_hash()
     };
     assert_eq!(hash(1), hash(1));
     assert_ne!(hash(1), hash(2));
