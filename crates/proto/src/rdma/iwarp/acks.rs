@@ -202,6 +202,17 @@ impl WriteAcks {
             || (self.asks() && (self.half_is_framed(queued) || self.bytes >= REQUEST_BYTES))
     }
 
+    /// True if this end, which has no message to send, should request an acknowledgement of its
+    /// Writes. A program that posts one by one leaves it without a message behind each post. So a
+    /// second request, while the first has no answer, waits for a quarter of the `queued` work
+    /// requests, and there is no third.
+    pub(crate) fn asks_when_idle(&self, queued: usize) -> bool {
+        let since = self.framed - self.asked[1];
+        let answered = self.asked[1] <= self.acked;
+        let second = self.asked[0] <= self.acked && since >= queued as u64 / 4;
+        self.asks() && (answered || second)
+    }
+
     /// True if this end has framed half of its `queued` work requests since its last request for an
     /// acknowledgement.
     pub(crate) fn half_is_framed(&self, queued: usize) -> bool {
@@ -211,5 +222,29 @@ impl WriteAcks {
     /// Returns true once, after the first request for an acknowledgement to an unknown peer.
     pub(crate) const fn take_first_request(&mut self) -> bool {
         core::mem::replace(&mut self.first_request, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_request_waits_for_a_quarter_of_the_writes_in_progress() {
+        let acks = |asked: [u64; 2], acked: u64, framed: u64| WriteAcks {
+            peer: Peer::Acknowledging,
+            wanted: framed,
+            framed,
+            asked,
+            acked,
+            ..WriteAcks::default()
+        };
+        assert!(acks([0, 0], 0, 1).asks_when_idle(128), "the first");
+        assert!(!acks([0, 1], 0, 32).asks_when_idle(128));
+        assert!(acks([0, 1], 0, 33).asks_when_idle(128), "a quarter");
+        assert!(acks([0, 1], 0, 2).asks_when_idle(2), "few in progress");
+        assert!(!acks([1, 33], 0, 128).asks_when_idle(128), "both without an answer");
+        assert!(acks([1, 33], 33, 34).asks_when_idle(128), "both answered");
+        assert!(!acks([0, 1], 0, 1).asks_when_idle(2), "nothing new");
     }
 }

@@ -47,9 +47,8 @@ impl QueuePair {
         shared: &mut Shared,
         out: &mut FpduWriter<'_, M>,
     ) -> Result<bool, Unmapped> {
-        let it = &self.iwarp.acks;
-        let asks = it.asks() && it.asked[0] <= it.acked;
-        let (is_due, pending) = (asks || it.is_due(self.send.len()), it.pending);
+        let (it, queued) = (&self.iwarp.acks, self.send.len());
+        let (is_due, pending) = (it.asks_when_idle(queued) || it.is_due(queued), it.pending);
         if is_due || (pending && !self.may_piggyback(shared)) {
             self.send_ack(shared, out).map(|()| true)
         } else {
