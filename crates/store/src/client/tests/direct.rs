@@ -33,3 +33,19 @@ fn what_cannot_go_out_directly_goes_out_in_its_turn() {
     assert!(s.client.direct(s.now, op).is_none());
     assert_eq!(s.event().op, op);
 }
+
+#[test]
+fn a_direct_call_that_fails_goes_out_again() {
+    let mut s = Script::knowing();
+    let op = s.client.read(T, b"key", NO_RULES, s.far());
+    let call = s.client.direct(s.now, op).expect("a call");
+    let (tag, bytes) = (call.tag, call.bytes.clone());
+    // The failure may come before the bytes are given back.
+    let busy = Err(RpcError::Busy { retry_after_ns: MS });
+    assert!(s.client.response(s.now, tag, busy).is_none());
+    s.client.sent(op, call.bytes);
+    s.tick();
+    let again = s.object_call();
+    assert_eq!((again.tag, &again.request), (op.0, &bytes));
+    assert_eq!(s.reply(&again, ok(2, b"")).expect("an end").op, op);
+}
