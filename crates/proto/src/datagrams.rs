@@ -130,8 +130,9 @@ pub trait Datagrams {
     fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>);
 
     /// Sends one datagram, the concatenation of `parts`: at most [`MAX_PARTS`] parts and
-    /// [`Datagrams::max_payload`] bytes, or [`Datagrams::max_loopback_payload`]. The driver copies the bytes before it returns, and may
-    /// hold the datagram in a batch until [`Datagrams::flush`].
+    /// [`Datagrams::max_payload`] bytes, or [`Datagrams::max_loopback_payload`] to a loopback
+    /// address. The driver copies the bytes before it returns, and may hold the datagram in a batch
+    /// until [`Datagrams::flush`].
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent;
 
     /// Sends one datagram, a header and a body of at most [`MAX_SHORT_BODY`] bytes, with the effect

@@ -15,8 +15,8 @@ pub mod ip;
 pub mod shm;
 pub mod udp;
 
-/// Checks that the server at `to` agrees with a driver on checksums: `own` is true if packets of the
-/// driver have one, `theirs` if those of the server do.
+/// Checks that the server at `to` agrees with a driver on checksums: `own` is true if packets of
+/// the driver have one, `theirs` if those of the server do.
 ///
 /// # Errors
 /// They differ.

@@ -173,8 +173,8 @@ pub enum Threads {
     Io,
     /// Receive in a thread of the device, and send in the calling thread.
     Receive,
-    /// Send and receive in the calling thread; a progress thread that sleeps on the sockets receives
-    /// while the program makes no call.
+    /// Send and receive in the calling thread; a progress thread that sleeps on the sockets
+    /// receives while the program makes no call.
     Guard,
 }
 

@@ -99,7 +99,7 @@ fn checksums_follow_the_locator() {
     assert!(off.intact());
     let off = off.locator().expect("it listens");
     assert!(off.ends_with(",crc=off") && !on.contains("crc"));
-    let e = client.resolve(&locator(&off)).expect_err("another mind");
+    let e = client.resolve(&locator(&off)).expect_err("crc differs");
     assert_eq!(e.to_string(), format!("{off}: calls here have crc=on, not crc=off"));
     let mut client = Udp::client(Options::default()).expect("a driver");
     // Expect: a server that cannot be called decides nothing.
