@@ -329,6 +329,19 @@ fn timers_are_checked_every_20_us_and_after_a_pause() {
     assert_eq!(node.pause(at(62), &[]), Some(at(60).after(250 * MS)), "when the race goes on");
 }
 
+/// A timer of the machine becomes due between the last turn and the pause. The pause runs it, and
+/// what it makes must be sent: `sprat get` once slept for ever with a try that was due and not
+/// sent, after its coordinator had been killed.
+#[test]
+fn what_a_timer_makes_at_a_pause_is_sent() {
+    let mut node = node(1);
+    turn(&mut node, 0, []);
+    node.machine().deadline = Some(at(5));
+    assert_eq!(node.pause(at(6), &[]), None, "the machine may have output");
+    assert_eq!(node.machine().ticks, [at(6)]);
+    assert_eq!(node.pause(at(7), &[]), Some(Instant::NEVER));
+}
+
 #[test]
 fn a_transport_that_is_not_due_is_not_polled() {
     let mut node = node(1);

@@ -161,7 +161,9 @@ impl<M: Machine, H: Host> Node<M, H> {
     /// arrives before, or none if there is more to do at once. Call [`Node::resume`] after the
     /// pause.
     pub fn pause(&mut self, now: Instant, lent: &[u8]) -> Option<Instant> {
-        if self.machine.tick(now) {
+        // A timer may have become due since the turn checked them, and may make output.
+        let is_due = self.machine.deadline().is_some_and(|at| at <= now);
+        if self.machine.tick(now) || is_due {
             self.unsent = true;
         }
         if self.unsent {
