@@ -20,6 +20,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::mem;
 
 use sprat_proto::Instant;
@@ -103,7 +104,6 @@ pub(crate) struct Framed<C: Carrier> {
     /// The present time, as the last caller gave it.
     now: Instant,
     sessions: u64,
-    pub(crate) first_deadline: Instant,
     pub(crate) counters: Counters,
 }
 
@@ -128,7 +128,6 @@ impl<C: Carrier> Framed<C> {
             budget: Budget::new(budget::BUDGET_BYTES),
             now: Instant::ZERO,
             sessions: 0,
-            first_deadline: Instant::NEVER,
             counters: Counters::default(),
         }
     }
@@ -193,7 +192,7 @@ impl<C: Carrier> Framed<C> {
         if let Some(link) = self.link(slot) {
             link.silent_until = silent_until;
         }
-        self.first_deadline = self.first_deadline.min(silent_until);
+        self.due_by(slot, silent_until);
         slot
     }
 
@@ -245,6 +244,13 @@ impl<C: Carrier> Framed<C> {
             return true;
         }
         false
+    }
+
+    /// Has [`Transport::tick`] check the deadlines of the connection in `slot` at the time `at` or
+    /// earlier.
+    #[inline]
+    pub(crate) fn due_by(&mut self, slot: u16, at: Instant) {
+        self.links.due_by(slot, at);
     }
 
     /// Adds the connection in `slot` to the list of connections with output.
@@ -443,7 +449,8 @@ impl<C: Carrier> Transport for Framed<C> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let first = self.first_deadline.min(self.carrier.deadline()).min(self.budget.deadline());
+        let first =
+            self.links.first_deadline().min(self.carrier.deadline()).min(self.budget.deadline());
         (first != Instant::NEVER).then_some(first)
     }
 
@@ -455,16 +462,14 @@ impl<C: Carrier> Transport for Framed<C> {
         if self.carrier.deadline() <= now {
             C::tick(self, now);
         }
-        if now < self.first_deadline {
+        if now < self.links.first_deadline() {
             return;
         }
-        self.first_deadline = Instant::NEVER;
-        let mut next = Instant::NEVER;
-        for i in 0..self.live().len() {
-            let slot = self.live()[i];
-            next = next.min(self.tick_one(now, slot));
+        let due: Vec<u16> = iter::from_fn(|| self.links.take_due(now)).collect();
+        for slot in due {
+            let next = self.tick_one(now, slot);
+            self.due_by(slot, next);
         }
-        self.first_deadline = self.first_deadline.min(next);
     }
 
     fn is_open(&self, session: SessionId) -> bool {
@@ -507,7 +512,7 @@ impl<C: Carrier> Transport for Framed<C> {
         // The slices of a refused message count as never handed in.
         let id = sent.inspect_err(|_| message.slices = slices)?;
         self.counters.calls += 1;
-        self.first_deadline = self.first_deadline.min(deadline);
+        self.due_by(slot, deadline);
         self.mark_dirty(slot);
         Ok(id)
     }

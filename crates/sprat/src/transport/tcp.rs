@@ -207,7 +207,7 @@ impl Tcp {
         let until = now.after(CONNECT_NS);
         if let Some(link) = self.link(slot) {
             link.connecting = (!done).then_some(Connecting { left, until });
-            self.first_deadline = self.first_deadline.min(until);
+            self.due_by(slot, until);
             self.stream_changed(slot);
             self.mark_dirty(slot);
         }

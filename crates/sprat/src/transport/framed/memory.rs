@@ -43,10 +43,11 @@ impl<C: Carrier> Framed<C> {
         } else if now < before || before == 0 {
             link.progress_until = until;
         }
+        let due = link.progress_until;
         let all = all - before + now;
         link.stream.set_paused(now >= MANY_UNSENT && all >= MAX_UNSENT);
         self.unsent = all;
-        self.first_deadline = self.first_deadline.min(until);
+        self.due_by(slot, due);
     }
 
     /// Takes room in the budget for the connection's request of which a part has arrived, and

@@ -234,7 +234,7 @@ fn a_silent_peer_expect_disconnect() {
     let (mut server, at) = server::<Pairs>();
     let mut hostile = Hostile::connect(&mut server, hello());
     let late = NOW.after(SILENCE_NS);
-    assert_eq!(server.first_deadline, late);
+    assert_eq!(server.links.first_deadline(), late);
     server.tick(late);
     assert_eq!(server.counters.silent, 1);
     while !matches!(hostile.state(), State::Disconnected(_)) {

@@ -40,13 +40,12 @@ fn a_connection_that_never_opens_is_given_up() {
     let mut client = client::<Sockets>();
     let session = client.connect(NOW, &at).expect("begun");
     let slot = client.live()[0];
-    let until = client.first_deadline;
+    let until = client.deadline().expect("it waits for the connection");
     client.request(NOW, session, 1, &mut Message::default(), Instant::NEVER).expect("taken");
     // As if the answer to the first packet were still missing.
     let left = VecDeque::new();
     client.link(slot).expect("there").connecting = Some(Connecting { left, until });
     let mut seen = Vec::new();
-    client.first_deadline = until;
     client.tick(until);
     look(&mut client, until, &mut seen);
     let closed = Seen::Closed(session, CloseReason::Unreachable);
