@@ -89,6 +89,10 @@ impl Datagrams for Port {
         if self.lossless { 65_536 } else { 256 }
     }
 
+    fn max_loopback_payload(&self) -> usize {
+        self.max_payload()
+    }
+
     fn lossless(&self) -> bool {
         self.lossless
     }
