@@ -10,21 +10,27 @@ use crate::Chaos;
 
 /// The number of seeds of all tests of this crate together, unless `SPRAT_SEEDS` sets it.
 const DEFAULT: u64 = 200;
+/// The number of seeds of a test between two lines that tell how many have passed.
+const PROGRESS: u64 = 100;
 
 /// Runs `test` with its share, `percent`, of `SPRAT_SEEDS` seeds (at least one), or with the one
-/// seed in `SPRAT_SEED`. If a seed fails, it prints the command that repeats the test `name` with
-/// it.
+/// seed in `SPRAT_SEED`. It prints how many seeds have passed, after each hundred. If a seed
+/// fails, it prints the command that repeats the test `name` with it.
 ///
 /// # Panics
 /// If one of the variables is not a number, or if `test` panics.
+#[allow(clippy::print_stderr, reason = "a developer waits for many seeds")]
 pub fn each(name: &str, percent: u64, mut test: impl FnMut(u64)) {
     if let Some(seed) = number("SPRAT_SEED") {
         return one(name, seed, &mut test);
     }
     let first = number("SPRAT_FIRST_SEED").unwrap_or(0);
-    let count = (number("SPRAT_SEEDS").unwrap_or(DEFAULT) * percent).div_ceil(100);
-    for seed in first..first + count.max(1) {
-        one(name, seed, &mut test);
+    let count = (number("SPRAT_SEEDS").unwrap_or(DEFAULT) * percent).div_ceil(100).max(1);
+    for passed in 1..=count {
+        one(name, first + passed - 1, &mut test);
+        if passed.is_multiple_of(PROGRESS) {
+            eprintln!("{name}: {passed} of {count} seeds from {first} on pass");
+        }
     }
 }
 
