@@ -80,8 +80,12 @@ impl Coordinator {
             }
             ServerId { index: place as u32, generation }
         };
-        let reply =
-            Enlisted { cluster: self.cluster.id, server, lease_ns: self.config.server_term_ns };
+        let reply = Enlisted {
+            cluster: self.cluster.id,
+            server,
+            list_version: self.servers.version,
+            lease_ns: self.config.server_term_ns,
+        };
         self.answer_or(caller, reply.emit(), Otherwise::Refused)
     }
 
@@ -105,7 +109,8 @@ impl Coordinator {
         };
         (slot.until, slot.heard) = (until, true);
         slot.usage = request.usage;
-        Some(Renewed { lease_ns: self.config.server_term_ns }.emit().into())
+        let list_version = self.servers.version;
+        Some(Renewed { list_version, lease_ns: self.config.server_term_ns }.emit().into())
     }
 
     pub(super) fn hint_crashed(

@@ -65,6 +65,8 @@ pub(super) struct Servers {
     pub(super) slots: Vec<Slot>,
     /// The time before which no server's lease ends.
     pub(super) floor: Instant,
+    /// The version of the server list. It changes with each server that joins or leaves.
+    pub(super) version: u64,
 }
 
 impl Servers {

@@ -97,8 +97,9 @@ impl Machine for Master {
         } else if let Some(stop) = self.membership.response(now, tag, result) {
             self.out.push_back(stop);
         }
-        if let Some(server) = self.membership.server() {
-            self.memory.log.set_server(server);
+        if let (Some(cluster), Some(server)) = (self.membership.cluster(), self.membership.server())
+        {
+            self.memory.log.set_server(cluster, server);
         }
     }
 

@@ -70,7 +70,7 @@ impl Rig {
         let mut rig = Self::new(config);
         rig.answer(
             Opcode::Enlist,
-            Enlisted { cluster: CLUSTER, server: ME, lease_ns: TERM_NS }.emit(),
+            Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS }.emit(),
         );
         let take = take(0, u64::MAX);
         assert_eq!(rig.ask(take.emit()), done());
@@ -208,7 +208,8 @@ fn joins_renews_and_stops_when_it_is_given_up() {
     assert!(rig.calls.is_empty());
     assert_eq!(rig.master.deadline(), Some(rig.now.after(100 * MS)));
     rig.pass(100 * MS);
-    let enlisted = Enlisted { cluster: CLUSTER, server: ME, lease_ns: TERM_NS }.emit();
+    let enlisted =
+        Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS }.emit();
     let request = rig.answer(Opcode::Enlist, enlisted);
     assert_eq!(Enlist::parse(&request).unwrap().nonce, nonce, "the same life");
     assert_eq!(rig.master.server(), Some(ME));
@@ -219,7 +220,8 @@ fn joins_renews_and_stops_when_it_is_given_up() {
     rig.pass(SECOND);
     let asked = rig.now;
     rig.pass(SECOND / 2);
-    let request = rig.answer(Opcode::RenewServer, Renewed { lease_ns: TERM_NS }.emit());
+    let request =
+        rig.answer(Opcode::RenewServer, Renewed { list_version: 1, lease_ns: TERM_NS }.emit());
     let renew = RenewServer::parse(&request).unwrap();
     assert_eq!((renew.cluster, renew.server), (CLUSTER, ME));
     assert_eq!(rig.master.deadline(), Some(asked.after(SECOND)));
@@ -230,7 +232,7 @@ fn joins_renews_and_stops_when_it_is_given_up() {
     assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
     rig.now = asked.after(TERM_NS - TERM_NS / 10);
     assert_eq!(rig.read(b"k"), Err(Status::NotServing));
-    rig.answer(Opcode::RenewServer, Renewed { lease_ns: TERM_NS }.emit());
+    rig.answer(Opcode::RenewServer, Renewed { list_version: 1, lease_ns: TERM_NS }.emit());
     assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
 
     rig.pass(TERM_NS);

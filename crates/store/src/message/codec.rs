@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use super::Status;
+use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
 /// The bytes of a message that are still to be parsed.
@@ -131,6 +132,7 @@ macro_rules! fields {
 }
 fields!(TableId { 0: u64 });
 fields!(LeaseId { 0: u64 });
+fields!(SegmentId { 0: u32 });
 fields!(ServerId { index: u32, generation: u32 });
 
 /// Declares structs of messages together with their format.

@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 
 use super::codec::{Field, Reader, choices, records};
 use super::{Opcode, Status, VERSION};
+use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
 /// The longest name of a table, in bytes of UTF-8.
@@ -237,6 +238,21 @@ records! {
     }
 }
 
+records! {
+    pub,
+    /// A replica in the reply [`ReplicaPage`].
+    Replica {
+        /// The segment of which this is a replica.
+        segment: SegmentId,
+        /// The epoch of the last write to the replica.
+        epoch: u32,
+        /// The length of the replica in bytes.
+        len: u32,
+        /// True if the replica is complete.
+        closed: bool,
+    }
+}
+
 requests! {
     /// Asks to join the cluster as a server. The reply is [`Enlisted`].
     Enlist<'a> {
@@ -334,6 +350,33 @@ requests! {
         hint: Hint,
     }
 
+    /// Reports that a replica of a segment of the log that was not closed was given up, and that
+    /// another one takes its place. The reply is [`Status::Ok`] alone once that is durable.
+    /// [`Status::NotInCluster`] means that the server must stop.
+    SetHead {
+        /// The id of the cluster that the server joined.
+        cluster: u64,
+        /// The id of the server that owns the log.
+        server: ServerId,
+        /// The segment of the log before which no replica that is not closed is valid any more.
+        segment: SegmentId,
+        /// The lowest epoch of a valid replica of that segment, unless the replica is closed.
+        epoch: u32,
+    }
+
+    /// Asks a backup for its replicas of a crashed master's log, and fences the master: the backup
+    /// takes no more writes of it. The reply is [`ReplicaPage`].
+    ListReplicas {
+        /// The id of the cluster whose coordinator sends the order.
+        cluster: u64,
+        /// The backup that the coordinator means.
+        backup: ServerId,
+        /// The crashed master that owns the log.
+        master: ServerId,
+        /// The segment after which the list begins.
+        after: SegmentId,
+    }
+
     /// Orders a master to take an empty tablet. The reply is [`Status::Ok`] alone, even if it owns
     /// the tablet already. [`Status::NotInCluster`] means that the master is another server.
     TakeTablet {
@@ -375,6 +418,8 @@ replies! {
         cluster: u64,
         /// The id of the server that has joined.
         server: ServerId,
+        /// The version of the coordinator's server list.
+        list_version: u64,
         /// The term of the server's lease, in nanoseconds from the time at which the server sent
         /// the request.
         lease_ns: u64,
@@ -382,6 +427,9 @@ replies! {
 
     /// The reply to [`RenewServer`]: the server's lease has a new term.
     Renewed {
+        /// The version of the coordinator's server list. Another version than before means that the
+        /// list has changed.
+        list_version: u64,
         /// The term of the server's lease, in nanoseconds from the time at which the server sent
         /// the request.
         lease_ns: u64,
@@ -440,6 +488,14 @@ replies! {
         next: u32,
         /// At most [`MAX_PAGE`] servers by index.
         servers: Vec<Server<'a>>,
+    }
+
+    /// The reply to [`ListReplicas`]: some of the replicas by segment.
+    ReplicaPage {
+        /// True if more replicas follow the last one of this reply.
+        more: bool,
+        /// At most [`MAX_PAGE`] replicas by segment.
+        replicas: Vec<Replica>,
     }
 }
 

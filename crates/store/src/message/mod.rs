@@ -58,7 +58,8 @@ macro_rules! codes {
 
 codes! {
     /// The operation of a request. Clients send those below 64 to masters, and those from 64 to the
-    /// coordinator. The coordinator sends those from 128 to masters.
+    /// coordinator. The coordinator sends those from 128 to masters, and servers send those from
+    /// 192 to backups.
     Opcode {
         /// The server replies with the same bytes.
         Echo = 1,
@@ -98,10 +99,18 @@ codes! {
         ListServers = 73,
         /// A server reports that it stops serving, or a client that a server does not answer.
         HintCrashed = 74,
+        /// A master reports that some replicas of its log's head are not valid any more.
+        SetHead = 75,
         /// The coordinator orders a master to take a tablet.
         TakeTablet = 128,
         /// The coordinator orders a master to drop a tablet and its objects.
         DropTablet = 129,
+        /// A master opens, continues or closes a replica of a segment on a backup.
+        WriteReplica = 192,
+        /// A master does not need a replica any more.
+        FreeReplica = 193,
+        /// The coordinator fences a crashed master at a backup and lists its replicas there.
+        ListReplicas = 194,
     }
 }
 
@@ -161,6 +170,10 @@ codes! {
         /// The coordinator has written the first part of the requested change. The rest follows as
         /// soon as the disk allows.
         Unfinished = 25,
+        /// The backup has a replica of the segment with a higher epoch.
+        WrongEpoch = 26,
+        /// The backup takes no more writes of the master, which has crashed.
+        Fenced = 27,
     }
 }
 
@@ -193,6 +206,8 @@ impl fmt::Display for Status {
             Self::NotFinite => "the amount to add is not finite",
             Self::NotDurable => "the coordinator cannot write the change",
             Self::Unfinished => "the coordinator cannot write the rest of the change yet",
+            Self::WrongEpoch => "the backup has a replica with a higher epoch",
+            Self::Fenced => "the backup takes no more writes of the master",
         })
     }
 }
@@ -201,3 +216,4 @@ pub(crate) mod codec;
 pub mod control;
 pub mod data;
 pub mod list;
+pub mod replica;

@@ -381,7 +381,7 @@ fn least_gain(memory: &Memory) -> u32 {
 /// Returns the number of bytes that cleaning the segment in `slot` yields.
 fn gain(memory: &Memory, slot: usize) -> u32 {
     let segment = &memory.log.slots()[slot];
-    if segment.state != State::Closed {
+    if segment.state != State::Closed || !memory.log.may_clean(slot) {
         return 0;
     }
     let useless =
@@ -465,7 +465,11 @@ fn move_other(memory: &mut Memory, at: Location, head: Head) -> Result<(), Full>
         Entry::Completion(completion) if results.location(completion.once) == Some(at) => {
             move_completion(memory, at, &completion)?;
         }
-        Entry::Completion(_) | Entry::Header(_) | Entry::Object(..) => {}
+        Entry::Completion(_)
+        | Entry::Header(_)
+        | Entry::Object(..)
+        | Entry::Digest(_)
+        | Entry::Change(_) => {}
     }
     Ok(())
 }

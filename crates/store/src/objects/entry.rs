@@ -2,20 +2,25 @@
 //!
 //! ```text
 //! entry       0 kind u8 | 1 length of the body u24 | 4 crc32c u32 | 8 body
-//! 1 header    8 server index u32 | 12 generation u32 | 16 segment id u32 | 20 capacity u32
-//!            24 safe version u64
+//! 1 header    8 cluster u64 | 16 server index u32 | 20 generation u32 | 24 segment id u32
+//!            28 capacity u32 | 32 safe version u64
 //! 2 object    8 table u40 | 13 key length u24 | 16 version u48 | 22 older first u32
 //!            26 older count u24 | 29 key | value | [record]
 //! 3 tombstone as an object without a value
 //! 4 completion 8 lease u64 | 16 rpc u64 | 24 rpc - ack u16 | 26 table u40 | 31 status u8
 //!            32 key hash u64 | 40 version u48 | [46 sum 8 B]
+//! 5 digest    8 segment id u32 | 12 length u32 | and so on for all segments of the log
+//! 6 change    as a digest, with the segments that are new in the log, and those that left it
+//!             (length 0)
 //! record      0 lease u64 | 8 rpc u64 | 16 rpc - ack u16 | [18 sum 8 B]
 //! kind        bits 0..3 as above | bit 4 a record follows | bit 5 it, or the completion, has a sum
 //!             bit 6 the record is dead here | bit 7 the rest is dead here
 //! ```
 //!
 //! Integers are big-endian. A segment is a header and entries without gaps. The checksum covers the
-//! kind, the length and the body. A record is the completion of the mutation that wrote the entry.
+//! kind, the length and the body. That of a header starts with 0, and those of the other entries
+//! continue the header's, so that no entry of another segment, cluster or server has a correct one.
+//! A record is the completion of the mutation that wrote the entry.
 //! It has no table, version or status of its own: it says that the mutation of this object, or the
 //! removal, succeeded. One checksum covers both, so that they stand or fall together. A completion
 //! that stands alone is that of a mutation that changed nothing, or one whose object is dead.
@@ -30,7 +35,6 @@
 //! stay while one of them does, or a replay would bring an old version back. Invariant: parsing
 //! never panics, for any bytes.
 
-use sprat_proto::wire::checksum::Crc32c;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -39,9 +43,13 @@ use crate::message::data::Once;
 use crate::objects::segment::{SegmentId, Span};
 use crate::types::{KeyHash, LeaseId, ServerId, TableId, Version};
 
+mod digest;
 mod head;
+mod seal;
 
+pub use digest::{DIGESTED, Digest, put_change, put_digest};
 pub use head::{Head, mark_dead, mark_record_dead};
+pub use seal::{checksum, replay, seal};
 
 /// The number of bytes before the body of an entry in the log.
 const HEAD: usize = 8;
@@ -71,12 +79,16 @@ const KIND_HEADER: u8 = 1;
 const KIND_OBJECT: u8 = 2;
 const KIND_TOMBSTONE: u8 = 3;
 const KIND_COMPLETION: u8 = 4;
+const KIND_DIGEST: u8 = 5;
+const KIND_CHANGE: u8 = 6;
 /// The count of segments in an entry that means all later segments.
 const UNBOUNDED: u32 = 0xff_ffff;
 
 /// The first entry of a segment, which describes the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
+    /// The id of the cluster that the server belongs to.
+    pub cluster: u64,
     /// The server that owns the log.
     pub server: ServerId,
     /// The id of the segment that the header opens.
@@ -195,6 +207,10 @@ pub enum Entry<'a> {
     Tombstone(Tombstone<'a>, Option<Record>),
     /// The completion record of an executed mutation, which stands alone.
     Completion(Completion),
+    /// The segments of the log, this one apart.
+    Digest(Digest<'a>),
+    /// The segments by which the log differs from the digest before.
+    Change(Digest<'a>),
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -209,6 +225,7 @@ struct HeadWire {
 #[repr(C)]
 struct HeaderWire {
     head: HeadWire,
+    cluster: U64,
     index: U32,
     generation: U32,
     segment: U32,
@@ -328,6 +345,7 @@ fn head(kind: u8, entry_len: usize) -> HeadWire {
 pub fn put_header(out: &mut [u8], header: &Header) {
     let wire = HeaderWire {
         head: head(KIND_HEADER, HEADER),
+        cluster: header.cluster.into(),
         index: header.server.index.into(),
         generation: header.server.generation.into(),
         segment: header.segment.0.into(),
@@ -486,6 +504,8 @@ pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
             Entry::Tombstone(Tombstone { table, version, older, key }, record)
         }
         KIND_COMPLETION => Entry::Completion(parse_completion(kind, whole)?),
+        KIND_DIGEST if kind & (HAS_RECORD | HAS_SUM) == 0 => Entry::Digest(Digest::parse(whole)?),
+        KIND_CHANGE if kind & (HAS_RECORD | HAS_SUM) == 0 => Entry::Change(Digest::parse(whole)?),
         _ => return None,
     };
     Some((entry, whole.len()))
@@ -493,6 +513,7 @@ pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
 
 fn parse_header(wire: &HeaderWire) -> Header {
     Header {
+        cluster: wire.cluster.get(),
         server: ServerId { index: wire.index.get(), generation: wire.generation.get() },
         segment: SegmentId(wire.segment.get()),
         capacity: wire.capacity.get(),
@@ -533,34 +554,6 @@ fn parse_completion(kind: u8, whole: &[u8]) -> Option<Completion> {
         table: TableId(u64::from_be_bytes([0, 0, 0, a, b, c, d, e])),
         hash: KeyHash(wire.hash.get()),
         outcome,
-    })
-}
-
-/// Returns the checksum of the entry that fills `entry`.
-#[must_use]
-pub fn checksum(crc32c: Crc32c, entry: &[u8]) -> u32 {
-    let kind = entry[0] & !(DEAD | RECORD_DEAD);
-    crc32c(crc32c(crc32c(0, &[kind]), &entry[1..4]), &entry[HEAD..])
-}
-
-/// Fills in the checksum of the entry at the start of `bytes`. Returns its length, or `None` if
-/// there is no entry.
-pub fn seal(crc32c: Crc32c, bytes: &mut [u8]) -> Option<usize> {
-    let (_, len) = parse(bytes)?;
-    let crc = checksum(crc32c, &bytes[..len]);
-    bytes[4..8].copy_from_slice(&crc.to_be_bytes());
-    Some(len)
-}
-
-/// Iterates over the entries of a sealed segment, up to the end or to the first entry that is
-/// malformed or has a wrong checksum.
-pub fn replay(crc32c: Crc32c, mut segment: &[u8]) -> impl Iterator<Item = Entry<'_>> {
-    core::iter::from_fn(move || {
-        let (entry, len) = parse(segment)?;
-        let (whole, rest) = segment.split_at(len);
-        let intact = whole[4..8] == checksum(crc32c, whole).to_be_bytes();
-        segment = if intact { rest } else { &[] };
-        intact.then_some(entry)
     })
 }
 

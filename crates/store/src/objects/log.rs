@@ -10,13 +10,10 @@
 //! whole or not at all. [`Position`]s only grow. A segment leaves the log only when nothing in it
 //! is live, and its memory is reused only when no reply refers to it. Until then that memory counts
 //! against no limit of the log: readers take no room from writers (`loans`). [`Log::durable`] is
-//! the end of the durable part of the log. Without replicas it is the end of the log; replication
-//! will move it by [`Log::set_durable`].
+//! the end of the durable part of the log. Without replicas it is the end of the log.
 //!
-//! [`Log::seal`] fills in checksums late, before bytes leave this memory (to a replica or a
-//! replay). Nothing reads them before, most entries die before the cleaner moves them, and a
-//! checksum over a value of 1 MiB costs more than a turn may take. The [`crate::objects::cleaner`]
-//! finds out which entries are live.
+//! Elsewhere: `replicated` has what a log with replicas needs, and the checksums. The
+//! [`crate::objects::cleaner`] finds out which entries are live.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -33,6 +30,10 @@ use crate::objects::segment::{
 use crate::types::{ServerId, Version};
 
 mod lending;
+mod replicated;
+
+pub use replicated::Opened;
+use replicated::Replicated;
 
 /// The number of free segments for the cleaner alone, so that it can always work.
 pub const SURVIVORS: u32 = 2;
@@ -97,8 +98,10 @@ pub struct Log {
     closings: u64,
     loans: Loans,
     safe_version: Version,
+    cluster: u64,
     server: ServerId,
-    replicated: bool,
+    /// The state of a log that has replicas.
+    replicated: Option<Box<Replicated>>,
     durable: Position,
     crc32c: Crc32c,
 }
@@ -111,8 +114,9 @@ impl Log {
     #[must_use]
     pub fn new(bytes: u64, segment_bytes: u32, crc32c: Crc32c, replicated: bool) -> Self {
         let segment_bytes = segment_bytes.clamp(1 << 10, SEGMENT_BYTES);
-        let limit = (bytes / u64::from(segment_bytes))
-            .clamp(MIN_SEGMENTS.into(), (MAX_SEGMENTS / 2).into());
+        let most =
+            if replicated { Replicated::most_segments(segment_bytes) } else { MAX_SEGMENTS / 2 };
+        let limit = (bytes / u64::from(segment_bytes)).clamp(MIN_SEGMENTS.into(), most.into());
         Self {
             slots: Vec::new(),
             free: Vec::new(),
@@ -134,8 +138,9 @@ impl Log {
             closings: 0,
             loans: Loans::new(limit as u32, segment_bytes),
             safe_version: Version(1),
+            cluster: 0,
             server: ServerId::default(),
-            replicated,
+            replicated: replicated.then(Box::default),
             durable: Position::default(),
             crc32c,
         }
@@ -146,9 +151,9 @@ impl Log {
         self.blocks.prepare(host);
     }
 
-    /// Sets the owner of the log, for the headers of later segments.
-    pub fn set_server(&mut self, server: ServerId) {
-        self.server = server;
+    /// Sets the owner of the log and its cluster, for the headers of later segments.
+    pub fn set_server(&mut self, cluster: u64, server: ServerId) {
+        (self.cluster, self.server) = (cluster, server);
     }
 
     // Appending.
@@ -194,9 +199,10 @@ impl Log {
             }
             return Err(Full::NoSegment);
         }
+        let survivor = purpose == Purpose::Survive;
+        let tail = self.tail();
         let slot = self.take_slot();
         self.last_id.0 += 1;
-        let survivor = purpose == Purpose::Survive;
         let open = if survivor { &mut self.survivor } else { &mut self.head };
         if let Some(full) = open.replace(slot) {
             let segment = &mut self.slots[full as usize];
@@ -208,6 +214,7 @@ impl Log {
         segment.open(self.last_id, survivor);
         self.order.insert(self.last_id, slot);
         let header = entry::Header {
+            cluster: self.cluster,
             server: self.server,
             segment: self.last_id,
             capacity: self.segment_bytes,
@@ -216,6 +223,7 @@ impl Log {
         if let Some((_, memory)) = segment.take(entry::HEADER) {
             entry::put_header(memory, &header);
         }
+        self.opened(slot, tail);
         Ok(slot)
     }
 
@@ -249,7 +257,7 @@ impl Log {
     /// Returns the length of the longest entry that fits into a segment, in bytes.
     #[must_use]
     pub fn longest_entry(&self) -> usize {
-        self.segment_bytes as usize - entry::HEADER
+        self.segment_bytes as usize - entry::HEADER - self.longest_digest()
     }
 
     /// Moves the live entry at `from`, which counts as `counted` bytes, to the survivor segment, or
@@ -395,7 +403,8 @@ impl Log {
         let segment = u64::from(self.segment_bytes);
         let closed = u64::from(self.limit - SURVIVORS - REMOVALS - 1);
         let waste = u64::from(self.waste).max(len as u64) + segment / u64::from(LEAST_GAIN);
-        let surely = closed * segment.saturating_sub(waste + entry::HEADER as u64);
+        let front = (entry::HEADER + self.longest_digest()) as u64;
+        let surely = closed * segment.saturating_sub(waste + front);
         surely.min((closed + 1) * segment / 100 * 95)
     }
 
@@ -471,9 +480,13 @@ impl Log {
         }
         let mut left =
             self.order.range(span.first..=span.last).map(|(&id, _)| id).filter(|&id| id != without);
-        match left.next() {
+        let in_memory = match left.next() {
             None => Span::default(),
             Some(first) => Span { first, last: left.next_back().unwrap_or(first) },
+        };
+        match &self.replicated {
+            None => in_memory,
+            Some(replicated) => in_memory.hull(replicated.lingering_in(span)),
         }
     }
 
@@ -482,13 +495,15 @@ impl Log {
         let segment = &mut self.slots[slot as usize];
         debug_assert_eq!((segment.live, segment.tombstones), (0, 0), "{:?}", segment.id);
         debug_assert_eq!(segment.state, State::Closed);
-        self.order.remove(&segment.id);
+        let id = segment.id;
+        self.order.remove(&id);
         let waste = segment.waste;
         if segment.pins > 0 {
             segment.state = State::Draining;
         } else {
             self.put_slot(slot);
         }
+        self.freed(id);
         if waste == self.waste {
             self.waste = self.segments().map(|(_, segment)| segment.waste).max().unwrap_or(0);
         }
@@ -521,37 +536,6 @@ impl Log {
         Position { segment: segment.id, offset: segment.written }
     }
 
-    /// Returns the end of the durable part of the log.
-    #[must_use]
-    #[inline]
-    pub fn durable(&self) -> Position {
-        if self.replicated { self.durable } else { self.tail() }
-    }
-
-    /// Returns true if all of the log is durable.
-    #[must_use]
-    #[inline]
-    pub fn is_all_durable(&self) -> bool {
-        !self.replicated || self.durable >= self.tail()
-    }
-
-    /// Records that the log is durable up to `position`.
-    pub fn set_durable(&mut self, position: Position) {
-        self.durable = self.durable.max(position);
-    }
-
-    /// Returns true if the entry at `at` is durable. The cleaner moves durable entries only.
-    #[must_use]
-    #[inline]
-    pub fn is_durable(&self, at: Location) -> bool {
-        if !self.replicated {
-            return true;
-        }
-        let segment = &self.slots[at.slot()];
-        segment.survivor
-            || Position { segment: segment.id, offset: at.offset() as u32 } < self.durable
-    }
-
     /// Returns the version for a new object. It is greater than that of any removed object.
     #[must_use]
     pub fn safe_version(&self) -> Version {
@@ -566,20 +550,6 @@ impl Log {
     /// Records that an object of `version` was removed.
     pub fn raise_safe_version(&mut self, version: Version) {
         self.safe_version = self.safe_version.max(Version(version.0 + 1));
-    }
-
-    /// Fills in the missing checksums of all entries in `slot`.
-    pub fn seal(&mut self, slot: u32) {
-        let segment = &mut self.slots[slot as usize];
-        let mut at = segment.sealed as usize;
-        while let Some(len) = segment
-            .bytes
-            .get_mut(at..segment.written as usize)
-            .and_then(|entries| entry::seal(self.crc32c, entries))
-        {
-            at += len;
-        }
-        segment.sealed = at as u32;
     }
 }
 

@@ -174,6 +174,8 @@ pub struct Segment {
     pub buried: Span,
     /// The number of slices of replies that refer to the segment.
     pub pins: u32,
+    /// The number of the segment's bytes that all its replicas have.
+    pub durable: u32,
 }
 
 impl Segment {
@@ -193,6 +195,7 @@ impl Segment {
             tombstones: 0,
             buried: Span::default(),
             pins: 0,
+            durable: 0,
         }
     }
 

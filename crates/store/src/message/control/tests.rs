@@ -119,10 +119,14 @@ const LISTED: Table<'_> = Table { table: TableId(6), tablets: 3, lost: 1, unhear
 fn replies() {
     golden!(
         Enlisted,
-        "01 00 0000 0000000000000009 00000001 00000002 0000000077359400",
-        Enlisted { cluster: 9, server: ONE, lease_ns: 2_000_000_000 }
+        "01 00 0000 0000000000000009 00000001 00000002 0000000000000005 0000000077359400",
+        Enlisted { cluster: 9, server: ONE, list_version: 5, lease_ns: 2_000_000_000 }
     );
-    golden!(Renewed, "01 00 0000 0000000077359400", Renewed { lease_ns: 2_000_000_000 });
+    golden!(
+        Renewed,
+        "01 00 0000 0000000000000005 0000000077359400",
+        Renewed { list_version: 5, lease_ns: 2_000_000_000 }
+    );
     golden!(
         Leased,
         "01 00 0000 0000000000000009 0000000000000007 0000000077359400",

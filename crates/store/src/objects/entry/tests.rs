@@ -36,6 +36,7 @@ fn written(sum: Option<[u8; 8]>) -> Vec<u8> {
 #[test]
 fn golden_headers_and_objects() {
     let header = Header {
+        cluster: 9,
         server: ServerId { index: 1, generation: 2 },
         segment: SegmentId(3),
         capacity: 4096,
@@ -45,7 +46,9 @@ fn golden_headers_and_objects() {
     put_header(&mut bytes, &header);
     assert_eq!(
         bytes,
-        hex("01 000018 00000000 00000001 00000002 00000003 00001000 0000000000000005")
+        hex(
+            "01 000020 00000000 0000000000000009 00000001 00000002 00000003 00001000 0000000000000005"
+        )
     );
     assert_eq!(parse(&bytes), Some((Entry::Header(header), HEADER)));
 
@@ -117,10 +120,37 @@ fn spans_of_older_versions() {
     }
 }
 
+/// Makes a sealed segment of a header and these entries.
+fn segment(id: u32, entries: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER];
+    let (server, segment) = (ServerId { index: 1, generation: 2 }, SegmentId(id));
+    let header = Header { cluster: 9, server, segment, capacity: 4096, safe_version: Version(5) };
+    put_header(&mut bytes, &header);
+    seal(crc32c, 0, &mut bytes);
+    let seed = u32::from_be_bytes(bytes[4..8].try_into().unwrap());
+    for entry in entries {
+        let at = bytes.len();
+        bytes.extend_from_slice(entry);
+        assert_eq!(seal(crc32c, seed, &mut bytes[at..]), Some(entry.len()));
+    }
+    bytes
+}
+
+/// Memory of a frame may have an old entry of another segment where one was to be written.
+#[test]
+fn no_entry_of_another_segment_is_replayed() {
+    let (one, other) = (segment(1, &[&written(None)]), segment(2, &[&written(None)]));
+    assert_eq!(replay(crc32c, &one).count(), 2);
+    let mixed = [&one[..HEADER], &other[HEADER..]].concat();
+    assert_eq!(replay(crc32c, &mixed).count(), 1);
+    assert_eq!(replay(crc32c, &[&one[..], &one].concat()).count(), 2, "a second header");
+    assert_eq!(replay(crc32c, &one[HEADER..]).count(), 0, "no header");
+}
+
 #[test]
 fn the_marks_of_the_dead_are_not_part_of_an_entry() {
     let mut bytes = written(SUM_OF_TEST);
-    seal(crc32c, &mut bytes);
+    seal(crc32c, 7, &mut bytes);
     let (sealed, len) = (bytes.clone(), bytes.len());
     let entry = parse(&sealed).unwrap();
     mark_dead(&mut bytes);
@@ -132,9 +162,12 @@ fn the_marks_of_the_dead_are_not_part_of_an_entry() {
     assert_eq!((head.is_all_dead(), head.entry_len()), (true, len));
     assert_eq!(head.live_record(&bytes), None);
     assert_eq!(parse(&bytes), Some(entry));
-    assert_eq!(replay(crc32c, &bytes).next(), Some(entry.0));
-    seal(crc32c, &mut bytes);
+    seal(crc32c, 7, &mut bytes);
     assert_eq!(bytes[4..], sealed[4..]);
+    let mut marked = segment(1, &[&written(SUM_OF_TEST)]);
+    mark_dead(&mut marked[HEADER..]);
+    mark_record_dead(&mut marked[HEADER..]);
+    assert_eq!(replay(crc32c, &marked).nth(1), Some((HEADER, entry.0)));
 
     let mut bytes = written(None);
     mark_record_dead(&mut bytes);
@@ -170,27 +203,23 @@ fn a_copy_has_no_marks() {
 
 #[test]
 fn an_entry_is_replayed_whole_or_not_at_all() {
-    let mut bytes = written(None);
-    let len = bytes.len();
-    bytes.extend_from_slice(&written(SUM_OF_TEST));
-    assert_eq!(
-        replay(crc32c, &bytes).count(),
-        0,
-        "a checksum that is not filled in is a wrong one"
-    );
-    assert_eq!(seal(crc32c, &mut bytes), Some(len));
-    assert_eq!(replay(crc32c, &bytes).count(), 1);
-    assert_eq!(seal(crc32c, &mut bytes[len..]), Some(len + SUM));
-    assert_eq!(replay(crc32c, &bytes).count(), 2);
+    let bytes = segment(1, &[&written(None), &written(SUM_OF_TEST)]);
+    let first = HEADER + written(None).len();
+    let offsets: Vec<_> = replay(crc32c, &bytes).map(|(at, _)| at).collect();
+    assert_eq!(offsets, [0, HEADER, first]);
     for end in 0..bytes.len() {
-        let whole = usize::from(end >= len);
+        let whole = usize::from(end >= HEADER) + usize::from(end >= first);
         assert_eq!(replay(crc32c, &bytes[..end]).count(), whole, "cut at {end}");
     }
-    for flipped in 0..len {
+    for flipped in 0..bytes.len() {
         let mut bytes = bytes.clone();
         bytes[flipped] ^= 0x08;
-        assert_eq!(replay(crc32c, &bytes).count(), 0, "byte {flipped}");
+        let whole = usize::from(flipped >= HEADER) + usize::from(flipped >= first);
+        assert_eq!(replay(crc32c, &bytes).count(), whole, "byte {flipped}");
     }
+    let mut bytes = bytes;
+    bytes[first + 4..first + 8].fill(0);
+    assert_eq!(replay(crc32c, &bytes).count(), 2, "a checksum that is not filled in");
 }
 
 proptest! {
@@ -210,7 +239,7 @@ proptest! {
             if let Some((_, len)) = parse(&bytes) {
                 prop_assert!(len <= bytes.len());
             }
-            let _ = seal(crc32c, &mut bytes);
+            let _ = seal(crc32c, 0, &mut bytes);
         }
         let _ = replay(crc32c, &bytes).count();
     }

@@ -201,7 +201,7 @@ impl World {
                 let outcome = |sum| Outcome { status: Status::Ok, version, sum };
                 record.map(|Record { once, sum }| (once.rpc, outcome(sum)))
             };
-            for entry in entry::replay(crc32c, &segment.bytes[..segment.written as usize]) {
+            for (_, entry) in entry::replay(crc32c, &segment.bytes[..segment.written as usize]) {
                 match entry {
                     Entry::Header(header) => safe_version = safe_version.max(header.safe_version),
                     Entry::Object(object, record) => {
@@ -219,6 +219,7 @@ impl World {
                     Entry::Completion(completion) => {
                         outcomes.insert(completion.once.rpc, completion.outcome);
                     }
+                    Entry::Digest(_) | Entry::Change(_) => {}
                 }
             }
         }

@@ -1,0 +1,312 @@
+//! What a log with replicas needs: checksums, the digest, and the durable part.
+//!
+//! ```text
+//!  head      header, digest, entries …       a mutation is durable when all replicas have it
+//!  survivor  header, entries …               in no digest until all replicas have its entries
+//!
+//!  cleaned ─► lingering: still in the digest ─► a digest or change without it is durable ─► freed
+//! ```
+//!
+//! The digest of a head names the segments that a recovery replays, this head apart, and the least
+//! length of each. A change follows in the head when cleaned segments leave the log. A cleaned
+//! segment stays in the digest until all replicas have the entries that were moved out of it.
+//!
+//! Invariants: the segments of the newest durable digest, with its changes, hold all durable
+//! entries. Segments leave the digest in the order in which they were cleaned, so that a tombstone
+//! never leaves before the segments for which it is needed. A segment in a durable digest counts as
+//! present for [`Log::narrow`] although its memory is reused.
+//!
+//! [`Log::seal`] fills in checksums late, before bytes leave this memory. Nothing reads them
+//! before, and without replicas most entries die before the cleaner moves them.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use super::{Log, Purpose, SURVIVORS};
+use crate::objects::entry::{self, DIGESTED};
+use crate::objects::segment::{Location, Position, Segment, SegmentId, Span, State};
+
+/// The number of bytes before the segments of a digest.
+const DIGEST_HEAD: usize = 8;
+/// A digest takes at most this share of a segment.
+const DIGEST_SHARE: u32 = 4;
+/// The number of segments that a digest may name for each segment of the log: those that were
+/// cleaned stay for a while.
+const NAMED: u32 = 2;
+/// A change of the digest names at most this many segments that leave the log.
+const MOST_LEAVING: usize = 64;
+
+/// The state of a log that has replicas.
+#[derive(Debug, Default)]
+pub(super) struct Replicated {
+    /// The segments that the digest names, with the least length of each; not the head.
+    named: BTreeMap<SegmentId, u32>,
+    /// The survivors that the digest does not name with their final lengths.
+    survivors: BTreeMap<SegmentId, Survivor>,
+    /// The cleaned segments that the digest names, and the position in the survivors behind the
+    /// last entry that was moved out of each.
+    leaving: VecDeque<(SegmentId, Position)>,
+    /// The segments that the digest no longer names, and the end of the entry that says so.
+    left: VecDeque<(SegmentId, Position)>,
+    /// The segments of `leaving` and `left`.
+    lingering: BTreeSet<SegmentId>,
+    /// The segments in which the log was opened, for [`Log::take_opened`].
+    opened: VecDeque<Opened>,
+    /// The segments that no durable digest names, for [`Log::take_freed`].
+    freed: VecDeque<SegmentId>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Survivor {
+    /// The number of bytes that all replicas have.
+    durable: u32,
+    /// The length of the survivor once it is closed and all replicas have all of it.
+    whole: Option<u32>,
+}
+
+/// A segment that was opened and needs replicas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The id of the opened segment.
+    pub id: SegmentId,
+    /// The slot of the opened segment.
+    pub slot: u32,
+    /// True if the cleaner fills the segment.
+    pub survivor: bool,
+    /// The length of the header and the digest of a head, which open its replicas.
+    pub front: u32,
+}
+
+impl Replicated {
+    /// Returns the most segments of a log with replicas, so that its digest fits into a segment.
+    pub(super) fn most_segments(segment_bytes: u32) -> u32 {
+        let bytes = segment_bytes / DIGEST_SHARE - DIGEST_HEAD as u32;
+        bytes / DIGESTED as u32 / NAMED
+    }
+
+    /// Returns the span of the lingering segments in `span`.
+    pub(super) fn lingering_in(&self, span: Span) -> Span {
+        let mut left = self.lingering.range(span.first..=span.last);
+        match left.next() {
+            None => Span::default(),
+            Some(&first) => Span { first, last: left.next_back().copied().unwrap_or(first) },
+        }
+    }
+
+    /// Returns true if all replicas have the entries up to `position`, which is in a survivor.
+    fn has_survived(&self, position: Position) -> bool {
+        let unsettled = self.survivors.range(..=position.segment);
+        unsettled.into_iter().all(|(&id, survivor)| {
+            survivor.whole.is_some()
+                || (id == position.segment && survivor.durable >= position.offset)
+        })
+    }
+
+    /// Takes segments that may leave the digest, at most `most`, and names the survivors that have
+    /// their entries. Returns the segments by which the digest changes.
+    fn change(&mut self, most: usize) -> Vec<(SegmentId, u32)> {
+        let mut changed = Vec::new();
+        let mut survived = SegmentId(0);
+        let mut gone = Vec::new();
+        while gone.len() < most
+            && let Some(&(id, position)) = self.leaving.front()
+            && self.has_survived(position)
+        {
+            self.leaving.pop_front();
+            survived = survived.max(position.segment);
+            gone.push(id);
+        }
+        let durable = self.survivors.range(..=survived);
+        let named: Vec<_> = durable.map(|(&id, s)| (id, s.durable, s.whole.is_some())).collect();
+        for (id, len, whole) in named {
+            if len > 0 && self.named.get(&id) != Some(&len) {
+                self.named.insert(id, len);
+                changed.push((id, len));
+            }
+            if whole {
+                self.survivors.remove(&id);
+            }
+        }
+        for id in gone {
+            self.named.remove(&id);
+            changed.retain(|&(other, _)| other != id);
+            changed.push((id, 0));
+        }
+        changed
+    }
+}
+
+impl Log {
+    /// Returns the number of bytes that a digest may take.
+    pub(super) fn longest_digest(&self) -> usize {
+        match self.replicated {
+            None => 0,
+            Some(_) => DIGEST_HEAD + DIGESTED * (NAMED * self.limit) as usize,
+        }
+    }
+
+    /// Writes the digest behind the header of a head that was opened in `slot`, and announces the
+    /// segment to the replicas. The log ended at `tail` before.
+    pub(super) fn opened(&mut self, slot: u32, tail: Position) {
+        let Some(replicated) = &mut self.replicated else { return };
+        let segment = &mut self.slots[slot as usize];
+        if segment.survivor {
+            replicated.survivors.insert(segment.id, Survivor::default());
+        } else {
+            if tail.segment > SegmentId(0) {
+                replicated.named.insert(tail.segment, tail.offset);
+            }
+            let changed = replicated.change(usize::MAX);
+            if let Some((_, memory)) = segment.take(DIGEST_HEAD + DIGESTED * replicated.named.len())
+            {
+                entry::put_digest(memory, replicated.named.iter().map(|(&id, &len)| (id, len)));
+            }
+            let end = Position { segment: segment.id, offset: segment.written };
+            replicated.leave(&changed, end);
+        }
+        let (id, survivor, front) = (segment.id, segment.survivor, segment.written);
+        replicated.opened.push_back(Opened { id, slot, survivor, front });
+    }
+
+    /// Records that the cleaner has moved what was live in the segment `id`, whose memory is free.
+    pub(super) fn freed(&mut self, id: SegmentId) {
+        let survivor = self.survivor.map_or(Position::default(), |slot| {
+            let segment = &self.slots[slot as usize];
+            Position { segment: segment.id, offset: segment.written }
+        });
+        if let Some(replicated) = &mut self.replicated {
+            replicated.lingering.insert(id);
+            replicated.leaving.push_back((id, survivor));
+        }
+    }
+
+    /// Appends a change of the digest if cleaned segments can leave it. Returns true if it did.
+    pub fn change_digest(&mut self) -> bool {
+        let Some(replicated) = &self.replicated else { return false };
+        let can = |&(_, position): &(SegmentId, Position)| replicated.has_survived(position);
+        if !replicated.leaving.front().is_some_and(can) || self.head.is_none() {
+            return false;
+        }
+        let leaving = replicated.leaving.len().min(MOST_LEAVING);
+        let most = DIGEST_HEAD + DIGESTED * (replicated.survivors.len() + leaving);
+        let room = self.head.map_or(0, |slot| self.slots[slot as usize].room());
+        if room < most {
+            // The digest of the next head has the change.
+            return self.available() > SURVIVORS && self.advance(0, Purpose::Remove).is_ok();
+        }
+        let Some(replicated) = &mut self.replicated else { return false };
+        let changed = replicated.change(MOST_LEAVING);
+        let len = DIGEST_HEAD + DIGESTED * changed.len();
+        let Ok((_, memory)) = self.append(len, Purpose::Remove) else { return false };
+        entry::put_change(memory, changed.iter().copied());
+        let end = self.tail();
+        if let Some(replicated) = &mut self.replicated {
+            replicated.leave(&changed, end);
+        }
+        true
+    }
+
+    // For the replicas.
+
+    /// Returns true if the log has replicas.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        self.replicated.is_some()
+    }
+
+    /// Returns the next segment that was opened and needs replicas.
+    pub fn take_opened(&mut self) -> Option<Opened> {
+        self.replicated.as_mut()?.opened.pop_front()
+    }
+
+    /// Returns the next segment whose replicas are not needed any more.
+    pub fn take_freed(&mut self) -> Option<SegmentId> {
+        self.replicated.as_mut()?.freed.pop_front()
+    }
+
+    /// Records that all replicas of the segment in `slot` have its first `len` bytes.
+    pub fn set_replicated(&mut self, slot: u32, len: u32) {
+        let Some(segment) = self.slots.get_mut(slot as usize) else { return };
+        segment.durable = segment.durable.max(len);
+        let whole = segment.state == State::Closed && segment.durable == segment.written;
+        let Some(replicated) = &mut self.replicated else { return };
+        if let Some(survivor) = replicated.survivors.get_mut(&segment.id) {
+            survivor.durable = segment.durable;
+            survivor.whole = whole.then_some(segment.durable);
+        }
+    }
+
+    /// Returns the end of the durable part of the log.
+    #[must_use]
+    #[inline]
+    pub fn durable(&self) -> Position {
+        if self.replicated.is_some() { self.durable } else { self.tail() }
+    }
+
+    /// Returns true if all of the log is durable.
+    #[must_use]
+    #[inline]
+    pub fn is_all_durable(&self) -> bool {
+        self.replicated.is_none() || self.durable >= self.tail()
+    }
+
+    /// Records that the log is durable up to `position`.
+    pub fn set_durable(&mut self, position: Position) {
+        self.durable = self.durable.max(position);
+        let durable = self.durable;
+        let Some(replicated) = &mut self.replicated else { return };
+        while let Some((id, _)) = replicated.left.pop_front_if(|(_, end)| *end <= durable) {
+            replicated.lingering.remove(&id);
+            replicated.freed.push_back(id);
+        }
+    }
+
+    /// Returns true if the entry at `at` is durable.
+    #[must_use]
+    #[inline]
+    pub fn is_durable(&self, at: Location) -> bool {
+        if self.replicated.is_none() {
+            return true;
+        }
+        let segment = &self.slots[at.slot()];
+        segment.survivor
+            || Position { segment: segment.id, offset: at.offset() as u32 } < self.durable
+    }
+
+    /// Returns true if the cleaner may take the closed segment in `slot`: all of it is durable, and
+    /// few cleaned segments are still in the digest.
+    #[must_use]
+    pub fn may_clean(&self, slot: usize) -> bool {
+        let Some(replicated) = &self.replicated else { return true };
+        let Segment { survivor, durable, written, id, .. } = self.slots[slot];
+        let end = Position { segment: id, offset: written };
+        let is_durable = if survivor { durable == written } else { end <= self.durable };
+        is_durable && replicated.lingering.len() < self.limit as usize - 1
+    }
+
+    /// Fills in the missing checksums of all entries in `slot`.
+    pub fn seal(&mut self, slot: u32) {
+        let segment = &mut self.slots[slot as usize];
+        let mut at = segment.sealed as usize;
+        let mut seed = segment.bytes.get(4..8).and_then(|crc| crc.try_into().ok());
+        let mut seed = seed.take().map_or(0, u32::from_be_bytes);
+        while let Some(entries) = segment.bytes.get_mut(at..segment.written as usize)
+            && let Some(len) = entry::seal(self.crc32c, if at == 0 { 0 } else { seed }, entries)
+        {
+            if at == 0 {
+                seed = entries[4..8].try_into().map_or(0, u32::from_be_bytes);
+            }
+            at += len;
+        }
+        segment.sealed = at as u32;
+    }
+}
+
+impl Replicated {
+    /// Records that the segments with length 0 in `changed` have left the digest by the entry that
+    /// ends at `end`.
+    fn leave(&mut self, changed: &[(SegmentId, u32)], end: Position) {
+        let gone = changed.iter().filter(|&&(_, len)| len == 0);
+        self.left.extend(gone.map(|&(id, _)| (id, end)));
+    }
+}
