@@ -94,18 +94,26 @@ impl Machine for Master {
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         if self.leases.is_asked(tag) {
             self.resume(now, result);
+        } else if self.replication.is_mine(tag) {
+            if let Some(position) =
+                self.replication.response(now, &mut self.memory.log, tag, result)
+            {
+                self.durable(position);
+            }
+            return;
         } else if let Some(stop) = self.membership.response(now, tag, result) {
             self.out.push_back(stop);
         }
         if let (Some(cluster), Some(server)) = (self.membership.cluster(), self.membership.server())
         {
             self.memory.log.set_server(cluster, server);
+            self.replication.member(cluster, server, self.membership.list_version());
         }
     }
 
     #[inline]
     fn has_output(&self) -> bool {
-        !self.out.is_empty()
+        !self.out.is_empty() || self.replication.pending
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {
@@ -128,6 +136,11 @@ impl Machine for Master {
             let tag = self.tag();
             return self.leases.call(now, tag, cluster);
         }
+        if self.memory.log.is_replicated() {
+            self.memory.log.change_digest();
+            let tag = self.tag();
+            return self.replication.next(now, &mut self.memory.log, tag);
+        }
         None
     }
 
@@ -142,6 +155,7 @@ impl Machine for Master {
             return Some(Instant::ZERO);
         }
         let next = self.membership.deadline().min(self.leases.deadline());
+        let next = next.min(self.replication.deadline());
         (next != Instant::NEVER).then_some(next)
     }
 
@@ -149,11 +163,15 @@ impl Machine for Master {
         if self.membership.cluster().is_some() {
             self.leases.look(now, &mut self.memory.results);
         }
+        self.replication.tick(now);
         let growing = self.memory.grow(GROW_LINES);
         let sweeping = self.memory.sweep(SWEEP_LINES);
         // While requests arrive, writes pay for cleaning, and a tick adds little.
         let work = if core::mem::take(&mut self.requested) { SMALL_STEP / 2 } else { STEP };
         let cleaning = self.cleaner.step(&mut self.memory, work);
+        if self.memory.log.is_replicated() {
+            self.replication.appended();
+        }
         self.busy = growing || sweeping || cleaning;
         self.busy
     }

@@ -35,6 +35,8 @@ pub(crate) struct Membership {
     /// The tag and the send time of the request to the coordinator that is in progress.
     asked: Option<(u64, Instant)>,
     lease_ns: u64,
+    /// The version of the coordinator's server list.
+    list_version: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +57,7 @@ impl Membership {
             due: Instant::ZERO,
             asked: None,
             lease_ns: 0,
+            list_version: 0,
         }
     }
 
@@ -92,6 +95,11 @@ impl Membership {
             State::Member { cluster, .. } => Some(cluster),
             _ => None,
         }
+    }
+
+    /// Returns the version of the coordinator's server list as of the last reply.
+    pub(super) fn list_version(&self) -> u64 {
+        self.list_version
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -135,9 +143,13 @@ impl Membership {
             (_, Err(_)) => Err(Status::Retry),
             (State::Joining, Ok(reply)) => Enlisted::parse(&reply).map(|enlisted| {
                 self.state = State::Member { cluster: enlisted.cluster, server: enlisted.server };
+                self.list_version = enlisted.list_version;
                 enlisted.lease_ns
             }),
-            (_, Ok(reply)) => Renewed::parse(&reply).map(|renewed| renewed.lease_ns),
+            (_, Ok(reply)) => Renewed::parse(&reply).map(|renewed| {
+                self.list_version = renewed.list_version;
+                renewed.lease_ns
+            }),
         };
         match lease_ns {
             Ok(lease_ns) => {

@@ -14,18 +14,20 @@
 //! - A turn's work is bounded, and so is every queue.
 //!
 //! Elsewhere: [`crate::ops`] executes the operations, [`crate::objects`] keeps the objects, the
-//! coordinator decides which server owns a tablet. Replication will move [`Master::durable`].
+//! coordinator decides which server owns a tablet, `replication` writes the log to backups.
 
 mod burst;
 mod counters;
 mod leases;
 mod machine;
 mod membership;
+mod replication;
 mod state;
 #[cfg(test)]
 mod tests;
 
 pub use counters::{COUNTERS, REFUSED};
 pub use membership::COORDINATOR;
+pub use replication::MAX_REPLICAS;
 pub(crate) use state::MAX_GATED;
 pub use state::{Config, Master};

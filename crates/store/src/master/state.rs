@@ -8,12 +8,14 @@ use alloc::vec::Vec;
 use sprat_proto::Rng;
 use sprat_proto::node::machine::{Caller, Output, Replied};
 use sprat_proto::rpc::Message;
+use sprat_proto::time::MS;
 use sprat_proto::wire::checksum::Crc32c;
 
 use super::burst::Burst;
 use super::counters::{self, Counters};
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
+use super::replication::Replication;
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
 use crate::objects::cleaner::Cleaner;
@@ -41,8 +43,12 @@ pub struct Config {
     pub segment_bytes: u32,
     /// The function that continues a CRC32C checksum.
     pub crc32c: Crc32c,
-    /// True if replies wait until [`Master::durable`] reports the log as durable.
-    pub replicated: bool,
+    /// The number of replicas of each segment on backups, at most
+    /// [`MAX_REPLICAS`](super::MAX_REPLICAS). With 0, objects live as long as the process.
+    pub replicas: usize,
+    /// The time after which a backup that does not answer a write counts as slow, in nanoseconds:
+    /// another backup takes its place.
+    pub slow_backup_ns: u64,
 }
 
 impl Default for Config {
@@ -54,7 +60,8 @@ impl Default for Config {
             log_bytes: 1 << 30,
             segment_bytes: SEGMENT_BYTES,
             crc32c: sprat_proto::wire::checksum::crc32c,
-            replicated: false,
+            replicas: 0,
+            slow_backup_ns: 20 * MS,
         }
     }
 }
@@ -76,6 +83,7 @@ pub struct Master {
     pub(crate) cleaner: Cleaner,
     pub(crate) membership: Membership,
     pub(crate) leases: Leases,
+    pub(crate) replication: Replication,
     pub(crate) gated: VecDeque<Gated>,
     pub(crate) out: VecDeque<Output>,
     pub(crate) counters: Counters,
@@ -92,9 +100,8 @@ impl Master {
     /// the cluster.
     #[must_use]
     pub fn new(config: Config, mut rng: Rng) -> Self {
-        let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, replicated } =
-            config;
-        let log = Log::new(log_bytes, segment_bytes, crc32c, replicated);
+        let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
+        let log = Log::new(log_bytes, segment_bytes, crc32c, config.replicas > 0);
         let mut out = VecDeque::new();
         out.push_back(Output::Connect { link: COORDINATOR, locator: coordinator });
         Self {
@@ -102,6 +109,7 @@ impl Master {
             cleaner: Cleaner::default(),
             membership: Membership::new(rng.u64(), control, data),
             leases: Leases::default(),
+            replication: Replication::new(config.replicas, config.slow_backup_ns, rng.fork()),
             gated: VecDeque::new(),
             out,
             counters: Counters::default(),
@@ -155,6 +163,7 @@ impl Master {
             self.refuse(Status::Retry, reply);
             return Replied::Now;
         }
+        self.replication.appended();
         let message = core::mem::take(reply);
         self.gated.push_back(Gated { until: self.memory.log.tail(), caller, message });
         Replied::Later

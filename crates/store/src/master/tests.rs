@@ -385,7 +385,7 @@ fn what_cannot_be_served_says_why() {
 #[test]
 fn answers_wait_until_the_log_is_safe() {
     let mut rig = Rig::serving(Config {
-        replicated: true,
+        replicas: 1,
         log_bytes: 1 << 20,
         segment_bytes: 1 << 16,
         ..Config::default()

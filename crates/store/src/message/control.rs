@@ -490,7 +490,8 @@ replies! {
         servers: Vec<Server<'a>>,
     }
 
-    /// The reply to [`ListReplicas`]: some of the replicas by segment.
+    /// The reply to [`ListReplicas`]: some of the replicas by segment. A replica that was never
+    /// committed is not listed.
     ReplicaPage {
         /// True if more replicas follow the last one of this reply.
         more: bool,

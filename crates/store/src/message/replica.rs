@@ -4,9 +4,9 @@
 //! WriteReplica  0 version u8 | 1 opcode u8 | 2 zero u16 | 4 epoch u32 | 8 cluster u64
 //!              16 backup index u32, generation u32 | 24 master index u32, generation u32
 //!              32 segment u32 | 36 offset u32 | 40 flags u8 | 41 zero u24 | 44 data
-//!     flags     bit 0 open | bit 1 close
-//! FreeReplica   0 version u8 | 1 opcode u8 | 2 zero u16 | 4 segment u32 | 8 cluster u64
-//!              16 backup | 24 master
+//!     flags     bit 0 open | bit 1 close | bit 2 commit
+//! FreeReplica   0 version u8 | 1 opcode u8 | 2 zero u16 | 4 epoch u32 | 8 cluster u64
+//!              16 backup | 24 master | 32 segment u32
 //! reply         0 version u8 | 1 status u8 | 2 zero u16 | 4 length of the replica u32, if it is a
 //!               WriteReplica and the status is OK
 //! ```
@@ -32,6 +32,7 @@ pub const WRITE_REPLICA: usize = size_of::<WriteWire>();
 
 const OPEN: u8 = 1;
 const CLOSE: u8 = 2;
+const COMMIT: u8 = 4;
 
 /// A replica, as a master and its backup name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +60,9 @@ pub struct WriteReplica<'a> {
     pub open: bool,
     /// True if the replica is complete with this write.
     pub close: bool,
+    /// True if the replica counts in a recovery from this write on. Until then it lacks bytes that
+    /// other replicas had, and on which replies may rest.
+    pub commit: bool,
     /// The bytes of the segment from `offset` on.
     pub data: &'a [u8],
 }
@@ -68,6 +72,8 @@ pub struct WriteReplica<'a> {
 pub struct FreeReplica {
     /// The replica to free.
     pub target: Target,
+    /// The highest epoch of the replica to free. A later replica of the segment stays.
+    pub epoch: u32,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -99,10 +105,11 @@ struct FreeWire {
     version: u8,
     opcode: u8,
     zero: U16,
-    segment: U32,
+    epoch: U32,
     cluster: U64,
     backup: ServerWire,
     master: ServerWire,
+    segment: U32,
 }
 
 impl From<ServerId> for ServerWire {
@@ -132,7 +139,9 @@ impl<'a> WriteReplica<'a> {
             master: master.into(),
             segment: segment.0.into(),
             offset: self.offset.into(),
-            flags: u8::from(self.open) * OPEN | u8::from(self.close) * CLOSE,
+            flags: u8::from(self.open) * OPEN
+                | u8::from(self.close) * CLOSE
+                | u8::from(self.commit) * COMMIT,
             zeros: [0; 3],
         };
         zerocopy::transmute!(wire)
@@ -144,7 +153,7 @@ impl<'a> WriteReplica<'a> {
     /// The status to reply with.
     pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
         let (wire, data) = split::<WriteWire>(request, Opcode::WriteReplica)?;
-        if wire.flags & !(OPEN | CLOSE) != 0 || wire.zeros != [0; 3] {
+        if wire.flags & !(OPEN | CLOSE | COMMIT) != 0 || wire.zeros != [0; 3] {
             return Err(Status::BadFormat);
         }
         let target = Target {
@@ -153,8 +162,10 @@ impl<'a> WriteReplica<'a> {
             master: wire.master.into(),
             segment: SegmentId(wire.segment.get()),
         };
-        let (open, close) = (wire.flags & OPEN != 0, wire.flags & CLOSE != 0);
-        Ok(Self { target, epoch: wire.epoch.get(), offset: wire.offset.get(), open, close, data })
+        let has = |flag| wire.flags & flag != 0;
+        let (open, close, commit) = (has(OPEN), has(CLOSE), has(COMMIT));
+        let (epoch, offset) = (wire.epoch.get(), wire.offset.get());
+        Ok(Self { target, epoch, offset, open, close, commit, data })
     }
 }
 
@@ -167,10 +178,11 @@ impl FreeReplica {
             version: VERSION,
             opcode: Opcode::FreeReplica as u8,
             zero: U16::ZERO,
-            segment: segment.0.into(),
+            epoch: self.epoch.into(),
             cluster: cluster.into(),
             backup: backup.into(),
             master: master.into(),
+            segment: segment.0.into(),
         };
         wire.as_bytes().to_vec()
     }
@@ -190,7 +202,7 @@ impl FreeReplica {
             master: wire.master.into(),
             segment: SegmentId(wire.segment.get()),
         };
-        Ok(Self { target })
+        Ok(Self { target, epoch: wire.epoch.get() })
     }
 }
 
@@ -231,6 +243,7 @@ mod tests {
             offset: 8,
             open: true,
             close: false,
+            commit: true,
             data: b"data",
         };
         let mut bytes = write.emit_front().to_vec();
@@ -241,30 +254,31 @@ mod tests {
             &[0, 0, 0, 2, 0, 0, 0, 3],
             &[0, 0, 0, 4, 0, 0, 0, 5],
             &[0, 0, 0, 6, 0, 0, 0, 8],
-            &[1, 0, 0, 0],
+            &[5, 0, 0, 0],
             b"data",
         ]
         .concat();
         assert_eq!(bytes, golden);
         assert_eq!(WriteReplica::parse(&bytes), Ok(write));
-        bytes[40] = 4;
+        bytes[40] = 8;
         assert_eq!(WriteReplica::parse(&bytes), Err(Status::BadFormat));
         assert_eq!(WriteReplica::parse(&golden[..43]), Err(Status::BadFormat));
     }
 
     #[test]
     fn a_free_of_a_replica_byte_by_byte() {
-        let free = FreeReplica { target: TARGET };
+        let free = FreeReplica { target: TARGET, epoch: 7 };
         let golden = [
-            &[1, 193, 0, 0, 0, 0, 0, 6][..],
+            &[1, 193, 0, 0, 0, 0, 0, 7][..],
             &[1, 2, 3, 4, 5, 6, 7, 8],
             &[0, 0, 0, 2, 0, 0, 0, 3],
             &[0, 0, 0, 4, 0, 0, 0, 5],
+            &[0, 0, 0, 6],
         ]
         .concat();
         assert_eq!(free.emit(), golden);
         assert_eq!(FreeReplica::parse(&golden), Ok(free));
-        assert_eq!(FreeReplica::parse(&golden[..31]), Err(Status::BadFormat));
+        assert_eq!(FreeReplica::parse(&golden[..35]), Err(Status::BadFormat));
     }
 
     #[test]

@@ -280,7 +280,8 @@ impl Log {
         let Some(replicated) = &self.replicated else { return true };
         let Segment { survivor, durable, written, id, .. } = self.slots[slot];
         let end = Position { segment: id, offset: written };
-        let is_durable = if survivor { durable == written } else { end <= self.durable };
+        let settled = replicated.survivors.get(&id).is_none_or(|s| s.whole.is_some());
+        let is_durable = if survivor { durable == written && settled } else { end <= self.durable };
         is_durable && replicated.lingering.len() < self.limit as usize - 1
     }
 

@@ -1,0 +1,188 @@
+//! The servers that can hold replicas of a master's log: the coordinator's server list, as the
+//! master knows it.
+//!
+//! Invariants: one request for the list is in progress at a time. The list is taken whole: a page
+//! of another version than the first one is read again from the start at the next renewal.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::rpc::{Payload, RpcError};
+use sprat_proto::time::{MS, SECOND};
+use sprat_proto::{Instant, Rng};
+
+use crate::master::membership::{CALL_NS, COORDINATOR};
+use crate::message::control::{ListServers, ServerPage, ServerState};
+use crate::types::ServerId;
+
+/// The pause before a failed request for the server list is repeated.
+const AGAIN_NS: u64 = 100 * MS;
+/// The time for which a master opens no replica on a backup that refused one.
+const FULL_NS: u64 = SECOND;
+/// The number of random candidates among which the one with the fewest replicas is chosen.
+const DRAWN: usize = 3;
+
+/// A server that can hold replicas.
+#[derive(Debug)]
+struct Backup {
+    server: ServerId,
+    locator: String,
+    /// True if this master's link to the server is connected.
+    linked: bool,
+    /// The number of replicas of this master's log on the server.
+    replicas: u32,
+    /// The time before which the master opens no replica on the server.
+    not_before: Instant,
+}
+
+/// The servers that can hold replicas of this master's log.
+#[derive(Debug, Default)]
+pub(super) struct Backups {
+    list: Vec<Backup>,
+    /// The version of the list, and the version that the coordinator named last.
+    version: u64,
+    newest: u64,
+    /// The request for the list that is in progress, and the version that it will give.
+    asked: Option<(u64, u64)>,
+    /// The servers of the pages that have arrived.
+    pages: Vec<(ServerId, String)>,
+    next: u32,
+    due: Instant,
+    unlinked: Vec<Link>,
+}
+
+/// Returns a master's link to a backup.
+pub(super) fn link(server: ServerId) -> Link {
+    Link(COORDINATOR.0 + 1 + server.index)
+}
+
+impl Backups {
+    /// Records the version of the coordinator's server list.
+    pub(super) fn announce(&mut self, version: u64) {
+        self.newest = version;
+    }
+
+    /// Returns the request for the server list, if it is due.
+    pub(super) fn call(&mut self, now: Instant, tag: u64) -> Option<Output> {
+        if self.version == self.newest || self.asked.is_some() || now < self.due {
+            return None;
+        }
+        self.asked = Some((tag, self.newest));
+        if self.next == 0 {
+            self.pages.clear();
+        }
+        let message = ListServers { from: self.next }.emit().into();
+        Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(CALL_NS) })
+    }
+
+    /// Returns the time of the next request for the server list.
+    pub(super) fn deadline(&self) -> Instant {
+        let wanted = self.version != self.newest && self.asked.is_none();
+        if wanted { self.due } else { Instant::NEVER }
+    }
+
+    pub(super) fn is_asked(&self, tag: u64) -> bool {
+        self.asked.is_some_and(|(asked, _)| asked == tag)
+    }
+
+    /// Takes a page of the server list. Returns the servers that have left the list, after the last
+    /// page.
+    pub(super) fn page(
+        &mut self,
+        now: Instant,
+        me: ServerId,
+        result: Result<Payload<'_>, RpcError>,
+    ) -> Vec<ServerId> {
+        let Some((_, version)) = self.asked.take() else { return Vec::new() };
+        let page = result.ok();
+        let Some(page) = page.as_ref().and_then(|page| ServerPage::parse(page).ok()) else {
+            (self.next, self.due) = (0, now.after(AGAIN_NS));
+            return Vec::new();
+        };
+        let up = page.servers.iter().filter(|server| server.state == ServerState::Up);
+        let others = up.filter(|server| server.server != me);
+        self.pages.extend(others.map(|server| (server.server, server.data.into())));
+        self.next = if version == self.newest { page.next } else { 0 };
+        if self.next > 0 || version != self.newest {
+            return Vec::new();
+        }
+        self.version = version;
+        self.replace()
+    }
+
+    /// Takes the new list. Returns the servers that are no longer in it.
+    fn replace(&mut self) -> Vec<ServerId> {
+        let pages = core::mem::take(&mut self.pages);
+        let (kept, gone): (Vec<_>, Vec<_>) = core::mem::take(&mut self.list)
+            .into_iter()
+            .partition(|old| pages.iter().any(|(server, _)| *server == old.server));
+        self.list = kept;
+        for (server, locator) in pages {
+            if !self.list.iter().any(|backup| backup.server == server) {
+                let (linked, replicas, not_before) = (false, 0, Instant::ZERO);
+                self.list.push(Backup { server, locator, linked, replicas, not_before });
+            }
+        }
+        let links = gone.iter().filter(|backup| backup.linked).map(|backup| link(backup.server));
+        self.unlinked.extend(links);
+        gone.into_iter().map(|backup| backup.server).collect()
+    }
+
+    /// Returns the next order to unbind the link to a server that has left the list.
+    pub(super) fn unlink(&mut self) -> Option<Output> {
+        self.unlinked.pop().map(|link| Output::Disconnect { link })
+    }
+
+    /// Returns the order to bind the link to `server`, unless it is bound.
+    pub(super) fn connect(&mut self, server: ServerId) -> Option<Output> {
+        let backup = self.list.iter_mut().find(|backup| backup.server == server)?;
+        let locator = backup.locator.clone();
+        let linked = core::mem::replace(&mut backup.linked, true);
+        (!linked).then_some(Output::Connect { link: link(server), locator })
+    }
+
+    /// Returns true if `server` is in the list.
+    pub(super) fn has(&self, server: ServerId) -> bool {
+        self.list.iter().any(|backup| backup.server == server)
+    }
+
+    /// Chooses a backup for a new replica, and counts the replica: among some random servers that
+    /// `suits` accepts, the one with the fewest replicas.
+    pub(super) fn choose(
+        &mut self,
+        now: Instant,
+        rng: &mut Rng,
+        suits: impl Fn(ServerId) -> bool,
+    ) -> Option<ServerId> {
+        let suitable = |backup: &Backup| backup.not_before <= now && suits(backup.server);
+        let mut left: Vec<_> =
+            (0..self.list.len()).filter(|&index| suitable(&self.list[index])).collect();
+        let mut drawn = Vec::new();
+        while drawn.len() < DRAWN && !left.is_empty() {
+            drawn.push(left.swap_remove(rng.below(left.len() as u64) as usize));
+        }
+        let best = drawn.into_iter().min_by_key(|&index| self.list[index].replicas)?;
+        self.list[best].replicas += 1;
+        Some(self.list[best].server)
+    }
+
+    /// Returns true if another server than those that `suits` refuses can hold a replica.
+    pub(super) fn can_choose(&self, now: Instant, suits: impl Fn(ServerId) -> bool) -> bool {
+        self.list.iter().any(|backup| backup.not_before <= now && suits(backup.server))
+    }
+
+    /// Records that a replica on `server` is gone.
+    pub(super) fn lost(&mut self, server: ServerId) {
+        if let Some(backup) = self.list.iter_mut().find(|backup| backup.server == server) {
+            backup.replicas = backup.replicas.saturating_sub(1);
+        }
+    }
+
+    /// Records that `server` has refused a replica.
+    pub(super) fn refused(&mut self, now: Instant, server: ServerId) {
+        if let Some(backup) = self.list.iter_mut().find(|backup| backup.server == server) {
+            backup.not_before = now.after(FULL_NS);
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! The replication of a master's log to backups (RAMCloud's replica manager).
+//!
+//! ```text
+//!  head s1   open on all ─► data ─► all acknowledged: durable ─► full ─► s2 open on all ─► close
+//!  head s2                          open (header, digest)  ─────────────►  s1 closed on all ─► data
+//!  survivor                         open, data, close without order
+//! ```
+//!
+//! One write to each replica is in progress at a time and carries everything that was appended
+//! since the last one, up to [`MOST_DATA`]. A mutation is durable when all replicas of the head
+//! have it and all earlier heads are closed on all backups.
+//!
+//! If a backup fails or is slow, another one takes its place: the segment's epoch grows, the other
+//! replicas take the new epoch, the new one gets all bytes, and then the coordinator makes the pair
+//! (segment, epoch) durable. Until then nothing more becomes durable. So the replica that was given
+//! up never counts in a recovery, although it is still open.
+//!
+//! Invariants:
+//! - A head is opened on all backups before the head before it is closed on any, so that a recovery
+//!   always finds the end of the log.
+//! - A head has no data before the head before it is closed on all backups, so that a recovery
+//!   notices when all replicas of the last head are lost.
+//! - Two replicas of one segment are on different servers, none of them its master.
+//! - A closed segment that loses a replica gets another one while its memory is in the log.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+use hashbrown::HashMap;
+use sprat_proto::node::machine::Output;
+use sprat_proto::rpc::{Message, Payload, RpcError};
+use sprat_proto::time::MS;
+use sprat_proto::{Instant, Rng};
+
+use super::membership::{CALL_NS, COORDINATOR};
+use crate::message::Status;
+use crate::message::control::{self, SetHead};
+use crate::message::replica::{FreeReplica, Target, WriteReplica, written_len};
+use crate::objects::log::Log;
+use crate::objects::segment::{Location, Position, SegmentId, State};
+use crate::types::ServerId;
+
+mod backups;
+mod segment;
+
+use backups::{Backups, link};
+use segment::{Kind, Segment};
+
+/// The most replicas of a segment.
+pub const MAX_REPLICAS: usize = 8;
+/// The most bytes of a segment in one write to a replica.
+const MOST_DATA: u32 = 1 << 20;
+/// The length up to which the data of a write is copied into the request.
+const COPIED: u32 = 4 << 10;
+/// The time that a write to a replica has for each byte of its data.
+const BYTE_NS: u64 = 20;
+/// The pause after a failed write to a replica that has no other backup.
+const AGAIN_NS: u64 = 5 * MS;
+/// The pause before the master looks again for a backup or repeats a call.
+const LATER_NS: u64 = 100 * MS;
+/// The most heads that are not complete when the master takes a mutation.
+const MOST_HEADS: usize = 3;
+/// The most calls that free replicas at a time.
+const MOST_FREEING: usize = 8;
+
+/// A call of the replication that is in progress.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Write { segment: SegmentId, backup: ServerId, end: u32, epoch: u32, close: bool },
+    Free(Free),
+    SetHead(SegmentId, u32),
+}
+
+/// A replica to free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Free {
+    segment: SegmentId,
+    backup: ServerId,
+    epoch: u32,
+    /// The time of the next call.
+    due: Instant,
+}
+
+/// The backups of a segment whose replicas are all complete.
+#[derive(Debug)]
+struct Complete {
+    epoch: u32,
+    backups: ArrayVec<ServerId, MAX_REPLICAS>,
+}
+
+/// The replicas of a master's log.
+#[derive(Debug)]
+pub(crate) struct Replication {
+    replicas: usize,
+    me: Option<(u64, ServerId)>,
+    backups: Backups,
+    /// The time after which a write to a replica counts as failed, without its data.
+    slow_ns: u64,
+    /// The segments with replicas that are not all complete.
+    active: BTreeMap<SegmentId, Segment>,
+    /// The heads among them that were never complete, in the order of the log.
+    heads: VecDeque<SegmentId>,
+    complete: BTreeMap<SegmentId, Complete>,
+    /// The replicas to free.
+    frees: VecDeque<Free>,
+    freeing: usize,
+    calls: HashMap<u64, Call>,
+    /// The pair of segment and epoch that the coordinator has made durable.
+    recorded: (SegmentId, u32),
+    /// True while a call that records another pair is in progress.
+    recording: bool,
+    record_at: Instant,
+    rng: Rng,
+    /// True if there may be something to do at once.
+    pub(super) pending: bool,
+    due: Instant,
+}
+
+impl Replication {
+    pub(super) fn new(replicas: usize, slow_ns: u64, rng: Rng) -> Self {
+        Self {
+            replicas: replicas.min(MAX_REPLICAS),
+            me: None,
+            backups: Backups::default(),
+            slow_ns,
+            active: BTreeMap::new(),
+            heads: VecDeque::new(),
+            complete: BTreeMap::new(),
+            frees: VecDeque::new(),
+            freeing: 0,
+            calls: HashMap::new(),
+            recorded: (SegmentId(0), 0),
+            recording: false,
+            record_at: Instant::ZERO,
+            rng,
+            pending: false,
+            due: Instant::NEVER,
+        }
+    }
+
+    /// Records this master's identity and the version of the coordinator's server list.
+    pub(super) fn member(&mut self, cluster: u64, server: ServerId, list_version: u64) {
+        if self.replicas > 0 {
+            self.me = Some((cluster, server));
+            self.backups.announce(list_version);
+            self.pending = true;
+        }
+    }
+
+    /// Announces that the log has new entries.
+    #[inline]
+    pub(crate) fn appended(&mut self) {
+        self.pending = true;
+    }
+
+    /// Lets [`Replication::next`] look again if its time has come.
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.pending |= self.due.min(self.backups.deadline()) <= now;
+    }
+
+    /// Returns the time at which [`Replication::next`] may have something to do.
+    pub(super) fn deadline(&self) -> Instant {
+        if self.pending { Instant::ZERO } else { self.due.min(self.backups.deadline()) }
+    }
+
+    pub(super) fn is_mine(&self, tag: u64) -> bool {
+        self.calls.contains_key(&tag) || self.backups.is_asked(tag)
+    }
+
+    // What to do next.
+
+    /// Returns the next action: a call to a backup or to the coordinator. A call has this tag.
+    pub(super) fn next(&mut self, now: Instant, log: &mut Log, tag: u64) -> Option<Output> {
+        let (cluster, me) = self.me?;
+        while let Some(opened) = log.take_opened() {
+            let kind = if opened.survivor { Kind::Side } else { Kind::Head };
+            self.active.insert(opened.id, Segment::new(kind, opened.front, self.replicas));
+            if kind == Kind::Head {
+                self.heads.push_back(opened.id);
+            }
+        }
+        while let Some(id) = log.take_freed() {
+            self.free(id);
+        }
+        self.due = Instant::NEVER;
+        let output = self
+            .backups
+            .unlink()
+            .or_else(|| self.backups.call(now, tag))
+            .or_else(|| self.next_write(now, log, (cluster, me), tag))
+            .or_else(|| self.next_record(now, (cluster, me), tag))
+            .or_else(|| self.next_free(now, (cluster, me), tag));
+        self.pending = output.is_some();
+        output
+    }
+
+    fn next_write(
+        &mut self,
+        now: Instant,
+        log: &mut Log,
+        me: (u64, ServerId),
+        tag: u64,
+    ) -> Option<Output> {
+        // Heads are opened in the order of the log.
+        let mut earlier_open = true;
+        let ids: Vec<SegmentId> = self.active.keys().copied().collect();
+        for id in ids {
+            let segment = self.active.get_mut(&id)?;
+            if let Some(slot) = log.slot(id) {
+                let memory = &log.slots()[slot as usize];
+                if memory.state != State::Open {
+                    segment.len = Some(memory.written);
+                }
+            }
+            let is_head = segment.kind == Kind::Head;
+            if is_head && !earlier_open {
+                continue;
+            }
+            earlier_open &= !is_head || segment.is_open();
+            for index in 0..self.replicas {
+                if let Some(output) = self.write(now, log, me, tag, id, index) {
+                    return Some(output);
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns the next action for one replica of a segment.
+    fn write(
+        &mut self,
+        now: Instant,
+        log: &mut Log,
+        (cluster, me): (u64, ServerId),
+        tag: u64,
+        id: SegmentId,
+        index: usize,
+    ) -> Option<Output> {
+        let may_close = self.may_close(id);
+        let segment = self.active.get_mut(&id)?;
+        let replica = segment.replicas[index];
+        if replica.calling || (replica.closed && replica.epoch == segment.epoch) {
+            return None;
+        }
+        if now < replica.not_before {
+            self.due = self.due.min(replica.not_before);
+            return None;
+        }
+        if replica.backup.generation == 0 {
+            let suits = |server: ServerId| !segment.is_on(server);
+            match self.backups.choose(now, &mut self.rng, suits) {
+                Some(backup) => segment.replicas[index].backup = backup,
+                None => self.due = self.due.min(now.after(LATER_NS)),
+            }
+        }
+        let replica = segment.replicas[index];
+        let backup = replica.backup;
+        if backup.generation == 0 {
+            return None;
+        }
+        if let Some(connect) = self.backups.connect(backup) {
+            return Some(connect);
+        }
+        let slot = log.slot(id);
+        let written = slot.map_or(replica.acked, |slot| log.slots()[slot as usize].written);
+        let only_front = segment.kind == Kind::Head && self.heads.front() != Some(&id);
+        let most = if only_front { segment.front } else { written };
+        // The first write of a head is its front alone, so that all backups open it at once.
+        let most = if replica.opened || segment.kind == Kind::Side { most } else { segment.front };
+        let end = most.min(replica.acked + MOST_DATA).max(replica.acked);
+        let close = may_close && segment.len == Some(end);
+        let restamp = replica.opened && replica.epoch != segment.epoch;
+        if replica.opened && end == replica.acked && !restamp && !(close && !replica.closed) {
+            return None;
+        }
+        let write = WriteReplica {
+            target: Target { cluster, backup, master: me, segment: id },
+            epoch: segment.epoch,
+            offset: replica.acked,
+            open: !replica.opened,
+            close,
+            commit: end >= segment.needed,
+            data: &[],
+        };
+        let mut message = Message::from(write.emit_front().to_vec());
+        let len = end - replica.acked;
+        if len > 0 {
+            let slot = slot?;
+            log.seal(slot);
+            let at = Location::new(slot, replica.acked);
+            let lent = if len > COPIED { log.lend(at, len as usize) } else { None };
+            match lent {
+                Some(slice) => message.slices.push(slice),
+                None => message.bytes.extend_from_slice(&log.bytes(at)[..len as usize]),
+            }
+        }
+        let replica = &mut segment.replicas[index];
+        (replica.calling, replica.maybe_opened) = (true, true);
+        let epoch = segment.epoch;
+        self.calls.insert(tag, Call::Write { segment: id, backup, end, epoch, close });
+        let deadline = now.after(self.slow_ns + BYTE_NS * u64::from(len));
+        Some(Output::Call { link: link(backup), tag, message, deadline })
+    }
+
+    /// Returns true if the replicas of a segment may be closed once they have all of it.
+    fn may_close(&self, id: SegmentId) -> bool {
+        match self.heads.iter().position(|&head| head == id) {
+            None => true,
+            Some(at) => self
+                .heads
+                .get(at + 1)
+                .and_then(|next| self.active.get(next))
+                .is_some_and(Segment::is_open),
+        }
+    }
+
+    /// Returns the call that records the epoch of the first head, once all replicas have it.
+    fn next_record(
+        &mut self,
+        now: Instant,
+        (cluster, server): (u64, ServerId),
+        tag: u64,
+    ) -> Option<Output> {
+        let &id = self.heads.front()?;
+        let segment = self.active.get(&id)?;
+        let epoch = segment.epoch;
+        if self.recording || !self.must_record(id, segment) || segment.acked() == 0 {
+            return None;
+        }
+        if now < self.record_at {
+            self.due = self.due.min(self.record_at);
+            return None;
+        }
+        self.recording = true;
+        self.calls.insert(tag, Call::SetHead(id, epoch));
+        let message = SetHead { cluster, server, segment: id, epoch }.emit().into();
+        Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(CALL_NS) })
+    }
+
+    fn must_record(&self, id: SegmentId, segment: &Segment) -> bool {
+        segment.epoch > 0 && self.recorded < (id, segment.epoch)
+    }
+
+    fn next_free(
+        &mut self,
+        now: Instant,
+        (cluster, master): (u64, ServerId),
+        tag: u64,
+    ) -> Option<Output> {
+        if self.freeing >= MOST_FREEING {
+            return None;
+        }
+        let at = self.frees.iter().position(|free| free.due <= now);
+        let Some(free) = at.and_then(|at| self.frees.remove(at)) else {
+            let next = self.frees.iter().map(|free| free.due).min();
+            self.due = self.due.min(next.unwrap_or(Instant::NEVER));
+            return None;
+        };
+        let Free { segment, backup, epoch, .. } = free;
+        if let Some(connect) = self.backups.connect(backup) {
+            self.frees.push_front(free);
+            return Some(connect);
+        }
+        self.freeing += 1;
+        self.calls.insert(tag, Call::Free(free));
+        let target = Target { cluster, backup, master, segment };
+        let message = FreeReplica { target, epoch }.emit();
+        let deadline = now.after(CALL_NS);
+        Some(Output::Call { link: link(backup), tag, message: message.into(), deadline })
+    }
+
+    // What has happened.
+
+    /// Takes the result of a call. Returns the new end of the durable part of the log.
+    pub(super) fn response(
+        &mut self,
+        now: Instant,
+        log: &mut Log,
+        tag: u64,
+        result: Result<Payload<'_>, RpcError>,
+    ) -> Option<Position> {
+        self.pending = true;
+        if self.backups.is_asked(tag) {
+            let me = self.me.map_or(ServerId::default(), |(_, me)| me);
+            for server in self.backups.page(now, me, result) {
+                self.without(log, server);
+            }
+            return None;
+        }
+        match self.calls.remove(&tag)? {
+            Call::Write { segment, backup, end, epoch, close } => {
+                self.written(now, log, (segment, backup), (end, epoch, close), result)
+            }
+            Call::Free(free) => {
+                self.freeing -= 1;
+                let answered = result.is_ok_and(|reply| control::outcome(&reply).is_ok());
+                if !answered && self.backups.has(free.backup) {
+                    self.frees.push_back(Free { due: now.after(LATER_NS), ..free });
+                }
+                None
+            }
+            Call::SetHead(segment, epoch) => {
+                self.recording = false;
+                let reply = result.as_deref().map(control::outcome);
+                if matches!(reply, Ok(Ok((Status::Ok, _)))) {
+                    self.recorded = self.recorded.max((segment, epoch));
+                    return self.durable();
+                }
+                self.record_at = now.after(LATER_NS);
+                None
+            }
+        }
+    }
+
+    /// Takes the result of a write to a replica.
+    fn written(
+        &mut self,
+        now: Instant,
+        log: &mut Log,
+        (id, backup): (SegmentId, ServerId),
+        (end, epoch, close): (u32, u32, bool),
+        result: Result<Payload<'_>, RpcError>,
+    ) -> Option<Position> {
+        // The segment may have left the log, or the replica its backup, during the call.
+        let segment = self.active.get_mut(&id)?;
+        let index = segment.replicas.iter().position(|replica| replica.backup == backup)?;
+        let replica = &mut segment.replicas[index];
+        replica.calling = false;
+        match result.as_deref().map(written_len) {
+            Ok(Ok(len)) if len >= replica.acked => {
+                replica.opened = true;
+                replica.failures = 0;
+                replica.acked = len.min(end).max(replica.acked);
+                replica.epoch = replica.epoch.max(epoch);
+                replica.closed |= close && len == end;
+            }
+            Ok(reply) => {
+                if reply == Err(Status::NoSpace) {
+                    self.backups.refused(now, backup);
+                }
+                self.give_up(now, id, index);
+            }
+            Err(error) => {
+                replica.failures += 1;
+                replica.maybe_opened = replica.opened || error.maybe_executed();
+                let wait_ns = AGAIN_NS << replica.failures.min(5);
+                replica.not_before = now.after(wait_ns);
+                let suits = |server: ServerId| !segment.is_on(server);
+                if self.backups.can_choose(now, suits) {
+                    self.give_up(now, id, index);
+                }
+            }
+        }
+        self.settle(log, id)
+    }
+
+    /// Records what all replicas of a segment have. Returns the new end of the durable part of the
+    /// log.
+    fn settle(&mut self, log: &mut Log, id: SegmentId) -> Option<Position> {
+        let segment = self.active.get_mut(&id)?;
+        segment.needed = segment.needed.max(segment.acked());
+        if let Some(slot) = log.slot(id) {
+            log.set_replicated(slot, segment.acked());
+        }
+        self.durable()
+    }
+
+    /// Moves the segments that are complete, and returns the end of the durable part of the log.
+    fn durable(&mut self) -> Option<Position> {
+        let mut durable = None;
+        while let Some(&id) = self.heads.front()
+            && let Some(segment) = self.active.get(&id)
+            && !self.must_record(id, segment)
+        {
+            let offset = segment.acked();
+            durable = (offset > 0).then_some(Position { segment: id, offset }).or(durable);
+            if !segment.is_complete() || segment.replicas.iter().any(|r| r.epoch < segment.epoch) {
+                break;
+            }
+            self.heads.pop_front();
+        }
+        let heads = &self.heads;
+        let done = |id: &SegmentId, segment: &Segment| segment.is_complete() && !heads.contains(id);
+        let complete: Vec<_> =
+            self.active.iter().filter(|(id, s)| done(id, s)).map(|(&id, _)| id).collect();
+        for id in complete {
+            if let Some(Segment { epoch, replicas, .. }) = self.active.remove(&id) {
+                let backups = replicas.iter().map(|replica| replica.backup).collect();
+                self.complete.insert(id, Complete { epoch, backups });
+            }
+        }
+        durable
+    }
+
+    /// Takes a replica off its backup, which may still have it.
+    fn give_up(&mut self, now: Instant, id: SegmentId, index: usize) {
+        let Some(segment) = self.active.get_mut(&id) else { return };
+        if let Some((backup, epoch)) = segment.give_up(index) {
+            self.backups.lost(backup);
+            self.frees.push_back(Free { segment: id, backup, epoch, due: now });
+        }
+    }
+
+    /// Frees the replicas of a segment that has left the log.
+    fn free(&mut self, id: SegmentId) {
+        let (epoch, backups) = match (self.active.remove(&id), self.complete.remove(&id)) {
+            (Some(Segment { epoch, replicas, .. }), _) => {
+                (epoch, replicas.iter().map(|replica| replica.backup).collect())
+            }
+            (None, Some(Complete { epoch, backups })) => (epoch, backups),
+            (None, None) => return,
+        };
+        for backup in backups {
+            if !self.backups.has(backup) {
+                continue;
+            }
+            self.backups.lost(backup);
+            self.frees.push_back(Free { segment: id, backup, epoch, due: Instant::ZERO });
+        }
+        self.heads.retain(|&head| head != id);
+    }
+
+    /// Replaces the replicas on a server that has left the cluster.
+    fn without(&mut self, log: &Log, server: ServerId) {
+        self.frees.retain(|free| free.backup != server);
+        for segment in self.active.values_mut() {
+            for index in 0..segment.replicas.len() {
+                if segment.replicas[index].backup == server {
+                    segment.give_up(index);
+                }
+            }
+        }
+        let lost = self.complete.iter().filter(|(_, complete)| complete.backups.contains(&server));
+        for id in lost.map(|(&id, _)| id).collect::<Vec<_>>() {
+            let Some(slot) = log.slot(id) else { continue };
+            let Some(Complete { epoch, backups }) = self.complete.remove(&id) else { continue };
+            let len = log.slots()[slot as usize].written;
+            let mut segment = Segment::new(Kind::Side, len, backups.len());
+            (segment.len, segment.needed, segment.epoch) = (Some(len), len, epoch + 1);
+            for (replica, backup) in segment.replicas.iter_mut().zip(backups) {
+                if backup != server {
+                    (replica.backup, replica.acked, replica.epoch) = (backup, len, epoch);
+                    (replica.opened, replica.maybe_opened, replica.closed) = (true, true, true);
+                }
+            }
+            self.active.insert(id, segment);
+        }
+    }
+
+    /// Returns the number of replicas that are missing or not complete, open segments included.
+    pub(crate) fn incomplete(&self) -> u64 {
+        let missing = |segment: &Segment| segment.replicas.iter().filter(|r| !r.closed).count();
+        self.active.values().map(|segment| missing(segment) as u64).sum()
+    }
+
+    /// Checks that the log may grow.
+    ///
+    /// # Errors
+    /// [`Status::Retry`] if the replicas are too far behind.
+    #[inline]
+    pub(crate) fn check(&self, log: &Log) -> Result<(), Status> {
+        if self.replicas > 0 && self.heads.len() > MOST_HEADS && !log.is_all_durable() {
+            return Err(Status::Retry);
+        }
+        Ok(())
+    }
+}

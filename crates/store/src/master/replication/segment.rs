@@ -1,0 +1,97 @@
+//! The replicas of one segment, and what each of them has.
+
+use arrayvec::ArrayVec;
+use sprat_proto::Instant;
+
+use super::MAX_REPLICAS;
+use crate::types::ServerId;
+
+/// The place of a segment in the order of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The segment is or was the log's head: the rules of order bind it until it is closed.
+    Head,
+    /// The cleaner fills the segment, or the segment was closed on all backups before.
+    Side,
+}
+
+/// A replica of a segment on a backup, as its master knows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Replica {
+    /// The backup that holds the replica, generation 0 if none does.
+    pub(super) backup: ServerId,
+    /// True if the backup has confirmed that it opened the replica.
+    pub(super) opened: bool,
+    /// True if the backup may have opened the replica.
+    pub(super) maybe_opened: bool,
+    /// True if the backup has confirmed that the replica is complete.
+    pub(super) closed: bool,
+    /// The number of bytes that the backup has confirmed.
+    pub(super) acked: u32,
+    /// The epoch that the backup has confirmed.
+    pub(super) epoch: u32,
+    /// True if a write to the replica is in progress.
+    pub(super) calling: bool,
+    /// The number of writes that failed since the last one that succeeded.
+    pub(super) failures: u32,
+    /// The time before which the master does not write to the replica.
+    pub(super) not_before: Instant,
+}
+
+/// The replicas of a segment that are not all complete.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) kind: Kind,
+    /// The length of the bytes that open a replica: the header, and the digest of a head.
+    pub(super) front: u32,
+    /// The length of the segment once it is closed in the log.
+    pub(super) len: Option<u32>,
+    /// The epoch of the replicas. It grows when a replica is given up.
+    pub(super) epoch: u32,
+    /// The number of bytes that all replicas had at some time. A replica that has fewer does not
+    /// count in a recovery.
+    pub(super) needed: u32,
+    pub(super) replicas: ArrayVec<Replica, MAX_REPLICAS>,
+}
+
+impl Segment {
+    pub(super) fn new(kind: Kind, front: u32, replicas: usize) -> Self {
+        let replicas = core::iter::repeat_n(Replica::default(), replicas).collect();
+        Self { kind, front, len: None, epoch: 0, needed: 0, replicas }
+    }
+
+    /// Returns true if all backups have opened their replicas.
+    pub(super) fn is_open(&self) -> bool {
+        self.replicas.iter().all(|replica| replica.opened)
+    }
+
+    /// Returns true if all backups have all of the segment and have closed it.
+    pub(super) fn is_complete(&self) -> bool {
+        self.len.is_some() && self.replicas.iter().all(|replica| replica.closed)
+    }
+
+    /// Returns the number of bytes that all replicas have in this epoch.
+    pub(super) fn acked(&self) -> u32 {
+        let valid = |replica: &Replica| {
+            if replica.opened && replica.epoch == self.epoch { replica.acked } else { 0 }
+        };
+        self.replicas.iter().map(valid).min().unwrap_or(0)
+    }
+
+    /// Returns true if `server` holds or may hold a replica of the segment.
+    pub(super) fn is_on(&self, server: ServerId) -> bool {
+        self.replicas.iter().any(|replica| replica.backup == server)
+    }
+
+    /// Takes the replica with this index off its backup, and returns that backup and the epoch
+    /// before. If the backup may have opened the replica, the epoch grows, so that neither that
+    /// replica nor a late write to it counts.
+    pub(super) fn give_up(&mut self, index: usize) -> Option<(ServerId, u32)> {
+        let replica = self.replicas.get_mut(index).filter(|r| r.backup.generation > 0)?;
+        let (old, epoch) = (core::mem::take(replica), self.epoch);
+        if old.maybe_opened {
+            self.epoch += 1;
+        }
+        Some((old.backup, epoch))
+    }
+}
