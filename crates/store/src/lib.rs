@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+pub mod backup;
 pub mod client;
 pub mod coordinator;
 pub mod counter;

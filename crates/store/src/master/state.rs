@@ -16,6 +16,7 @@ use super::counters::{self, Counters};
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
 use super::replication::Replication;
+use crate::backup::{Backup, MemoryFrames};
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
 use crate::objects::cleaner::Cleaner;
@@ -41,6 +42,9 @@ pub struct Config {
     /// The size of a segment of the log in bytes.
     /// [`segment_bytes`](crate::objects::segment::segment_bytes) gives one that suits the log.
     pub segment_bytes: u32,
+    /// The memory for replicas of other masters' segments, in bytes. Each may take up to
+    /// `segment_bytes`.
+    pub backup_bytes: u64,
     /// The function that continues a CRC32C checksum.
     pub crc32c: Crc32c,
     /// The number of replicas of each segment on backups, at most
@@ -59,6 +63,7 @@ impl Default for Config {
             data: String::new(),
             log_bytes: 1 << 30,
             segment_bytes: SEGMENT_BYTES,
+            backup_bytes: 0,
             crc32c: sprat_proto::wire::checksum::crc32c,
             replicas: 0,
             slow_backup_ns: 20 * MS,
@@ -84,6 +89,7 @@ pub struct Master {
     pub(crate) membership: Membership,
     pub(crate) leases: Leases,
     pub(crate) replication: Replication,
+    pub(crate) backup: Backup,
     pub(crate) gated: VecDeque<Gated>,
     pub(crate) out: VecDeque<Output>,
     pub(crate) counters: Counters,
@@ -102,6 +108,7 @@ impl Master {
     pub fn new(config: Config, mut rng: Rng) -> Self {
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
         let log = Log::new(log_bytes, segment_bytes, crc32c, config.replicas > 0);
+        let frames = MemoryFrames::new(config.backup_bytes, log.segment_bytes());
         let mut out = VecDeque::new();
         out.push_back(Output::Connect { link: COORDINATOR, locator: coordinator });
         Self {
@@ -110,6 +117,7 @@ impl Master {
             membership: Membership::new(rng.u64(), control, data),
             leases: Leases::default(),
             replication: Replication::new(config.replicas, config.slow_backup_ns, rng.fork()),
+            backup: Backup::new(Box::new(frames)),
             gated: VecDeque::new(),
             out,
             counters: Counters::default(),

@@ -174,6 +174,8 @@ codes! {
         WrongEpoch = 26,
         /// The backup takes no more writes of the master, which has crashed.
         Fenced = 27,
+        /// The backup has no replica of the segment, and the write does not open one.
+        NoReplica = 28,
     }
 }
 
@@ -208,6 +210,7 @@ impl fmt::Display for Status {
             Self::Unfinished => "the coordinator cannot write the rest of the change yet",
             Self::WrongEpoch => "the backup has a replica with a higher epoch",
             Self::Fenced => "the backup takes no more writes of the master",
+            Self::NoReplica => "the backup has no replica of the segment",
         })
     }
 }

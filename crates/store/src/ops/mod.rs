@@ -9,8 +9,9 @@ use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use crate::master::Master;
-use crate::message::control::{DropTablet, TakeTablet};
+use crate::message::control::{DropTablet, ListReplicas, TakeTablet};
 use crate::message::data::Refusal;
+use crate::message::replica::{FreeReplica, WriteReplica};
 use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
 
@@ -21,6 +22,7 @@ mod mutation;
 mod operation;
 mod read;
 mod remove;
+mod replicas;
 mod stats;
 mod tablets;
 #[cfg(test)]
@@ -82,6 +84,9 @@ master_operations! {
     Stats => Stats,
     TakeTablet => TakeTablet,
     DropTablet => DropTablet,
+    WriteReplica => WriteReplica<'_>,
+    FreeReplica => FreeReplica,
+    ListReplicas => ListReplicas,
 }
 
 /// Declares the operations that a client can start.

@@ -325,7 +325,7 @@ impl Replication {
         let &id = self.heads.front()?;
         let segment = self.active.get(&id)?;
         let epoch = segment.epoch;
-        if self.recording || !self.must_record(id, segment) || segment.acked() == 0 {
+        if self.recording || !self.must_record(id, segment) || !segment.is_sound() {
             return None;
         }
         if now < self.record_at {
@@ -439,7 +439,7 @@ impl Replication {
                 if reply == Err(Status::NoSpace) {
                     self.backups.refused(now, backup);
                 }
-                self.give_up(now, id, index);
+                self.give_up(id, index);
             }
             Err(error) => {
                 replica.failures += 1;
@@ -448,7 +448,7 @@ impl Replication {
                 replica.not_before = now.after(wait_ns);
                 let suits = |server: ServerId| !segment.is_on(server);
                 if self.backups.can_choose(now, suits) {
-                    self.give_up(now, id, index);
+                    self.give_up(id, index);
                 }
             }
         }
@@ -480,12 +480,14 @@ impl Replication {
             }
             self.heads.pop_front();
         }
+        self.free_given_up();
         let heads = &self.heads;
         let done = |id: &SegmentId, segment: &Segment| segment.is_complete() && !heads.contains(id);
         let complete: Vec<_> =
             self.active.iter().filter(|(id, s)| done(id, s)).map(|(&id, _)| id).collect();
         for id in complete {
-            if let Some(Segment { epoch, replicas, .. }) = self.active.remove(&id) {
+            if let Some(Segment { epoch, replicas, given_up, .. }) = self.active.remove(&id) {
+                debug_assert!(given_up.is_empty(), "a complete segment has all its replicas");
                 let backups = replicas.iter().map(|replica| replica.backup).collect();
                 self.complete.insert(id, Complete { epoch, backups });
             }
@@ -493,24 +495,43 @@ impl Replication {
         durable
     }
 
+    /// Frees the replicas that were given up and that no recovery needs any more.
+    fn free_given_up(&mut self) {
+        let (recorded, backups) = (self.recorded, &self.backups);
+        for (&id, segment) in &mut self.active {
+            let settled = segment.kind == Kind::Side || recorded >= (id, segment.epoch);
+            if segment.given_up.is_empty() || !settled || !segment.is_sound() {
+                continue;
+            }
+            for (backup, epoch) in segment.given_up.drain(..) {
+                if backups.has(backup) {
+                    self.frees.push_back(Free { segment: id, backup, epoch, due: Instant::ZERO });
+                }
+            }
+        }
+    }
+
     /// Takes a replica off its backup, which may still have it.
-    fn give_up(&mut self, now: Instant, id: SegmentId, index: usize) {
+    fn give_up(&mut self, id: SegmentId, index: usize) {
         let Some(segment) = self.active.get_mut(&id) else { return };
-        if let Some((backup, epoch)) = segment.give_up(index) {
+        if let Some(backup) = segment.give_up(index) {
             self.backups.lost(backup);
-            self.frees.push_back(Free { segment: id, backup, epoch, due: now });
+            self.pending = true;
         }
     }
 
     /// Frees the replicas of a segment that has left the log.
     fn free(&mut self, id: SegmentId) {
-        let (epoch, backups) = match (self.active.remove(&id), self.complete.remove(&id)) {
-            (Some(Segment { epoch, replicas, .. }), _) => {
-                (epoch, replicas.iter().map(|replica| replica.backup).collect())
-            }
-            (None, Some(Complete { epoch, backups })) => (epoch, backups),
-            (None, None) => return,
-        };
+        let (epoch, backups): (u32, Vec<_>) =
+            match (self.active.remove(&id), self.complete.remove(&id)) {
+                (Some(segment), _) => {
+                    let now = segment.replicas.iter().map(|replica| replica.backup);
+                    let before = segment.given_up.iter().map(|&(backup, _)| backup);
+                    (segment.epoch, now.chain(before).collect())
+                }
+                (None, Some(Complete { epoch, backups })) => (epoch, backups.into_iter().collect()),
+                (None, None) => return,
+            };
         for backup in backups {
             if !self.backups.has(backup) {
                 continue;
@@ -530,6 +551,7 @@ impl Replication {
                     segment.give_up(index);
                 }
             }
+            segment.given_up.retain(|&(backup, _)| backup != server);
         }
         let lost = self.complete.iter().filter(|(_, complete)| complete.backups.contains(&server));
         for id in lost.map(|(&id, _)| id).collect::<Vec<_>>() {

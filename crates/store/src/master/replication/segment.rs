@@ -1,5 +1,7 @@
 //! The replicas of one segment, and what each of them has.
 
+use alloc::vec::Vec;
+
 use arrayvec::ArrayVec;
 use sprat_proto::Instant;
 
@@ -51,13 +53,16 @@ pub(super) struct Segment {
     /// The number of bytes that all replicas had at some time. A replica that has fewer does not
     /// count in a recovery.
     pub(super) needed: u32,
+    /// The replicas that were given up, and their epochs. They are freed once the segment has all
+    /// its replicas again: until then a recovery may need them.
+    pub(super) given_up: Vec<(ServerId, u32)>,
     pub(super) replicas: ArrayVec<Replica, MAX_REPLICAS>,
 }
 
 impl Segment {
     pub(super) fn new(kind: Kind, front: u32, replicas: usize) -> Self {
         let replicas = core::iter::repeat_n(Replica::default(), replicas).collect();
-        Self { kind, front, len: None, epoch: 0, needed: 0, replicas }
+        Self { kind, front, len: None, epoch: 0, needed: 0, given_up: Vec::new(), replicas }
     }
 
     /// Returns true if all backups have opened their replicas.
@@ -83,15 +88,23 @@ impl Segment {
         self.replicas.iter().any(|replica| replica.backup == server)
     }
 
-    /// Takes the replica with this index off its backup, and returns that backup and the epoch
-    /// before. If the backup may have opened the replica, the epoch grows, so that neither that
-    /// replica nor a late write to it counts.
-    pub(super) fn give_up(&mut self, index: usize) -> Option<(ServerId, u32)> {
+    /// Takes the replica with this index off its backup, and returns that backup. If the backup may
+    /// have opened the replica, the epoch grows, so that neither that replica nor a late write to
+    /// it counts.
+    pub(super) fn give_up(&mut self, index: usize) -> Option<ServerId> {
         let replica = self.replicas.get_mut(index).filter(|r| r.backup.generation > 0)?;
-        let (old, epoch) = (core::mem::take(replica), self.epoch);
+        let old = core::mem::take(replica);
         if old.maybe_opened {
+            self.given_up.retain(|&(backup, _)| backup != old.backup);
+            self.given_up.push((old.backup, self.epoch));
             self.epoch += 1;
         }
-        Some((old.backup, epoch))
+        Some(old.backup)
+    }
+
+    /// Returns true if all replicas have what any recovery needs, in this epoch.
+    pub(super) fn is_sound(&self) -> bool {
+        let sound = |r: &Replica| r.opened && r.epoch == self.epoch && r.acked >= self.needed;
+        self.replicas.iter().all(sound)
     }
 }

@@ -1,0 +1,76 @@
+//! Frames: the memory of replicas, one frame for each.
+
+use alloc::vec::Vec;
+use core::fmt::Debug;
+
+use crate::objects::segment::MAX_SEGMENTS;
+
+/// A fixed number of frames of one size.
+///
+/// A backup writes each byte of an open frame once, in order.
+pub trait Frames: Debug + Send {
+    /// Returns the number of frames.
+    fn count(&self) -> u32;
+
+    /// Returns the size of a frame in bytes.
+    fn size(&self) -> u32;
+
+    /// Prepares a free frame for writes. Returns false if that is not possible now.
+    fn open(&mut self, frame: u32) -> bool;
+
+    /// Writes bytes at `offset` of an open frame. They end within the frame and begin where the
+    /// last ones ended.
+    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]);
+
+    /// Returns the bytes of an open frame, at least those that were written.
+    fn bytes(&self, frame: u32) -> &[u8];
+
+    /// Frees an open frame. Its bytes are not needed any more.
+    fn free(&mut self, frame: u32);
+}
+
+/// Frames that take memory while they are open.
+#[derive(Debug)]
+pub struct MemoryFrames {
+    frames: Vec<Vec<u8>>,
+    size: u32,
+}
+
+impl MemoryFrames {
+    /// Returns as many frames of `size` bytes as fit into `bytes`, at most [`MAX_SEGMENTS`].
+    #[must_use]
+    pub fn new(bytes: u64, size: u32) -> Self {
+        let count = (bytes / u64::from(size.max(1))).min(u64::from(MAX_SEGMENTS));
+        Self { frames: (0..count).map(|_| Vec::new()).collect(), size }
+    }
+}
+
+impl Frames for MemoryFrames {
+    fn count(&self) -> u32 {
+        self.frames.len() as u32
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn open(&mut self, frame: u32) -> bool {
+        let memory = &mut self.frames[frame as usize];
+        memory.clear();
+        memory.try_reserve_exact(self.size as usize).is_ok()
+    }
+
+    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) {
+        let memory = &mut self.frames[frame as usize];
+        debug_assert_eq!(memory.len(), offset as usize, "writes are in order");
+        memory.extend_from_slice(bytes);
+    }
+
+    fn bytes(&self, frame: u32) -> &[u8] {
+        &self.frames[frame as usize]
+    }
+
+    fn free(&mut self, frame: u32) {
+        self.frames[frame as usize] = Vec::new();
+    }
+}

@@ -1,0 +1,207 @@
+//! The backup: the replicas that a server holds of the segments of other masters' logs.
+//!
+//! ```text
+//!  master ── WriteReplica ─► check ─► replica: epoch, length, closed ─► frame: bytes
+//!         ── FreeReplica ──► the frame is free
+//!  coordinator ── ListReplicas ─► fence the master, then list its replicas
+//! ```
+//!
+//! Invariants:
+//! - The bytes of a segment never change, so that replicas of it differ only in their lengths. A
+//!   replica has all bytes below its length. A byte that it has is not written again.
+//! - The epoch of a replica only grows. A write that leaves a gap changes nothing, not even the
+//!   epoch: a replica of an epoch has all bytes below the end of the first write of that epoch.
+//! - No replica of a fenced master changes any more, apart from being freed.
+//! - A replica takes a whole frame, so that the number of replicas is bounded. The number of fenced
+//!   masters has a limit, too.
+//!
+//! Elsewhere: [`crate::ops`] parses the requests, and checks cluster and server. `frames` is the
+//! memory of the replicas.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+mod frames;
+#[cfg(test)]
+mod tests;
+
+pub use frames::{Frames, MemoryFrames};
+
+use crate::message::Status;
+use crate::message::control::{self, ReplicaPage};
+use crate::message::replica::{Target, WriteReplica};
+use crate::objects::entry::{self, Entry};
+use crate::objects::segment::SegmentId;
+use crate::types::ServerId;
+
+/// The most masters that a backup fences: more than a cluster has servers.
+pub const MAX_FENCED: usize = 1 << 16;
+
+/// The replicas that a server holds for other masters.
+#[derive(Debug)]
+pub struct Backup {
+    frames: Box<dyn Frames>,
+    /// The numbers of the free frames.
+    free: Vec<u32>,
+    replicas: BTreeMap<(ServerId, SegmentId), Replica>,
+    /// The fenced masters: for each index of a server the last fenced generation. The earlier ones
+    /// crashed before it.
+    fenced: BTreeMap<u32, u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Replica {
+    /// The number of the frame that has the bytes of the replica.
+    frame: u32,
+    epoch: u32,
+    len: u32,
+    closed: bool,
+    /// True if the replica counts in a recovery.
+    committed: bool,
+}
+
+impl Backup {
+    /// Returns a backup without replicas, whose replicas will be in `frames`.
+    #[must_use]
+    pub fn new(frames: Box<dyn Frames>) -> Self {
+        let free = (0..frames.count()).rev().collect();
+        Self { frames, free, replicas: BTreeMap::new(), fenced: BTreeMap::new() }
+    }
+
+    /// Returns the number of replicas.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Returns the number of frames without a replica.
+    #[must_use]
+    pub fn free_frames(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Opens, continues, stamps or closes a replica. Returns its length. A length below the start
+    /// of the write's data means that bytes are missing before it, and that nothing has changed.
+    ///
+    /// # Errors
+    /// The status to reply with. Nothing has changed.
+    pub fn write(&mut self, write: &WriteReplica<'_>) -> Result<u32, Status> {
+        let Target { master, segment, .. } = write.target;
+        if self.is_fenced(master) {
+            return Err(Status::Fenced);
+        }
+        let end = write.offset as usize + write.data.len();
+        if end > self.frames.size() as usize || write.open && write.offset != 0 {
+            return Err(Status::BadFormat);
+        }
+        let end = end as u32;
+        let known = self.replicas.get(&(master, segment)).copied();
+        let mut replica = match known {
+            Some(replica) => replica,
+            None if write.open => self.open(write)?,
+            None => return Err(Status::NoReplica),
+        };
+        if write.epoch < replica.epoch {
+            return Err(Status::WrongEpoch);
+        }
+        // A write that closes a replica has the last bytes of the segment.
+        if replica.closed && end > replica.len || write.close && end < replica.len {
+            return Err(Status::BadFormat);
+        }
+        if write.offset > replica.len {
+            return Ok(replica.len);
+        }
+        if let Some(new) = write.data.get((replica.len - write.offset) as usize..)
+            && !new.is_empty()
+        {
+            self.frames.write(replica.frame, replica.len, new);
+            replica.len = end;
+        }
+        // A replica that was given up lacks bytes, and may be taken up again.
+        replica.committed = write.commit || replica.committed && replica.epoch == write.epoch;
+        replica.epoch = write.epoch;
+        replica.closed |= write.close;
+        self.replicas.insert((master, segment), replica);
+        Ok(replica.len)
+    }
+
+    /// Takes a frame for the replica that `write` opens. Its data begins with the header of the
+    /// segment.
+    fn open(&mut self, write: &WriteReplica<'_>) -> Result<Replica, Status> {
+        let Target { cluster, master, segment, .. } = write.target;
+        let Some((Entry::Header(header), _)) = entry::parse(write.data) else {
+            return Err(Status::BadFormat);
+        };
+        if (header.cluster, header.server, header.segment) != (cluster, master, segment) {
+            return Err(Status::BadFormat);
+        }
+        if header.capacity > self.frames.size() {
+            return Err(Status::NoSpace);
+        }
+        let &frame = self.free.last().ok_or(Status::NoSpace)?;
+        if !self.frames.open(frame) {
+            return Err(Status::NoSpace);
+        }
+        self.free.pop();
+        Ok(Replica { frame, epoch: write.epoch, len: 0, closed: false, committed: false })
+    }
+
+    /// Frees a replica if it exists and its epoch is at most `epoch`. A fenced master may free
+    /// replicas: a recovery needs none of those that it frees.
+    pub fn free(&mut self, master: ServerId, segment: SegmentId, epoch: u32) {
+        let known = self.replicas.get(&(master, segment));
+        if known.is_some_and(|replica| replica.epoch <= epoch)
+            && let Some(replica) = self.replicas.remove(&(master, segment))
+        {
+            self.frames.free(replica.frame);
+            self.free.push(replica.frame);
+        }
+    }
+
+    /// Refuses all later writes of `master`, and of its earlier lives.
+    ///
+    /// # Errors
+    /// [`Status::NoSpace`] if the backup has fenced too many masters. The master is not fenced.
+    pub fn fence(&mut self, master: ServerId) -> Result<(), Status> {
+        if !self.fenced.contains_key(&master.index) && self.fenced.len() >= MAX_FENCED {
+            return Err(Status::NoSpace);
+        }
+        let last = self.fenced.entry(master.index).or_default();
+        *last = master.generation.max(*last);
+        Ok(())
+    }
+
+    /// Returns true if the backup takes no more writes of `master`.
+    #[must_use]
+    pub fn is_fenced(&self, master: ServerId) -> bool {
+        self.fenced.get(&master.index).is_some_and(|&last| master.generation <= last)
+    }
+
+    /// Returns the committed replicas of `master` behind the segment `after`, as many as a page has.
+    #[must_use]
+    pub fn list(&self, master: ServerId, after: SegmentId) -> ReplicaPage {
+        let from = Bound::Excluded((master, after));
+        let to = Bound::Included((master, SegmentId(u32::MAX)));
+        // A range from and to one excluded bound would panic.
+        let mut rest = (after < SegmentId(u32::MAX))
+            .then(|| self.replicas.range((from, to)))
+            .into_iter()
+            .flatten()
+            .filter(|(_, replica)| replica.committed)
+            .map(|(&(_, segment), replica)| {
+                let Replica { epoch, len, closed, .. } = *replica;
+                control::Replica { segment, epoch, len, closed }
+            });
+        let replicas = rest.by_ref().take(control::MAX_PAGE).collect();
+        ReplicaPage { more: rest.next().is_some(), replicas }
+    }
+
+    /// Returns the bytes of a replica, if it exists.
+    #[must_use]
+    pub fn bytes(&self, master: ServerId, segment: SegmentId) -> Option<&[u8]> {
+        let replica = self.replicas.get(&(master, segment))?;
+        self.frames.bytes(replica.frame).get(..replica.len as usize)
+    }
+}
