@@ -29,6 +29,8 @@ struct Shape {
     /// this order.
     faults: [HostFaults; 3],
     log_bytes: u64,
+    /// The number of replicas of each segment.
+    replicas: usize,
 }
 
 impl Default for Shape {
@@ -42,6 +44,7 @@ impl Default for Shape {
             habits,
             faults: [HostFaults::NONE; 3],
             log_bytes: 16 << 20,
+            replicas: 0,
         }
     }
 }
@@ -66,7 +69,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng, start.port))
     });
     for _ in 0..shape.masters {
-        let log_bytes = shape.log_bytes;
+        let (log_bytes, replicas) = (shape.log_bytes, shape.replicas);
         world.host(shape.faults[1], move |start| {
             let own = locator(start.host);
             let mut rng = start.rng;
@@ -76,6 +79,9 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 data: own,
                 log_bytes,
                 segment_bytes: 2 << 20,
+                replicas,
+                backup_bytes: replicas as u64 * 2 * log_bytes,
+                slow_backup_ns: 50 * MS,
                 ..master::Config::default()
             };
             Box::new(Node::new(Master::new(config_, rng.fork()), config(true), rng, start.port))
@@ -245,6 +251,21 @@ fn with_a_failing_coordinator_disk() {
         let failed =
             world.stopped().iter().filter(|(host, why)| *host == 0 && why.contains("disk")).count();
         assert!(failed > 0 && world.life(0) as usize > failed, "{failed}: {:?}", world.stopped());
+    });
+}
+
+/// Every mutation waits for its replicas. No server crashes, so that no tablet is lost.
+#[test]
+fn with_replicas() {
+    seeds::each("with_replicas", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x3e9);
+        let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
+        options.wire.fault = any_fault(&mut rng);
+        let mut shape =
+            any_shape(&mut rng, [HostFaults::NONE, HostFaults::PAUSES, HostFaults::ALL]);
+        shape.replicas = 1 + rng.below(2) as usize;
+        shape.masters = shape.replicas + 1 + rng.below(2) as usize;
+        run(world(seed, options, &shape), &shape);
     });
 }
 

@@ -169,9 +169,7 @@ impl Machine for Master {
         // While requests arrive, writes pay for cleaning, and a tick adds little.
         let work = if core::mem::take(&mut self.requested) { SMALL_STEP / 2 } else { STEP };
         let cleaning = self.cleaner.step(&mut self.memory, work);
-        if self.memory.log.is_replicated() {
-            self.replication.appended();
-        }
+        self.replication.look(&self.memory.log);
         self.busy = growing || sweeping || cleaning;
         self.busy
     }

@@ -115,6 +115,8 @@ pub(crate) struct Replication {
     /// True if there may be something to do at once.
     pub(super) pending: bool,
     due: Instant,
+    /// The number of bytes that the log had taken when there was nothing more to do.
+    seen: u64,
 }
 
 impl Replication {
@@ -136,6 +138,7 @@ impl Replication {
             rng,
             pending: false,
             due: Instant::NEVER,
+            seen: 0,
         }
     }
 
@@ -152,6 +155,11 @@ impl Replication {
     #[inline]
     pub(crate) fn appended(&mut self) {
         self.pending = true;
+    }
+
+    /// Lets [`Replication::next`] look again if the log has grown since.
+    pub(super) fn look(&mut self, log: &Log) {
+        self.pending |= self.replicas > 0 && log.appended_bytes() != self.seen;
     }
 
     /// Lets [`Replication::next`] look again if its time has come.
@@ -192,6 +200,9 @@ impl Replication {
             .or_else(|| self.next_record(now, (cluster, me), tag))
             .or_else(|| self.next_free(now, (cluster, me), tag));
         self.pending = output.is_some();
+        if output.is_none() {
+            self.seen = log.appended_bytes();
+        }
         output
     }
 
