@@ -13,10 +13,11 @@ use alloc::vec::Vec;
 
 use crate::message::Status;
 use crate::message::codec::{Field, Reader, choices, records};
+use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId};
 
 /// The version of the format in which the coordinator's state is written.
-pub(super) const FORMAT: u16 = 1;
+pub(super) const FORMAT: u16 = 2;
 
 /// The reason why the coordinator does not accept a stored state. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -43,7 +44,7 @@ choices! {
         /// The place of the server list has a server with a lease.
         Up = 1,
         /// The place of the server list has a server that is gone and owned tablets, which are
-        /// lost.
+        /// lost. It keeps the place until no tablet names it.
         Crashed = 2,
     }
 
@@ -90,6 +91,10 @@ records! {
         nonce: u64,
         /// The size of the server's log in bytes.
         capacity_bytes: u64,
+        /// The segment of the server's log before which no replica is valid unless it is closed.
+        head_segment: SegmentId,
+        /// The lowest epoch of a replica of that segment that is valid although it is not closed.
+        head_epoch: u32,
         /// The locators at which the coordinator reaches the server.
         control: &'a str,
         /// The locators at which clients reach the server.

@@ -9,7 +9,7 @@ use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use super::state::{Coordinator, Effect};
 use crate::message::control::{
     self, CheckLease, CreateTable, DropTable, Enlist, GetTable, GetTablets, HintCrashed,
-    ListServers, ListTables, RenewClient, RenewServer,
+    ListServers, ListTables, RenewClient, RenewServer, SetHead,
 };
 use crate::message::{Opcode, Status};
 
@@ -34,6 +34,7 @@ impl Coordinator {
             Opcode::GetTablets => self.tablets(caller, &GetTablets::parse(payload)?),
             Opcode::ListServers => self.list_servers(caller, &ListServers::parse(payload)?),
             Opcode::HintCrashed => self.hint_crashed(caller, &HintCrashed::parse(payload)?),
+            Opcode::SetHead => self.set_head(caller, &SetHead::parse(payload)?),
             _ => return Err(Status::UnknownOpcode),
         })
     }

@@ -14,8 +14,9 @@ use crate::message::Status;
 use crate::message::control::{
     self, CheckLease, Enlist, Enlisted, GetTable, GetTablets, Hint, HintCrashed, LeaseTimes,
     Leased, ListServers, ListTables, RenewClient, RenewServer, Renewed, ServerPage, ServerState,
-    TablePage, TabletState, Tablets, Usage,
+    SetHead, TablePage, TabletState, Tablets, Usage,
 };
+use crate::objects::segment::SegmentId;
 use crate::types::{LeaseId, ServerId, TableId};
 use sprat_proto::node::machine::{Caller, Link, Output};
 
@@ -63,6 +64,7 @@ impl Coordinator {
                 control: request.control.into(),
                 data: request.data.into(),
                 usage,
+                head: (SegmentId(0), 0),
                 until,
                 heard: true,
                 tablets: 0,
@@ -70,27 +72,24 @@ impl Coordinator {
             };
             let mut batch = Batch::default();
             batch.put(Key::Server(place as u32), &slot.record());
-            match self.servers.slots.get_mut(place) {
-                Some(old) => *old = slot,
-                None => self.servers.slots.push(slot),
-            }
+            let server = self.servers.join(place, slot);
             self.persist(batch);
             for id in self.unsettled_tables() {
                 self.without_server(id);
             }
-            ServerId { index: place as u32, generation }
+            server
         };
         let reply = Enlisted {
             cluster: self.cluster.id,
             server,
-            list_version: self.servers.version,
+            list_version: self.servers.version(),
             lease_ns: self.config.server_term_ns,
         };
         self.answer_or(caller, reply.emit(), Otherwise::Refused)
     }
 
-    /// Renews a server's lease. Replies at once: a server that knows its id has a durable
-    /// enlistment.
+    /// Renews a server's lease. Replies at once, apart from the start of the coordinator: a server
+    /// that knows its id has a durable enlistment.
     pub(super) fn renew_server(
         &mut self,
         now: Instant,
@@ -109,8 +108,14 @@ impl Coordinator {
         };
         (slot.until, slot.heard) = (until, true);
         slot.usage = request.usage;
-        let list_version = self.servers.version;
-        Some(Renewed { list_version, lease_ns: self.config.server_term_ns }.emit().into())
+        let list_version = self.servers.version();
+        let reply = Renewed { list_version, lease_ns: self.config.server_term_ns }.emit();
+        if self.journal.safe == 0 {
+            // If this start of the coordinator does not become durable, the next one has the same
+            // number, and its versions may name other lists.
+            return self.answer(caller, reply);
+        }
+        Some(reply.into())
     }
 
     pub(super) fn hint_crashed(
@@ -130,10 +135,37 @@ impl Coordinator {
         self.answer_or(caller, control::done(), Otherwise::Refused)
     }
 
+    /// Raises the lowest segment and epoch of a replica of a server's log that is valid although it
+    /// is not closed. A recovery of the log ignores the replicas below, so that a replica that the
+    /// master gave up never ends the log too early.
+    pub(super) fn set_head(&mut self, caller: Caller, request: &SetHead) -> Option<Message> {
+        let head = (request.segment, request.epoch);
+        let slot = self.servers.up(request.server);
+        let Some(slot) = slot.filter(|_| request.cluster == self.cluster.id) else {
+            return self.fail(
+                caller,
+                Status::NotInCluster,
+                "this server is not or no more in the cluster",
+            );
+        };
+        if head > slot.head {
+            // A server can raise its head without end: the requests that wait limit the changes.
+            if let Some(reply) = self.full().or_else(|| self.unwritable(Otherwise::Refused)) {
+                return Some(reply.into());
+            }
+            let mut batch = Batch::default();
+            if let Some(slot) = self.servers.up_mut(request.server) {
+                slot.head = head;
+                batch.put(Key::Server(request.server.index), &slot.record());
+            }
+            self.persist(batch);
+        }
+        self.answer_or(caller, control::done(), Otherwise::Refused)
+    }
+
     /// Marks a server as gone. From now on no server serves its tablets.
     fn server_gone(&mut self, server: ServerId) {
-        let Some(slot) = self.servers.up_mut(server) else { return };
-        slot.place = if slot.tablets == 0 { Place::Free } else { Place::Crashed };
+        let Some(slot) = self.servers.leave(server) else { return };
         if core::mem::take(&mut slot.linked) {
             self.out.push_back(Output::Disconnect { link: Link(server.index) });
         }

@@ -54,6 +54,7 @@ impl Coordinator {
         servers.floor = now.after(cluster.server_term_ns).after(config.server_margin_ns);
         leases.floor = now.after(cluster.client_term_ns);
         cluster.incarnation += 1;
+        servers.start_versions(cluster.incarnation);
 
         let mut this = Self {
             config,
@@ -115,8 +116,8 @@ impl Coordinator {
 
     /// Takes the servers from the durable state, and the times of their renewals from memory.
     fn take_back_servers(&mut self, restored: Servers) {
-        let floor = self.servers.floor;
-        let old = core::mem::replace(&mut self.servers, Servers { floor, ..restored });
+        let old = core::mem::replace(&mut self.servers, restored);
+        self.servers.continue_from(&old);
         for (index, old) in old.slots.into_iter().enumerate() {
             let same = |slot: &&mut Slot| slot.generation == old.generation;
             match self.servers.slots.get_mut(index).filter(same) {

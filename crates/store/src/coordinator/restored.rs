@@ -6,11 +6,9 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{self, FORMAT, Key, Place, RestoreError};
 use super::leases::Leases;
-use super::servers::{Servers, Slot};
+use super::servers::{MAX_PLACES, Servers, Slot};
 use super::table::{Table, Tables};
-
-/// The most places of a server list that the coordinator accepts from its durable state.
-const MAX_PLACES: u32 = 1 << 16;
+use crate::objects::segment::SegmentId;
 
 /// The coordinator's durable state after it was read into memory.
 #[derive(Debug)]
@@ -67,8 +65,13 @@ fn check_restored(
     tables: &Tables,
     leases: &Leases,
 ) -> Result<(), RestoreError> {
-    let counters = [cluster.incarnation, cluster.next_table, cluster.next_lease];
-    if cluster.id == 0 || counters.iter().any(|&counter| counter >= 1 << 63) {
+    let counters = [cluster.next_table, cluster.next_lease];
+    // The incarnation is the upper half of the versions of the server list. With a start each
+    // second it takes 136 years to get there.
+    if cluster.id == 0
+        || cluster.incarnation >= u64::from(u32::MAX)
+        || counters.iter().any(|&counter| counter >= 1 << 63)
+    {
         return Err(RestoreError::Damaged("cluster record"));
     }
     if tables.by_id.last_key_value().is_some_and(|(&id, _)| id >= cluster.next_table)
@@ -95,6 +98,8 @@ fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(),
             place: Place::Free,
             nonce: 0,
             capacity_bytes: 0,
+            head_segment: SegmentId(0),
+            head_epoch: 0,
             control: "",
             data: "",
         }));

@@ -1,8 +1,12 @@
 //! The server list of the coordinator: places, each free or with a server that is up or crashed.
 //!
-//! Invariants: a (place, generation) names one life of one server for ever. A server counts as
-//! crashed only when its last term and a margin for differing clocks have passed by this clock, or
-//! when it reported itself that it has stopped.
+//! Invariants:
+//! - A (place, generation) names one life of one server for ever.
+//! - A server counts as crashed only when its last term and a margin for differing clocks have
+//!   passed by this clock, or when it reported itself that it has stopped.
+//! - A crashed server keeps its place as long as it has tablets. Its record is needed to recover
+//!   them.
+//! - Each change of the list of servers that are up or crashed gives the list a higher version.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,7 +15,14 @@ use sprat_proto::Instant;
 
 use super::durable::{self, Place};
 use crate::message::control::Usage;
+use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
+
+/// The most places of a server list. The list is indexed by place.
+pub(super) const MAX_PLACES: u32 = 1 << 16;
+/// The number of low bits of a version of the server list that count the changes of the list in one
+/// life of the coordinator. The bits above them are the coordinator's incarnation.
+const VERSION_BITS: u32 = 32;
 
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -21,6 +32,9 @@ pub(super) struct Slot {
     pub(super) control: String,
     pub(super) data: String,
     pub(super) usage: Usage,
+    /// The lowest segment and epoch of a replica of the server's log that is valid although it is
+    /// not closed.
+    pub(super) head: (SegmentId, u32),
     /// The end of the server's lease and the margin, unless [`Servers::floor`] is later.
     pub(super) until: Instant,
     /// True if the server has renewed its lease since this coordinator started and since another
@@ -33,12 +47,19 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    /// Returns true if this is the place of the server `id`, and that server is up.
+    fn is_up(&self, id: ServerId) -> bool {
+        self.generation == id.generation && self.place == Place::Up
+    }
+
     pub(super) fn record(&self) -> durable::Server<'_> {
         durable::Server {
             generation: self.generation,
             place: self.place,
             nonce: self.nonce,
             capacity_bytes: self.usage.capacity_bytes,
+            head_segment: self.head.0,
+            head_epoch: self.head.1,
             control: &self.control,
             data: &self.data,
         }
@@ -52,6 +73,7 @@ impl Slot {
             control: record.control.into(),
             data: record.data.into(),
             usage: Usage { used_bytes: 0, capacity_bytes: record.capacity_bytes, objects: 0 },
+            head: (record.head_segment, record.head_epoch),
             until: Instant::ZERO,
             heard: false,
             tablets: 0,
@@ -65,22 +87,65 @@ pub(super) struct Servers {
     pub(super) slots: Vec<Slot>,
     /// The time before which no server's lease ends.
     pub(super) floor: Instant,
-    /// The version of the server list. It changes with each server that joins or leaves.
-    pub(super) version: u64,
+    /// The version of the list of servers that are up or crashed.
+    version: u64,
 }
 
 impl Servers {
+    /// Starts the versions of the list in this life of the coordinator. They are above those of all
+    /// earlier lives.
+    pub(super) fn start_versions(&mut self, incarnation: u64) {
+        self.version = incarnation << VERSION_BITS;
+    }
+
+    /// Returns the version of the list of servers that are up or crashed.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Takes over the time before which no lease ends. The version rises above that of `old`, which
+    /// may name a list that was not written.
+    pub(super) fn continue_from(&mut self, old: &Self) {
+        self.floor = old.floor;
+        self.version = old.version + 1;
+    }
+
+    /// Puts a new server into a place that [`Self::vacancy`] returned.
+    pub(super) fn join(&mut self, place: usize, slot: Slot) -> ServerId {
+        let id = ServerId { index: place as u32, generation: slot.generation };
+        match self.slots.get_mut(place) {
+            Some(old) => *old = slot,
+            None => self.slots.push(slot),
+        }
+        self.version += 1;
+        id
+    }
+
+    /// Marks a server that is up as gone: crashed if it has tablets. Otherwise its place is free.
+    pub(super) fn leave(&mut self, id: ServerId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.is_up(id))?;
+        slot.place = if slot.tablets == 0 { Place::Free } else { Place::Crashed };
+        self.version += 1;
+        Some(slot)
+    }
+
+    /// Frees the place of a crashed server if it has no tablets any more. Returns the free place.
+    pub(super) fn release(&mut self, id: ServerId) -> Option<&Slot> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|slot| {
+            slot.generation == id.generation && slot.place == Place::Crashed && slot.tablets == 0
+        })?;
+        slot.place = Place::Free;
+        self.version += 1;
+        Some(slot)
+    }
+
     /// Returns the server with this id, if that life of the server is up.
     pub(super) fn up(&self, id: ServerId) -> Option<&Slot> {
-        self.slots
-            .get(id.index as usize)
-            .filter(|slot| slot.generation == id.generation && slot.place == Place::Up)
+        self.slots.get(id.index as usize).filter(|slot| slot.is_up(id))
     }
 
     pub(super) fn up_mut(&mut self, id: ServerId) -> Option<&mut Slot> {
-        self.slots
-            .get_mut(id.index as usize)
-            .filter(|slot| slot.generation == id.generation && slot.place == Place::Up)
+        self.slots.get_mut(id.index as usize).filter(|slot| slot.is_up(id))
     }
 
     /// Iterates over all servers of the list that are up.
@@ -95,16 +160,20 @@ impl Servers {
         self.all_up().find(|(_, slot)| slot.nonce == nonce).map(|(id, _)| id)
     }
 
-    /// Returns a place for a new server: a free one, else a new one, else that of a crashed server
-    /// (its tablets stay lost, for they name the old generation). Returns `None` if `max` servers
-    /// are up.
+    /// Returns a place for a new server: a free one, else a new one. Returns `None` if `max`
+    /// servers are up, or if all of the [`MAX_PLACES`] places are taken.
+    ///
+    /// The place of a crashed server is never returned. Its record names the life whose log has to
+    /// be recovered, and the valid head of that log. [`Self::release`] frees the place with the
+    /// server's last tablet: today when the tables are dropped, and after a recovery, which is not
+    /// built yet, when other servers own the tablets.
     pub(super) fn vacancy(&self, max: u32) -> Option<usize> {
-        let last_life = |slot: &Slot| slot.generation == u32::MAX;
-        let find =
-            |place| self.slots.iter().position(|slot| slot.place == place && !last_life(slot));
-        find(Place::Free)
-            .or_else(|| (self.slots.len() < max as usize).then_some(self.slots.len()))
-            .or_else(|| find(Place::Crashed))
+        if self.all_up().count() >= max as usize {
+            return None;
+        }
+        let is_free = |slot: &Slot| slot.place == Place::Free && slot.generation < u32::MAX;
+        let new = (self.slots.len() < MAX_PLACES as usize).then_some(self.slots.len());
+        self.slots.iter().position(is_free).or(new)
     }
 
     /// Returns the servers that are up, ordered by their number of tablets, then by index. Servers

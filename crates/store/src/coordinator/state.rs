@@ -33,7 +33,7 @@ pub struct Config {
     pub call_retry_ns: u64,
     /// The most calls to masters at the same time.
     pub max_calls: usize,
-    /// The most servers in the coordinator's list.
+    /// The most servers of the cluster that are up.
     pub max_servers: u32,
     /// The most tables of the cluster.
     pub max_tables: usize,
@@ -178,11 +178,17 @@ impl Coordinator {
         if self.journal.issued == self.journal.safe {
             return Some(reply.into());
         }
-        if self.journal.effects.len() >= self.config.max_waiting {
-            return Some(control::failure(Status::Retry, "too many requests wait").into());
+        if let Some(reply) = self.full() {
+            return Some(reply.into());
         }
         self.journal.after(self.journal.issued, Effect::Reply { caller, reply, otherwise });
         None
+    }
+
+    /// Returns the reply to a request if too many others wait for the disk.
+    pub(super) fn full(&self) -> Option<Vec<u8>> {
+        let full = self.journal.effects.len() >= self.config.max_waiting;
+        full.then(|| control::failure(Status::Retry, "too many requests wait"))
     }
 
     pub(super) fn fail(&mut self, caller: Caller, status: Status, text: &str) -> Option<Message> {

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use sprat_proto::Instant;
 use sprat_proto::rpc::{Message, Payload, RpcError};
 
-use super::durable::{self, Batch, Key, Place, Stage};
+use super::durable::{self, Batch, Key, Stage};
 use super::state::{Coordinator, Effect, Otherwise};
 use super::table::{Call, Table, Tablet, Work};
 use crate::message::Status;
@@ -315,12 +315,7 @@ impl Coordinator {
     /// with its last tablet.
     fn forget_tablet(&mut self, server: ServerId, batch: &mut Batch) {
         self.servers.count(server, -1);
-        if let Some(slot) = self.servers.slots.get_mut(server.index as usize)
-            && slot.generation == server.generation
-            && slot.place == Place::Crashed
-            && slot.tablets == 0
-        {
-            slot.place = Place::Free;
+        if let Some(slot) = self.servers.release(server) {
             batch.put(Key::Server(server.index), &slot.record());
         }
     }

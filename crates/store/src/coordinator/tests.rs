@@ -15,9 +15,11 @@ use super::durable::{self, Batch, FORMAT, Key, Place};
 use super::*;
 use crate::message::control::{Table as Listed, *};
 use crate::message::{Opcode, Status};
+use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
 mod disk;
+mod heads;
 mod leases;
 mod servers;
 mod state;
@@ -417,7 +419,7 @@ proptest! {
             let name = ["a", "b", "c", ""][a as usize];
             let table = TableId(a);
             let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
-            let mut request = match rng.below(12) {
+            let mut request = match rng.below(13) {
                 0 => Enlist { nonce: a, capacity_bytes: b, control: "x", data: name }.emit(),
                 1 => RenewServer { cluster, server, usage }.emit(),
                 2 => RenewClient { cluster, lease: LeaseId(a), release: b == 0 }.emit(),
@@ -428,6 +430,10 @@ proptest! {
                 8 => ListTables { after: table }.emit(),
                 9 => GetTablets { table }.emit(),
                 10 => ListServers { from: a as u32 }.emit(),
+                11 => {
+                    let (segment, epoch) = (SegmentId(rng.below(4) as u32), rng.below(4) as u32);
+                    SetHead { cluster, server, segment, epoch }.emit()
+                }
                 _ => HintCrashed { cluster, server, hint: Hint::Leaving }.emit(),
             };
             if rng.chance(100_000) {

@@ -11,9 +11,15 @@ struct Story {
     ids: BTreeSet<TableId>,
     leases: BTreeSet<u64>,
     servers: BTreeSet<ServerId>,
+    heads: BTreeMap<ServerId, u32>,
 }
 
 impl Story {
+    fn new(w: World) -> Self {
+        let (tables, ids, leases) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Self { w, tables, ids, leases, servers: BTreeSet::new(), heads: BTreeMap::new() }
+    }
+
     /// Repeats a request until the reply is no refusal of the disk, even if the coordinator must be
     /// started again.
     fn insist(&mut self, request: Vec<u8>) -> Vec<u8> {
@@ -51,6 +57,10 @@ impl Story {
                 );
             }
         }
+        for (server, segment) in &self.heads {
+            let slot = &self.w.coordinator.servers.slots[server.index as usize];
+            assert!(slot.head >= (SegmentId(*segment), 1), "the head of {server}");
+        }
         for lease in self.leases.clone() {
             assert!(self.w.check(&[LeaseId(lease)])[0] > 0);
         }
@@ -62,6 +72,12 @@ impl Story {
             let id = Enlisted::parse(&self.insist(enlist.emit())).unwrap().server;
             assert!(self.servers.insert(id), "two servers have one id");
             self.w.masters.insert(locator.into(), Master { alive: true, id, ..Master::default() });
+        }
+        for (server, segment) in self.servers.clone().into_iter().zip(3..) {
+            let cluster = self.w.coordinator.cluster();
+            let head = SetHead { cluster, server, segment: SegmentId(segment), epoch: 1 };
+            assert_eq!(self.insist(head.emit()), done());
+            self.heads.insert(server, segment);
         }
         for name in ["a", "b", "a"] {
             let reply = self.insist(CreateTable { span: 2, name }.emit());
@@ -184,8 +200,7 @@ fn a_table_that_is_half_created_is_finished_later() {
 fn every_change_may_find_the_disk_full() {
     for before in 1..40 {
         let w = World { persists_left: before, fills: true, ..World::new(config()) };
-        let (tables, ids) = (BTreeMap::new(), BTreeSet::new());
-        let mut story = Story { w, tables, ids, leases: BTreeSet::new(), servers: BTreeSet::new() };
+        let mut story = Story::new(w);
         story.live();
         if before == 39 {
             assert!(story.w.fills, "the story is longer");
@@ -199,8 +214,7 @@ fn every_change_may_find_the_disk_full() {
 fn every_acknowledged_change_survives_a_crash_at_any_change() {
     for persists in 0..40 {
         let w = World { persists_left: persists, ..World::new(config()) };
-        let (tables, ids) = (BTreeMap::new(), BTreeSet::new());
-        let mut story = Story { w, tables, ids, leases: BTreeSet::new(), servers: BTreeSet::new() };
+        let mut story = Story::new(w);
         story.live();
         if persists == 39 {
             assert!(story.w.persists_left > 0 && story.w.persists_left < 39, "the story is longer");

@@ -1,5 +1,6 @@
 //! Tests of the coordinator with servers that join, renew, crash and leave.
 
+use super::super::servers::{MAX_PLACES, Servers, Slot};
 use super::*;
 
 #[test]
@@ -43,7 +44,8 @@ fn enlisting_again_because_the_answer_was_lost_gives_the_same_id() {
     let enlist = Enlist { nonce: 5, capacity_bytes: 7, control: "x", data: "d" }.emit();
     let first = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
     w.restart();
-    assert_eq!(Enlisted::parse(&w.answer(enlist.clone())).unwrap(), first);
+    let again = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
+    assert_eq!((again.cluster, again.server), (first.cluster, first.server));
     // But not when that life is over.
     let hint = |hint| HintCrashed { cluster: first.cluster, server: first.server, hint }.emit();
     w.answer(hint(Hint::Silent));
@@ -147,4 +149,137 @@ fn a_coordinator_that_was_away_declares_nobody_dead() {
     assert!(w.lease(lease).is_ok());
     w.pass(10 * SECOND, &[]);
     assert_eq!(w.tablets(a).unwrap(), [(x, LOST)]);
+}
+
+/// A server fetches the list again when a renewal shows another version. Two lists with one version
+/// would leave it with the old one.
+#[test]
+fn the_version_of_the_list_grows_with_each_change_of_the_list() {
+    let mut w = World::new(config());
+    let start = w.coordinator.incarnation() << 32;
+    w.enlist("x");
+    let version = |w: &mut World| w.renew("x").unwrap().list_version;
+    let first = version(&mut w);
+    assert!(first > start && first < start + 10, "{first:x}");
+    let enlist = Enlist { nonce: 5, capacity_bytes: 7, control: "y", data: "d" }.emit();
+    let enlisted = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
+    let joined = version(&mut w);
+    assert!(enlisted.list_version == joined && joined > first);
+    let (y, cluster) = (enlisted.server, enlisted.cluster);
+    w.masters.insert("y".into(), Master { alive: true, id: y, ..Master::default() });
+
+    // What leaves the list as it is leaves the version too.
+    assert_eq!(Enlisted::parse(&w.answer(enlist)).unwrap(), enlisted);
+    w.create("a", 2).unwrap();
+    w.lease(LeaseId(0)).unwrap();
+    assert_eq!(version(&mut w), joined);
+
+    w.answer(HintCrashed { cluster, server: y, hint: Hint::Leaving }.emit());
+    let crashed = version(&mut w);
+    assert!(crashed > joined);
+    assert_eq!(w.servers().len(), 2);
+    assert_eq!(w.drop_table("a"), Status::Ok);
+    let freed = version(&mut w);
+    assert!(freed > crashed);
+    assert_eq!(w.servers().len(), 1);
+    w.enlist("z");
+    let joined = version(&mut w);
+    assert!(joined > freed);
+    w.pass(10 * SECOND, &["x"]);
+    assert_eq!(w.servers().len(), 1);
+    let expired = version(&mut w);
+    assert!(expired > joined);
+    w.restart();
+    let incarnation = w.coordinator.incarnation();
+    assert_eq!(version(&mut w), incarnation << 32);
+    assert!(incarnation << 32 > expired);
+}
+
+/// A renewal names the version of a list that is not durable yet. If the list is taken back, a
+/// third version shows that it is neither the list before nor the one that the version promised.
+#[test]
+fn a_list_that_is_taken_back_has_a_new_version() {
+    let mut w = World::new(config());
+    let x = w.enlist("x");
+    let before = w.renew("x").unwrap().list_version;
+    w.disk_stalls = true;
+    let enlist = Enlist { nonce: 5, capacity_bytes: 7, control: "y", data: "d" }.emit();
+    let enlist = w.ask(enlist);
+    let promised = w.renew("x").unwrap().list_version;
+    assert!(promised > before);
+    (w.disk_full, w.disk_stalls) = (true, false);
+    w.run();
+    assert_eq!(Enlisted::parse(&w.replies[&enlist]), Err(Status::NotDurable));
+    assert!(w.renew("x").unwrap().list_version > promised);
+    assert_eq!(w.servers(), [(x, ServerState::Up, 0)]);
+}
+
+/// A coordinator that dies before its start is durable has the incarnation of the next one, and so
+/// the versions of its list. No reply may name them before the start is durable.
+#[test]
+fn a_start_that_is_not_durable_names_no_version() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    let (cluster, server) = (w.coordinator.cluster(), w.masters["x"].id);
+    w.disk_stalls = true;
+    w.restart();
+    let usage = Usage { used_bytes: 1, capacity_bytes: 7, objects: 2 };
+    let renew = w.ask(RenewServer { cluster, server, usage }.emit());
+    assert!(w.replies.is_empty());
+    w.disk_stalls = false;
+    w.run();
+    let version = w.coordinator.incarnation() << 32;
+    assert_eq!(Renewed::parse(&w.replies[&renew]).unwrap().list_version, version);
+}
+
+/// A place once went to a new server while the crashed one's tablets were lost. Its record, which a
+/// recovery needs, was gone then.
+#[test]
+fn a_crashed_server_keeps_its_place_as_long_as_it_has_tablets() {
+    let mut w = World::new(Config { max_servers: 2, ..config() });
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let a = w.create("a", 2).unwrap();
+    w.pass(10 * SECOND, &["x"]);
+    let record = w.disk[&Key::Server(y.index).emit()].clone();
+    let z = w.enlist("z");
+    assert_eq!(z, ServerId { index: 2, generation: 1 });
+    let fourth = Enlist { nonce: 5, capacity_bytes: 7, control: "u", data: "d" }.emit();
+    assert_eq!(Enlisted::parse(&w.answer(fourth.clone())), Err(Status::NoSpace));
+    w.restart();
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+    assert_eq!(
+        w.servers(),
+        [(x, ServerState::Up, 1), (y, ServerState::Crashed, 1), (z, ServerState::Up, 0)]
+    );
+    assert_eq!(w.disk[&Key::Server(y.index).emit()], record);
+    // Its place is free without tablets, but only for a server below the limit.
+    assert_eq!(w.drop_table("a"), Status::Ok);
+    assert_eq!(Enlisted::parse(&w.answer(fourth)), Err(Status::NoSpace));
+    w.pass(10 * SECOND, &["x"]);
+    assert_eq!(w.enlist("z"), ServerId { index: 1, generation: 2 });
+}
+
+#[test]
+fn the_places_of_the_list_are_limited() {
+    let mut servers = Servers::default();
+    let record = durable::Server {
+        generation: 1,
+        place: Place::Crashed,
+        nonce: 0,
+        capacity_bytes: 0,
+        head_segment: SegmentId(0),
+        head_epoch: 0,
+        control: "",
+        data: "",
+    };
+    let last = MAX_PLACES as usize - 1;
+    servers.slots.extend((0..last).map(|_| Slot::restored(&record)));
+    assert_eq!(servers.vacancy(1), Some(last));
+    servers.slots.push(Slot::restored(&record));
+    assert_eq!(servers.vacancy(1), None);
+    servers.slots[7].place = Place::Free;
+    assert_eq!(servers.vacancy(1), Some(7));
+    servers.slots[7].generation = u32::MAX;
+    assert_eq!(servers.vacancy(1), None);
+    assert_eq!(Servers::default().vacancy(0), None);
 }

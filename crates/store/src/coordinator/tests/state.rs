@@ -10,7 +10,8 @@ fn a_state_that_makes_no_sense_is_refused() {
         restored.map(|_| ()).unwrap_err()
     };
     assert_eq!(restore(&[(b"c", &[0, 9, 1])]), RestoreError::Format(9));
-    assert_eq!(restore(&[(b"c", &[0, 1, 1])]), RestoreError::Damaged("cluster record"));
+    assert_eq!(restore(&[(b"c", &[0, 1, 1])]), RestoreError::Format(1));
+    assert_eq!(restore(&[(b"c", &[0, 2, 1])]), RestoreError::Damaged("cluster record"));
     assert_eq!(restore(&[(b"l\0\0\0\0\0\0\0\x01", &[])]), RestoreError::NoCluster);
     assert_eq!(restore(&[(b"", &[])]), RestoreError::Damaged("key"));
     assert_eq!(restore(&[(b"x", &[])]), RestoreError::Damaged("key"));
@@ -28,6 +29,9 @@ fn a_state_that_makes_no_sense_is_refused() {
         server_term_ns: 4,
         client_term_ns: 5,
     };
+    let worn = durable::Cluster { incarnation: u64::from(u32::MAX), ..cluster(2) };
+    let worn = restore(&[(b"c", &durable::encode(&worn))]);
+    assert_eq!(worn, RestoreError::Damaged("cluster record"));
     let table = |name, last| durable::Table {
         stage: durable::Stage::Ready,
         name,
@@ -68,16 +72,19 @@ fn golden_state() {
         client_term_ns: 5,
     };
     let numbers = [9u64, 1, 2, 3, 4, 5].map(u64::to_be_bytes).concat();
-    assert_eq!(encode(&cluster), [vec![0, 1], numbers].concat());
+    assert_eq!(encode(&cluster), [vec![0, 2], numbers].concat());
     let server = Server {
         generation: 2,
         place: Place::Crashed,
         nonce: 3,
         capacity_bytes: 4,
+        head_segment: SegmentId(5),
+        head_epoch: 6,
         control: "c",
         data: "d",
     };
-    let bytes = b"\0\0\0\x02\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\x01c\0\x01d";
+    let mut bytes = b"\0\0\0\x02\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04".to_vec();
+    bytes.extend(b"\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d");
     assert_eq!(encode(&server), bytes);
     let table = Table {
         stage: Stage::Dropping,

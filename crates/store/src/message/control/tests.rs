@@ -68,6 +68,11 @@ fn requests_of_servers() {
         "01 4a 0000 0000000000000009 00000001 00000002 01",
         HintCrashed { cluster: 9, server: ONE, hint: Hint::Leaving }
     );
+    golden!(
+        SetHead,
+        "01 4b 0000 0000000000000009 00000001 00000002 00000003 00000004",
+        SetHead { cluster: 9, server: ONE, segment: SegmentId(3), epoch: 4 }
+    );
 }
 
 #[test]
@@ -110,6 +115,16 @@ fn requests_of_the_coordinator() {
         "01 81 0000 0000000000000009 00000001 00000002 0000000000000006 0000000000000000
          7fffffffffffffff",
         DropTablet { cluster: 9, server: ONE, table: TableId(6), first: 0, last: u64::MAX / 2 }
+    );
+    golden!(
+        ListReplicas,
+        "01 c2 0000 0000000000000009 00000001 00000002 00000003 00000004 00000005",
+        ListReplicas {
+            cluster: 9,
+            backup: ONE,
+            master: ServerId { index: 3, generation: 4 },
+            after: SegmentId(5),
+        }
     );
 }
 
@@ -200,6 +215,23 @@ fn replies_with_servers() {
 }
 
 #[test]
+fn replies_with_replicas() {
+    golden!(
+        ReplicaPage,
+        "01 00 0000 01 0002
+         00000003 00000004 00000005 01
+         ffffffff 00000000 00800000 00",
+        ReplicaPage {
+            more: true,
+            replicas: vec![
+                Replica { segment: SegmentId(3), epoch: 4, len: 5, closed: true },
+                Replica { segment: SegmentId(u32::MAX), epoch: 0, len: 8 << 20, closed: false },
+            ],
+        }
+    );
+}
+
+#[test]
 fn failures_carry_their_text() {
     let reply = failure(Status::BadName, "a name has 1 to 255 bytes");
     assert_eq!(&reply[..4], &[1, 20, 0, 0]);
@@ -244,7 +276,7 @@ macro_rules! same_again {
 proptest! {
     #[test]
     fn arbitrary_requests(
-        code in 60u8..135,
+        code in prop_oneof![60u8..135, 190u8..200],
         rest in prop::collection::vec(any::<u8>(), 0..80),
         plain: bool,
     ) {
@@ -253,8 +285,8 @@ proptest! {
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
         let _ = opcode(&bytes);
         same_again!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable
-            ListTables
-            GetTablets ListServers HintCrashed TakeTablet DropTablet);
+            ListTables GetTablets ListServers HintCrashed SetHead ListReplicas TakeTablet
+            DropTablet);
     }
 
     #[test]
@@ -262,7 +294,7 @@ proptest! {
         let mut bytes = vec![1, 0, 0, 0];
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
         same_again!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets
-            ServerPage);
+            ServerPage ReplicaPage);
         // The last two bytes of a head are reserved and ignored in replies.
         bytes[2] = 7;
         prop_assert!(outcome(&bytes).is_ok());
