@@ -486,7 +486,7 @@ impl Replication {
         {
             let offset = segment.acked();
             durable = (offset > 0).then_some(Position { segment: id, offset }).or(durable);
-            if !segment.is_complete() || segment.replicas.iter().any(|r| r.epoch < segment.epoch) {
+            if !segment.is_complete() {
                 break;
             }
             self.heads.pop_front();

@@ -70,9 +70,10 @@ impl Segment {
         self.replicas.iter().all(|replica| replica.opened)
     }
 
-    /// Returns true if all backups have all of the segment and have closed it.
+    /// Returns true if all backups have all of the segment in this epoch and have closed it.
     pub(super) fn is_complete(&self) -> bool {
-        self.len.is_some() && self.replicas.iter().all(|replica| replica.closed)
+        let complete = |replica: &Replica| replica.closed && replica.epoch == self.epoch;
+        self.len.is_some() && self.replicas.iter().all(complete)
     }
 
     /// Returns the number of bytes that all replicas have in this epoch.
