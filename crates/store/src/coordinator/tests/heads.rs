@@ -90,6 +90,7 @@ fn a_head_that_the_disk_does_not_take_is_taken_back() {
     assert_eq!((w.head(x), w.durable_head(x)), ((3, 1), (3, 1)));
     // While the disk takes no changes, a head that is durable is acknowledged.
     assert_eq!(w.set_head(x, 4, 0), Status::NotDurable);
+    assert_eq!(w.coordinator.refusals, 1, "the disk is not asked again at once");
     assert_eq!(w.set_head(x, 3, 1), Status::Ok);
     w.disk_full = false;
     w.pass(300 * MS, &["x"]);
