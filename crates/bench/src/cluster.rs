@@ -44,6 +44,8 @@ pub struct Plan<'p> {
     pub servers: u16,
     /// Memory of each server for objects, in bytes.
     pub memory: u64,
+    /// The number of replicas of each object on other servers.
+    pub replicas: u16,
     /// File of the coordinator's state. `None` keeps the state in memory of this process.
     pub state: Option<&'p std::path::Path>,
     /// Core that all processes of the cluster run on. `None` binds them to no core.
@@ -116,9 +118,10 @@ impl Cluster {
             let own = first.worker(index - 1).map_err(|error| Fail::usage(error.to_string()))?;
             locators += &format!(";{own}");
         }
-        let memory = plan.memory.to_string();
+        let (memory, replicas) = (plan.memory.to_string(), plan.replicas.to_string());
         let mut args =
             vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
+        args.extend(["--replicas", &replicas]);
         args.extend(plan.host.map(|_| INSECURE));
         args.extend(plan.tracepoints.then_some("--tracepoints"));
         let args = args.into_iter().map(str::to_owned).collect();

@@ -14,6 +14,7 @@ use std::io;
 use std::path::PathBuf;
 
 use sprat_store::coordinator::{Config, Coordinator};
+pub use sprat_store::master::MAX_REPLICAS;
 use sprat_store::master::{self, Master};
 use sprat_store::objects::segment::segment_bytes;
 
@@ -86,6 +87,11 @@ pub struct ServerOptions {
     /// Memory of the server for objects, in bytes. The server takes it as it needs it, and does not
     /// give it back.
     pub memory_bytes: u64,
+    /// The number of replicas of each object in the memory of other servers, at most
+    /// [`MAX_REPLICAS`](crate::server::MAX_REPLICAS). A change is acknowledged when all of them have
+    /// it. All servers of a cluster have the same number. The server holds replicas of other
+    /// servers in further memory, up to twice `memory_bytes` for each replica.
+    pub replicas: usize,
     /// The options of the server's transports.
     pub transports: Options,
 }
@@ -100,6 +106,7 @@ impl ServerOptions {
             listen: listen.to_owned(),
             control: None,
             memory_bytes: 1 << 30,
+            replicas: 0,
             transports: Options::default(),
         }
     }
@@ -108,8 +115,13 @@ impl ServerOptions {
 /// Makes a server that listens and will join its cluster. [`Worker::run`] serves its requests.
 ///
 /// # Errors
-/// A locator is malformed or cannot be listened at; the error names it.
+/// A locator is malformed or cannot be listened at; the error names it. Too many replicas are an
+/// `InvalidInput`.
 pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
+    if options.replicas > MAX_REPLICAS {
+        let text = format!("{} replicas are too many: {MAX_REPLICAS} at most", options.replicas);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
     for locator in Locator::list(&options.coordinator)? {
         locator.kind()?;
     }
@@ -125,6 +137,8 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         data: all[..data.len()].join(";"),
         log_bytes: options.memory_bytes,
         segment_bytes: segment_bytes(options.memory_bytes),
+        backup_bytes: (options.replicas as u64).saturating_mul(2 * options.memory_bytes),
+        replicas: options.replicas,
         crc32c,
         ..master::Config::default()
     };

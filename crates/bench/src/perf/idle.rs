@@ -38,6 +38,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         port: local::free_ports(ports(SERVERS))?,
         servers: SERVERS,
         memory: 64 << 20,
+        replicas: 0,
         state: None,
         core: None,
         host: None,

@@ -190,6 +190,7 @@ impl Local {
                 port: free_ports(ports(1))?,
                 servers: 1,
                 memory: self.memory.min(memory::available()),
+                replicas: 0,
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),

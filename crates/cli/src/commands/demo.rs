@@ -78,6 +78,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         port,
         servers,
         memory,
+        replicas: 0,
         state: None,
         core: None,
         host: None,

@@ -32,6 +32,15 @@ pub(crate) struct Server {
     /// Memory for objects, in bytes (K, M and G are powers of 1024), at least 48M.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
     memory: u64,
+    /// Number of replicas of each object in the memory of other servers. A change is acknowledged
+    /// when all of them have it. Servers of one cluster have the same number.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u16).range(..=server::MAX_REPLICAS as i64),
+    )]
+    replicas: u16,
     /// Record tracepoints of requests, for `sprat bench breakdown` and `sprat ping`. Each request
     /// takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
@@ -49,6 +58,7 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
+    options.replicas = args.replicas.into();
     let trace = args.tracepoints.then(TraceRing::new);
     options.transports = Options::default().insecure_network(args.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use sprat::locator::{Kind, Locator};
+use sprat::server::MAX_REPLICAS;
 use sprat_bench::cluster::{Cluster, Plan};
 use sprat_bench::fail::Fail;
 use sprat_bench::process::StopSignals;
@@ -62,6 +63,15 @@ pub(crate) struct Up {
     /// Memory of each server for objects, in bytes (K, M and G are powers of 1024), at least 48M.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
     memory: u64,
+    /// Number of replicas of each object in the memory of other servers; less than the number of
+    /// servers. A change is acknowledged when all of them have it.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
+    )]
+    replicas: u16,
     /// Keep the coordinator's state (tables, servers) in this file. Without it the state is in the
     /// memory of this process.
     #[arg(long, value_name = "FILE")]
@@ -107,12 +117,18 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     besides.iter().try_for_each(on_loopback)?;
     // Held until the cluster has ended: `sprat down` finds this process by it.
     let _found_by_down = claim(&args.name)?;
+    if args.replicas >= args.servers {
+        let text =
+            format!("{} replicas of each object need {} servers", args.replicas, args.replicas + 1);
+        return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
+    }
     memory::check(args.memory, args.servers)?;
     let plan = Plan {
         name: &args.name,
         port: args.port,
         servers: args.servers,
         memory: args.memory,
+        replicas: args.replicas,
         state: args.state.as_deref(),
         core: None,
         host: None,
