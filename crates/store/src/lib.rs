@@ -18,6 +18,7 @@ pub mod master;
 pub mod message;
 pub mod objects;
 pub mod ops;
+pub mod recovery;
 #[cfg(test)]
 mod testing;
 pub mod types;
