@@ -1,14 +1,17 @@
 //! Recovery of a crashed master's log from its replicas.
 //!
 //! ```text
-//!  segments, in any order ─► replay ─► objects, completions, safe version
+//!  lists of the backups ─► inventory ─► the segments, and a replica of each
+//!                                         └─► replay ─► objects, completions, safe version
 //! ```
 //!
-//! [`Replay`] takes the segments of a log in any order. It is the specification of what a recovery
-//! gives back: simple maps, no tables of a master.
+//! [`inventory()`] finds the whole log or none. [`Replay`] takes the segments in any order. It is the
+//! specification of what a recovery gives back: simple maps, no tables of a master.
 
+pub mod inventory;
 pub mod replay;
 #[cfg(test)]
 mod tests;
 
+pub use inventory::{Crashed, Inventory, Listed, inventory};
 pub use replay::Replay;

@@ -1,5 +1,6 @@
-//! Tests of recovery: the rules of the replay one by one.
+//! Tests of recovery: the rules of the inventory and of the replay one by one.
 
+mod inventory;
 mod replay;
 
 use alloc::vec;

@@ -1,0 +1,197 @@
+//! The inventory of a log: which segments it has, and which replicas have them.
+//!
+//! ```text
+//!  valid open replicas ─► head: the lowest segment with header and digest, its longest replica
+//!  digest and changes of the head ─► the other segments, and the least length of each
+//!  each has a replica with that many intact bytes ─► found
+//! ```
+//!
+//! The log ends in a segment that is open on all its backups: the master opens the next one
+//! everywhere before it closes the last, and writes no entry to the next one before the last is
+//! closed everywhere. So of several open segments the lowest has the end. Survivors are open too,
+//! but have no digest.
+//!
+//! Invariants:
+//! - The log is found whole, or not at all. An entry that is not intact is never skipped.
+//! - An open replica of an epoch that its master has given up says nothing about the end of the
+//!   log. The bytes of any replica are those of the segment, so that it may serve for a segment
+//!   whose length the digest has.
+//! - A segment that the digest does not name is never part of the log: its replica may be one that
+//!   was freed and came back.
+//!
+//! A master that fills a new replica of its head gives it the epoch that makes it valid by the
+//! write that completes it, or a recovery could take the beginning for the whole.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use sprat_proto::wire::checksum::Crc32c;
+
+use crate::objects::entry::{self, Entry};
+use crate::objects::segment::SegmentId;
+use crate::types::ServerId;
+
+/// The log to find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Crashed {
+    /// The id of the cluster that the crashed master belonged to.
+    pub cluster: u64,
+    /// The crashed master, which owned the log.
+    pub master: ServerId,
+    /// The segment before which no open replica is valid.
+    pub head_segment: SegmentId,
+    /// The lowest epoch of a valid open replica of that segment.
+    pub head_epoch: u32,
+}
+
+/// A replica that a backup has listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The server that holds the replica.
+    pub backup: ServerId,
+    /// The segment of which this is a replica.
+    pub segment: SegmentId,
+    /// The epoch of the last write to the replica.
+    pub epoch: u32,
+    /// The length of the replica in bytes.
+    pub len: u32,
+    /// True if the replica is complete.
+    pub closed: bool,
+}
+
+/// The result of a search for a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Inventory {
+    /// There are intact replicas of all segments of the log.
+    Found {
+        /// The segment in which the log ends.
+        head: SegmentId,
+        /// Each segment of the log once, the head included, by id: the backup with an intact
+        /// replica, and the number of bytes to replay.
+        segments: Vec<(SegmentId, ServerId, u32)>,
+    },
+    /// The log cannot be recovered from these replicas.
+    Missing {
+        /// True if there is no head, so that nothing is known about the log.
+        head: bool,
+        /// The segments of the log without an intact replica.
+        segments: Vec<SegmentId>,
+    },
+}
+
+/// Finds the log of `crashed` among the replicas that backups have listed. `read` returns the bytes
+/// of a replica, or `None` if the backup cannot. It is called at most twice for each replica.
+pub fn inventory<B: AsRef<[u8]>>(
+    crc32c: Crc32c,
+    crashed: &Crashed,
+    replicas: &[Listed],
+    mut read: impl FnMut(ServerId, SegmentId) -> Option<B>,
+) -> Inventory {
+    let mut of_segments: BTreeMap<SegmentId, Vec<&Listed>> = BTreeMap::new();
+    for replica in replicas {
+        of_segments.entry(replica.segment).or_default().push(replica);
+    }
+    let head = of_segments.iter().find_map(|(&id, replicas)| {
+        replicas.iter().any(|replica| is_valid_open(crashed, replica)).then_some(())?;
+        find_head(crc32c, crashed, id, replicas, &mut read)
+    });
+    let Some((head, backup, len, named)) = head else {
+        return Inventory::Missing { head: true, segments: Vec::new() };
+    };
+    let mut segments = Vec::new();
+    let mut missing = Vec::new();
+    for (&id, &least) in &named {
+        let replicas = of_segments.get(&id).map_or(&[][..], |replicas| replicas);
+        let long_enough = replicas.iter().filter(|replica| replica.len >= least);
+        let intact = long_enough.map(|replica| replica.backup).find(|&backup| {
+            read(backup, id).is_some_and(|bytes| {
+                let bytes = bytes.as_ref().get(..least as usize);
+                bytes.is_some_and(|bytes| intact(crc32c, crashed, id, bytes) == bytes.len())
+            })
+        });
+        match intact {
+            Some(backup) => segments.push((id, backup, least)),
+            None => missing.push(id),
+        }
+    }
+    if !missing.is_empty() {
+        return Inventory::Missing { head: false, segments: missing };
+    }
+    let at = segments.partition_point(|&(id, ..)| id < head);
+    segments.insert(at, (head, backup, len));
+    Inventory::Found { head, segments }
+}
+
+/// Returns true if `replica` can be the end of the log.
+fn is_valid_open(crashed: &Crashed, replica: &Listed) -> bool {
+    let least = (crashed.head_segment, crashed.head_epoch);
+    !replica.closed && (replica.segment, replica.epoch) >= least
+}
+
+/// A head: its id, a backup that has it, the number of intact bytes there, and the other segments
+/// of the log with their lengths.
+type Head = (SegmentId, ServerId, u32, BTreeMap<SegmentId, u32>);
+
+/// Returns the head with the id `id` in its longest intact replica, if it is one and a valid open
+/// replica of it is intact up to the digest.
+fn find_head<B: AsRef<[u8]>>(
+    crc32c: Crc32c,
+    crashed: &Crashed,
+    id: SegmentId,
+    replicas: &[&Listed],
+    read: &mut impl FnMut(ServerId, SegmentId) -> Option<B>,
+) -> Option<Head> {
+    let mut longest: Option<Head> = None;
+    let mut is_head = false;
+    for replica in replicas {
+        let is_open = is_valid_open(crashed, replica);
+        if !is_open && !replica.closed {
+            continue;
+        }
+        let Some(bytes) = read(replica.backup, id) else { continue };
+        let bytes = bytes.as_ref();
+        let bytes = &bytes[..bytes.len().min(replica.len as usize)];
+        let len = intact(crc32c, crashed, id, bytes);
+        let Some(named) = named(crc32c, id, &bytes[..len]) else { continue };
+        is_head |= is_open;
+        if longest.as_ref().is_none_or(|&(_, _, most, _)| len as u32 > most) {
+            longest = Some((id, replica.backup, len as u32, named));
+        }
+    }
+    longest.filter(|_| is_head)
+}
+
+/// Returns the number of bytes of whole entries with correct checksums at the start of a replica of
+/// the segment `id`; 0 if they are another segment's.
+fn intact(crc32c: Crc32c, crashed: &Crashed, id: SegmentId, bytes: &[u8]) -> usize {
+    let mut end = 0;
+    for (at, entry) in entry::replay(crc32c, bytes) {
+        if let Entry::Header(header) = entry
+            && (header.cluster, header.server, header.segment)
+                != (crashed.cluster, crashed.master, id)
+        {
+            return 0;
+        }
+        end = at + entry::parse(&bytes[at..]).map_or(0, |(_, len)| len);
+    }
+    end
+}
+
+/// Returns the segments that the head `id` names by its digest and its changes, with their least
+/// lengths; `None` if no digest follows the header.
+fn named(crc32c: Crc32c, id: SegmentId, bytes: &[u8]) -> Option<BTreeMap<SegmentId, u32>> {
+    let mut entries = entry::replay(crc32c, bytes).map(|(_, entry)| entry).skip(1);
+    let Some(Entry::Digest(digest)) = entries.next() else { return None };
+    let mut named: BTreeMap<_, _> = digest.segments().collect();
+    for entry in entries {
+        let Entry::Change(change) = entry else { continue };
+        for (segment, len) in change.segments() {
+            match len {
+                0 => named.remove(&segment),
+                _ => named.insert(segment, len),
+            };
+        }
+    }
+    named.remove(&id);
+    Some(named)
+}
