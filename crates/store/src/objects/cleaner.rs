@@ -92,7 +92,7 @@ pub struct Cleaner {
     /// The number of bytes of segments that charged writes have still to clean.
     owed: u64,
     /// The cleaner rests until this number of bytes has died, a segment of less than `rest_gain` is
-    /// worth cleaning, or the number of closed heads differs from `rest_closings`.
+    /// worth cleaning, or [`Log::closings`] differs from `rest_closings`.
     rest_until_died: u64,
     rest_gain: u32,
     rest_closings: u64,
@@ -275,6 +275,10 @@ impl Cleaner {
             .take_while(|&(id, _)| id < end)
             .find(|(_, segment)| segment.state == State::Closed)
             .and_then(|(id, _)| log.slot(id));
+        if oldest.is_some_and(|slot| !log.may_clean(slot as usize)) {
+            // It can be cleaned once all of it is durable.
+            return None;
+        }
         if oldest.is_none() {
             self.round = None;
         }

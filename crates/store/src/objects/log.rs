@@ -56,6 +56,8 @@ pub enum Purpose {
     Remove,
     /// The append is of an entry that the cleaner copies.
     Survive,
+    /// The append is of a digest without which the cleaner cannot go on.
+    Digest,
 }
 
 /// The reason why an append to the log is not possible.
@@ -94,7 +96,7 @@ pub struct Log {
     died: u64,
     appended: u64,
     survived: u64,
-    /// The number of closed head segments since the start.
+    /// The number of times since the start that more segments could be cleaned.
     closings: u64,
     loans: Loans,
     safe_version: Version,
@@ -185,6 +187,7 @@ impl Log {
         let kept_back = match purpose {
             Purpose::Write => SURVIVORS + REMOVALS,
             Purpose::Remove => SURVIVORS,
+            Purpose::Digest => SURVIVORS - 1,
             Purpose::Survive => 0,
         };
         if self.available() <= kept_back || self.last_id.0 == u32::MAX {
@@ -208,6 +211,8 @@ impl Log {
             let segment = &mut self.slots[full as usize];
             segment.state = State::Closed;
             segment.waste = segment.waste.max(segment.room() as u32);
+            // All replicas may have had all of it before it was closed.
+            self.set_replicated(full, 0);
         }
         self.closings += u64::from(!survivor);
         let segment = &mut self.slots[slot as usize];
@@ -429,8 +434,8 @@ impl Log {
         (self.order.len() + self.free.len()) as u32
     }
 
-    /// Returns the number of head segments that were closed since the start. The cleaner uses it as
-    /// a clock.
+    /// Returns the number of times since the start that a head segment was closed, or that more
+    /// segments were durable and could be cleaned. The cleaner uses it as a clock.
     #[must_use]
     pub fn closings(&self) -> u64 {
         self.closings

@@ -106,24 +106,25 @@ impl Replicated {
     /// their entries. Returns the segments by which the digest changes.
     fn change(&mut self, most: usize) -> Vec<(SegmentId, u32)> {
         let mut changed = Vec::new();
-        let mut survived = SegmentId(0);
+        let mut survived = Position::default();
         let mut gone = Vec::new();
         while gone.len() < most
             && let Some(&(id, position)) = self.leaving.front()
             && self.has_survived(position)
         {
             self.leaving.pop_front();
-            survived = survived.max(position.segment);
+            survived = survived.max(position);
             gone.push(id);
         }
-        let durable = self.survivors.range(..=survived);
-        let named: Vec<_> = durable.map(|(&id, s)| (id, s.durable, s.whole.is_some())).collect();
+        // A replica may end within an entry, and a length in the digest may not.
+        let named = self.survivors.range(..=survived.segment);
+        let named: Vec<_> =
+            named.map(|(&id, s)| (id, s.whole.unwrap_or(survived.offset), s.whole)).collect();
         for (id, len, whole) in named {
-            if len > 0 && self.named.get(&id) != Some(&len) {
-                self.named.insert(id, len);
+            if self.named.insert(id, len) != Some(len) {
                 changed.push((id, len));
             }
-            if whole {
+            if whole.is_some() {
                 self.survivors.remove(&id);
             }
         }
@@ -184,15 +185,19 @@ impl Log {
     pub fn change_digest(&mut self) -> bool {
         let Some(replicated) = &self.replicated else { return false };
         let can = |&(_, position): &(SegmentId, Position)| replicated.has_survived(position);
-        if !replicated.leaving.front().is_some_and(can) || self.head.is_none() {
+        if !replicated.leaving.front().is_some_and(can) {
             return false;
         }
         let leaving = replicated.leaving.len().min(MOST_LEAVING);
         let most = DIGEST_HEAD + DIGESTED * (replicated.survivors.len() + leaving);
         let room = self.head.map_or(0, |slot| self.slots[slot as usize].room());
         if room < most {
-            // The digest of the next head has the change.
-            return self.available() > SURVIVORS && self.advance(0, Purpose::Remove).is_ok();
+            // The digest of the next head has the change. If the cleaner waits for it, memory may
+            // be full, and nothing else would open a head.
+            let waits = replicated.lingering.len() >= self.most_lingering();
+            let purpose = if waits { Purpose::Digest } else { Purpose::Remove };
+            let kept_back = if waits { SURVIVORS - 1 } else { SURVIVORS };
+            return self.available() > kept_back && self.advance(0, purpose).is_ok();
         }
         let Some(replicated) = &mut self.replicated else { return false };
         let changed = replicated.change(MOST_LEAVING);
@@ -231,6 +236,7 @@ impl Log {
         let whole = segment.state == State::Closed && segment.durable == segment.written;
         let Some(replicated) = &mut self.replicated else { return };
         if let Some(survivor) = replicated.survivors.get_mut(&segment.id) {
+            self.closings += u64::from(whole && survivor.whole.is_none());
             survivor.durable = segment.durable;
             survivor.whole = whole.then_some(segment.durable);
         }
@@ -252,13 +258,18 @@ impl Log {
 
     /// Records that the log is durable up to `position`.
     pub fn set_durable(&mut self, position: Position) {
-        self.durable = self.durable.max(position);
+        let before = self.durable;
+        self.durable = before.max(position);
         let durable = self.durable;
         let Some(replicated) = &mut self.replicated else { return };
+        let mut cleanable = before.segment < durable.segment
+            || before < self.closed && self.closed <= durable && self.head.is_none();
         while let Some((id, _)) = replicated.left.pop_front_if(|(_, end)| *end <= durable) {
             replicated.lingering.remove(&id);
             replicated.freed.push_back(id);
+            cleanable = true;
         }
+        self.closings += u64::from(cleanable);
     }
 
     /// Returns true if the entry at `at` is durable.
@@ -282,7 +293,13 @@ impl Log {
         let end = Position { segment: id, offset: written };
         let settled = replicated.survivors.get(&id).is_none_or(|s| s.whole.is_some());
         let is_durable = if survivor { durable == written && settled } else { end <= self.durable };
-        is_durable && replicated.lingering.len() < self.limit as usize - 1
+        is_durable && replicated.lingering.len() < self.most_lingering()
+    }
+
+    /// Returns the number of segments in the digest that were cleaned from which on the cleaner
+    /// waits.
+    fn most_lingering(&self) -> usize {
+        self.limit as usize - 1
     }
 
     /// Fills in the missing checksums of all entries in `slot`.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::objects::entry::Entry;
 use sprat_proto::wire::checksum::crc32c;
 
 fn log(segments: u64) -> Log {
@@ -71,4 +72,55 @@ fn what_is_durable() {
     assert!(log.is_durable(second) && log.is_all_durable());
     log.set_durable(after_first);
     assert!(log.is_all_durable(), "what is durable stays so");
+}
+
+/// Returns the segments that the digest or change at `at` names.
+fn named(log: &Log, id: u32, at: u32) -> Vec<(u32, u32)> {
+    let bytes = log.bytes(Location::new(log.slot(SegmentId(id)).unwrap(), at));
+    let (Entry::Digest(named) | Entry::Change(named), _) = entry::parse(bytes).unwrap() else {
+        panic!("no digest");
+    };
+    named.segments().map(|(id, len)| (id.0, len)).collect()
+}
+
+/// Returns a replicated log with the full head 1, the survivor 2 of 240 bytes, and the head 3. The
+/// first head is cleaned.
+fn cleaned_log() -> Log {
+    let mut log = Log::new(8 << 10, 1024, crc32c, true);
+    (0..4).for_each(|_| _ = log.append(200, Purpose::Write).unwrap());
+    log.append(200, Purpose::Survive).unwrap();
+    log.append(200, Purpose::Write).unwrap();
+    log.set_durable(log.tail());
+    log.free(log.slot(SegmentId(1)).unwrap());
+    log
+}
+
+/// A replica can end within an entry. A length in the digest that does is none that a recovery
+/// finds in any replica.
+#[test]
+fn a_digest_names_whole_entries_of_a_survivor() {
+    let mut log = cleaned_log();
+    log.append(200, Purpose::Survive).unwrap();
+    let slot = log.slot(SegmentId(2)).unwrap();
+    log.set_replicated(slot, 239);
+    assert!(!log.change_digest(), "not all of what was moved is durable");
+    log.set_replicated(slot, 333);
+    let at = log.tail().offset;
+    assert!(log.change_digest());
+    assert_eq!(named(&log, 3, at), [(2, 240), (1, 0)]);
+    assert_eq!(log.take_freed(), None);
+    log.set_durable(log.tail());
+    assert_eq!(log.take_freed(), Some(SegmentId(1)));
+}
+
+/// All replicas had a survivor before it was full and closed. Nobody says so again.
+#[test]
+fn a_survivor_that_was_replicated_before_it_closed_is_whole() {
+    let mut log = cleaned_log();
+    (0..3).for_each(|_| _ = log.append(200, Purpose::Survive).unwrap());
+    log.set_replicated(log.slot(SegmentId(2)).unwrap(), 840);
+    log.append(200, Purpose::Survive).unwrap();
+    let at = log.tail().offset;
+    assert!(log.change_digest());
+    assert_eq!(named(&log, 3, at), [(2, 840), (1, 0)]);
 }
