@@ -1,7 +1,9 @@
-//! Tests of recovery: the rules of the inventory and of the replay one by one.
+//! Tests of recovery: the rules of the inventory and of the replay one by one, and logs of a master
+//! that works, is cleaned and crashes anywhere.
 
 mod inventory;
 mod replay;
+mod world;
 
 use alloc::vec;
 use alloc::vec::Vec;
