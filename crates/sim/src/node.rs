@@ -9,6 +9,7 @@
 //! A locator is `sim:host=N`. With `,is=refused` the attempt to connect fails at once, with
 //! `,is=silent` it reaches an address where nothing answers.
 
+use std::any::Any;
 use std::collections::VecDeque;
 
 use sprat_proto::node::machine::Machine;
@@ -133,7 +134,7 @@ impl<M: Machine> Node<M> {
     }
 }
 
-impl<M: Machine, S> Process<S> for Node<M> {
+impl<M: Machine + 'static, S> Process<S> for Node<M> {
     fn turn(&mut self, outside: &mut Outside<'_, S>) -> bool {
         self.input(outside);
         self.output(outside)
@@ -141,6 +142,10 @@ impl<M: Machine, S> Process<S> for Node<M> {
 
     fn deadline(&self) -> Option<Instant> {
         Self::deadline(self)
+    }
+
+    fn state(&mut self) -> &mut dyn Any {
+        self.machine()
     }
 }
 

@@ -13,6 +13,7 @@
 //! Not here: the work of the processes (see [`crate::node`] for one that runs an endpoint with a
 //! store machine), and the check of their results (see [`crate::check`]).
 
+use std::any::Any;
 use std::fmt::Debug;
 
 use sprat_proto::time::{MS, SECOND, US};
@@ -31,6 +32,9 @@ pub trait Process<S> {
     /// Returns the time, by the process's own clock, at which it needs a turn even if nothing
     /// arrives.
     fn deadline(&self) -> Option<Instant>;
+
+    /// Returns the state of the process for the test: the machine of a node, else the process.
+    fn state(&mut self) -> &mut dyn Any;
 }
 
 /// The environment of a simulated process in one turn.
@@ -246,6 +250,11 @@ impl<S> World<S> {
     #[must_use]
     pub fn life(&self, host: HostId) -> u64 {
         self.hosts[host].life
+    }
+
+    /// Returns the state of the process that runs at `host`, if it is a `T`.
+    pub fn state<T: 'static>(&mut self, host: HostId) -> Option<&mut T> {
+        self.hosts.get_mut(host)?.process.as_mut()?.state().downcast_mut()
     }
 
     /// Returns true if a process lives at the simulated host `host`.

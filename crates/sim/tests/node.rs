@@ -234,6 +234,10 @@ impl Process<Score> for Program {
     fn deadline(&self) -> Option<Instant> {
         self.node.deadline().into_iter().chain(self.next).min()
     }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
 }
 
 fn run(seed: u64, options: Options, faults: HostFaults) {

@@ -121,6 +121,10 @@ impl Process<History> for Server {
     fn deadline(&self) -> Option<Instant> {
         None
     }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
 }
 
 /// A client of the toy store that sends one request after the other and repeats each until the
@@ -172,6 +176,10 @@ impl Process<History> for Client {
 
     fn deadline(&self) -> Option<Instant> {
         self.open.map(|_| self.again)
+    }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
     }
 }
 

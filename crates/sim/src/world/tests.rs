@@ -52,6 +52,10 @@ impl Process<Seen> for Ticker {
     fn deadline(&self) -> Option<Instant> {
         Some(self.next)
     }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
 }
 
 fn world(seed: u64, options: Options) -> World<Seen> {

@@ -2,6 +2,7 @@
 //! once, and after the faults end all operations complete.
 
 mod readers;
+mod replicas;
 mod score;
 mod user;
 
@@ -256,21 +257,59 @@ fn with_a_failing_coordinator_disk() {
     });
 }
 
-/// Every mutation waits for its replicas. No server crashes, so that no tablet is lost.
+/// Returns a shape in which the head rolls often and the cleaner works.
+fn replicated(rng: &mut Rng, servers: HostFaults) -> Shape {
+    let mut shape = any_shape(rng, [HostFaults::NONE, servers, HostFaults::NONE]);
+    (shape.log_bytes, shape.segment_bytes) = (768 << 10, 16 << 10);
+    shape.operations = 200;
+    shape.replicas = 1 + rng.below(3) as usize;
+    shape.masters = shape.replicas + 1 + rng.below(2) as usize;
+    shape
+}
+
+/// Runs a world whose logs are audited about every 20 ms.
+fn run_audited(mut world: World<Score>, shape: &Shape, must_find: bool) -> replicas::Audits {
+    let hosts: Vec<_> = (1..=shape.masters).collect();
+    let mut audits = replicas::Audits::default();
+    for _ in 0..500 {
+        if world.run_until(20 * MS, |w| w.score.left.values().all(|left| *left == 0)) {
+            break;
+        }
+        // Servers whose leases ended on a bad network took replicas with them.
+        let must_find = must_find && hosts.iter().all(|&host| world.life(host) == 1);
+        replicas::audit(&mut world, &hosts, shape.replicas, must_find, &mut audits);
+    }
+    let mut world = run(world, shape);
+    // Replicas are whole again.
+    world.run_for(SECOND);
+    replicas::audit(&mut world, &hosts, shape.replicas, true, &mut audits);
+    audits
+}
+
+/// Every mutation waits for its replicas. Without any R - 1 of the servers, the rest have every
+/// durable object. No server dies.
 #[test]
 fn with_replicas() {
     seeds::each("with_replicas", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x3e9);
+        let mut options = Options::default();
+        options.wire.fault = any_fault(&mut rng);
+        let shape = replicated(&mut rng, HostFaults::NONE);
+        let audits = run_audited(world(seed, options, &shape), &shape, true);
+        assert!(audits.found > 0 && audits.objects > 0, "{audits:?}");
+    });
+}
+
+/// Servers are paused and cut off, and some are given up. What is found of a log is never old.
+#[test]
+fn with_replicas_on_servers_that_stop() {
+    seeds::each("with_replicas_on_servers_that_stop", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x570b);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
-        let mut shape =
-            any_shape(&mut rng, [HostFaults::NONE, HostFaults::PAUSES, HostFaults::NONE]);
-        // The head rolls often, and the cleaner works.
-        (shape.log_bytes, shape.segment_bytes) = (768 << 10, 16 << 10);
-        shape.operations = 200;
-        shape.replicas = 1 + rng.below(2) as usize;
-        shape.masters = shape.replicas + 1 + rng.below(2) as usize;
-        run(world(seed, options, &shape), &shape);
+        let faults = if rng.chance(500_000) { HostFaults::PAUSES } else { HostFaults::ALL };
+        let shape = replicated(&mut rng, faults);
+        run_audited(world(seed, options, &shape), &shape, false);
     });
 }
 

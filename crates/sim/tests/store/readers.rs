@@ -50,6 +50,10 @@ impl Process<Score> for Server {
     fn deadline(&self) -> Option<Instant> {
         self.0.deadline()
     }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
 }
 
 /// A program of the store's user that only writes or only reads.
@@ -130,6 +134,10 @@ impl Process<Score> for User {
 
     fn deadline(&self) -> Option<Instant> {
         self.node.deadline().into_iter().chain([self.next]).min()
+    }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
     }
 }
 

@@ -436,4 +436,8 @@ impl Process<Score> for User {
     fn deadline(&self) -> Option<Instant> {
         self.node.deadline().into_iter().chain((!self.read_all).then_some(self.next)).min()
     }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
 }

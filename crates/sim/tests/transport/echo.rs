@@ -205,6 +205,10 @@ impl Process<Score> for Server {
     fn deadline(&self) -> Option<Instant> {
         self.endpoint.deadline().into_iter().chain(self.later.next()).min()
     }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
 }
 
 /// The workload of a simulated RPC client.
@@ -357,5 +361,9 @@ impl Process<Score> for Client {
 
     fn deadline(&self) -> Option<Instant> {
         self.endpoint.deadline().into_iter().chain(self.next).min()
+    }
+
+    fn state(&mut self) -> &mut dyn std::any::Any {
+        self
     }
 }

@@ -9,8 +9,9 @@
 //! Invariants:
 //! - The bytes of a segment never change, so that replicas of it differ only in their lengths. A
 //!   replica has all bytes below its length. A byte that it has is not written again.
-//! - The epoch of a replica only grows. A write that leaves a gap changes nothing, not even the
-//!   epoch: a replica of an epoch has all bytes below the end of the first write of that epoch.
+//! - The epoch of a replica only grows, by writes that commit it. A write that leaves a gap changes
+//!   nothing, not even the epoch: a replica of an epoch has all bytes below the end of the write
+//!   that gave it the epoch.
 //! - No replica of a fenced master changes any more, apart from being freed.
 //! - A replica takes a whole frame, so that the number of replicas is bounded. The number of fenced
 //!   masters has a limit, too.
@@ -119,9 +120,10 @@ impl Backup {
             self.frames.write(replica.frame, replica.len, new);
             replica.len = end;
         }
-        // A replica that was given up lacks bytes, and may be taken up again.
-        replica.committed = write.commit || replica.committed && replica.epoch == write.epoch;
-        replica.epoch = write.epoch;
+        // Until it is whole in the new epoch, the replica counts in the old one.
+        if write.commit {
+            (replica.epoch, replica.committed) = (write.epoch, true);
+        }
         replica.closed |= write.close;
         self.replicas.insert((master, segment), replica);
         Ok(replica.len)

@@ -16,6 +16,8 @@ use super::servers::Servers;
 use super::table::Tables;
 use crate::message::Status;
 use crate::message::control;
+use crate::objects::segment::SegmentId;
+use crate::types::ServerId;
 
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
@@ -152,6 +154,14 @@ impl Coordinator {
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.cluster.incarnation
+    }
+
+    /// Returns the lowest segment and epoch of a valid open replica of the log of `server`, if that
+    /// life of the server is in the list.
+    #[must_use]
+    pub fn head(&self, server: ServerId) -> Option<(SegmentId, u32)> {
+        let slot = self.servers.slots.get(server.index as usize)?;
+        (slot.generation == server.generation).then_some(slot.head)
     }
 
     /// Sends a change to the disk and returns its number.

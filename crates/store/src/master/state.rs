@@ -134,6 +134,18 @@ impl Master {
         self.membership.server()
     }
 
+    /// Returns the id of the cluster, once this master has joined it.
+    #[must_use]
+    pub fn cluster(&self) -> Option<u64> {
+        self.membership.cluster()
+    }
+
+    /// Returns the replicas that this server holds for other masters.
+    #[must_use]
+    pub fn backup(&self) -> &Backup {
+        &self.backup
+    }
+
     /// Returns the master's objects and the tables that point to them.
     #[must_use]
     pub fn memory(&self) -> &Memory {

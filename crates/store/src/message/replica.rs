@@ -60,8 +60,8 @@ pub struct WriteReplica<'a> {
     pub open: bool,
     /// True if the replica is complete with this write.
     pub close: bool,
-    /// True if the replica counts in a recovery from this write on. Until then it lacks bytes that
-    /// other replicas had, and on which replies may rest.
+    /// True if the replica has the epoch of this write from now on, and counts in a recovery. Until
+    /// then it lacks bytes that other replicas had, and on which replies may rest.
     pub commit: bool,
     /// The bytes of the segment from `offset` on.
     pub data: &'a [u8],

@@ -67,7 +67,7 @@ const MOST_FREEING: usize = 8;
 /// A call of the replication that is in progress.
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    Write { segment: SegmentId, backup: ServerId, end: u32, epoch: u32, close: bool },
+    Write { segment: SegmentId, backup: ServerId, end: u32, epoch: Option<u32>, close: bool },
     Free(Free),
     SetHead(SegmentId, u32),
 }
@@ -309,6 +309,7 @@ impl Replication {
         let replica = &mut segment.replicas[index];
         (replica.calling, replica.maybe_opened) = (true, true);
         let epoch = segment.epoch;
+        let epoch = write.commit.then_some(epoch);
         self.calls.insert(tag, Call::Write { segment: id, backup, end, epoch, close });
         let deadline = now.after(self.slow_ns + BYTE_NS * u64::from(len));
         Some(Output::Call { link: link(backup), tag, message, deadline })
@@ -430,7 +431,7 @@ impl Replication {
         now: Instant,
         log: &mut Log,
         (id, backup): (SegmentId, ServerId),
-        (end, epoch, close): (u32, u32, bool),
+        (end, epoch, close): (u32, Option<u32>, bool),
         result: Result<Payload<'_>, RpcError>,
     ) -> Option<Position> {
         // The segment may have left the log, or the replica its backup, during the call.
@@ -443,7 +444,7 @@ impl Replication {
                 replica.opened = true;
                 replica.failures = 0;
                 replica.acked = len.min(end).max(replica.acked);
-                replica.epoch = replica.epoch.max(epoch);
+                replica.epoch = epoch.unwrap_or_default().max(replica.epoch);
                 replica.closed |= close && len == end;
             }
             Ok(reply) => {

@@ -212,7 +212,8 @@ impl World {
         };
         let data = bytes.get(from as usize..to as usize).unwrap_or_default();
         let open = from == 0;
-        let write = WriteReplica { target, epoch: 1, offset: from, open, close, data };
+        let commit = true;
+        let write = WriteReplica { target, epoch: 1, offset: from, open, close, commit, data };
         assert_eq!(self.backups[on].write(&write), Ok(to.max(from)));
         written.lens[on] = to.max(from);
         written.closed[on] |= close;
@@ -305,7 +306,7 @@ impl World {
             1 if !self.frees.is_empty() => {
                 let index = self.rng.below(self.frees.len() as u64) as usize;
                 let (on, id) = self.frees.swap_remove(index);
-                self.backups[on].free(MASTER, id);
+                self.backups[on].free(MASTER, id, u32::MAX);
             }
             _ => self.replicate_head(on, false),
         }

@@ -1,0 +1,165 @@
+//! Audits of replicas: at any time, what the backups have of a master's log gives back its durable
+//! objects, and nothing that was removed durably.
+
+use sprat_proto::wire::checksum::crc32c;
+use sprat_sim::World;
+use sprat_sim::wire::HostId;
+use sprat_store::coordinator::Coordinator;
+use sprat_store::master::Master;
+use sprat_store::objects::segment::{Location, SegmentId};
+use sprat_store::recovery::{Crashed, Inventory, Listed, Replay, inventory};
+use sprat_store::types::{ServerId, TableId, Version};
+
+use crate::score::Score;
+
+/// An object of a master: its table, key, version and value, and whether it is durable.
+type Object = (TableId, Vec<u8>, Version, Vec<u8>, bool);
+
+/// A replica on a backup, with its bytes.
+struct Copy {
+    listed: Listed,
+    bytes: Vec<u8>,
+}
+
+/// The number of audits by result.
+#[derive(Debug, Default)]
+pub(crate) struct Audits {
+    /// The number of logs that were found.
+    pub(crate) found: u64,
+    /// The number of logs that were not found.
+    pub(crate) missing: u64,
+    /// The number of objects in the logs that were found.
+    pub(crate) objects: u64,
+    /// The number of found logs with more than one segment.
+    pub(crate) rolled: u64,
+}
+
+/// Audits the log of each server among `hosts` that is up, with each server in turn gone if a
+/// segment has more than one replica. If `must_find`, each log with durable entries must be found.
+pub(crate) fn audit(
+    world: &mut World<Score>,
+    hosts: &[HostId],
+    replicas: usize,
+    must_find: bool,
+    audits: &mut Audits,
+) {
+    for &host in hosts {
+        let gone = if replicas > 1 { hosts } else { &[] };
+        let gone = gone.iter().filter(|&&other| other != host).map(|&other| Some(other));
+        for without in std::iter::once(None).chain(gone).collect::<Vec<_>>() {
+            audit_one(world, hosts, host, without, must_find, audits);
+        }
+    }
+}
+
+fn audit_one(
+    world: &mut World<Score>,
+    hosts: &[HostId],
+    host: HostId,
+    without: Option<HostId>,
+    must_find: bool,
+    audits: &mut Audits,
+) {
+    let Some(master) = world.state::<Master>(host) else { return };
+    let (Some(server), Some(cluster)) = (master.server(), master.cluster()) else { return };
+    let log = &master.memory().log;
+    if log.durable().segment == SegmentId(0) {
+        return;
+    }
+    let (all_durable, objects) = (log.is_all_durable(), objects(master));
+    let mut copies = Vec::new();
+    for &other in hosts.iter().filter(|&&other| other != host && Some(other) != without) {
+        let Some(backup) = world.state::<Master>(other) else { continue };
+        copies.extend(replicas_on(backup, server));
+    }
+    let Some(coordinator) = world.state::<Coordinator>(0) else { return };
+    let Some((head_segment, head_epoch)) = coordinator.head(server) else { return };
+    let crashed = Crashed { cluster, master: server, head_segment, head_epoch };
+    let listed: Vec<_> = copies.iter().map(|copy| copy.listed).collect();
+    let read = |backup, segment| {
+        let of = |copy: &&Copy| (copy.listed.backup, copy.listed.segment) == (backup, segment);
+        copies.iter().find(of).map(|copy| &copy.bytes)
+    };
+    let (at, found) = (world.now(), inventory(crc32c, &crashed, &listed, read));
+    let Inventory::Found { segments, .. } = found else {
+        assert!(
+            !must_find,
+            "{at:?}: the log of {server} without {without:?}: {found:?}; {crashed:?}, {listed:#?}"
+        );
+        audits.missing += 1;
+        return;
+    };
+    audits.found += 1;
+    audits.rolled += u64::from(segments.len() > 1);
+    let mut replay = Replay::new(crc32c);
+    for (segment, backup, len) in segments {
+        let bytes = read(backup, segment).expect("the inventory found it");
+        replay.segment(&bytes[..len as usize]).expect("the inventory found it intact");
+    }
+    for (table, key, version, value, is_durable) in &objects {
+        let recovered = replay.object(*table, key);
+        if *is_durable {
+            let wanted = Some((*version, &value[..]));
+            assert_eq!(
+                recovered, wanted,
+                "{at:?}: {server} without {without:?}: {table:?} {key:?}"
+            );
+        }
+        assert!(recovered.is_none_or(|(recovered, _)| recovered <= *version));
+        audits.objects += 1;
+    }
+    let Some(master) = world.state::<Master>(host) else { return };
+    for (table, key, version, _) in replay.objects() {
+        let tablets = &master.memory().tablets;
+        let hash = tablets.hash(table, key);
+        let owns = |hash| tablets.iter().any(|tablet| tablet.contains(table, hash));
+        // The objects of a dropped tablet stay in the log.
+        let owned = hash.is_some_and(owns);
+        let known = objects.iter().any(|object| object.0 == table && object.1 == key);
+        assert!(
+            known || !owned || !all_durable,
+            "{at:?}: {key:?} of {server}, version {version:?}, came back without {without:?}"
+        );
+    }
+}
+
+fn objects(master: &Master) -> Vec<Object> {
+    let memory = master.memory();
+    let mut objects = Vec::new();
+    let mut next = Some(0);
+    while let Some(hash) = next {
+        let mut line: Vec<Location> = Vec::new();
+        next = memory.table.walk(hash, &mut line);
+        for at in line {
+            let object = memory.log.object(at);
+            objects.push((
+                object.table,
+                object.key.to_vec(),
+                object.version,
+                object.value.to_vec(),
+                memory.log.is_durable(at),
+            ));
+        }
+    }
+    objects
+}
+
+fn replicas_on(backup: &Master, master: ServerId) -> Vec<Copy> {
+    let Some(me) = backup.server() else { return Vec::new() };
+    let mut copies = Vec::new();
+    let mut after = SegmentId(0);
+    loop {
+        let page = backup.backup().list(master, after);
+        for replica in page.replicas {
+            after = replica.segment;
+            let bytes = backup.backup().bytes(master, replica.segment).unwrap_or_default();
+            let (segment, epoch) = (replica.segment, replica.epoch);
+            let (len, closed) = (replica.len, replica.closed);
+            let listed = Listed { backup: me, segment, epoch, len, closed };
+            copies.push(Copy { listed, bytes: bytes.to_vec() });
+        }
+        if !page.more {
+            return copies;
+        }
+    }
+}
