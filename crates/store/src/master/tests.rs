@@ -24,6 +24,7 @@ use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Vers
 
 mod leases;
 mod memory;
+mod replicas;
 
 const CLUSTER: u64 = 9;
 const ME: ServerId = ServerId { index: 1, generation: 1 };

@@ -1,0 +1,58 @@
+//! Tests of a master as the backup of other masters, by requests.
+
+use super::*;
+use crate::message::control::{ListReplicas, Replica, ReplicaPage};
+use crate::message::data::head;
+use crate::message::replica::{self, FreeReplica, WriteReplica, written};
+use crate::objects::entry::{HEADER, Header, put_header};
+use crate::objects::segment::SegmentId;
+
+const OTHER: ServerId = ServerId { index: 4, generation: 2 };
+const SEGMENT: SegmentId = SegmentId(3);
+
+#[test]
+fn a_backup_answers_by_its_own_name_alone() {
+    let config = Config { segment_bytes: 1 << 12, backup_bytes: 1 << 14, ..Config::default() };
+    let mut rig = Rig::serving(config);
+    let mut data = [0; HEADER];
+    let header = Header {
+        cluster: CLUSTER,
+        server: OTHER,
+        segment: SEGMENT,
+        capacity: 1 << 12,
+        safe_version: Version(1),
+    };
+    put_header(&mut data, &header);
+    let target = replica::Target { cluster: CLUSTER, backup: ME, master: OTHER, segment: SEGMENT };
+    let (epoch, offset, open, close) = (1, 0, true, false);
+    let write = WriteReplica { target, epoch, offset, open, close, data: &data };
+    let list = ListReplicas { cluster: CLUSTER, backup: ME, master: OTHER, after: SegmentId(0) };
+    let page = |replicas| ReplicaPage { more: false, replicas }.emit();
+    let there = Replica { segment: SEGMENT, epoch: 1, len: HEADER as u32, closed: false };
+
+    let later = ServerId { generation: ME.generation + 1, ..ME };
+    for wrong in [
+        replica::Target { cluster: CLUSTER + 1, ..target },
+        replica::Target { backup: later, ..target },
+    ] {
+        let refused = Some(Status::NotInCluster);
+        assert_eq!(rig.status(WriteReplica { target: wrong, ..write }.emit()), refused);
+        assert_eq!(rig.status(FreeReplica { target: wrong }.emit()), refused);
+        let list = ListReplicas { cluster: wrong.cluster, backup: wrong.backup, ..list.clone() };
+        assert_eq!(rig.status(list.emit()), refused, "and fences nothing");
+    }
+    assert_eq!(rig.ask(write.emit()), written(HEADER as u32));
+    assert_eq!(rig.ask(list.emit()), page(vec![there]));
+    assert_eq!(rig.ask(write.emit()), head(Status::Fenced));
+    assert_eq!(rig.ask(FreeReplica { target }.emit()), done());
+    assert_eq!(rig.ask(list.emit()), page(vec![]));
+    assert_eq!(rig.ask(FreeReplica { target }.emit()), done());
+}
+
+/// An order may overtake the reply by which the server learns its own id.
+#[test]
+fn a_server_that_joins_is_no_backup_yet() {
+    let mut rig = Rig::new(Config::default());
+    let target = replica::Target { cluster: CLUSTER, backup: ME, master: OTHER, segment: SEGMENT };
+    assert_eq!(rig.status(FreeReplica { target }.emit()), Some(Status::Retry));
+}
