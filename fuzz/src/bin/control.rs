@@ -17,7 +17,7 @@ macro_rules! same {
 fuzz_target!(|bytes: &[u8]| {
     let _ = control::opcode(bytes);
     same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
-        GetTablets ListServers HintCrashed TakeTablet DropTablet);
+        GetTablets ListServers HintCrashed SetHead ListReplicas TakeTablet DropTablet);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
     replies(bytes);
@@ -27,6 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// with zeros there, and the parser ignores these bytes.
 fn replies(bytes: &[u8]) {
     if bytes.get(2..4) == Some(&[0, 0]) {
-        same!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage);
+        same!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage
+            ReplicaPage);
     }
 }

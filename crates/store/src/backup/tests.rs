@@ -209,8 +209,8 @@ fn each_replica_takes_a_frame() {
     });
 }
 
-/// What a recovery has found must not change under it, and the master must not take what it still
-/// writes for durable.
+/// A recovery relies on the replicas that it has found. A master that still writes must not take
+/// that for durable.
 #[test]
 fn a_fenced_master_writes_no_more() {
     let (mut backup, bytes) = (backup(2), segment(MASTER, SEGMENT));

@@ -139,9 +139,9 @@ impl<'a> WriteReplica<'a> {
             master: master.into(),
             segment: segment.0.into(),
             offset: self.offset.into(),
-            flags: u8::from(self.open) * OPEN
-                | u8::from(self.close) * CLOSE
-                | u8::from(self.commit) * COMMIT,
+            flags: (u8::from(self.open) * OPEN)
+                | (u8::from(self.close) * CLOSE)
+                | (u8::from(self.commit) * COMMIT),
             zeros: [0; 3],
         };
         zerocopy::transmute!(wire)

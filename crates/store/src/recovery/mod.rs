@@ -5,8 +5,8 @@
 //!                                         └─► replay ─► objects, completions, safe version
 //! ```
 //!
-//! [`inventory()`] finds the whole log or none. [`Replay`] takes the segments in any order. It is the
-//! specification of what a recovery gives back: simple maps, no tables of a master.
+//! [`inventory()`] finds the whole log or none. [`Replay`] takes the segments in any order. It is
+//! the specification of what a recovery gives back: simple maps, no tables of a master.
 
 pub mod inventory;
 pub mod replay;

@@ -46,9 +46,8 @@ fn golden_headers_and_objects() {
     put_header(&mut bytes, &header);
     assert_eq!(
         bytes,
-        hex(
-            "01 000020 00000000 0000000000000009 00000001 00000002 00000003 00001000 0000000000000005"
-        )
+        hex("01 000020 00000000 0000000000000009 00000001 00000002 00000003 00001000 \
+             0000000000000005")
     );
     assert_eq!(parse(&bytes), Some((Entry::Header(header), HEADER)));
 

@@ -1,4 +1,4 @@
-//! What a log with replicas needs: checksums, the digest, and the durable part.
+//! The part of a log that only replicas need: checksums, the digest, and the durable end.
 //!
 //! ```text
 //!  head      header, digest, entries …       a mutation is durable when all replicas have it
@@ -171,7 +171,7 @@ impl Log {
 
     /// Records that the cleaner has moved what was live in the segment `id`, whose memory is free.
     pub(super) fn freed(&mut self, id: SegmentId) {
-        let survivor = self.survivor.map_or(Position::default(), |slot| {
+        let survivor = self.survivor.map_or_else(Position::default, |slot| {
             let segment = &self.slots[slot as usize];
             Position { segment: segment.id, offset: segment.written }
         });

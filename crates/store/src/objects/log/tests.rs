@@ -113,7 +113,7 @@ fn a_digest_names_whole_entries_of_a_survivor() {
     assert_eq!(log.take_freed(), Some(SegmentId(1)));
 }
 
-/// All replicas had a survivor before it was full and closed. Nobody says so again.
+/// All replicas had a survivor before it was full and closed, so that no report of them follows.
 #[test]
 fn a_survivor_that_was_replicated_before_it_closed_is_whole() {
     let mut log = cleaned_log();

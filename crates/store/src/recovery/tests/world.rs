@@ -27,7 +27,7 @@ use crate::types::{HashKey, ServerId, Version};
 const SEGMENT: u32 = 4096;
 const BACKUPS: usize = 2;
 
-/// What a master has after some of its mutations.
+/// The objects and outcomes of a master after some of its mutations.
 #[derive(Clone, Default)]
 struct Contents {
     objects: BTreeMap<Vec<u8>, (Version, Vec<u8>)>,

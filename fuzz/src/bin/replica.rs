@@ -1,0 +1,89 @@
+//! Fuzzes a backup: no bytes of a request panic, a request that parses is written back as the same
+//! bytes, and after any requests a replica is the beginning of its segment.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sprat_store::backup::{Backup, MemoryFrames};
+use sprat_store::message::control::ListReplicas;
+use sprat_store::message::replica::{FreeReplica, Target, WriteReplica, written_len};
+use sprat_store::objects::entry::{Header, put_header};
+use sprat_store::objects::segment::SegmentId;
+use sprat_store::ops::Operation;
+use sprat_store::types::{ServerId, Version};
+
+/// The size of a segment. Frames are shorter by [`BEYOND`].
+const SEGMENT: u32 = 240;
+/// The number of bytes of a segment that do not fit into a frame.
+const BEYOND: u32 = 16;
+const CLUSTER: u64 = 1;
+const BACKUP: ServerId = ServerId { index: 0, generation: 1 };
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = written_len(bytes);
+    if let Ok(write) = WriteReplica::parse(bytes) {
+        assert_eq!(Operation::emit(&write), bytes);
+        let mut backup = Backup::new(Box::new(MemoryFrames::new(1 << 16, 1 << 12)));
+        let _ = backup.write(&write);
+        assert!(backup.replicas() <= 1);
+    }
+    if let Ok(free) = FreeReplica::parse(bytes) {
+        assert_eq!(free.emit(), bytes);
+    }
+    if let Ok(list) = ListReplicas::parse(bytes) {
+        assert_eq!(list.emit(), bytes);
+    }
+    requests(bytes);
+});
+
+/// Lets each five bytes be a request for one of 16 replicas, of which 12 fit.
+fn requests(bytes: &[u8]) {
+    let frame = SEGMENT - BEYOND;
+    let mut backup = Backup::new(Box::new(MemoryFrames::new(12 * u64::from(frame), frame)));
+    for &[which, what, epoch, from, len] in bytes.as_chunks::<5>().0 {
+        let master =
+            ServerId { index: u32::from(which & 1), generation: 1 + u32::from(which >> 1 & 1) };
+        let segment = SegmentId(u32::from(which >> 2 & 3));
+        let whole = whole(master, segment);
+        let offset = u32::from(from).min(SEGMENT);
+        let end = (offset + u32::from(len)).min(SEGMENT);
+        let target = Target { cluster: CLUSTER, backup: BACKUP, master, segment };
+        match what >> 5 {
+            7 => backup.free(master, segment),
+            6 if epoch == 0 => backup.fence(master).expect("few masters"),
+            _ => {
+                let write = WriteReplica {
+                    target,
+                    epoch: u32::from(epoch),
+                    offset,
+                    open: what & 1 != 0,
+                    close: what & 2 != 0,
+                    data: &whole[offset as usize..end as usize],
+                };
+                let (fenced, before) =
+                    (backup.is_fenced(master), backup.list(master, SegmentId(0)));
+                let result = backup.write(&write);
+                if fenced {
+                    assert!(result.is_err());
+                    assert_eq!(backup.list(master, SegmentId(0)), before);
+                }
+            }
+        }
+        let replica = backup.bytes(master, segment).unwrap_or_default();
+        assert_eq!(replica, &whole[..replica.len()]);
+        assert_eq!(backup.replicas() + backup.free_frames(), 12);
+    }
+}
+
+/// Returns the bytes of a segment.
+fn whole(master: ServerId, segment: SegmentId) -> Vec<u8> {
+    let mix = master.index ^ master.generation << 2 ^ segment.0 << 4;
+    let mut bytes: Vec<u8> = (0..SEGMENT).map(|n| (n ^ mix) as u8).collect();
+    let capacity = SEGMENT - BEYOND;
+    let safe_version = Version(1);
+    put_header(
+        &mut bytes,
+        &Header { cluster: CLUSTER, server: master, segment, capacity, safe_version },
+    );
+    bytes
+}
