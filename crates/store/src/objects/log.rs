@@ -29,11 +29,12 @@ use crate::objects::segment::{
 };
 use crate::types::{ServerId, Version};
 
+mod digests;
 mod lending;
 mod replicated;
 
-pub use replicated::Opened;
-use replicated::Replicated;
+pub use digests::Opened;
+use digests::Replicated;
 
 /// The number of free segments for the cleaner alone, so that it can always work.
 pub const SURVIVORS: u32 = 2;

@@ -1,0 +1,126 @@
+//! The digest of a log with replicas: which segments it names, and which may leave it.
+//!
+//! Invariants: a segment in the digest has all its entries in its replicas, up to the named length.
+//! Segments leave in the order in which they were cleaned.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use crate::objects::entry::DIGESTED;
+use crate::objects::segment::{Position, SegmentId, Span};
+
+/// The number of bytes before the segments of a digest.
+pub(super) const DIGEST_HEAD: usize = 8;
+/// A digest takes at most this share of a segment.
+const DIGEST_SHARE: u32 = 4;
+/// The number of segments that a digest may name for each segment of the log: those that were
+/// cleaned stay for a while.
+pub(super) const NAMED: u32 = 2;
+
+/// The state of a log that has replicas.
+#[derive(Debug, Default)]
+pub(super) struct Replicated {
+    /// The segments that the digest names, with the least length of each; not the head.
+    pub(super) named: BTreeMap<SegmentId, u32>,
+    /// The survivors that the digest does not name with their final lengths.
+    pub(super) survivors: BTreeMap<SegmentId, Survivor>,
+    /// The cleaned segments that the digest names, and the position in the survivors behind the
+    /// last entry that was moved out of each.
+    pub(super) leaving: VecDeque<(SegmentId, Position)>,
+    /// The segments that the digest no longer names, and the end of the entry that says so.
+    pub(super) left: VecDeque<(SegmentId, Position)>,
+    /// The segments of `leaving` and `left`.
+    pub(super) lingering: BTreeSet<SegmentId>,
+    /// The segments in which the log was opened, for `Log::take_opened`.
+    pub(super) opened: VecDeque<Opened>,
+    /// The segments that no durable digest names, for `Log::take_freed`.
+    pub(super) freed: VecDeque<SegmentId>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Survivor {
+    /// The number of bytes that all replicas have.
+    pub(super) durable: u32,
+    /// The length of the survivor once it is closed and all replicas have all of it.
+    pub(super) whole: Option<u32>,
+}
+
+/// A segment that was opened and needs replicas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The id of the opened segment.
+    pub id: SegmentId,
+    /// The slot of the opened segment.
+    pub slot: u32,
+    /// True if the cleaner fills the segment.
+    pub survivor: bool,
+    /// The length of the header and the digest of a head, which open its replicas.
+    pub front: u32,
+}
+
+impl Replicated {
+    /// Returns the most segments of a log with replicas, so that its digest fits into a segment.
+    pub(super) fn most_segments(segment_bytes: u32) -> u32 {
+        let bytes = segment_bytes / DIGEST_SHARE - DIGEST_HEAD as u32;
+        bytes / DIGESTED as u32 / NAMED
+    }
+
+    /// Returns the span of the lingering segments in `span`.
+    pub(super) fn lingering_in(&self, span: Span) -> Span {
+        let mut left = self.lingering.range(span.first..=span.last);
+        match left.next() {
+            None => Span::default(),
+            Some(&first) => Span { first, last: left.next_back().copied().unwrap_or(first) },
+        }
+    }
+
+    /// Returns true if all replicas have the entries up to `position`, which is in a survivor.
+    pub(super) fn has_survived(&self, position: Position) -> bool {
+        let unsettled = self.survivors.range(..=position.segment);
+        unsettled.into_iter().all(|(&id, survivor)| {
+            survivor.whole.is_some()
+                || (id == position.segment && survivor.durable >= position.offset)
+        })
+    }
+
+    /// Takes segments that may leave the digest, at most `most`, and names the survivors that have
+    /// their entries. Returns the segments by which the digest changes.
+    pub(super) fn change(&mut self, most: usize) -> Vec<(SegmentId, u32)> {
+        let mut changed = Vec::new();
+        let mut survived = Position::default();
+        let mut gone = Vec::new();
+        while gone.len() < most
+            && let Some(&(id, position)) = self.leaving.front()
+            && self.has_survived(position)
+        {
+            self.leaving.pop_front();
+            survived = survived.max(position);
+            gone.push(id);
+        }
+        // A replica may end within an entry, and a length in the digest may not.
+        let named = self.survivors.range(..=survived.segment);
+        let named: Vec<_> =
+            named.map(|(&id, s)| (id, s.whole.unwrap_or(survived.offset), s.whole)).collect();
+        for (id, len, whole) in named {
+            if self.named.insert(id, len) != Some(len) {
+                changed.push((id, len));
+            }
+            if whole.is_some() {
+                self.survivors.remove(&id);
+            }
+        }
+        for id in gone {
+            self.named.remove(&id);
+            changed.retain(|&(other, _)| other != id);
+            changed.push((id, 0));
+        }
+        changed
+    }
+
+    /// Records that the segments with length 0 in `changed` have left the digest by the entry that
+    /// ends at `end`.
+    pub(super) fn leave(&mut self, changed: &[(SegmentId, u32)], end: Position) {
+        let gone = changed.iter().filter(|&&(_, len)| len == 0);
+        self.left.extend(gone.map(|&(id, _)| (id, end)));
+    }
+}
