@@ -21,7 +21,7 @@
 
 use super::digests::{DIGEST_HEAD, NAMED, Opened, Survivor};
 use super::{Log, Purpose, SURVIVORS};
-use crate::objects::entry::{self, DIGESTED};
+use crate::objects::entry::{self, DIGESTED, Head};
 use crate::objects::segment::{Location, Position, Segment, SegmentId, State};
 
 /// A change of the digest names at most this many segments that leave the log.
@@ -170,8 +170,9 @@ impl Log {
             return true;
         }
         let segment = &self.slots[at.slot()];
-        segment.survivor
-            || Position { segment: segment.id, offset: at.offset() as u32 } < self.durable
+        // Replicas can end within an entry.
+        let end = at.offset() + Head::of(self.bytes(at)).map_or(0, |head| head.entry_len());
+        segment.survivor || Position { segment: segment.id, offset: end as u32 } <= self.durable
     }
 
     /// Returns true if the cleaner may take the closed segment in `slot`: all of it is durable, and

@@ -64,6 +64,8 @@ fn what_is_durable() {
     let after_first = log.tail();
     let (second, _) = log.append(200, Purpose::Write).unwrap();
     assert!(!log.is_durable(first) && !log.is_all_durable());
+    log.set_durable(Position { offset: first.offset() as u32 + 1, ..after_first });
+    assert!(!log.is_durable(first), "not all of it");
     log.set_durable(after_first);
     assert!(log.is_durable(first) && !log.is_durable(second));
     let (moved, _) = log.append(200, Purpose::Survive).unwrap();
