@@ -177,7 +177,7 @@ impl ProtectionDomain {
     /// The device has too many queue pairs, or an option is above its limit.
     pub fn queue_pair(&self, options: &PairOptions<'_>) -> Result<QueuePair, PostError> {
         // A program may have installed handlers of its own since it registered memory.
-        sprat_sys::memory::look();
+        sprat_sys::memory::check_handler();
         QueuePair::new(Arc::clone(&self.inner), options)
     }
 }

@@ -93,7 +93,7 @@ pub struct Received {
     pub len: usize,
     /// The address of the datagram's sender.
     pub from: Name,
-    /// Bytes of each datagram but the last, if the kernel joined several datagrams.
+    /// The length in bytes of each datagram but the last, if the kernel joined several datagrams.
     pub segment: Option<usize>,
     /// True if the datagram or its control messages did not fit the buffer.
     pub truncated: bool,
@@ -198,7 +198,7 @@ pub struct Outgoing<'a> {
     pub to: &'a Name,
     /// The bytes of the datagrams, end to end. If there are several, each piece has whole ones.
     pub pieces: &'a [IoSlice<'a>],
-    /// Bytes of each datagram, if there are several.
+    /// The length in bytes of each datagram, if there are several.
     pub segment: Option<u16>,
 }
 

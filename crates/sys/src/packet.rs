@@ -20,10 +20,10 @@ use std::sync::atomic::Ordering;
 use crate::memory::Region;
 use crate::socket;
 
-/// Bytes of one block of the ring, which the kernel allocates in one piece.
+/// The length in bytes of one block of the ring, which the kernel allocates in one piece.
 pub const BLOCK: usize = 1 << 20;
 
-/// Bytes of `tpacket2_hdr`.
+/// The length in bytes of `tpacket2_hdr`.
 pub const HEADER: usize = 32;
 
 /// The fields of a slot's `tpacket2_hdr`.
@@ -31,9 +31,9 @@ pub const HEADER: usize = 32;
 pub struct Header {
     /// The status of the slot: `TP_STATUS_…` bits.
     pub status: u32,
-    /// Bytes of the frame on the wire.
+    /// The length in bytes of the frame on the wire.
     pub len: usize,
-    /// Bytes of the frame in the slot.
+    /// The number of bytes of the frame that the slot holds.
     pub kept: usize,
     /// The offset in the slot at which the frame begins.
     pub mac: usize,

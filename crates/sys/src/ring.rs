@@ -50,9 +50,9 @@ pub const MAX_PAYLOAD: usize = 65_536;
 /// A record that is longer may stay in the ring. Below, the copy that this saves costs less than
 /// memory of its own for the message.
 pub const LONG: usize = MAX_PAYLOAD / 4;
-/// Bytes of a record left in the ring that are copied at once.
+/// Number of bytes that a consumer copies at once of a record that it leaves in the ring.
 pub const LEFT_HEAD: usize = 64;
-/// Bytes of the control block before any ring's data.
+/// The length in bytes of the control block before any ring's data.
 pub const CONTROL: usize = 256;
 /// The smallest ring, in bytes. The consumer publishes its head every eighth of the ring; the other
 /// seven eighths must hold the longest record and the longest pad.
@@ -93,7 +93,7 @@ pub struct Place {
     pub control: usize,
     /// Offset of the ring's data in the region: a multiple of 64.
     pub data: usize,
-    /// Bytes of the ring's data: a power of two, from [`MIN_SIZE`] to [`MAX_SIZE`].
+    /// The length of the ring's data in bytes: a power of two, from [`MIN_SIZE`] to [`MAX_SIZE`].
     pub size: usize,
     /// The secret of this ring's tags. It is random, so that no one can place a false record in a
     /// payload.
@@ -186,7 +186,7 @@ pub struct Producer {
     tag: u64,
     /// The consumer's head, as the producer last read it.
     head: u64,
-    /// The bytes that the last push lacked in the ring; zero if the push was not refused.
+    /// Number of bytes of room that the last push lacked in the ring; 0 if it succeeded.
     lacking: u64,
 }
 
@@ -551,7 +551,7 @@ impl Consumer {
     }
 }
 
-/// Bytes after which a consumer tells how far it has read.
+/// Number of bytes after which a consumer publishes its read position.
 const fn tell_every(ring: &Ring) -> u64 {
     ring.data.size() as u64 / 8
 }

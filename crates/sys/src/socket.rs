@@ -134,8 +134,8 @@ pub fn make_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     check(done as isize).map(drop)
 }
 
-/// Lets the kernel pass on frames of a tap without their checksums and unsegmented; segments of UDP
-/// too if `udp`.
+/// Sets the offloads of a tap (`TUNSETOFFLOAD`): the kernel then delivers frames without checksums
+/// and TCP data unsegmented. If `udp`, it also delivers UDP data unsegmented.
 pub fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
     // linux/if_tun.h: TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6; TUN_F_USO4, TUN_F_USO6.
     let flags: libc::c_ulong = if udp { 0x67 } else { 0x07 };

@@ -215,7 +215,7 @@ export! {
 ///
 /// # Safety
 /// `mr` refers to a live region, and no other thread uses it during the call.
-unsafe fn change(
+unsafe fn reregister(
     mr: *mut Mr,
     what: c_int,
     pd: *mut RawPd,
@@ -281,7 +281,7 @@ export! {
         }
         // SAFETY: The pointer is not null; the program passes a live region that no other call
         // uses.
-        Ok(match unsafe { change(mr.cast(), what, pd, addr, length, access as c_uint) } {
+        Ok(match unsafe { reregister(mr.cast(), what, pd, addr, length, access as c_uint) } {
             Ok(()) => 0,
             Err(errno) => {
                 set_errno(errno);

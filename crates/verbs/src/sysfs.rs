@@ -62,7 +62,7 @@ fn line(text: impl std::fmt::Display) -> Option<Node> {
     Some(Node::File(format!("{text}\n")))
 }
 
-/// Bytes in groups of two, as the kernel prints identifiers.
+/// Returns bytes in hexadecimal, in groups of two, as the kernel prints identifiers.
 fn groups(bytes: &[u8]) -> String {
     let group = |pair: &[u8]| pair.iter().map(|o| format!("{o:02x}")).collect::<String>();
     bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")

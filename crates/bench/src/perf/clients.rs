@@ -21,7 +21,7 @@ use super::report::Row;
 use crate::fail::Fail;
 use crate::store::Store;
 
-/// Bytes of an object's value.
+/// The length of each object's value in bytes.
 const SIZE: usize = 100;
 
 /// Runs the test `clients` for each number of clients and over all transports.

@@ -117,7 +117,7 @@ fn can(nic: &AnyNic) -> String {
     let what = [
         (info.offloads.checksum, "checksums"),
         (info.offloads.tcp_segments || info.offloads.udp_segments, "segments"),
-        (nic.stamps(), "timestamps"),
+        (nic.has_rx_timestamps(), "timestamps"),
     ];
     let list: Vec<_> = what.iter().filter(|(can, _)| *can).map(|(_, what)| *what).collect();
     let list = if list.is_empty() { "frames only".to_owned() } else { list.join(", ") };

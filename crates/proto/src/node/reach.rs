@@ -49,12 +49,12 @@ impl<M: Machine, H: Host> Node<M, H> {
                 return Reach::Session(session);
             }
             if self.links.target(number).chosen().is_some() {
-                return self.cannot(number, lane);
+                return self.report_unreachable(number, lane);
             }
         }
         self.links.begin_race(now, number, lane);
         match self.race(now, number) {
-            Reach::Failed => self.cannot(number, lane),
+            Reach::Failed => self.report_unreachable(number, lane),
             // The lane that the race began for has got the session.
             other => other,
         }
@@ -77,7 +77,7 @@ impl<M: Machine, H: Host> Node<M, H> {
     }
 
     /// Gives the machine the reason why the server of a lane cannot be reached.
-    fn cannot(&mut self, number: u32, lane: Link) -> Reach {
+    fn report_unreachable(&mut self, number: u32, lane: Link) -> Reach {
         let why = self.links.target(number).why();
         self.machine.unreachable(self.links.link(lane), &why);
         Reach::Failed
@@ -100,7 +100,7 @@ impl<M: Machine, H: Host> Node<M, H> {
                 }
                 Reach::Failed => {
                     for call in self.waiting_for(number) {
-                        self.cannot(number, self.links.first(call.link));
+                        self.report_unreachable(number, self.links.first(call.link));
                         self.fail(now, &call, RpcError::NotExecuted);
                     }
                 }
@@ -185,7 +185,7 @@ impl<M: Machine, H: Host> Node<M, H> {
         for call in &late {
             let lane = self.links.first(call.link);
             if let Some(number) = self.links.bound_to(lane) {
-                self.cannot(number, lane);
+                self.report_unreachable(number, lane);
             }
             self.fail(now, call, RpcError::Deadline { maybe_executed: false });
         }

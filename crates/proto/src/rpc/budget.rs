@@ -295,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_brings_nothing_for_five_seconds_is_late() {
+    fn a_message_without_progress_for_five_seconds_is_late() {
         let mut budget = Budget::new(100);
         assert!(budget.take(at(0), 1, 50) && budget.take(at(0), 2, 50));
         for ms in (0..4000).step_by(1000) {
             budget.brought(at(ms), 2, 1);
-            let look = budget.deadline();
-            assert_eq!(late(&mut budget, look), [], "after {ms} ms");
+            let due = budget.deadline();
+            assert_eq!(late(&mut budget, due), [], "after {ms} ms");
         }
         assert_eq!(late(&mut budget, at(5000)), [1], "the other one is slow, and no message waits");
         budget.leave(at(5000), 1);

@@ -48,7 +48,7 @@ pub struct Config {
     pub max_refusals: u8,
     /// Client: the time in nanoseconds after which an idle session acknowledges its replies.
     pub done_after_ns: u64,
-    /// Bytes of a message that a sender may send to this endpoint without a grant.
+    /// The number of bytes of a message that a sender may send to this endpoint without a grant.
     pub unscheduled_bytes: u32,
     /// The maximum of bytes that are granted to all senders together and not yet received.
     pub credit_bytes: u32,

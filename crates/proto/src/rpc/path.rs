@@ -21,7 +21,7 @@ pub(super) struct Path {
     /// The window: the number of bytes of long messages that may be unacknowledged.
     pub(super) window: u32,
     pub(super) in_flight: u32,
-    /// Bytes of long messages sent since the receiver was last asked to acknowledge.
+    /// Number of bytes of long messages sent since the receiver was last asked to acknowledge.
     unasked: u32,
     /// The path's window is not reduced again before this time.
     reduced_until: Instant,

@@ -59,7 +59,7 @@ pub(super) struct Slot {
     pub(super) armed: Instant,
     /// The token of the RPC's session.
     pub(super) token: u64,
-    /// The number of the slot's entry in a transmit queue while `ready`.
+    /// The number of the slot's entry in a transmit queue. It is valid while `ready` is true.
     pub(super) ticket: u64,
     /// Client: the index of the RPC's session. Server: the session's name, generation included.
     pub(super) session: u32,

@@ -43,7 +43,7 @@ counters! {
     drop_token,
     /// Dropped: a packet that is not from the address that opened its session.
     drop_address,
-    /// Dropped: a packet about a request that is past.
+    /// Dropped: a packet of a request that has already ended.
     drop_stale,
     /// Dropped: a packet that had arrived before.
     drop_duplicate,

@@ -425,7 +425,7 @@ impl<'b> RxPacket<'b> {
 /// header, and `in_range` is true if its other fields are in range.
 #[cold]
 fn check_other(first: u64, body_len: usize, in_range: bool) -> Result<(), Bad> {
-    let kind = kind_of(first)?;
+    let kind = packet_kind(first)?;
     let is_ours = first >> 61 == u64::from(VERSION);
     if is_ours && kind != Kind::Data && body_len < kind.body_min() {
         return Err(Bad::Short);
@@ -438,7 +438,7 @@ const CHANNEL_HIGH: u64 = 0xf8 << 40;
 
 /// The type of an RPC packet from the first word of its header. It is an error if the packet has
 /// another version, unless it is an OPEN or RESET, which every version has.
-fn kind_of(first: u64) -> Result<Kind, Bad> {
+fn packet_kind(first: u64) -> Result<Kind, Bad> {
     let kind = Kind::new((first >> 56) as u8 & 0x1f).ok_or(Bad::Field)?;
     let is_ours = first >> 61 == u64::from(VERSION);
     if !is_ours && !matches!(kind, Kind::Open | Kind::Reset) {
@@ -450,7 +450,7 @@ fn kind_of(first: u64) -> Result<Kind, Bad> {
 /// The reason why bytes that lack some of their extension words are no RPC packet.
 #[cold]
 fn too_short(first: u64) -> Bad {
-    kind_of(first).err().unwrap_or(Bad::Short)
+    packet_kind(first).err().unwrap_or(Bad::Short)
 }
 
 /// The value with which the checksum of an RPC datagram of `len` bytes begins. It covers the

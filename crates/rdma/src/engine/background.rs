@@ -34,7 +34,7 @@ const TURN_NS: u64 = 4 * US;
 /// The most reads of the program's counter of turns in one check, if the counter has moved little
 /// since the last pause. They take some microseconds, in which a polling program takes several
 /// turns.
-const LOOKS: u32 = 128;
+const READS: u32 = 128;
 
 /// The state of the background thread between two pauses.
 struct Background {
@@ -113,7 +113,7 @@ impl Shared {
     /// True if the program takes turns at this moment. While the background thread sleeps on the
     /// sockets, each message wakes it, and few turns can add up between two checks.
     fn is_polled_now(&self, taken: u64) -> bool {
-        (0..LOOKS).any(|_| {
+        (0..READS).any(|_| {
             std::hint::spin_loop();
             self.program_turns.load(Ordering::Relaxed) != taken
         })

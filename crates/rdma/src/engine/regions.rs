@@ -215,7 +215,7 @@ impl Regions {
     fn look(&self, span: Span, slices: &dyn Slices) -> Result<(), Unmapped> {
         if let Some(Place::Foreign(memory)) = self.slot(span.region) {
             within(memory.len(), span)?;
-            return Ok(memory.look(span.offset as usize, span.len as usize)?);
+            return Ok(memory.probe(span.offset as usize, span.len as usize)?);
         }
         self.pieces(span, slices, |_| ())
     }

@@ -55,8 +55,8 @@ fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
 }
 
-/// Receives into registered memory, and the bytes that follow into `then`; returns how many bytes
-/// arrived, 0 at the end of the stream.
+/// Receives into registered memory and, once that is full, into `then`. Returns the number of bytes
+/// received, 0 at the end of the stream.
 ///
 /// # Errors
 /// `WouldBlock`, or the error that ended the connection. `InvalidInput` or `EFAULT` if the region

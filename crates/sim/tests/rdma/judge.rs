@@ -173,7 +173,7 @@ impl World {
 
     /// Checks that a responder whose peer disconnected in order, without faults, has received all
     /// of its Sends.
-    fn finish_in_order(&self, link: usize, side: usize) {
+    fn check_orderly_end(&self, link: usize, side: usize) {
         let it = &self.links[link];
         let (this, other) = (&it.sides[side], &it.sides[1 - side]);
         let orderly = !it.cut && !it.damaged && this.failed.is_none() && other.failed.is_none();
@@ -187,7 +187,7 @@ impl World {
     fn finish(&mut self, link: usize, side: usize) {
         let (at, qp) = (self.links[link].sides[side].node, self.links[link].sides[side].qp);
         self.poll(at);
-        self.finish_in_order(link, side);
+        self.check_orderly_end(link, side);
         while let Some(work) = self.links[link].sides[side].works.pop_front() {
             assert!(!work.signaled, "request {} never completes", work.id);
             self.work_done(link, side, work);

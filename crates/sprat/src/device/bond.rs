@@ -48,7 +48,7 @@ pub struct Bond {
     current: usize,
     next: usize,
     clock: Clock,
-    look_at: Instant,
+    check_at: Instant,
     failovers: u64,
 }
 
@@ -82,17 +82,17 @@ impl Bond {
         }
         let members =
             devices.into_iter().map(|device| Member { device, carries: true, sent: 0 }).collect();
-        let (clock, look_at) = (Clock::new(), Instant::ZERO);
-        Ok(Self { members, info, epoll, current: 0, next: 0, clock, look_at, failovers: 0 })
+        let (clock, check_at) = (Clock::new(), Instant::ZERO);
+        Ok(Self { members, info, epoll, current: 0, next: 0, clock, check_at, failovers: 0 })
     }
 
     /// Checks the devices' carriers if [`EVERY_NS`] has passed since the last check.
-    fn look(&mut self) {
+    fn check_carriers(&mut self) {
         let now = self.clock.now();
-        if now < self.look_at {
+        if now < self.check_at {
             return;
         }
-        self.look_at = now.after(EVERY_NS);
+        self.check_at = now.after(EVERY_NS);
         for member in &mut self.members {
             let carries = member.device.carries();
             self.failovers += u64::from(member.carries && !carries);
@@ -113,7 +113,7 @@ impl Bond {
     /// Sends a frame that begins with `bytes`: a frame to a group by all devices, any other by the
     /// device of its flow.
     fn send_by(&mut self, bytes: &[u8], send: impl Fn(&mut AnyNic) -> Sent) -> Sent {
-        self.look();
+        self.check_carriers();
         let mac = bytes.first_chunk().map(|m| Mac(*m)).unwrap_or_default();
         if mac.is_multicast() {
             let mut result = Sent::Gone;
@@ -201,7 +201,7 @@ impl Device for Bond {
                 return n;
             }
         }
-        self.look();
+        self.check_carriers();
         0
     }
 
@@ -264,7 +264,7 @@ impl Nic for Bond {
     }
 
     fn arm(&mut self) -> bool {
-        self.look();
+        self.check_carriers();
         // Every member must be armed, even if one has something already.
         self.members.iter_mut().filter_map(|m| (!m.device.arm()).then_some(())).count() == 0
     }
@@ -275,8 +275,8 @@ impl Nic for Bond {
         }
     }
 
-    fn stamps(&self) -> bool {
-        self.members.iter().all(|m| m.device.stamps())
+    fn has_rx_timestamps(&self) -> bool {
+        self.members.iter().all(|m| m.device.has_rx_timestamps())
     }
 
     fn carries(&mut self) -> bool {
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn flows_of_a_device_that_carries_no_more_go_by_the_other_one() {
         let (mut bond, mut far) = bond();
-        bond.look_at = Instant::NEVER;
+        bond.check_at = Instant::NEVER;
         bond.members[0].carries = false;
         for port in 0..50 {
             assert_eq!(bond.send(&[&datagram(port)], Offload::None), Sent::Yes);

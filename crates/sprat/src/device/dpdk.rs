@@ -169,7 +169,7 @@ impl Nic for Dpdk {
         self.port.has_carrier()
     }
 
-    fn stamps(&self) -> bool {
+    fn has_rx_timestamps(&self) -> bool {
         false
     }
 

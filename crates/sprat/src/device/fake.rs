@@ -134,7 +134,7 @@ impl Nic for Fake {
         let _ = rustix::io::read(&self.incoming.bell, &mut [0; 8]);
     }
 
-    fn stamps(&self) -> bool {
+    fn has_rx_timestamps(&self) -> bool {
         false
     }
 

@@ -36,7 +36,7 @@ pub(super) fn program(mac: Mac, steer: Steer) -> Vec<Op> {
     let mut ops = Vec::new();
     let plain = |code, k| (code, None, None, k);
     // Jumps name their targets, since the offsets are known only at the end.
-    let (accept, drop, group) = (Some(To::Accept), Some(To::Drop), Some(To::Group));
+    let (accept, drop, group) = (Some(Label::Accept), Some(Label::Drop), Some(Label::Group));
     ops.extend([
         plain(LOAD32, 2),
         (IF_EQUAL, None, group, low),
@@ -48,7 +48,7 @@ pub(super) fn program(mac: Mac, steer: Steer) -> Vec<Op> {
         ops.extend([plain(LOAD32, 30), (IF_EQUAL, None, drop, u32::from(ip))]);
         if steer.port != 0 {
             ops.extend([plain(LOAD16, 20), (IF_SET, accept, None, 0x1fff), plain(LOAD8, 23)]);
-            ops.push((IF_EQUAL, Some(To::Ports), None, TCP));
+            ops.push((IF_EQUAL, Some(Label::Ports), None, TCP));
             ops.push((IF_EQUAL, None, accept, UDP));
             ops.extend([plain(LOAD_X_HEADER, 14), plain(LOAD16_X, 16)]);
             ops.push((IF_EQUAL, accept, drop, u32::from(steer.port)));
@@ -58,12 +58,12 @@ pub(super) fn program(mac: Mac, steer: Steer) -> Vec<Op> {
     let end = ops.len();
     // accept; group: a frame to several stations is accepted; drop.
     let place = |to| match to {
-        To::Accept => end,
-        To::Group => end + 1,
-        To::Drop => end + 3,
-        To::Ports => ports,
+        Label::Accept => end,
+        Label::Group => end + 1,
+        Label::Drop => end + 3,
+        Label::Ports => ports,
     };
-    let jump = |from: usize, to: Option<To>| to.map_or(0, |to| (place(to) - from - 1) as u8);
+    let jump = |from: usize, to: Option<Label>| to.map_or(0, |to| (place(to) - from - 1) as u8);
     let named: Vec<Op> = ops
         .iter()
         .enumerate()
@@ -80,7 +80,7 @@ pub(super) fn program(mac: Mac, steer: Steer) -> Vec<Op> {
 }
 
 #[derive(Clone, Copy)]
-enum To {
+enum Label {
     Accept,
     Group,
     Drop,

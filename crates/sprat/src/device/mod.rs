@@ -58,7 +58,7 @@ pub trait Nic: Device + Send {
 
     /// True if each frame carries its time of arrival ([`Device::rx_timestamp_ns`]), by the
     /// kernel's time of day.
-    fn stamps(&self) -> bool;
+    fn has_rx_timestamps(&self) -> bool;
 
     /// True if the device has a carrier, so that frames may reach the other end. The call costs a
     /// system call or two.
@@ -143,8 +143,8 @@ impl Nic for AnyNic {
     fn disarm(&mut self) {
         on!(self, nic => nic.disarm());
     }
-    fn stamps(&self) -> bool {
-        on!(self, nic => nic.stamps())
+    fn has_rx_timestamps(&self) -> bool {
+        on!(self, nic => nic.has_rx_timestamps())
     }
     fn carries(&mut self) -> bool {
         on!(self, nic => nic.carries())

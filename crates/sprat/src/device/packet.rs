@@ -219,7 +219,7 @@ impl Packet {
     }
 
     /// Checks that the interface still exists after the socket has had an error.
-    fn look_after(&mut self) {
+    fn check_interface(&mut self) {
         if let Ok(Err(_)) = rustix::net::sockopt::socket_error(&self.socket)
             && let Ok(Presence::Gone) = presence(self.socket.as_fd(), self.index)
         {
@@ -437,7 +437,7 @@ impl Nic for Packet {
     }
 
     fn arm(&mut self) -> bool {
-        self.look_after();
+        self.check_interface();
         // Held slots would make the socket readable for ever.
         self.ring.release();
         self.count = 0;
@@ -447,7 +447,7 @@ impl Nic for Packet {
 
     fn disarm(&mut self) {}
 
-    fn stamps(&self) -> bool {
+    fn has_rx_timestamps(&self) -> bool {
         true
     }
 

@@ -273,8 +273,8 @@ impl<N: Nic> Nic for Capture<N> {
         self.inner.disarm();
     }
 
-    fn stamps(&self) -> bool {
-        self.inner.stamps()
+    fn has_rx_timestamps(&self) -> bool {
+        self.inner.has_rx_timestamps()
     }
 
     fn carries(&mut self) -> bool {

@@ -56,7 +56,7 @@ struct Counted {
     short: u64,
     refused: u64,
     unsent: u64,
-    nobody: u64,
+    unconnected: u64,
 }
 
 /// A packet device in shared memory (`shm`).
@@ -164,7 +164,7 @@ impl Frames {
 
     /// Returns the number of the connection that a frame to `mac` goes to. `None` means all.
     #[inline]
-    fn towards(&self, mac: Mac) -> Option<u64> {
+    fn lookup(&self, mac: Mac) -> Option<u64> {
         match self.last {
             _ if self.server.is_some() => self.server,
             Some((last, at)) if last == mac => Some(at),
@@ -176,7 +176,7 @@ impl Frames {
     fn sent(&mut self, sent: Sent) -> Sent {
         match sent {
             Sent::Full => return Sent::Full,
-            Sent::Gone => self.counted.nobody += 1,
+            Sent::Gone => self.counted.unconnected += 1,
             Sent::Yes => self.counted.sent += 1,
         }
         Sent::Yes
@@ -190,9 +190,9 @@ impl Frames {
 
     /// Puts a frame into the rings of all connections, as a hub does. A connection without room
     /// loses it.
-    fn put_all(&mut self, parts: &[&[u8]]) -> Sent {
+    fn flood(&mut self, parts: &[&[u8]]) -> Sent {
         let peers: Vec<u64> = self.shm.peers().collect();
-        self.counted.nobody += u64::from(peers.is_empty());
+        self.counted.unconnected += u64::from(peers.is_empty());
         for peer in peers {
             if self.put(peer, parts) == Sent::Full {
                 self.counted.unsent += 1;
@@ -243,7 +243,7 @@ impl Device for Frames {
         }
         let mac =
             parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
-        match self.towards(mac) {
+        match self.lookup(mac) {
             Some(to) => match self.put(to, parts) {
                 // The stack's outbox comes this way, in which a frame that waits for one peer holds
                 // up those to the others.
@@ -253,7 +253,7 @@ impl Device for Frames {
                 }
                 sent => sent,
             },
-            None => self.put_all(parts),
+            None => self.flood(parts),
         }
     }
 
@@ -265,7 +265,7 @@ impl Device for Frames {
         offload: Offload,
     ) -> Sent {
         let fits = headers.len() >= HEADER && headers.len() + len <= self.info.max_send;
-        match self.towards(headers.destination()) {
+        match self.lookup(headers.destination()) {
             Some(to) if fits && offload == Offload::None => {
                 let sent = self.shm.send_with_headers(to, headers, parts, len);
                 self.sent(sent)
@@ -293,7 +293,7 @@ impl Device for Frames {
         each("frames_bad", self.counted.short);
         each("frames_refused", self.counted.refused);
         each("frames_unsent", self.counted.unsent);
-        each("frames_unconnected", self.counted.nobody);
+        each("frames_unconnected", self.counted.unconnected);
         TimedDatagrams::counters(&self.shm, each);
     }
 }
@@ -317,7 +317,7 @@ impl Nic for Frames {
         self.shm.peers().next().is_some()
     }
 
-    fn stamps(&self) -> bool {
+    fn has_rx_timestamps(&self) -> bool {
         false
     }
 

@@ -104,7 +104,7 @@ impl Tap {
             link::attach(&options.dev, bridge).map_err(failed("to attach it to the bridge"))?;
         }
         link::switch(&options.dev, true).map_err(failed("to switch the interface on"))?;
-        let link = link::find(&options.dev).map_err(failed("to look at the interface"))?;
+        let link = link::find(&options.dev).map_err(failed("to find the interface"))?;
         // The interface's own belongs to the kernel's side.
         let [a, b, c, d, e, f] = link.mac.0;
         let mac = options.mac.unwrap_or(Mac([a & !1 | 2, b, c, d, e, f ^ 1]));
@@ -233,7 +233,7 @@ impl Nic for Tap {
 
     fn disarm(&mut self) {}
 
-    fn stamps(&self) -> bool {
+    fn has_rx_timestamps(&self) -> bool {
         false
     }
 

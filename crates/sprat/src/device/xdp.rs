@@ -510,7 +510,7 @@ impl Nic for Xdp {
         self.queues.len()
     }
 
-    fn stamps(&self) -> bool {
+    fn has_rx_timestamps(&self) -> bool {
         false
     }
 }

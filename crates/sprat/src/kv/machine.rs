@@ -27,7 +27,7 @@ impl Kept {
     fn new(answer: Answer<'_>, bytes: &mut Vec<u8>) -> Self {
         match answer {
             Answer::Object { version, value } => {
-                Self::Object { version, skip: value.keep_in(bytes) }
+                Self::Object { version, skip: value.move_into(bytes) }
             }
             Answer::Version(version) => Self::Version(version),
             other => Self::Other(Box::new(other.into_owned())),
@@ -172,7 +172,7 @@ impl Direct {
         self.op = None;
         self.outcome = Some(match outcome {
             Ok(Answer::Object { version, value }) => {
-                self.skip = value.keep_in(&mut self.bytes);
+                self.skip = value.move_into(&mut self.bytes);
                 Ok(version)
             }
             Ok(other) => unexpected(&other),

@@ -5,7 +5,7 @@
 //!
 //! Not here: what a device can do on a certain interface; an open device says that itself.
 
-/// The thing that a worker polls to find packets or requests.
+/// The place where a worker finds packets or requests when it polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poll {
     /// Memory that the sender writes. A poll costs a few nanoseconds.
@@ -24,7 +24,7 @@ pub struct Protocol {
     pub form: &'static str,
     /// The keys that the protocol's locators may have.
     pub keys: &'static [&'static str],
-    /// The thing that a worker polls for this protocol.
+    /// The place where a worker finds packets of this protocol when it polls.
     pub poll: Poll,
     /// True if kernel TCP carries the protocol.
     pub tcp: bool,

@@ -159,8 +159,9 @@ fn timed(trace: &[TraceRecord]) -> u64 {
     trace.iter().filter(|record| record.kind != TraceEvent::Given).count() as u64
 }
 
-/// Returns the path out of this side. It begins with `trace[from]` and ends before `trace[until]`;
-/// the record `Given` of the request `rpc` finds the call that sends its packet.
+/// Returns the transmit leg of a request at one side, and the number of tracepoints whose cost its
+/// time includes. The leg begins with `trace[from]` and ends before `trace[until]`. The [`TraceEvent::Given`] record of
+/// request `rpc` marks the driver call that sends its packet.
 fn outward(
     trace: &[TraceRecord],
     from: usize,

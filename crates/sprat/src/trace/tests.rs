@@ -366,7 +366,7 @@ impl Nic for Takes {
         true
     }
     fn disarm(&mut self) {}
-    fn stamps(&self) -> bool {
+    fn has_rx_timestamps(&self) -> bool {
         true
     }
     fn carries(&mut self) -> bool {
@@ -403,7 +403,10 @@ fn wrappers_call_what_they_are_called_by() {
             _ => {}
         });
         assert_eq!((whole, behind), (0, 1));
-        assert_eq!((wrapper.stamps(), wrapper.carries(), wrapper.queues()), (true, false, queues));
+        assert_eq!(
+            (wrapper.has_rx_timestamps(), wrapper.carries(), wrapper.queues()),
+            (true, false, queues)
+        );
         assert_eq!(wrapper.rx_timestamp_ns(3), Some(3));
     }
 }

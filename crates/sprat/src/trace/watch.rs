@@ -248,8 +248,8 @@ impl Nic for TracedNic {
         self.inner.carries()
     }
 
-    fn stamps(&self) -> bool {
-        self.inner.stamps()
+    fn has_rx_timestamps(&self) -> bool {
+        self.inner.has_rx_timestamps()
     }
 
     fn queues(&self) -> usize {

@@ -91,7 +91,8 @@ pub(crate) struct Framed<C: Carrier> {
     pub(crate) found: Option<Event<'static>>,
     /// Slots of the connections with output.
     dirty: VecDeque<u16>,
-    /// Slots of the connections with events that no input made.
+    /// Slots of the connections that have failed requests or have ended. Their events wait for the
+    /// caller.
     owing: VecDeque<u16>,
     /// Slots of the connections with a backlog whose streams want input again.
     resumed: VecDeque<u16>,
@@ -325,7 +326,8 @@ impl<C: Carrier> Framed<C> {
         arrived
     }
 
-    /// Returns the next event that no input made: a failed request, or the end of a connection.
+    /// Returns the next event of the connections in `owing`: a failed request, or the end of a
+    /// connection.
     #[inline]
     fn next_owed(&mut self) -> Option<Event<'static>> {
         while let Some(&slot) = self.owing.front() {

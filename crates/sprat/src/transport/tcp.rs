@@ -61,7 +61,7 @@ pub(crate) struct Sockets {
     waiting: usize,
     turn: u32,
     /// True if epoll may have events.
-    look: bool,
+    poll_epoll: bool,
     /// Slots of the connections whose sockets may have input.
     ready: VecDeque<u16>,
     /// Number of times that accepting failed or had to wait: no descriptor was left, or the
@@ -103,7 +103,7 @@ impl Tcp {
             busy_poll_us: options.busy_poll_us,
             waiting: 0,
             turn: 0,
-            look: true,
+            poll_epoll: true,
             ready: VecDeque::new(),
             accept_errors: 0,
         };
@@ -139,14 +139,14 @@ impl Tcp {
     /// Polls epoll: accepts connections, records which sockets are readable or writable, and
     /// returns the number of events.
     fn poll_epoll(&mut self, now: Instant) -> usize {
-        self.carrier.look = false;
+        self.carrier.poll_epoll = false;
         let mut events = [const {
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }
         }; 64];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let count = epoll::wait(&self.carrier.epoll, &mut events, Some(&none)).unwrap_or(0);
         // If the array is full, epoll may have more events.
-        self.carrier.look = count == events.len();
+        self.carrier.poll_epoll = count == events.len();
         for event in &events[..count] {
             let (flags, data) = (event.flags, event.data.u64());
             if data == LISTENER {
@@ -253,7 +253,7 @@ impl Carrier for Sockets {
         sockets.turn = sockets.turn.wrapping_add(1);
         let waiting = links.live().len() > DIRECT || sockets.waiting > 0;
         let mut count = 0;
-        if sockets.look || waiting || sockets.turn.is_multiple_of(EPOLL_EVERY) {
+        if sockets.poll_epoll || waiting || sockets.turn.is_multiple_of(EPOLL_EVERY) {
             count += tcp.poll_epoll(now);
         }
         if !waiting {
@@ -359,12 +359,12 @@ impl Carrier for Sockets {
     fn arm(&mut self) -> bool {
         // The descriptor reports bytes in sockets, but not the slots that `ready` has.
 
-        self.look = true;
+        self.poll_epoll = true;
         self.ready.is_empty()
     }
 
     fn disarm(&mut self) {
-        self.look = true;
+        self.poll_epoll = true;
     }
 
     fn locator(&self) -> Option<String> {

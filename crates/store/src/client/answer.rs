@@ -130,7 +130,7 @@ impl Value<'_> {
     /// Puts the bytes of the reply into `buffer`, whose old bytes are lost, and returns the offset
     /// of the value there. Moves owned bytes and copies borrowed ones.
     #[inline(always)]
-    pub fn keep_in(self, buffer: &mut Vec<u8>) -> usize {
+    pub fn move_into(self, buffer: &mut Vec<u8>) -> usize {
         match self.payload {
             Payload::Owned(bytes) => {
                 *buffer = bytes;

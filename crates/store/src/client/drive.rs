@@ -80,7 +80,7 @@ impl Client {
         if self.slots[index as usize].state != State::Calling {
             return None;
         }
-        if self.doubts && result.is_ok() {
+        if self.any_unreachable && result.is_ok() {
             self.reached(index);
         }
         match result {
@@ -93,7 +93,7 @@ impl Client {
     pub fn unreachable(&mut self, link: Link, why: &str) {
         if let Some(peer) = self.routes.peers.get_mut(link.0 as usize) {
             peer.why = Some(why.into());
-            self.doubts = true;
+            self.any_unreachable = true;
         }
     }
 

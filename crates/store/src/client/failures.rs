@@ -22,7 +22,7 @@ impl Client {
         if let Some(peer) = self.peer_of(index) {
             self.routes.peers[peer as usize].why = None;
         }
-        self.doubts = self.routes.peers.iter().any(|peer| peer.why.is_some());
+        self.any_unreachable = self.routes.peers.iter().any(|peer| peer.why.is_some());
     }
 
     /// Handles a reply with another status than OK.
@@ -35,7 +35,7 @@ impl Client {
     ) -> Option<Done<'static>> {
         let slot = &mut self.slots[index as usize];
         if slot.kind.is_own() {
-            self.question_refused(now, index, refusal);
+            self.own_request_refused(now, index, refusal);
             return None;
         }
         let error = match refusal.status {
@@ -63,7 +63,7 @@ impl Client {
             Status::ExpiredLease => {
                 // This try was not executed. The coordinator knows whether the lease has ended.
                 if slot.lease == self.rifl.lease {
-                    self.rifl.doubt();
+                    self.rifl.suspend();
                 }
                 self.pause(now, index, 0);
                 return None;
@@ -103,7 +103,7 @@ impl Client {
         }
         let slot = &self.slots[index as usize];
         if slot.kind.is_own() {
-            self.question_failed(now, index);
+            self.own_request_failed(now, index);
             return None;
         }
         if slot.deadline <= now {
@@ -128,35 +128,35 @@ impl Client {
     }
 
     /// Handles the coordinator's refusal of one of the client's own requests.
-    fn question_refused(&mut self, now: Instant, index: u32, refusal: &Refusal<'_>) {
+    fn own_request_refused(&mut self, now: Instant, index: u32, refusal: &Refusal<'_>) {
         let refused = |maybe_executed| match refusal.status {
             Status::NotDurable => Error::NotDurable { text: refusal.text.into(), maybe_executed },
             status => Error::Refused { status, text: refusal.text.into() },
         };
         let kind = self.slots[index as usize].kind;
         match (refusal.status, kind) {
-            (Status::Retry | Status::Starting, _) => self.question_failed(now, index),
+            (Status::Retry | Status::Starting, _) => self.own_request_failed(now, index),
             (Status::TableDoesntExist, Kind::Tablets) => {
                 let table = self.slots[index as usize].place;
                 self.routes.tables[table as usize].tablets.clear();
-                let waiting = self.close_question(index);
+                let waiting = self.close_own_request(index);
                 self.end_all(&waiting, WaitedFor::Coordinator, |_| Error::TableDoesntExist);
             }
             (Status::ExpiredLease, Kind::Lease) => {
                 self.rifl.lost();
-                if self.somebody_waits(index) {
+                if self.has_waiters(index) {
                     self.go_on(index);
                 } else {
-                    self.close_question(index);
+                    self.close_own_request(index);
                 }
             }
             (_, Kind::Lease) => {
                 self.rifl.give_up();
-                let waiting = self.close_question(index);
+                let waiting = self.close_own_request(index);
                 self.end_all(&waiting, WaitedFor::Lease, refused);
             }
             _ => {
-                let waiting = self.close_question(index);
+                let waiting = self.close_own_request(index);
                 self.end_all(&waiting, WaitedFor::Coordinator, refused);
             }
         }
@@ -164,20 +164,20 @@ impl Client {
 
     /// Repeats one of the client's own requests to the coordinator that got no reply, while an
     /// operation needs it.
-    fn question_failed(&mut self, now: Instant, index: u32) {
+    fn own_request_failed(&mut self, now: Instant, index: u32) {
         let is_lease = self.slots[index as usize].kind == Kind::Lease;
-        if self.somebody_waits(index) || is_lease && self.rifl.valid(now) {
+        if self.has_waiters(index) || is_lease && self.rifl.valid(now) {
             return self.pause(now, index, 0);
         }
         if is_lease {
             self.rifl.give_up();
         }
-        self.close_question(index);
+        self.close_own_request(index);
     }
 
     /// Returns true if an operation waits for the reply to the client's own request in slot
     /// `index`.
-    fn somebody_waits(&self, index: u32) -> bool {
+    fn has_waiters(&self, index: u32) -> bool {
         let slot = &self.slots[index as usize];
         let (parked, what) = match slot.kind {
             Kind::Tablets => {
@@ -189,7 +189,7 @@ impl Client {
     }
 
     /// Ends one of the client's own requests and returns the operations that waited for its reply.
-    pub(super) fn close_question(&mut self, index: u32) -> VecDeque<Op> {
+    pub(super) fn close_own_request(&mut self, index: u32) -> VecDeque<Op> {
         let slot = &self.slots[index as usize];
         let parked = if slot.kind == Kind::Tablets {
             let table = &mut self.routes.tables[slot.place as usize];

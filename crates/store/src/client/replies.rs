@@ -91,7 +91,7 @@ impl Client {
                 if self.learn_cluster(tablets.cluster) {
                     let table = self.slots[index as usize].place;
                     self.routes.learn(table, &tablets)?;
-                    self.question_answered(index, WaitedFor::Coordinator);
+                    self.own_request_answered(index, WaitedFor::Coordinator);
                 }
             }
             Kind::Lease => {
@@ -106,7 +106,7 @@ impl Client {
                         self.pause(now, index, 0);
                         return Ok(None);
                     }
-                    self.question_answered(index, WaitedFor::Lease);
+                    self.own_request_answered(index, WaitedFor::Lease);
                 }
             }
             _ => {}
@@ -191,8 +191,8 @@ impl Client {
 
     /// Ends one of the client's own requests and continues the operations that waited for its
     /// reply.
-    fn question_answered(&mut self, index: u32, what: WaitedFor) {
-        for waiting in self.close_question(index) {
+    fn own_request_answered(&mut self, index: u32, what: WaitedFor) {
+        for waiting in self.close_own_request(index) {
             self.unpark(waiting, what);
         }
     }

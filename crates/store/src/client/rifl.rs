@@ -125,9 +125,9 @@ impl Rifl {
         self.answered.clear();
     }
 
-    /// Stops mutations until the coordinator has confirmed the lease, because a master has refused
-    /// it.
-    pub(super) fn doubt(&mut self) {
+    /// Stops mutations until the coordinator has confirmed the lease. A master refused a request of
+    /// this lease as expired.
+    pub(super) fn suspend(&mut self) {
         self.until = Instant::ZERO;
     }
 

@@ -12,7 +12,6 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use super::answer::Error;
 use super::op::Op;
 use crate::hash::KeyHasher;
 use crate::message::Status;
@@ -26,9 +25,10 @@ pub(super) enum Owner {
     Peer(u32),
     /// The tablet is lost: no server has its data any more.
     Lost,
-    /// The server that the tablet is assigned to has not taken it yet.
-    Nobody,
-    /// A server owns the tablet that the transports in use cannot reach. The text says so.
+    /// The coordinator has assigned the tablet to a server, which has not taken it yet.
+    Pending,
+    /// The server that owns the tablet has no locator for the client's transports. The text is
+    /// the error for the program.
     Unreachable(Box<str>),
 }
 
@@ -156,11 +156,10 @@ impl Routes {
         let tablets = answer.tablets.iter().map(|tablet| {
             let owner = match tablet.state {
                 TabletState::Lost => Owner::Lost,
-                TabletState::Taking => Owner::Nobody,
+                TabletState::Taking => Owner::Pending,
                 TabletState::Normal => match self.peer(tablet.data) {
                     Ok(peer) => Owner::Peer(peer),
-                    Err(Error::NoTransport(text)) => Owner::Unreachable(text),
-                    Err(_) => Owner::Nobody,
+                    Err(text) => Owner::Unreachable(text),
                 },
             };
             Tablet { first: tablet.first, last: tablet.last, owner }
@@ -175,13 +174,13 @@ impl Routes {
     /// Returns the number of the server at the usable ones of `locators`.
     ///
     /// # Errors
-    /// [`Error::NoTransport`].
-    pub(super) fn peer(&mut self, locators: &str) -> Result<u32, Error> {
+    /// The text of [`Error::NoTransport`](super::answer::Error::NoTransport) if none is usable.
+    pub(super) fn peer(&mut self, locators: &str) -> Result<u32, Box<str>> {
         let usable = choose(locators, &self.transports);
         if usable.is_empty() {
             let wanted = self.transports.join(", ");
             let text = format!("the server listens at {locators:?}, and this client uses {wanted}");
-            return Err(Error::NoTransport(text.into()));
+            return Err(text.into());
         }
         if let Some(known) = self.peers.iter().skip(1).position(|peer| peer.locators == usable) {
             return Ok(known as u32 + 1);
@@ -240,7 +239,7 @@ mod tests {
         assert_eq!(choose(list, &[]), all);
         assert_eq!(choose(" ; ", &[]), "");
         let mut routes = Routes::new("c".into(), transports(&["x", "y"]));
-        let Err(Error::NoTransport(text)) = routes.peer("tcp:port=1") else { panic!() };
+        let Err(text) = routes.peer("tcp:port=1") else { panic!() };
         assert_eq!(&*text, r#"the server listens at "tcp:port=1", and this client uses x, y"#);
         assert_eq!(routes.peer("x:a"), Ok(1));
         assert_eq!(routes.peer("tcp:port=1;y:b"), Ok(2));

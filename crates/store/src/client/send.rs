@@ -265,7 +265,7 @@ impl Client {
         match owner {
             Owner::Lost => self.refuse(index, Error::TabletLost),
             Owner::Unreachable(text) => self.refuse(index, Error::NoTransport(text)),
-            Owner::Nobody | Owner::Peer(_) => {
+            Owner::Pending | Owner::Peer(_) => {
                 self.ask_for_tablets(self.slots[index as usize].place);
                 self.pause(now, index, 0);
             }

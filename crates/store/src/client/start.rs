@@ -199,7 +199,7 @@ impl Client {
     /// # Errors
     /// [`Error::NoTransport`].
     pub fn peer(&mut self, locators: &str) -> Result<PeerId, Error> {
-        self.routes.peer(locators).map(PeerId)
+        self.routes.peer(locators).map(PeerId).map_err(Error::NoTransport)
     }
 
     /// Returns true if the operation is in progress, or if [`Client::event`] has not yet returned

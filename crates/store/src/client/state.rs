@@ -217,8 +217,8 @@ pub struct Client {
     /// True if the coordinator has named another cluster since. All operations fail.
     pub(super) replaced: bool,
     pub(super) routes: Routes,
-    /// True if some server could not be reached and has not answered since.
-    pub(super) doubts: bool,
+    /// True if the transport reported a server as unreachable that has not replied since.
+    pub(super) any_unreachable: bool,
     pub(super) rifl: Rifl,
     pub(super) slots: Vec<Slot>,
     pub(super) free: Vec<u32>,
@@ -247,7 +247,7 @@ impl Client {
             cluster: 0,
             replaced: false,
             routes,
-            doubts: false,
+            any_unreachable: false,
             rifl: Rifl::new(),
             slots: Vec::new(),
             free: Vec::new(),

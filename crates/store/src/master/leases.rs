@@ -24,7 +24,7 @@ const MAX_SUSPENDED_BYTES: usize = 16 << 20;
 /// The interval of a master's requests about a silent client whose lease may have ended.
 const SILENT_NS: u64 = 10 * SECOND;
 /// The most silent clients that one tick of a master adds to its next request about leases.
-const LOOK: usize = 64;
+const MAX_ADDED: usize = 64;
 
 /// A mutation that waits until the master knows its client's lease.
 #[derive(Debug)]
@@ -78,8 +78,8 @@ impl Leases {
 
     /// Adds silent clients whose leases may have ended to the next request, so that their outcomes
     /// can be forgotten.
-    pub(super) fn look(&mut self, now: Instant, results: &mut Results) {
-        let room = MAX_CHECKED_LEASES.saturating_sub(self.ask.len()).min(LOOK);
+    pub(super) fn check_silent(&mut self, now: Instant, results: &mut Results) {
+        let room = MAX_CHECKED_LEASES.saturating_sub(self.ask.len()).min(MAX_ADDED);
         for lease in results.lapsed(now, SILENT_NS, room) {
             if !self.ask.contains(&lease) {
                 self.ask.push(lease);

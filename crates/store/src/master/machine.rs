@@ -161,7 +161,7 @@ impl Machine for Master {
 
     fn tick(&mut self, now: Instant) -> bool {
         if self.membership.cluster().is_some() {
-            self.leases.look(now, &mut self.memory.results);
+            self.leases.check_silent(now, &mut self.memory.results);
         }
         self.replication.tick(now);
         let growing = self.memory.grow(GROW_LINES);

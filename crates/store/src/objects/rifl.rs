@@ -67,9 +67,9 @@ struct Client {
 /// A hash function for lease numbers. The coordinator chooses and confirms them, so that no client
 /// can choose colliding ones.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mix(u64);
+struct LeaseHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for LeaseHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -87,7 +87,7 @@ impl Hasher for Mix {
 /// The outcomes of the mutations of all clients, as a master remembers them.
 #[derive(Debug, Default)]
 pub struct Results {
-    clients: HashMap<LeaseId, Client, BuildHasherDefault<Mix>>,
+    clients: HashMap<LeaseId, Client, BuildHasherDefault<LeaseHasher>>,
     /// Each client's lease once with its end, approximately in the order of the ends.
     terms: VecDeque<(Instant, LeaseId)>,
     records: u64,

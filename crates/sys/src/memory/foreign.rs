@@ -52,7 +52,7 @@ impl Foreign {
         if !sound {
             return Err(Errno::INVAL.into());
         }
-        guard::look();
+        guard::check_handler();
         populate(base, len, writable)
     }
 
@@ -98,11 +98,11 @@ impl Foreign {
     ///
     /// # Errors
     /// [`Gone`].
-    pub fn look(&self, offset: usize, n: usize) -> Result<(), Gone> {
+    pub fn probe(&self, offset: usize, n: usize) -> Result<(), Gone> {
         let first = self.address(offset, n);
         pages(first, n).try_for_each(|at| {
             // SAFETY: nothing is written.
-            unsafe { guard::touch(at, false) }
+            unsafe { guard::probe(at, false) }
         })
     }
 
@@ -212,7 +212,7 @@ fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
     }
     let touched = pages(base, len).try_for_each(|at| {
         // SAFETY: The caller of `new` promises that others expect writes; this one changes nothing.
-        unsafe { guard::touch(at, writable) }
+        unsafe { guard::probe(at, writable) }
     });
     Ok(touched.map_err(|Gone| Errno::FAULT)?)
 }

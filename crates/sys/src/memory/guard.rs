@@ -8,14 +8,14 @@
 //! ```
 //!
 //! Our handler of SIGSEGV and SIGBUS replaces the program's, and passes on to it every fault that
-//! is not the routine's. [`look`] installs it at the first registration. A program that installs a
-//! handler later replaces ours: [`look`], called at each registration, finds that, and from then on
-//! the kernel copies. The kernel also copies for a thread that blocks one of these signals when it
-//! first copies, since a fault would then end the process. One case is not covered: a program
-//! replaces the handler, or blocks the signals in a thread that has copied before, and then unmaps
-//! memory that is still in use, without a registration in between. The program's own handler then
-//! gets the fault. Where a sandbox forbids the two system calls, every copy that the kernel has to
-//! make fails.
+//! is not the routine's. [`check_handler`] installs it at the first registration. A program that
+//! installs a handler later replaces ours: [`check_handler`], called at each registration, finds
+//! that, and from then on the kernel copies. The kernel also copies for a thread that blocks one of
+//! these signals when it first copies, since a fault would then end the process. One case is not
+//! covered: a program replaces the handler, or blocks the signals in a thread that has copied
+//! before, and then unmaps memory that is still in use, without a registration in between. The
+//! program's own handler then gets the fault. Where a sandbox forbids the two system calls, every
+//! copy that the kernel has to make fails.
 //!
 //! Always holds: bytes are written in ascending order, the last sixteen after all others, so that
 //! a reader of the last one sees the others too.
@@ -92,7 +92,7 @@ thread_local! {
 
 /// Checks whether the kernel still calls our handler, which decides how copies are made. Callers
 /// call it before they use memory for the first time, and each time that they register some.
-pub fn look() {
+pub fn check_handler() {
     HANDLED.store(handler::is_ours(), Ordering::Relaxed);
 }
 
@@ -201,7 +201,7 @@ pub(super) unsafe fn atomic(at: *mut u64, change: &mut dyn FnMut(u64) -> u64) ->
 ///
 /// # Safety
 /// The rules of [`write()`], if `writable`. `at` is a multiple of eight.
-pub(super) unsafe fn touch(at: *mut u8, writable: bool) -> Result<(), Gone> {
+pub(super) unsafe fn probe(at: *mut u8, writable: bool) -> Result<(), Gone> {
     let mut byte = 0_u8;
     // SAFETY: a local variable.
     unsafe { read(at, &raw mut byte, 1) }?;

@@ -28,7 +28,7 @@ mod tests;
 mod window;
 
 pub use foreign::Foreign;
-pub use guard::{Gone, look};
+pub use guard::{Gone, check_handler};
 pub use sum::append_summed;
 pub use window::Window;
 

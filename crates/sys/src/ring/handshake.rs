@@ -12,7 +12,7 @@ enum Order {
     None,
     /// The consumer's barrier empties the store buffers of both sides.
     Barrier,
-    /// Each side executes a fence of its own.
+    /// Each side executes its own fence between its store and its load.
     Fences,
     /// Only the consumer executes a fence, which is as wrong as no fence.
     ConsumerFence,

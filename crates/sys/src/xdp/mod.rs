@@ -14,8 +14,8 @@ mod stock;
 
 pub use queue::{Frame, Joined, Lengths, Queue};
 
-/// Bytes of a chunk of an AF_XDP socket's memory: a page.
+/// The length in bytes of a chunk of an AF_XDP socket's memory: a page.
 pub const CHUNK: usize = 4096;
 
-/// Bytes that the kernel keeps free before an arriving frame (`XDP_PACKET_HEADROOM`).
+/// Number of bytes that the kernel keeps free before an arriving frame (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM: usize = 256;

@@ -76,7 +76,7 @@ fn the_table_is_what_is_built() {
 }
 
 #[test]
-fn what_debian_has_is_there() {
+fn debians_symbols_are_defined() {
     for library in LIBRARIES {
         let debian = defined(&Path::new(SYSTEM).join(library));
         assert!(debian.len() > 60, "{library}: {debian:?}");

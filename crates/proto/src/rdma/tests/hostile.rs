@@ -201,7 +201,7 @@ impl World {
     }
 
     /// Checks the engine's events and completions so far.
-    fn look(&mut self) {
+    fn check(&mut self) {
         while let Some(conn) = self.us.rnic.ready() {
             let mut record = Record::default();
             while self.us.rnic.output(self.now, conn, &mut record, &mut self.us.ram) {}
@@ -269,7 +269,7 @@ impl World {
             8..40 => self.post(which),
             _ => self.say(which),
         }
-        self.look();
+        self.check();
     }
 }
 
@@ -287,7 +287,7 @@ fn two_hostile_peers() {
         }
         world.now = world.now.after(60_000_000_000);
         world.us.rnic.tick(world.now);
-        world.look();
+        world.check();
         for (qp, sends, receives) in &world.posted {
             assert!(
                 sends.is_empty() && receives.is_empty(),

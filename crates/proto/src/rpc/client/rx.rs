@@ -35,7 +35,7 @@ impl Client {
         }
         let Self { sessions, calls, idle, .. } = self;
         let (c, session) = open_session(sessions, shared, from, packet, lossless)?;
-        let Some(i) = call_of(calls, session, packet) else { return drop_stale(shared) };
+        let Some(i) = slot_of_channel(calls, session, packet) else { return drop_stale(shared) };
         let slot = &shared.slots[i];
         if slot.seq != packet.seq() || slot.role != Role::Call {
             return drop_stale(shared);
@@ -68,7 +68,7 @@ impl Client {
         let lossless = shared.lossless;
         let open = open_session(&mut self.sessions, shared, from, rx, lossless);
         let Some((c, session)) = open else { return };
-        let call = call_of(&self.calls, session, rx);
+        let call = slot_of_channel(&self.calls, session, rx);
         let call = call.filter(|&i| shared.slots[i].seq == packet.seq);
         if packet.kind == Kind::NeedAck {
             // While the request is in progress, its reply has not arrived.
@@ -246,7 +246,11 @@ fn open_session<'s, P: Probe>(
 
 /// The slot of the request in progress on the channel that an arrived packet names.
 #[inline(always)]
-fn call_of(calls: &Slab<Calls>, session: &ClientSession, packet: RxPacket<'_>) -> Option<u32> {
+fn slot_of_channel(
+    calls: &Slab<Calls>,
+    session: &ClientSession,
+    packet: RxPacket<'_>,
+) -> Option<u32> {
     let channel = packet.channel() & 7;
     let is_busy = session.busy & 1 << channel != 0;
     is_busy.then(|| calls[session.calls].slots[usize::from(channel)])

@@ -47,12 +47,12 @@ const MOST_LINKS: usize = 64;
 /// The most hardware addresses of peers that a memif remembers.
 const MOST_ADDRESSES: usize = 4096;
 /// Number of polls of the rings between two polls of the sockets, which cost a system call.
-const LOOKS: u32 = 512;
+const POLLS: u32 = 512;
 /// Number of polls of the rings between two polls of the sockets while a link is being made.
-const LOOKS_OPENING: u32 = 16;
+const POLLS_OPENING: u32 = 16;
 /// Number of polls of the rings between two polls of the sockets once a link is made: a client that
 /// connects or leaves can wait some tenths of a millisecond.
-const LOOKS_LINKED: u32 = 8 * LOOKS;
+const POLLS_LINKED: u32 = 8 * POLLS;
 /// The time that a client has for the whole exchange that makes its link, in nanoseconds.
 const PATIENCE_NS: u64 = 2 * SECOND;
 /// The time after which a client tries to connect again, in nanoseconds.
@@ -91,12 +91,14 @@ impl Link {
     }
 }
 
-/// The links that a frame goes to.
-enum To {
-    Nobody,
+/// The links that a frame is forwarded to.
+enum Forward {
+    /// The device has no link: the frame is dropped.
+    Drop,
     /// The frame goes to the link at this index.
-    One(usize),
-    All,
+    Link(usize),
+    /// The frame goes to every link, because no link is known for its destination address.
+    Flood,
 }
 
 /// Counters of a memif device.
@@ -109,7 +111,7 @@ struct Counts {
     rx_bad: u64,
     tx_full: u64,
     tx_invalid: u64,
-    tx_nobody: u64,
+    tx_unconnected: u64,
 }
 
 /// A packet device that is a memif.
@@ -131,7 +133,7 @@ pub struct Memif {
     last: Option<(Mac, u64)>,
     burst: Burst,
     /// Number of polls of the rings until the sockets are polled.
-    looks: u32,
+    polls_left: u32,
     clock: Clock,
     again: Instant,
     counts: Counts,
@@ -176,13 +178,13 @@ impl Memif {
             addresses,
             last: None,
             burst,
-            looks: LOOKS,
+            polls_left: POLLS,
             clock,
             again: Instant::ZERO,
             counts,
             reason: None,
         };
-        memif.look_at_sockets();
+        memif.poll_sockets();
         Ok(memif)
     }
 
@@ -201,12 +203,12 @@ impl Memif {
     /// Polls the sockets: accepts and makes connections, handles the messages of peers, and ends
     /// links.
     #[cold]
-    fn look_at_sockets(&mut self) {
+    fn poll_sockets(&mut self) {
         let now = self.clock.now();
         self.connect(now);
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(MOST_LINKS);
-        // An error is a signal at most; the next look finds what is there.
+        // The only error is EINTR. The next poll finds the same events.
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&none));
         let mut calls = false;
         for event in events {
@@ -229,10 +231,10 @@ impl Memif {
             rings.sources().for_each(Source::give_back);
         }
         let done = self.links.iter().filter(|l| l.control.is_done()).count();
-        self.looks = match self.links.len() {
-            0 => LOOKS,
-            n if n == done => LOOKS_LINKED,
-            _ => LOOKS_OPENING,
+        self.polls_left = match self.links.len() {
+            0 => POLLS,
+            n if n == done => POLLS_LINKED,
+            _ => POLLS_OPENING,
         };
     }
 
@@ -398,15 +400,15 @@ impl Memif {
 
     /// Returns the links that a frame to `mac` goes to.
     #[inline(always)]
-    fn towards(&self, mac: Mac) -> To {
+    fn lookup(&self, mac: Mac) -> Forward {
         if self.links.len() < 2 {
-            return if self.links.is_empty() { To::Nobody } else { To::One(0) };
+            return if self.links.is_empty() { Forward::Drop } else { Forward::Link(0) };
         }
         let number = match self.last {
             Some((last, number)) if last == mac => Some(number),
             _ => self.addresses.get(&mac).copied(),
         };
-        number.and_then(|number| self.place(number)).map_or(To::All, To::One)
+        number.and_then(|number| self.place(number)).map_or(Forward::Flood, Forward::Link)
     }
 
     /// Puts a frame into the rings of the link at index `place`. Returns `Some(false)` if they have
@@ -437,14 +439,14 @@ impl Memif {
         }
         let mac =
             parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
-        match self.towards(mac) {
-            To::Nobody => self.counts.tx_nobody += 1,
-            To::All => self.put_all(parts, len),
-            To::One(place) => match self.put(place, parts, len) {
+        match self.lookup(mac) {
+            Forward::Drop => self.counts.tx_unconnected += 1,
+            Forward::Flood => self.flood(parts, len),
+            Forward::Link(place) => match self.put(place, parts, len) {
                 Some(true) => {}
                 Some(false) if waits => return Sent::Full,
                 Some(false) => self.counts.tx_full += 1,
-                None => self.counts.tx_nobody += 1,
+                None => self.counts.tx_unconnected += 1,
             },
         }
         Sent::Yes
@@ -461,7 +463,7 @@ impl Memif {
     }
 
     /// Puts a frame into the rings of all links, as a hub does. A link without room loses it.
-    fn put_all(&mut self, parts: &[&[u8]], len: usize) {
+    fn flood(&mut self, parts: &[&[u8]], len: usize) {
         // From the last one on: one that ends moves those behind it.
         for place in (0..self.links.len()).rev() {
             self.counts.tx_full += u64::from(self.put(place, parts, len) == Some(false));
@@ -488,14 +490,14 @@ impl Nic for Memif {
         {
             source.disarm();
         }
-        self.look_at_sockets();
+        self.poll_sockets();
     }
 
     fn carries(&mut self) -> bool {
         self.links() > 0
     }
 
-    fn stamps(&self) -> bool {
+    fn has_rx_timestamps(&self) -> bool {
         false
     }
 
@@ -513,9 +515,9 @@ impl Device for Memif {
             [_] => self.receive_from(0),
             _ => self.receive_in_turns(),
         }
-        self.looks -= 1;
-        if self.looks == 0 {
-            self.look_at_sockets();
+        self.polls_left -= 1;
+        if self.polls_left == 0 {
+            self.poll_sockets();
         }
         self.burst.len()
     }
@@ -542,7 +544,7 @@ impl Device for Memif {
         offload: Offload,
     ) -> Sent {
         let whole = headers.len() + len;
-        if let To::One(place) = self.towards(headers.destination())
+        if let Forward::Link(place) = self.lookup(headers.destination())
             && let Some(rings) = self.links[place].rings.as_deref_mut()
             && offload == Offload::None
             && (HEADER..=self.info.max_send).contains(&whole)
@@ -553,7 +555,7 @@ impl Device for Memif {
                 Ok(None) => {}
                 Err(Broken) => {
                     self.broken(self.links[place].number);
-                    self.counts.tx_nobody += 1;
+                    self.counts.tx_unconnected += 1;
                     return Sent::Yes;
                 }
             }
@@ -585,6 +587,6 @@ impl Device for Memif {
         each("frames_bad", c.rx_bad);
         each("frames_unsent", c.tx_full);
         each("frames_refused", c.tx_invalid);
-        each("frames_unconnected", c.tx_nobody);
+        each("frames_unconnected", c.tx_unconnected);
     }
 }

@@ -371,7 +371,7 @@ impl Sink {
     /// Reads the peer's index. It is [`Broken`] if the index went back, or if it is more than a
     /// ring away from this end's.
     #[inline(never)]
-    fn look(&mut self) -> Result<(), Broken> {
+    fn refresh(&mut self) -> Result<(), Broken> {
         let (size, before) = (self.ring.size, self.free());
         let seen = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
         let free = match self.ring.laid {
@@ -403,7 +403,7 @@ impl Sink {
         let mut room = 0;
         while room < len {
             if slots == self.free() {
-                self.look()?;
+                self.refresh()?;
             }
             if slots == self.free() {
                 // A ring that is too small for it altogether never has room.
@@ -450,7 +450,7 @@ impl Sink {
         parts: &[&[u8]],
     ) -> Result<Option<bool>, Broken> {
         if self.free() == 0 {
-            self.look()?;
+            self.refresh()?;
             if self.free() == 0 {
                 return Ok(Some(false));
             }

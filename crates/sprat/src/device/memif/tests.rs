@@ -48,8 +48,8 @@ fn until(mut done: impl FnMut() -> bool) {
 
 fn linked(server: &mut Memif, client: &mut Memif, links: usize) {
     until(|| {
-        server.look_at_sockets();
-        client.look_at_sockets();
+        server.poll_sockets();
+        client.poll_sockets();
         server.links() == links && client.links() == 1
     });
 }
@@ -246,7 +246,7 @@ fn a_client_comes_back_to_a_server_that_was_gone() {
     let (server, mut client) = pair(&house, |o| o);
     drop(server);
     until(|| {
-        client.look_at_sockets();
+        client.poll_sockets();
         client.links() == 0
     });
     assert_eq!(counter(&client, "links_ended"), 1);
@@ -314,8 +314,8 @@ fn a_secret_keeps_others_out() {
     let mut server = Memif::open(secret("eel", Role::Server)).unwrap();
     let mut wrong = Memif::open(secret("cod", Role::Client)).unwrap();
     until(|| {
-        server.look_at_sockets();
-        wrong.look_at_sockets();
+        server.poll_sockets();
+        wrong.poll_sockets();
         wrong.reason().is_some()
     });
     assert_eq!(wrong.reason(), Some("the peer says: Incorrect secret"));
@@ -329,7 +329,7 @@ struct Rude(Connected);
 impl Rude {
     fn new(house: &House, server: &mut Memif) -> Self {
         let socket = connect_at(&house.folder.path().join("memif")).unwrap();
-        server.look_at_sockets();
+        server.poll_sockets();
         Self(socket)
     }
 
@@ -384,7 +384,7 @@ fn a_peer_that_talks_out_of_turn_is_left() {
             rude.say(message);
         }
         until(|| {
-            server.look_at_sockets();
+            server.poll_sockets();
             rude.has_ended()
         });
     }
@@ -424,7 +424,7 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
         }
         drop(bad);
         until(|| {
-            server.look_at_sockets();
+            server.poll_sockets();
             server.links() == 1
         });
         while !received(&mut good).is_empty() {}
@@ -503,7 +503,7 @@ fn a_peer_that_ends_is_gone_whoever_has_its_sockets() {
     .collect::<Result<_, _>>()
     .unwrap();
     drop(server);
-    client.look_at_sockets();
+    client.poll_sockets();
     assert_eq!(client.links(), 0, "dropped");
     drop((client, copies));
 
@@ -512,7 +512,7 @@ fn a_peer_that_ends_is_gone_whoever_has_its_sockets() {
         let mut server = Memif::open(house.options(Role::Server)).unwrap();
         handed.give(server.listener.as_ref().unwrap().as_fd());
         until(|| {
-            server.look_at_sockets();
+            server.poll_sockets();
             server.links() == 1
         });
         handed.give(server.links[0].control.socket().as_fd());
@@ -523,12 +523,12 @@ fn a_peer_that_ends_is_gone_whoever_has_its_sockets() {
     let listener = handed.take();
     let mut client = Memif::open(house.options(Role::Client)).unwrap();
     until(|| {
-        client.look_at_sockets();
+        client.poll_sockets();
         client.links() == 1
     });
     let copies = (listener, handed.take());
     drop(child);
-    client.look_at_sockets();
+    client.poll_sockets();
     assert_eq!((client.links(), client.reason()), (0, Some("the peer has gone")));
     drop(Memif::open(house.options(Role::Server)).unwrap());
     drop(copies);
@@ -547,7 +547,7 @@ fn a_server_without_file_descriptors_turns_links_away_and_can_sleep() {
         while let Ok(fd) = ring::interrupt() {
             hoard.push(fd);
         }
-        server.look_at_sockets();
+        server.poll_sockets();
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut sockets = [PollFd::from_borrowed_fd(server.fd(), PollFlags::IN)];
         assert_eq!(poll(&mut sockets, Some(&now)), Ok(0));

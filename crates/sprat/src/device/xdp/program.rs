@@ -21,7 +21,7 @@ use crate::device::Steer;
 
 /// The targets of the program's jumps.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum To {
+enum Label {
     Next,
     Ours,
     Pass,
@@ -105,8 +105,8 @@ pub(in crate::device) fn by_queue(map: i32) -> Vec<Insn> {
 
 #[derive(Default)]
 struct Assembler {
-    code: Vec<(Insn, To)>,
-    places: Vec<(To, usize)>,
+    code: Vec<(Insn, Label)>,
+    places: Vec<(Label, usize)>,
 }
 
 /// Returns 16 bits as the machine loads them from network order.
@@ -122,14 +122,14 @@ fn wire32(bytes: &[u8]) -> i32 {
 
 impl Assembler {
     fn op(&mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) {
-        self.code.push((Insn { code, registers: to | from << 4, offset, value }, To::Next));
+        self.code.push((Insn { code, registers: to | from << 4, offset, value }, Label::Next));
     }
 
-    fn jump(&mut self, code: u8, register: u8, value: i32, to: To) {
+    fn jump(&mut self, code: u8, register: u8, value: i32, to: Label) {
         self.code.push((Insn { code, registers: register, offset: 0, value }, to));
     }
 
-    fn place(&mut self, to: To) {
+    fn place(&mut self, to: Label) {
         self.places.push((to, self.code.len()));
     }
 
@@ -139,35 +139,35 @@ impl Assembler {
         self.op(ADD_VALUE, R4, 0, 0, len);
         self.code.push((
             Insn { code: IF_ABOVE, registers: R4 | END << 4, offset: 0, value: 0 },
-            To::Pass,
+            Label::Pass,
         ));
     }
 
     fn by_hardware_address(&mut self, mac: Mac) {
         self.op(LOAD32, R5, DATA, 0, 0);
-        self.jump(IF_NOT_32, R5, wire32(&mac.0[..4]), To::Group);
+        self.jump(IF_NOT_32, R5, wire32(&mac.0[..4]), Label::Group);
         self.op(LOAD16, R5, DATA, 4, 0);
-        self.jump(IF_EQUAL, R5, wire16(u16::from_be_bytes([mac.0[4], mac.0[5]])), To::Ours);
-        self.place(To::Group);
+        self.jump(IF_EQUAL, R5, wire16(u16::from_be_bytes([mac.0[4], mac.0[5]])), Label::Ours);
+        self.place(Label::Group);
         self.op(LOAD8, R5, DATA, 0, 0);
-        self.jump(IF_SET, R5, 1, To::Ours);
-        self.jump(GOTO, 0, 0, To::Pass);
+        self.jump(IF_SET, R5, 1, Label::Ours);
+        self.jump(GOTO, 0, 0, Label::Pass);
     }
 
     fn ipv4(&mut self, ip: [u8; 4], port: u16) {
         self.op(LOAD16, R5, DATA, KIND, 0);
-        self.jump(IF_NOT, R5, wire16(0x0800), To::Arp);
+        self.jump(IF_NOT, R5, wire16(0x0800), Label::Arp);
         self.has(34);
         self.op(LOAD32, R5, DATA, IP + 16, 0);
-        self.jump(IF_NOT_32, R5, wire32(&ip), To::Pass);
+        self.jump(IF_NOT_32, R5, wire32(&ip), Label::Pass);
         if port != 0 {
             // A later fragment has no port.
             self.op(LOAD16, R5, DATA, IP + 6, 0);
-            self.jump(IF_SET, R5, wire16(0x1fff), To::Ours);
+            self.jump(IF_SET, R5, wire16(0x1fff), Label::Ours);
             self.op(LOAD8, R5, DATA, IP + 9, 0);
-            self.jump(IF_EQUAL, R5, 17, To::Ports);
-            self.jump(IF_NOT, R5, 6, To::Ours);
-            self.place(To::Ports);
+            self.jump(IF_EQUAL, R5, 17, Label::Ports);
+            self.jump(IF_NOT, R5, 6, Label::Ours);
+            self.place(Label::Ports);
             // Behind the header, however long its options are.
             self.op(LOAD8, R5, DATA, IP, 0);
             self.op(AND_VALUE, R5, 0, 0, 15);
@@ -175,20 +175,20 @@ impl Assembler {
             self.op(ADD, DATA, R5, 0, 0);
             self.has(18);
             self.op(LOAD16, R5, DATA, IP + 2, 0);
-            self.jump(IF_NOT, R5, wire16(port), To::Pass);
+            self.jump(IF_NOT, R5, wire16(port), Label::Pass);
         }
-        self.jump(GOTO, 0, 0, To::Ours);
-        self.place(To::Arp);
-        self.jump(IF_NOT, R5, wire16(0x0806), To::Pass);
+        self.jump(GOTO, 0, 0, Label::Ours);
+        self.place(Label::Arp);
+        self.jump(IF_NOT, R5, wire16(0x0806), Label::Pass);
         self.has(42);
         self.op(LOAD32, R5, DATA, IP + 24, 0);
-        self.jump(IF_NOT_32, R5, wire32(&ip), To::Pass);
-        self.jump(GOTO, 0, 0, To::Ours);
+        self.jump(IF_NOT_32, R5, wire32(&ip), Label::Pass);
+        self.jump(GOTO, 0, 0, Label::Ours);
     }
 
     /// Adds instructions that compare 16 bytes from `offset` on with `ip`, and jump to `elsewhere`
     /// if they differ.
-    fn is(&mut self, offset: i16, ip: [u8; 16], elsewhere: To) {
+    fn is(&mut self, offset: i16, ip: [u8; 16], elsewhere: Label) {
         for (at, word) in (offset..).step_by(4).zip(ip.chunks_exact(4)) {
             self.op(LOAD32, R5, DATA, at, 0);
             self.jump(IF_NOT_32, R5, wire32(word), elsewhere);
@@ -197,34 +197,34 @@ impl Assembler {
 
     fn ipv6(&mut self, ip: [u8; 16], port: u16) {
         self.op(LOAD16, R5, DATA, KIND, 0);
-        self.jump(IF_NOT, R5, wire16(0x86dd), To::Pass);
+        self.jump(IF_NOT, R5, wire16(0x86dd), Label::Pass);
         self.has(54);
-        self.is(IP + 24, ip, To::Asked);
+        self.is(IP + 24, ip, Label::Asked);
         if port != 0 {
             self.op(LOAD8, R5, DATA, IP + 6, 0);
-            self.jump(IF_EQUAL, R5, 17, To::Ports);
-            self.jump(IF_NOT, R5, 6, To::Ours);
-            self.place(To::Ports);
+            self.jump(IF_EQUAL, R5, 17, Label::Ports);
+            self.jump(IF_NOT, R5, 6, Label::Ours);
+            self.place(Label::Ports);
             self.has(58);
             self.op(LOAD16, R5, DATA, IP + 42, 0);
-            self.jump(IF_NOT, R5, wire16(port), To::Pass);
+            self.jump(IF_NOT, R5, wire16(port), Label::Pass);
         }
-        self.jump(GOTO, 0, 0, To::Ours);
-        // To a group, and a neighbour solicitation (ICMPv6 type 135) for our address.
-        self.place(To::Asked);
+        self.jump(GOTO, 0, 0, Label::Ours);
+        // Label a group, and a neighbour solicitation (ICMPv6 type 135) for our address.
+        self.place(Label::Asked);
         self.op(LOAD8, R5, DATA, IP + 24, 0);
-        self.jump(IF_NOT, R5, 0xff, To::Pass);
+        self.jump(IF_NOT, R5, 0xff, Label::Pass);
         self.op(LOAD8, R5, DATA, IP + 6, 0);
-        self.jump(IF_NOT, R5, 58, To::Pass);
+        self.jump(IF_NOT, R5, 58, Label::Pass);
         self.has(78);
         self.op(LOAD8, R5, DATA, IP + 40, 0);
-        self.jump(IF_NOT, R5, 135, To::Pass);
-        self.is(IP + 48, ip, To::Pass);
-        self.jump(GOTO, 0, 0, To::Ours);
+        self.jump(IF_NOT, R5, 135, Label::Pass);
+        self.is(IP + 48, ip, Label::Pass);
+        self.jump(GOTO, 0, 0, Label::Ours);
     }
 
     fn end(mut self, map: i32) -> Vec<Insn> {
-        self.place(To::Ours);
+        self.place(Label::Ours);
         // The queue's number; and if there is no socket for it, the frame passes.
         self.op(LOAD32, DATA, CONTEXT, QUEUE, 0);
         self.op(LOAD_MAP, R1, MAP_FD, 0, map);
@@ -232,11 +232,13 @@ impl Assembler {
         self.op(MOVE_VALUE, END, 0, 0, XDP_PASS);
         self.op(CALL, 0, 0, 0, REDIRECT_MAP);
         self.op(EXIT, 0, 0, 0, 0);
-        self.place(To::Pass);
+        self.place(Label::Pass);
         self.op(MOVE_VALUE, R0, 0, 0, XDP_PASS);
         self.op(EXIT, 0, 0, 0, 0);
         let Self { mut code, places } = self;
-        for (at, (insn, to)) in code.iter_mut().enumerate().filter(|(_, (_, to))| *to != To::Next) {
+        for (at, (insn, to)) in
+            code.iter_mut().enumerate().filter(|(_, (_, to))| *to != Label::Next)
+        {
             let target =
                 places.iter().find(|(place, _)| place == to).map_or(0, |(_, target)| *target);
             insn.offset = (target as i64 - at as i64 - 1) as i16;

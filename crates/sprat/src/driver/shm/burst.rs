@@ -34,8 +34,8 @@ pub(super) struct Burst {
     used: usize,
     pieces: [Piece; BURST],
     len: usize,
-    /// The records that are left in their rings, with their index in `pieces`. The first
-    /// [`LEFT_HEAD`] bytes of each are in the arena.
+    /// The long records whose bodies stay in their rings, each with the index of its piece in
+    /// `pieces`. The arena has the first [`LEFT_HEAD`] bytes of each.
     left: ArrayVec<(usize, LeftRecord), BURST>,
     /// True if the burst leaves long records in their rings.
     leaves: bool,

@@ -152,7 +152,7 @@ impl Table {
         self.names.get(name).copied()
     }
 
-    /// The number of the next connection that has ended and whose address the caller knows.
+    /// Takes the number of the next ended connection from those whose address the caller knows.
     #[inline]
     pub(super) fn next_gone(&mut self) -> Option<u64> {
         self.gone.pop_front()

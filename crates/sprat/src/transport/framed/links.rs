@@ -35,7 +35,7 @@ pub(crate) struct Link<W> {
     pub(super) resumed: bool,
     /// True if the list of links with output has this link.
     pub(super) dirty: bool,
-    /// True if the list of links with events that no input made has this link.
+    /// True if `Framed::owing` has this link: a request failed, or the connection has ended.
     pub(super) owing: bool,
     /// For an accepted connection: the time by which its first frame must have arrived.
     pub(crate) silent_until: Instant,

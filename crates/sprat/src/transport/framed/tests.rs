@@ -88,7 +88,7 @@ pub(crate) enum Seen {
 }
 
 /// Takes the events of a client and adds them to `seen`.
-pub(crate) fn look<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut Vec<Seen>) {
+pub(crate) fn take_events<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut Vec<Seen>) {
     client.input(now);
     while let Some(event) = client.event(now) {
         seen.push(match event {
@@ -102,7 +102,7 @@ pub(crate) fn look<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut 
 
 /// Makes one turn of a client, which adds its events to `seen`.
 pub(crate) fn turn<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut Vec<Seen>) {
-    look(client, now, seen);
+    take_events(client, now, seen);
     client.output(now, &());
 }
 
@@ -349,7 +349,7 @@ fn a_server_that_dies_leaves_no_request_without_an_end<C: Named>() {
     drop(server);
     // No output: the last request stays unsent.
     assert!((0..20_000_000).any(|_| {
-        look(&mut client, NOW, &mut seen);
+        take_events(&mut client, NOW, &mut seen);
         seen.len() == 5
     }));
     let maybe = |tag| Seen::Failed(tag, RpcError::MaybeExecuted);

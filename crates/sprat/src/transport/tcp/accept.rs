@@ -67,7 +67,7 @@ impl Sockets {
         {
             let data = epoll::EventData::new_u64(LISTENER);
             let _ = epoll::add(&self.epoll, &listener.socket, data, epoll::EventFlags::IN);
-            self.look = true;
+            self.poll_epoll = true;
         }
     }
 }

@@ -8,8 +8,8 @@ use super::*;
 use crate::transport::SystemTransport as _;
 use crate::transport::framed::SILENCE_NS;
 use crate::transport::framed::tests::{
-    NOW, Seen, bytes, client, echo, exchange, look, readable, serve, serve_until, server,
-    server_at, turn, until,
+    NOW, Seen, bytes, client, echo, exchange, readable, serve, serve_until, server, server_at,
+    take_events, turn, until,
 };
 use sprat_proto::node::Transport as _;
 
@@ -47,7 +47,7 @@ fn a_connection_that_never_opens_is_given_up() {
     client.link(slot).expect("there").connecting = Some(Connecting { left, until });
     let mut seen = Vec::new();
     client.tick(until);
-    look(&mut client, until, &mut seen);
+    take_events(&mut client, until, &mut seen);
     let closed = Seen::Closed(session, CloseReason::Unreachable);
     assert_eq!(seen, [Seen::Failed(1, RpcError::NotExecuted), closed]);
 }

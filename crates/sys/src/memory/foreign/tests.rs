@@ -167,7 +167,7 @@ fn unmapped_memory_is_an_error_too() {
             memory.copy_in(PAGE - 1, &[1, 2]),
             memory.copy_out(PAGE, &mut bytes),
             memory.atomic(PAGE, &mut |_| 0).map(|_| ()),
-            memory.look(0, 2 * PAGE),
+            memory.probe(0, 2 * PAGE),
         ];
         let refused = errno(pages.register(true)) == Some(libc::EFAULT);
         // SAFETY: ends the process at once.

@@ -54,7 +54,7 @@ pub(in crate::memory) struct Fold {
     pub(in crate::memory) state: [u64; 8],
     /// Factors that move the low and the high half of 128 bits forward by one step.
     pub(in crate::memory) factors: [u64; 2],
-    /// Bytes whose CRC, from state 0, is that of all copied bytes.
+    /// A block of bytes whose CRC, from state 0, equals the CRC of all copied bytes.
     pub(in crate::memory) folded: [u8; STEP],
 }
 

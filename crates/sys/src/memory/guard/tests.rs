@@ -70,7 +70,7 @@ fn touches(at: *mut u8) {
 #[test]
 fn a_fault_is_an_error_both_ways() {
     let at = nowhere();
-    look();
+    check_handler();
     assert!(by_routine(), "the handler can be installed");
     assert_eq!(reads(at), Err(Gone));
     let mut words = [5_u64, 6];
@@ -88,18 +88,18 @@ fn a_fault_is_an_error_both_ways() {
 }
 
 #[test]
-fn a_page_is_looked_at_without_a_change() {
-    look();
+fn a_probe_changes_no_byte() {
+    check_handler();
     let mut word = 7_u64;
     // SAFETY: a variable of our own.
-    assert_eq!(unsafe { touch((&raw mut word).cast(), true) }, Ok(()));
+    assert_eq!(unsafe { probe((&raw mut word).cast(), true) }, Ok(()));
     assert_eq!(word, 7);
     static FIXED: u64 = 9;
     let fixed = (&raw const FIXED).cast_mut().cast();
     // SAFETY: the pages may not be written; the test is about just that fault.
-    assert_eq!(unsafe { (touch(fixed, false), touch(fixed, true)) }, (Ok(()), Err(Gone)));
+    assert_eq!(unsafe { (probe(fixed, false), probe(fixed, true)) }, (Ok(()), Err(Gone)));
     // SAFETY: nothing is there.
-    assert_eq!(unsafe { touch(nowhere(), false) }, Err(Gone));
+    assert_eq!(unsafe { probe(nowhere(), false) }, Err(Gone));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn other_faults_end_the_process_as_before() {
         install(libc::SIGSEGV, libc::SIG_DFL);
         // The parent may have installed the handler; this process begins without it.
         handler::forget();
-        look();
+        check_handler();
         let ours = reads(at) == Err(Gone);
         touches(at);
         ours
@@ -118,7 +118,7 @@ fn other_faults_end_the_process_as_before() {
     let sent = end(|| {
         install(libc::SIGBUS, libc::SIG_DFL);
         handler::forget();
-        look();
+        check_handler();
         // SAFETY: a signal to oneself.
         unsafe { libc::raise(libc::SIGBUS) };
         true
@@ -127,7 +127,7 @@ fn other_faults_end_the_process_as_before() {
     let ignored = end(|| {
         install(libc::SIGSEGV, libc::SIG_IGN);
         handler::forget();
-        look();
+        check_handler();
         // SAFETY: a signal to oneself.
         unsafe { libc::raise(libc::SIGSEGV) };
         reads(at) == Err(Gone)
@@ -141,7 +141,7 @@ fn the_programs_handler_gets_its_own_faults() {
     let before = end(|| {
         install(libc::SIGSEGV, counts as extern "C" fn(libc::c_int) as usize);
         handler::forget();
-        look();
+        check_handler();
         if !by_routine() || reads(at) != Err(Gone) {
             return false;
         }
@@ -155,9 +155,9 @@ fn the_programs_handler_gets_its_own_faults() {
 fn a_handler_that_came_later_is_found_and_left_alone() {
     let at = nowhere();
     let later = end(|| {
-        look();
+        check_handler();
         install(libc::SIGSEGV, counts as extern "C" fn(libc::c_int) as usize);
-        look();
+        check_handler();
         // The kernel copies: the handler is not called.
         !by_routine() && (0..4).all(|_| reads(at) == Err(Gone))
     });
@@ -167,7 +167,7 @@ fn a_handler_that_came_later_is_found_and_left_alone() {
 #[test]
 fn a_thread_that_blocks_faults_has_the_kernel_copy() {
     let at = nowhere();
-    look();
+    check_handler();
     let blocked = std::thread::spawn({
         let at = at.addr();
         move || {

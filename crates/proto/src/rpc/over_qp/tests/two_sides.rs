@@ -190,7 +190,7 @@ impl World {
     }
 
     /// Ends the connection for both sides, and loses the data on its way.
-    fn die(&mut self) {
+    fn break_connection(&mut self) {
         self.dead = true;
         for (end, to) in self.ends.iter_mut().zip(&mut self.to) {
             to.clear();
@@ -276,7 +276,7 @@ fn exchange(seed: u64, steps: usize) -> usize {
         let more = sent.len() < 25;
         let over = !more && client.ends.len() == sent.len();
         if over || step == steps {
-            world.die();
+            world.break_connection();
             // An exchange that is over has no request that the end could fail.
             world.dead = !over;
             world.check(&sent);
