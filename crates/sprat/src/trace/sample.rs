@@ -160,8 +160,8 @@ fn timed(trace: &[TraceRecord]) -> u64 {
 }
 
 /// Returns the transmit leg of a request at one side, and the number of tracepoints whose cost its
-/// time includes. The leg begins with `trace[from]` and ends before `trace[until]`. The [`TraceEvent::Given`] record of
-/// request `rpc` marks the driver call that sends its packet.
+/// time includes. The leg begins with `trace[from]` and ends before `trace[until]`. The
+/// [`TraceEvent::Given`] record of request `rpc` marks the driver call that sends its packet.
 fn outward(
     trace: &[TraceRecord],
     from: usize,
