@@ -11,6 +11,9 @@
 //! Always: no call blocks; a device counts what it cannot send, and the frame is lost. Not here:
 //! addresses above Ethernet (`net`), and how a worker sleeps (`sprat`).
 
+use alloc::vec::Vec;
+use core::ops::Range;
+
 pub use crate::datagrams::{BURST, Sent};
 
 /// The length of an Ethernet header in bytes.
@@ -19,6 +22,10 @@ pub const HEADER: usize = 14;
 /// The longest frame in bytes: an IP packet of 65,535 bytes and its Ethernet header. A device may
 /// take less ([`Info::max_send`]).
 pub const MAX_FRAME: usize = HEADER + 65_535;
+
+/// The fewest bytes that a device returns of a frame whose end it leaves: those of all headers,
+/// from Ethernet to the transport's.
+pub const LEFT_HEAD: usize = 128;
 
 /// The most parts of one frame given to [`Device::send`]: those of a datagram, and its headers.
 pub const MAX_PARTS: usize = crate::datagrams::MAX_PARTS + 1;
@@ -70,6 +77,9 @@ pub struct RxOffload {
     /// segment may be shorter. 0 if the device coalesced none. The lengths in the IP and UDP
     /// headers are those of the whole frame.
     pub segment_size: u16,
+    /// The number of bytes at the end of the frame that the device has left in memory that the peer
+    /// can write; 0 of a frame that is returned whole. [`Device::append_left`] copies them.
+    pub left: u16,
 }
 
 /// A transmit offload: what the device does to a frame before it sends it. A caller may request
@@ -248,12 +258,20 @@ pub trait Device {
     /// Returns frame `i` of the last burst, from its Ethernet header on, and what the device
     /// reports about it. Nothing else writes the bytes until the next burst.
     ///
+    /// A device may leave the end of a long frame in memory that the peer can write, and returns
+    /// the beginning of the frame, at least [`LEFT_HEAD`] bytes ([`RxOffload::left`]).
+    ///
     /// A device that coalesces segments may return more than its MTU, but at most [`MAX_FRAME`]
     /// bytes. A short frame may be padded to 60 bytes. The frame has no particular alignment.
     ///
     /// # Panics
     /// If `i` is not below what the last `recv_burst` returned.
     fn frame(&self, i: usize) -> (&[u8], RxOffload);
+
+    /// Appends the bytes `range` of frame `i` of the last burst, part of which the device has left
+    /// ([`RxOffload::left`]), to `bytes`. The peer may have changed them since it sent them, and
+    /// may change them again: use the beginning that [`Device::frame`] returned, and no byte twice.
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>);
 
     /// Sends one frame, the concatenation of `parts`: at most [`MAX_PARTS`], some of which may be
     /// empty, with the whole Ethernet header in the first, and [`HEADER`] to [`Info::max_send`]

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
 
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::datagrams::{Addr, Datagrams};
@@ -41,6 +42,8 @@ impl Device for Nic {
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         (&self.burst[i].0, self.burst[i].1)
     }
+
+    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         let frame = parts.concat();
@@ -156,7 +159,11 @@ impl World {
                     mend(&mut frame);
                 }
                 let segment = if arg > 200 { u16::from(arg) } else { 0 };
-                let arrival = RxOffload { checksum_valid: op & 64 != 0, segment_size: segment };
+                let arrival = RxOffload {
+                    checksum_valid: op & 64 != 0,
+                    segment_size: segment,
+                    ..RxOffload::default()
+                };
                 self.ports[to].device_mut().inbox.push_back((frame, arrival));
             }
             5 | 6 => {
@@ -169,7 +176,7 @@ impl World {
                 self.ports[side]
                     .device_mut()
                     .inbox
-                    .push_back((frame, RxOffload { checksum_valid: true, segment_size: 0 }));
+                    .push_back((frame, RxOffload { checksum_valid: true, ..RxOffload::default() }));
             }
             _ => {}
         }

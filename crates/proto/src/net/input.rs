@@ -54,7 +54,15 @@ impl Stack {
         let mut slow = false;
         while let Some(i) = self.burst.next_frame() {
             let (frame, offload) = device.frame(i);
-            slow |= !self.receive_fast(i, frame, offload);
+            if self.receive_fast(i, frame, offload) {
+                continue;
+            }
+            slow = true;
+            if offload.left == 0 {
+                self.receive(Location::Frame(i), frame, offload);
+            } else {
+                self.receive_left(i, offload, device);
+            }
         }
         self.cx.counters.datagrams_in += self.burst.len() as u64;
         if !self.link.queue.is_empty() || slow && self.link.has_packets() {
@@ -63,8 +71,8 @@ impl Stack {
         self.burst.len()
     }
 
-    /// Handles frame `i` of the burst. Returns true if the fast path delivered it, because such a
-    /// frame leaves the stack nothing to send.
+    /// Delivers frame `i` of the burst if the fast path can, and returns true. Such a frame leaves
+    /// the stack nothing to send.
     #[inline]
     fn receive_fast(&mut self, i: usize, frame: &[u8], offload: RxOffload) -> bool {
         if let Some(fast_path) = &mut self.fast_path
@@ -75,12 +83,23 @@ impl Stack {
             self.burst.push(Received { from, port, location, start, end });
             return true;
         }
-        self.receive(i, frame, offload);
         false
     }
 
+    /// Handles frame `i` of the burst, whose end the device has left: copies it first, because the
+    /// peer may change what is checked here.
+    #[cold]
+    fn receive_left<D: Device>(&mut self, i: usize, offload: RxOffload, device: &D) {
+        let mut frame = device.frame(i).0.to_vec();
+        let end = frame.len() + usize::from(offload.left);
+        device.append_left(i, frame.len()..end, &mut frame);
+        let location = self.burst.next_reassembled();
+        self.receive(location, &frame, RxOffload { left: 0, ..offload });
+        self.burst.push_reassembled(frame);
+    }
+
     #[inline(never)]
-    fn receive(&mut self, i: usize, frame: &[u8], offload: RxOffload) {
+    fn receive(&mut self, location: Location, frame: &[u8], offload: RxOffload) {
         let Some((ethernet, packet)) = Ethernet::parse(frame) else {
             self.cx.counters.drop_length += 1;
             return;
@@ -91,8 +110,8 @@ impl Stack {
             return;
         }
         match ethernet.kind {
-            ethernet::IPV4 => self.receive_ipv4(i, &ethernet, packet, offload),
-            ethernet::IPV6 => self.receive_ipv6(i, &ethernet, packet, offload),
+            ethernet::IPV4 => self.receive_ipv4(location, &ethernet, packet, offload),
+            ethernet::IPV6 => self.receive_ipv6(location, &ethernet, packet, offload),
             ethernet::ARP => self.link.arp(&mut self.cx, &ethernet, packet),
             ethernet::RARP => self.link.rarp(&mut self.cx, packet),
             _ => self.cx.counters.drop_type += 1,
@@ -100,7 +119,13 @@ impl Stack {
     }
 
     #[inline]
-    fn receive_ipv4(&mut self, i: usize, ethernet: &Ethernet, packet: &[u8], offload: RxOffload) {
+    fn receive_ipv4(
+        &mut self,
+        location: Location,
+        ethernet: &Ethernet,
+        packet: &[u8],
+        offload: RxOffload,
+    ) {
         let counters = &mut self.cx.counters;
         let (header, bytes) = match Ipv4::parse(packet) {
             Ok(parsed) => parsed,
@@ -117,7 +142,6 @@ impl Stack {
             return counters.drop_source += 1;
         }
         let start = HEADER + usize::from(packet[0] & 15) * 4;
-        let location = Location::Frame(i);
         let packet = Packet { from, to, bytes, location, start, offload };
         if !header.is_fragment() {
             return self.receive_upper(header.protocol, header.pseudo(bytes.len()), packet);
@@ -132,7 +156,13 @@ impl Stack {
     }
 
     #[inline]
-    fn receive_ipv6(&mut self, i: usize, ethernet: &Ethernet, packet: &[u8], offload: RxOffload) {
+    fn receive_ipv6(
+        &mut self,
+        location: Location,
+        ethernet: &Ethernet,
+        packet: &[u8],
+        offload: RxOffload,
+    ) {
         let counters = &mut self.cx.counters;
         let (header, rest) = match Ipv6::parse(packet) {
             Ok(parsed) => parsed,
@@ -148,7 +178,6 @@ impl Stack {
         if header.from.is_multicast() || header.from.is_loopback() || is_own {
             return counters.drop_source += 1;
         }
-        let location = Location::Frame(i);
         match ipv6::upper(header.next, rest) {
             Upper::Whole(ipv6::ICMPV6, bytes) => self.receive_icmpv6(ethernet, &header, bytes),
             Upper::Whole(protocol, bytes) => {

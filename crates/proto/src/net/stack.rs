@@ -2,6 +2,7 @@
 //!
 //! `input` handles received frames and `output` sends datagrams, each in a file of its own.
 
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::context::Context;
@@ -18,6 +19,7 @@ use super::udp::gso::GsoBatch;
 use super::udp::ports::{BindError, Ports};
 use super::udp::received::Burst;
 use super::udp::routes::RouteCache;
+use crate::datagrams::LeftDatagram;
 use crate::device::{Device, Info, Mac};
 use crate::{Instant, Rng};
 
@@ -86,7 +88,8 @@ impl Stack {
         self.burst.is_done() && self.link.queue.is_empty() && self.batch.is_empty()
     }
 
-    /// Returns UDP datagram `i` of the last `input`: the local port, the sender, and the payload.
+    /// Returns UDP datagram `i` of the last `input`: the local port, the sender, and the payload,
+    /// which is empty if the device has left its end.
     ///
     /// # Panics
     /// If `i` is not below the number that `input` returned, or `device` is not the device that it
@@ -98,6 +101,24 @@ impl Stack {
         device: &'b D,
     ) -> (u16, SocketAddr, &'b [u8]) {
         self.burst.datagram(i, device)
+    }
+
+    /// Returns the beginning of UDP datagram `i` of the last `input` if the device has left its end
+    /// in memory that the peer can write.
+    pub(super) fn left<'b, D: Device>(&self, i: usize, device: &'b D) -> Option<LeftDatagram<'b>> {
+        self.burst.left(i, device)
+    }
+
+    /// Appends the bytes from `from` on of UDP datagram `i`, whose end the device has left, to
+    /// `bytes`.
+    pub(super) fn append_left<D: Device>(
+        &self,
+        i: usize,
+        from: usize,
+        device: &D,
+        bytes: &mut Vec<u8>,
+    ) {
+        self.burst.append_left(i, from, device, bytes);
     }
 
     /// Takes the next event of the IP stack. Call it after `input` and `tick` until it returns

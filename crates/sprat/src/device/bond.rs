@@ -15,6 +15,7 @@
 //! a carrier, which transports find and repair.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
@@ -207,6 +208,10 @@ impl Device for Bond {
 
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         self.members[self.current].device.frame(i)
+    }
+
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>) {
+        self.members[self.current].device.append_left(i, range, bytes);
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {

@@ -11,6 +11,7 @@
 //! Not here: segments and checksums, which are left to this side.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::time::{
@@ -100,8 +101,10 @@ impl Device for Dpdk {
     #[inline]
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         let (bytes, checked) = self.port.frame(i);
-        (bytes, RxOffload { checksum_valid: checked, segment_size: 0 })
+        (bytes, RxOffload { checksum_valid: checked, segment_size: 0, left: 0 })
     }
+
+    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         let len: usize = parts.iter().map(|p| p.len()).sum();

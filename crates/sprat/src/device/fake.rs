@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -76,6 +77,8 @@ impl Device for Fake {
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         (&self.burst[i], RxOffload::default())
     }
+
+    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         let bytes = parts.concat();

@@ -10,6 +10,7 @@
 //! datagrams (`crate::driver::fault`).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::Rng;
@@ -83,6 +84,10 @@ impl<N: Nic> Device for Faulty<N> {
 
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         self.inner.frame(i)
+    }
+
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>) {
+        self.inner.append_left(i, range, bytes);
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {

@@ -19,6 +19,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
@@ -104,6 +105,9 @@ impl Device for AnyNic {
     #[inline(always)]
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         on!(self, nic => nic.frame(i))
+    }
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>) {
+        on!(self, nic => nic.append_left(i, range, bytes));
     }
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         on!(self, nic => nic.send(parts, offload))
@@ -318,8 +322,12 @@ impl From<OpenError> for io::Error {
 /// # Errors
 /// [`OpenError`] says what is missing and what mends it.
 pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
-    let nic = plain(driver, options)?;
-    let Some(path) = options.pcap.clone().or_else(pcap::next) else { return Ok(nic) };
+    let Some(path) = options.pcap.clone().or_else(pcap::next) else {
+        return plain(driver, options);
+    };
+    // A capture has whole frames.
+    let memif = options.memif.clone().map(|memif| memif::Options { leaves: false, ..memif });
+    let nic = plain(driver, &Options { memif, ..options.clone() })?;
     let capture =
         pcap::Capture::new(nic, &path, pcap::LIMIT).map_err(|source| OpenError::Failed {
             driver: "pcap",

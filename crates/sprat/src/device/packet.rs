@@ -14,6 +14,7 @@
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -154,7 +155,7 @@ impl Packet {
         let mut arrival = RxOffload {
             checksum_valid: status & (libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_CSUM_VALID)
                 != 0,
-            segment_size: 0,
+            ..RxOffload::default()
         };
         if self.vnet {
             let mut vnet = [0; vnet::LEN];
@@ -354,6 +355,8 @@ impl Device for Packet {
         let bytes = self.ring.bytes(lent.slot, lent.at, lent.len);
         (bytes, lent.arrival)
     }
+
+    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         if self.gone {

@@ -17,6 +17,7 @@
 use std::env;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -216,6 +217,10 @@ impl<N: Nic> Device for Capture<N> {
 
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         self.inner.frame(i)
+    }
+
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>) {
+        self.inner.append_left(i, range, bytes);
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {

@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use arrayvec::ArrayVec;
@@ -231,6 +232,8 @@ impl Device for Frames {
         // The bytes came through memory alone; but the peer may have got them from a wire.
         (self.shm.record(usize::from(self.burst[i])).1, RxOffload::default())
     }
+
+    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         let len: usize = parts.iter().map(|p| p.len()).sum();

@@ -10,6 +10,7 @@
 //! without Ethernet (tun).
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -158,6 +159,8 @@ impl Device for Tap {
         let (start, end, arrival) = self.burst[i];
         (&self.bytes[start..end], arrival)
     }
+
+    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         if self.gone {

@@ -44,5 +44,6 @@ pub(super) fn arrival(header: [u8; LEN]) -> RxOffload {
     RxOffload {
         checksum_valid: header[0] & (NEEDS_CSUM | DATA_VALID) != 0,
         segment_size: if header[1] == 0 { 0 } else { segment },
+        left: 0,
     }
 }

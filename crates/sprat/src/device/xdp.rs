@@ -20,6 +20,7 @@
 //! queues are polled in turn. Not here: checksums and segments, which the caller computes.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll, poll};
@@ -261,7 +262,7 @@ impl Xdp {
 
 /// The queues of the interface that a device is to take.
 struct Wanted {
-    numbers: std::ops::Range<u32>,
+    numbers: Range<u32>,
     /// True if the driver has confirmed the number of queues.
     sure: bool,
 }
@@ -419,6 +420,8 @@ impl Device for Xdp {
         }
         (self.queues[lent.queue].frame(lent.at), RxOffload::default())
     }
+
+    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         if self.gone {

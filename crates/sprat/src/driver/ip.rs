@@ -111,7 +111,10 @@ fn one(
     match at.driver {
         "memif" => {
             let role = if side == Side::Server { memif::Role::Server } else { memif::Role::Client };
-            options.memif = Some(memif::Options { mac, ..memif::Options::jumbo(role, dev) });
+            // A checksum would be computed of bytes that the peer may still change.
+            let leaves = !at.crc && at.with.is_none();
+            options.memif =
+                Some(memif::Options { mac, leaves, ..memif::Options::jumbo(role, dev) });
         }
         "shm" => {
             let listens = side == Side::Server;

@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
@@ -337,6 +338,8 @@ impl Device for Takes {
     fn frame(&self, _: usize) -> (&[u8], RxOffload) {
         unreachable!("it never receives")
     }
+    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
+
     fn send(&mut self, _: &[&[u8]], _: Offload) -> Sent {
         self.whole += 1;
         Sent::Yes

@@ -4,6 +4,7 @@
 //! Always holds: a wrapper calls the same methods as its user would call without it.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::datagrams::{LeftDatagram, PaddedHeader, Sent};
@@ -186,6 +187,10 @@ impl Device for TracedNic {
     #[inline]
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         self.inner.frame(i)
+    }
+
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>) {
+        self.inner.append_left(i, range, bytes);
     }
 
     #[inline]

@@ -150,11 +150,11 @@ fn the_datagrams_of_a_coalesced_frame_fill_this_burst_and_the_next() {
     socket
         .device_mut()
         .inbox
-        .push_back((frame.clone(), RxOffload { checksum_valid: true, segment_size: 10 }));
+        .push_back((frame.clone(), RxOffload { checksum_valid: true, segment_size: 10, left: 0 }));
     socket
         .device_mut()
         .inbox
-        .push_back((frame, RxOffload { checksum_valid: true, segment_size: 1000 }));
+        .push_back((frame, RxOffload { checksum_valid: true, segment_size: 1000, left: 0 }));
     let mut datagrams = Vec::new();
     for expected in [32, 32, 8] {
         let n = socket.recv_burst();

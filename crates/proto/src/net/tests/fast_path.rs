@@ -60,8 +60,8 @@ impl Both {
     }
 }
 
-const UNCHECKED: RxOffload = RxOffload { checksum_valid: false, segment_size: 0 };
-const CHECKED: RxOffload = RxOffload { checksum_valid: true, segment_size: 0 };
+const UNCHECKED: RxOffload = RxOffload { checksum_valid: false, segment_size: 0, left: 0 };
+const CHECKED: RxOffload = RxOffload { checksum_valid: true, segment_size: 0, left: 0 };
 
 /// Builds a valid frame with a UDP datagram for port 7, and padding behind it.
 fn good() -> Vec<u8> {
@@ -115,7 +115,10 @@ fn both_paths_agree_on_coalesced_frames_and_two_ports() {
         for checked in [false, true] {
             let expected = if segment == 0 { 1 } else { 3usize.div_ceil(usize::from(segment)) };
             assert_eq!(
-                both.agree(&good(), RxOffload { checksum_valid: checked, segment_size: segment }),
+                both.agree(
+                    &good(),
+                    RxOffload { checksum_valid: checked, segment_size: segment, left: 0 }
+                ),
                 expected
             );
         }
@@ -153,7 +156,10 @@ fn both_paths_agree_on_random_frames() {
             frame.truncate(rng.below(frame.len() as u64 + 1) as usize);
         }
         let segment = if rng.below(8) == 0 { rng.below(5) as u16 } else { 0 };
-        both.agree(&frame, RxOffload { checksum_valid: rng.below(2) == 0, segment_size: segment });
+        both.agree(
+            &frame,
+            RxOffload { checksum_valid: rng.below(2) == 0, segment_size: segment, left: 0 },
+        );
     }
     assert!(both.fast > 5000, "{} frames took the fast path", both.fast);
 }

@@ -4,11 +4,12 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::ops::Range;
 
 use super::*;
 use crate::datagrams::{Addr, Datagrams};
 use crate::device::{
-    BURST, Device, HEADER, Headers, Info, Mac, Offload, Offloads, RxOffload, Sent,
+    BURST, Device, HEADER, Headers, Info, LEFT_HEAD, Mac, Offload, Offloads, RxOffload, Sent,
     send_concatenated,
 };
 use crate::fault::Fault;
@@ -24,6 +25,7 @@ mod floods;
 mod fragments;
 mod gso;
 mod hostile;
+mod left;
 mod neighbours;
 mod queue;
 
@@ -36,12 +38,15 @@ pub(super) struct Nic {
     pub(super) sent: Vec<(Vec<u8>, Offload)>,
     /// True if the test's device has no room for frames to send.
     pub(super) full: bool,
+    /// True if the test's device leaves the ends of long frames.
+    pub(super) leaves: bool,
 }
 
 impl Nic {
     fn new(last: u8, mtu: usize) -> Self {
         let info = Info::without_offloads(mac(last), mtu);
-        Self { info, inbox: VecDeque::new(), burst: Vec::new(), sent: Vec::new(), full: false }
+        let (inbox, burst, sent) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { info, inbox, burst, sent, full: false, leaves: false }
     }
 }
 
@@ -53,7 +58,17 @@ impl Device for Nic {
     }
 
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
-        (&self.burst[i].0, self.burst[i].1)
+        let (frame, offload) = &self.burst[i];
+        match frame.split_at_checked(LEFT_HEAD) {
+            Some((head, end)) if self.leaves => {
+                (head, RxOffload { left: end.len() as u16, ..*offload })
+            }
+            _ => (frame, *offload),
+        }
+    }
+
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.burst[i].0[range]);
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -125,6 +140,8 @@ pub(super) struct Network {
     pub(super) frames: Vec<(usize, Vec<u8>)>,
     /// The datagrams delivered to each side: the sender's address and the payload.
     pub(super) delivered: [Vec<(SocketAddr, Vec<u8>)>; 2],
+    /// The number of datagrams of which the device of each side had left the end.
+    pub(super) left: [usize; 2],
     pub(super) events: [Vec<StackEvent>; 2],
 }
 
@@ -158,6 +175,7 @@ impl Network {
             in_flight: Vec::new(),
             frames: Vec::new(),
             delivered: Default::default(),
+            left: [0; 2],
             events: Default::default(),
         }
     }
@@ -198,7 +216,15 @@ impl Network {
                 for i in 0..socket.stack().burst.len() {
                     let (from, bytes) = socket.datagram(i);
                     let Addr::Net(from) = from else { continue };
-                    self.delivered[side].push((from, bytes.to_vec()));
+                    let mut bytes = bytes.to_vec();
+                    if let Some(left) = socket.left(i) {
+                        assert!(bytes.is_empty());
+                        bytes.extend_from_slice(left.head);
+                        socket.append_left(i, left.head.len(), &mut bytes);
+                        assert_eq!(bytes.len(), left.len);
+                        self.left[side] += 1;
+                    }
+                    self.delivered[side].push((from, bytes));
                 }
             }
             if socket.deadline().is_some_and(|due| due <= now) {
@@ -258,7 +284,7 @@ fn apply(frame: &mut [u8], offload: Offload) -> RxOffload {
     let checksum = Sum::new().bytes(&frame[start..]).checksum();
     let checksum = if checksum == 0 { 0xffff } else { checksum };
     frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
-    RxOffload { checksum_valid: false, segment_size }
+    RxOffload { checksum_valid: false, segment_size, left: 0 }
 }
 
 /// Returns the value of a counter of the stack. `name` lacks the prefix `ip_`.

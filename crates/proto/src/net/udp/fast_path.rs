@@ -76,8 +76,8 @@ impl FastPath {
         (self.to, self.port) == (to, port)
     }
 
-    /// Returns the sender of a UDP datagram and the range of its payload in `frame`, or none if the
-    /// slow path must handle the frame.
+    /// Returns the sender of a UDP datagram and the range of its payload in the frame that begins
+    /// with `frame`, or none if the slow path must handle it.
     #[inline]
     pub(in crate::net) fn datagram(
         &mut self,
@@ -93,10 +93,11 @@ impl FastPath {
         }
         let differs = |i: usize| words[i] ^ self.last.words[i];
         let is_last = differs(0) | differs(1) | differs(2) | differs(3) | differs(4) == 0;
-        if is_last && frame.len() >= self.last.end && offload.segment_size == 0 {
+        let len = frame.len() + usize::from(offload.left);
+        if is_last && len >= self.last.end && offload.segment_size == 0 {
             return Some((self.last.from, HEADERS..self.last.end));
         }
-        let (from, payload) = self.other_datagram(words, frame.len(), offload.segment_size)?;
+        let (from, payload) = self.other_datagram(words, len, offload.segment_size)?;
         self.last = Last { words, from, end: payload.end };
         Some((from, payload))
     }

@@ -6,6 +6,7 @@ use core::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
+use crate::datagrams::LeftDatagram;
 use crate::device::{BURST, Device};
 
 /// The location of a received datagram's bytes.
@@ -109,7 +110,8 @@ impl Burst {
     }
 
     /// Returns the location of the packet that `push_reassembled` adds next to the burst. A burst
-    /// has at most one reassembled packet for each frame.
+    /// has at most two such packets for each frame: a frame that the device had left, and the
+    /// packet that it completes.
     pub(in crate::net) const fn next_reassembled(&self) -> Location {
         Location::Reassembled(self.reassembled.len())
     }
@@ -125,7 +127,8 @@ impl Burst {
         self.datagrams.len()
     }
 
-    /// Returns datagram `i` of the burst: the port of this stack, the sender, and the payload.
+    /// Returns datagram `i` of the burst: the port of this stack, the sender, and the payload,
+    /// which is empty if the device has left its end.
     #[inline(always)]
     pub(in crate::net) fn datagram<'b, D: Device>(
         &'b self,
@@ -137,6 +140,34 @@ impl Burst {
             Location::Frame(frame) => device.frame(frame).0,
             Location::Reassembled(packet) => &self.reassembled[packet],
         };
-        (datagram.port, datagram.from, &bytes[datagram.start..datagram.end])
+        let payload = bytes.get(datagram.start..datagram.end).unwrap_or_default();
+        (datagram.port, datagram.from, payload)
+    }
+
+    /// Returns the beginning of datagram `i` of the burst if the device has left its end.
+    pub(in crate::net) fn left<'b, D: Device>(
+        &self,
+        i: usize,
+        device: &'b D,
+    ) -> Option<LeftDatagram<'b>> {
+        let datagram = &self.datagrams[i];
+        let Location::Frame(frame) = datagram.location else { return None };
+        let bytes = device.frame(frame).0;
+        let head = bytes.get(datagram.start..).filter(|_| datagram.end > bytes.len())?;
+        Some(LeftDatagram { head, len: datagram.end - datagram.start })
+    }
+
+    /// Appends the bytes from `from` on of datagram `i`, whose end the device has left, to `bytes`.
+    pub(in crate::net) fn append_left<D: Device>(
+        &self,
+        i: usize,
+        from: usize,
+        device: &D,
+        bytes: &mut Vec<u8>,
+    ) {
+        let datagram = &self.datagrams[i];
+        if let Location::Frame(frame) = datagram.location {
+            device.append_left(frame, datagram.start + from..datagram.end, bytes);
+        }
     }
 }

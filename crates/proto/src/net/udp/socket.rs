@@ -135,11 +135,13 @@ impl<D: Device> Datagrams for UdpSocket<D> {
         (Addr::Net(from), bytes)
     }
 
-    fn left(&self, _: usize) -> Option<LeftDatagram<'_>> {
-        None
+    fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
+        self.stack.left(i, &self.device)
     }
 
-    fn append_left(&self, _: usize, _: usize, _: &mut Vec<u8>) {}
+    fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>) {
+        self.stack.append_left(i, from, &self.device, bytes);
+    }
 
     #[inline]
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {

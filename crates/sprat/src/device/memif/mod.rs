@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
@@ -31,12 +32,14 @@ use crate::driver::shm::{Call, Listener, connect_at};
 use sprat_sys::clock::Clock;
 
 mod control;
+mod counts;
 mod options;
 mod ring;
 #[cfg(test)]
 mod tests;
 
 use control::{Control, Progress, Rings, Wanted};
+use counts::Counts;
 pub use options::Options;
 #[cfg(fuzzing)]
 pub(crate) use ring::fuzz::run as fuzz_ring;
@@ -101,19 +104,6 @@ enum Forward {
     Flood,
 }
 
-/// Counters of a memif device.
-#[derive(Clone, Copy, Default, Debug)]
-struct Counts {
-    links: u64,
-    links_ended: u64,
-    links_refused: u64,
-    links_broken: u64,
-    rx_bad: u64,
-    tx_full: u64,
-    tx_invalid: u64,
-    tx_unconnected: u64,
-}
-
 /// A packet device that is a memif.
 #[derive(Debug)]
 pub struct Memif {
@@ -164,7 +154,8 @@ impl Memif {
             }
         };
         let info = Info::without_offloads(mac, options.mtu);
-        let (links, addresses, burst) = (Vec::new(), BTreeMap::new(), Burst::default());
+        let (links, addresses) = (Vec::new(), BTreeMap::new());
+        let burst = Burst::new(options.leaves);
         let (clock, counts) = (Clock::new(), Counts::default());
         let mut memif = Self {
             options,
@@ -227,8 +218,8 @@ impl Memif {
         if calls {
             self.accept(now);
         }
-        for rings in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()) {
-            rings.sources().for_each(Source::give_back);
+        if !self.burst.holds() {
+            self.give_back();
         }
         let done = self.links.iter().filter(|l| l.control.is_done()).count();
         self.polls_left = match self.links.len() {
@@ -236,6 +227,21 @@ impl Memif {
             n if n == done => POLLS_LINKED,
             _ => POLLS_OPENING,
         };
+    }
+
+    /// Gives all slots that were taken back to the peers.
+    fn give_back(&mut self) {
+        for rings in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()) {
+            rings.sources().for_each(Source::give_back);
+        }
+    }
+
+    /// Gives the peers the slots in which the burst left the ends of frames.
+    #[cold]
+    #[inline(never)]
+    fn release(&mut self) {
+        self.burst.release();
+        self.give_back();
     }
 
     fn connect(&mut self, now: Instant) {
@@ -477,6 +483,8 @@ impl Nic for Memif {
     }
 
     fn arm(&mut self) -> bool {
+        self.burst.release();
+        self.burst.clear();
         self.links
             .iter_mut()
             .filter_map(|l| l.rings.as_deref_mut())
@@ -509,6 +517,9 @@ impl Nic for Memif {
 impl Device for Memif {
     #[inline]
     fn recv_burst(&mut self) -> usize {
+        if self.burst.holds() {
+            self.release();
+        }
         self.burst.clear();
         match &self.links[..] {
             [link] if !link.has_something() => {}
@@ -526,7 +537,11 @@ impl Device for Memif {
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         // The bytes came through memory alone, which damages nothing; but the peer may have got
         // them from a wire.
-        (self.burst.frame(i), RxOffload::default())
+        (self.burst.frame(i), self.burst.arrival(i))
+    }
+
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>) {
+        self.burst.append_left(i, range, bytes);
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -579,14 +594,6 @@ impl Device for Memif {
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        let c = &self.counts;
-        each("links", c.links);
-        each("links_ended", c.links_ended);
-        each("links_refused", c.links_refused);
-        each("links_broken", c.links_broken);
-        each("frames_bad", c.rx_bad);
-        each("frames_unsent", c.tx_full);
-        each("frames_refused", c.tx_invalid);
-        each("frames_unconnected", c.tx_unconnected);
+        self.counts.counters(each);
     }
 }

@@ -30,6 +30,9 @@ pub struct Options {
     pub ring: usize,
     /// Bytes of a buffer. A server takes the client's size. Longer frames take several buffers.
     pub buffer: usize,
+    /// Leave the ends of long frames in the ring until the next burst
+    /// ([`RxOffload::left`](sprat_proto::device::RxOffload::left)), for a caller that copies them.
+    pub leaves: bool,
 }
 
 impl Options {
@@ -38,7 +41,8 @@ impl Options {
     #[must_use]
     pub fn new(role: Role, socket: impl Into<PathBuf>) -> Self {
         let (id, secret, mac) = (None, String::new(), None);
-        Self { socket: socket.into(), role, id, secret, mac, mtu: 1500, ring: 1024, buffer: 2048 }
+        let (mtu, ring, buffer, leaves) = (1500, 1024, 2048, false);
+        Self { socket: socket.into(), role, id, secret, mac, mtu, ring, buffer, leaves }
     }
 
     /// Makes options for long messages between two processes of this library: an MTU of 9000, and

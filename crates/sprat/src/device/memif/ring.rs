@@ -29,6 +29,10 @@ use sprat_sys::memory::{Region, Window};
 /// The most slots that may be taken and not yet given back, as a divisor of the ring's size.
 const HELD: u16 = 8;
 
+/// The least length in bytes of a frame whose end is left in the ring: nearly all of a long message
+/// travels in longer ones, and a message of one shorter frame is lent to its receiver.
+const LEAST_LEFT: usize = 8192;
+
 /// The error of a link whose peer wrote an impossible index, or an impossible buffer to fill. The
 /// link ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -233,7 +237,7 @@ impl Source {
                 bad += u64::from(!self.take_frame(end, burst));
             }
         }
-        if self.next.wrapping_sub(self.given) >= self.ring.size / HELD {
+        if self.next.wrapping_sub(self.given) >= self.ring.size / HELD && !burst.holds() {
             self.give_back();
         }
         Ok(bad)
@@ -258,8 +262,12 @@ impl Source {
         {
             return false;
         }
-        region.append_to(begin, n, burst.begin());
-        burst.end(true);
+        if n >= LEAST_LEFT && burst.leaves() {
+            burst.leave(region, begin, n);
+        } else {
+            region.append_to(begin, n, burst.begin());
+            burst.end(true);
+        }
         self.next = self.next.wrapping_add(1);
         true
     }

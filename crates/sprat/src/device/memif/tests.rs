@@ -19,6 +19,8 @@ use crate::driver::shm::connected::tests::Copies;
 use sprat_sys::fork::Child;
 use sprat_sys::memory::{Region, Window};
 
+mod left;
+
 /// Number of polls after which a wait fails. No test needs nearly as many.
 const MANY: usize = 2_000_000;
 
