@@ -14,6 +14,6 @@ pub(crate) fn request(
 ) -> Option<Message> {
     let mut reply = Message::default();
     let replied = machine.request(now, caller, payload, deadline, &mut reply);
-    assert!(replied == Replied::Now || reply.is_empty(), "the reply follows later");
-    (replied == Replied::Now).then_some(reply)
+    assert!(replied != Replied::Later || reply.is_empty(), "the reply follows later");
+    (replied != Replied::Later).then_some(reply)
 }

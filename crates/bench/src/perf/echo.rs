@@ -176,6 +176,6 @@ impl Service for EchoService {
             Payload::Borrowed(bytes) => reply.extend_from_slice(bytes),
             Payload::Owned(bytes) => *reply = bytes,
         }
-        Replied::Now
+        Replied::Idempotent
     }
 }

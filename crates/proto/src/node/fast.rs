@@ -139,8 +139,8 @@ impl<D: TimedDatagrams, P: Probe> Transport for Fast<D, P> {
     }
 
     #[inline]
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
-        self.endpoint.reply_over(now, rpc, message, &mut self.driver);
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message, idempotent: bool) {
+        self.endpoint.reply_over(now, rpc, message, idempotent, &mut self.driver);
     }
 
     fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {

@@ -94,8 +94,9 @@ pub trait Transport {
     fn cancel(&mut self, now: Instant, rpc: RpcId);
 
     /// Answers a received request. The transport takes the parts of `message` that
-    /// [`Transport::request`] would take.
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message);
+    /// [`Transport::request`] would take. If the request is `idempotent`, the transport may hand it
+    /// up again instead of retaining the reply.
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message, idempotent: bool);
 
     /// Refuses a received request that was not executed; its client tries again after
     /// `retry_after_ns` nanoseconds.

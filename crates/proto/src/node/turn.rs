@@ -214,8 +214,8 @@ impl<M: Machine, H: Host> Node<M, H> {
                     let (caller, reply) =
                         (Caller { transport: index as u32, rpc }, &mut self.reply);
                     let replied = self.machine.request(now, caller, payload, deadline, reply);
-                    if replied == Replied::Now {
-                        transport.reply(now, rpc, reply);
+                    if replied != Replied::Later {
+                        transport.reply(now, rpc, reply, replied == Replied::Idempotent);
                         reply.empty();
                     }
                 }
@@ -326,7 +326,7 @@ impl<M: Machine, H: Host> Node<M, H> {
     fn reply(&mut self, now: Instant, caller: Caller, mut message: Message) {
         if (caller.transport as usize) < self.host.transports() {
             let transport = self.host.transport(caller.transport as usize);
-            transport.reply(now, caller.rpc, &mut message);
+            transport.reply(now, caller.rpc, &mut message, false);
         }
     }
 

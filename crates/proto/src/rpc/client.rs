@@ -230,8 +230,8 @@ fn has_queued(calls: &Slab<Calls>, session: &ClientSession) -> bool {
     calls.get(session.calls).is_some_and(|calls| calls.queued > 0)
 }
 
-/// Frees a client session's channel whose request has ended. Returns true if requests wait for the
-/// channel.
+/// Frees a client session's channel whose request has ended. `owes_ack` is true if the server may
+/// retain the reply. Returns true if requests wait for the channel.
 #[inline(always)]
 fn free_channel<P>(
     calls: &mut Slab<Calls>,
@@ -240,10 +240,10 @@ fn free_channel<P>(
     shared: &Shared<P>,
     c: u32,
     channel: u8,
-    lossless: bool,
+    owes_ack: bool,
 ) -> bool {
     session.busy &= !(1 << channel);
-    if !lossless {
+    if owes_ack {
         idle.owe_ack(session, shared, c, channel);
     }
     let has_queued = has_queued(calls, session);

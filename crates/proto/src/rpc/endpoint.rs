@@ -413,12 +413,15 @@ impl<P: Probe> Endpoint<P> {
     /// If the message exceeds [`MAX_MESSAGE`](super::MAX_MESSAGE).
     pub fn reply(&mut self, now: Instant, rpc: ServerRpc, mut message: Message) {
         self.shared.now = now;
-        self.server.reply(&mut self.shared, rpc, &mut message, Queued);
+        self.server.reply(&mut self.shared, rpc, &mut message, false, Queued);
     }
 
     /// Answers a received request and sends the reply before this returns if it can. A driver that
     /// sends several packets together may hold it until the next [`Endpoint::output`]. A buffer
     /// that is left in `message` is the caller's.
+    ///
+    /// If the request is `idempotent`, the endpoint need not retain the reply: if the reply is lost,
+    /// the request may arrive as a new one, with the same bytes.
     ///
     /// # Panics
     /// If the message exceeds [`MAX_MESSAGE`](super::MAX_MESSAGE).
@@ -428,12 +431,14 @@ impl<P: Probe> Endpoint<P> {
         now: Instant,
         rpc: ServerRpc,
         message: &mut Message,
+        idempotent: bool,
         driver: &mut D,
     ) {
         self.shared.now = now;
         // Few replies follow the one to the last request of the burst.
         let flush = self.handled == self.arrived && self.shared.last_request == rpc;
-        self.server.reply(&mut self.shared, rpc, message, Direct { driver, flush });
+        let emit = Direct { driver, flush };
+        self.server.reply(&mut self.shared, rpc, message, idempotent, emit);
     }
 
     /// Refuses a received request that was not executed: its client waits for `retry_after_ns` and

@@ -2,7 +2,7 @@
 //! state of an RPC in progress lives in a [slot](super::slot).
 //!
 //! Always holds: a server session's channel word moves forward only, so a request number is
-//! accepted at most once.
+//! accepted at most once; [`ServerChannel::forget`] says what an idempotent request may do.
 
 use super::limits::CHANNELS;
 use super::slab::NONE;
@@ -39,6 +39,9 @@ pub(super) enum State {
     Reply = 3,
     /// The reply is acknowledged, or no longer retained.
     Done = 4,
+    /// The request is idempotent, and its reply is sent and not retained. A client that asks for
+    /// the reply sends the request again.
+    Answered = 5,
 }
 
 /// A channel at the server: the last request's number and state in one word.
@@ -62,8 +65,16 @@ impl ServerChannel {
             1 => State::Recv,
             2 => State::Exec,
             3 => State::Reply,
-            _ => State::Done,
+            4 => State::Done,
+            _ => State::Answered,
         }
+    }
+
+    /// The channel as it was before its last request, which is in the state [`State::Answered`]:
+    /// the request before that is over, and the last one is new if it arrives again. This is the
+    /// only step back of a channel.
+    pub(super) const fn forget(self) -> Self {
+        Self::new(self.seq().wrapping_sub(1) & SEQ_MAX, State::Done)
     }
 }
 

@@ -81,4 +81,7 @@ counters! {
     abandoned,
     /// Server: the number of replies that clients acknowledged by DONE.
     done,
+    /// Server: the number of idempotent requests that clients sent again because the reply was lost
+    /// or late, and the server had not retained it.
+    forgotten,
 }

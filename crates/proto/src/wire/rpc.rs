@@ -48,6 +48,9 @@ pub const EXECUTING: u8 = 0x10;
 /// The RPC packet's flag in a [`Kind::Data`] by which a sender whose window is nearly full asks the
 /// receiver to send a [`Kind::Grant`] at once.
 pub const ASK: u8 = 0x20;
+/// The RPC packet's flag in a [`Kind::Data`] of a reply that the server does not retain: the client
+/// does not acknowledge it by [`Kind::Done`].
+pub const NO_ACK: u8 = 0x40;
 
 /// The type of an RPC packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +69,8 @@ pub enum Kind {
     /// BUSY: with the flag [`EXECUTING`] the request is being executed. Without it the server
     /// refused the request; the client retries in `offset` microseconds under another number.
     Busy = 5,
-    /// UNKNOWN: the server never received this request, and the client has to send it again.
+    /// UNKNOWN: the server never received this request, or has forgotten it because the request is
+    /// idempotent. The client has to send it again.
     Unknown = 6,
     /// GONE: the request was executed or dropped, and the server no longer retains the reply.
     Gone = 7,

@@ -350,7 +350,7 @@ impl<T: SystemTransport> Transport for TracedTransport<T> {
     #[inline]
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
         for rpc in std::mem::take(&mut self.asking) {
-            self.inner.reply(now, rpc, &mut sample::answer(&self.trace).into());
+            self.inner.reply(now, rpc, &mut sample::answer(&self.trace).into(), false);
         }
         if !self.unsent {
             return self.inner.output(now, memory);
@@ -388,12 +388,12 @@ impl<T: SystemTransport> Transport for TracedTransport<T> {
         )
     }
 
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message, idempotent: bool) {
         if self.frames {
             self.unsent = true;
             self.trace.now(TraceEvent::Answer, 0);
         }
-        self.inner.reply(now, rpc, message);
+        self.inner.reply(now, rpc, message, idempotent);
     }
 
     fn peek_requests(&self, each: &mut dyn FnMut(&[u8])) {

@@ -118,8 +118,8 @@ impl Transport for AnyTransport {
     }
 
     #[inline(always)]
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
-        on!(self, t => t.reply(now, rpc, message));
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message, idempotent: bool) {
+        on!(self, t => t.reply(now, rpc, message, idempotent));
     }
 
     fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {

@@ -538,7 +538,7 @@ impl<C: Carrier> Transport for Framed<C> {
         }
     }
 
-    fn reply(&mut self, _: Instant, rpc: ServerRpc, message: &mut Message) {
+    fn reply(&mut self, _: Instant, rpc: ServerRpc, message: &mut Message, _: bool) {
         let message = mem::take(message);
         let slot = Ids::stream(rpc.0);
         match self.link(slot) {

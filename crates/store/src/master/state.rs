@@ -189,6 +189,20 @@ impl Master {
         Replied::Later
     }
 
+    /// As [`Master::gate`], for the reply to a request that changes nothing.
+    #[inline]
+    pub(crate) fn gate_read(
+        &mut self,
+        caller: Caller,
+        reply: &mut Message,
+        durable: bool,
+    ) -> Replied {
+        match self.gate(caller, reply, durable) {
+            Replied::Now => Replied::Idempotent,
+            later => later,
+        }
+    }
+
     /// Counts a refused request. Its reply has `status` alone.
     #[cold]
     pub(crate) fn refuse(&mut self, status: Status, reply: &mut Message) {

@@ -42,7 +42,7 @@ impl<'a> Operation<'a> for Echo<'a> {
         master.counters.echoes += 1;
         reply.bytes.extend_from_slice(&data::head(Status::Ok));
         reply.bytes.extend_from_slice(self.0);
-        Ok(Replied::Now)
+        Ok(Replied::Idempotent)
     }
 }
 

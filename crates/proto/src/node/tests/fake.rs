@@ -301,7 +301,7 @@ impl Transport for Wire {
         self.cancelled.push(rpc);
     }
 
-    fn reply(&mut self, _: Instant, rpc: ServerRpc, message: &mut Message) {
+    fn reply(&mut self, _: Instant, rpc: ServerRpc, message: &mut Message, _: bool) {
         self.replies.push((rpc, message.bytes[0]));
         self.last_reply.clone_from(&message.bytes);
     }

@@ -199,7 +199,7 @@ impl Client {
         }
         shared.release_slot(i, lossless);
         let Self { sessions, calls, idle, .. } = self;
-        if free_channel(calls, idle, &mut sessions[c], shared, c, channel, lossless) {
+        if free_channel(calls, idle, &mut sessions[c], shared, c, channel, !lossless) {
             self.start_next(shared, c);
         }
         rpc

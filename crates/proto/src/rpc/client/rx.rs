@@ -15,7 +15,7 @@ use crate::rpc::slot::{Role, is_windowed};
 use crate::rpc::types::{CloseReason, Event, Payload, RpcError, RpcId};
 use crate::time::US;
 use crate::tracepoint::{Probe, Tracepoint};
-use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, RxPacket, SEQ_MAX};
+use crate::wire::rpc::{ASK, EXECUTING, Kind, NO_ACK, Packet, ResetReason, RxPacket, SEQ_MAX};
 
 impl Client {
     /// Handles a packet that arrives at the client; `left` is its body if the packet has only the
@@ -47,7 +47,8 @@ impl Client {
         shared.probe.hit(Tracepoint::ClientReceived, trace);
         shared.stats.responses += 1;
         shared.release_slot(i, lossless);
-        if free_channel(calls, idle, session, shared, c, packet.channel() & 7, lossless) {
+        let owes_ack = !lossless && packet.flags() & NO_ACK == 0;
+        if free_channel(calls, idle, session, shared, c, packet.channel() & 7, owes_ack) {
             self.start_next(shared, c);
         }
         shared.probe.hit(Tracepoint::ClientDone, trace);
@@ -164,6 +165,8 @@ impl Client {
             Kind::Busy => self.call_refused(shared, i, u64::from(packet.offset) * US),
             Kind::Unknown => {
                 let (peer, in_flight, len) = (slot.peer, slot.window_bytes(), slot.out.len);
+                // A server that executed the request before may have forgotten it since.
+                slot.executing = false;
                 let granted = shared.unscheduled(peer, len);
                 shared.slots[i].out.restart(granted);
                 shared.acked(peer, in_flight);

@@ -12,11 +12,15 @@ use crate::rpc::slot::Role;
 use crate::rpc::types::{Message, ServerRpc, trace_id};
 use crate::time::US;
 use crate::tracepoint::{Probe, Tracepoint};
-use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
+use crate::wire::rpc::{Kind, NO_ACK, Packet, TO_CLIENT};
 
 impl Server {
     /// Answers a request. The reply is offered to `emit`, which returns true if the driver took it;
     /// else it is queued. A reply to a request that is over is dropped.
+    ///
+    /// The reply to an idempotent request is not retained, if one packet carries it whole: the
+    /// request is executed again if the packet is lost. Packets of two executions may differ, and a
+    /// client would join them to one reply.
     ///
     /// # Panics
     /// If the message exceeds [`MAX_MESSAGE`].
@@ -26,6 +30,7 @@ impl Server {
         shared: &mut Shared<P>,
         rpc: ServerRpc,
         message: &mut Message,
+        idempotent: bool,
         emit: impl Emit<P>,
     ) {
         let Some((s, channel, session)) = executing_request(&mut self.sessions, rpc) else {
@@ -46,10 +51,13 @@ impl Server {
             packet.seq = seq;
             packet.msg_len = len as u32;
             packet.token = session.token;
-            session.channels[channel] = ServerChannel::new(seq, State::Done);
+            let forgets = idempotent && !shared.lossless;
+            let state = if forgets { State::Answered } else { State::Done };
+            packet.flags |= if forgets { NO_ACK } else { 0 };
+            session.channels[channel] = ServerChannel::new(seq, state);
             if emit.emit(shared, session.peer, &packet, &message.bytes) {
                 shared.probe.hit(Tracepoint::ServerSent, trace);
-                if !shared.lossless {
+                if !shared.lossless && !idempotent {
                     self.retain_copy(shared, s, channel, seq, &message.bytes);
                 }
                 return;

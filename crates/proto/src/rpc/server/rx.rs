@@ -228,7 +228,7 @@ impl Server {
 
     /// Handles a PROBE, by which a client asks for the state of a request.
     fn probe_arrived<P: Probe>(
-        &self,
+        &mut self,
         shared: &mut Shared<P>,
         s: u32,
         packet: &Packet,
@@ -252,6 +252,11 @@ impl Server {
             }
             State::Exec => self.send_state(shared, s, packet, Kind::Busy, EXECUTING),
             State::Done => self.send_state(shared, s, packet, Kind::Gone, 0),
+            State::Answered => {
+                shared.stats.forgotten += 1;
+                self.sessions[s].channels[channel] = last.forget();
+                self.send_state(shared, s, packet, Kind::Unknown, 0);
+            }
             State::Recv => {
                 let Some(i) = self.slot_of(s, channel) else { return };
                 shared.credit.mark_dirty();

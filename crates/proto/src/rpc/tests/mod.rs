@@ -200,6 +200,9 @@ struct Host {
     memory: Memory,
     /// True if the host's application answers each request at once with the request's bytes.
     echo: bool,
+    /// True if the host's application says of each request that it answers at once that it is
+    /// idempotent.
+    idempotent: bool,
     seen: Vec<Seen>,
     released: Vec<Slice>,
     up: bool,
@@ -231,6 +234,7 @@ impl Host {
                             now,
                             rpc,
                             &mut Message::from(bytes.clone()),
+                            self.idempotent,
                             &mut self.port,
                         );
                     }
@@ -307,6 +311,7 @@ impl Net {
             },
             memory: Memory((0..1 << 16).map(|i: u32| ((i * 7) >> 3) as u8).collect()),
             echo: n == 0,
+            idempotent: false,
             seen: Vec::new(),
             released: Vec::new(),
             up: true,
@@ -406,7 +411,7 @@ impl Net {
     /// Answers a request of host `from`, by the fast path if possible.
     fn reply(&mut self, from: usize, rpc: ServerRpc, message: impl Into<Message>) {
         let Host { endpoint, port, .. } = &mut self.hosts[from];
-        endpoint.reply_over(self.now, rpc, &mut message.into(), port);
+        endpoint.reply_over(self.now, rpc, &mut message.into(), false, port);
     }
 
     /// Puts a datagram on the wire as if `from` had sent it.
