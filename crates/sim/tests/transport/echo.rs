@@ -41,7 +41,8 @@ impl Score {
     fn execute(&mut self, id: u64) {
         let request = &mut self.requests[id as usize];
         request.executed += 1;
-        assert_eq!(request.executed, 1, "request {id} is executed again: {request:?}");
+        let once = request.executed == 1 || is_idempotent(id);
+        assert!(once, "request {id} is executed again: {request:?}");
         if let Some(Err(error)) = request.outcome {
             assert!(error.maybe_executed(), "request {id} is executed after all: {request:?}");
         }
@@ -51,9 +52,11 @@ impl Score {
         let request = &mut self.requests[id as usize];
         assert!(request.outcome.is_none(), "request {id} ends again with {outcome:?}: {request:?}");
         request.outcome = Some(outcome);
-        let executed = request.executed == 1;
+        let executed = request.executed > 0;
         match outcome {
             Ok(()) => assert!(executed, "{request:?}"),
+            // The server may have refused what it had executed and forgotten.
+            Err(_) if is_idempotent(id) => {}
             Err(error) => assert!(!executed || error.maybe_executed(), "request {id}: {request:?}"),
         }
     }
@@ -81,6 +84,18 @@ fn filler(id: u64, len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+/// Returns true if the server says that request `id` is idempotent.
+fn is_idempotent(id: u64) -> bool {
+    id % 3 == 0
+}
+
+/// Returns the reply to the execution number `nth` of request `id`. Later replies are longer than
+/// the first, so that a reply joined of two would be found.
+fn reply(id: u64, nth: u32, len: usize) -> Vec<u8> {
+    let nth = nth.max(1) - 1;
+    filler(!id ^ u64::from(nth) << 40, len + 1_000 * nth as usize)
 }
 
 /// The memory of a host's slices: each lent slice has a block of its own, which is erased when the
@@ -129,7 +144,7 @@ fn size(rng: &mut Rng, most: u64) -> usize {
 }
 
 /// A server that answers every request with the bytes that it asks for: at once, later, or after
-/// some refusals.
+/// some refusals. A third of the requests are idempotent.
 #[derive(Debug)]
 pub(crate) struct Server {
     host: HostId,
@@ -153,6 +168,7 @@ impl Server {
 
     fn events(&mut self, outside: &mut Outside<'_, Score>) {
         let now = outside.now;
+        let mut replies = Vec::new();
         while let Some(event) = self.endpoint.event(now, &outside.port) {
             let Event::Request { rpc, payload, deadline } = event else { panic!("{event:?}") };
             let id = u64::from_be_bytes(payload[..8].try_into().unwrap());
@@ -168,16 +184,25 @@ impl Server {
                 }
                 _ => {
                     outside.score.execute(id);
-                    self.reply(now, rpc, id, outside.score);
+                    replies.push((rpc, id));
                 }
             }
         }
+        for (rpc, id) in replies {
+            self.reply(rpc, id, outside);
+        }
     }
 
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, id: u64, score: &Score) {
-        let bytes = filler(!id, score.requests[id as usize].reply_len);
-        let message = self.memory.message(&mut self.rng, bytes);
-        self.endpoint.reply(now, rpc, message);
+    fn reply(&mut self, rpc: ServerRpc, id: u64, outside: &mut Outside<'_, Score>) {
+        let request = &outside.score.requests[id as usize];
+        let bytes = reply(id, request.executed, request.reply_len);
+        let mut message = self.memory.message(&mut self.rng, bytes);
+        if is_idempotent(id) {
+            let port = &mut outside.port;
+            self.endpoint.reply_over(outside.now, rpc, &mut message, true, port);
+        } else {
+            self.endpoint.reply(outside.now, rpc, message);
+        }
     }
 }
 
@@ -192,7 +217,7 @@ impl Process<Score> for Server {
         }
         while self.later.next().is_some_and(|at| at <= now) {
             let Some((_, (rpc, id))) = self.later.pop() else { break };
-            self.reply(now, rpc, id, outside.score);
+            self.reply(rpc, id, outside);
         }
         let more = self.endpoint.output(now, &self.memory, &mut outside.port);
         while let Some(slice) = self.endpoint.released() {
@@ -261,8 +286,9 @@ impl Client {
                 Event::Response { rpc, tag, payload } => {
                     assert_eq!(self.open.remove(&tag).map(|o| o.0), Some(rpc));
                     outside.score.end(tag, Ok(()));
-                    let len = outside.score.requests[tag as usize].reply_len;
-                    assert!(*payload == filler(!tag, len), "the reply to {tag} is damaged");
+                    let Request { reply_len, executed, .. } = outside.score.requests[tag as usize];
+                    let is_reply = (1..=executed).any(|nth| *payload == reply(tag, nth, reply_len));
+                    assert!(is_reply, "the reply to {tag} is damaged");
                 }
                 Event::Failed { rpc, tag, error } => {
                     let open = self.open.remove(&tag);

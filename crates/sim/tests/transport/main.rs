@@ -1,5 +1,5 @@
-//! Tests of the RPC transport alone under faults: no request is executed twice, every request ends,
-//! and the bytes received are the bytes sent.
+//! Tests of the RPC transport alone under faults: no request is executed twice unless it is
+//! idempotent, every request ends, and the bytes received are the bytes sent.
 
 mod echo;
 

@@ -200,9 +200,8 @@ struct Host {
     memory: Memory,
     /// True if the host's application answers each request at once with the request's bytes.
     echo: bool,
-    /// True if the host's application says of each request that it answers at once that it is
-    /// idempotent.
-    idempotent: bool,
+    /// The requests that the host's application calls idempotent, of those that it answers at once.
+    is_idempotent: fn(&[u8]) -> bool,
     seen: Vec<Seen>,
     released: Vec<Slice>,
     up: bool,
@@ -234,7 +233,7 @@ impl Host {
                             now,
                             rpc,
                             &mut Message::from(bytes.clone()),
-                            self.idempotent,
+                            (self.is_idempotent)(&bytes),
                             &mut self.port,
                         );
                     }
@@ -311,7 +310,7 @@ impl Net {
             },
             memory: Memory((0..1 << 16).map(|i: u32| ((i * 7) >> 3) as u8).collect()),
             echo: n == 0,
-            idempotent: false,
+            is_idempotent: |_| false,
             seen: Vec::new(),
             released: Vec::new(),
             up: true,

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Net, Seen};
+use super::{Host, Net, Seen};
 use crate::Addr;
 use crate::rpc::{Config, Message, ServerRpc};
 use crate::time::{MS, SECOND};
@@ -87,6 +87,19 @@ impl Bare {
 
     fn reply(&mut self, rpc: ServerRpc) -> Vec<(Kind, u32)> {
         self.net.hosts[0].endpoint.reply(self.net.now, rpc, Message::from(&b"yes"[..]));
+        self.net.settle();
+        self.net.sent(0, 1).iter().map(|(packet, _)| (packet.kind, packet.seq)).collect()
+    }
+
+    /// Makes the wire one that may lose packets, and so one whose server retains replies.
+    fn set_lossy(&self) {
+        self.net.shared.borrow_mut().lossless = false;
+    }
+
+    /// Answers a request that is idempotent.
+    fn reply_idempotent(&mut self, rpc: ServerRpc, message: &[u8]) -> Vec<(Kind, u32)> {
+        let Host { endpoint, port, .. } = &mut self.net.hosts[0];
+        endpoint.reply_over(self.net.now, rpc, &mut message.into(), true, port);
         self.net.settle();
         self.net.sent(0, 1).iter().map(|(packet, _)| (packet.kind, packet.seq)).collect()
     }
@@ -244,8 +257,7 @@ fn a_dead_request_is_dropped() {
 #[test]
 fn done_frees_only_what_it_names() {
     let mut bare = Bare::new(Config::default());
-    bare.net.shared.borrow_mut().lossless = false;
-    bare.net.shared.borrow_mut().max_payload = 1472;
+    bare.set_lossy();
     bare.data(1);
     let rpc = bare.requests()[0];
     assert_eq!(bare.reply(rpc), [(Kind::Data, 1)]);
@@ -275,4 +287,160 @@ fn done_frees_only_what_it_names() {
     assert_eq!(bare.net.stats(0).done, 1);
     assert_eq!(bare.probe(1), [(Kind::Gone, 1)]);
     assert!(bare.net.run(SECOND, |net| net.now.as_ns() > 0));
+}
+
+/// Opens a session and has its first request, number 1, answered as not idempotent and number 2 as
+/// idempotent.
+fn answered() -> Bare {
+    let mut bare = Bare::new(Config::default());
+    bare.set_lossy();
+    bare.data(1);
+    let rpc = bare.requests()[0];
+    assert_eq!(bare.reply(rpc), [(Kind::Data, 1)]);
+    bare.data(2);
+    let rpc = bare.requests()[0];
+    assert_eq!(bare.reply_idempotent(rpc, b"yes"), [(Kind::Data, 2)]);
+    bare
+}
+
+#[test]
+fn a_forgotten_reply_holds_nothing() {
+    let mut bare = answered();
+    let sizes = bare.net.hosts[0].endpoint.sizes();
+    assert_eq!((sizes.slots, sizes.blocks, sizes.executing), (0, 0, 0));
+    // Expect: neither DONE nor GRANT nor NACK finds a reply.
+    let entry = DoneEntry {
+        session: bare.session.into(),
+        token: bare.token.into(),
+        channels: 1 << 2,
+        padding: [0; 3],
+    };
+    bare.send(&Packet::new(Kind::Done), &[entry.as_bytes(), &2u32.to_be_bytes()].concat());
+    bare.send(&bare.packet(Kind::Grant, 2), &[]);
+    bare.send(&bare.packet(Kind::Nack, 2), &[255; 32]);
+    let stats = bare.net.stats(0);
+    assert_eq!((stats.done, stats.drop_stale, stats.forgotten), (0, 2, 0));
+    // Expect: the session ends as any other.
+    bare.send(&bare.packet(Kind::Close, 0), &[]);
+    assert_eq!(bare.net.hosts[0].endpoint.sizes().sessions, 0);
+    assert_eq!(bare.data(2), []);
+    assert_eq!(bare.requests(), []);
+}
+
+/// A duplicate that the network made asks for nothing: only a client that misses the reply does.
+#[test]
+fn an_idempotent_request_is_executed_again_after_a_probe() {
+    let mut bare = answered();
+    assert_eq!(bare.data(2), []);
+    assert_eq!(bare.requests(), []);
+    for answered in 1..3 {
+        // Expect: each probe is answered alike, and only the first forgets the request.
+        assert_eq!(bare.probe(2), [(Kind::Unknown, 2)]);
+        assert_eq!(bare.probe(2), [(Kind::Unknown, 2)]);
+        assert_eq!(bare.net.stats(0).forgotten, answered);
+        // Expect: the request is new, once.
+        bare.data(2);
+        let rpcs = bare.requests();
+        assert_eq!(rpcs.len(), 1);
+        bare.data(2);
+        assert_eq!(bare.requests(), []);
+        assert_eq!(bare.probe(2), [(Kind::Busy, 2)]);
+        assert_eq!(bare.reply_idempotent(rpcs[0], b"and again"), [(Kind::Data, 2)]);
+        bare.data(2);
+        assert_eq!(bare.requests(), []);
+    }
+}
+
+#[test]
+fn a_forgotten_request_leaves_the_one_before_it_executed() {
+    let mut bare = answered();
+    assert_eq!(bare.probe(2), [(Kind::Unknown, 2)]);
+    // Expect: number 1 was executed for good, though the channel is as it was then.
+    bare.data(1);
+    assert_eq!(bare.requests(), []);
+    assert_eq!(bare.probe(1), [(Kind::Gone, 1)]);
+    // Expect: number 3 is new, and ends number 2 for good.
+    bare.data(3);
+    let rpc = bare.requests()[0];
+    bare.data(2);
+    assert_eq!(bare.requests(), []);
+    // Expect: number 3 is not idempotent, so its reply is retained.
+    assert_eq!(bare.reply(rpc), [(Kind::Data, 3)]);
+    bare.net.now = bare.net.now.after(10 * MS);
+    assert_eq!(bare.probe(3), [(Kind::Data, 3)]);
+    bare.data(3);
+    bare.data(2);
+    assert_eq!(bare.requests(), []);
+}
+
+#[test]
+fn a_forgotten_request_is_refused_like_a_new_one() {
+    let mut bare = Bare::new(Config { max_executing: 1, ..Config::default() });
+    bare.set_lossy();
+    bare.data(1);
+    let rpc = bare.requests()[0];
+    bare.reply_idempotent(rpc, b"yes");
+    bare.probe(1);
+    let mut other = bare.packet(Kind::Data, 1);
+    other.channel = 3;
+    other.msg_len = 1;
+    bare.send(&other, &[1]);
+    assert_eq!(bare.requests().len(), 1);
+    assert_eq!(bare.data(1), [(Kind::Busy, 1)]);
+    // Expect: the refused number is dead.
+    assert_eq!(bare.data(1), []);
+    assert_eq!(bare.requests(), []);
+}
+
+#[test]
+fn a_late_fragment_of_an_answered_request_begins_nothing() {
+    let mut bare = Bare::new(Config::default());
+    bare.set_lossy();
+    let mut packet = bare.packet(Kind::Data, 1);
+    packet.msg_len = 10_000;
+    let last = Packet { offset: 8156, ..packet };
+    let full = [7; 8156];
+    bare.send(&packet, &full);
+    bare.send(&last, &[7; 1844]);
+    let rpc = bare.requests()[0];
+    assert_eq!(bare.reply_idempotent(rpc, b"yes"), [(Kind::Data, 1)]);
+    assert_eq!(bare.send(&last, &[7; 1844]), []);
+    assert_eq!(bare.net.hosts[0].endpoint.sizes().slots, 0);
+    assert_eq!(bare.net.stats(0).drop_duplicate, 1);
+    // Expect: after a probe the request is received anew.
+    assert_eq!(bare.probe(1), [(Kind::Unknown, 1)]);
+    bare.send(&last, &[7; 1844]);
+    bare.send(&packet, &full);
+    assert_eq!(bare.requests().len(), 1);
+}
+
+/// The packets of two executions may differ, and a client would join them to one reply.
+#[test]
+fn a_reply_of_several_packets_is_retained_though_the_request_is_idempotent() {
+    let mut bare = answered();
+    bare.probe(2);
+    bare.data(2);
+    let rpc = bare.requests()[0];
+    bare.reply_idempotent(rpc, &[1; 20_000]);
+    bare.net.now = bare.net.now.after(10 * MS);
+    assert_eq!(bare.probe(2), [(Kind::Data, 2); 3]);
+    assert_eq!(bare.net.stats(0).forgotten, 1);
+    bare.data(2);
+    assert_eq!(bare.requests(), []);
+}
+
+#[test]
+fn a_number_can_be_forgotten_where_numbers_wrap() {
+    let mut bare = Bare::new(Config::default());
+    bare.set_lossy();
+    for seq in [(1 << 28) - 1, (1 << 29) - 2, SEQ_MAX, 0] {
+        bare.data(seq);
+        let rpc = bare.requests()[0];
+        assert_eq!(bare.reply_idempotent(rpc, b"yes"), [(Kind::Data, seq)]);
+    }
+    assert_eq!(bare.probe(0), [(Kind::Unknown, 0)]);
+    bare.data(SEQ_MAX);
+    assert_eq!(bare.requests(), []);
+    bare.data(0);
+    assert_eq!(bare.requests().len(), 1);
 }

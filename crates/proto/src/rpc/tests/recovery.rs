@@ -147,6 +147,34 @@ fn a_lost_request_or_reply_costs_a_probe() {
     assert_eq!(net.stats(0).resent, 3);
 }
 
+/// An idempotent request costs a round trip more than another if its reply is lost, and nothing if
+/// it is not: no copy, and no DONE.
+#[test]
+fn a_lost_reply_to_an_idempotent_request_is_made_again() {
+    let (mut net, session) = open(6, false);
+    net.run(SECOND, |_| false);
+    net.settle();
+    net.hosts[0].is_idempotent = |_| true;
+    net.record();
+    net.request(1, session, 1, pattern(1, 10));
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    net.run(SECOND, |_| false);
+    assert_eq!(net.sent_kinds(0, 1), [Kind::Data]);
+    assert_eq!(net.sent_kinds(1, 0), [Kind::Data]);
+    assert_eq!(net.hosts[0].endpoint.sizes().slots, 0);
+    // The second reply is lost.
+    net.seen(1);
+    net.settle();
+    net.request(1, session, 2, pattern(2, 10));
+    net.fault(lose_all());
+    net.run(SECOND, |net| net.stats(0).requests == 3);
+    net.fault(Fault::default());
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    assert!(matches!(&net.seen(1)[..], [Seen::Response(_, 2, bytes)] if *bytes == pattern(2, 10)));
+    assert_eq!(net.sent_kinds(0, 1), [Kind::Data, Kind::Unknown, Kind::Data]);
+    assert_eq!((net.stats(0).requests, net.stats(0).forgotten), (4, 1));
+}
+
 #[test]
 fn a_slow_server_is_asked_but_not_hurried() {
     let (mut net, session) = open(7, false);
