@@ -171,7 +171,7 @@ impl Master {
     /// log is.
     ///
     /// `durable` is true if the caller knows that the reply tells nothing new.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn gate(&mut self, caller: Caller, reply: &mut Message, durable: bool) -> Replied {
         if durable || self.memory.log.is_all_durable() {
             return Replied::Now;
@@ -190,7 +190,7 @@ impl Master {
     }
 
     /// As [`Master::gate`], for the reply to a request that changes nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn gate_read(
         &mut self,
         caller: Caller,

@@ -57,7 +57,7 @@ impl Server {
             session.channels[channel] = ServerChannel::new(seq, state);
             if emit.emit(shared, session.peer, &packet, &message.bytes) {
                 shared.probe.hit(Tracepoint::ServerSent, trace);
-                if !shared.lossless && !idempotent {
+                if !shared.lossless && !forgets {
                     self.retain_copy(shared, s, channel, seq, &message.bytes);
                 }
                 return;
