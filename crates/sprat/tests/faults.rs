@@ -76,7 +76,7 @@ fn run(fault: Fault, seed: u64, options: Options, lens: &[usize]) {
             };
             *executed.entry(payload.to_vec()).or_default() += 1;
             let reply = answer(&payload);
-            server.reply(now, rpc, &mut reply.into());
+            server.reply(now, rpc, &mut reply.into(), false);
         }
         while let Some(event) = client.event(now) {
             let Event::Response { tag, payload, .. } = event else {

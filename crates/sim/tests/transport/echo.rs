@@ -88,7 +88,7 @@ fn filler(id: u64, len: usize) -> Vec<u8> {
 
 /// Returns true if the server says that request `id` is idempotent.
 fn is_idempotent(id: u64) -> bool {
-    id % 3 == 0
+    id.is_multiple_of(3)
 }
 
 /// Returns the reply to the execution number `nth` of request `id`. Later replies are longer than

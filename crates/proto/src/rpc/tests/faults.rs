@@ -25,7 +25,7 @@ fn bad_wire(rng: &mut Rng) -> Fault {
 
 /// True if the server's application says of this request that it is idempotent.
 fn is_idempotent(request: &[u8]) -> bool {
-    request[7] % 3 == 0
+    request[7].is_multiple_of(3)
 }
 
 /// The oracle of the requests: the end of each, and the number of times that each was executed.
