@@ -16,7 +16,7 @@ struct Answer;
 impl Service for Answer {
     fn request(&mut self, call: Call<'_>, reply: &mut Vec<u8>) -> Replied {
         reply.extend_from_slice(&call.payload);
-        Replied::Now
+        Replied::Idempotent
     }
 }
 

@@ -125,7 +125,7 @@ fn serve_at<C: Carrier>(
     while let Some(event) = server.event(now) {
         let Event::Request { rpc, payload, .. } = event else { panic!("{event:?}") };
         if let Some(reply) = answer(&payload) {
-            server.reply(now, rpc, &mut reply.into());
+            server.reply(now, rpc, &mut reply.into(), false);
         }
         count += 1;
     }
@@ -279,7 +279,7 @@ fn random_requests_on_random_sessions_each_answered_once<C: Named>() {
         for _ in 0..rng.below(9).min(unanswered.len() as u64) {
             let (rpc, payload) =
                 unanswered.swap_remove(rng.below(unanswered.len() as u64) as usize);
-            server.reply(NOW, rpc, &mut payload.into());
+            server.reply(NOW, rpc, &mut payload.into(), false);
         }
         server.output(NOW, &());
     }
@@ -448,13 +448,13 @@ fn stale_numbers_are_ignored<C: Named>() {
     message.slices.push(slice);
     let stale = stale.expect("it arrived");
     server.refuse(NOW, stale, 1);
-    server.reply(NOW, stale, &mut message.clone());
+    server.reply(NOW, stale, &mut message.clone(), false);
     assert_eq!((server.released(), server.released()), (Some(slice), None));
     // The slot has another connection now.
     let again = client.connect(NOW, &at).expect("begun");
     assert_ne!(again, session);
     assert_eq!(exchange(&mut server, &mut client, again, &[bytes(1, 5)])[&0], bytes(1, 5));
-    server.reply(NOW, stale, &mut message);
+    server.reply(NOW, stale, &mut message, false);
     assert_eq!((server.released(), server.released()), (Some(slice), None));
     client.cancel(NOW, rpc);
     client.close(NOW, session);

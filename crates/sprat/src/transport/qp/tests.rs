@@ -298,7 +298,7 @@ fn a_slice_is_kept_until_the_peer_has_read_it_or_is_gone() {
                 server.input(NOW);
                 while let Some(event) = server.event(NOW) {
                     let Event::Request { rpc, .. } = event else { panic!("{event:?}") };
-                    server.reply(NOW, rpc, &mut message.clone());
+                    server.reply(NOW, rpc, &mut message.clone(), false);
                     answered = true;
                 }
                 server.output(NOW, &blocks);

@@ -175,7 +175,7 @@ pub(super) fn a_server_that_answers_late_is_not_flooded<C: Named>() {
         quiet = if asked.len() == before { quiet + 1 } else { 0 };
         if quiet > 50 {
             for (rpc, request) in asked.drain(..) {
-                server.reply(NOW, rpc, &mut request.into());
+                server.reply(NOW, rpc, &mut request.into(), false);
             }
         }
         server.output(NOW, &());
