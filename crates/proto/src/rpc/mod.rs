@@ -9,8 +9,9 @@
 //! ones by bitmap.
 //!
 //! The transport promises at-most-once execution within the life of both processes: a request runs
-//! once or not at all. If the client cannot know which, the error is
-//! [`RpcError::MaybeExecuted`]. Exactly-once execution across crashes is the store's task (RIFL).
+//! once or not at all, unless the server's application calls it idempotent. If the client cannot
+//! know which, the error is [`RpcError::MaybeExecuted`]. Exactly-once execution across crashes is
+//! the store's task (RIFL).
 
 pub mod budget;
 pub mod endpoint;

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Always: a channel changes only after session, token and address agreed, and its number only
-//! increases.
+//! increases, except by [`ServerChannel::forget`] of an idempotent request.
 
 use super::limits::CHANNELS;
 use super::retained::Retained;

@@ -1,9 +1,10 @@
 //! RPC for programs: a [`Client`] with sessions to any number of servers, and a [`Server`] that
 //! answers.
 //!
-//! Requests and replies are bytes, up to 16 MiB. A request runs at most once; when the client
-//! cannot know whether it ran, the error says so ([`RpcError::maybe_executed`]). A session survives
-//! the loss of its connection: the requests in flight fail, the next one connects anew.
+//! Requests and replies are bytes, up to 16 MiB. A request runs at most once, unless its service
+//! calls it idempotent ([`Replied::Idempotent`]); when the client cannot know whether it ran, the
+//! error says so ([`RpcError::maybe_executed`]). A session survives the loss of its connection: the
+//! requests in flight fail, the next one connects anew.
 //!
 //! Neither type starts a thread: a client makes progress while one of its methods runs, a server
 //! while [`Server::run`] does. Both are `Send` and not `Sync`: one thread at a time. To answer from
