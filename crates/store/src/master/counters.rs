@@ -38,7 +38,7 @@ impl Counters {
 
 /// Makes the list of a master's counters, and the function that visits them.
 macro_rules! catalogue {
-    ($counters:ident, $memory:ident, $cleaned:ident;
+    ($counters:ident, $memory:ident, $cleaned:ident, $replicas:ident;
      $($name:ident $kind:ident $unit:ident = $value:expr, $help:literal;)*) => {
         /// All counters of a master except those of refused requests.
         pub const COUNTERS: &[Counter] = &[$(Counter {
@@ -53,6 +53,7 @@ macro_rules! catalogue {
             $counters: &Counters,
             $memory: &Memory,
             $cleaned: u64,
+            $replicas: Replicas,
             visit: &mut dyn FnMut(&Counter, u64),
         ) {
             let values = [$($value),*];
@@ -61,8 +62,17 @@ macro_rules! catalogue {
     };
 }
 
+/// The numbers of replicas that a server writes and holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replicas {
+    /// The replicas of the server's own segments that are not complete.
+    pub(super) incomplete: u64,
+    /// The replicas that the server holds for other servers.
+    pub(super) held: u64,
+}
+
 catalogue! {
-    counters, memory, cleaned;
+    counters, memory, cleaned, replicas;
     reads Total Requests = counters.reads, "Reads that were executed or refused.";
     writes Total Requests = counters.writes, "Writes that were executed.";
     removes Total Requests = counters.removes, "Removals that were executed.";
@@ -90,14 +100,22 @@ catalogue! {
     segments_pinned Level Segments = u64::from(memory.log.pinned()),
         "Segments that replies refer to.";
     segments_cleaned Total Segments = cleaned, "Segments that were cleaned.";
+    replicas_incomplete Level Segments = replicas.incomplete,
+        "Replicas of this server's segments that are open or missing.";
+    replicas_held Level Segments = replicas.held, "Replicas of other servers' segments.";
     lent_copies_bytes Level Bytes = memory.log.copied_bytes(), "Copies that replies refer to.";
 }
 
 /// Returns the names and values of all counters of a master. The counter of a refusal that never
 /// occurred is left out.
-pub(super) fn list(counters: &Counters, memory: &Memory, cleaned: u64) -> Vec<(String, u64)> {
+pub(super) fn list(
+    counters: &Counters,
+    memory: &Memory,
+    cleaned: u64,
+    replicas: Replicas,
+) -> Vec<(String, u64)> {
     let mut list = Vec::new();
-    each(counters, memory, cleaned, &mut |counter, value| {
+    each(counters, memory, cleaned, replicas, &mut |counter, value| {
         list.push((counter.name.to_owned(), value));
     });
     for (code, &count) in counters.refused.iter().enumerate().filter(|&(_, &count)| count > 0) {

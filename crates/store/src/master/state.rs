@@ -218,6 +218,10 @@ impl Master {
 
     /// Returns the names and values of all counters of the master.
     pub(crate) fn list_counters(&self) -> Vec<(String, u64)> {
-        counters::list(&self.counters, &self.memory, self.cleaner.cleaned())
+        let replicas = counters::Replicas {
+            incomplete: self.replication.incomplete(),
+            held: self.backup.replicas() as u64,
+        };
+        counters::list(&self.counters, &self.memory, self.cleaner.cleaned(), replicas)
     }
 }

@@ -282,7 +282,8 @@ impl Replication {
         let end = most.min(replica.acked + MOST_DATA).max(replica.acked);
         let close = may_close && segment.len == Some(end);
         let restamp = replica.opened && replica.epoch != segment.epoch;
-        if replica.opened && end == replica.acked && !restamp && !(close && !replica.closed) {
+        let closes = close && !replica.closed;
+        if replica.opened && end == replica.acked && !restamp && !closes {
             return None;
         }
         let write = WriteReplica {
@@ -394,7 +395,7 @@ impl Replication {
     ) -> Option<Position> {
         self.pending = true;
         if self.backups.is_asked(tag) {
-            let me = self.me.map_or(ServerId::default(), |(_, me)| me);
+            let me = self.me.map_or_else(ServerId::default, |(_, me)| me);
             for server in self.backups.page(now, me, result) {
                 self.without(log, server);
             }
