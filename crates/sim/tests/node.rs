@@ -1,7 +1,7 @@
 //! Tests of the node that production runs, in simulated worlds with every fault: clients with many
 //! calls in progress on several lanes, and servers with several locators of which some lead
-//! nowhere. No request is executed twice unless it is idempotent, each call ends once with the reply to its own request,
-//! and no call is refused while a lane has an idle channel.
+//! nowhere. No request is executed twice unless it is idempotent, each call ends once with the
+//! reply to its own request, and no call is refused while a lane has an idle channel.
 
 use std::collections::{BTreeMap, VecDeque};
 

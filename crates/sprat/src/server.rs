@@ -88,9 +88,9 @@ pub struct ServerOptions {
     /// give it back.
     pub memory_bytes: u64,
     /// The number of replicas of each object in the memory of other servers, at most
-    /// [`MAX_REPLICAS`](crate::server::MAX_REPLICAS). A change is acknowledged when all of them have
-    /// it. All servers of a cluster have the same number. The server holds replicas of other
-    /// servers in further memory, up to twice `memory_bytes` for each replica.
+    /// [`MAX_REPLICAS`]. A change is acknowledged when all of them have it. All servers of a
+    /// cluster have the same number. The server holds replicas of other servers in further memory,
+    /// up to twice `memory_bytes` for each replica.
     pub replicas: usize,
     /// The options of the server's transports.
     pub transports: Options,

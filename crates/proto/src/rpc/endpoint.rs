@@ -420,8 +420,8 @@ impl<P: Probe> Endpoint<P> {
     /// sends several packets together may hold it until the next [`Endpoint::output`]. A buffer
     /// that is left in `message` is the caller's.
     ///
-    /// If the request is `idempotent`, the endpoint need not retain the reply: if the reply is lost,
-    /// the request may arrive as a new one, with the same bytes.
+    /// If the request is `idempotent`, the endpoint need not retain the reply: if the reply is
+    /// lost, the request may arrive as a new one, with the same bytes.
     ///
     /// # Panics
     /// If the message exceeds [`MAX_MESSAGE`](super::MAX_MESSAGE).

@@ -181,7 +181,8 @@ impl Backup {
         self.fenced.get(&master.index).is_some_and(|&last| master.generation <= last)
     }
 
-    /// Returns the committed replicas of `master` behind the segment `after`, as many as a page has.
+    /// Returns the committed replicas of `master` behind the segment `after`, as many as fit into a
+    /// page.
     #[must_use]
     pub fn list(&self, master: ServerId, after: SegmentId) -> ReplicaPage {
         let from = Bound::Excluded((master, after));

@@ -189,7 +189,7 @@ impl Master {
         Replied::Later
     }
 
-    /// As [`Master::gate`], for the reply to a request that changes nothing.
+    /// Lets the reply to a request that changes nothing go out, or keeps it, as [`Master::gate`].
     #[inline(always)]
     pub(crate) fn gate_read(
         &mut self,

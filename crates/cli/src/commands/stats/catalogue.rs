@@ -69,7 +69,7 @@ const TRANSPORT: &[Counter] = totals! {
     evicted Replies "Server: replies dropped unacknowledged because too many were kept."
     abandoned Requests "Server: half-received requests and half-sent replies given up."
     done Replies "Server: replies acknowledged by DONE."
-    forgotten Requests "Server: idempotent requests sent again: the reply was lost or late and not kept."
+    forgotten Requests "Server: idempotent requests sent again: the reply was lost and not kept."
     ip_received Frames "Frames received."
     ip_datagrams_in Packets "Datagrams delivered to the caller."
     ip_datagrams_out Packets "Datagrams sent by a cached route."

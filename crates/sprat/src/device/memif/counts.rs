@@ -10,7 +10,7 @@ pub(super) struct Counts {
     pub(super) rx_bad: u64,
     pub(super) tx_full: u64,
     pub(super) tx_invalid: u64,
-    pub(super) tx_nobody: u64,
+    pub(super) tx_unconnected: u64,
 }
 
 impl Counts {
@@ -23,6 +23,6 @@ impl Counts {
         each("frames_bad", self.rx_bad);
         each("frames_unsent", self.tx_full);
         each("frames_refused", self.tx_invalid);
-        each("frames_unconnected", self.tx_nobody);
+        each("frames_unconnected", self.tx_unconnected);
     }
 }

@@ -1,8 +1,8 @@
 //! The replication of a master's log to backups (RAMCloud's replica manager).
 //!
 //! ```text
-//!  head s1   open on all ─► data ─► all acknowledged: durable ─► full ─► s2 open on all ─► close
-//!  head s2                          open (header, digest)  ─────────────►  s1 closed on all ─► data
+//!  head s1   open on all ─► data ─► acknowledged: durable ─► full ─► s2 open on all ─► close
+//!  head s2                          open (header, digest)  ─────────►  s1 closed on all ─► data
 //!  survivor                         open, data, close without order
 //! ```
 //!
@@ -45,10 +45,9 @@ mod backups;
 mod segment;
 
 use backups::{Backups, link};
+pub use segment::MAX_REPLICAS;
 use segment::{Kind, Segment};
 
-/// The most replicas of a segment.
-pub const MAX_REPLICAS: usize = 8;
 /// The most bytes of a segment in one write to a replica.
 const MOST_DATA: u32 = 1 << 20;
 /// The length up to which the data of a write is copied into the request.

@@ -5,8 +5,10 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use sprat_proto::Instant;
 
-use super::MAX_REPLICAS;
 use crate::types::ServerId;
+
+/// The most replicas of a segment.
+pub const MAX_REPLICAS: usize = 8;
 
 /// The place of a segment in the order of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
