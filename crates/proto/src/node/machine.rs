@@ -98,7 +98,7 @@ pub enum Replied {
     /// The machine has answered the request: the reply is in the message that [`Machine::request`]
     /// got.
     Now,
-    /// The machine has answered the request, which is idempotent: executing it again does no harm. A
+    /// The machine has answered the request, which is idempotent: it may be executed again. A
     /// transport that loses packets then need not retain the reply. If the reply is lost, the
     /// machine may get the request again, with the same bytes, and answer it anew; meanwhile the
     /// client may be told that the request was not executed.

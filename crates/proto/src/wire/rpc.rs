@@ -596,7 +596,5 @@ pub struct DoneEntry {
     pub padding: [u8; 3],
 }
 
-const _: () = {
-    assert!(size_of::<OpenBody>() >= size_of::<AcceptBody>());
-    assert!(size_of::<OpenBody>() >= size_of::<CookieBody>());
-};
+const _: () = assert!(size_of::<OpenBody>() >= size_of::<AcceptBody>());
+const _: () = assert!(size_of::<OpenBody>() >= size_of::<CookieBody>());

@@ -1,3 +1,5 @@
+use std::any::Any;
+
 use super::*;
 use sprat_proto::Datagrams as _;
 
@@ -53,7 +55,7 @@ impl Process<Seen> for Ticker {
         Some(self.next)
     }
 
-    fn state(&mut self) -> &mut dyn std::any::Any {
+    fn state(&mut self) -> &mut dyn Any {
         self
     }
 }

@@ -25,7 +25,7 @@ fn a_backup_answers_by_its_own_name_alone() {
     put_header(&mut data, &header);
     let target = replica::Target { cluster: CLUSTER, backup: ME, master: OTHER, segment: SEGMENT };
     let (epoch, offset, open, close) = (1, 0, true, false);
-    let write = WriteReplica { target, epoch, offset, open, close, data: &data };
+    let write = WriteReplica { target, epoch, offset, open, close, commit: true, data: &data };
     let list = ListReplicas { cluster: CLUSTER, backup: ME, master: OTHER, after: SegmentId(0) };
     let page = |replicas| ReplicaPage { more: false, replicas }.emit();
     let there = Replica { segment: SEGMENT, epoch: 1, len: HEADER as u32, closed: false };
@@ -37,16 +37,16 @@ fn a_backup_answers_by_its_own_name_alone() {
     ] {
         let refused = Some(Status::NotInCluster);
         assert_eq!(rig.status(WriteReplica { target: wrong, ..write }.emit()), refused);
-        assert_eq!(rig.status(FreeReplica { target: wrong }.emit()), refused);
+        assert_eq!(rig.status(FreeReplica { target: wrong, epoch: 9 }.emit()), refused);
         let list = ListReplicas { cluster: wrong.cluster, backup: wrong.backup, ..list.clone() };
         assert_eq!(rig.status(list.emit()), refused, "and fences nothing");
     }
     assert_eq!(rig.ask(write.emit()), written(HEADER as u32));
     assert_eq!(rig.ask(list.emit()), page(vec![there]));
     assert_eq!(rig.ask(write.emit()), head(Status::Fenced));
-    assert_eq!(rig.ask(FreeReplica { target }.emit()), done());
+    assert_eq!(rig.ask(FreeReplica { target, epoch: 9 }.emit()), done());
     assert_eq!(rig.ask(list.emit()), page(vec![]));
-    assert_eq!(rig.ask(FreeReplica { target }.emit()), done());
+    assert_eq!(rig.ask(FreeReplica { target, epoch: 9 }.emit()), done());
 }
 
 /// An order may overtake the reply by which the server learns its own id.
@@ -54,5 +54,5 @@ fn a_backup_answers_by_its_own_name_alone() {
 fn a_server_that_joins_is_no_backup_yet() {
     let mut rig = Rig::new(Config::default());
     let target = replica::Target { cluster: CLUSTER, backup: ME, master: OTHER, segment: SEGMENT };
-    assert_eq!(rig.status(FreeReplica { target }.emit()), Some(Status::Retry));
+    assert_eq!(rig.status(FreeReplica { target, epoch: 9 }.emit()), Some(Status::Retry));
 }

@@ -35,7 +35,7 @@ fn with_left(device: &Memif, i: usize) -> Vec<u8> {
 fn the_ends_of_long_frames_stay_in_the_ring_until_the_next_burst() {
     let house = House::new();
     let (mut server, mut client, frames) = left(&house);
-    server.look_at_sockets();
+    server.poll_sockets();
     assert_eq!(client.send(&[&frames[0]], Offload::None), Sent::Full, "all slots are held");
     let came: Vec<_> = (0..frames.len()).map(|i| with_left(&server, i)).collect();
     assert!(came == frames);
@@ -54,7 +54,7 @@ fn the_ends_of_frames_outlive_their_link() {
     let (mut server, client, frames) = left(&house);
     drop(client);
     until(|| {
-        server.look_at_sockets();
+        server.poll_sockets();
         server.links() == 0
     });
     assert!(with_left(&server, 3) == frames[3]);
