@@ -308,7 +308,9 @@ fn with_replicas_on_servers_that_stop() {
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         let faults = if rng.chance(500_000) { HostFaults::PAUSES } else { HostFaults::ALL };
-        let shape = replicated(&mut rng, faults);
+        let mut shape = replicated(&mut rng, faults);
+        // An operation that may happen at any later time multiplies the checker's configurations.
+        shape.operations = 60;
         run_audited(world(seed, options, &shape), &shape, false);
     });
 }
