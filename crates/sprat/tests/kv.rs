@@ -17,6 +17,11 @@ struct Cluster {
 impl Cluster {
     /// Starts a cluster of `servers` servers, reached by `transport`. `tag` makes its names unique.
     fn start(transport: &str, tag: &str, servers: usize) -> Self {
+        Self::replicated(transport, tag, servers, 0)
+    }
+
+    /// Starts a cluster of `servers` servers that write `replicas` replicas.
+    fn replicated(transport: &str, tag: &str, servers: usize, replicas: usize) -> Self {
         let at = |who: &str| match transport {
             "fast+shm" => format!("fast+shm:name=kv-{tag}-{who}-{}", std::process::id()),
             "fast+memif" => {
@@ -39,6 +44,7 @@ impl Cluster {
         for i in 0..servers {
             let options = ServerOptions {
                 memory_bytes: 256 << 20,
+                replicas,
                 ..ServerOptions::new(&this.coordinator, &at(&format!("s{i}")))
             };
             let mut worker = server(&options).unwrap();
@@ -87,6 +93,29 @@ fn objects_of_all_sizes(transport: &str) {
     assert_eq!(table.put(b"k", &long).unwrap_err(), Error::ValueTooLong(long.len()));
     let long = vec![7; (64 << 10) + 1];
     assert_eq!(table.put(&long, b"v").unwrap_err(), Error::KeyTooLong(long.len()));
+}
+
+/// Heads roll and are cleaned while every write waits for two other servers.
+fn every_write_is_on_two_other_servers(transport: &str) {
+    let cluster = Cluster::replicated(transport, "replicas", 3, 2);
+    let client = cluster.client();
+    let table = client.create_table("replicas", 3).unwrap();
+    let value = |n: u64| vec![n as u8; if n % 8 == 0 { 1 << 20 } else { 100 }];
+    for n in 0..400u64 {
+        table.put(&(n % 16).to_be_bytes(), &value(n)).unwrap();
+    }
+    for n in 384..400u64 {
+        assert_eq!(table.get(&(n % 16).to_be_bytes()).unwrap().unwrap().value, value(n));
+    }
+    let servers = client.servers().unwrap();
+    assert_eq!(servers.len(), 3);
+    for server in servers {
+        let stats = client.stats(Some(&server.data)).unwrap();
+        let stats = String::from_utf8(stats).unwrap();
+        let held = stats.split("\"replicas_held\":").nth(1).unwrap();
+        let held: u64 = held.split([',', '}']).next().unwrap().trim().parse().unwrap();
+        assert!(held >= 2, "each server holds replicas of both others: {stats}");
+    }
 }
 
 fn conditions_and_versions(transport: &str) {
@@ -264,7 +293,8 @@ macro_rules! over {
                 an_operation_is_waited_for_once, a_reader_of_a_lent_value_may_use_the_client,
                 futures_complete_on_any_thread,
                 many_operations_at_once_and_every_object_once,
-                a_dropped_table_is_gone_for_every_client);
+                a_dropped_table_is_gone_for_every_client,
+                every_write_is_on_two_other_servers);
         }
     };
     (@ $transport:literal, $($test:ident),*) => {
