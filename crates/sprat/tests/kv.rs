@@ -100,7 +100,7 @@ fn every_write_is_on_two_other_servers(transport: &str) {
     let cluster = Cluster::replicated(transport, "replicas", 3, 2);
     let client = cluster.client();
     let table = client.create_table("replicas", 3).unwrap();
-    let value = |n: u64| vec![n as u8; if n % 8 == 0 { 1 << 20 } else { 100 }];
+    let value = |n: u64| vec![n as u8; if n.is_multiple_of(8) { 1 << 20 } else { 100 }];
     for n in 0..400u64 {
         table.put(&(n % 16).to_be_bytes(), &value(n)).unwrap();
     }
