@@ -144,7 +144,7 @@ impl<'c> Table<'c> {
     ///
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`], [`Error::TabletLost`],
-    /// [`Error::Unknown`], and errors of the network.
+    /// [`Error::TooFewServers`] for its replicas, [`Error::Unknown`], and errors of the network.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version, Error> {
         self.put_if(key, value, Condition::always())
     }
@@ -180,8 +180,8 @@ impl<'c> Table<'c> {
     /// Removes an object. Returns the version that it had, `None` if there was none.
     ///
     /// # Errors
-    /// [`Error::KeyTooLong`], [`Error::NoSpace`], [`Error::TabletLost`], [`Error::Unknown`], and
-    /// errors of the network.
+    /// [`Error::KeyTooLong`], [`Error::NoSpace`], [`Error::TabletLost`], [`Error::TooFewServers`]
+    /// for its replicas, [`Error::Unknown`], and errors of the network.
     pub fn remove(&self, key: &[u8]) -> Result<Option<Version>, Error> {
         self.remove_if(key, Condition::always())
     }

@@ -295,9 +295,10 @@ pub enum Error {
          at all"
     )]
     Unknown,
-    /// No server is up. If some were up when the creation began, it continues as soon as a server
-    /// joins: repeat it.
-    #[error("the cluster has no server for the table; start one and try again")]
+    /// Too few servers are up for the table, or for the replicas of a change. If some were up when
+    /// the creation began, it continues as soon as a server joins: repeat it. A refused change was
+    /// not made.
+    #[error("too few servers are up for the table or its replicas; start one and try again")]
     TooFewServers,
     /// The coordinator cannot write its state. Nothing was changed, unless an earlier try was
     /// executed. Repeat the operation when the coordinator can write again.

@@ -54,7 +54,7 @@ pub(super) fn execute(
     if master.gated.len() >= MAX_GATED {
         return Err(Status::Retry);
     }
-    master.replication.check(&master.memory.log)?;
+    master.replication.check(call.now, &master.memory.log)?;
     let mutation = Mutation { target, once, key, hash, change };
     let mut outcome = master.memory.mutate(&mutation);
     if outcome == Err(Status::Retry) {

@@ -30,7 +30,7 @@ use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 use sprat_proto::node::machine::Output;
 use sprat_proto::rpc::{Payload, RpcError};
-use sprat_proto::time::MS;
+use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
 use super::membership::{CALL_NS, COORDINATOR};
@@ -53,6 +53,8 @@ use segment::{Kind, Segment};
 const AGAIN_NS: u64 = 5 * MS;
 /// The pause before the master repeats a failed call.
 const LATER_NS: u64 = 100 * MS;
+/// The time for which the log's head may lack a backup before the master refuses mutations.
+const LACKING_NS: u64 = SECOND;
 /// The most heads that are not complete when the master takes a mutation.
 const MOST_HEADS: usize = 3;
 /// The most calls that free replicas at a time.
@@ -109,6 +111,8 @@ pub(crate) struct Replication {
     /// True if there may be something to do at once.
     pub(super) pending: bool,
     due: Instant,
+    /// The time since which a replica of a head has no backup, for want of servers.
+    lacking_since: Option<Instant>,
     /// The number of bytes that the log had taken when there was nothing more to do.
     seen: u64,
 }
@@ -132,6 +136,7 @@ impl Replication {
             rng,
             pending: false,
             due: Instant::NEVER,
+            lacking_since: None,
             seen: 0,
         }
     }
@@ -464,9 +469,13 @@ impl Replication {
     /// Checks that the log may grow.
     ///
     /// # Errors
+    /// [`Status::TooFewServers`] if the log's head lacks a backup for some time,
     /// [`Status::Retry`] if the replicas are too far behind.
     #[inline]
-    pub(crate) fn check(&self, log: &Log) -> Result<(), Status> {
+    pub(crate) fn check(&self, now: Instant, log: &Log) -> Result<(), Status> {
+        if self.lacking_since.is_some_and(|since| now.since(since) > LACKING_NS) {
+            return Err(Status::TooFewServers);
+        }
         if self.replicas > 0 && self.heads.len() > MOST_HEADS && !log.is_all_durable() {
             return Err(Status::Retry);
         }

@@ -80,8 +80,16 @@ impl Replication {
         if replica.backup.generation == 0 {
             let suits = |server: ServerId| !segment.is_on(server);
             match self.backups.choose(now, &mut self.rng, suits) {
-                Some(backup) => segment.replicas[index].backup = backup,
-                None => self.due = self.due.min(now.after(LATER_NS)),
+                Some(backup) => {
+                    segment.replicas[index].backup = backup;
+                    self.lacking_since = None;
+                }
+                None => {
+                    self.due = self.due.min(now.after(LATER_NS));
+                    if segment.kind == Kind::Head {
+                        self.lacking_since.get_or_insert(now);
+                    }
+                }
             }
         }
         let replica = segment.replicas[index];

@@ -1,7 +1,7 @@
 //! Tests of a master as the backup of other masters, by requests.
 
 use super::*;
-use crate::message::control::{ListReplicas, Replica, ReplicaPage};
+use crate::message::control::{ListReplicas, Replica, ReplicaPage, ServerPage};
 use crate::message::data::head;
 use crate::message::replica::{self, FreeReplica, WriteReplica, written};
 use crate::objects::entry::{HEADER, Header, put_header};
@@ -55,4 +55,19 @@ fn a_server_that_joins_is_no_backup_yet() {
     let mut rig = Rig::new(Config::default());
     let target = replica::Target { cluster: CLUSTER, backup: ME, master: OTHER, segment: SEGMENT };
     assert_eq!(rig.status(FreeReplica { target, epoch: 9 }.emit()), Some(Status::Retry));
+}
+
+#[test]
+fn a_master_without_backups_refuses_changes_after_a_while() {
+    let mut rig = Rig::serving(Config { replicas: 1, ..Config::default() });
+    rig.answer(Opcode::ListServers, ServerPage { next: 0, servers: Vec::new() }.emit());
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let write =
+        |rpc| Write { target: TARGET, once: once(1, rpc, 0), key: b"k", value: b"v" }.emit();
+    let waiting = rig.send(&write(1)).unwrap_err();
+    rig.pass(SECOND / 2);
+    assert!(rig.send(&write(2)).is_err(), "a server may join");
+    rig.pass(SECOND);
+    assert_eq!(rig.status(write(3)), Some(Status::TooFewServers));
+    assert!(!rig.replies.contains_key(&waiting));
 }
