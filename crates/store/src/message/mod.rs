@@ -155,8 +155,8 @@ codes! {
         NotServing = 17,
         /// The server is not a member of the cluster.
         NotInCluster = 18,
-        /// Too few servers are up for the table's tablets or for replicas. A creation continues when
-        /// a server joins.
+        /// Too few servers are up for the table's tablets or for replicas. A creation continues
+        /// when a server joins.
         TooFewServers = 19,
         /// The table's name is empty, too long or not UTF-8.
         BadName = 20,

@@ -77,29 +77,14 @@ impl Replication {
             self.due = self.due.min(replica.not_before);
             return None;
         }
-        if replica.backup.generation == 0 {
-            let suits = |server: ServerId| !segment.is_on(server);
-            match self.backups.choose(now, &mut self.rng, suits) {
-                Some(backup) => {
-                    segment.replicas[index].backup = backup;
-                    self.lacking_since = None;
-                }
-                None => {
-                    self.due = self.due.min(now.after(LATER_NS));
-                    if segment.kind == Kind::Head {
-                        self.lacking_since.get_or_insert(now);
-                    }
-                }
-            }
-        }
-        let replica = segment.replicas[index];
-        let backup = replica.backup;
-        if backup.generation == 0 {
-            return None;
-        }
+        let backup = match replica.backup.generation {
+            0 => self.choose(now, id, index)?,
+            _ => replica.backup,
+        };
         if let Some(connect) = self.backups.connect(backup) {
             return Some(connect);
         }
+        let segment = self.active.get_mut(&id)?;
         let slot = log.slot(id);
         let written = slot.map_or(replica.acked, |slot| log.slots()[slot as usize].written);
         let only_front = segment.kind == Kind::Head && self.heads.front() != Some(&id);
@@ -130,11 +115,27 @@ impl Replication {
         };
         let replica = &mut segment.replicas[index];
         (replica.calling, replica.maybe_opened) = (true, true);
-        let epoch = segment.epoch;
-        let epoch = write.commit.then_some(epoch);
+        let epoch = write.commit.then_some(write.epoch);
         self.calls.insert(tag, Call::Write { segment: id, backup, end, epoch, close });
         let deadline = now.after(self.slow_ns + BYTE_NS * u64::from(len));
         Some(Output::Call { link: link(backup), tag, message, deadline })
+    }
+
+    /// Chooses a backup for a replica that has none.
+    fn choose(&mut self, now: Instant, id: SegmentId, index: usize) -> Option<ServerId> {
+        let segment = self.active.get_mut(&id)?;
+        let suits = |server: ServerId| !segment.is_on(server);
+        let chosen = self.backups.choose(now, &mut self.rng, suits);
+        if let Some(backup) = chosen {
+            segment.replicas[index].backup = backup;
+            self.lacking_since = None;
+        } else {
+            self.due = self.due.min(now.after(LATER_NS));
+            if segment.kind == Kind::Head {
+                self.lacking_since.get_or_insert(now);
+            }
+        }
+        chosen
     }
 
     /// Returns true if the replicas of a segment may be closed once they have all of it.
