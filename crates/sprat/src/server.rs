@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use sprat_store::coordinator::{Config, Coordinator};
 pub use sprat_store::master::MAX_REPLICAS;
 use sprat_store::master::{self, Master};
-use sprat_store::objects::segment::segment_bytes;
+use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
 
 use self::ahead::Ahead;
 use crate::disk::Disk;
@@ -28,6 +28,9 @@ use sprat_sys::clock::Clock;
 use sprat_sys::crc::crc32c;
 
 mod ahead;
+
+/// The number of segments on backups for each segment of a log: cleaned ones stay for a while.
+const KEPT: u64 = 2;
 
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
@@ -137,7 +140,8 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         data: all[..data.len()].join(";"),
         log_bytes: options.memory_bytes,
         segment_bytes: segment_bytes(options.memory_bytes),
-        backup_bytes: (options.replicas as u64).saturating_mul(2 * options.memory_bytes),
+        backup_bytes: backup_bytes(options),
+        frame_bytes: SEGMENT_BYTES,
         replicas: options.replicas,
         crc32c,
         ..master::Config::default()
@@ -145,4 +149,12 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
     let mut master = Master::new(config, rng()?);
     master.prepare(Box::new(Ahead::default()));
     Worker::new(master, transports, None, Clock::new())
+}
+
+/// Returns the bytes of the frames in which a server holds replicas, as many as its own log has
+/// elsewhere. A frame takes memory only as it fills.
+fn backup_bytes(options: &ServerOptions) -> u64 {
+    let segments = options.memory_bytes / u64::from(segment_bytes(options.memory_bytes));
+    let frames = (options.replicas as u64).saturating_mul(KEPT * segments);
+    frames.saturating_mul(SEGMENT_BYTES.into())
 }

@@ -54,7 +54,7 @@ pub(crate) struct Server {
 /// Runs `sprat server`.
 pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
-    memory::check(args.memory, 1)?;
+    memory::check(args.memory.saturating_mul(1 + u64::from(args.replicas)), 1)?;
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;

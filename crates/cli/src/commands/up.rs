@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
             format!("{} replicas of each object need {} servers", args.replicas, args.replicas + 1);
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
-    memory::check(args.memory, args.servers)?;
+    memory::check(args.memory.saturating_mul(1 + u64::from(args.replicas)), args.servers)?;
     let plan = Plan {
         name: &args.name,
         port: args.port,

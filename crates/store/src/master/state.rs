@@ -42,9 +42,11 @@ pub struct Config {
     /// The size of a segment of the log in bytes.
     /// [`segment_bytes`](crate::objects::segment::segment_bytes) gives one that suits the log.
     pub segment_bytes: u32,
-    /// The memory for replicas of other masters' segments, in bytes. Each may take up to
-    /// `segment_bytes`.
+    /// The memory for replicas of other masters' segments, in bytes.
     pub backup_bytes: u64,
+    /// The longest segment of which the server can hold a replica, in bytes, if it is longer than
+    /// `segment_bytes`.
+    pub frame_bytes: u32,
     /// The function that continues a CRC32C checksum.
     pub crc32c: Crc32c,
     /// The number of replicas of each segment on backups, at most
@@ -64,6 +66,7 @@ impl Default for Config {
             log_bytes: 1 << 30,
             segment_bytes: SEGMENT_BYTES,
             backup_bytes: 0,
+            frame_bytes: 0,
             crc32c: sprat_proto::wire::checksum::crc32c,
             replicas: 0,
             slow_backup_ns: 20 * MS,
@@ -108,7 +111,8 @@ impl Master {
     pub fn new(config: Config, mut rng: Rng) -> Self {
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
         let log = Log::new(log_bytes, segment_bytes, crc32c, config.replicas > 0);
-        let frames = MemoryFrames::new(config.backup_bytes, log.segment_bytes());
+        let frames =
+            MemoryFrames::new(config.backup_bytes, config.frame_bytes.max(log.segment_bytes()));
         let mut out = VecDeque::new();
         out.push_back(Output::Connect { link: COORDINATOR, locator: coordinator });
         Self {
