@@ -43,6 +43,8 @@ use crate::types::ServerId;
 
 mod backups;
 mod segment;
+#[cfg(test)]
+mod tests;
 mod writes;
 
 use backups::{Backups, link};

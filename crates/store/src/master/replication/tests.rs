@@ -1,0 +1,402 @@
+//! Tests of the replication in virtual time: real logs and backups, and a test that decides when
+//! and how each call ends.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use sprat_proto::node::machine::Link;
+use sprat_proto::rpc::{Message, Slice};
+use sprat_proto::wire::checksum::crc32c;
+
+use super::*;
+use crate::backup::{Backup, MemoryFrames};
+use crate::message::control::{Replica, Server, ServerPage, ServerState, Usage, done, failure};
+use crate::message::replica::{WriteReplica, written};
+use crate::objects::entry::{self, OBJECT};
+use crate::objects::log::Purpose;
+use crate::objects::segment::Span;
+use crate::types::{TableId, Version};
+
+const CLUSTER: u64 = 7;
+const ME: ServerId = ServerId { index: 9, generation: 1 };
+const SLOW_NS: u64 = 20 * MS;
+const LOST: RpcError = RpcError::Deadline { maybe_executed: true };
+const UNSENT: RpcError = RpcError::NotExecuted;
+
+/// The first backup of a rig, and the next ones.
+const A: ServerId = ServerId { index: 0, generation: 1 };
+const B: ServerId = ServerId { index: 1, generation: 1 };
+const C: ServerId = ServerId { index: 2, generation: 1 };
+
+/// A call that the replication has made and that has not ended.
+#[derive(Debug)]
+struct Sent {
+    tag: u64,
+    call: Call,
+    bytes: Vec<u8>,
+    slices: Vec<Slice>,
+    deadline: Instant,
+}
+
+/// A replication with its log, and the backups and the coordinator that it calls.
+struct Rig {
+    now: Instant,
+    log: Log,
+    replication: Replication,
+    backups: BTreeMap<ServerId, Backup>,
+    sent: Vec<Sent>,
+    tag: u64,
+    version: u64,
+    /// The most slices that were lent at a time.
+    most_lent: usize,
+}
+
+impl Rig {
+    /// Returns a rig that has read the server list, with `servers` backups of 64 frames.
+    fn new(replicas: usize, servers: u32, segment_bytes: u32) -> Self {
+        let mut log = Log::new(64 * u64::from(segment_bytes), segment_bytes, crc32c, true);
+        log.set_server(CLUSTER, ME);
+        let mut rig = Self {
+            now: Instant::from_ns(MS),
+            log,
+            replication: Replication::new(replicas, SLOW_NS, Rng::seeded(1)),
+            backups: BTreeMap::new(),
+            sent: Vec::new(),
+            tag: 0,
+            version: 0,
+            most_lent: 0,
+        };
+        for index in 0..servers {
+            rig.add(ServerId { index, generation: 1 }, 64);
+        }
+        rig.list();
+        rig
+    }
+
+    fn add(&mut self, server: ServerId, frames: u64) {
+        let size = self.log.segment_bytes();
+        let frames = MemoryFrames::new(frames * u64::from(size), size);
+        self.backups.insert(server, Backup::new(Box::new(frames)));
+    }
+
+    /// Lets the replication read the list of the backups that there are.
+    fn list(&mut self) {
+        self.version += 1;
+        self.replication.member(CLUSTER, ME, self.version);
+        self.step();
+    }
+
+    /// Appends an object whose entry has `len` bytes. Returns the end of the log.
+    fn append(&mut self, len: usize) -> Position {
+        let value = vec![0xab; len - OBJECT];
+        let (table, version) = (TableId(1), Version(1));
+        let object =
+            entry::Object { table, version, older: Span::default(), key: &[], value: &value };
+        let (_, memory) = self.log.append(len, Purpose::Write).unwrap();
+        entry::put_object(memory, &object, None);
+        self.replication.appended();
+        self.log.tail()
+    }
+
+    /// Appends objects until the log has a new head.
+    fn roll(&mut self) {
+        let head = self.log.tail().segment;
+        while self.log.tail().segment == head {
+            self.append(200);
+        }
+    }
+
+    /// Takes all calls that the replication makes now. Answers those for the server list.
+    fn step(&mut self) {
+        self.replication.tick(self.now);
+        self.replication.look(&self.log);
+        while self.replication.pending {
+            self.tag += 1;
+            let Some(output) = self.replication.next(self.now, &mut self.log, self.tag) else {
+                return;
+            };
+            let Output::Call { link, tag, message, deadline } = output else { continue };
+            if self.replication.backups.is_asked(tag) {
+                assert_eq!(link, COORDINATOR);
+                let page = self.page();
+                self.replication.response(self.now, &mut self.log, tag, Ok(Payload::Owned(page)));
+                continue;
+            }
+            let call = self.replication.calls[&tag];
+            let Message { mut bytes, slices } = message;
+            for &slice in &slices {
+                bytes.extend_from_slice(self.log.lent_bytes(slice));
+            }
+            if let Call::Write { backup, .. } | Call::Free(Free { backup, .. }) = call {
+                assert_eq!(link, Link(1 + backup.index));
+            }
+            let slices = slices.to_vec();
+            self.sent.push(Sent { tag, call, bytes, slices, deadline });
+            let lent = self.sent.iter().map(|sent| sent.slices.len()).sum();
+            self.most_lent = self.most_lent.max(lent);
+        }
+    }
+
+    fn page(&self) -> Vec<u8> {
+        let servers = self.backups.keys().map(|&server| Server {
+            server,
+            state: ServerState::Up,
+            tablets: 0,
+            usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
+            control: "",
+            data: "backup",
+        });
+        ServerPage { next: 0, servers: servers.collect() }.emit()
+    }
+
+    /// Ends the first call that `which` accepts as its server does, or with an error instead.
+    /// Returns the call.
+    fn end(&mut self, which: impl Fn(&Call) -> bool, error: Option<RpcError>) -> Call {
+        let at = self.sent.iter().position(|sent| which(&sent.call)).unwrap();
+        let Sent { tag, call, bytes, slices, .. } = self.sent.remove(at);
+        let result = match error {
+            Some(error) if !error.maybe_executed() => Err(error),
+            Some(error) => {
+                self.execute(call, &bytes);
+                Err(error)
+            }
+            None => Ok(Payload::Owned(self.execute(call, &bytes))),
+        };
+        for slice in slices {
+            self.log.give_back(slice);
+        }
+        let durable = self.replication.response(self.now, &mut self.log, tag, result);
+        if let Some(position) = durable {
+            self.log.set_durable(position);
+        }
+        self.step();
+        call
+    }
+
+    /// Returns the reply to a call.
+    fn execute(&mut self, call: Call, bytes: &[u8]) -> Vec<u8> {
+        match call {
+            Call::Write { backup, .. } => {
+                let write = WriteReplica::parse(bytes).unwrap();
+                match self.backups.get_mut(&backup).map(|b| b.write(&write)) {
+                    Some(Ok(len)) => written(len).to_vec(),
+                    Some(Err(status)) => failure(status, ""),
+                    None => failure(Status::NotInCluster, ""),
+                }
+            }
+            Call::Free(_) => {
+                let FreeReplica { target, epoch } = FreeReplica::parse(bytes).unwrap();
+                if let Some(backup) = self.backups.get_mut(&target.backup) {
+                    backup.free(target.master, target.segment, epoch);
+                }
+                done()
+            }
+            Call::SetHead(..) => done(),
+        }
+    }
+
+    /// Ends all calls that `which` accepts, and those that follow.
+    fn end_all(&mut self, which: impl Fn(&Call) -> bool) {
+        self.step();
+        while self.has(&which) {
+            self.end(&which, None);
+        }
+    }
+
+    fn has(&self, which: impl Fn(&Call) -> bool) -> bool {
+        self.sent.iter().any(|sent| which(&sent.call))
+    }
+
+    /// Returns the writes in progress: segment, backup, and what they carry.
+    fn writes(&self) -> Vec<(u32, ServerId, WriteReplica<'_>)> {
+        let mut writes: Vec<_> = self
+            .sent
+            .iter()
+            .filter(|sent| matches!(sent.call, Call::Write { .. }))
+            .map(|sent| WriteReplica::parse(&sent.bytes).unwrap())
+            .map(|write| (write.target.segment.0, write.target.backup, write))
+            .collect();
+        writes.sort_by_key(|&(segment, backup, _)| (segment, backup));
+        writes
+    }
+
+    /// Returns the replica of `segment` on `backup`, if it counts in a recovery.
+    fn replica(&self, backup: ServerId, segment: u32) -> Option<Replica> {
+        let page = self.backups[&backup].list(ME, SegmentId(0));
+        page.replicas.into_iter().find(|replica| replica.segment == SegmentId(segment))
+    }
+
+    /// Moves time to the next deadline of the replication.
+    fn wait(&mut self) -> u64 {
+        let deadline = self.replication.deadline();
+        assert!(self.now < deadline && deadline < Instant::NEVER, "{deadline:?}");
+        let waited_ns = deadline.since(self.now);
+        self.now = deadline;
+        self.step();
+        waited_ns
+    }
+}
+
+fn any(_: &Call) -> bool {
+    true
+}
+
+fn is_write_to(segment: u32, to: ServerId) -> impl Fn(&Call) -> bool {
+    let wanted = (SegmentId(segment), to);
+    move |call| matches!(*call, Call::Write { segment, backup, .. } if (segment, backup) == wanted)
+}
+
+fn is_head(call: &Call) -> bool {
+    matches!(call, Call::SetHead(..))
+}
+
+fn is_free(call: &Call) -> bool {
+    matches!(call, Call::Free(_))
+}
+
+/// Returns the segments and backups of the writes, and whether they close and have data behind the
+/// front.
+fn shapes(rig: &Rig) -> Vec<(u32, ServerId, bool, bool)> {
+    let front = |w: &WriteReplica<'_>| w.open || w.data.is_empty();
+    rig.writes().iter().map(|(s, b, w)| (*s, *b, w.close, !front(w))).collect()
+}
+
+#[test]
+fn the_next_head_is_open_before_the_last_is_closed_and_empty_until_then() {
+    let mut rig = Rig::new(2, 2, 1 << 10);
+    rig.append(200);
+    rig.end_all(any);
+    rig.roll();
+    rig.step();
+    assert_eq!(
+        shapes(&rig),
+        [(1, A, false, true), (1, B, false, true), (2, A, false, false), (2, B, false, false)]
+    );
+    rig.end(is_write_to(1, A), None);
+    rig.end(is_write_to(1, B), None);
+    rig.end(is_write_to(2, A), None);
+    assert_eq!(shapes(&rig), [(2, B, false, false)], "no close before both have the next head");
+    rig.end(is_write_to(2, B), None);
+    assert_eq!(shapes(&rig), [(1, A, true, false), (1, B, true, false)]);
+    rig.end(is_write_to(1, A), None);
+    assert_eq!(shapes(&rig), [(1, B, true, false)], "no data before both have closed");
+    assert_eq!(rig.log.durable().segment, SegmentId(1));
+    rig.end(is_write_to(1, B), None);
+    assert_eq!(shapes(&rig), [(2, A, false, true), (2, B, false, true)]);
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+}
+
+#[test]
+fn an_entry_is_durable_when_all_replicas_have_it() {
+    let mut rig = Rig::new(3, 3, 1 << 10);
+    let first = rig.append(200);
+    rig.end_all(any);
+    assert_eq!(rig.log.durable(), first);
+    let second = rig.append(200);
+    rig.step();
+    rig.append(200);
+    for backup in [C, A] {
+        rig.end(is_write_to(1, backup), None);
+        assert_eq!(rig.log.durable(), first);
+    }
+    rig.end(is_write_to(1, B), None);
+    assert_eq!(rig.log.durable(), second, "and not what was appended since");
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+}
+
+#[test]
+fn without_another_backup_the_pauses_grow() {
+    let mut rig = Rig::new(1, 1, 1 << 10);
+    rig.append(200);
+    rig.step();
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        rig.end(is_write_to(1, A), Some(LOST));
+        pauses.push(rig.wait() / MS);
+    }
+    assert_eq!(pauses, [10, 20, 40, 80, 160, 160, 160]);
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+    assert_eq!(rig.replica(A, 1).unwrap().epoch, 0, "no replica was given up");
+}
+
+#[test]
+fn a_server_that_leaves_is_replaced_in_open_and_complete_segments() {
+    let mut rig = Rig::new(2, 2, 1 << 10);
+    rig.append(200);
+    rig.roll();
+    rig.end_all(any);
+    assert!(rig.replica(A, 1).unwrap().closed);
+    rig.backups.remove(&A);
+    rig.add(C, 64);
+    rig.list();
+    rig.append(200);
+    rig.step();
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+    for backup in [B, C] {
+        let (complete, head) = (rig.replica(backup, 1).unwrap(), rig.replica(backup, 2).unwrap());
+        assert_eq!((complete.epoch, complete.closed), (1, true), "{backup:?}");
+        assert_eq!((head.epoch, head.closed), (1, false), "{backup:?}");
+        assert_eq!(
+            rig.backups[&backup].bytes(ME, SegmentId(1)),
+            rig.backups[&B].bytes(ME, SegmentId(1))
+        );
+    }
+    assert_eq!(rig.replication.recorded, (SegmentId(2), 1), "closed replicas need no record");
+}
+
+#[test]
+fn a_freed_segment_is_freed_on_all_backups_until_they_answer() {
+    let mut rig = Rig::new(2, 2, 1 << 10);
+    rig.append(200);
+    rig.roll();
+    rig.end_all(any);
+    rig.log.free(rig.log.slot(SegmentId(1)).unwrap());
+    assert!(rig.log.change_digest());
+    rig.step();
+    assert!(!rig.has(is_free), "the digest still names it");
+    rig.end_all(|call| !is_free(call));
+    rig.end(is_free, Some(UNSENT));
+    rig.end(is_free, None);
+    assert!(!rig.has(any));
+    assert_eq!(rig.wait(), LATER_NS);
+    rig.end(is_free, Some(LOST));
+    rig.wait();
+    rig.end(is_free, None);
+    assert!(!rig.has(any) && rig.replication.deadline() == Instant::NEVER);
+    assert_eq!([A, B].map(|backup| rig.backups[&backup].replicas()), [1, 1]);
+}
+
+#[test]
+fn long_writes_go_in_pieces_and_return_what_they_borrow() {
+    let mut rig = Rig::new(2, 2, 8 << 20);
+    rig.append(200);
+    rig.end_all(any);
+    rig.append(2 << 20);
+    rig.append(100);
+    rig.step();
+    let waits = rig.sent.iter().map(|sent| sent.deadline.since(rig.now) / MS);
+    assert_eq!(waits.collect::<Vec<_>>(), [40, 40], "20 ms, and 20 ns for each byte");
+    let mut pieces = Vec::new();
+    while rig.has(is_write_to(1, A)) {
+        let at = rig.writes()[0].2;
+        pieces.push((at.offset, at.data.len()));
+        let lost = (pieces.len() == 2).then_some(LOST);
+        rig.end(is_write_to(1, A), lost);
+        if lost.is_some() {
+            rig.wait();
+        }
+    }
+    let (start, most) = (pieces[0].0, 1 << 20);
+    let second = (start + most, most as usize);
+    assert_eq!(pieces, [(start, most as usize), second, second, (start + 2 * most, 100)]);
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+    assert_eq!((rig.most_lent, rig.log.pinned(), rig.log.copied_bytes()), (2, 0, 0));
+    let segment = &rig.log.slots()[rig.log.slot(SegmentId(1)).unwrap() as usize];
+    let written = Some(&segment.bytes[..segment.written as usize]);
+    assert_eq!([A, B].map(|backup| rig.backups[&backup].bytes(ME, SegmentId(1))), [written; 2]);
+}
