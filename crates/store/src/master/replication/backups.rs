@@ -18,8 +18,8 @@ use crate::types::ServerId;
 
 /// The pause before a failed request for the server list is repeated.
 const AGAIN_NS: u64 = 100 * MS;
-/// The time for which a master opens no replica on a backup that refused one.
-const FULL_NS: u64 = SECOND;
+/// The time for which a master opens no replica on a backup that has failed.
+const AVOIDED_NS: u64 = SECOND;
 /// The number of random candidates among which the one with the fewest replicas is chosen.
 const DRAWN: usize = 3;
 
@@ -179,10 +179,10 @@ impl Backups {
         }
     }
 
-    /// Records that `server` has refused a replica.
-    pub(super) fn refused(&mut self, now: Instant, server: ServerId) {
+    /// Opens no replica on `server` for a while: it has refused a write, or has not answered.
+    pub(super) fn avoid(&mut self, now: Instant, server: ServerId) {
         if let Some(backup) = self.list.iter_mut().find(|backup| backup.server == server) {
-            backup.not_before = now.after(FULL_NS);
+            backup.not_before = now.after(AVOIDED_NS);
         }
     }
 }

@@ -329,7 +329,7 @@ impl Replication {
             }
             Ok(reply) => {
                 if reply == Err(Status::NoSpace) {
-                    self.backups.refused(now, backup);
+                    self.backups.avoid(now, backup);
                 }
                 self.give_up(id, index);
             }
@@ -340,6 +340,8 @@ impl Replication {
                 replica.not_before = now.after(wait_ns);
                 let suits = |server: ServerId| !segment.is_on(server);
                 if self.backups.can_choose(now, suits) {
+                    // It may have the fewest replicas, and would be the next choice again.
+                    self.backups.avoid(now, backup);
                     self.give_up(id, index);
                 }
             }

@@ -307,6 +307,59 @@ fn an_entry_is_durable_when_all_replicas_have_it() {
 }
 
 #[test]
+fn a_backup_that_fails_is_replaced_and_nothing_is_durable_before_that_is_recorded() {
+    let mut rig = Rig::new(2, 2, 1 << 10);
+    rig.append(200);
+    rig.end_all(any);
+    rig.add(C, 64);
+    rig.list();
+    let before = rig.append(200);
+    rig.end_all(any);
+    rig.append(200);
+    rig.step();
+    rig.end(is_write_to(1, B), None);
+    rig.end(is_write_to(1, A), Some(LOST));
+    // The new replica counts from the write on that makes it whole.
+    assert_eq!(shapes(&rig), [(1, B, false, false), (1, C, false, false)]);
+    rig.end(is_write_to(1, C), None);
+    assert_eq!(rig.replica(C, 1), None);
+    rig.end(is_write_to(1, C), None);
+    assert_eq!(rig.replica(C, 1).unwrap().epoch, 1);
+    assert!(!rig.has(is_head), "a replica has the old epoch");
+    rig.end(is_write_to(1, B), None);
+    assert_eq!((rig.log.durable(), rig.has(is_free)), (before, false));
+    // A failed call is repeated.
+    rig.end(is_head, Some(LOST));
+    assert!(!rig.has(any));
+    assert_eq!(rig.wait(), LATER_NS);
+    let recorded = rig.end(is_head, None);
+    assert!(matches!(recorded, Call::SetHead(SegmentId(1), 1)), "{recorded:?}");
+    assert!(rig.log.is_all_durable());
+    assert!(rig.replica(A, 1).is_some());
+    rig.end(is_free, None);
+    assert_eq!(rig.backups[&A].replicas(), 0);
+    assert!(!rig.has(any));
+}
+
+/// The backup that did not answer had the fewest replicas, so that the master chose it again and
+/// again. In seed 381 of `with_replicas_on_servers_that_stop` nothing became durable for a minute.
+#[test]
+fn a_backup_that_does_not_answer_is_not_the_next_choice() {
+    let mut rig = Rig::new(1, 2, 1 << 10);
+    rig.append(200);
+    rig.end_all(any);
+    rig.roll();
+    rig.step();
+    let (first, second) = if rig.has(is_write_to(2, A)) { (B, A) } else { (A, B) };
+    assert!(rig.replica(first, 1).is_some(), "the second has the fewest replicas");
+    rig.end(is_write_to(1, first), None);
+    rig.end(is_write_to(2, second), Some(UNSENT));
+    assert!(rig.has(is_write_to(2, first)));
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+}
+
+#[test]
 fn without_another_backup_the_pauses_grow() {
     let mut rig = Rig::new(1, 1, 1 << 10);
     rig.append(200);
