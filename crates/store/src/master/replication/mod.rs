@@ -321,7 +321,7 @@ impl Replication {
         replica.calling = false;
         match result.as_deref().map(written_len) {
             Ok(Ok(len)) if len >= replica.acked => {
-                replica.opened = true;
+                (replica.opened, replica.maybe_opened) = (true, true);
                 replica.failures = 0;
                 replica.acked = len.min(end).max(replica.acked);
                 replica.epoch = epoch.unwrap_or_default().max(replica.epoch);
@@ -329,13 +329,16 @@ impl Replication {
             }
             Ok(reply) => {
                 if reply == Err(Status::NoSpace) {
+                    // The backup has changed nothing.
                     self.backups.avoid(now, backup);
+                } else {
+                    replica.maybe_opened = true;
                 }
                 self.give_up(id, index);
             }
             Err(error) => {
                 replica.failures += 1;
-                replica.maybe_opened = replica.opened || error.maybe_executed();
+                replica.maybe_opened |= error.maybe_executed();
                 let wait_ns = AGAIN_NS << replica.failures.min(5);
                 replica.not_before = now.after(wait_ns);
                 let suits = |server: ServerId| !segment.is_on(server);

@@ -26,7 +26,7 @@ pub(super) struct Replica {
     pub(super) backup: ServerId,
     /// True if the backup has confirmed that it opened the replica.
     pub(super) opened: bool,
-    /// True if the backup may have opened the replica.
+    /// True if a write that has ended may have opened the replica.
     pub(super) maybe_opened: bool,
     /// True if the backup has confirmed that the replica is complete.
     pub(super) closed: bool,
@@ -97,7 +97,7 @@ impl Segment {
     pub(super) fn give_up(&mut self, index: usize) -> Option<ServerId> {
         let replica = self.replicas.get_mut(index).filter(|r| r.backup.generation > 0)?;
         let old = core::mem::take(replica);
-        if old.maybe_opened {
+        if old.maybe_opened || old.calling {
             self.given_up.retain(|&(backup, _)| backup != old.backup);
             self.given_up.push((old.backup, self.epoch));
             self.epoch += 1;

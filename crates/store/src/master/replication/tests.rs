@@ -341,6 +341,25 @@ fn a_backup_that_fails_is_replaced_and_nothing_is_durable_before_that_is_recorde
     assert!(!rig.has(any));
 }
 
+/// The second write to a backup does not reach it. That said nothing about the first, but the
+/// master took the backup for one without a replica: its old one stayed open and valid.
+#[test]
+fn a_backup_that_may_have_opened_a_replica_is_fenced_by_the_epoch() {
+    let mut rig = Rig::new(1, 1, 1 << 10);
+    rig.append(200);
+    rig.step();
+    rig.end(is_write_to(1, A), Some(LOST));
+    rig.wait();
+    rig.add(B, 64);
+    rig.list();
+    rig.end(is_write_to(1, A), Some(UNSENT));
+    rig.end_all(|call| !is_free(call));
+    assert_eq!((rig.replica(A, 1).unwrap().epoch, rig.replica(B, 1).unwrap().epoch), (0, 1));
+    assert_eq!(rig.replication.recorded, (SegmentId(1), 1));
+    rig.end_all(any);
+    assert_eq!(rig.backups[&A].replicas(), 0);
+}
+
 /// The backup that did not answer had the fewest replicas, so that the master chose it again and
 /// again. In seed 381 of `with_replicas_on_servers_that_stop` nothing became durable for a minute.
 #[test]
@@ -399,6 +418,29 @@ fn a_server_that_leaves_is_replaced_in_open_and_complete_segments() {
         );
     }
     assert_eq!(rig.replication.recorded, (SegmentId(2), 1), "closed replicas need no record");
+}
+
+#[test]
+fn a_full_backup_is_avoided_for_a_while() {
+    let mut rig = Rig::new(1, 0, 1 << 10);
+    rig.add(A, 0);
+    rig.list();
+    rig.append(200);
+    rig.step();
+    rig.add(B, 64);
+    rig.list();
+    rig.end(is_write_to(1, A), None);
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+    assert_eq!(rig.replica(B, 1).unwrap().epoch, 0, "the full one has changed nothing");
+    rig.roll();
+    rig.step();
+    assert!(rig.has(is_write_to(2, B)) && !rig.has(is_write_to(2, A)));
+    rig.end_all(any);
+    rig.now = rig.now.after(1_001 * MS);
+    rig.roll();
+    rig.step();
+    assert!(rig.has(is_write_to(3, A)), "it has the fewest replicas");
 }
 
 #[test]

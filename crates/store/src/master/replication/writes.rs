@@ -113,8 +113,7 @@ impl Replication {
             None if len == 0 => write.emit_front().to_vec().into(),
             None => return None,
         };
-        let replica = &mut segment.replicas[index];
-        (replica.calling, replica.maybe_opened) = (true, true);
+        segment.replicas[index].calling = true;
         let epoch = write.commit.then_some(write.epoch);
         self.calls.insert(tag, Call::Write { segment: id, backup, end, epoch, close });
         let deadline = now.after(self.slow_ns + BYTE_NS * u64::from(len));
