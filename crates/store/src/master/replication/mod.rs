@@ -422,21 +422,27 @@ impl Replication {
         let (epoch, backups): (u32, Vec<_>) =
             match (self.active.remove(&id), self.complete.remove(&id)) {
                 (Some(segment), _) => {
-                    let now = segment.replicas.iter().map(|replica| replica.backup);
-                    let before = segment.given_up.iter().map(|&(backup, _)| backup);
-                    (segment.epoch, now.chain(before).collect())
+                    // Their replicas are not counted any more.
+                    for &(backup, _) in &segment.given_up {
+                        self.free_on(id, backup, segment.epoch);
+                    }
+                    (segment.epoch, segment.replicas.iter().map(|r| r.backup).collect())
                 }
                 (None, Some(Complete { epoch, backups })) => (epoch, backups.into_iter().collect()),
                 (None, None) => return,
             };
         for backup in backups {
-            if !self.backups.has(backup) {
-                continue;
-            }
             self.backups.lost(backup);
-            self.frees.push_back(Free { segment: id, backup, epoch, due: Instant::ZERO });
+            self.free_on(id, backup, epoch);
         }
         self.heads.retain(|&head| head != id);
+    }
+
+    /// Lets a backup free its replica of a segment, if the backup is in the list.
+    fn free_on(&mut self, segment: SegmentId, backup: ServerId, epoch: u32) {
+        if self.backups.has(backup) {
+            self.frees.push_back(Free { segment, backup, epoch, due: Instant::ZERO });
+        }
     }
 
     /// Replaces the replicas on a server that has left the cluster.
