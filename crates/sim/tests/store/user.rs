@@ -240,6 +240,7 @@ impl User {
             Err(Error::TableDoesntExist) => store::Answer::Dropped,
             Err(
                 Error::NoSpace
+                | Error::TooFewServers
                 | Error::Deadline { maybe_executed: false, .. }
                 | Error::NotDurable { maybe_executed: false, .. },
             ) => store::Answer::Nothing,
