@@ -49,7 +49,7 @@ fn requests(bytes: &[u8]) {
         let end = (offset + u32::from(len)).min(SEGMENT);
         let target = Target { cluster: CLUSTER, backup: BACKUP, master, segment };
         match what >> 5 {
-            7 => backup.free(master, segment),
+            7 => backup.free(master, segment, u32::from(epoch)),
             6 if epoch == 0 => backup.fence(master).expect("few masters"),
             _ => {
                 let write = WriteReplica {
@@ -58,6 +58,7 @@ fn requests(bytes: &[u8]) {
                     offset,
                     open: what & 1 != 0,
                     close: what & 2 != 0,
+                    commit: what & 4 != 0,
                     data: &whole[offset as usize..end as usize],
                 };
                 let (fenced, before) =

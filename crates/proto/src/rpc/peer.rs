@@ -9,6 +9,7 @@ use core::hash::BuildHasher;
 use siphasher::sip::SipHasher13;
 
 use super::path::Path;
+use super::session::{HALF, ahead};
 use super::slab::{NONE, Slab};
 use super::srpt_queue::SrptQueue;
 use crate::{Addr, Instant, Rng};
@@ -126,6 +127,10 @@ pub(super) struct Peers {
     pub(super) slab: Slab<Peer>,
     by_addr: hashbrown::HashMap<Addr, u32, KeyedHash>,
     last: u32,
+    /// The largest number of an OPEN to a peer that was freed. A new peer's numbers begin behind
+    /// it: the server at its address may remember earlier ones, and would take equal ones for
+    /// copies of them.
+    opens: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -142,7 +147,12 @@ impl BuildHasher for KeyedHash {
 impl Peers {
     pub(super) fn new(rng: &mut Rng) -> Self {
         let hash = KeyedHash(rng.u64(), rng.u64());
-        Self { slab: Slab::new(), by_addr: hashbrown::HashMap::with_hasher(hash), last: NONE }
+        Self {
+            slab: Slab::new(),
+            by_addr: hashbrown::HashMap::with_hasher(hash),
+            last: NONE,
+            opens: 0,
+        }
     }
 
     pub(super) fn find(&self, addr: Addr) -> Option<u32> {
@@ -156,7 +166,7 @@ impl Peers {
     pub(super) fn add_session(&mut self, addr: Addr) -> u32 {
         let i = self.find(addr).unwrap_or_else(|| {
             let i = self.slab.alloc(|_| Peer::fresh(addr));
-            self.slab[i] = Peer::fresh(addr);
+            self.slab[i] = Peer { opens: self.opens, ..Peer::fresh(addr) };
             self.by_addr.insert(addr, i);
             i
         });
@@ -176,13 +186,14 @@ impl Peers {
         let peer = &mut self.slab[i];
         if peer.sessions == 0 && !peer.active {
             debug_assert!(peer.long.is_empty());
-            let addr = peer.addr;
+            let (addr, opens) = (peer.addr, peer.opens);
             *peer = Peer::fresh(addr);
             // `find` must not return a free entry.
             peer.gone = true;
             if self.by_addr.get(&addr) == Some(&i) {
                 self.by_addr.remove(&addr);
             }
+            self.opened(opens);
             self.slab.free(i);
         }
     }
@@ -192,6 +203,14 @@ impl Peers {
     pub(super) fn set_gone(&mut self, addr: Addr) -> bool {
         let Some(i) = self.by_addr.remove(&addr) else { return false };
         self.slab[i].gone = true;
+        self.opened(self.slab[i].opens);
         true
+    }
+
+    /// Lets the numbers of OPENs to later peers begin behind `opens`.
+    fn opened(&mut self, opens: u32) {
+        if ahead(opens, self.opens) < HALF {
+            self.opens = opens;
+        }
     }
 }

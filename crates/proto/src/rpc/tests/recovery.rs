@@ -357,3 +357,24 @@ fn requests_that_were_lost_together_come_back_together() {
     // Expect: each was asked about once, and executed once.
     assert_eq!((net.stats(1).probes, net.stats(0).requests), (32, 36));
 }
+
+/// The client has forgotten its session, but the server has not, for the CLOSE was lost. The server
+/// must not take the client's next OPEN for a copy of an earlier one.
+#[test]
+fn a_session_opens_although_the_server_still_has_the_last_one() {
+    let (mut net, session) = open(10, false);
+    for tag in 1..4 {
+        net.fault(lose_all());
+        let at = net.now;
+        let last = if tag == 1 { session } else { net.connect(1, 0) };
+        net.hosts[1].endpoint.close(at, last);
+        net.run(SECOND, |_| false);
+        net.seen(1);
+        net.fault(Fault::default());
+        let session = net.connect(1, 0);
+        net.request(1, session, tag, pattern(tag, 10));
+        let answered = |seen: &Seen| matches!(seen, Seen::Response(_, t, _) if *t == tag);
+        assert!(net.run(SECOND, |net| net.hosts[1].seen.iter().any(answered)), "{tag}");
+        net.hosts[1].endpoint.close(net.now, session);
+    }
+}
