@@ -5,6 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_store::message::control::{self, *};
+use sprat_store::message::recovery::*;
 
 macro_rules! same {
     ($bytes:expr, $($message:ident)*) => { $(
@@ -17,7 +18,8 @@ macro_rules! same {
 fuzz_target!(|bytes: &[u8]| {
     let _ = control::opcode(bytes);
     same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
-        GetTablets ListServers HintCrashed SetHead ListReplicas TakeTablet DropTablet);
+        GetTablets ListServers HintCrashed SetHead TakeTablet DropTablet);
+    same!(bytes, ListReplicas ReadReplica FreeReplicas Recover RecoveryEnded);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
     replies(bytes);
@@ -28,6 +30,6 @@ fuzz_target!(|bytes: &[u8]| {
 fn replies(bytes: &[u8]) {
     if bytes.get(2..4) == Some(&[0, 0]) {
         same!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage
-            ReplicaPage);
+            ReplicaPage Recovering);
     }
 }

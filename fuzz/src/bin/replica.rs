@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_store::backup::{Backup, MemoryFrames};
-use sprat_store::message::control::ListReplicas;
+use sprat_store::message::recovery::ListReplicas;
 use sprat_store::message::replica::{FreeReplica, Target, WriteReplica, written_len};
 use sprat_store::objects::entry::{Header, put_header};
 use sprat_store::objects::segment::SegmentId;

@@ -4,6 +4,7 @@
 //!  master ── WriteReplica ─► check ─► replica: epoch, length, closed ─► frame: bytes
 //!         ── FreeReplica ──► the frame is free
 //!  coordinator ── ListReplicas ─► fence the master, then list its replicas
+//!              ── FreeReplicas ─► free all replicas of a fenced master
 //! ```
 //!
 //! Invariants:
@@ -31,7 +32,8 @@ mod tests;
 pub use frames::{Frames, MemoryFrames};
 
 use crate::message::Status;
-use crate::message::control::{self, ReplicaPage};
+use crate::message::control;
+use crate::message::recovery::{self, ReplicaPage};
 use crate::message::replica::{Target, WriteReplica};
 use crate::objects::entry::{self, Entry};
 use crate::objects::segment::SegmentId;
@@ -162,6 +164,19 @@ impl Backup {
         }
     }
 
+    /// Frees all replicas of a fenced master. Returns false, and does nothing, if the master is not
+    /// fenced: a late write could open a replica again.
+    pub fn free_all(&mut self, master: ServerId) -> bool {
+        if !self.is_fenced(master) {
+            return false;
+        }
+        let of_master = (master, SegmentId(0))..=(master, SegmentId(u32::MAX));
+        let all: Vec<_> =
+            self.replicas.range(of_master).map(|(&(_, id), r)| (id, r.epoch)).collect();
+        all.into_iter().for_each(|(segment, epoch)| self.free(master, segment, epoch));
+        true
+    }
+
     /// Refuses all later writes of `master`, and of its earlier lives.
     ///
     /// # Errors
@@ -195,7 +210,7 @@ impl Backup {
             .filter(|(_, replica)| replica.committed)
             .map(|(&(_, segment), replica)| {
                 let Replica { epoch, len, closed, .. } = *replica;
-                control::Replica { segment, epoch, len, closed }
+                recovery::Replica { segment, epoch, len, closed }
             });
         let replicas = rest.by_ref().take(control::MAX_PAGE).collect();
         ReplicaPage { more: rest.next().is_some(), replicas }

@@ -156,7 +156,7 @@ impl Routes {
         let tablets = answer.tablets.iter().map(|tablet| {
             let owner = match tablet.state {
                 TabletState::Lost => Owner::Lost,
-                TabletState::Taking => Owner::Pending,
+                TabletState::Taking | TabletState::Recovering => Owner::Pending,
                 TabletState::Normal => match self.peer(tablet.data) {
                     Ok(peer) => Owner::Peer(peer),
                     Err(text) => Owner::Unreachable(text),

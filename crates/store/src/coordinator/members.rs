@@ -352,6 +352,7 @@ impl Coordinator {
                         table: TableId(id),
                         tablets: table.tablets.len() as u16,
                         lost: servers().filter(Option::is_none).count() as u16,
+                        recovering: 0,
                         unheard: servers().flatten().filter(|slot| !slot.heard).count() as u16,
                         name: &table.name,
                     }

@@ -217,7 +217,8 @@ impl World {
     fn enlist(&mut self, locator: &str) -> ServerId {
         let nonce = self.asked + 1000;
         let data = ["data:", locator].concat();
-        let request = Enlist { nonce, capacity_bytes: 7, control: locator, data: &data };
+        let request =
+            Enlist { nonce, capacity_bytes: 7, replicas: 0, control: locator, data: &data };
         let reply = self.answer(request.emit());
         let enlisted = Enlisted::parse(&reply).unwrap();
         let id = enlisted.server;
@@ -317,7 +318,7 @@ fn limits_are_told_by_their_status() {
         ..config()
     });
     w.enlist("x");
-    let second = Enlist { nonce: 5, capacity_bytes: 7, control: "y", data: "d" };
+    let second = Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "y", data: "d" };
     assert_eq!(Enlisted::parse(&w.answer(second.emit())), Err(Status::NoSpace));
     let nowhere = Enlist { control: "", ..second.clone() }.emit();
     assert_eq!(Enlisted::parse(&w.answer(nowhere)), Err(Status::BadFormat));
@@ -420,7 +421,7 @@ proptest! {
             let table = TableId(a);
             let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
             let mut request = match rng.below(13) {
-                0 => Enlist { nonce: a, capacity_bytes: b, control: "x", data: name }.emit(),
+                0 => Enlist { nonce: a, capacity_bytes: b, replicas: 0, control: "x", data: name }.emit(),
                 1 => RenewServer { cluster, server, usage }.emit(),
                 2 => RenewClient { cluster, lease: LeaseId(a), release: b == 0 }.emit(),
                 3 => CheckLease { cluster, leases: vec![LeaseId(a), LeaseId(b)] }.emit(),

@@ -25,6 +25,8 @@ const AGAIN_NS: u64 = 100 * MS;
 #[derive(Debug)]
 pub(crate) struct Membership {
     nonce: u64,
+    /// The number of replicas of each segment of the master's log.
+    replicas: u8,
     control: String,
     data: String,
     state: State,
@@ -47,9 +49,10 @@ enum State {
 }
 
 impl Membership {
-    pub(super) fn new(nonce: u64, control: String, data: String) -> Self {
+    pub(super) fn new(nonce: u64, replicas: usize, control: String, data: String) -> Self {
         Self {
             nonce,
+            replicas: replicas as u8,
             control,
             data,
             state: State::Joining,
@@ -116,6 +119,7 @@ impl Membership {
             State::Joining => Enlist {
                 nonce: self.nonce,
                 capacity_bytes: usage.capacity_bytes,
+                replicas: self.replicas,
                 control: &self.control,
                 data: &self.data,
             }

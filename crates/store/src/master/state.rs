@@ -15,7 +15,7 @@ use super::burst::Burst;
 use super::counters::{self, Counters};
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
-use super::replication::Replication;
+use super::replication::{MAX_REPLICAS, Replication};
 use crate::backup::{Backup, MemoryFrames};
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
@@ -110,7 +110,8 @@ impl Master {
     #[must_use]
     pub fn new(config: Config, mut rng: Rng) -> Self {
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
-        let log = Log::new(log_bytes, segment_bytes, crc32c, config.replicas > 0);
+        let replicas = config.replicas.min(MAX_REPLICAS);
+        let log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
         let frames =
             MemoryFrames::new(config.backup_bytes, config.frame_bytes.max(log.segment_bytes()));
         let mut out = VecDeque::new();
@@ -118,9 +119,9 @@ impl Master {
         Self {
             memory: Memory::new(log),
             cleaner: Cleaner::default(),
-            membership: Membership::new(rng.u64(), control, data),
+            membership: Membership::new(rng.u64(), replicas, control, data),
             leases: Leases::default(),
-            replication: Replication::new(config.replicas, config.slow_backup_ns, rng.fork()),
+            replication: Replication::new(replicas, config.slow_backup_ns, rng.fork()),
             backup: Backup::new(Box::new(frames)),
             gated: VecDeque::new(),
             out,

@@ -55,7 +55,7 @@ macro_rules! integers {
         }
     )* };
 }
-integers!(u16 u32 u64);
+integers!(u8 u16 u32 u64);
 
 impl Field<'_> for bool {
     const MIN: usize = 1;
@@ -173,4 +173,71 @@ macro_rules! choices {
     )* };
 }
 
-pub(crate) use {choices, fields, records};
+/// Declares control requests: records with an opcode.
+macro_rules! requests {
+    ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
+        $crate::message::codec::records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
+
+        impl<'a> $name $(<$l>)? {
+            /// Returns the bytes of the control request.
+            #[must_use]
+            pub fn emit(&self) -> alloc::vec::Vec<u8> {
+                let mut out = alloc::vec::Vec::with_capacity(128);
+                out.extend_from_slice(&[
+                    $crate::message::VERSION,
+                    $crate::message::Opcode::$name as u8, 0, 0]);
+                $crate::message::codec::Field::put(self, &mut out);
+                out
+            }
+
+            /// Parses a request whose opcode is this one.
+            ///
+            /// # Errors
+            /// The status to reply with.
+            pub fn parse(request: &'a [u8]) -> Result<Self, $crate::message::Status> {
+                if $crate::message::control::opcode(request)? != $crate::message::Opcode::$name || request[2..4] != [0, 0] {
+                    return Err($crate::message::Status::BadFormat);
+                }
+                let mut rest = $crate::message::codec::Reader(&request[4..]);
+                let parsed = <Self as $crate::message::codec::Field<'a>>::take(&mut rest)?;
+                rest.end()?;
+                Ok(parsed)
+            }
+        }
+    )* };
+}
+
+/// Declares control replies: records after an OK.
+macro_rules! replies {
+    ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
+        $crate::message::codec::records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
+
+        impl<'a> $name $(<$l>)? {
+            /// Returns the reply's bytes, with [`Status::Ok`].
+            #[must_use]
+            pub fn emit(&self) -> alloc::vec::Vec<u8> {
+                let mut out = $crate::message::control::done();
+                $crate::message::codec::Field::put(self, &mut out);
+                out
+            }
+
+            /// Parses the reply.
+            ///
+            /// # Errors
+            /// The status in the reply if it is not OK, or [`Status::BadFormat`] or
+            /// [`Status::BadVersion`] if the reply is malformed.
+            pub fn parse(reply: &'a [u8]) -> Result<Self, $crate::message::Status> {
+                let (status, rest) = $crate::message::control::outcome(reply)?;
+                if status != $crate::message::Status::Ok {
+                    return Err(status);
+                }
+                let mut rest = $crate::message::codec::Reader(rest);
+                let parsed = <Self as $crate::message::codec::Field<'a>>::take(&mut rest)?;
+                rest.end()?;
+                Ok(parsed)
+            }
+        }
+    )* };
+}
+
+pub(crate) use {choices, fields, records, replies, requests};

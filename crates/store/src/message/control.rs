@@ -10,11 +10,11 @@
 //!
 //! Invariants: `parse` accepts exactly the bytes that `emit` makes, and returns a [`Status`] for
 //! others. It never panics, and allocates by the bytes present, never by a count in the message.
-//! [`crate::ops`] has the operations on objects.
+//! [`super::recovery`] has the messages about recovery, [`crate::ops`] the operations on objects.
 
 use alloc::vec::Vec;
 
-use super::codec::{Field, Reader, choices, records};
+use super::codec::{choices, records, replies, requests};
 use super::{Opcode, Status, VERSION};
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
@@ -85,79 +85,18 @@ pub fn done() -> Vec<u8> {
     failure(Status::Ok, "")
 }
 
-/// Declares control requests: records with an opcode.
-macro_rules! requests {
-    ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
-        records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
-
-        impl<'a> $name $(<$l>)? {
-            /// Returns the bytes of the control request.
-            #[must_use]
-            pub fn emit(&self) -> Vec<u8> {
-                let mut out = Vec::with_capacity(128);
-                out.extend_from_slice(&[VERSION, Opcode::$name as u8, 0, 0]);
-                self.put(&mut out);
-                out
-            }
-
-            /// Parses a request whose [`opcode`] is this one.
-            ///
-            /// # Errors
-            /// The status to reply with.
-            pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
-                if opcode(request)? != Opcode::$name || request[2..4] != [0, 0] {
-                    return Err(Status::BadFormat);
-                }
-                let mut rest = Reader(&request[4..]);
-                let parsed = <Self as Field<'a>>::take(&mut rest)?;
-                rest.end()?;
-                Ok(parsed)
-            }
-        }
-    )* };
-}
-
-/// Declares control replies: records after an OK.
-macro_rules! replies {
-    ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
-        records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
-
-        impl<'a> $name $(<$l>)? {
-            /// Returns the reply's bytes, with [`Status::Ok`].
-            #[must_use]
-            pub fn emit(&self) -> Vec<u8> {
-                let mut out = done();
-                self.put(&mut out);
-                out
-            }
-
-            /// Parses the reply.
-            ///
-            /// # Errors
-            /// The status in the reply if it is not OK, or [`Status::BadFormat`] or
-            /// [`Status::BadVersion`] if the reply is malformed.
-            pub fn parse(reply: &'a [u8]) -> Result<Self, Status> {
-                let (status, rest) = outcome(reply)?;
-                if status != Status::Ok {
-                    return Err(status);
-                }
-                let mut rest = Reader(rest);
-                let parsed = <Self as Field<'a>>::take(&mut rest)?;
-                rest.end()?;
-                Ok(parsed)
-            }
-        }
-    )* };
-}
-
 choices! {
     pub,
     /// The state of a server according to the coordinator.
     ServerState {
         /// The server holds a lease.
         Up = 0,
-        /// The server's lease expired, or it stopped: its tablets are lost.
+        /// The server's lease expired, or it stopped. Its log had no replicas: its tablets are lost.
         Crashed = 1,
+        /// The server's lease expired, or it stopped. Other servers recover its log.
+        Recovering = 2,
+        /// The server's log cannot be recovered now: replicas of some segments are missing.
+        Blocked = 3,
     }
 
     /// The state of a tablet according to the coordinator.
@@ -168,6 +107,8 @@ choices! {
         Lost = 1,
         /// The coordinator has ordered its server to take it, and the server has not replied yet.
         Taking = 2,
+        /// The tablet's server crashed, and other servers recover its data.
+        Recovering = 3,
     }
 
     /// The reason of a [`HintCrashed`], by which a server counts as stopped or silent.
@@ -192,7 +133,7 @@ records! {
         /// The state of the tablet.
         state: TabletState,
         /// The locators at which clients reach the tablet's server, with `;` between them. Empty if
-        /// the tablet is lost.
+        /// that server has crashed.
         data: &'a str,
     }
 
@@ -207,6 +148,8 @@ records! {
         /// The number of the table's tablets whose servers have not renewed their leases since the
         /// coordinator started. They may be lost too.
         unheard: u16,
+        /// The number of the table's tablets that other servers recover.
+        recovering: u16,
         /// The name of the table.
         name: &'a str,
     }
@@ -238,21 +181,6 @@ records! {
     }
 }
 
-records! {
-    pub,
-    /// A replica in the reply [`ReplicaPage`].
-    Replica {
-        /// The segment of which this is a replica.
-        segment: SegmentId,
-        /// The epoch of the last write to the replica.
-        epoch: u32,
-        /// The length of the replica in bytes.
-        len: u32,
-        /// True if the replica is complete.
-        closed: bool,
-    }
-}
-
 requests! {
     /// Asks to join the cluster as a server. The reply is [`Enlisted`].
     Enlist<'a> {
@@ -261,6 +189,8 @@ requests! {
         nonce: u64,
         /// The size of the joining server's log in bytes.
         capacity_bytes: u64,
+        /// The number of replicas of each segment of the server's log. With 0, a crash loses it.
+        replicas: u8,
         /// The locators at which the coordinator reaches the server, with `;` between them, at most
         /// [`MAX_LOCATORS`] bytes.
         control: &'a str,
@@ -362,19 +292,6 @@ requests! {
         segment: SegmentId,
         /// The lowest epoch of a valid replica of that segment, unless the replica is closed.
         epoch: u32,
-    }
-
-    /// Asks a backup for its replicas of a crashed master's log, and fences the master: the backup
-    /// takes no more writes of it. The reply is [`ReplicaPage`].
-    ListReplicas {
-        /// The id of the cluster whose coordinator sends the order.
-        cluster: u64,
-        /// The backup that the coordinator means.
-        backup: ServerId,
-        /// The crashed master that owns the log.
-        master: ServerId,
-        /// The segment after which the list begins.
-        after: SegmentId,
     }
 
     /// Orders a master to take an empty tablet. The reply is [`Status::Ok`] alone, even if it owns
@@ -488,15 +405,6 @@ replies! {
         next: u32,
         /// At most [`MAX_PAGE`] servers by index.
         servers: Vec<Server<'a>>,
-    }
-
-    /// The reply to [`ListReplicas`]: some of the replicas by segment. A replica that was never
-    /// committed is not listed.
-    ReplicaPage {
-        /// True if more replicas follow the last one of this reply.
-        more: bool,
-        /// At most [`MAX_PAGE`] replicas by segment.
-        replicas: Vec<Replica>,
     }
 }
 

@@ -101,16 +101,24 @@ codes! {
         HintCrashed = 74,
         /// A master reports that some replicas of its log's head are not valid any more.
         SetHead = 75,
+        /// A master reports the end of its recovery of some tablets.
+        RecoveryEnded = 76,
         /// The coordinator orders a master to take a tablet.
         TakeTablet = 128,
         /// The coordinator orders a master to drop a tablet and its objects.
         DropTablet = 129,
+        /// The coordinator orders a master to recover tablets of a crashed master.
+        Recover = 130,
         /// A master opens, continues or closes a replica of a segment on a backup.
         WriteReplica = 192,
         /// A master does not need a replica any more.
         FreeReplica = 193,
         /// The coordinator fences a crashed master at a backup and lists its replicas there.
         ListReplicas = 194,
+        /// A master, or the coordinator, reads bytes of a replica of a crashed master's log.
+        ReadReplica = 195,
+        /// The coordinator frees the replicas of a crashed master's log.
+        FreeReplicas = 196,
     }
 }
 
@@ -177,6 +185,8 @@ codes! {
         Fenced = 27,
         /// The backup has no replica of the segment, and the write does not open one.
         NoReplica = 28,
+        /// The coordinator knows no such recovery: the tablets have another owner.
+        NoRecovery = 29,
     }
 }
 
@@ -212,6 +222,7 @@ impl fmt::Display for Status {
             Self::WrongEpoch => "the backup has a replica with a higher epoch",
             Self::Fenced => "the backup takes no more writes of the master",
             Self::NoReplica => "the backup has no replica of the segment",
+            Self::NoRecovery => "the tablets have another owner",
         })
     }
 }
@@ -220,4 +231,5 @@ pub(crate) mod codec;
 pub mod control;
 pub mod data;
 pub mod list;
+pub mod recovery;
 pub mod replica;

@@ -9,8 +9,9 @@ use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use crate::master::Master;
-use crate::message::control::{DropTablet, ListReplicas, TakeTablet};
+use crate::message::control::{DropTablet, TakeTablet};
 use crate::message::data::Refusal;
+use crate::message::recovery::{FreeReplicas, ListReplicas, ReadReplica};
 use crate::message::replica::{FreeReplica, WriteReplica};
 use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
@@ -87,6 +88,8 @@ master_operations! {
     WriteReplica => WriteReplica<'_>,
     FreeReplica => FreeReplica,
     ListReplicas => ListReplicas,
+    ReadReplica => ReadReplica,
+    FreeReplicas => FreeReplicas,
 }
 
 /// Declares the operations that a client can start.

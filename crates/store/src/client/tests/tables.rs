@@ -61,8 +61,14 @@ fn lists_are_collected_page_by_page() {
     for (after, more) in [(0, true), (5, false)] {
         let ask = s.call();
         assert_eq!(ListTables::parse(&ask.request).unwrap().after, TableId(after));
-        let tables =
-            vec![Table { table: TableId(after + 5), tablets: 2, lost: 1, unheard: 1, name: "a" }];
+        let tables = vec![Table {
+            table: TableId(after + 5),
+            tablets: 2,
+            lost: 1,
+            unheard: 1,
+            recovering: 0,
+            name: "a",
+        }];
         match s.reply(&ask, TablePage { more, tables }.emit()) {
             None => assert!(more),
             Some(done) => {

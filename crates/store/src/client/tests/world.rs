@@ -263,7 +263,13 @@ impl World {
                 let control = format!("m{i}");
                 let data = control.clone();
                 let nonce = ((i as u64) << 32) | (self.life + u64::from(self.crashed));
-                let request = Enlist { nonce, capacity_bytes: 0, control: &control, data: &data };
+                let request = Enlist {
+                    nonce,
+                    capacity_bytes: 0,
+                    replicas: 0,
+                    control: &control,
+                    data: &data,
+                };
                 if let Some(reply) = self.ask(request.emit()) {
                     self.masters[i].id = Enlisted::parse(&reply).unwrap().server;
                 }

@@ -29,7 +29,10 @@ fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
     let reply = w.answer(ListTables { after: TableId(0) }.emit());
     let page = TablePage::parse(&reply).unwrap();
-    assert_eq!(page.tables, [Listed { table: a, tablets: 2, lost: 1, unheard: 1, name: "a" }]);
+    assert_eq!(
+        page.tables,
+        [Listed { table: a, tablets: 2, lost: 1, unheard: 1, recovering: 0, name: "a" }]
+    );
 
     // A table with lost tablets can be dropped; the place is free then, for another generation.
     assert_eq!(w.drop_table("a"), Status::Ok);
@@ -41,7 +44,8 @@ fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
 #[test]
 fn enlisting_again_because_the_answer_was_lost_gives_the_same_id() {
     let mut w = World::new(config());
-    let enlist = Enlist { nonce: 5, capacity_bytes: 7, control: "x", data: "d" }.emit();
+    let enlist =
+        Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "x", data: "d" }.emit();
     let first = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
     w.restart();
     let again = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
@@ -161,7 +165,8 @@ fn the_version_of_the_list_grows_with_each_change_of_the_list() {
     let version = |w: &mut World| w.renew("x").unwrap().list_version;
     let first = version(&mut w);
     assert!(first > start && first < start + 10, "{first:x}");
-    let enlist = Enlist { nonce: 5, capacity_bytes: 7, control: "y", data: "d" }.emit();
+    let enlist =
+        Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "y", data: "d" }.emit();
     let enlisted = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
     let joined = version(&mut w);
     assert!(enlisted.list_version == joined && joined > first);
@@ -203,7 +208,8 @@ fn a_list_that_is_taken_back_has_a_new_version() {
     let x = w.enlist("x");
     let before = w.renew("x").unwrap().list_version;
     w.disk_stalls = true;
-    let enlist = Enlist { nonce: 5, capacity_bytes: 7, control: "y", data: "d" }.emit();
+    let enlist =
+        Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "y", data: "d" }.emit();
     let enlist = w.ask(enlist);
     let promised = w.renew("x").unwrap().list_version;
     assert!(promised > before);
@@ -243,7 +249,8 @@ fn a_crashed_server_keeps_its_place_as_long_as_it_has_tablets() {
     let record = w.disk[&Key::Server(y.index).emit()].clone();
     let z = w.enlist("z");
     assert_eq!(z, ServerId { index: 2, generation: 1 });
-    let fourth = Enlist { nonce: 5, capacity_bytes: 7, control: "u", data: "d" }.emit();
+    let fourth =
+        Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "u", data: "d" }.emit();
     assert_eq!(Enlisted::parse(&w.answer(fourth.clone())), Err(Status::NoSpace));
     w.restart();
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);

@@ -10,7 +10,8 @@ use sprat_proto::wire::checksum::crc32c;
 
 use super::*;
 use crate::backup::{Backup, MemoryFrames};
-use crate::message::control::{Replica, Server, ServerPage, ServerState, Usage, done, failure};
+use crate::message::control::{Server, ServerPage, ServerState, Usage, done, failure};
+use crate::message::recovery::Replica;
 use crate::message::replica::{WriteReplica, written};
 use crate::objects::entry::{self, OBJECT};
 use crate::objects::log::Purpose;

@@ -1,8 +1,9 @@
 //! Tests of a master as the backup of other masters, by requests.
 
 use super::*;
-use crate::message::control::{ListReplicas, Replica, ReplicaPage, ServerPage};
+use crate::message::control::ServerPage;
 use crate::message::data::head;
+use crate::message::recovery::{ListReplicas, Replica, ReplicaPage};
 use crate::message::replica::{self, FreeReplica, WriteReplica, written};
 use crate::objects::entry::{HEADER, Header, put_header};
 use crate::objects::segment::SegmentId;

@@ -4,6 +4,10 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::message::VERSION;
+use crate::message::recovery::{
+    FreeReplicas, ListReplicas, ReadReplica, Recover, Recovering, RecoveryEnded, ReplicaPage,
+};
 
 /// Returns the bytes of hexadecimal digits, blanks ignored.
 fn hex(text: &str) -> Vec<u8> {
@@ -34,16 +38,19 @@ macro_rules! golden {
     }};
 }
 
+mod recovery;
+
 const ONE: ServerId = ServerId { index: 1, generation: 2 };
 
 #[test]
 fn requests_of_servers() {
     golden!(
         Enlist,
-        "01 40 0000 0102030405060708 0000000040000000 0005 7463703a61 0003 6d3a62",
+        "01 40 0000 0102030405060708 0000000040000000 03 0005 7463703a61 0003 6d3a62",
         Enlist {
             nonce: 0x0102_0304_0506_0708,
             capacity_bytes: 1 << 30,
+            replicas: 3,
             control: "tcp:a",
             data: "m:b"
         }
@@ -116,19 +123,10 @@ fn requests_of_the_coordinator() {
          7fffffffffffffff",
         DropTablet { cluster: 9, server: ONE, table: TableId(6), first: 0, last: u64::MAX / 2 }
     );
-    golden!(
-        ListReplicas,
-        "01 c2 0000 0000000000000009 00000001 00000002 00000003 00000004 00000005",
-        ListReplicas {
-            cluster: 9,
-            backup: ONE,
-            master: ServerId { index: 3, generation: 4 },
-            after: SegmentId(5),
-        }
-    );
 }
 
-const LISTED: Table<'_> = Table { table: TableId(6), tablets: 3, lost: 1, unheard: 2, name: "a" };
+const LISTED: Table<'_> =
+    Table { table: TableId(6), tablets: 3, lost: 1, unheard: 2, recovering: 4, name: "a" };
 
 #[test]
 fn replies() {
@@ -163,7 +161,7 @@ fn replies() {
     );
     golden!(
         TablePage,
-        "01 00 0000 01 0001 0000000000000006 0003 0001 0002 0001 61",
+        "01 00 0000 01 0001 0000000000000006 0003 0001 0002 0004 0001 61",
         TablePage { more: true, tables: vec![LISTED] }
     );
 }
@@ -210,23 +208,6 @@ fn replies_with_servers() {
                 control: "c",
                 data: "d",
             }]
-        }
-    );
-}
-
-#[test]
-fn replies_with_replicas() {
-    golden!(
-        ReplicaPage,
-        "01 00 0000 01 0002
-         00000003 00000004 00000005 01
-         ffffffff 00000000 00800000 00",
-        ReplicaPage {
-            more: true,
-            replicas: vec![
-                Replica { segment: SegmentId(3), epoch: 4, len: 5, closed: true },
-                Replica { segment: SegmentId(u32::MAX), epoch: 0, len: 8 << 20, closed: false },
-            ],
         }
     );
 }
@@ -285,8 +266,8 @@ proptest! {
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
         let _ = opcode(&bytes);
         same_again!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable
-            ListTables GetTablets ListServers HintCrashed SetHead ListReplicas TakeTablet
-            DropTablet);
+            ListTables GetTablets ListServers HintCrashed SetHead TakeTablet DropTablet);
+        same_again!(bytes, ListReplicas ReadReplica FreeReplicas Recover RecoveryEnded);
     }
 
     #[test]
@@ -294,7 +275,8 @@ proptest! {
         let mut bytes = vec![1, 0, 0, 0];
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
         same_again!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets
-            ServerPage ReplicaPage);
+            ServerPage);
+        same_again!(bytes, ReplicaPage Recovering);
         // The last two bytes of a head are reserved and ignored in replies.
         bytes[2] = 7;
         prop_assert!(outcome(&bytes).is_ok());

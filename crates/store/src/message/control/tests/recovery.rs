@@ -1,0 +1,94 @@
+//! Golden bytes of the messages about recovery.
+
+use alloc::vec;
+
+use super::*;
+use crate::message::recovery::{Ending, Part, Piece, Range, Replica, Source};
+
+const MASTER: ServerId = ServerId { index: 3, generation: 4 };
+
+#[test]
+fn requests_to_backups() {
+    golden!(
+        ListReplicas,
+        "01 c2 0000 0000000000000009 00000001 00000002 00000003 00000004 00000005",
+        ListReplicas { cluster: 9, backup: ONE, master: MASTER, after: SegmentId(5) }
+    );
+    golden!(
+        ReadReplica,
+        "01 c3 0000 0000000000000009 00000001 00000002 00000003 00000004 00000005
+         00000006 00000007",
+        ReadReplica {
+            cluster: 9,
+            backup: ONE,
+            master: MASTER,
+            segment: SegmentId(5),
+            offset: 6,
+            len: 7,
+        }
+    );
+    golden!(
+        FreeReplicas,
+        "01 c4 0000 0000000000000009 00000001 00000002 00000003 00000004",
+        FreeReplicas { cluster: 9, backup: ONE, master: MASTER }
+    );
+}
+
+#[test]
+fn requests_of_a_recovery() {
+    golden!(
+        Recover,
+        "01 82 0000 0000000000000009 0000000000000005 00000001 00000002 00000003 00000004
+         0001 0000000000000006 0000000000000000 7fffffffffffffff
+              000102030405060708090a0b0c0d0e0f 0000000a
+         0001 00000001 00000002 0003 6d3a62
+         0001 00000007 00000800 0002 0000 0001",
+        Recover {
+            cluster: 9,
+            recovery: 5,
+            server: ONE,
+            crashed: MASTER,
+            tablets: vec![Part {
+                table: TableId(6),
+                first: 0,
+                last: u64::MAX / 2,
+                hash_key: HashKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+                since: SegmentId(10),
+            }],
+            backups: vec![Source { backup: ONE, data: "m:b" }],
+            segments: vec![Piece { segment: SegmentId(7), len: 2048, on: vec![0, 1] }],
+        }
+    );
+    golden!(
+        RecoveryEnded,
+        "01 4c 0000 0000000000000009 0000000000000005 00000001 00000002 00000003 00000004 01
+         0000000a 0001 0000000000000006 0000000000000000 7fffffffffffffff",
+        RecoveryEnded {
+            cluster: 9,
+            recovery: 5,
+            server: ONE,
+            crashed: MASTER,
+            ending: Ending::Lacking,
+            since: SegmentId(10),
+            tablets: vec![Range { table: TableId(6), first: 0, last: u64::MAX / 2 }],
+        }
+    );
+}
+
+#[test]
+fn replies_about_replicas() {
+    golden!(
+        ReplicaPage,
+        "01 00 0000 01 0002
+         00000003 00000004 00000005 01
+         ffffffff 00000000 00800000 00",
+        ReplicaPage {
+            more: true,
+            replicas: vec![
+                Replica { segment: SegmentId(3), epoch: 4, len: 5, closed: true },
+                Replica { segment: SegmentId(u32::MAX), epoch: 0, len: 8 << 20, closed: false },
+            ],
+        }
+    );
+    golden!(Recovering, "01 00 0000 0000000000000007", Recovering { replayed: 7 });
+}
