@@ -133,7 +133,11 @@ impl Recovery {
     // Sending.
 
     pub(super) fn deadline(&self) -> Instant {
-        if self.pending { Instant::ZERO } else { self.due }
+        match self.current {
+            _ if self.pending => Instant::ZERO,
+            Some(_) => self.due,
+            None => Instant::NEVER,
+        }
     }
 
     pub(super) fn is_mine(&self, tag: u64) -> bool {
@@ -293,8 +297,8 @@ impl Recovery {
         backup: &Backup,
         cleaner: &mut Cleaner,
     ) -> bool {
-        self.pending |= self.due <= now;
         let Some(current) = self.current.as_mut() else { return false };
+        self.pending |= self.due <= now;
         match current.stage {
             Stage::Replaying => {}
             Stage::Naming => {
