@@ -32,6 +32,9 @@ use crate::objects::segment::{Location, Position, SegmentId, Span};
 use crate::objects::tablet::Tablet;
 use crate::types::{KeyHash, TableId, Version};
 
+/// A key that was removed, and the highest version that was.
+type Removed = (Vec<u8>, Version);
+
 /// The tablets of a crashed master that are recovered together.
 #[derive(Debug)]
 pub struct Partition {
@@ -41,7 +44,7 @@ pub struct Partition {
     /// The segment of this master's log behind which all entries of the partition are.
     since: SegmentId,
     /// The keys that are not here and were removed, with the versions that were removed.
-    removed: HashMap<(TableId, KeyHash), Vec<(Vec<u8>, Version)>>,
+    removed: HashMap<(TableId, KeyHash), Vec<Removed>>,
 }
 
 impl Partition {
@@ -148,7 +151,7 @@ impl Memory {
 
     fn replay_object(
         &mut self,
-        partition: &mut Partition,
+        partition: &Partition,
         object: &Object<'_>,
         hash: KeyHash,
         record: Option<Record>,

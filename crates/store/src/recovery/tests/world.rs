@@ -84,6 +84,9 @@ impl Written {
     }
 }
 
+/// A segment of a log: its id and bytes.
+type Bytes = (SegmentId, Vec<u8>);
+
 struct World {
     rng: Rng,
     memory: Memory,
@@ -335,7 +338,7 @@ impl World {
 
     /// Recovers the log from the backups in `alive`, from a head that is cut off somewhere, and
     /// compares what is found with what the master had. Returns the segments and the contents.
-    fn recover(&mut self, alive: &[usize]) -> Option<(Vec<(SegmentId, Vec<u8>)>, Contents)> {
+    fn recover(&mut self, alive: &[usize]) -> Option<(Vec<Bytes>, Contents)> {
         let durable = self.memory.log.durable();
         let mut listed = Vec::new();
         for &on in alive {

@@ -9,12 +9,9 @@ use crate::objects::partition::Partition;
 const ALL: Tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
 const KEY: HashKey = HashKey([1; 16]);
 
-/// A segment of a log: its id and bytes.
-type Segment = (SegmentId, Vec<u8>);
-
 impl World {
     /// Returns the world of a master that recovers this log, which has `contents`.
-    fn heir(&mut self, mut log: Vec<Segment>, contents: &Contents) -> Self {
+    fn heir(&mut self, mut log: Vec<Bytes>, contents: &Contents) -> Self {
         let seed = self.rng.u64();
         let mut heir = Self::new(seed, 12 + seed % 8);
         heir.memory.tablets.drop_tablet(ALL);
@@ -44,7 +41,7 @@ impl World {
     }
 
     /// Replays segments in a random order, while the cleaner works and replicas are written.
-    fn inherit(&mut self, mut log: Vec<Segment>, since: SegmentId) -> Partition {
+    fn inherit(&mut self, mut log: Vec<Bytes>, since: SegmentId) -> Partition {
         self.memory.tablets.prepare(ALL, KEY).unwrap();
         let mut begun = self.memory.log.begin_side();
         while begun.is_err() {
