@@ -18,15 +18,18 @@ use sprat_store::objects::memory::{Change, Memory, Mutation};
 use sprat_store::objects::partition::Partition;
 use sprat_store::objects::segment::{SEGMENT_BYTES, SegmentId};
 use sprat_store::objects::tablet::Tablet;
-use sprat_store::types::{HashKey, LeaseId, TableId};
+use sprat_store::types::{HashKey, LeaseId, ServerId, TableId};
 use sprat_sys::crc::crc32c;
 
 const TABLE: TableId = TableId(1);
 const ALL: Tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
+const CRASHED: ServerId = ServerId { index: 1, generation: 1 };
 const KEY: HashKey = HashKey([1; 16]);
 
 fn memory(bytes: u64) -> Memory {
-    Memory::new(Log::new(bytes, SEGMENT_BYTES, crc32c, false))
+    let mut log = Log::new(bytes, SEGMENT_BYTES, crc32c, false);
+    log.set_server(1, CRASHED);
+    Memory::new(log)
 }
 
 /// Returns the segments of a log of about `bytes` bytes with objects of `size`, and their number.
@@ -61,11 +64,13 @@ fn log_of(size: usize, bytes: u64) -> (Vec<(SegmentId, Vec<u8>)>, u64) {
 fn replay(log: &[(SegmentId, Vec<u8>)], memory: &mut Memory) {
     memory.tablets.prepare(ALL, KEY).expect("no tablet");
     let since = memory.log.begin_side().expect("room");
-    let mut partition = Partition::new(vec![(ALL, SegmentId(0))], since);
+    let bytes: usize = log.iter().map(|(_, bytes)| bytes.len()).sum();
+    let mut partition = Partition::new(CRASHED, bytes as u64, vec![(ALL, SegmentId(0))], since);
     for (id, bytes) in log.iter().rev() {
         let mut entries = Entries::default();
-        while let Some((_, entry)) = entries.next(crc32c, bytes) {
-            memory.replay(&mut partition, *id, &entry).expect("room");
+        while entries.at() < bytes.len() {
+            memory.replay(&mut partition, *id, bytes, &mut entries, 256 << 10).expect("room");
+            memory.grow(16);
         }
     }
 }

@@ -17,27 +17,67 @@
 //! and a replay of this log skips them.
 
 use alloc::vec::Vec;
+use core::hint::black_box;
 
+use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 
 use crate::message::Status;
 use crate::message::data::Once;
 use crate::objects::entry::{
-    COMPLETION, Completion, Entry, Object, Outcome, RECORD, Record, Tombstone, put_completion,
+    COMPLETION, Completion, Entries, Entry, Object, Outcome, RECORD, Record, Tombstone,
+    put_completion,
 };
 use crate::objects::log::{Full, Purpose};
 use crate::objects::memory::{Before, Memory};
 use crate::objects::rifl::Need;
 use crate::objects::segment::{Location, Position, SegmentId, Span};
+use crate::objects::table::spread;
 use crate::objects::tablet::Tablet;
-use crate::types::{KeyHash, TableId, Version};
+use crate::types::{KeyHash, ServerId, TableId, Version};
+
+/// The number of entries whose lines of the hash table are read at once.
+const GROUP: usize = 32;
+/// The number of replayed bytes from which the number of objects in the rest is estimated.
+const SAMPLE: u64 = 256 << 10;
 
 /// A key that was removed, and the highest version that was.
 type Removed = (Vec<u8>, Version);
 
+/// The reason why the replay of a segment stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The memory has no room for the next entry. The replay can go on from there.
+    #[error("no room")]
+    Full,
+    /// The next entry is malformed, has a wrong checksum, or is of another log.
+    #[error("the segment is damaged")]
+    Damaged,
+}
+
+/// An entry to replay.
+struct Candidate<'a> {
+    entry: Entry<'a>,
+    /// The hash of the entry's key, if the entry belongs to the partition.
+    hash: Option<KeyHash>,
+    /// The place in the hash table that will be looked up.
+    spread: u64,
+    /// The position behind the entry.
+    behind: Entries,
+}
+
 /// The tablets of a crashed master that are recovered together.
 #[derive(Debug)]
 pub struct Partition {
+    /// The crashed master, which owned the log.
+    crashed: ServerId,
+    /// The number of bytes of the log, and of those that were replayed.
+    bytes: u64,
+    replayed: u64,
+    /// The number of objects that were put into the memory, and true if there is room for those of
+    /// the rest in the hash table.
+    objects: u64,
+    has_room: bool,
     /// The tablets, each with the segment of the crashed master's log up to which entries of it do
     /// not count.
     tablets: Vec<(Tablet, SegmentId)>,
@@ -48,11 +88,24 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Returns a partition of which nothing was replayed yet. `since` is the last segment of this
-    /// master's log before.
+    /// Returns a partition of a log of `bytes` bytes of which nothing was replayed yet. `since` is
+    /// the last segment of this master's log before.
     #[must_use]
-    pub fn new(tablets: Vec<(Tablet, SegmentId)>, since: SegmentId) -> Self {
-        Self { tablets, since, removed: HashMap::new() }
+    pub fn new(
+        crashed: ServerId,
+        bytes: u64,
+        tablets: Vec<(Tablet, SegmentId)>,
+        since: SegmentId,
+    ) -> Self {
+        let (replayed, objects, has_room) = (0, 0, false);
+        let removed = HashMap::new();
+        Self { crashed, bytes, replayed, objects, has_room, tablets, since, removed }
+    }
+
+    /// Returns the number of bytes that were replayed.
+    #[must_use]
+    pub fn replayed(&self) -> u64 {
+        self.replayed
     }
 
     /// Returns the segment of this master's log behind which all entries of the partition are.
@@ -95,42 +148,101 @@ impl Partition {
 }
 
 impl Memory {
-    /// Replays an entry of the segment `id` of a crashed master's log if it belongs to `partition`.
+    /// Replays about `most` bytes of the segment `id` of the crashed master's log, from the position
+    /// `entries` on, as far as they belong to `partition`.
     ///
     /// # Errors
-    /// [`Full`] if there is no room. The entry can be replayed again when there is.
+    /// [`Stopped`]. `entries` is before the entry that was not replayed.
     pub fn replay(
         &mut self,
         partition: &mut Partition,
         id: SegmentId,
-        entry: &Entry<'_>,
-    ) -> Result<(), Full> {
-        match *entry {
+        bytes: &[u8],
+        entries: &mut Entries,
+        most: usize,
+    ) -> Result<(), Stopped> {
+        let end = bytes.len().min(entries.at() + most);
+        while entries.at() < end {
+            let mut group: ArrayVec<Candidate<'_>, GROUP> = ArrayVec::new();
+            let mut ahead = *entries;
+            while !group.is_full()
+                && ahead.at() < end
+                && let Some(candidate) = self.candidate(partition, id, bytes, &mut ahead)
+            {
+                group.push(candidate);
+            }
+            // The loop is short, so that the processor has all of its reads in progress at once.
+            // The compiler must not drop them.
+            let prefetch =
+                |read, candidate: &Candidate<'_>| read ^ self.table.prefetch(candidate.spread);
+            black_box(group.iter().fold(0, prefetch));
+            if group.is_empty() {
+                return Err(Stopped::Damaged);
+            }
+            for candidate in &group {
+                self.replay_entry(partition, candidate).map_err(|_| Stopped::Full)?;
+                partition.replayed += (candidate.behind.at() - entries.at()) as u64;
+                *entries = candidate.behind;
+            }
+        }
+        if !partition.has_room && partition.replayed >= SAMPLE {
+            partition.has_room = true;
+            let left = partition.bytes.saturating_sub(partition.replayed);
+            self.table.reserve(partition.objects * (left / SAMPLE + 1));
+        }
+        Ok(())
+    }
+
+    /// Returns the next entry of a segment. Returns `None` if it is not intact.
+    #[inline]
+    fn candidate<'a>(
+        &self,
+        partition: &Partition,
+        id: SegmentId,
+        bytes: &'a [u8],
+        entries: &mut Entries,
+    ) -> Option<Candidate<'a>> {
+        let (_, entry) = entries.next(self.log.crc32c(), bytes)?;
+        let (table, hash) = match entry {
             Entry::Header(header) => {
+                let own = (header.server, header.segment) == (partition.crashed, id);
+                own.then_some((TableId(0), None))?
+            }
+            Entry::Object(Object { table, key, .. }, _)
+            | Entry::Tombstone(Tombstone { table, key, .. }, _) => {
+                (table, self.recovers(partition, id, table, key))
+            }
+            Entry::Completion(Completion { table, hash, .. }) => {
+                (table, Some(hash).filter(|&hash| partition.has(table, hash, id)))
+            }
+            Entry::Digest(_) | Entry::Change(_) => (TableId(0), None),
+        };
+        let spread = hash.map_or(0, |hash| spread(table, hash));
+        Some(Candidate { entry, hash, spread, behind: *entries })
+    }
+
+    fn replay_entry(
+        &mut self,
+        partition: &mut Partition,
+        candidate: &Candidate<'_>,
+    ) -> Result<(), Full> {
+        match (candidate.entry, candidate.hash) {
+            (Entry::Header(header), _) => {
                 let safe = header.safe_version.0.saturating_sub(1);
                 self.log.raise_safe_version(Version(safe.min(Version::MAX.0)));
                 Ok(())
             }
-            Entry::Object(object, record) => {
-                match self.recovers(partition, id, object.table, object.key) {
-                    Some(hash) => self.replay_object(partition, &object, hash, record),
-                    None => Ok(()),
-                }
+            (Entry::Object(object, record), Some(hash)) => {
+                self.replay_object(partition, &object, hash, record)
             }
-            Entry::Tombstone(tombstone, record) => {
-                match self.recovers(partition, id, tombstone.table, tombstone.key) {
-                    Some(hash) => self.replay_tombstone(partition, &tombstone, hash, record),
-                    None => Ok(()),
-                }
+            (Entry::Tombstone(tombstone, record), Some(hash)) => {
+                self.replay_tombstone(partition, &tombstone, hash, record)
             }
-            Entry::Completion(completion) => {
-                if !partition.has(completion.table, completion.hash, id) {
-                    return Ok(());
-                }
+            (Entry::Completion(completion), Some(_)) => {
                 self.log.raise_safe_version(completion.outcome.version);
                 self.replay_completion(partition, &completion)
             }
-            Entry::Digest(_) | Entry::Change(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -151,7 +263,7 @@ impl Memory {
 
     fn replay_object(
         &mut self,
-        partition: &Partition,
+        partition: &mut Partition,
         object: &Object<'_>,
         hash: KeyHash,
         record: Option<Record>,
@@ -176,6 +288,7 @@ impl Memory {
         let object = Object { older, ..*object };
         let with = record.as_ref().map(|(record, _)| record);
         let at = self.put(&object, hash, before.as_ref(), with, Purpose::Recover)?;
+        partition.objects += u64::from(before.is_none());
         if let Some((Record { once, sum }, known)) = record {
             self.remember(once, Outcome { status: Status::Ok, version, sum }, at, known);
         }

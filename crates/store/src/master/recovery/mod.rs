@@ -32,10 +32,10 @@ use crate::message::control;
 use crate::message::data::accepted;
 use crate::message::recovery::{Ending, Range, ReadReplica, Recover, RecoveryEnded};
 use crate::objects::cleaner::{Cleaner, STEP};
-use crate::objects::entry::{Entries, Entry};
+use crate::objects::entry::Entries;
 use crate::objects::log::{Full, Log};
 use crate::objects::memory::Memory;
-use crate::objects::partition::Partition;
+use crate::objects::partition::{Partition, Stopped};
 use crate::objects::segment::SEGMENT_BYTES;
 use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::{ServerId, TableId};
@@ -85,8 +85,6 @@ struct Current {
     reading: Reading,
     /// The segment that is replayed now, and the position in it.
     replaying: Option<(Segment, Entries)>,
-    /// The number of bytes that were replayed.
-    replayed: u64,
     stage: Stage,
 }
 
@@ -111,7 +109,7 @@ impl Recovery {
     ) -> Result<u64, Status> {
         if let Some(current) = &self.current {
             if current.number == order.recovery {
-                return Ok(current.replayed);
+                return Ok(current.partition.replayed());
             }
             if order.recovery < current.number {
                 return Err(Status::NoRecovery);
@@ -355,6 +353,7 @@ impl Current {
         if since.is_err() {
             tablets.iter().for_each(|&(tablet, _)| memory.tablets.forget(tablet));
         }
+        let bytes = order.segments.iter().map(|piece| u64::from(piece.len));
         let source = |source: &crate::message::recovery::Source<'_>| Source {
             backup: source.backup,
             locator: String::from(source.data),
@@ -363,11 +362,10 @@ impl Current {
         Ok(Self {
             number: order.recovery,
             crashed: order.crashed,
-            partition: Partition::new(tablets, since?),
+            partition: Partition::new(order.crashed, bytes.sum(), tablets, since?),
             backups: order.backups.iter().map(source).collect(),
             reading: Reading::new(order.segments.clone()),
             replaying: None,
-            replayed: 0,
             stage: Stage::Replaying,
         })
     }
@@ -388,34 +386,20 @@ impl Current {
             }
             return Ok(self.replaying.is_some());
         };
-        let crc32c = memory.log.crc32c();
         let (id, len) = (segment.piece.segment, segment.piece.len as usize);
         let bytes = match &segment.bytes {
             Some(bytes) => Some(&bytes[..]),
             None => backup.bytes(self.crashed, id),
         };
         let bytes = bytes.and_then(|bytes| bytes.get(..len)).unwrap_or_default();
-        let end = (entries.at() + TICK_BYTES).min(len);
-        let from = entries.at();
-        let mut is_intact = !bytes.is_empty();
-        while is_intact && entries.at() < end {
-            let before = *entries;
-            match entries.next(crc32c, bytes) {
-                Some((0, Entry::Header(header)))
-                    if (header.server, header.segment) != (self.crashed, id) =>
-                {
-                    is_intact = false;
-                }
-                Some((_, entry)) => {
-                    if let Err(full) = memory.replay(&mut self.partition, id, &entry) {
-                        *entries = before;
-                        return Err(full);
-                    }
-                }
-                None => is_intact = false,
-            }
-        }
-        self.replayed += (entries.at() - from) as u64;
+        let replayed = match bytes.is_empty() {
+            true => Err(Stopped::Damaged),
+            false => memory.replay(&mut self.partition, id, bytes, entries, TICK_BYTES),
+        };
+        let is_intact = match replayed {
+            Err(Stopped::Full) => return Err(Full::NoSegment),
+            replayed => replayed.is_ok(),
+        };
         if !is_intact || entries.at() >= len {
             let segment = self.replaying.take().map(|(segment, _)| segment);
             if let Some(segment) = segment {

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::objects::entry::Entries;
-use crate::objects::partition::Partition;
+use crate::objects::partition::{Partition, Stopped};
 
 const ALL: Tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
 const KEY: HashKey = HashKey([1; 16]);
@@ -49,18 +49,22 @@ impl World {
             begun = self.memory.log.begin_side();
         }
         let before = begun.unwrap();
-        let mut partition = Partition::new(vec![(ALL, since)], before);
+        let len: usize = log.iter().map(|(_, bytes)| bytes.len()).sum();
+        let mut partition = Partition::new(MASTER, len as u64, vec![(ALL, since)], before);
         while !log.is_empty() {
             let (id, bytes) = log.swap_remove(self.rng.below(log.len() as u64) as usize);
             let mut entries = Entries::default();
-            while let Some((_, entry)) = entries.next(crc32c, &bytes) {
-                while self.memory.replay(&mut partition, id, &entry).is_err() {
-                    self.make_room();
+            while entries.at() < bytes.len() {
+                let most = 1 + self.rng.below(1000) as usize;
+                match self.memory.replay(&mut partition, id, &bytes, &mut entries, most) {
+                    Ok(()) => {}
+                    Err(Stopped::Full) => self.make_room(),
+                    Err(Stopped::Damaged) => panic!("{id:?} {entries:?}"),
                 }
-                if self.rng.chance(100_000) {
+                if self.rng.chance(300_000) {
                     self.cleaner.step(&mut self.memory, 500);
                 }
-                if self.rng.chance(100_000) {
+                if self.rng.chance(300_000) {
                     self.replicate();
                 }
             }
