@@ -45,6 +45,17 @@ impl Master {
     }
 }
 
+impl Master {
+    /// Continues the recovery that is in progress. Returns true if there is more to do at once.
+    fn recover(&mut self, now: Instant) -> bool {
+        let Some(me) = self.membership.server() else { return false };
+        let Self { recovery, memory, backup, cleaner, replication, .. } = self;
+        let more = recovery.work(now, me, memory, backup, cleaner);
+        replication.look(&memory.log);
+        more
+    }
+}
+
 impl Slices for Master {
     fn bytes(&self, slice: Slice) -> &[u8] {
         self.memory.log.lent_bytes(slice)
@@ -99,7 +110,13 @@ impl Machine for Master {
                 self.replication.response(now, &mut self.memory.log, tag, result)
             {
                 self.durable(position);
+                self.recovery.look(&self.memory.log);
             }
+            return;
+        } else if self.recovery.is_mine(tag) {
+            self.recovery.response(now, &mut self.memory, tag, result);
+            // There may be bytes to replay, or objects to sweep.
+            self.busy = true;
             return;
         } else if let Some(stop) = self.membership.response(now, tag, result) {
             self.out.push_back(stop);
@@ -113,7 +130,7 @@ impl Machine for Master {
 
     #[inline]
     fn has_output(&self) -> bool {
-        !self.out.is_empty() || self.replication.pending
+        !self.out.is_empty() || self.replication.pending || self.recovery.pending
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {
@@ -136,6 +153,16 @@ impl Machine for Master {
             let tag = self.tag();
             return self.leases.call(now, tag, cluster);
         }
+        if self.recovery.pending
+            && let (Some(cluster), Some(server)) =
+                (self.membership.cluster(), self.membership.server())
+        {
+            let tag = self.tag();
+            let output = self.recovery.next(now, (cluster, server), &self.memory, tag);
+            if output.is_some() {
+                return output;
+            }
+        }
         if self.memory.log.is_replicated() {
             self.memory.log.change_digest();
             let tag = self.tag();
@@ -155,7 +182,7 @@ impl Machine for Master {
             return Some(Instant::ZERO);
         }
         let next = self.membership.deadline().min(self.leases.deadline());
-        let next = next.min(self.replication.deadline());
+        let next = next.min(self.replication.deadline()).min(self.recovery.deadline());
         (next != Instant::NEVER).then_some(next)
     }
 
@@ -169,8 +196,9 @@ impl Machine for Master {
         // While requests arrive, writes pay for cleaning, and a tick adds little.
         let work = if core::mem::take(&mut self.requested) { SMALL_STEP / 2 } else { STEP };
         let cleaning = self.cleaner.step(&mut self.memory, work);
+        let recovering = self.recover(now);
         self.replication.look(&self.memory.log);
-        self.busy = growing || sweeping || cleaning;
+        self.busy = growing || sweeping || cleaning || recovering;
         self.busy
     }
 }

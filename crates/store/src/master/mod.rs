@@ -14,13 +14,15 @@
 //! - A turn's work is bounded, and so is every queue.
 //!
 //! Elsewhere: [`crate::ops`] executes the operations, [`crate::objects`] keeps the objects, the
-//! coordinator decides which server owns a tablet, `replication` writes the log to backups.
+//! coordinator decides which server owns a tablet, `replication` writes the log to backups,
+//! `recovery` takes the tablets of a master that has crashed.
 
 mod burst;
 mod counters;
 mod leases;
 mod machine;
 mod membership;
+mod recovery;
 mod replication;
 mod state;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::burst::Burst;
 use super::counters::{self, Counters};
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
+use super::recovery::Recovery;
 use super::replication::{MAX_REPLICAS, Replication};
 use crate::backup::{Backup, MemoryFrames};
 use crate::message::{Status, data};
@@ -93,6 +94,7 @@ pub struct Master {
     pub(crate) leases: Leases,
     pub(crate) replication: Replication,
     pub(crate) backup: Backup,
+    pub(crate) recovery: Recovery,
     pub(crate) gated: VecDeque<Gated>,
     pub(crate) out: VecDeque<Output>,
     pub(crate) counters: Counters,
@@ -123,6 +125,7 @@ impl Master {
             leases: Leases::default(),
             replication: Replication::new(replicas, config.slow_backup_ns, rng.fork()),
             backup: Backup::new(Box::new(frames)),
+            recovery: Recovery::default(),
             gated: VecDeque::new(),
             out,
             counters: Counters::default(),

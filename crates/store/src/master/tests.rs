@@ -1,6 +1,6 @@
 //! Tests of the master by its verbs: requests, replies and calls, in virtual time.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -24,6 +24,7 @@ use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Vers
 
 mod leases;
 mod memory;
+mod recovery;
 mod replicas;
 
 const CLUSTER: u64 = 9;
@@ -47,6 +48,8 @@ struct Rig {
     master: Master,
     now: Instant,
     callers: u64,
+    /// The links that are connected.
+    links: BTreeSet<u32>,
     calls: Vec<(u64, Vec<u8>)>,
     replies: BTreeMap<u64, Vec<u8>>,
     stopped: bool,
@@ -58,6 +61,7 @@ impl Rig {
             master: Master::new(config, Rng::seeded(1)),
             now: Instant::from_ns(SECOND),
             callers: 0,
+            links: BTreeSet::new(),
             calls: Vec::new(),
             replies: BTreeMap::new(),
             stopped: false,
@@ -85,11 +89,11 @@ impl Rig {
     fn pump(&mut self) {
         while let Some(output) = self.master.output(self.now) {
             match output {
-                Output::Connect { link, .. } => assert_eq!(link, COORDINATOR),
+                Output::Connect { link, .. } => assert!(self.links.insert(link.0)),
+                Output::Disconnect { link } => assert!(self.links.remove(&link.0)),
                 Output::Call { link, tag, message, deadline } => {
-                    assert!(
-                        link == COORDINATOR && deadline > self.now && message.slices.is_empty()
-                    );
+                    assert!(self.links.contains(&link.0), "{link:?}");
+                    assert!(deadline > self.now && message.slices.is_empty());
                     self.calls.push((tag, message.bytes));
                 }
                 Output::Reply { caller, message } => {

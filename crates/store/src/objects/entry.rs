@@ -49,7 +49,7 @@ mod seal;
 
 pub use digest::{DIGESTED, Digest, put_change, put_digest};
 pub use head::{Head, mark_dead, mark_record_dead};
-pub use seal::{checksum, replay, seal};
+pub use seal::{Entries, checksum, replay, seal};
 
 /// The number of bytes before the body of an entry in the log.
 const HEAD: usize = 8;

@@ -32,6 +32,7 @@ use crate::types::{ServerId, Version};
 mod digests;
 mod lending;
 mod replicated;
+mod side;
 
 pub use digests::Opened;
 use digests::Replicated;
@@ -57,8 +58,17 @@ pub enum Purpose {
     Remove,
     /// The append is of an entry that the cleaner copies.
     Survive,
+    /// The append is of an entry of another log, which is recovered.
+    Recover,
     /// The append is of a digest without which the cleaner cannot go on.
     Digest,
+}
+
+impl Purpose {
+    /// Returns true if the append goes to the survivor segment, outside the order of the log.
+    fn is_aside(self) -> bool {
+        matches!(self, Self::Survive | Self::Recover)
+    }
 }
 
 /// The reason why an append to the log is not possible.
@@ -154,6 +164,12 @@ impl Log {
         self.blocks.prepare(host);
     }
 
+    /// Returns the function that continues a CRC32C checksum.
+    #[must_use]
+    pub fn crc32c(&self) -> Crc32c {
+        self.crc32c
+    }
+
     /// Sets the owner of the log and its cluster, for the headers of later segments.
     pub fn set_server(&mut self, cluster: u64, server: ServerId) {
         (self.cluster, self.server) = (cluster, server);
@@ -167,7 +183,7 @@ impl Log {
     /// [`Full`], and nothing changed.
     #[inline]
     pub fn append(&mut self, len: usize, purpose: Purpose) -> Result<(Location, &mut [u8]), Full> {
-        let open = if purpose == Purpose::Survive { self.survivor } else { self.head };
+        let open = if purpose.is_aside() { self.survivor } else { self.head };
         let slot = match open {
             Some(slot) if self.slots[slot as usize].room() >= len => slot,
             _ => self.advance(len, purpose)?,
@@ -186,24 +202,19 @@ impl Log {
             return Err(Full::TooLong);
         }
         let kept_back = match purpose {
-            Purpose::Write => SURVIVORS + REMOVALS,
+            Purpose::Write | Purpose::Recover => SURVIVORS + REMOVALS,
             Purpose::Remove => SURVIVORS,
             Purpose::Digest => SURVIVORS - 1,
             Purpose::Survive => 0,
         };
         if self.available() <= kept_back || self.last_id.0 == u32::MAX {
-            if purpose != Purpose::Survive
-                && let Some(head) = self.head.take()
-            {
+            if !purpose.is_aside() {
                 // Its dead entries may be all that the cleaner can still free.
-                let segment = &mut self.slots[head as usize];
-                (segment.state, segment.closed_early) = (State::Closed, true);
-                self.closings += 1;
-                self.closed = Position { segment: segment.id, offset: segment.written };
+                self.close_head();
             }
             return Err(Full::NoSegment);
         }
-        let survivor = purpose == Purpose::Survive;
+        let survivor = purpose.is_aside();
         let tail = self.tail();
         let slot = self.take_slot();
         self.last_id.0 += 1;
@@ -231,6 +242,16 @@ impl Log {
         }
         self.opened(slot, tail);
         Ok(slot)
+    }
+
+    /// Closes the head, although it may have room left.
+    fn close_head(&mut self) {
+        if let Some(head) = self.head.take() {
+            let segment = &mut self.slots[head as usize];
+            (segment.state, segment.closed_early) = (State::Closed, true);
+            self.closings += 1;
+            self.closed = Position { segment: segment.id, offset: segment.written };
+        }
     }
 
     /// Returns a slot with memory for the next segment.

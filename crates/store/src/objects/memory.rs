@@ -18,13 +18,13 @@ use crate::message::list::object_head;
 use crate::objects::entry::{
     self, COMPLETION, Completion, OBJECT, Object, Outcome, RECORD, Record, Tombstone,
 };
-use crate::objects::log::{Log, Purpose};
+use crate::objects::log::{Full, Log, Purpose};
 use crate::objects::number;
 use crate::objects::rifl::Results;
 use crate::objects::segment::{Location, Span};
 use crate::objects::table::{HashTable, Place, spread};
 use crate::objects::tablet::{Tablet, Tablets};
-use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, Version};
+use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, TableId, Version};
 
 /// The number of lines of the hash table that one enumeration reads.
 const ENUMERATE_LINES: usize = 32;
@@ -58,13 +58,22 @@ pub struct Mutation<'a> {
 }
 
 /// An object as it was before a mutation.
-struct Before {
-    place: Place,
-    at: Location,
-    len: usize,
-    version: Version,
+pub(super) struct Before {
+    pub(super) place: Place,
+    pub(super) at: Location,
+    pub(super) len: usize,
+    pub(super) version: Version,
     /// A span of the segments that have the object and older versions of it.
-    older: Span,
+    pub(super) older: Span,
+}
+
+impl Before {
+    /// Returns `object`, which is at `at` in the log and `place` in the hash table.
+    #[inline]
+    pub(super) fn new(log: &Log, place: Place, at: Location, object: &Object<'_>) -> Self {
+        let older = object.older.with(log.slots()[at.slot()].id);
+        Self { place, at, len: object.entry_len(), version: object.version, older }
+    }
 }
 
 /// Some objects of a tablet, as [`Memory::enumerate`] returns them.
@@ -106,13 +115,13 @@ impl Memory {
 
     // Objects.
 
-    /// Returns the location of the object of `target` under `key`.
+    /// Returns the location of the object of `table` under `key`.
     #[inline]
-    pub fn find(&self, target: &Target, hash: KeyHash, key: &[u8]) -> Option<(Place, Location)> {
+    pub fn find(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<(Place, Location)> {
         let mut found = None;
-        let place = self.table.find(spread(target.table, hash), |at| {
+        let place = self.table.find(spread(table, hash), |at| {
             found = Some(at);
-            entry::is_of(self.log.bytes(at), target.table, key)
+            entry::is_of(self.log.bytes(at), table, key)
         })?;
         found.map(|at| (place, at))
     }
@@ -125,14 +134,12 @@ impl Memory {
     pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
         let Mutation { target, key, hash, .. } = mutation;
         let mut sum = None;
-        let before = self.find(target, *hash, key).map(|(place, at)| {
+        let before = self.find(target.table, *hash, key).map(|(place, at)| {
             let object = self.log.object(at);
             if let Change::Add(amount) = mutation.change {
                 sum = Some(number::add(Some(object.value), amount));
             }
-            let segment = self.log.slots()[at.slot()].id;
-            let older = object.older.with(segment);
-            Before { place, at, len: object.entry_len(), version: object.version, older }
+            Before::new(&self.log, place, at, &object)
         });
         let version = before.as_ref().map_or(Version(0), |before| before.version);
         if let Err(status) = target.rules.check(version) {
@@ -172,8 +179,6 @@ impl Memory {
         if version > Version::MAX {
             return Err(Status::NoSpace);
         }
-        let appended = self.log.append(len + Record::size(sum.is_some()), Purpose::Write);
-        let Ok((at, memory)) = appended else { return Err(Status::Retry) };
         let outcome = Outcome { status: Status::Ok, version, sum };
         let object = Object {
             table: mutation.target.table,
@@ -182,7 +187,30 @@ impl Memory {
             key: mutation.key,
             value,
         };
-        entry::put_object(memory, &object, Some(&Record { once: mutation.once, sum }));
+        let record = Record { once: mutation.once, sum };
+        let put = self.put(&object, mutation.hash, before.as_ref(), Some(&record), Purpose::Write);
+        let Ok(at) = put else { return Err(Status::Retry) };
+        if before.is_none() {
+            self.log.use_version();
+        }
+        self.completed(mutation.once, outcome, at);
+        Ok(outcome)
+    }
+
+    /// Appends an object, which takes the place of `before`, and its record.
+    #[inline(always)]
+    pub(super) fn put(
+        &mut self,
+        object: &Object<'_>,
+        hash: KeyHash,
+        before: Option<&Before>,
+        record: Option<&Record>,
+        purpose: Purpose,
+    ) -> Result<Location, Full> {
+        let len = object.entry_len();
+        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
+        let (at, memory) = self.log.append(len + record_len, purpose)?;
+        entry::put_object(memory, object, record);
         self.log.live(at, len);
         match before {
             Some(before) => {
@@ -190,14 +218,12 @@ impl Memory {
                 self.log.dead(before.at, before.len);
             }
             None => {
-                self.log.use_version();
                 let (log, tablets) = (&self.log, &self.tablets);
                 let hash_of = |at| hash_at(log, tablets, at);
-                self.table.insert(spread(mutation.target.table, mutation.hash), at, hash_of);
+                self.table.insert(spread(object.table, hash), at, hash_of);
             }
         }
-        self.completed(mutation.once, outcome, at);
-        Ok(outcome)
+        Ok(at)
     }
 
     fn remove(&mut self, mutation: &Mutation<'_>, before: &Before) -> Result<Outcome, Status> {
@@ -207,17 +233,31 @@ impl Memory {
             older: before.older,
             key: mutation.key,
         };
-        let len = tombstone.entry_len();
-        let appended = self.log.append(len + Record::size(false), Purpose::Remove);
-        let (at, memory) = appended.map_err(|_| Status::Retry)?;
+        let record = Record { once: mutation.once, sum: None };
+        let buried = self.bury(&tombstone, before, Some(&record), Purpose::Remove);
+        let at = buried.map_err(|_| Status::Retry)?;
         let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
-        entry::put_tombstone(memory, &tombstone, Some(&Record { once: mutation.once, sum: None }));
-        self.log.live_tombstone(at, len, before.older);
         self.log.raise_safe_version(before.version);
-        self.table.remove(before.place);
-        self.log.dead(before.at, before.len);
         self.completed(mutation.once, outcome, at);
         Ok(outcome)
+    }
+
+    /// Removes the object `before` and appends its tombstone with its record.
+    pub(super) fn bury(
+        &mut self,
+        tombstone: &Tombstone<'_>,
+        before: &Before,
+        record: Option<&Record>,
+        purpose: Purpose,
+    ) -> Result<Location, Full> {
+        let len = tombstone.entry_len();
+        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
+        let (at, memory) = self.log.append(len + record_len, purpose)?;
+        entry::put_tombstone(memory, tombstone, record);
+        self.log.live_tombstone(at, len, tombstone.older);
+        self.table.remove(before.place);
+        self.log.dead(before.at, before.len);
+        Ok(at)
     }
 
     /// Records the outcome of a mutation that changes no object.

@@ -7,6 +7,7 @@ mod loans;
 pub mod log;
 pub mod memory;
 pub mod number;
+pub mod partition;
 pub mod rifl;
 pub mod segment;
 pub mod table;

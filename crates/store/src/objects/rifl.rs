@@ -45,6 +45,17 @@ pub enum Verdict {
     Unknown,
 }
 
+/// The need for a completion record that is replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// The client has acknowledged the outcome, so that the record is not needed.
+    Acknowledged,
+    /// The record is needed and not remembered.
+    New,
+    /// The record is remembered, and is at this location in the log.
+    Known(Location),
+}
+
 #[derive(Debug)]
 struct Record {
     rpc: u64,
@@ -62,6 +73,22 @@ struct Client {
     ack: u64,
     /// The outcomes of the client's mutations, sorted by number.
     records: VecDeque<Record>,
+}
+
+impl Client {
+    /// Forgets the outcomes up to the number `ack`. Returns their number.
+    #[inline]
+    fn acknowledge(&mut self, ack: u64, forget: &mut impl FnMut(Location)) -> u64 {
+        let mut forgotten = 0;
+        if ack > self.ack {
+            self.ack = ack;
+            while let Some(record) = self.records.pop_front_if(|record| record.rpc <= ack) {
+                forgotten += 1;
+                forget(record.at);
+            }
+        }
+        forgotten
+    }
 }
 
 /// A hash function for lease numbers. The coordinator chooses and confirms them, so that no client
@@ -103,13 +130,7 @@ impl Results {
         else {
             return Verdict::Unknown;
         };
-        if once.ack > client.ack {
-            client.ack = once.ack;
-            while let Some(record) = client.records.pop_front_if(|record| record.rpc <= once.ack) {
-                self.records -= 1;
-                forget(record.at);
-            }
-        }
+        self.records -= client.acknowledge(once.ack, &mut forget);
         if once.rpc <= client.ack {
             return Verdict::Stale;
         }
@@ -138,6 +159,21 @@ impl Results {
         let records = &self.clients.get(&once.lease)?.records;
         let found = records.binary_search_by_key(&once.rpc, |record| record.rpc).ok()?;
         Some(records[found].at)
+    }
+
+    /// Takes the acknowledgement of the completion record of `once`, which is replayed, and returns
+    /// the need for the record. Calls `forget` as [`Results::check`] does. The client's lease counts
+    /// as unknown until the coordinator has confirmed it.
+    pub fn replay(&mut self, once: Once, mut forget: impl FnMut(Location)) -> Need {
+        let client = self.clients.entry(once.lease).or_insert_with(|| {
+            self.terms.push_front((Instant::ZERO, once.lease));
+            Client::default()
+        });
+        self.records -= client.acknowledge(once.ack, &mut forget);
+        if once.rpc <= client.ack {
+            return Need::Acknowledged;
+        }
+        self.location(once).map_or(Need::New, Need::Known)
     }
 
     /// Records that the cleaner moved the completion record of `once` to `to`.

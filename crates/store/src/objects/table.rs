@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A look-up costs one line here. If a tag fits, the caller compares the key in the log: the table
-//! knows hashes and locations only. The table grows by doubling, some lines at a time. Line `n` of
-//! the old lines becomes lines `2n` and `2n + 1`, so that lines are in the order of the hashes
-//! before, during and after growth. A walk in that order ([`HashTable::walk`]) sees every entry
+//! knows hashes and locations only. The table grows by doubling, some lines at a time, or to any
+//! larger size for objects that are to come. Line `n` of the old lines becomes lines `2n` and
+//! `2n + 1`, or more, so that lines are in the order of the hashes before, during and after growth. A walk in that order ([`HashTable::walk`]) sees every entry
 //! once, even if the table grows meanwhile.
 //!
 //! Invariants: a look-up allocates nothing. An insertion moves at most [`GROW_LINES`] lines. Growth
@@ -28,6 +28,8 @@ const FULL: u64 = 4;
 /// before the next growth starts.
 pub const GROW_LINES: usize = 1;
 const WIDTH: usize = 8;
+/// The hash table grows to at most two to the power of this many lines.
+const MOST_BITS: u32 = 40;
 const CHAIN: u64 = 1 << Location::BITS;
 
 /// Returns the hash by which a master's hash table holds an object. It is unique for a key hash of
@@ -229,13 +231,26 @@ impl HashTable {
         }
     }
 
+    /// Lets the hash table grow to the size for `more` further entries at once, unless it grows
+    /// already.
+    pub fn reserve(&mut self, more: u64) {
+        let lines = self.len.saturating_add(more) / FULL;
+        let bits = (u64::BITS - lines.leading_zeros()).min(MOST_BITS);
+        if self.old.is_none() && bits > self.new.bits {
+            self.begin_growth(bits);
+        }
+    }
+
+    fn begin_growth(&mut self, bits: u32) {
+        self.old = Some(core::mem::replace(&mut self.new, Lines::new(bits)));
+        self.moved = 0;
+    }
+
     /// Moves up to `lines` lines while the hash table grows, or starts growth if the table is full.
     /// Returns true if there are more lines to move.
     pub fn grow(&mut self, lines: usize, hash_of: impl Fn(Location) -> u64) -> bool {
-        if self.old.is_none() && self.len > FULL << self.new.bits && self.new.bits < 40 {
-            let larger = Lines::new(self.new.bits + 1);
-            self.old = Some(core::mem::replace(&mut self.new, larger));
-            self.moved = 0;
+        if self.old.is_none() && self.len > FULL << self.new.bits && self.new.bits < MOST_BITS {
+            self.begin_growth(self.new.bits + 1);
         }
         for _ in 0..lines {
             let Some(old) = &self.old else { return false };

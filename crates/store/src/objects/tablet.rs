@@ -62,6 +62,8 @@ pub struct Tablets {
     tables: Vec<Owned>,
     /// The index of the table that the last look-up found.
     recent: usize,
+    /// The tablets that the master recovers and does not serve yet.
+    arriving: Vec<Tablet>,
     dropped: Vec<Tablet>,
 }
 
@@ -109,6 +111,53 @@ impl Tablets {
         })
     }
 
+    /// Prepares to recover a tablet: its objects may be put into the memory, and nothing serves them.
+    ///
+    /// # Errors
+    /// [`TakeError`], and nothing changed.
+    pub fn prepare(&mut self, tablet: Tablet, hash_key: HashKey) -> Result<(), TakeError> {
+        if self.dropped.iter().any(|dropped| dropped.overlaps(&tablet)) {
+            return Err(TakeError::Sweeping);
+        }
+        let index = self.index(tablet.table);
+        let owned = index.ok().map(|index| &self.tables[index]);
+        let clashes = |owned: &Owned| {
+            let mut ranges = owned.ranges.iter();
+            owned.hash_key != hash_key
+                || ranges.any(|&(first, last)| first <= tablet.last && tablet.first <= last)
+        };
+        if owned.is_some_and(clashes) || self.arriving.iter().any(|other| other.overlaps(&tablet)) {
+            return Err(TakeError::Overlap);
+        }
+        if let Err(index) = index {
+            let (table, hasher, ranges) = (tablet.table, hash_key.into(), Vec::new());
+            self.tables.insert(index, Owned { table, hash_key, hasher, ranges });
+        }
+        self.arriving.push(tablet);
+        Ok(())
+    }
+
+    /// Serves a prepared tablet from now on.
+    pub fn open(&mut self, tablet: Tablet) {
+        self.arriving.retain(|other| *other != tablet);
+        if let Ok(index) = self.index(tablet.table) {
+            let (ranges, range) = (&mut self.tables[index].ranges, (tablet.first, tablet.last));
+            ranges.insert(ranges.partition_point(|&r| r < range), range);
+        }
+    }
+
+    /// Gives a prepared tablet up. It has no objects.
+    pub fn forget(&mut self, tablet: Tablet) {
+        self.arriving.retain(|other| *other != tablet);
+        self.swept(0);
+    }
+
+    /// Gives a prepared tablet up. Its objects are to be swept.
+    pub fn abandon(&mut self, tablet: Tablet) {
+        self.arriving.retain(|other| *other != tablet);
+        self.dropped.push(tablet);
+    }
+
     /// Takes a tablet for the master. Succeeds if the master owns it already.
     ///
     /// # Errors
@@ -116,6 +165,9 @@ impl Tablets {
     pub fn take(&mut self, tablet: Tablet, hash_key: HashKey) -> Result<(), TakeError> {
         if self.dropped.iter().any(|dropped| dropped.overlaps(&tablet)) {
             return Err(TakeError::Sweeping);
+        }
+        if self.arriving.iter().any(|other| other.overlaps(&tablet)) {
+            return Err(TakeError::Overlap);
         }
         let range = (tablet.first, tablet.last);
         match self.index(tablet.table) {
@@ -188,8 +240,9 @@ impl Tablets {
     /// Forgets the first `count` dropped tablets, whose objects are gone.
     pub fn swept(&mut self, count: usize) {
         self.dropped.drain(..count.min(self.dropped.len()));
-        let dropped = &self.dropped;
-        self.tables.retain(|o| !o.ranges.is_empty() || dropped.iter().any(|d| d.table == o.table));
+        let needed = self.dropped.iter().chain(&self.arriving).map(|tablet| tablet.table);
+        let needed = needed.collect::<Vec<_>>();
+        self.tables.retain(|o| !o.ranges.is_empty() || needed.contains(&o.table));
         self.recent = 0;
     }
 

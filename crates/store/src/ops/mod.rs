@@ -11,7 +11,7 @@ use sprat_proto::rpc::Message;
 use crate::master::Master;
 use crate::message::control::{DropTablet, TakeTablet};
 use crate::message::data::Refusal;
-use crate::message::recovery::{FreeReplicas, ListReplicas, ReadReplica};
+use crate::message::recovery::{FreeReplicas, ListReplicas, ReadReplica, Recover};
 use crate::message::replica::{FreeReplica, WriteReplica};
 use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
@@ -85,6 +85,7 @@ master_operations! {
     Stats => Stats,
     TakeTablet => TakeTablet,
     DropTablet => DropTablet,
+    Recover => Recover<'_>,
     WriteReplica => WriteReplica<'_>,
     FreeReplica => FreeReplica,
     ListReplicas => ListReplicas,

@@ -60,7 +60,7 @@ impl<'a> Operation<'a> for Read<'a> {
         master.membership.check(call.now, target.cluster)?;
         memory::check_sizes(key, &[])?;
         let hash = master.memory.tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
-        let Some((_, at)) = master.memory.find(&target, hash, key) else {
+        let Some((_, at)) = master.memory.find(target.table, hash, key) else {
             let status = target.rules.check(Version(0)).err().unwrap_or(Status::ObjectDoesntExist);
             // The object may have been removed, and the removal may not be durable yet.
             reply.bytes.extend_from_slice(&data::result_head(status, Version(0)));

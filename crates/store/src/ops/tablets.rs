@@ -1,6 +1,6 @@
-//! The operations by which a master takes and drops tablets, by order of the coordinator.
+//! The operations by which a master takes, drops and recovers tablets, by order of the coordinator.
 //!
-//! [`control`] has the formats: both orders are control messages.
+//! [`control`] and [`crate::message::recovery`] have the formats: the orders are control messages.
 
 use alloc::vec::Vec;
 
@@ -11,6 +11,7 @@ use super::operation::{Call, Operation};
 use crate::master::Master;
 use crate::message::Status;
 use crate::message::control::{self, DropTablet, TakeTablet};
+use crate::message::recovery::{Recover, Recovering};
 use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::TableId;
 
@@ -73,6 +74,33 @@ impl<'a> Operation<'a> for DropTablet {
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
         master.busy |= master.memory.tablets.drop_tablet(tablet);
         *reply = control::done().into();
+        Ok(Replied::Now)
+    }
+}
+
+impl<'a> Operation<'a> for Recover<'a> {
+    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
+        Self::emit(self)
+    }
+
+    fn parse(request: &'a [u8]) -> Result<Self, Status> {
+        Self::parse(request)
+    }
+
+    fn key(&self) -> Option<(TableId, &'a [u8])> {
+        None
+    }
+
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        master.membership.is_me(self.cluster, self.server)?;
+        master.busy = true;
+        let replayed = master.recovery.order(&self, &mut master.memory)?;
+        *reply = Recovering { replayed }.emit().into();
         Ok(Replied::Now)
     }
 }

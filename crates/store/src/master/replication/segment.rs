@@ -67,6 +67,11 @@ impl Segment {
         Self { kind, front, len: None, epoch: 0, needed: 0, given_up: Vec::new(), replicas }
     }
 
+    /// Returns the number of writes to the replicas that are in progress.
+    pub(super) fn calls(&self) -> usize {
+        self.replicas.iter().filter(|replica| replica.calling).count()
+    }
+
     /// Returns true if all backups have opened their replicas.
     pub(super) fn is_open(&self) -> bool {
         self.replicas.iter().all(|replica| replica.opened)

@@ -21,6 +21,9 @@ const MOST_DATA: u32 = 1 << 20;
 const COPIED: u32 = 4 << 10;
 /// The time that a write to a replica has for each byte of its data.
 const BYTE_NS: u64 = 20;
+/// The most writes to replicas of survivor segments in progress at a time, for each replica of the
+/// log. More would delay the writes to the head beyond their time.
+const MOST_ASIDE: usize = 2;
 /// The pause before the master looks again for a backup.
 const LATER_NS: u64 = 100 * MS;
 
@@ -34,6 +37,12 @@ impl Replication {
     ) -> Option<Output> {
         // Heads are opened in the order of the log.
         let mut earlier_open = true;
+        let aside = self
+            .active
+            .values()
+            .filter(|segment| segment.kind == Kind::Side)
+            .map(Segment::calls)
+            .sum::<usize>();
         let ids: Vec<SegmentId> = self.active.keys().copied().collect();
         for id in ids {
             let segment = self.active.get_mut(&id)?;
@@ -44,7 +53,7 @@ impl Replication {
                 }
             }
             let is_head = segment.kind == Kind::Head;
-            if is_head && !earlier_open {
+            if is_head && !earlier_open || !is_head && aside >= MOST_ASIDE * self.replicas {
                 continue;
             }
             earlier_open &= !is_head || segment.is_open();

@@ -21,24 +21,43 @@ pub fn seal(crc32c: Crc32c, seed: u32, bytes: &mut [u8]) -> Option<usize> {
     Some(len)
 }
 
-/// Iterates over the entries of a sealed segment, which starts with a header. Ends at the end of
-/// the bytes, or before the first entry that is malformed or has a wrong checksum. Each entry comes
-/// with its offset in the segment.
-pub fn replay(crc32c: Crc32c, segment: &[u8]) -> impl Iterator<Item = (usize, Entry<'_>)> {
-    let (mut at, mut seed) = (0, 0);
-    core::iter::from_fn(move || {
-        let rest = segment.get(at..)?;
+/// A position in a sealed segment, from which its entries are read one by one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Entries {
+    at: usize,
+    seed: u32,
+}
+
+impl Entries {
+    /// Returns the offset in the segment of the next entry.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Returns the next entry of `segment` and its offset. Returns `None`, and stays, at the end of
+    /// the bytes, or before an entry that is malformed or has a wrong checksum.
+    pub fn next<'a>(&mut self, crc32c: Crc32c, segment: &'a [u8]) -> Option<(usize, Entry<'a>)> {
+        let rest = segment.get(self.at..)?;
         let (entry, len) = parse(rest)?;
-        let (is_first, is_header) = (at == 0, matches!(entry, Entry::Header(_)));
-        let crc = checksum(crc32c, seed, &rest[..len]);
+        let (is_first, is_header) = (self.at == 0, matches!(entry, Entry::Header(_)));
+        let crc = checksum(crc32c, self.seed, &rest[..len]);
         if rest[4..8] != crc.to_be_bytes() || is_first != is_header {
             return None;
         }
         if is_first {
-            seed = crc;
+            self.seed = crc;
         }
-        let offset = at;
-        at += len;
+        let offset = self.at;
+        self.at += len;
         Some((offset, entry))
-    })
+    }
+}
+
+/// Iterates over the entries of a sealed segment, which starts with a header. Ends at the end of
+/// the bytes, or before the first entry that is malformed or has a wrong checksum. Each entry comes
+/// with its offset in the segment.
+pub fn replay(crc32c: Crc32c, segment: &[u8]) -> impl Iterator<Item = (usize, Entry<'_>)> {
+    let mut entries = Entries::default();
+    core::iter::from_fn(move || entries.next(crc32c, segment))
 }

@@ -35,6 +35,10 @@ pub(super) struct Replicated {
     pub(super) opened: VecDeque<Opened>,
     /// The segments that no durable digest names, for `Log::take_freed`.
     pub(super) freed: VecDeque<SegmentId>,
+    /// The position in the survivors up to which the next digest has to name them.
+    pub(super) adopting: Option<Position>,
+    /// The end of the entry that did so.
+    pub(super) adopted: Option<Position>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,7 +88,7 @@ impl Replicated {
     }
 
     /// Takes segments that may leave the digest, at most `most`, and names the survivors that have
-    /// their entries. Returns the segments by which the digest changes.
+    /// their entries, and those of a recovery. Returns the segments by which the digest changes.
     pub(super) fn change(&mut self, most: usize) -> Vec<(SegmentId, u32)> {
         let mut changed = Vec::new();
         let mut survived = Position::default();
@@ -96,6 +100,13 @@ impl Replicated {
             self.leaving.pop_front();
             survived = survived.max(position);
             gone.push(id);
+        }
+        if let Some(end) = self.adopting
+            && self.has_survived(end)
+        {
+            survived = survived.max(end);
+            // `leave` sets the position.
+            (self.adopting, self.adopted) = (None, Some(Position::MAX));
         }
         // A replica may end within an entry, and a length in the digest may not.
         let named = self.survivors.range(..=survived.segment);
@@ -120,6 +131,9 @@ impl Replicated {
     /// Records that the segments with length 0 in `changed` have left the digest by the entry that
     /// ends at `end`.
     pub(super) fn leave(&mut self, changed: &[(SegmentId, u32)], end: Position) {
+        if self.adopted == Some(Position::MAX) {
+            self.adopted = Some(end);
+        }
         let gone = changed.iter().filter(|&&(_, len)| len == 0);
         self.left.extend(gone.map(|&(id, _)| (id, end)));
     }

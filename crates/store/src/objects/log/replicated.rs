@@ -61,10 +61,7 @@ impl Log {
 
     /// Records that the cleaner has moved what was live in the segment `id`, whose memory is free.
     pub(super) fn freed(&mut self, id: SegmentId) {
-        let survivor = self.survivor.map_or_else(Position::default, |slot| {
-            let segment = &self.slots[slot as usize];
-            Position { segment: segment.id, offset: segment.written }
-        });
+        let survivor = self.survivor_end();
         if let Some(replicated) = &mut self.replicated {
             replicated.lingering.insert(id);
             replicated.leaving.push_back((id, survivor));
@@ -74,8 +71,8 @@ impl Log {
     /// Appends a change of the digest if cleaned segments can leave it. Returns true if it did.
     pub fn change_digest(&mut self) -> bool {
         let Some(replicated) = &self.replicated else { return false };
-        let can = |&(_, position): &(SegmentId, Position)| replicated.has_survived(position);
-        if !replicated.leaving.front().is_some_and(can) {
+        let left = replicated.leaving.front().map(|&(_, position)| position);
+        if !left.into_iter().chain(replicated.adopting).any(|end| replicated.has_survived(end)) {
             return false;
         }
         let leaving = replicated.leaving.len().min(MOST_LEAVING);

@@ -126,3 +126,23 @@ fn a_survivor_that_was_replicated_before_it_closed_is_whole() {
     assert!(log.change_digest());
     assert_eq!(named(&log, 3, at), [(2, 840), (1, 0)]);
 }
+
+/// Entries of a recovery and later ones are in segments behind the returned one.
+#[test]
+fn a_side_log_begins_with_other_segments() {
+    let mut log = log(12);
+    let id = |log: &Log, at: Location| log.slots()[at.slot()].id;
+    let before = log.append(200, Purpose::Write).unwrap().0;
+    log.append(200, Purpose::Survive).unwrap();
+    let last = log.begin_side().unwrap();
+    assert_eq!((id(&log, before), last), (SegmentId(1), SegmentId(2)));
+    let aside = log.append(200, Purpose::Recover).unwrap().0;
+    let after = log.append(200, Purpose::Write).unwrap().0;
+    assert!(id(&log, aside) > last && id(&log, after) > last);
+    log.end_side();
+    assert!(log.is_side_durable(), "a log without replicas is durable at once");
+    assert!(log.live_limit() > 6000, "the segment that was closed early wastes nothing");
+    fill(&mut log, Purpose::Recover);
+    assert_eq!(log.available(), SURVIVORS + REMOVALS);
+    assert_eq!(log.begin_side(), Err(Full::NoSegment));
+}

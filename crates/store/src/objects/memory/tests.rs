@@ -168,7 +168,7 @@ impl World {
         assert_eq!(self.memory.table.len(), self.objects.len() as u64);
         for (key, (version, value)) in &self.objects {
             let hash = self.memory.tablets.locate(TABLE, key).unwrap();
-            let (_, at) = self.memory.find(&target, hash, key).expect("it is there");
+            let (_, at) = self.memory.find(target.table, hash, key).expect("it is there");
             let object = self.memory.log.object(at);
             assert_eq!((object.version, object.value), (*version, &value[..]));
         }
@@ -568,7 +568,7 @@ fn writes_are_refused_only_at_the_limit() {
                 Some(_) => {
                     let target = Target { table: TABLE, ..Target::default() };
                     let hash = world.memory.tablets.locate(TABLE, &key).unwrap();
-                    let (_, at) = world.memory.find(&target, hash, &key).unwrap();
+                    let (_, at) = world.memory.find(target.table, hash, &key).unwrap();
                     lent.extend(world.memory.log.lend(at, OBJECT));
                 }
             }

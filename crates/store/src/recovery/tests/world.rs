@@ -24,6 +24,8 @@ use crate::objects::tablet::Tablet;
 use crate::recovery::{Crashed, Inventory, Listed, Replay, inventory};
 use crate::types::{HashKey, ServerId, Version};
 
+mod heir;
+
 const SEGMENT: u32 = 4096;
 const BACKUPS: usize = 2;
 
@@ -82,6 +84,9 @@ impl Written {
     }
 }
 
+/// A segment of a log: its id and bytes.
+type Bytes = (SegmentId, Vec<u8>);
+
 struct World {
     rng: Rng,
     memory: Memory,
@@ -98,6 +103,8 @@ struct World {
     steps: VecDeque<Step>,
     rpc: u64,
     ack: u64,
+    /// The segment up to which the log's entries do not count.
+    since: SegmentId,
 }
 
 fn backup_id(index: usize) -> ServerId {
@@ -126,6 +133,7 @@ impl World {
             steps: VecDeque::new(),
             rpc: 0,
             ack: 0,
+            since: SegmentId(0),
         }
     }
 
@@ -329,8 +337,8 @@ impl World {
     // The crash.
 
     /// Recovers the log from the backups in `alive`, from a head that is cut off somewhere, and
-    /// compares what is found with what the master had.
-    fn recover(&mut self, alive: &[usize]) {
+    /// compares what is found with what the master had. Returns the segments and the contents.
+    fn recover(&mut self, alive: &[usize]) -> Option<(Vec<Bytes>, Contents)> {
         let durable = self.memory.log.durable();
         let mut listed = Vec::new();
         for &on in alive {
@@ -355,12 +363,17 @@ impl World {
             missing if durable != Position::default() => {
                 panic!("{missing:?} {durable:?}")
             }
-            Inventory::Missing { .. } => return,
+            Inventory::Missing { .. } => return None,
         };
         let mut replay = Replay::new(crc32c);
         let mut cut = Position::default();
+        let mut log = Vec::new();
         for &(id, on, len) in &segments {
-            replay.segment(&read(on, id).unwrap()[..len as usize]).unwrap();
+            let bytes = &read(on, id).unwrap()[..len as usize];
+            log.push((id, bytes.to_vec()));
+            if id > self.since {
+                replay.segment(bytes).unwrap();
+            }
             if id == head {
                 cut = Position { segment: id, offset: len };
             }
@@ -376,10 +389,12 @@ impl World {
         assert_eq!(objects, contents.objects, "{cut:?} {segments:?}");
         let outcomes = replay.outcomes().map(|(_, rpc, _, outcome)| (rpc, outcome));
         let outcomes: BTreeMap<_, _> = outcomes.filter(|(rpc, _)| *rpc > self.ack).collect();
-        assert_eq!(outcomes, contents.outcomes.split_off(&(self.ack + 1)));
+        contents.outcomes = contents.outcomes.split_off(&(self.ack + 1));
+        assert_eq!(outcomes, contents.outcomes);
         for (key, &highest) in &contents.highest {
             assert!(objects.contains_key(key) || replay.safe_version() > highest, "{key:?}");
         }
+        Some((log, contents))
     }
 
     fn recover_all(&mut self) {

@@ -1,0 +1,375 @@
+//! The replay of another master's log into this master's memory: the tablets of a crashed master
+//! that this master recovers.
+//!
+//! ```text
+//!  object      newer than what is here, and not removed ─► survivor segment, hash table
+//!  tombstone   an older version is here ─► tombstone in the survivor segment, else only `removed`
+//!  completion  not acknowledged, not remembered ─► survivor segment, outcomes
+//! ```
+//!
+//! The entries come in any order and may come twice: of each key the object of the highest version
+//! stays, unless a tombstone has at least that version ([`crate::recovery::Replay`] is the
+//! specification). A tombstone is logged only if this log has an older version of its key, so that a
+//! replay of this log needs it.
+//!
+//! Invariants: an entry that is replayed again changes nothing. All entries of the partition are in
+//! segments behind [`Partition::since`]. Earlier ones may be those of a recovery that was given up,
+//! and a replay of this log skips them.
+
+use alloc::vec::Vec;
+use core::hint::black_box;
+
+use arrayvec::ArrayVec;
+use hashbrown::HashMap;
+
+use crate::message::Status;
+use crate::message::data::Once;
+use crate::objects::entry::{
+    COMPLETION, Completion, Entries, Entry, Object, Outcome, RECORD, Record, Tombstone,
+    put_completion,
+};
+use crate::objects::log::{Full, Purpose};
+use crate::objects::memory::{Before, Memory};
+use crate::objects::rifl::Need;
+use crate::objects::segment::{Location, Position, SegmentId, Span};
+use crate::objects::table::spread;
+use crate::objects::tablet::Tablet;
+use crate::types::{KeyHash, ServerId, TableId, Version};
+
+/// The number of entries whose lines of the hash table are read at once.
+const GROUP: usize = 32;
+/// The number of replayed bytes from which the number of objects in the rest is estimated.
+const SAMPLE: u64 = 256 << 10;
+
+/// A key that was removed, and the highest version that was.
+type Removed = (Vec<u8>, Version);
+
+/// The reason why the replay of a segment stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The memory has no room for the next entry. The replay can go on from there.
+    #[error("no room")]
+    Full,
+    /// The next entry is malformed, has a wrong checksum, or is of another log.
+    #[error("the segment is damaged")]
+    Damaged,
+}
+
+/// An entry to replay.
+struct Candidate<'a> {
+    entry: Entry<'a>,
+    /// The hash of the entry's key, if the entry belongs to the partition.
+    hash: Option<KeyHash>,
+    /// The place in the hash table that will be looked up.
+    spread: u64,
+    /// The position behind the entry.
+    behind: Entries,
+}
+
+/// The tablets of a crashed master that are recovered together.
+#[derive(Debug)]
+pub struct Partition {
+    /// The crashed master, which owned the log.
+    crashed: ServerId,
+    /// The number of bytes of the log, and of those that were replayed.
+    bytes: u64,
+    replayed: u64,
+    /// The number of objects that were put into the memory, and true if there is room for those of
+    /// the rest in the hash table.
+    objects: u64,
+    has_room: bool,
+    /// The tablets, each with the segment of the crashed master's log up to which entries of it do
+    /// not count.
+    tablets: Vec<(Tablet, SegmentId)>,
+    /// The segment of this master's log behind which all entries of the partition are.
+    since: SegmentId,
+    /// The keys that are not here and were removed, with the versions that were removed.
+    removed: HashMap<(TableId, KeyHash), Vec<Removed>>,
+}
+
+impl Partition {
+    /// Returns a partition of a log of `bytes` bytes of which nothing was replayed yet. `since` is
+    /// the last segment of this master's log before.
+    #[must_use]
+    pub fn new(
+        crashed: ServerId,
+        bytes: u64,
+        tablets: Vec<(Tablet, SegmentId)>,
+        since: SegmentId,
+    ) -> Self {
+        let (replayed, objects, has_room) = (0, 0, false);
+        let removed = HashMap::new();
+        Self { crashed, bytes, replayed, objects, has_room, tablets, since, removed }
+    }
+
+    /// Returns the number of bytes that were replayed.
+    #[must_use]
+    pub fn replayed(&self) -> u64 {
+        self.replayed
+    }
+
+    /// Returns the segment of this master's log behind which all entries of the partition are.
+    #[must_use]
+    pub fn since(&self) -> SegmentId {
+        self.since
+    }
+
+    /// Iterates over the tablets of the partition.
+    pub fn tablets(&self) -> impl Iterator<Item = Tablet> {
+        self.tablets.iter().map(|&(tablet, _)| tablet)
+    }
+
+    /// Returns true if an entry of `table` in the segment `id` may count.
+    fn has_table(&self, table: TableId, id: SegmentId) -> bool {
+        self.tablets.iter().any(|&(tablet, since)| tablet.table == table && since < id)
+    }
+
+    /// Returns true if an entry of `table` under `hash` in the segment `id` counts.
+    fn has(&self, table: TableId, hash: KeyHash, id: SegmentId) -> bool {
+        self.tablets.iter().any(|&(tablet, since)| tablet.contains(table, hash) && since < id)
+    }
+
+    /// Returns the highest version of a key that was removed while it was not here.
+    fn removed(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Version {
+        let same = self.removed.get(&(table, hash)).into_iter().flatten();
+        same.filter(|(other, _)| other == key)
+            .map(|&(_, version)| version)
+            .max()
+            .unwrap_or_default()
+    }
+
+    fn remove(&mut self, hash: KeyHash, tombstone: &Tombstone<'_>) {
+        let same = self.removed.entry((tombstone.table, hash)).or_default();
+        match same.iter_mut().find(|(other, _)| other == tombstone.key) {
+            Some((_, version)) => *version = tombstone.version.max(*version),
+            None => same.push((tombstone.key.to_vec(), tombstone.version)),
+        }
+    }
+}
+
+impl Memory {
+    /// Replays about `most` bytes of the segment `id` of the crashed master's log, from the position
+    /// `entries` on, as far as they belong to `partition`.
+    ///
+    /// # Errors
+    /// [`Stopped`]. `entries` is before the entry that was not replayed.
+    pub fn replay(
+        &mut self,
+        partition: &mut Partition,
+        id: SegmentId,
+        bytes: &[u8],
+        entries: &mut Entries,
+        most: usize,
+    ) -> Result<(), Stopped> {
+        let end = bytes.len().min(entries.at() + most);
+        while entries.at() < end {
+            let mut group: ArrayVec<Candidate<'_>, GROUP> = ArrayVec::new();
+            let mut ahead = *entries;
+            while !group.is_full()
+                && ahead.at() < end
+                && let Some(candidate) = self.candidate(partition, id, bytes, &mut ahead)
+            {
+                group.push(candidate);
+            }
+            // The loop is short, so that the processor has all of its reads in progress at once.
+            // The compiler must not drop them.
+            let prefetch =
+                |read, candidate: &Candidate<'_>| read ^ self.table.prefetch(candidate.spread);
+            black_box(group.iter().fold(0, prefetch));
+            if group.is_empty() {
+                return Err(Stopped::Damaged);
+            }
+            for candidate in &group {
+                self.replay_entry(partition, candidate).map_err(|_| Stopped::Full)?;
+                partition.replayed += (candidate.behind.at() - entries.at()) as u64;
+                *entries = candidate.behind;
+            }
+        }
+        if !partition.has_room && partition.replayed >= SAMPLE {
+            partition.has_room = true;
+            let left = partition.bytes.saturating_sub(partition.replayed);
+            self.table.reserve(partition.objects * (left / SAMPLE + 1));
+        }
+        Ok(())
+    }
+
+    /// Returns the next entry of a segment. Returns `None` if it is not intact.
+    #[inline]
+    fn candidate<'a>(
+        &self,
+        partition: &Partition,
+        id: SegmentId,
+        bytes: &'a [u8],
+        entries: &mut Entries,
+    ) -> Option<Candidate<'a>> {
+        let (_, entry) = entries.next(self.log.crc32c(), bytes)?;
+        let (table, hash) = match entry {
+            Entry::Header(header) => {
+                let own = (header.server, header.segment) == (partition.crashed, id);
+                own.then_some((TableId(0), None))?
+            }
+            Entry::Object(Object { table, key, .. }, _)
+            | Entry::Tombstone(Tombstone { table, key, .. }, _) => {
+                (table, self.recovers(partition, id, table, key))
+            }
+            Entry::Completion(Completion { table, hash, .. }) => {
+                (table, Some(hash).filter(|&hash| partition.has(table, hash, id)))
+            }
+            Entry::Digest(_) | Entry::Change(_) => (TableId(0), None),
+        };
+        let spread = hash.map_or(0, |hash| spread(table, hash));
+        Some(Candidate { entry, hash, spread, behind: *entries })
+    }
+
+    fn replay_entry(
+        &mut self,
+        partition: &mut Partition,
+        candidate: &Candidate<'_>,
+    ) -> Result<(), Full> {
+        match (candidate.entry, candidate.hash) {
+            (Entry::Header(header), _) => {
+                let safe = header.safe_version.0.saturating_sub(1);
+                self.log.raise_safe_version(Version(safe.min(Version::MAX.0)));
+                Ok(())
+            }
+            (Entry::Object(object, record), Some(hash)) => {
+                self.replay_object(partition, &object, hash, record)
+            }
+            (Entry::Tombstone(tombstone, record), Some(hash)) => {
+                self.replay_tombstone(partition, &tombstone, hash, record)
+            }
+            (Entry::Completion(completion), Some(_)) => {
+                self.log.raise_safe_version(completion.outcome.version);
+                self.replay_completion(partition, &completion)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the hash of a key if its entries in the segment `id` belong to `partition`.
+    #[inline]
+    fn recovers(
+        &self,
+        partition: &Partition,
+        id: SegmentId,
+        table: TableId,
+        key: &[u8],
+    ) -> Option<KeyHash> {
+        if !partition.has_table(table, id) {
+            return None;
+        }
+        self.tablets.hash(table, key).filter(|&hash| partition.has(table, hash, id))
+    }
+
+    fn replay_object(
+        &mut self,
+        partition: &mut Partition,
+        object: &Object<'_>,
+        hash: KeyHash,
+        record: Option<Record>,
+    ) -> Result<(), Full> {
+        let Object { table, version, key, .. } = *object;
+        self.log.raise_safe_version(version);
+        let before = self.replayed(table, hash, key);
+        let is_newer = before.as_ref().is_none_or(|before| before.version < version)
+            && (partition.removed.is_empty() || partition.removed(table, hash, key) < version);
+        if !is_newer {
+            return self.replay_record(partition, (table, hash, version), record);
+        }
+        let len = object.entry_len();
+        let old_len = before.as_ref().map_or(0, |before| before.len);
+        if self.log.live_bytes() + (len + COMPLETION) as u64
+            > self.log.live_limit_with(len + RECORD) + old_len as u64
+        {
+            return Err(Full::NoSegment);
+        }
+        let record = record.and_then(|record| Some((record, self.need(partition, record.once)?)));
+        let older = before.as_ref().map_or_else(Span::default, |before| before.older);
+        let object = Object { older, ..*object };
+        let with = record.as_ref().map(|(record, _)| record);
+        let at = self.put(&object, hash, before.as_ref(), with, Purpose::Recover)?;
+        partition.objects += u64::from(before.is_none());
+        if let Some((Record { once, sum }, known)) = record {
+            self.remember(once, Outcome { status: Status::Ok, version, sum }, at, known);
+        }
+        Ok(())
+    }
+
+    fn replay_tombstone(
+        &mut self,
+        partition: &mut Partition,
+        tombstone: &Tombstone<'_>,
+        hash: KeyHash,
+        record: Option<Record>,
+    ) -> Result<(), Full> {
+        let Tombstone { table, version, key, .. } = *tombstone;
+        self.log.raise_safe_version(version);
+        match self.replayed(table, hash, key) {
+            Some(before) if before.version <= version => {
+                let tombstone = Tombstone { older: before.older, ..*tombstone };
+                self.bury(&tombstone, &before, None, Purpose::Recover)?;
+                partition.remove(hash, &tombstone);
+            }
+            Some(_) => {}
+            None => partition.remove(hash, tombstone),
+        }
+        self.replay_record(partition, (table, hash, version), record)
+    }
+
+    /// Returns the object of a key, if a replay has put it here.
+    fn replayed(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Option<Before> {
+        let (place, at) = self.find(table, hash, key)?;
+        Some(Before::new(&self.log, place, at, &self.log.object(at)))
+    }
+
+    /// Replays the record of a mutation whose object is not here.
+    fn replay_record(
+        &mut self,
+        partition: &Partition,
+        (table, hash, version): (TableId, KeyHash, Version),
+        record: Option<Record>,
+    ) -> Result<(), Full> {
+        let Some(Record { once, sum }) = record else { return Ok(()) };
+        let outcome = Outcome { status: Status::Ok, version, sum };
+        self.replay_completion(partition, &Completion { once, table, hash, outcome })
+    }
+
+    fn replay_completion(
+        &mut self,
+        partition: &Partition,
+        completion: &Completion,
+    ) -> Result<(), Full> {
+        let Some(known) = self.need(partition, completion.once) else { return Ok(()) };
+        let (at, memory) = self.log.append(completion.entry_len(), Purpose::Recover)?;
+        put_completion(memory, completion);
+        self.remember(completion.once, completion.outcome, at, known);
+        Ok(())
+    }
+
+    /// Returns `None` if the completion record of `once` need not be replayed. Otherwise returns the
+    /// location of an earlier copy, if there is one: a replay of this log would skip that.
+    fn need(&mut self, partition: &Partition, once: Once) -> Option<Option<Location>> {
+        let log = &mut self.log;
+        match self.results.replay(once, |at| log.dead_record(at)) {
+            Need::Acknowledged => None,
+            Need::New => Some(None),
+            Need::Known(at) => {
+                let is_early = self.log.slots()[at.slot()].id <= partition.since;
+                is_early.then_some(Some(at))
+            }
+        }
+    }
+
+    /// Records the outcome of a mutation whose record is at `at` now, and was at `known` before.
+    fn remember(&mut self, once: Once, outcome: Outcome, at: Location, known: Option<Location>) {
+        self.log.live_record(at);
+        match known {
+            Some(old) => {
+                self.log.dead_record(old);
+                self.results.moved(once, at);
+            }
+            // It was durable in the crashed master's log.
+            None => self.results.done(once, outcome, at, Position::default()),
+        }
+    }
+}
