@@ -64,6 +64,7 @@ impl Coordinator {
                 control: request.control.into(),
                 data: request.data.into(),
                 usage,
+                replicas: request.replicas,
                 head: (SegmentId(0), 0),
                 until,
                 heard: true,

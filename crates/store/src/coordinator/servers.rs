@@ -32,6 +32,8 @@ pub(super) struct Slot {
     pub(super) control: String,
     pub(super) data: String,
     pub(super) usage: Usage,
+    /// The number of replicas of each segment of the server's log.
+    pub(super) replicas: u8,
     /// The lowest segment and epoch of a replica of the server's log that is valid although it is
     /// not closed.
     pub(super) head: (SegmentId, u32),
@@ -58,6 +60,7 @@ impl Slot {
             place: self.place,
             nonce: self.nonce,
             capacity_bytes: self.usage.capacity_bytes,
+            replicas: self.replicas,
             head_segment: self.head.0,
             head_epoch: self.head.1,
             control: &self.control,
@@ -73,6 +76,7 @@ impl Slot {
             control: record.control.into(),
             data: record.data.into(),
             usage: Usage { used_bytes: 0, capacity_bytes: record.capacity_bytes, objects: 0 },
+            replicas: record.replicas,
             head: (record.head_segment, record.head_epoch),
             until: Instant::ZERO,
             heard: false,

@@ -9,6 +9,7 @@ use sprat_proto::node::machine::Caller;
 
 use super::durable::{self, Stage};
 use crate::message::control::{self, TableKey};
+use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId, TableId};
 
 /// The progress of the coordinator's call to a tablet's server.
@@ -31,9 +32,23 @@ pub(super) struct Tablet {
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) server: ServerId,
+    /// The segment of the owner's log up to which entries do not count for the tablet.
+    pub(super) since: SegmentId,
     pub(super) work: Work,
     /// The number of calls to the tablet's server that failed in a row.
     pub(super) failures: u32,
+}
+
+impl Tablet {
+    /// Returns a tablet of the hashes `range` without a call in progress.
+    pub(super) fn new(range: (u64, u64), server: ServerId, since: SegmentId, work: Work) -> Self {
+        Self { first: range.0, last: range.1, server, since, work, failures: 0 }
+    }
+
+    fn record(&self) -> durable::Tablet {
+        let &Self { first, last, server, since, .. } = self;
+        durable::Tablet { first, last, server, since }
+    }
 }
 
 #[derive(Debug)]
@@ -56,9 +71,7 @@ impl Table {
             stage: self.stage,
             name: &self.name,
             hash_key: self.hash_key,
-            tablets: tablets
-                .map(|t| durable::Tablet { first: t.first, last: t.last, server: t.server })
-                .collect(),
+            tablets: tablets.map(Tablet::record).collect(),
         }
     }
 
@@ -70,13 +83,7 @@ impl Table {
             hash_key: record.hash_key,
             stage: record.stage,
             tablets: tablets
-                .map(|t| Tablet {
-                    first: t.first,
-                    last: t.last,
-                    server: t.server,
-                    work,
-                    failures: 0,
-                })
+                .map(|t| Tablet::new((t.first, t.last), t.server, t.since, work))
                 .collect(),
             waiters: Vec::new(),
             changed: 0,

@@ -19,6 +19,7 @@ use super::state::{Coordinator, Effect, Otherwise};
 use super::table::{Call, Table, Tablet, Work};
 use crate::message::Status;
 use crate::message::control::{self, CreateTable, DropTable, DropTablet, TakeTablet};
+use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId, TableId};
 use sprat_proto::node::machine::{Caller, Link, Output};
 
@@ -71,9 +72,8 @@ impl Coordinator {
         self.rng.fill(&mut hash_key.0);
         let tablets = (0..request.span)
             .map(|i| {
-                let (first, last) = share(i, request.span);
                 let server = servers[i as usize % servers.len()];
-                Tablet { first, last, server, work: Work::Idle, failures: 0 }
+                Tablet::new(share(i, request.span), server, SegmentId(0), Work::Idle)
             })
             .collect::<Vec<_>>();
         tablets.iter().for_each(|tablet| self.servers.count(tablet.server, 1));
