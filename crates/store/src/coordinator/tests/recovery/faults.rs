@@ -47,6 +47,7 @@ fn a_full_master_gives_way_to_another() {
     assert_eq!(w.end("y", Ending::Full, 0), Status::Ok);
     assert_eq!(w.end("y", Ending::Done, 4), Status::NoRecovery);
     let z = w.join("z");
+    w.pass(100 * MS, &["y", "z"]);
     assert_eq!(w.end("z", Ending::Full, 0), Status::Ok);
     assert_eq!(w.tablets(a).unwrap(), [(x, RECOVERING)]);
     // All are full: after a pause one of them tries again.
