@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, Number, ServerInfo, TableId, TableInfo, Version, WaitedFor,
+    Client, Condition, Error, Number, ServerInfo, ServerState, TableId, TableInfo, Version,
+    WaitedFor,
 };
 
 use sprat::internals::transports::Options;
 use sprat::locator::Locator;
 use sprat::trace::TraceRing;
-use sprat_store::message::control::ServerState;
 
 use crate::fail::Fail;
 use crate::text::name;
@@ -95,8 +95,13 @@ impl Store {
 
     /// Returns the servers of the cluster that are up.
     pub fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
-        let servers = self.ask("the server list", |client| client.servers())?;
+        let servers = self.all_servers()?;
         Ok(servers.into_iter().filter(|server| server.state == ServerState::Up).collect())
+    }
+
+    /// Returns the servers that are up, and crashed ones that have tablets or are being recovered.
+    pub fn all_servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
+        self.ask("the server list", |client| client.servers())
     }
 
     /// Returns the counters of a server: a JSON object.
@@ -222,6 +227,9 @@ impl Store {
                     "start a cluster with `sprat up`, or name yours with -C or \
                            SPRAT_COORDINATOR",
                 )
+            }
+            Error::Deadline { waited_for: WaitedFor::Recovery, .. } => {
+                Fail::new(about).next("sprat status shows whether the recovery is blocked")
             }
             Error::Deadline { .. } => Fail::new(about).next("see which servers live: sprat stats"),
             Error::TabletLost => {

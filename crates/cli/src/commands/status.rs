@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use sprat::kv::{ServerInfo, TableInfo};
+use sprat::kv::{ServerInfo, ServerState, TableInfo};
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 
@@ -10,7 +10,9 @@ use crate::options::Cluster;
 
 /// Show whether the cluster serves: its servers, and the tables that lack data.
 ///
-/// The exit code is 0 if the coordinator answers, a server is up and no table lacks data; else 1.
+/// A crashed server is `recovering` while other servers restore its data from their replicas. It is
+/// `blocked` while replicas are missing: the recovery goes on when their servers are back. The exit
+/// code is 0 if the coordinator answers, a server is up and no table lacks data; else 1.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat status
@@ -27,7 +29,7 @@ pub(crate) struct Status {
 /// Runs `sprat status`.
 pub(crate) fn run(args: &Status) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
-    let (servers, tables) = (store.servers()?, store.tables()?);
+    let (servers, tables) = (store.all_servers()?, store.tables()?);
     let coordinator = &args.at.at.coordinator;
     out::raw(if args.json {
         machine_text(coordinator, &servers, &tables)
@@ -36,31 +38,50 @@ pub(crate) fn run(args: &Status) -> Result<(), Fail> {
     })?;
     let fail = |what| Err(Fail::new(what));
     match incomplete(&tables).len() {
-        _ if servers.is_empty() => fail("the cluster has no server".to_owned())
+        _ if number_up(&servers) == 0 => fail("the cluster has no server".to_owned())
             .map_err(|fail| fail.next("start one: sprat server -L LOCATOR")),
         0 => Ok(()),
         n => fail(format!("{n} of {} tables lack data", tables.len())).map_err(|fail| {
-            fail.next("sprat table list has details; sprat table drop NAME gives up a lost table")
+            fail.next(if servers.iter().any(|server| server.state == ServerState::Blocked) {
+                "start the servers anew that stopped: a recovery needs their replicas"
+            } else {
+                "sprat table list has details; sprat table drop NAME gives up a lost table"
+            })
         }),
     }
 }
 
-/// Returns the tables of which a tablet is lost, or has no server that is known.
+fn number_up(servers: &[ServerInfo]) -> usize {
+    servers.iter().filter(|server| server.state == ServerState::Up).count()
+}
+
+/// Returns the state of a server as one word.
+fn state_of(server: &ServerInfo) -> &'static str {
+    match server.state {
+        ServerState::Up => "up",
+        ServerState::Crashed => "crashed",
+        ServerState::Recovering => "recovering",
+        ServerState::Blocked => "blocked",
+    }
+}
+
+/// Returns the tables of which a tablet is lost, is being recovered, or has no server that is known.
 fn incomplete(tables: &[TableInfo]) -> Vec<&TableInfo> {
-    tables.iter().filter(|table| table.lost + table.unheard > 0).collect()
+    tables.iter().filter(|table| table.lost + table.recovering + table.unheard > 0).collect()
 }
 
 fn machine_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -> String {
     let server = |server: &ServerInfo| {
         json!({
-            "server": server.server.to_string(), "tablets": server.tablets,
-            "control": server.control, "locators": server.data,
+            "server": server.server.to_string(), "state": state_of(server),
+            "tablets": server.tablets, "control": server.control, "locators": server.data,
         })
     };
-    let serves = !servers.is_empty() && incomplete(tables).is_empty();
+    let serves = number_up(servers) > 0 && incomplete(tables).is_empty();
     let object = json!({
         "serves": serves, "coordinator": coordinator,
         "servers": servers.iter().map(server).collect::<Vec<_>>(), "tables": tables.len(),
+        "recovering": tables.iter().map(|table| u32::from(table.recovering)).sum::<u32>(),
         "incomplete": incomplete(tables).iter().map(|table| &table.name).collect::<Vec<_>>(),
     });
     format!("{object}\n")
@@ -69,23 +90,28 @@ fn machine_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo])
 fn human_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -> String {
     let mut text = format!(
         "coordinator {coordinator}: {}, {}\n",
-        number_of(servers.len(), "server"),
+        number_of(number_up(servers), "server"),
         number_of(tables.len(), "table")
     );
     if !servers.is_empty() {
-        let mut columns = Columns::new(&["server", ">tablets", "locator"]);
+        let mut columns = Columns::new(&["server", "state", ">tablets", "locator"]);
         for server in servers {
-            let mut cells = [server.server.to_string(), server.tablets.to_string()];
+            let (id, state) = (server.server.to_string(), state_of(server).to_owned());
+            let mut cells = [id, state, server.tablets.to_string()];
             for locator in server.data.split(';') {
                 // Only the first line of a server has its number.
-                let [id, tablets] = std::mem::take(&mut cells);
-                columns.row([id, tablets, locator.to_owned()]);
+                let [id, state, tablets] = std::mem::take(&mut cells);
+                columns.row([id, state, tablets, locator.to_owned()]);
             }
         }
         text += &columns.text();
     }
     for table in incomplete(tables) {
-        text += &format!("table {} lacks data\n", out::name(table.name.as_bytes()));
+        let state = match table.recovering {
+            0 => "lacks data".to_owned(),
+            n => format!("has {} being recovered", number_of(n.into(), "tablet")),
+        };
+        text += &format!("table {} {state}\n", out::name(table.name.as_bytes()));
     }
     text
 }
@@ -97,6 +123,10 @@ fn number_of(count: usize, thing: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sprat::kv::TableId;
+    use sprat_store::message::control::Usage;
+    use sprat_store::types::ServerId;
+
     use super::*;
 
     #[test]
@@ -109,5 +139,28 @@ mod tests {
             "coordinator tcp:host=h,port=1: 0 servers, 0 tables\n"
         );
         assert_eq!(number_of(1, "table"), "1 table");
+    }
+
+    #[test]
+    fn a_recovery_is_shown() {
+        let server = |index, state| ServerInfo {
+            server: ServerId { index, generation: 1 },
+            state,
+            tablets: 2,
+            usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
+            control: "c".to_owned(),
+            data: "d".to_owned(),
+        };
+        let servers = [server(1, ServerState::Up), server(2, ServerState::Blocked)];
+        let name = "t".to_owned();
+        let (table, tablets, lost, unheard, recovering) = (TableId(1), 4, 0, 0, 2);
+        let tables = [TableInfo { table, name, tablets, lost, unheard, recovering }];
+        let object: serde_json::Value =
+            serde_json::from_str(&machine_text("c", &servers, &tables)).expect("JSON");
+        assert_eq!((&object["serves"], &object["recovering"]), (&false.into(), &2.into()));
+        assert_eq!(object["servers"][1]["state"], "blocked");
+        let text = human_text("c", &servers, &tables);
+        assert!(text.starts_with("coordinator c: 1 server, 1 table\n"), "{text}");
+        assert!(text.contains("blocked") && text.contains("t has 2 tablets being"), "{text}");
     }
 }

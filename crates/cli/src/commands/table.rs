@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use serde_json::json;
+use sprat::kv::TableInfo;
 
 use crate::options::{Cluster, SPANS};
 use sprat_bench::fail::Fail;
@@ -77,12 +78,12 @@ const UNHEARD: &str = "a report of one of its servers: see sprat table list in a
 fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
     let tables = store.tables()?;
     if as_json {
-        let line = |t: &sprat::kv::TableInfo| {
+        let line = |t: &TableInfo| {
             format!(
                 "{}\n",
                 json!({
                     "name": t.name, "id": t.table.0, "tablets": t.tablets,
-                    "lost": t.lost, "unheard": t.unheard,
+                    "lost": t.lost, "unheard": t.unheard, "recovering": t.recovering,
                 })
             )
         };
@@ -93,17 +94,46 @@ fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
     }
     let mut columns = Columns::new(&["table", ">id", ">tablets", "state"]);
     for table in &tables {
-        let state = match (table.lost, table.unheard) {
-            (0, 0) => "complete".to_owned(),
-            (0, n) => format!("{n} without a report yet"),
-            (n, _) => format!("{n} lost: their server ended"),
-        };
         columns.row([
             table.name.clone(),
             table.table.0.to_string(),
             table.tablets.to_string(),
-            state,
+            state_of(table),
         ]);
     }
     out::print(columns.text())
+}
+
+/// Returns the state of a table's tablets as text.
+fn state_of(table: &TableInfo) -> String {
+    let states = [
+        (table.lost, "lost: their server ended"),
+        (table.recovering, "being recovered: their server ended"),
+        (table.unheard, "without a report yet"),
+    ];
+    let texts =
+        states.iter().filter(|(count, _)| *count > 0).map(|(n, text)| format!("{n} {text}"));
+    let text = texts.collect::<Vec<_>>().join("; ");
+    if text.is_empty() { "complete".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use sprat::kv::TableId;
+
+    use super::*;
+
+    #[test]
+    fn every_state_of_a_tablet_is_shown() {
+        let name = "t".to_owned();
+        let (table, tablets, lost, unheard, recovering) = (TableId(1), 9, 0, 0, 0);
+        let mut info = TableInfo { table, name, tablets, lost, unheard, recovering };
+        assert_eq!(state_of(&info), "complete");
+        info.recovering = 2;
+        assert_eq!(state_of(&info), "2 being recovered: their server ended");
+        (info.lost, info.unheard) = (1, 3);
+        let text = "1 lost: their server ended; 2 being recovered: their server ended; \
+                    3 without a report yet";
+        assert_eq!(state_of(&info), text);
+    }
 }

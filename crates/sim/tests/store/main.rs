@@ -2,6 +2,7 @@
 //! once, and after the faults end all operations complete.
 
 mod readers;
+mod recovery;
 mod replicas;
 mod score;
 mod user;
@@ -304,21 +305,6 @@ fn with_replicas() {
     });
     // In one seed of some hundreds, no audit comes while a log has entries.
     assert!(found > 0 && objects > 0, "{found} logs, {objects} objects");
-}
-
-/// Servers are paused and cut off, and some are given up. What is found of a log is never old.
-#[test]
-fn with_replicas_on_servers_that_stop() {
-    seeds::each("with_replicas_on_servers_that_stop", 10, |seed| {
-        let mut rng = Rng::seeded(seed ^ 0x570b);
-        let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
-        options.wire.fault = any_fault(&mut rng);
-        let faults = if rng.chance(500_000) { HostFaults::PAUSES } else { HostFaults::ALL };
-        let mut shape = replicated(&mut rng, faults);
-        // An operation that may happen at any later time multiplies the checker's configurations.
-        shape.operations = 60;
-        run_audited(world(seed, options, &shape), &shape, false);
-    });
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Audits of replicas: at any time, what the backups have of a master's log gives back its durable
 //! objects, and nothing that was removed durably.
 
+use std::collections::BTreeMap;
+
 use sprat_proto::wire::checksum::crc32c;
 use sprat_sim::World;
 use sprat_sim::wire::HostId;
 use sprat_store::coordinator::Coordinator;
 use sprat_store::master::Master;
+use sprat_store::message::data::Once;
 use sprat_store::objects::segment::{Location, SegmentId};
 use sprat_store::recovery::{Crashed, Inventory, Listed, Replay, inventory};
 use sprat_store::types::{ServerId, TableId, Version};
@@ -32,6 +35,8 @@ pub(crate) struct Audits {
     pub(crate) objects: u64,
     /// The number of found logs with more than one segment.
     pub(crate) rolled: u64,
+    /// The number of outcomes of mutations that the found logs gave back.
+    pub(crate) outcomes: u64,
 }
 
 /// Audits the log of each server among `hosts` that is up, with each server in turn gone if a
@@ -122,6 +127,16 @@ fn audit_one(
         audits.objects += 1;
     }
     let Some(master) = world.state::<Master>(host) else { return };
+    if all_durable {
+        // Each outcome that the master remembers is one of the log.
+        let results = &master.memory().results;
+        let known = replay
+            .outcomes()
+            .filter(|&(lease, rpc, ..)| results.location(Once { lease, rpc, ack: 0 }).is_some());
+        let known = known.count() as u64;
+        assert_eq!(known, results.records(), "{at:?}: outcomes of {server} without {without:?}");
+        audits.outcomes += known;
+    }
     for (table, key, version, _) in replay.objects() {
         let tablets = &master.memory().tablets;
         let hash = tablets.hash(table, key);
@@ -133,6 +148,49 @@ fn audit_one(
             known || !owned || !all_durable,
             "{at:?}: {key:?} of {server}, version {version:?}, came back without {without:?}"
         );
+    }
+}
+
+/// Checks that all servers are up, that each segment of their logs has exactly `replicas` replicas,
+/// and that no frame holds a replica that no log needs.
+///
+/// # Errors
+/// The first difference.
+pub(crate) fn whole(
+    world: &mut World<Score>,
+    hosts: &[HostId],
+    replicas: usize,
+) -> Result<(), String> {
+    let mut servers = Vec::new();
+    let mut needed = BTreeMap::new();
+    for &host in hosts {
+        let master = world.state::<Master>(host).ok_or_else(|| format!("host {host} is down"))?;
+        let server = master.server().ok_or_else(|| format!("host {host} has not joined"))?;
+        let log = &master.memory().log;
+        if !log.is_all_durable() {
+            return Err(format!("the log of {server} is not durable"));
+        }
+        servers.push(server);
+        needed.extend(log.segments().map(|(segment, _)| ((server, segment), 0)));
+    }
+    for &host in hosts {
+        let Some(backup) = world.state::<Master>(host) else { continue };
+        let mut known = 0;
+        for &server in &servers {
+            for Copy { listed, .. } in replicas_on(backup, server) {
+                let count = needed.get_mut(&(server, listed.segment));
+                *count.ok_or_else(|| format!("{listed:?} of {server} is not needed"))? += 1;
+                known += 1;
+            }
+        }
+        let others = backup.backup().replicas() - known;
+        if others > 0 {
+            return Err(format!("host {host} has {others} replicas of crashed servers"));
+        }
+    }
+    match needed.into_iter().find(|&(_, count)| count != replicas) {
+        Some((segment, count)) => Err(format!("{segment:?} has {count} replicas")),
+        None => Ok(()),
     }
 }
 

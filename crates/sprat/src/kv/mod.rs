@@ -42,6 +42,7 @@ mod table;
 pub use sprat_store::client::{
     Answer, Cursor, Error, Page, ServerInfo, TableInfo, Value, WaitedFor,
 };
+pub use sprat_store::message::control::ServerState;
 pub use sprat_store::objects::number::double_text;
 pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};
 

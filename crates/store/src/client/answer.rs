@@ -202,6 +202,9 @@ pub struct TableInfo {
     /// The number of the table's tablets whose servers have not renewed their leases since the
     /// coordinator started. They may be lost too.
     pub unheard: u16,
+    /// The number of the table's tablets whose server crashed and whose data other servers recover.
+    /// Operations on them wait.
+    pub recovering: u16,
 }
 
 /// A server in [`Answer::Servers`].
@@ -361,6 +364,9 @@ impl Error {
 pub enum WaitedFor {
     /// The operation waited for the server of the data.
     Server,
+    /// The operation waited for the recovery of its tablet: the tablet's server crashed, and other
+    /// servers recover its data.
+    Recovery,
     /// The operation waited for the coordinator, to learn the location of the data.
     Coordinator,
     /// The operation waited for the coordinator, to get the client's lease.
@@ -374,6 +380,7 @@ impl core::fmt::Display for WaitedFor {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Server => "the server",
+            Self::Recovery => "the recovery of the tablet, whose server crashed",
             Self::Coordinator => "the coordinator",
             Self::Lease => "the coordinator to grant a lease",
             Self::Window => "earlier operations",

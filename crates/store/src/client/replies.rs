@@ -91,6 +91,8 @@ impl Client {
                 if self.learn_cluster(tablets.cluster) {
                     let table = self.slots[index as usize].place;
                     self.routes.learn(table, &tablets)?;
+                    let max_ns = self.config.max_pause_ns;
+                    self.routes.tables[table as usize].set_refresh(now, &mut self.rng, max_ns);
                     self.own_request_answered(index, WaitedFor::Coordinator);
                 }
             }
@@ -126,6 +128,7 @@ impl Client {
             tablets: row.tablets,
             lost: row.lost,
             unheard: row.unheard,
+            recovering: row.recovering,
         }));
         if !page.more || page.tables.is_empty() {
             return Ok(Some(Answer::Tables(core::mem::take(&mut rows.tables))));

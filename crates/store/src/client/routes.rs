@@ -11,12 +11,18 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
+use sprat_proto::time::MS;
+use sprat_proto::{Instant, Rng};
 
 use super::op::Op;
 use crate::hash::KeyHasher;
 use crate::message::Status;
 use crate::message::control::{self, TabletState};
 use crate::types::{HashKey, KeyHash, TableId};
+
+/// The longest of the first pause before the client asks again for tablets that servers recover, in
+/// nanoseconds. The shortest is half of it.
+const FIRST_REFRESH_PAUSE_NS: u64 = 10 * MS;
 
 /// The owner of a tablet.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +33,8 @@ pub(super) enum Owner {
     Lost,
     /// The coordinator has assigned the tablet to a server, which has not taken it yet.
     Pending,
+    /// The tablet's server crashed, and other servers recover its data.
+    Recovering,
     /// The server that owns the tablet has no locator for the client's transports. The text is
     /// the error for the program.
     Unreachable(Box<str>),
@@ -49,9 +57,24 @@ pub(super) struct Table {
     pub(super) asking: Option<u32>,
     /// The operations that wait for the table's tablets.
     pub(super) parked: VecDeque<Op>,
+    /// While servers recover tablets of the table, the time at which the client asks for the
+    /// tablets again, and the longest pause before it. All operations of the table share them, so
+    /// that a client with many operations asks as rarely as one with few.
+    pub(super) refresh_at: Instant,
+    refresh_pause_ns: u64,
 }
 
 impl Table {
+    /// Sets the next time at which the client asks for tablets that servers recover. The pauses
+    /// grow to `max_ns`; half of a pause is random, as those of retries.
+    pub(super) fn set_refresh(&mut self, now: Instant, rng: &mut Rng, max_ns: u64) {
+        let recovering = self.tablets.iter().any(|tablet| tablet.owner == Owner::Recovering);
+        let longer_ns = (2 * self.refresh_pause_ns).max(FIRST_REFRESH_PAUSE_NS).min(max_ns);
+        self.refresh_pause_ns = if recovering { longer_ns } else { 0 };
+        let half_ns = self.refresh_pause_ns / 2;
+        self.refresh_at = now.after(half_ns + rng.below(half_ns + 1));
+    }
+
     /// Returns the table's tablet with a hash, or `None` if the tablets are not known. Calls `hash`
     /// only if there are several tablets.
     #[inline]
@@ -129,6 +152,8 @@ impl Routes {
                 tablets: Vec::new(),
                 asking: None,
                 parked: VecDeque::new(),
+                refresh_at: Instant::ZERO,
+                refresh_pause_ns: 0,
             });
             tables.len() as u32 - 1
         })
@@ -156,7 +181,8 @@ impl Routes {
         let tablets = answer.tablets.iter().map(|tablet| {
             let owner = match tablet.state {
                 TabletState::Lost => Owner::Lost,
-                TabletState::Taking | TabletState::Recovering => Owner::Pending,
+                TabletState::Taking => Owner::Pending,
+                TabletState::Recovering => Owner::Recovering,
                 TabletState::Normal => match self.peer(tablet.data) {
                     Ok(peer) => Owner::Peer(peer),
                     Err(text) => Owner::Unreachable(text),

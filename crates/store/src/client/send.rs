@@ -265,11 +265,25 @@ impl Client {
         match owner {
             Owner::Lost => self.refuse(index, Error::TabletLost),
             Owner::Unreachable(text) => self.refuse(index, Error::NoTransport(text)),
+            Owner::Recovering => self.await_recovery(now, index),
             Owner::Pending | Owner::Peer(_) => {
                 self.ask_for_tablets(self.slots[index as usize].place);
                 self.pause(now, index, 0);
             }
         }
+    }
+
+    /// Lets an operation wait until the coordinator knows the next owner of a tablet that servers
+    /// recover.
+    fn await_recovery(&mut self, now: Instant, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        let refresh_at = self.routes.tables[slot.place as usize].refresh_at;
+        if refresh_at <= now {
+            return self.park_for_tablets(index);
+        }
+        slot.state = State::Pausing;
+        let at = refresh_at.min(slot.deadline);
+        self.set_timer(index, at);
     }
 
     /// Ends an operation whose deadline has passed.
@@ -283,6 +297,7 @@ impl Client {
     pub(super) fn lateness(&self, index: u32) -> Error {
         let slot = &self.slots[index as usize];
         let waited_for = match (slot.state, slot.kind) {
+            _ if self.owner_of(index) == Some(&Owner::Recovering) => WaitedFor::Recovery,
             (State::Parked(what), _) => what,
             (_, kind) if kind.is_object() => WaitedFor::Server,
             (_, Kind::Server(_)) if slot.place != 0 => WaitedFor::Server,
@@ -299,8 +314,13 @@ impl Client {
         if !slot.kind.is_object() {
             return Some(if matches!(slot.kind, Kind::Server(_)) { slot.place } else { 0 });
         }
-        let table = &self.routes.tables[slot.place as usize];
-        let owner = &table.tablet(|hasher| slot.hash(hasher))?.owner;
-        if let Owner::Peer(peer) = owner { Some(*peer) } else { None }
+        if let Some(Owner::Peer(peer)) = self.owner_of(index) { Some(*peer) } else { None }
+    }
+
+    /// Returns the owner of the tablet that an operation goes to, if both are known.
+    fn owner_of(&self, index: u32) -> Option<&Owner> {
+        let slot = &self.slots[index as usize];
+        let table = slot.kind.is_object().then(|| &self.routes.tables[slot.place as usize])?;
+        Some(&table.tablet(|hasher| slot.hash(hasher))?.owner)
     }
 }

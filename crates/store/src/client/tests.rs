@@ -477,8 +477,9 @@ proptest! {
                 2 => Ok(verdict(Status::from_code(rng.below(22) as u8).unwrap(), 1)),
                 3 => Ok(no(Status::from_code(rng.below(22) as u8).unwrap())),
                 4 => {
-                    let state = TabletState::Normal;
-                    Ok(tablets(&[("fast:m", state), ("tcp:n", state)]))
+                    let other = [TabletState::Normal, TabletState::Recovering];
+                    let state = other[rng.below(2) as usize];
+                    Ok(tablets(&[("fast:m", TabletState::Normal), ("tcp:n", state)]))
                 }
                 5 => Ok(leased(1 + rng.below(3))),
                 6 => Ok(TableKey { cluster: CLUSTER, table: T, hash_key: HASH_KEY }.emit()),

@@ -133,6 +133,63 @@ fn lost_tablets_and_dropped_tables_are_told_by_the_coordinator() {
     assert_eq!((done.op, done.outcome.unwrap_err()), (op, Error::TableDoesntExist));
 }
 
+/// All operations on the recovering tablets of a table wait together: the client asks for the
+/// tablets once after each pause, and sends the operations with the reply that names an owner.
+#[test]
+fn operations_on_recovering_tablets_wait_and_ask_together() {
+    let mut s = Script::leasing();
+    s.client.increment_integer(T, b"k", 1, NO_RULES, s.far());
+    let sent = s.call();
+    s.respond(&sent, Err(RpcError::MaybeExecuted));
+    let recovering = tablets(&[("", TabletState::Recovering)]);
+    let mut ask = s.calls().remove(0);
+    for i in 0..12 {
+        s.reply(&ask, recovering.clone());
+        s.client.read(T, b"other", NO_RULES, s.far());
+        let before = s.now;
+        ask = loop {
+            match s.calls().pop() {
+                Some(call) => break call,
+                None => s.tick(),
+            }
+        };
+        assert_eq!(s.calls().len(), 0);
+        let pause_ns = s.now.since(before);
+        let longest_ns = (10 * MS << i).min(50 * MS);
+        assert!((longest_ns / 2..=longest_ns).contains(&pause_ns), "{pause_ns} in {i}");
+    }
+    s.reply(&ask, tablets(&[("tcp:n", TabletState::Normal)]));
+    let calls = s.calls();
+    assert_eq!(calls.len(), 13);
+    let again = calls.iter().find(|call| opcode(&call.request) == Ok(Opcode::IncrementInteger));
+    assert_eq!(once(again.expect("the increment")), once(&sent));
+}
+
+#[test]
+fn the_deadline_of_an_operation_names_the_recovery() {
+    let mut s = Script::knowing();
+    s.map = tablets(&[("", TabletState::Recovering)]);
+    let op = s.client.read(T, b"k", NO_RULES, s.now.after(20 * MS));
+    let read = s.call();
+    s.reply(&read, no(Status::UnknownTablet));
+    while s.client.events.is_empty() {
+        for ask in s.calls() {
+            assert!(s.reply(&ask, s.map.clone()).is_none());
+        }
+        if s.client.events.is_empty() && s.client.ready.is_empty() {
+            s.tick();
+        }
+    }
+    let done = s.event();
+    let error = done.outcome.unwrap_err();
+    let waited_for = WaitedFor::Recovery;
+    assert_eq!(error, Error::Deadline { maybe_executed: false, waited_for, why: None });
+    assert_eq!(done.op, op);
+    let text = "the deadline passed while waiting for the recovery of the tablet, whose server \
+                crashed";
+    assert_eq!(error.to_string(), text);
+}
+
 /// Slots of operations are reused. An operation that waits for a reply of the coordinator may have
 /// a slot that another waiting operation had before.
 #[test]

@@ -1,0 +1,211 @@
+//! Worlds whose servers crash and lose all their memory: other servers recover their logs.
+//!
+//! A log survives as many crashes as it has replicas, counted from a time at which all logs were
+//! whole. A [`Budget`] counts them. Within it every operation completes. Beyond it operations may
+//! block. A wrong answer, or an answer that data is lost, is an error in either case.
+
+use sprat_proto::Rng;
+use sprat_proto::time::{MS, SECOND};
+use sprat_sim::check::Verdict;
+use sprat_sim::check::store::Answer;
+use sprat_sim::wire::HostId;
+use sprat_sim::{Chaos, HostFaults, Options, World, seeds};
+
+use crate::replicas::{self, Audits};
+use crate::score::Score;
+use crate::{Shape, any_chaos, any_fault, replicated, run, world};
+
+/// The time between two looks at the servers of a world, in nanoseconds.
+const STEP_NS: u64 = 20 * MS;
+/// The most steps in which the users start their operations.
+const MOST_STEPS: u32 = 3_000;
+/// The time in which all logs must be whole again, once no fault happens any more.
+const REPAIR_NS: u64 = 60 * SECOND;
+
+/// The crashes that the logs of a world survive from now on.
+struct Budget {
+    /// The hosts of the servers.
+    hosts: Vec<HostId>,
+    replicas: usize,
+    left: usize,
+    crashes: u64,
+    /// The number of times that all logs were whole again after a crash.
+    repairs: u64,
+}
+
+impl Budget {
+    fn new(shape: &Shape) -> Self {
+        let hosts = (1..=shape.masters).collect();
+        Self { hosts, replicas: shape.replicas, left: 0, crashes: 0, repairs: 0 }
+    }
+
+    /// Returns true if no server has ended by itself: a server whose lease ends on a bad network
+    /// takes its replicas with it, as a crash does.
+    fn holds(&self, world: &World<Score>) -> bool {
+        world.stopped().iter().all(|(host, _)| !self.hosts.contains(host))
+    }
+
+    /// Renews the budget if all logs are whole, and audits them. Then crashes servers at random.
+    fn step(&mut self, world: &mut World<Score>, rng: &mut Rng, audits: &mut Audits) {
+        if self.left < self.replicas && replicas::whole(world, &self.hosts, self.replicas).is_ok() {
+            self.repairs += u64::from(self.crashes > 0);
+            self.left = self.replicas;
+            replicas::audit(world, &self.hosts, self.replicas, true, audits);
+        }
+        if self.left == 0 || !rng.chance(50_000) {
+            return;
+        }
+        for _ in 0..1 + rng.below(self.left as u64) {
+            let host = self.hosts[rng.below(self.hosts.len() as u64) as usize];
+            if world.is_up(host) {
+                world.crash(host, Some(rng.below(500 * MS)));
+                self.left -= 1;
+                self.crashes += 1;
+            }
+        }
+    }
+}
+
+/// Runs a world while the users start their operations.
+fn run_steps(world: &mut World<Score>, mut step: impl FnMut(&mut World<Score>)) {
+    for _ in 0..MOST_STEPS {
+        if world.run_until(STEP_NS, |w| w.score.left.values().all(|left| *left == 0)) {
+            return;
+        }
+        step(world);
+    }
+}
+
+/// Ends the faults of a world and waits until all logs are whole.
+fn repair(world: &mut World<Score>, shape: &Shape) -> Result<(), String> {
+    let hosts: Vec<_> = (1..=shape.masters).collect();
+    world.end_faults();
+    let mut whole = Err(String::new());
+    for _ in 0..REPAIR_NS / STEP_NS {
+        world.run_for(STEP_NS);
+        whole = replicas::whole(world, &hosts, shape.replicas);
+        if whole.is_ok() {
+            break;
+        }
+    }
+    whole
+}
+
+/// Checks that no operation was answered by lost data.
+fn nothing_is_lost(world: &World<Score>) {
+    assert_eq!(world.score.history.count(|answer| *answer == Answer::Lost), 0);
+}
+
+/// Ends a world within its budget: all operations complete, and no replica is left that no log
+/// needs.
+fn end_whole(mut world: World<Score>, shape: &Shape, audits: &mut Audits) {
+    let whole = repair(&mut world, shape);
+    assert_eq!(whole, Ok(()), "{:?}", world.score.open);
+    let mut world = run(world, shape);
+    nothing_is_lost(&world);
+    assert_eq!(repair(&mut world, shape), Ok(()));
+    let hosts: Vec<_> = (1..=shape.masters).collect();
+    replicas::audit(&mut world, &hosts, shape.replicas, true, audits);
+}
+
+/// Ends a world that may be beyond its budget: what operations were answered is right.
+pub(crate) fn end_blocked(mut world: World<Score>, shape: &Shape) {
+    if repair(&mut world, shape).is_ok() {
+        return nothing_is_lost(&run(world, shape));
+    }
+    nothing_is_lost(&world);
+    if let Verdict::Broken(why) = world.score.verdict(shape.habits.span) {
+        panic!("{why}");
+    }
+}
+
+/// Returns a shape whose users work for some seconds, so that servers crash under them.
+fn crashing(rng: &mut Rng, servers: HostFaults) -> Shape {
+    let mut shape = replicated(rng, servers);
+    // An operation that may happen at any later time multiplies the checker's configurations.
+    shape.operations = 60;
+    shape.habits.pause_ns = 100 * MS + rng.below(300 * MS);
+    shape
+}
+
+/// Returns network faults under which servers keep their leases, nearly always.
+fn mild_fault(rng: &mut Rng) -> sprat_proto::fault::Fault {
+    let fault = any_fault(rng);
+    sprat_proto::fault::Fault { drop_ppm: fault.drop_ppm / 4, ..fault }
+}
+
+/// Runs a world in which servers crash within the budget. Other faults follow `chaos`. Returns the
+/// number of crashes, and that of repairs after them.
+fn run_crashing(
+    seed: u64,
+    rng: &mut Rng,
+    options: Options,
+    shape: &Shape,
+    audits: &mut Audits,
+) -> (u64, u64) {
+    let mut world = world(seed, options, shape);
+    let mut budget = Budget::new(shape);
+    run_steps(&mut world, |world| {
+        if budget.holds(world) {
+            budget.step(world, rng, audits);
+        }
+    });
+    if budget.holds(&world) {
+        end_whole(world, shape, audits);
+    } else {
+        end_blocked(world, shape);
+    }
+    (budget.crashes, budget.repairs)
+}
+
+/// Up to as many servers crash at once as a log has replicas. No other fault happens.
+#[test]
+fn with_recovery() {
+    let (mut crashes, mut repairs, mut audits) = (0, 0, Audits::default());
+    seeds::each("with_recovery", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x4ec0);
+        let shape = crashing(&mut rng, HostFaults::NONE);
+        let (c, r) = run_crashing(seed, &mut rng, Options::default(), &shape, &mut audits);
+        (crashes, repairs) = (crashes + c, repairs + r);
+    });
+    assert!(repairs > 0 && audits.outcomes > 0, "{repairs} of {crashes}: {audits:?}");
+}
+
+/// Servers crash within the budget on a bad network. Processes are paused and the network is cut,
+/// for less than a lease lasts. The coordinator restarts.
+#[test]
+fn with_recovery_under_faults() {
+    let (mut crashes, mut repairs, mut audits) = (0, 0, Audits::default());
+    seeds::each("with_recovery_under_faults", 15, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x4ec1);
+        let mut options = Options { drift_ppm: rng.below(5_000) as u32, ..Options::default() };
+        options.wire.fault = mild_fault(&mut rng);
+        let short = Chaos { pause_ns: 100 * MS, partition_ns: 100 * MS, ..any_chaos(&mut rng) };
+        options.chaos = seeds::chaos(&mut rng, Chaos { down_ns: 500 * MS, ..short });
+        let mut shape = crashing(&mut rng, HostFaults::PAUSES);
+        shape.faults[0] = HostFaults::ALL;
+        let (c, r) = run_crashing(seed, &mut rng, options, &shape, &mut audits);
+        (crashes, repairs) = (crashes + c, repairs + r);
+    });
+    assert!(repairs > 0, "{repairs} of {crashes}: {audits:?}");
+}
+
+/// Servers crash at any time, also while replicas are few, and lose their leases. Operations on
+/// what is missing block.
+#[test]
+fn with_recovery_beyond_the_budget() {
+    seeds::each("with_recovery_beyond_the_budget", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x4ec2);
+        let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
+        options.wire.fault = any_fault(&mut rng);
+        options.drift_ppm = rng.below(5_000) as u32;
+        let shape = crashing(&mut rng, HostFaults::ALL);
+        let mut world = world(seed, options, &shape);
+        let hosts: Vec<_> = (1..=shape.masters).collect();
+        let mut audits = Audits::default();
+        run_steps(&mut world, |world| {
+            replicas::audit(world, &hosts, shape.replicas, false, &mut audits);
+        });
+        end_blocked(world, &shape);
+    });
+}
