@@ -12,6 +12,8 @@ const SPINS: u32 = 16;
 /// not a number of polls, because a poll takes from 20 ns (shared memory) to 2 µs (system calls for
 /// some sockets).
 const SPIN_NS: u64 = 10 * US;
+/// The least time of a yield during which another thread has run.
+const RAN_NS: u64 = 3 * US;
 /// The time without work after which a waiting thread sleeps.
 const SLEEP_AFTER_NS: u64 = 50 * US;
 /// The time without work after which a thread that awaits a reply sleeps. Waking a sleeper takes 50
@@ -32,11 +34,16 @@ pub enum Rest {
 /// then, after 50 µs without work (300 µs while an answer is awaited), sleep.
 ///
 /// It gives way early because client and server may have to share a core, and a process that spins
-/// on keeps its peer from answering.
+/// on keeps its peer from answering. If another thread runs when this one yields, there are more
+/// threads than cores, and this one yields without the 10 µs: the other one may be its peer.
 #[derive(Clone, Debug, Default)]
 pub struct Idle {
     empty: u32,
     since: Instant,
+    /// The time of the last yield, until its length is known.
+    yielded: Option<Instant>,
+    /// True if another thread of this core ran during the last yield.
+    is_shared: bool,
 }
 
 impl Idle {
@@ -68,6 +75,10 @@ impl Idle {
         if self.empty == SPINS {
             self.empty += 1;
             self.since = now;
+            // Work came directly after the yield, probably from the thread that ran.
+            self.is_shared |= self.yielded.take().is_some();
+        } else if let Some(yielded) = self.yielded.take() {
+            self.is_shared = now.since(yielded) >= RAN_NS;
         }
         let idle_ns = now.since(self.since);
         let enough_ns = if awaited { SLEEP_AWAITED_AFTER_NS } else { SLEEP_AFTER_NS };
@@ -75,9 +86,10 @@ impl Idle {
             self.empty = 0;
             return Rest::Sleep;
         }
-        if idle_ns < SPIN_NS {
+        if idle_ns < SPIN_NS && !self.is_shared {
             std::hint::spin_loop();
         } else {
+            self.yielded = Some(now);
             sched_yield();
         }
         Rest::Spun
@@ -129,6 +141,25 @@ mod tests {
         for _ in 0..SPINS {
             assert_eq!(idle.rest(false, || panic!("no time is read at first")), Rest::Spun);
         }
+    }
+
+    /// A thread on a core of its own spins, and one on a shared core yields at once.
+    #[test]
+    fn a_thread_of_a_shared_core_yields_at_once() {
+        let mut idle = Idle::new();
+        let yields = |idle: &mut Idle, ns| {
+            while idle.empty < SPINS {
+                idle.rest(false, || panic!("no time is read at first"));
+            }
+            assert_eq!(idle.rest(false, || Instant::from_ns(ns)), Rest::Spun);
+            idle.yielded.is_some()
+        };
+        assert!(!yields(&mut idle, 1_000) && !yields(&mut idle, 10_999), "10 µs without others");
+        assert!(yields(&mut idle, 11_000) && yields(&mut idle, 11_400));
+        assert!(yields(&mut idle, 19_000), "another thread ran for 7.6 µs");
+        idle.worked();
+        assert!(yields(&mut idle, 30_000), "at once");
+        assert!(!yields(&mut idle, 30_400), "no other thread ran");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId};
 
 /// The version of the format in which the coordinator's state is written.
-pub(super) const FORMAT: u16 = 2;
+pub(super) const FORMAT: u16 = 3;
 
 /// The reason why the coordinator does not accept a stored state. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -43,8 +43,8 @@ choices! {
         Free = 0,
         /// The place of the server list has a server with a lease.
         Up = 1,
-        /// The place of the server list has a server that is gone and owned tablets, which are
-        /// lost. It keeps the place until no tablet names it.
+        /// The place of the server list has a server that is gone and owned tablets, or whose log
+        /// has replicas. It keeps the place until no tablet names it and the replicas are freed.
         Crashed = 2,
     }
 
@@ -91,6 +91,8 @@ records! {
         nonce: u64,
         /// The size of the server's log in bytes.
         capacity_bytes: u64,
+        /// The number of replicas of each segment of the server's log. With 0, a crash loses it.
+        replicas: u8,
         /// The segment of the server's log before which no replica is valid unless it is closed.
         head_segment: SegmentId,
         /// The lowest epoch of a replica of that segment that is valid although it is not closed.
@@ -119,8 +121,12 @@ records! {
         first: u64,
         /// The last key hash of the tablet.
         last: u64,
-        /// The server that owns the tablet. The tablet is lost if that server is not up.
+        /// The server that owns the tablet. If that server is not up, the tablet is lost, or other
+        /// servers recover it.
         server: ServerId,
+        /// The segment of the owner's log up to which entries do not count for the tablet: they are
+        /// of an earlier time of the tablet there. 0 in a new tablet.
+        since: SegmentId,
     }
 }
 

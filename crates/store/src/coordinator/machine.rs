@@ -11,6 +11,7 @@ use crate::message::control::{
     self, CheckLease, CreateTable, DropTable, Enlist, GetTable, GetTablets, HintCrashed,
     ListServers, ListTables, RenewClient, RenewServer, SetHead,
 };
+use crate::message::recovery::RecoveryEnded;
 use crate::message::{Opcode, Status};
 
 impl Coordinator {
@@ -34,6 +35,9 @@ impl Coordinator {
             Opcode::GetTablets => self.tablets(caller, &GetTablets::parse(payload)?),
             Opcode::ListServers => self.list_servers(caller, &ListServers::parse(payload)?),
             Opcode::HintCrashed => self.hint_crashed(caller, &HintCrashed::parse(payload)?),
+            Opcode::RecoveryEnded => {
+                self.recovery_ended(now, caller, &RecoveryEnded::parse(payload)?)
+            }
             Opcode::SetHead => self.set_head(caller, &SetHead::parse(payload)?),
             _ => return Err(Status::UnknownOpcode),
         })
@@ -69,18 +73,20 @@ impl Machine for Coordinator {
 
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         self.notice(now);
-        self.called(now, tag, result);
+        if !self.recovery_called(now, tag, &result) {
+            self.called(now, tag, result);
+        }
     }
 
     fn has_output(&self) -> bool {
-        !self.out.is_empty() || !self.tables.ready.is_empty()
+        !self.out.is_empty() || !self.tables.ready.is_empty() || self.recoveries.has_output()
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {
         if let Some(output) = self.out.pop_front() {
             return Some(output);
         }
-        let call = self.next_call(now);
+        let call = self.next_call(now).or_else(|| self.next_recovery_call(now));
         // The search for the next call may have moved a tablet, which must become durable.
         call.or_else(|| self.out.pop_front())
     }
@@ -91,6 +97,7 @@ impl Machine for Coordinator {
             self.resume();
         }
         self.journal.safe = self.journal.safe.max(seq);
+        self.recoveries.notice();
         while let Some((wanted, _)) = self.journal.effects.front()
             && *wanted <= self.journal.safe
             && let Some((_, effect)) = self.journal.effects.pop_front()
@@ -113,12 +120,18 @@ impl Machine for Coordinator {
         let idle = self.leases.len() == 0 && self.servers.all_up().next().is_none();
         let check = (!idle).then_some(self.next_check);
         let again = self.refusal.as_ref().map(|refusal| refusal.until);
-        check.into_iter().chain(again).chain(self.tables.deadline()).min()
+        check
+            .into_iter()
+            .chain(again)
+            .chain(self.tables.deadline())
+            .chain(self.recoveries.deadline())
+            .min()
     }
 
     fn tick(&mut self, now: Instant) -> bool {
         self.notice(now);
         self.repeat_calls(now);
+        self.repeat_steps(now);
         if self.refusal.as_ref().is_some_and(|refusal| refusal.until <= now) {
             self.refusal = None;
             self.resume();

@@ -64,6 +64,7 @@ impl Coordinator {
                 control: request.control.into(),
                 data: request.data.into(),
                 usage,
+                replicas: request.replicas,
                 head: (SegmentId(0), 0),
                 until,
                 heard: true,
@@ -74,6 +75,7 @@ impl Coordinator {
             batch.put(Key::Server(place as u32), &slot.record());
             let server = self.servers.join(place, slot);
             self.persist(batch);
+            self.recoveries.notice();
             for id in self.unsettled_tables() {
                 self.without_server(id);
             }
@@ -171,7 +173,11 @@ impl Coordinator {
         }
         let mut batch = Batch::default();
         batch.put(Key::Server(server.index), &slot.record());
-        self.persist(batch);
+        let seq = self.persist(batch);
+        self.recoveries.notice();
+        if self.servers.is_recovering(server) {
+            self.recoveries.begin(server, seq);
+        }
         for id in self.unsettled_tables() {
             self.without_server(id);
         }
@@ -325,7 +331,11 @@ impl Coordinator {
         }
         let tablets = table.tablets.iter().map(|tablet| {
             let slot = self.servers.up(tablet.server);
-            let state = if slot.is_some() { TabletState::Normal } else { TabletState::Lost };
+            let state = match slot {
+                Some(_) => TabletState::Normal,
+                None if self.servers.is_recovering(tablet.server) => TabletState::Recovering,
+                None => TabletState::Lost,
+            };
             let data = slot.map_or("", |slot| slot.data.as_str());
             let &Tablet { first, last, server, .. } = tablet;
             control::Tablet { first, last, server, state, data }
@@ -348,11 +358,14 @@ impl Coordinator {
                 |(&id, table)| {
                     let servers =
                         || table.tablets.iter().map(|tablet| self.servers.up(tablet.server));
+                    let is_recovering = |t: &&Tablet| self.servers.is_recovering(t.server);
+                    let recovering = table.tablets.iter().filter(is_recovering).count();
+                    let down = servers().filter(Option::is_none).count();
                     control::Table {
                         table: TableId(id),
                         tablets: table.tablets.len() as u16,
-                        lost: servers().filter(Option::is_none).count() as u16,
-                        recovering: 0,
+                        lost: (down - recovering) as u16,
+                        recovering: recovering as u16,
                         unheard: servers().flatten().filter(|slot| !slot.heard).count() as u16,
                         name: &table.name,
                     }
@@ -370,9 +383,16 @@ impl Coordinator {
     ) -> Option<Message> {
         let slots = self.servers.slots.iter().enumerate().skip(request.from as usize);
         let mut known = slots.filter(|(_, slot)| slot.place != Place::Free).map(|(index, slot)| {
+            let server = ServerId { index: index as u32, generation: slot.generation };
+            let state = match slot.place {
+                Place::Up => ServerState::Up,
+                _ if slot.replicas == 0 => ServerState::Crashed,
+                _ if self.recoveries.is_blocked(server) => ServerState::Blocked,
+                _ => ServerState::Recovering,
+            };
             control::Server {
-                server: ServerId { index: index as u32, generation: slot.generation },
-                state: if slot.place == Place::Up { ServerState::Up } else { ServerState::Crashed },
+                server,
+                state,
                 tablets: slot.tablets,
                 usage: slot.usage.clone(),
                 control: &slot.control,

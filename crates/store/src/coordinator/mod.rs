@@ -26,6 +26,7 @@ mod durable;
 mod leases;
 mod machine;
 mod members;
+mod recovery;
 mod restore;
 mod restored;
 mod servers;

@@ -15,6 +15,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{Batch, Key, Place, RestoreError};
 use super::leases::Leases;
+use super::recovery::Recoveries;
 use super::restored::{Restored, new_cluster};
 use super::servers::{Servers, Slot};
 use super::state::{Config, Coordinator, Effect, Journal, Otherwise, Refusal};
@@ -62,6 +63,7 @@ impl Coordinator {
             cluster,
             servers,
             tables,
+            recoveries: Recoveries::default(),
             leases,
             journal: Journal::default(),
             out: VecDeque::new(),
@@ -73,6 +75,7 @@ impl Coordinator {
         let mut batch = Batch::default();
         batch.put(Key::Cluster, &this.cluster);
         let seq = this.persist(batch);
+        this.begin_recoveries(seq);
         for id in this.unsettled_tables() {
             this.journal.after(seq, Effect::Begin(id));
         }
@@ -106,6 +109,7 @@ impl Coordinator {
                 self.refusal = Some(Refusal { reason: reason.into(), until });
                 self.take_back_tables(tables);
                 self.refuse_waiting();
+                self.begin_recoveries(0);
             }
             // Before the first durable change, no reply has gone out, and the cluster's id is
             // unknown. The process must stop.
@@ -193,6 +197,7 @@ impl Coordinator {
 
     /// Continues the work on tables, since changes can be tried again.
     pub(super) fn resume(&mut self) {
+        self.recoveries.notice();
         for id in self.unsettled_tables() {
             self.begin(id);
             self.without_server(id);

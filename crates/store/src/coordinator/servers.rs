@@ -4,8 +4,8 @@
 //! - A (place, generation) names one life of one server for ever.
 //! - A server counts as crashed only when its last term and a margin for differing clocks have
 //!   passed by this clock, or when it reported itself that it has stopped.
-//! - A crashed server keeps its place as long as it has tablets. Its record is needed to recover
-//!   them.
+//! - A crashed server keeps its place as long as it has tablets, or its log has replicas. Its
+//!   record is needed to recover the tablets and to free the replicas.
 //! - Each change of the list of servers that are up or crashed gives the list a higher version.
 
 use alloc::string::String;
@@ -32,6 +32,8 @@ pub(super) struct Slot {
     pub(super) control: String,
     pub(super) data: String,
     pub(super) usage: Usage,
+    /// The number of replicas of each segment of the server's log.
+    pub(super) replicas: u8,
     /// The lowest segment and epoch of a replica of the server's log that is valid although it is
     /// not closed.
     pub(super) head: (SegmentId, u32),
@@ -58,6 +60,7 @@ impl Slot {
             place: self.place,
             nonce: self.nonce,
             capacity_bytes: self.usage.capacity_bytes,
+            replicas: self.replicas,
             head_segment: self.head.0,
             head_epoch: self.head.1,
             control: &self.control,
@@ -73,6 +76,7 @@ impl Slot {
             control: record.control.into(),
             data: record.data.into(),
             usage: Usage { used_bytes: 0, capacity_bytes: record.capacity_bytes, objects: 0 },
+            replicas: record.replicas,
             head: (record.head_segment, record.head_epoch),
             until: Instant::ZERO,
             heard: false,
@@ -121,22 +125,40 @@ impl Servers {
         id
     }
 
-    /// Marks a server that is up as gone: crashed if it has tablets. Otherwise its place is free.
+    /// Marks a server that is up as gone: crashed if it has tablets, or replicas of its log.
+    /// Otherwise its place is free.
     pub(super) fn leave(&mut self, id: ServerId) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.is_up(id))?;
-        slot.place = if slot.tablets == 0 { Place::Free } else { Place::Crashed };
+        slot.place =
+            if slot.tablets == 0 && slot.replicas == 0 { Place::Free } else { Place::Crashed };
         self.version += 1;
         Some(slot)
     }
 
-    /// Frees the place of a crashed server if it has no tablets any more. Returns the free place.
+    /// Frees the place of a crashed server if it has no tablets any more and its log had no
+    /// replicas. Returns the free place.
     pub(super) fn release(&mut self, id: ServerId) -> Option<&Slot> {
+        self.slots.get(id.index as usize).filter(|slot| slot.replicas == 0)?;
+        self.free(id)
+    }
+
+    /// Frees the place of a crashed server if it has no tablets any more. The replicas of its log
+    /// are freed. Returns the free place.
+    pub(super) fn free(&mut self, id: ServerId) -> Option<&Slot> {
         let slot = self.slots.get_mut(id.index as usize).filter(|slot| {
             slot.generation == id.generation && slot.place == Place::Crashed && slot.tablets == 0
         })?;
         slot.place = Place::Free;
         self.version += 1;
         Some(slot)
+    }
+
+    /// Returns true if this server has crashed, and other servers have replicas of its log.
+    pub(super) fn is_recovering(&self, id: ServerId) -> bool {
+        self.slots.get(id.index as usize).is_some_and(|slot| {
+            let is_it = slot.generation == id.generation && slot.place == Place::Crashed;
+            is_it && slot.replicas > 0
+        })
     }
 
     /// Returns the server with this id, if that life of the server is up.
@@ -164,9 +186,8 @@ impl Servers {
     /// servers are up, or if all of the [`MAX_PLACES`] places are taken.
     ///
     /// The place of a crashed server is never returned. Its record names the life whose log has to
-    /// be recovered, and the valid head of that log. [`Self::release`] frees the place with the
-    /// server's last tablet: today when the tables are dropped, and after a recovery, which is not
-    /// built yet, when other servers own the tablets.
+    /// be recovered, and the valid head of that log. [`Self::release`] and [`Self::free`] free the
+    /// place.
     pub(super) fn vacancy(&self, max: u32) -> Option<usize> {
         if self.all_up().count() >= max as usize {
             return None;

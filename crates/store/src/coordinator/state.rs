@@ -12,6 +12,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{self, Batch, Place};
 use super::leases::Leases;
+use super::recovery::Recoveries;
 use super::servers::Servers;
 use super::table::Tables;
 use crate::message::Status;
@@ -130,6 +131,7 @@ pub struct Coordinator {
     pub(super) cluster: durable::Cluster,
     pub(super) servers: Servers,
     pub(super) tables: Tables,
+    pub(super) recoveries: Recoveries,
     pub(super) leases: Leases,
     pub(super) journal: Journal,
     pub(super) out: VecDeque<Output>,
@@ -215,6 +217,11 @@ impl Coordinator {
         self.seen = self.seen.max(now);
     }
 
+    /// Returns the pause before a call is repeated that has failed `failures` times before.
+    pub(super) fn retry_ns(&self, failures: u32) -> u64 {
+        (self.config.call_retry_ns << failures.min(6)).min(self.config.call_timeout_ns)
+    }
+
     pub(super) fn check_ns(&self) -> u64 {
         self.config.server_term_ns.min(self.config.client_term_ns) / 8
     }
@@ -222,9 +229,11 @@ impl Coordinator {
     /// Returns the coordinator's counters as a JSON object.
     pub(super) fn stats(&self) -> String {
         let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
+        let (running, blocked, done) = self.recoveries.counts();
         format!(
             "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"tables\":{},\
-             \"tablets\":{},\"client_leases\":{},\"changes\":{},\"refusals\":{}}}",
+             \"tablets\":{},\"client_leases\":{},\"changes\":{},\"refusals\":{},\"recoveries\":{},\
+             \"recoveries_blocked\":{},\"recoveries_done\":{}}}",
             self.cluster.incarnation,
             place(Place::Up),
             place(Place::Crashed),
@@ -233,6 +242,9 @@ impl Coordinator {
             self.leases.len(),
             self.journal.issued,
             self.refusals,
+            running,
+            blocked,
+            done,
         )
     }
 }

@@ -9,7 +9,13 @@ use sprat_proto::node::machine::Caller;
 
 use super::durable::{self, Stage};
 use crate::message::control::{self, TableKey};
+use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId, TableId};
+
+/// The most tablets of a table: the entries of a list.
+const MOST_TABLETS: usize = u16::MAX as usize;
+/// The number of tablets of a table from which on recoveries cut no more tablets of it.
+pub(super) const MANY_TABLETS: usize = 4096;
 
 /// The progress of the coordinator's call to a tablet's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,9 +37,23 @@ pub(super) struct Tablet {
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) server: ServerId,
+    /// The segment of the owner's log up to which entries do not count for the tablet.
+    pub(super) since: SegmentId,
     pub(super) work: Work,
     /// The number of calls to the tablet's server that failed in a row.
     pub(super) failures: u32,
+}
+
+impl Tablet {
+    /// Returns a tablet of the hashes `range` without a call in progress.
+    pub(super) fn new(range: (u64, u64), server: ServerId, since: SegmentId, work: Work) -> Self {
+        Self { first: range.0, last: range.1, server, since, work, failures: 0 }
+    }
+
+    fn record(&self) -> durable::Tablet {
+        let &Self { first, last, server, since, .. } = self;
+        durable::Tablet { first, last, server, since }
+    }
 }
 
 #[derive(Debug)]
@@ -56,9 +76,7 @@ impl Table {
             stage: self.stage,
             name: &self.name,
             hash_key: self.hash_key,
-            tablets: tablets
-                .map(|t| durable::Tablet { first: t.first, last: t.last, server: t.server })
-                .collect(),
+            tablets: tablets.map(Tablet::record).collect(),
         }
     }
 
@@ -70,13 +88,7 @@ impl Table {
             hash_key: record.hash_key,
             stage: record.stage,
             tablets: tablets
-                .map(|t| Tablet {
-                    first: t.first,
-                    last: t.last,
-                    server: t.server,
-                    work,
-                    failures: 0,
-                })
+                .map(|t| Tablet::new((t.first, t.last), t.server, t.since, work))
                 .collect(),
             waiters: Vec::new(),
             changed: 0,
@@ -86,12 +98,39 @@ impl Table {
     /// Returns true if the table has a name and its tablets cover each hash once.
     pub(super) fn makes_sense(&self) -> bool {
         let mut next = Some(0);
-        let mut whole = (1..=control::MAX_SPAN as usize).contains(&self.tablets.len());
+        let mut whole = (1..=MOST_TABLETS).contains(&self.tablets.len());
         for tablet in &self.tablets {
             whole &= next == Some(tablet.first) && tablet.first <= tablet.last;
             next = tablet.last.checked_add(1);
         }
         whole && next.is_none() && (1..=control::MAX_NAME).contains(&self.name.len())
+    }
+
+    /// Returns the tablet that has all hashes of `range`.
+    pub(super) fn tablet(&self, range: (u64, u64)) -> Option<&Tablet> {
+        self.tablets.get(self.index(range)?)
+    }
+
+    fn index(&self, (first, last): (u64, u64)) -> Option<usize> {
+        let i = self.tablets.partition_point(|tablet| tablet.last < first);
+        let tablet = self.tablets.get(i)?;
+        (tablet.first <= first && first <= last && last <= tablet.last).then_some(i)
+    }
+
+    /// Gives a range within one tablet of a table in use to another server. The rest of the tablet
+    /// stays with its owner.
+    pub(super) fn give(&mut self, range: (u64, u64), owner: ServerId, since: SegmentId) {
+        let Some(i) = self.index(range) else { return };
+        let &Tablet { first, last, server, since: old, .. } = &self.tablets[i];
+        let mut pieces = Vec::with_capacity(3);
+        if first < range.0 {
+            pieces.push(Tablet::new((first, range.0 - 1), server, old, Work::Settled));
+        }
+        pieces.push(Tablet::new(range, owner, since, Work::Settled));
+        if range.1 < last {
+            pieces.push(Tablet::new((range.1 + 1, last), server, old, Work::Settled));
+        }
+        self.tablets.splice(i..=i, pieces);
     }
 
     pub(super) fn key(&self, cluster: u64, id: u64) -> TableKey {

@@ -5,7 +5,8 @@
 //! DropTable   ─► Dropping (durable) ─► DropTablet to each owner ─► gone  (durable) ─► reply
 //! ```
 //! Invariants: a tablet's owner changes only while its table is `Creating`, before any reply has
-//! named its id. From then on the tablet belongs to one life of one server, and is lost with it.
+//! named its id. From then on the tablet belongs to one life of one server. After a crash of that
+//! server it is lost, or a recovery gives it to another server.
 //! The reply to a drop waits until no server can answer for the table any more.
 
 use alloc::format;
@@ -19,6 +20,7 @@ use super::state::{Coordinator, Effect, Otherwise};
 use super::table::{Call, Table, Tablet, Work};
 use crate::message::Status;
 use crate::message::control::{self, CreateTable, DropTable, DropTablet, TakeTablet};
+use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId, TableId};
 use sprat_proto::node::machine::{Caller, Link, Output};
 
@@ -36,7 +38,11 @@ impl Coordinator {
         }
         if let Some(&id) = self.tables.by_name.get(request.name) {
             let table = &self.tables.by_id[&id];
-            let lost = table.tablets.iter().any(|tablet| self.servers.up(tablet.server).is_none());
+            // Clients wait at tablets that other servers recover.
+            let lost = table.tablets.iter().any(|tablet| {
+                let server = tablet.server;
+                self.servers.up(server).is_none() && !self.servers.is_recovering(server)
+            });
             return match table.stage {
                 Stage::Ready if lost => self.fail(
                     caller,
@@ -71,9 +77,8 @@ impl Coordinator {
         self.rng.fill(&mut hash_key.0);
         let tablets = (0..request.span)
             .map(|i| {
-                let (first, last) = share(i, request.span);
                 let server = servers[i as usize % servers.len()];
-                Tablet { first, last, server, work: Work::Idle, failures: 0 }
+                Tablet::new(share(i, request.span), server, SegmentId(0), Work::Idle)
             })
             .collect::<Vec<_>>();
         tablets.iter().for_each(|tablet| self.servers.count(tablet.server, 1));
@@ -142,6 +147,7 @@ impl Coordinator {
         }
         let waiters = core::mem::take(&mut table.waiters);
         self.tables.by_name.remove(&table.name);
+        self.recoveries.replan();
         let mut batch = Batch::default();
         batch.put(Key::Table(id), &table.record());
         self.persist_and_begin(id, batch);
@@ -193,7 +199,7 @@ impl Coordinator {
 
     /// Returns the next call to a master that the coordinator has to make.
     pub(super) fn next_call(&mut self, now: Instant) -> Option<Output> {
-        while self.tables.calls.len() < self.config.max_calls {
+        while self.tables.calls.len() + self.recoveries.calls() < self.config.max_calls {
             let (id, i) = self.tables.ready.pop_front()?;
             let Some(table) = self.tables.by_id.get_mut(&id) else { continue };
             let (stage, hash_key) = (table.stage, table.hash_key);
@@ -258,10 +264,10 @@ impl Coordinator {
             // There is no reply, or a refusal (for example of a server that is starting). Repeat
             // the call at growing intervals until the server obeys or is gone.
             tablet.work = Work::Waiting;
-            let wait_ns = (self.config.call_retry_ns << tablet.failures.min(6))
-                .min(self.config.call_timeout_ns);
-            tablet.failures = tablet.failures.saturating_add(1);
-            self.tables.later.insert((now.after(wait_ns), call.table, call.tablet));
+            let failures = tablet.failures;
+            tablet.failures = failures.saturating_add(1);
+            let at = now.after(self.retry_ns(failures));
+            self.tables.later.insert((at, call.table, call.tablet));
         }
     }
 
@@ -290,6 +296,7 @@ impl Coordinator {
             Stage::Ready => return,
             Stage::Creating => {
                 table.stage = Stage::Ready;
+                self.recoveries.replan();
                 batch.put(Key::Table(id), &table.record());
                 table.key(self.cluster.id, id).emit()
             }
@@ -315,6 +322,7 @@ impl Coordinator {
     /// with its last tablet.
     fn forget_tablet(&mut self, server: ServerId, batch: &mut Batch) {
         self.servers.count(server, -1);
+        self.recoveries.notice();
         if let Some(slot) = self.servers.release(server) {
             batch.put(Key::Server(server.index), &slot.record());
         }

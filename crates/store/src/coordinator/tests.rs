@@ -16,11 +16,12 @@ use super::*;
 use crate::message::control::{Table as Listed, *};
 use crate::message::{Opcode, Status};
 use crate::objects::segment::SegmentId;
-use crate::types::{HashKey, LeaseId, ServerId, TableId};
+use crate::types::{HashKey, LeaseId, ServerId, TableId, Version};
 
 mod disk;
 mod heads;
 mod leases;
+mod recovery;
 mod servers;
 mod state;
 mod tables;
@@ -33,6 +34,7 @@ struct Master {
     id: ServerId,
     owns: BTreeSet<(TableId, u64, u64)>,
     took: u32,
+    recoverer: recovery::Recoverer,
 }
 
 /// A test's coordinator, its disk, and its masters by locator.
@@ -54,6 +56,11 @@ struct World {
     links: BTreeMap<u32, String>,
     replies: BTreeMap<u64, Vec<u8>>,
     asked: u64,
+    /// The number of replicas of the logs of servers that enlist.
+    replicas: u8,
+    /// The share of calls that fail, in millionths: half of them reach the server.
+    failing: u32,
+    seed: Rng,
 }
 
 fn config() -> Config {
@@ -77,6 +84,9 @@ impl World {
             links: BTreeMap::new(),
             replies: BTreeMap::new(),
             asked: 0,
+            replicas: 0,
+            failing: 0,
+            seed: Rng::seeded(1),
         }
     }
 
@@ -164,7 +174,9 @@ impl World {
                     .get(&link.0)
                     .and_then(|locator| self.masters.get_mut(locator))
                     .filter(|master| master.alive)
-                    .map(|master| master.request(&message.bytes));
+                    .filter(|_| self.failing == 0 || !self.seed.chance(self.failing / 2))
+                    .map(|master| master.request(&message.bytes))
+                    .filter(|_| self.failing == 0 || !self.seed.chance(self.failing / 2));
                 let result = reply.map(Payload::Owned).ok_or(RpcError::MaybeExecuted);
                 self.coordinator.response(self.now, tag, result);
             }
@@ -217,15 +229,19 @@ impl World {
     fn enlist(&mut self, locator: &str) -> ServerId {
         let nonce = self.asked + 1000;
         let data = ["data:", locator].concat();
-        let request =
-            Enlist { nonce, capacity_bytes: 7, replicas: 0, control: locator, data: &data };
+        let request = Enlist {
+            nonce,
+            capacity_bytes: 7,
+            replicas: self.replicas,
+            control: locator,
+            data: &data,
+        };
         let reply = self.answer(request.emit());
         let enlisted = Enlisted::parse(&reply).unwrap();
         let id = enlisted.server;
-        let old = self.masters.insert(
-            locator.to_string(),
-            Master { alive: true, id, owns: BTreeSet::new(), took: 0 },
-        );
+        let old = self
+            .masters
+            .insert(locator.to_string(), Master { alive: true, id, ..Master::default() });
         assert!(old.is_none_or(|old| old.id != id), "an id was used twice");
         self.run();
         id
@@ -299,7 +315,7 @@ impl Master {
                 }
                 self.owns.remove(&(drop.table, drop.first, drop.last));
             }
-            other => panic!("{other:?}"),
+            _ => return self.recoverer.request(self.id, request),
         }
         done()
     }

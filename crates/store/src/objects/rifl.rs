@@ -185,6 +185,15 @@ impl Results {
         }
     }
 
+    /// Iterates over the remembered outcomes: lease and number of each mutation, its outcome, and
+    /// the end of the log after its completion record.
+    pub fn outcomes(&self) -> impl Iterator<Item = (LeaseId, u64, Outcome, Position)> {
+        self.clients.iter().flat_map(|(&lease, client)| {
+            let records = client.records.iter();
+            records.map(move |record| (lease, record.rpc, record.outcome, record.end))
+        })
+    }
+
     // Leases.
 
     /// Extends a client's lease, which the coordinator has confirmed until `until`.

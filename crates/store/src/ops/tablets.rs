@@ -31,13 +31,16 @@ impl<'a> Operation<'a> for TakeTablet {
     fn execute(
         self,
         master: &mut Master,
-        _: &Call<'_>,
+        call: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Replied, Status> {
         master.membership.is_me(self.cluster, self.server)?;
         if self.first > self.last || self.table > TableId::MAX {
             return Err(Status::BadFormat);
         }
+        // A recovery of the tablets must find a head of the log, although nothing was written.
+        master.replication.check(call.now, &master.memory.log)?;
+        master.memory.log.open_head().map_err(|_| Status::NoSpace)?;
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
         match master.memory.tablets.take(tablet, self.hash_key) {
             Ok(()) => *reply = control::done().into(),
@@ -47,7 +50,7 @@ impl<'a> Operation<'a> for TakeTablet {
                 *reply = control::failure(Status::BadFormat, &text).into();
             }
         }
-        Ok(Replied::Now)
+        Ok(master.gate(call.caller, reply, false))
     }
 }
 

@@ -79,6 +79,88 @@ pub enum Inventory {
     },
 }
 
+/// What one replica says about its segment: the parsed bytes of the replica.
+///
+/// The default is that of a replica that cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReadHead {
+    /// The number of intact bytes at the start of the replica.
+    len: u32,
+    /// The other segments of the log with their lengths, if the replica is intact up to a digest.
+    named: Option<BTreeMap<SegmentId, u32>>,
+}
+
+impl ReadHead {
+    /// Parses the first `bytes` of a replica of the segment `id`.
+    #[must_use]
+    pub fn parse(crc32c: Crc32c, crashed: &Crashed, id: SegmentId, bytes: &[u8]) -> Self {
+        let len = intact(crc32c, crashed, id, bytes);
+        Self { len: len as u32, named: named(crc32c, id, &bytes[..len]) }
+    }
+}
+
+/// A segment of a log, and the servers that have it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The id of the segment.
+    pub segment: SegmentId,
+    /// The number of bytes of the segment to replay.
+    pub len: u32,
+    /// The servers whose replicas have at least that many bytes. If there is none, the segment is
+    /// missing. The bytes of the head are intact, and those of other segments may not be.
+    pub backups: Vec<ServerId>,
+}
+
+/// The state of a search for a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Search {
+    /// The search continues after this replica of this segment is read.
+    Read(ServerId, SegmentId),
+    /// None of the replicas is a head, so that nothing is known about the log.
+    NoHead,
+    /// The segments of the log are known.
+    Log {
+        /// The segment in which the log ends.
+        head: SegmentId,
+        /// The segments of the log by id, each once, the head included.
+        segments: Vec<Found>,
+    },
+}
+
+/// Searches for the log of `crashed` among the replicas that backups have listed. `known` returns
+/// the result of a replica that was read before.
+pub fn search<'a>(
+    crashed: &Crashed,
+    replicas: &[Listed],
+    known: impl Fn(ServerId, SegmentId) -> Option<&'a ReadHead>,
+) -> Search {
+    let mut of_segments: BTreeMap<SegmentId, Vec<&Listed>> = BTreeMap::new();
+    for replica in replicas {
+        of_segments.entry(replica.segment).or_default().push(replica);
+    }
+    for (&id, replicas) in &of_segments {
+        let has_open = |replica: &&Listed| is_valid_open(crashed, replica);
+        if !replicas.iter().any(has_open) {
+            continue;
+        }
+        let (head, named) = match find_head(crashed, id, replicas, &known) {
+            Ok(Some(head)) => head,
+            Ok(None) => continue,
+            Err(backup) => return Search::Read(backup, id),
+        };
+        let found = |(&segment, &len): (&SegmentId, &u32)| {
+            let listed = of_segments.get(&segment).map_or(&[][..], |replicas| replicas);
+            let long_enough = listed.iter().filter(|replica| replica.len >= len);
+            Found { segment, len, backups: long_enough.map(|replica| replica.backup).collect() }
+        };
+        let mut segments: Vec<_> = named.iter().map(found).collect();
+        let at = segments.partition_point(|other| other.segment < id);
+        segments.insert(at, head);
+        return Search::Log { head: id, segments };
+    }
+    Search::NoHead
+}
+
 /// Finds the log of `crashed` among the replicas that backups have listed. `read` returns the bytes
 /// of a replica, or `None` if the backup cannot. It is called at most twice for each replica.
 pub fn inventory<B: AsRef<[u8]>>(
@@ -87,39 +169,41 @@ pub fn inventory<B: AsRef<[u8]>>(
     replicas: &[Listed],
     mut read: impl FnMut(ServerId, SegmentId) -> Option<B>,
 ) -> Inventory {
-    let mut of_segments: BTreeMap<SegmentId, Vec<&Listed>> = BTreeMap::new();
-    for replica in replicas {
-        of_segments.entry(replica.segment).or_default().push(replica);
-    }
-    let head = of_segments.iter().find_map(|(&id, replicas)| {
-        replicas.iter().any(|replica| is_valid_open(crashed, replica)).then_some(())?;
-        find_head(crc32c, crashed, id, replicas, &mut read)
-    });
-    let Some((head, backup, len, named)) = head else {
-        return Inventory::Missing { head: true, segments: Vec::new() };
+    let mut known = BTreeMap::new();
+    let (head, log) = loop {
+        match search(crashed, replicas, |backup, id| known.get(&(backup, id))) {
+            Search::Read(backup, id) => {
+                let is_it = |listed: &&Listed| (listed.backup, listed.segment) == (backup, id);
+                let len = replicas.iter().find(is_it).map_or(0, |listed| listed.len as usize);
+                let bytes = read(backup, id);
+                let bytes = bytes.as_ref().map_or(&[][..], AsRef::as_ref);
+                let bytes = &bytes[..bytes.len().min(len)];
+                known.insert((backup, id), ReadHead::parse(crc32c, crashed, id, bytes));
+            }
+            Search::NoHead => return Inventory::Missing { head: true, segments: Vec::new() },
+            Search::Log { head, segments } => break (head, segments),
+        }
     };
     let mut segments = Vec::new();
     let mut missing = Vec::new();
-    for (&id, &least) in &named {
-        let replicas = of_segments.get(&id).map_or(&[][..], |replicas| replicas);
-        let long_enough = replicas.iter().filter(|replica| replica.len >= least);
-        let intact = long_enough.map(|replica| replica.backup).find(|&backup| {
-            read(backup, id).is_some_and(|bytes| {
-                let bytes = bytes.as_ref().get(..least as usize);
-                bytes.is_some_and(|bytes| intact(crc32c, crashed, id, bytes) == bytes.len())
-            })
+    for Found { segment, len, backups } in log {
+        let intact = backups.into_iter().find(|&backup| {
+            segment == head
+                || read(backup, segment).is_some_and(|bytes| {
+                    let bytes = bytes.as_ref().get(..len as usize);
+                    bytes.is_some_and(|b| intact(crc32c, crashed, segment, b) == b.len())
+                })
         });
         match intact {
-            Some(backup) => segments.push((id, backup, least)),
-            None => missing.push(id),
+            Some(backup) => segments.push((segment, backup, len)),
+            None => missing.push(segment),
         }
     }
-    if !missing.is_empty() {
-        return Inventory::Missing { head: false, segments: missing };
+    if missing.is_empty() {
+        Inventory::Found { head, segments }
+    } else {
+        Inventory::Missing { head: false, segments: missing }
     }
-    let at = segments.partition_point(|&(id, ..)| id < head);
-    segments.insert(at, (head, backup, len));
-    Inventory::Found { head, segments }
 }
 
 /// Returns true if `replica` can be the end of the log.
@@ -128,37 +212,40 @@ fn is_valid_open(crashed: &Crashed, replica: &Listed) -> bool {
     !replica.closed && (replica.segment, replica.epoch) >= least
 }
 
-/// A head: its id, a backup that has it, the number of intact bytes there, and the other segments
-/// of the log with their lengths.
-type Head = (SegmentId, ServerId, u32, BTreeMap<SegmentId, u32>);
+/// A head, and the other segments of the log with their lengths.
+type Head<'a> = (Found, &'a BTreeMap<SegmentId, u32>);
 
-/// Returns the head with the id `id` in its longest intact replica, if it is one and a valid open
-/// replica of it is intact up to the digest.
-fn find_head<B: AsRef<[u8]>>(
-    crc32c: Crc32c,
+/// Returns the head with the id `id` as its longest intact replicas have it, and the other segments
+/// of the log, if a valid open replica of it is intact up to the digest.
+///
+/// # Errors
+/// The backup whose replica must be read first.
+fn find_head<'a>(
     crashed: &Crashed,
     id: SegmentId,
     replicas: &[&Listed],
-    read: &mut impl FnMut(ServerId, SegmentId) -> Option<B>,
-) -> Option<Head> {
-    let mut longest: Option<Head> = None;
+    known: &impl Fn(ServerId, SegmentId) -> Option<&'a ReadHead>,
+) -> Result<Option<Head<'a>>, ServerId> {
+    let mut longest: Option<Head<'_>> = None;
     let mut is_head = false;
-    for replica in replicas {
-        let is_open = is_valid_open(crashed, replica);
+    for &&replica in replicas {
+        let is_open = is_valid_open(crashed, &replica);
         if !is_open && !replica.closed {
             continue;
         }
-        let Some(bytes) = read(replica.backup, id) else { continue };
-        let bytes = bytes.as_ref();
-        let bytes = &bytes[..bytes.len().min(replica.len as usize)];
-        let len = intact(crc32c, crashed, id, bytes);
-        let Some(named) = named(crc32c, id, &bytes[..len]) else { continue };
+        let read = known(replica.backup, id).ok_or(replica.backup)?;
+        let (len, Some(named)) = (read.len, &read.named) else { continue };
         is_head |= is_open;
-        if longest.as_ref().is_none_or(|&(_, _, most, _)| len as u32 > most) {
-            longest = Some((id, replica.backup, len as u32, named));
+        match &mut longest {
+            Some((found, _)) if found.len > len => {}
+            Some((found, _)) if found.len == len => found.backups.push(replica.backup),
+            _ => {
+                let backups = Vec::from([replica.backup]);
+                longest = Some((Found { segment: id, len, backups }, named));
+            }
         }
     }
-    longest.filter(|_| is_head)
+    Ok(longest.filter(|_| is_head))
 }
 
 /// Returns the number of bytes of whole entries with correct checksums at the start of a replica of

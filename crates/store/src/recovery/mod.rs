@@ -13,5 +13,5 @@ pub mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use inventory::{Crashed, Inventory, Listed, inventory};
+pub use inventory::{Crashed, Inventory, Listed, ReadHead, Search, inventory, search};
 pub use replay::Replay;

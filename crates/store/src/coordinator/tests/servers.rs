@@ -274,6 +274,7 @@ fn the_places_of_the_list_are_limited() {
         place: Place::Crashed,
         nonce: 0,
         capacity_bytes: 0,
+        replicas: 0,
         head_segment: SegmentId(0),
         head_epoch: 0,
         control: "",

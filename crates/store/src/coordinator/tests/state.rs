@@ -10,8 +10,8 @@ fn a_state_that_makes_no_sense_is_refused() {
         restored.map(|_| ()).unwrap_err()
     };
     assert_eq!(restore(&[(b"c", &[0, 9, 1])]), RestoreError::Format(9));
-    assert_eq!(restore(&[(b"c", &[0, 1, 1])]), RestoreError::Format(1));
-    assert_eq!(restore(&[(b"c", &[0, 2, 1])]), RestoreError::Damaged("cluster record"));
+    assert_eq!(restore(&[(b"c", &[0, 2, 1])]), RestoreError::Format(2));
+    assert_eq!(restore(&[(b"c", &[0, 3, 1])]), RestoreError::Damaged("cluster record"));
     assert_eq!(restore(&[(b"l\0\0\0\0\0\0\0\x01", &[])]), RestoreError::NoCluster);
     assert_eq!(restore(&[(b"", &[])]), RestoreError::Damaged("key"));
     assert_eq!(restore(&[(b"x", &[])]), RestoreError::Damaged("key"));
@@ -36,7 +36,12 @@ fn a_state_that_makes_no_sense_is_refused() {
         stage: durable::Stage::Ready,
         name,
         hash_key: HashKey([7; 16]),
-        tablets: vec![durable::Tablet { first: 0, last, server: ServerId::default() }],
+        tablets: vec![durable::Tablet {
+            first: 0,
+            last,
+            server: ServerId::default(),
+            since: SegmentId(0),
+        }],
     };
     let bad_cluster = |next_table| restore(&[(b"c", &durable::encode(&cluster(next_table)))]);
     assert_eq!(bad_cluster(u64::MAX), RestoreError::Damaged("cluster record"));
@@ -72,29 +77,35 @@ fn golden_state() {
         client_term_ns: 5,
     };
     let numbers = [9u64, 1, 2, 3, 4, 5].map(u64::to_be_bytes).concat();
-    assert_eq!(encode(&cluster), [vec![0, 2], numbers].concat());
+    assert_eq!(encode(&cluster), [vec![0, 3], numbers].concat());
     let server = Server {
         generation: 2,
         place: Place::Crashed,
         nonce: 3,
         capacity_bytes: 4,
+        replicas: 7,
         head_segment: SegmentId(5),
         head_epoch: 6,
         control: "c",
         data: "d",
     };
     let mut bytes = b"\0\0\0\x02\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04".to_vec();
-    bytes.extend(b"\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d");
+    bytes.extend(b"\x07\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d");
     assert_eq!(encode(&server), bytes);
     let table = Table {
         stage: Stage::Dropping,
         name: "a",
         hash_key: HashKey([7; 16]),
-        tablets: vec![Tablet { first: 1, last: 2, server: ServerId { index: 3, generation: 4 } }],
+        tablets: vec![Tablet {
+            first: 1,
+            last: 2,
+            server: ServerId { index: 3, generation: 4 },
+            since: SegmentId(5),
+        }],
     };
     let mut bytes = b"\x02\0\x01a".to_vec();
     bytes.extend([7; 16]);
-    bytes.extend(b"\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\x03\0\0\0\x04");
+    bytes.extend(b"\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\x03\0\0\0\x04\0\0\0\x05");
     assert_eq!(encode(&table), bytes);
     for (key, bytes) in [
         (Key::Cluster, &b"c"[..]),

@@ -72,3 +72,19 @@ fn a_master_without_backups_refuses_changes_after_a_while() {
     assert_eq!(rig.status(write(3)), Some(Status::TooFewServers));
     assert!(!rig.replies.contains_key(&waiting));
 }
+
+/// A recovery could not tell a log without a head from one whose head is lost.
+#[test]
+fn a_tablet_is_taken_when_the_log_has_a_head_on_all_backups() {
+    let mut rig = Rig::new(Config { replicas: 1, ..Config::default() });
+    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS };
+    rig.answer(Opcode::Enlist, enlisted.emit());
+    let waiting = rig.send(&take(0, 99).emit()).unwrap_err();
+    let again = rig.send(&take(0, 99).emit()).unwrap_err();
+    let head = rig.master.memory().log.tail();
+    assert!(head.segment == SegmentId(1) && head.offset > 0);
+    rig.master.durable(head);
+    rig.pump();
+    assert_eq!((&rig.replies[&waiting], &rig.replies[&again]), (&done(), &done()));
+    assert_eq!(rig.ask(take(100, 199).emit()), done(), "the log has a head");
+}

@@ -20,7 +20,7 @@
 //! before, and without replicas most entries die before the cleaner moves them.
 
 use super::digests::{DIGEST_HEAD, NAMED, Opened, Survivor};
-use super::{Log, Purpose, SURVIVORS};
+use super::{Full, Log, Purpose, SURVIVORS};
 use crate::objects::entry::{self, DIGESTED, Head};
 use crate::objects::segment::{Location, Position, Segment, SegmentId, State};
 
@@ -96,6 +96,17 @@ impl Log {
             replicated.leave(&changed, end);
         }
         true
+    }
+
+    /// Opens the first head of a log that has replicas, if it has none.
+    ///
+    /// # Errors
+    /// [`Full`], and nothing changed.
+    pub fn open_head(&mut self) -> Result<(), Full> {
+        if self.replicated.is_some() && self.tail() == Position::default() {
+            self.advance(0, Purpose::Write)?;
+        }
+        Ok(())
     }
 
     // For the replicas.

@@ -1,0 +1,65 @@
+//! The division of a crashed server's tablets into partitions, each for one master.
+
+use alloc::vec::Vec;
+
+use crate::message::recovery::Part;
+
+/// The bytes of a log above which one master would take too long to replay it.
+const MOST_BYTES: u64 = 512 << 20;
+/// The bytes of a log below which more masters do not make a recovery faster.
+const LEAST_BYTES: u64 = 32 << 20;
+/// The most shares of a log.
+const MOST_SHARES: u64 = 256;
+/// The most tablets of a partition, so that an order and a change of the map stay small.
+pub(super) const MOST_PARTS: usize = 1024;
+
+/// Returns the number of shares into which the tablets of a log of `bytes` are divided among
+/// `masters`.
+pub(super) fn shares(bytes: u64, masters: usize) -> u64 {
+    let useful = bytes.div_ceil(LEAST_BYTES).min(masters as u64);
+    bytes.div_ceil(MOST_BYTES).max(useful).clamp(1, MOST_SHARES)
+}
+
+/// Divides `parts` into `shares` of about the same number of hashes. A part is cut where a share
+/// ends if `may_cut` says so.
+pub(super) fn divide(
+    parts: Vec<Part>,
+    shares: u64,
+    may_cut: impl Fn(&Part) -> bool,
+) -> Vec<Vec<Part>> {
+    let width = |part: &Part| u128::from(part.last - part.first) + 1;
+    let total: u128 = parts.iter().map(width).sum();
+    let shares = u128::from(shares.max(1));
+    let end = |share: u128| (total * share).div_ceil(shares);
+    let (mut done, mut share) = (0, 1);
+    let mut all = Vec::new();
+    let mut current: Vec<Part> = Vec::new();
+    for mut part in parts {
+        loop {
+            while share < shares && done >= end(share) {
+                share += 1;
+                if !current.is_empty() {
+                    all.push(core::mem::take(&mut current));
+                }
+            }
+            if current.len() >= MOST_PARTS {
+                all.push(core::mem::take(&mut current));
+            }
+            let left = end(share) - done;
+            if width(&part) <= left || !may_cut(&part) {
+                done += width(&part);
+                current.push(part);
+                break;
+            }
+            // `left` is below the width of the part, so that it fits into 64 bits.
+            let cut = part.first + left as u64;
+            current.push(Part { last: cut - 1, ..part.clone() });
+            part.first = cut;
+            done += left;
+        }
+    }
+    if !current.is_empty() {
+        all.push(current);
+    }
+    all
+}

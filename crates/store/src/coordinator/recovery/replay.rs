@@ -1,0 +1,285 @@
+//! Partitions of a crashed server's tablets: the masters that recover them become their owners.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::node::machine::Caller;
+use sprat_proto::rpc::Message;
+
+use super::plan::{divide, shares};
+use super::state::{Partition, Recovery, Step};
+use crate::coordinator::durable::{Batch, Key, Stage};
+use crate::coordinator::state::{Coordinator, Otherwise};
+use crate::coordinator::table::{MANY_TABLETS, Table};
+use crate::message::Status;
+use crate::message::control;
+use crate::message::recovery::{Ending, Part, Piece, Range, Recover, RecoveryEnded, Source};
+use crate::types::{ServerId, TableId};
+
+impl Coordinator {
+    /// Plans the partitions of a crashed server's tablets that belong to none. A partition stays if
+    /// the crashed server still owns all of it.
+    pub(super) fn plan_partitions(&mut self, id: ServerId, recovery: &mut Recovery) {
+        let owned = |part: &Part| {
+            let table = self.tables.by_id.get(&part.table.0);
+            table.is_some_and(|table| is_owned(table, (part.first, part.last), id))
+        };
+        recovery.partitions.retain(|_, partition| partition.parts.iter().all(owned));
+        let planned = recovery.partitions.values().flat_map(|partition| &partition.parts);
+        let mut planned: BTreeSet<_> =
+            planned.map(|part| (part.table.0, part.first, part.last)).collect();
+        let mut rest = Vec::new();
+        for (&table, state) in self.tables.by_id.iter().filter(|(_, t)| t.stage == Stage::Ready) {
+            for tablet in state.tablets.iter().filter(|tablet| tablet.server == id) {
+                let mut part = Part {
+                    table: TableId(table),
+                    first: tablet.first,
+                    last: tablet.last,
+                    hash_key: state.hash_key,
+                    since: tablet.since,
+                };
+                let mut is_left = true;
+                while let Some(&(at, first, last)) =
+                    planned.range((table, part.first, 0)..=(table, part.last, u64::MAX)).next()
+                {
+                    planned.remove(&(at, first, last));
+                    if part.first < first {
+                        rest.push(Part { last: first - 1, ..part.clone() });
+                    }
+                    is_left = last < part.last;
+                    part.first = last.saturating_add(1);
+                    if !is_left {
+                        break;
+                    }
+                }
+                if is_left {
+                    rest.push(part);
+                }
+            }
+        }
+        let bytes = recovery.log.iter().flatten().map(|found| u64::from(found.len)).sum();
+        let shares = shares(bytes, self.servers.all_up().count());
+        let may_cut = |part: &Part| {
+            let table = self.tables.by_id.get(&part.table.0);
+            table.is_some_and(|table| table.tablets.len() < MANY_TABLETS)
+        };
+        for parts in divide(rest, shares, may_cut) {
+            let key = self.next_number();
+            let partition = Partition {
+                parts,
+                number: key,
+                master: None,
+                avoid: BTreeSet::new(),
+                failures: 0,
+                due: None,
+                replayed: 0,
+            };
+            recovery.partitions.insert(key, partition);
+        }
+    }
+
+    /// Returns the next number of a recovery, above all those of earlier lives of the coordinator.
+    fn next_number(&mut self) -> u64 {
+        self.recoveries.count += 1;
+        self.cluster.incarnation << 32 | u64::from(self.recoveries.count)
+    }
+
+    /// Gives partitions that no master recovers to masters, one partition to a master at a time.
+    pub(super) fn assign_partitions(&mut self, now: Instant) {
+        let all = self.recoveries.all.values();
+        let busy: BTreeSet<_> =
+            all.flat_map(|r| r.partitions.values()).filter_map(|p| p.master).collect();
+        let up = self.servers.all_up();
+        let mut up: Vec<_> =
+            up.map(|(id, slot)| (!slot.heard, slot.usage.used_bytes, id)).collect();
+        up.sort_unstable();
+        let mut free: Vec<_> =
+            up.iter().map(|&(.., id)| id).filter(|id| !busy.contains(id)).collect();
+        let crashed: Vec<_> = self.recoveries.all.keys().copied().collect();
+        for id in crashed {
+            let Some(mut recovery) = self.recoveries.all.remove(&id) else { continue };
+            if recovery.can_assign() {
+                let mut none_is_left = false;
+                for (&key, partition) in &mut recovery.partitions {
+                    if partition.master.is_some() {
+                        continue;
+                    }
+                    let fits = |server: &ServerId| !partition.avoid.contains(server);
+                    if let Some(at) = free.iter().position(fits) {
+                        partition.master = Some(free.remove(at));
+                        partition.number = self.next_number();
+                        (partition.failures, partition.replayed) = (0, 0);
+                        if let Some(due) = partition.due.take() {
+                            self.recoveries.later.remove(&(due, (id, Step::Recover(key))));
+                        }
+                        self.recoveries.ready.push_back((id, Step::Recover(key)));
+                    } else {
+                        none_is_left |= !up.iter().any(|(.., server)| fits(server));
+                    }
+                }
+                if none_is_left {
+                    self.again(now, id, &mut recovery);
+                }
+            }
+            self.recoveries.all.insert(id, recovery);
+        }
+    }
+
+    /// Returns the order to the master of a partition.
+    pub(super) fn order(&mut self, crashed: ServerId, key: u64) -> Option<(ServerId, Vec<u8>)> {
+        let recovery = self.recoveries.all.get_mut(&crashed)?;
+        let partition = recovery.partitions.get_mut(&key)?;
+        partition.due = None;
+        let server = partition.master?;
+        let log = recovery.log.as_ref()?;
+        let on: BTreeSet<_> = log.iter().flat_map(|found| &found.backups).copied().collect();
+        let backups: Vec<_> = on
+            .into_iter()
+            .filter_map(|backup| Some(Source { backup, data: &self.servers.up(backup)?.data }))
+            .take(usize::from(u16::MAX))
+            .collect();
+        let index = |backup: &ServerId| {
+            backups.binary_search_by_key(backup, |source| source.backup).ok().map(|i| i as u16)
+        };
+        let segments = log
+            .iter()
+            .map(|found| Piece {
+                segment: found.segment,
+                len: found.len,
+                on: found.backups.iter().filter_map(index).collect(),
+            })
+            .collect();
+        let order = Recover {
+            cluster: self.cluster.id,
+            recovery: partition.number,
+            server,
+            crashed,
+            tablets: partition.parts.clone(),
+            backups,
+            segments,
+        };
+        Some((server, order.emit()))
+    }
+
+    /// Handles the end of a recovery by a master. A master that has all objects becomes the owner
+    /// of the tablets, and gets the reply when that is durable.
+    pub(in crate::coordinator) fn recovery_ended(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        request: &RecoveryEnded,
+    ) -> Option<Message> {
+        let server = request.server;
+        if request.cluster != self.cluster.id || self.servers.up(server).is_none() {
+            return self.fail(
+                caller,
+                Status::NotInCluster,
+                "this server is not or no more in the cluster",
+            );
+        }
+        if request.ending == Ending::Done && self.is_given(request) {
+            return self.answer_or(caller, control::done(), Otherwise::Refused);
+        }
+        let recovery = self.recoveries.all.get_mut(&request.crashed);
+        let assigned = recovery.and_then(|recovery| {
+            let is_it =
+                |p: &&Partition| (p.number, p.master) == (request.recovery, Some(request.server));
+            let (&key, _) = recovery.partitions.iter().find(|(_, p)| is_it(p))?;
+            Some((recovery, key))
+        });
+        let Some((recovery, key)) = assigned else {
+            return self.fail(caller, Status::NoRecovery, "another server recovers the tablets");
+        };
+        if request.ending != Ending::Done {
+            if let Some(partition) = recovery.partitions.get_mut(&key) {
+                partition.master = None;
+                partition.avoid.insert(server);
+            }
+            self.recoveries.dirty = true;
+            if request.ending == Ending::Lacking
+                && let Some(mut recovery) = self.recoveries.all.remove(&request.crashed)
+            {
+                recovery.suspect = true;
+                self.again(now, request.crashed, &mut recovery);
+                self.recoveries.all.insert(request.crashed, recovery);
+            }
+            return self.answer(caller, control::done());
+        }
+        let ranges = |range: &Range| (range.table, range.first, range.last);
+        let told: BTreeSet<_> = request.tablets.iter().map(ranges).collect();
+        let parts = recovery.partitions.get(&key).map_or(&[][..], |p| &p.parts);
+        let given: BTreeSet<_> = parts.iter().map(|p| (p.table, p.first, p.last)).collect();
+        let fits = told == given && self.are_owned(request.crashed, &given);
+        if !fits {
+            self.recoveries.all.entry(request.crashed).and_modify(|recovery| {
+                recovery.partitions.remove(&key);
+            });
+            self.recoveries.replan();
+            return self.fail(caller, Status::NoRecovery, "the tablets are others now");
+        }
+        // The requests that wait limit the changes.
+        if let Some(reply) = self.full().or_else(|| self.unwritable(Otherwise::Refused)) {
+            return Some(reply.into());
+        }
+        self.recoveries.all.entry(request.crashed).and_modify(|recovery| {
+            recovery.partitions.remove(&key);
+        });
+        self.give(request);
+        self.recoveries.dirty = true;
+        self.answer_or(caller, control::done(), Otherwise::Refused)
+    }
+
+    /// Returns true if a server owns all of these ranges of tables in use, and none of the tables
+    /// has too many tablets for another cut.
+    fn are_owned(&self, owner: ServerId, ranges: &BTreeSet<(TableId, u64, u64)>) -> bool {
+        ranges.iter().all(|&(table, first, last)| {
+            self.tables.by_id.get(&table.0).is_some_and(|state| {
+                let of_table = ranges.range((table, 0, 0)..=(table, u64::MAX, u64::MAX)).count();
+                state.tablets.len() + 2 * of_table <= usize::from(u16::MAX)
+                    && is_owned(state, (first, last), owner)
+            })
+        })
+    }
+
+    /// Returns true if the map gives the server these tablets because of this recovery.
+    fn is_given(&self, request: &RecoveryEnded) -> bool {
+        !request.tablets.is_empty()
+            && request.tablets.iter().all(|range| {
+                let table = self.tables.by_id.get(&range.table.0);
+                let table = table.filter(|table| table.stage == Stage::Ready);
+                let tablet = table.and_then(|t| t.tablet((range.first, range.last)));
+                tablet.is_some_and(|tablet| {
+                    (tablet.first, tablet.last) == (range.first, range.last)
+                        && (tablet.server, tablet.since) == (request.server, request.since)
+                })
+            })
+    }
+
+    /// Makes the sender of a request the owner of the recovered tablets, by one durable change.
+    fn give(&mut self, request: &RecoveryEnded) {
+        let mut changed = BTreeSet::new();
+        for range in &request.tablets {
+            let Some(table) = self.tables.by_id.get_mut(&range.table.0) else { continue };
+            let before = table.tablets.len();
+            table.give((range.first, range.last), request.server, request.since);
+            let more = table.tablets.len() - before;
+            self.tables.tablets += more;
+            self.servers.count(request.crashed, more as i32 - 1);
+            self.servers.count(request.server, 1);
+            changed.insert(range.table.0);
+        }
+        let mut batch = Batch::default();
+        for id in changed {
+            if let Some(table) = self.tables.by_id.get(&id) {
+                batch.put(Key::Table(id), &table.record());
+            }
+        }
+        self.persist(batch);
+    }
+}
+
+/// Returns true if a server owns the range of a table in use.
+fn is_owned(table: &Table, range: (u64, u64), owner: ServerId) -> bool {
+    table.stage == Stage::Ready && table.tablet(range).is_some_and(|tablet| tablet.server == owner)
+}

@@ -1,0 +1,231 @@
+//! The recoveries that the coordinator runs, and their calls to servers.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::fmt;
+
+use sprat_proto::Instant;
+
+use crate::message::recovery::{Part, Replica};
+use crate::objects::segment::SegmentId;
+use crate::recovery::inventory::Found;
+use crate::recovery::{Crashed, Listed, ReadHead, Search, search};
+use crate::types::ServerId;
+
+/// A call that a recovery makes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in crate::coordinator) enum Step {
+    /// Ask this backup for its replicas behind this segment.
+    List(ServerId, SegmentId),
+    /// Read the replica of this segment that the search needs, from this offset on.
+    Read(SegmentId, u32),
+    /// Order or poll the master of the partition with this key.
+    Recover(u64),
+    /// Order this backup to free its replicas.
+    Free(ServerId),
+    /// Try again what was not possible. This is no call.
+    Again,
+}
+
+/// A step of the recovery of a crashed server.
+pub(in crate::coordinator) type Job = (ServerId, Step);
+
+/// The recoveries of all crashed servers whose logs have replicas.
+#[derive(Debug, Default)]
+pub(in crate::coordinator) struct Recoveries {
+    /// The recoveries by crashed server.
+    pub(super) all: BTreeMap<ServerId, Recovery>,
+    /// The jobs to do now.
+    pub(super) ready: VecDeque<Job>,
+    /// The jobs to do later.
+    pub(super) later: BTreeSet<(Instant, Job)>,
+    /// The calls in progress by tag, and the servers that they went to.
+    pub(super) calls: BTreeMap<u64, (Job, ServerId)>,
+    /// The number of assignments and of partitions in this life of the coordinator.
+    pub(super) count: u32,
+    /// The number of recoveries that ended in this life of the coordinator.
+    pub(super) done: u64,
+    /// True if servers or tablets have changed since the recoveries were advanced.
+    pub(super) dirty: bool,
+}
+
+impl Recoveries {
+    /// Begins the recovery of a crashed server, once the change `after` is durable.
+    pub(in crate::coordinator) fn begin(&mut self, crashed: ServerId, after: u64) {
+        self.all.entry(crashed).or_insert_with(|| Recovery { after, ..Recovery::default() });
+        self.dirty = true;
+    }
+
+    /// Keeps the recoveries of `crashed` alone. The others begin anew if they have to.
+    pub(in crate::coordinator) fn only(&mut self, crashed: &[ServerId]) {
+        self.all.retain(|id, _| crashed.contains(id));
+        for recovery in self.all.values_mut() {
+            (recovery.free_after, recovery.replan) = (None, true);
+        }
+    }
+
+    /// Plans all recoveries again, since the owners of tablets have changed.
+    pub(in crate::coordinator) fn replan(&mut self) {
+        self.all.values_mut().for_each(|recovery| recovery.replan = true);
+        self.dirty = true;
+    }
+
+    /// Advances the recoveries at the next output, since servers or durable changes have changed.
+    pub(in crate::coordinator) fn notice(&mut self) {
+        self.dirty |= !self.all.is_empty();
+    }
+
+    pub(in crate::coordinator) fn has_output(&self) -> bool {
+        self.dirty || !self.ready.is_empty()
+    }
+
+    /// Returns the number of calls in progress.
+    pub(in crate::coordinator) fn calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Returns the time of the next job that waits.
+    pub(in crate::coordinator) fn deadline(&self) -> Option<Instant> {
+        self.later.first().map(|&(at, _)| at)
+    }
+
+    /// Returns true if the log of this crashed server cannot be recovered now.
+    pub(in crate::coordinator) fn is_blocked(&self, crashed: ServerId) -> bool {
+        self.all.get(&crashed).is_some_and(|recovery| recovery.blocked.is_some())
+    }
+
+    /// Returns the numbers of recoveries that run, that are blocked, and that have ended.
+    pub(in crate::coordinator) fn counts(&self) -> (usize, usize, u64) {
+        let blocked = self.all.values().filter(|recovery| recovery.blocked.is_some()).count();
+        (self.all.len() - blocked, blocked, self.done)
+    }
+}
+
+/// The recovery of one crashed server.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// The change that must be durable before the recovery begins.
+    pub(super) after: u64,
+    /// The change that must be durable before replicas are freed, if no tablet is left.
+    pub(super) free_after: Option<u64>,
+    pub(super) backups: BTreeMap<ServerId, Backup>,
+    /// The replicas that were read, by backup and segment.
+    pub(super) heads: BTreeMap<(ServerId, SegmentId), ReadHead>,
+    pub(super) reading: Option<Reading>,
+    /// True if lists or replicas have arrived since the last search.
+    pub(super) unsearched: bool,
+    /// The reason why the log cannot be recovered now.
+    pub(super) blocked: Option<Blocked>,
+    /// True if the step [`Step::Again`] is queued or waits.
+    pub(super) again: bool,
+    /// The segments of the log, once they are found.
+    pub(super) log: Option<Vec<Found>>,
+    /// True if a search must succeed before more assignments are made.
+    pub(super) suspect: bool,
+    /// True if the tablets have changed since the partitions were planned.
+    pub(super) replan: bool,
+    pub(super) partitions: BTreeMap<u64, Partition>,
+}
+
+/// The reason why a log cannot be recovered now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::coordinator) enum Blocked {
+    /// No backup that is up has the head of the log.
+    NoHead,
+    /// No backup that is up has this many segments of the log.
+    Missing(usize),
+    /// The log has more segments than an order can name.
+    TooLong,
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHead => f.write_str("no server has the head of the log"),
+            Self::Missing(1) => f.write_str("no server has 1 segment of the log"),
+            Self::Missing(count) => write!(f, "no server has {count} segments of the log"),
+            Self::TooLong => f.write_str("the log has too many segments"),
+        }
+    }
+}
+
+/// A server that holds replicas, as a recovery knows it.
+#[derive(Debug, Default)]
+pub(super) struct Backup {
+    /// True if the list is complete. The backup has fenced the crashed master.
+    pub(super) listed: bool,
+    /// True if the backup has freed its replicas.
+    pub(super) freed: bool,
+    /// True if a job for this backup is queued, waits or is called.
+    pub(super) busy: bool,
+    pub(super) failures: u32,
+    pub(super) replicas: Vec<Replica>,
+}
+
+/// A replica that is being read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) backup: ServerId,
+    pub(super) segment: SegmentId,
+    /// The listed length of the replica.
+    pub(super) len: u32,
+    pub(super) bytes: Vec<u8>,
+    pub(super) failures: u32,
+}
+
+/// Tablets of a crashed server that one master recovers.
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub(super) parts: Vec<Part>,
+    /// The number of the last assignment, and its master if the assignment stands.
+    pub(super) number: u64,
+    pub(super) master: Option<ServerId>,
+    /// The masters that could not recover the partition.
+    pub(super) avoid: BTreeSet<ServerId>,
+    pub(super) failures: u32,
+    /// The time at which the master is ordered or polled again, if that waits.
+    pub(super) due: Option<Instant>,
+    /// The number of bytes of the log that the master has replayed.
+    pub(super) replayed: u64,
+}
+
+impl Backup {
+    /// Returns the last segment that the backup has listed so far.
+    pub(super) fn last(&self) -> SegmentId {
+        self.replicas.last().map_or(SegmentId(0), |replica| replica.segment)
+    }
+}
+
+impl Recovery {
+    /// Returns true if each backup has listed its replicas.
+    pub(super) fn all_listed(&self) -> bool {
+        self.backups.values().all(|backup| backup.listed)
+    }
+
+    /// Searches for the log among the replicas of complete lists.
+    pub(super) fn search(&self, crashed: &Crashed) -> Search {
+        let mut all = Vec::new();
+        for (&id, backup) in self.backups.iter().filter(|(_, backup)| backup.listed) {
+            all.extend(backup.replicas.iter().map(|replica| {
+                let &Replica { segment, epoch, len, closed } = replica;
+                Listed { backup: id, segment, epoch, len, closed }
+            }));
+        }
+        search(crashed, &all, |backup, segment| self.heads.get(&(backup, segment)))
+    }
+
+    /// Forgets all lists, so that they are made again.
+    pub(super) fn forget_lists(&mut self) {
+        self.heads.clear();
+        self.reading = None;
+        for backup in self.backups.values_mut() {
+            backup.listed = false;
+            backup.replicas.clear();
+        }
+    }
+
+    /// Returns true if partitions can be given to masters.
+    pub(super) fn can_assign(&self) -> bool {
+        self.log.is_some() && self.blocked.is_none() && !self.suspect
+    }
+}
