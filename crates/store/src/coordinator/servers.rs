@@ -161,6 +161,11 @@ impl Servers {
         })
     }
 
+    /// Returns true if this server is gone, and so is its log.
+    pub(super) fn is_lost(&self, id: ServerId) -> bool {
+        self.up(id).is_none() && !self.is_recovering(id)
+    }
+
     /// Returns the server with this id, if that life of the server is up.
     pub(super) fn up(&self, id: ServerId) -> Option<&Slot> {
         self.slots.get(id.index as usize).filter(|slot| slot.is_up(id))

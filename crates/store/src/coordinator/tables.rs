@@ -39,10 +39,7 @@ impl Coordinator {
         if let Some(&id) = self.tables.by_name.get(request.name) {
             let table = &self.tables.by_id[&id];
             // Clients wait at tablets that other servers recover.
-            let lost = table.tablets.iter().any(|tablet| {
-                let server = tablet.server;
-                self.servers.up(server).is_none() && !self.servers.is_recovering(server)
-            });
+            let lost = table.tablets.iter().any(|tablet| self.servers.is_lost(tablet.server));
             return match table.stage {
                 Stage::Ready if lost => self.fail(
                     caller,
@@ -147,7 +144,6 @@ impl Coordinator {
         }
         let waiters = core::mem::take(&mut table.waiters);
         self.tables.by_name.remove(&table.name);
-        self.recoveries.replan();
         let mut batch = Batch::default();
         batch.put(Key::Table(id), &table.record());
         self.persist_and_begin(id, batch);

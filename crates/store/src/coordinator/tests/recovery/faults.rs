@@ -44,13 +44,17 @@ fn a_master_that_dies_is_replaced_and_gets_no_tablets() {
 #[test]
 fn a_full_master_gives_way_to_another() {
     let (mut w, x, y, a) = crashed();
+    let early = w.end_request("y", Ending::Done, 4);
     assert_eq!(w.end("y", Ending::Full, 0), Status::Ok);
     assert_eq!(w.end("y", Ending::Done, 4), Status::NoRecovery);
     let z = w.join("z");
+    w.pass(100 * MS, &["y", "z"]);
     assert_eq!(w.end("z", Ending::Full, 0), Status::Ok);
     assert_eq!(w.tablets(a).unwrap(), [(x, RECOVERING)]);
     // All are full: after a pause one of them tries again.
     w.pass(2 * SECOND, &["y", "z"]);
+    let early = outcome(&w.answer(early)).unwrap().0;
+    assert_eq!(early, Status::NoRecovery, "the number is that of an earlier assignment");
     assert_eq!(w.end("y", Ending::Done, 4), Status::Ok);
     assert_eq!(w.tablets(a).unwrap(), [(y, NORMAL)]);
     assert_ne!(y, z);
