@@ -188,6 +188,17 @@ impl Cluster {
         self.members().filter_map(|member| member.restart(now)).collect()
     }
 
+    /// Kills the server that has these locators. It does not start again until
+    /// [`Cluster::restart`].
+    pub fn kill(&mut self, locators: &str) -> Result<(), Fail> {
+        let server = self.servers.iter_mut().find(|server| server.locators == locators);
+        let Some(server) = server else {
+            return Err(Fail::new(format!("no server of the cluster listens at {locators}")));
+        };
+        server.process.kill();
+        Ok(())
+    }
+
     /// Returns all processes of the cluster, the coordinator first.
     fn members(&mut self) -> impl Iterator<Item = &mut Member> {
         std::iter::once(&mut self.coordinator).chain(&mut self.servers)

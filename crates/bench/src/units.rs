@@ -9,6 +9,15 @@ pub fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "expected bytes such as 100, 10KB or 1MB, at most 16 MiB".to_owned())
 }
 
+/// Parses a number of bytes of data from the command line. K, M and G (also KB, MB and GB) are
+/// powers of 1000.
+pub fn data(text: &str) -> Result<u64, String> {
+    let units = [("", 1), ("k", 1000), ("m", 1_000_000), ("g", 1_000_000_000)];
+    scaled(text, &units, &["", "b"])
+        .filter(|&n| (1..=1_000_000_000_000).contains(&n))
+        .ok_or_else(|| "expected bytes such as 10KB, 256MB or 4GB, at most 1000 GB".to_owned())
+}
+
 /// Parses a number with one of `units` behind it, which may end in one of `ends`.
 pub fn scaled(text: &str, units: &[(&str, u64)], ends: &[&str]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -41,5 +50,7 @@ mod tests {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
         assert!(size("17MB").is_err(), "no message is longer than 16 MiB");
+        assert_eq!(data("2GB"), Ok(2_000_000_000));
+        assert!(data("0").is_err() && data("1001GB").is_err());
     }
 }

@@ -25,6 +25,7 @@ mod net;
 mod options;
 mod overwrite;
 pub(crate) mod procfs;
+mod recovery;
 pub mod report;
 mod sessions;
 mod single_thread;
@@ -57,6 +58,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         sessions: args.sessions,
         clients: args.clients.clone(),
         objects: args.objects,
+        bytes: args.bytes,
         coordinator: args.coordinator.clone(),
         local: local::Local::new(&served, args.coordinator.is_none() || only_floors)?,
         svg: args.svg.clone(),
@@ -76,6 +78,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::Overwrite => overwrite::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
             Test::Failover => failover::run(&mut bench)?,
+            Test::Recovery => recovery::run(&mut bench)?,
             Test::SingleThread => single_thread::run(&mut bench)?,
             Test::Breakdown => breakdown::run(&mut bench)?,
         }
@@ -99,6 +102,7 @@ pub fn demo() -> Result<(), Fail> {
         sessions: 0,
         clients: Vec::new(),
         objects: Some(1000),
+        bytes: 0,
         coordinator: None,
         svg: None,
     };

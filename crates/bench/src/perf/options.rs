@@ -28,6 +28,8 @@ pub enum Test {
     /// Measures the longest time without an answer over a bond of two devices (`fast+bond`), each
     /// of which is set down once a round under load.
     Failover,
+    /// Measures the time until the objects of a killed server can be read again.
+    Recovery,
     /// Measures an echo and a read with client and server in one thread.
     SingleThread,
     /// Measures the time of a read and of a write, layer by layer.
@@ -49,6 +51,7 @@ impl Test {
             Self::Overwrite => "overwrite",
             Self::Idle => "idle",
             Self::Failover => "failover",
+            Self::Recovery => "recovery",
             Self::SingleThread => "single-thread",
             Self::Breakdown => "breakdown",
         }
@@ -57,7 +60,10 @@ impl Test {
     /// True if the test measures only processes that it starts itself.
     #[must_use]
     pub const fn starts_processes(self) -> bool {
-        matches!(self, Self::Sessions | Self::Idle | Self::Failover | Self::Overwrite)
+        matches!(
+            self,
+            Self::Sessions | Self::Idle | Self::Failover | Self::Overwrite | Self::Recovery
+        )
     }
 }
 
@@ -79,6 +85,8 @@ pub struct Options {
     pub sizes: Vec<usize>,
     /// Number of objects of each size. `None`: as many as ClusterPerf has.
     pub objects: Option<u64>,
+    /// Bytes of the objects that the test `recovery` recovers.
+    pub bytes: u64,
     /// Number of sessions that the test `sessions` opens.
     pub sessions: usize,
     /// Numbers of clients that the test `clients` measures, one after the other.
@@ -104,6 +112,7 @@ impl Options {
             rounds: 5,
             sizes: Vec::new(),
             objects: Some(1000),
+            bytes: 256_000_000,
             sessions: 100_000,
             clients: vec![16],
             outstanding: 64,

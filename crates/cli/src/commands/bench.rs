@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use sprat_bench::fail::Fail;
 use sprat_bench::perf::{self, Options, Test};
-use sprat_bench::units::{seconds, size};
+use sprat_bench::units::{data, seconds, size};
 
 use crate::options::{COORDINATOR, transports};
 
@@ -75,6 +75,10 @@ pub(crate) enum Bench {
     #[command(after_help = "Example:
   sprat bench failover --outstanding 16")]
     Failover(Failover),
+    /// Measure the time until the objects of a killed server can be read again.
+    #[command(after_help = "Example:
+  sprat bench recovery --bytes 1GB --rounds 1")]
+    Recovery(Recovery),
     /// Run an echo and a read with both ends in one thread, for counting instructions.
     #[command(
         alias = "turns",
@@ -292,6 +296,29 @@ pub(crate) struct Failover {
     plain: Plain,
 }
 
+/// Options of `sprat bench recovery`.
+#[derive(Args, Debug)]
+pub(crate) struct Recovery {
+    /// Bytes of objects that the killed server has (decimal KB, MB and GB allowed).
+    #[arg(long, value_name = "SIZE", default_value = "256MB", value_parser = data)]
+    bytes: u64,
+    /// Bytes of an object (decimal KB and MB allowed).
+    #[arg(long, value_name = "SIZE", default_value = "100", value_parser = size)]
+    size: usize,
+    /// Number of rounds, each with a cluster of its own.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
+    rounds: u16,
+    /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
+    /// table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 /// Options of `sprat bench breakdown`.
 #[derive(Args, Debug)]
 pub(crate) struct Breakdown {
@@ -384,6 +411,14 @@ impl Bench {
             Self::Failover(args) => Options {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Failover)
+            },
+            Self::Recovery(args) => Options {
+                bytes: args.bytes,
+                sizes: vec![args.size],
+                transports: vec!["fast+shm".to_owned()],
+                rounds: args.rounds,
+                json: args.json.clone(),
+                ..Options::new(vec![Test::Recovery])
             },
             Self::SingleThread(args) => {
                 Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::SingleThread) }

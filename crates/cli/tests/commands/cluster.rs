@@ -165,12 +165,18 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts a cluster with this number of servers and waits until it is ready.
     pub(crate) fn up(servers: u16) -> Self {
+        Self::up_with(servers, &[])
+    }
+
+    /// Starts a cluster with this number of servers and these further options, and waits until it
+    /// is ready.
+    pub(crate) fn up_with(servers: u16, options: &[&str]) -> Self {
         let (number, port) = unique(1 + 2 * servers);
         let name = format!("test-{number}");
         let (servers, port_text) = (servers.to_string(), port.to_string());
         let args =
             ["up", "--servers", &servers, "--name", &name, "--port", &port_text, "--memory", "64M"];
-        let mut up = Running::start(&args);
+        let mut up = Running::start(&[&args, options].concat());
         let said = up.wait_for("Ctrl-C ends the cluster");
         let ids = said
             .lines()

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command of `sprat` that a user sees.
-const COMMANDS: [&[&str]; 46] = [
+const COMMANDS: [&[&str]; 47] = [
     &[],
     &["up"],
     &["down"],
@@ -39,6 +39,7 @@ const COMMANDS: [&[&str]; 46] = [
     &["bench", "overwrite"],
     &["bench", "idle"],
     &["bench", "failover"],
+    &["bench", "recovery"],
     &["bench", "single-thread"],
     &["bench", "breakdown"],
     &["rdma"],

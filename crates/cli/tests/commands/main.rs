@@ -9,6 +9,7 @@ mod help;
 mod objects;
 mod pages;
 mod rdma;
+mod recovery;
 mod scan;
 mod status;
 mod trace;

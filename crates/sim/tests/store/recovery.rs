@@ -110,7 +110,8 @@ fn end_whole(mut world: World<Score>, shape: &Shape, audits: &mut Audits) {
 
 /// Ends a world that may be beyond its budget: what operations were answered is right.
 pub(crate) fn end_blocked(mut world: World<Score>, shape: &Shape) {
-    if repair(&mut world, shape).is_ok() {
+    let rest = |w: &World<Score>| w.score.open.values().all(|open| open.0 == 0);
+    if repair(&mut world, shape).is_ok() && world.run_until(REPAIR_NS, rest) {
         return nothing_is_lost(&run(world, shape));
     }
     nothing_is_lost(&world);

@@ -109,6 +109,11 @@ fn audit_one(
     };
     audits.found += 1;
     audits.rolled += u64::from(segments.len() > 1);
+    let log = &world.state::<Master>(host).expect("it is up").memory().log;
+    // What a recovery has replayed, and what the cleaner has copied, is in the log when the digest
+    // names it.
+    let is_named = |id| segments.iter().any(|&(segment, ..)| segment == id);
+    let all_named = all_durable && log.segments().all(|(id, _)| is_named(id));
     let mut replay = Replay::new(crc32c);
     for (segment, backup, len) in segments {
         let bytes = read(backup, segment).expect("the inventory found it");
@@ -127,7 +132,7 @@ fn audit_one(
         audits.objects += 1;
     }
     let Some(master) = world.state::<Master>(host) else { return };
-    if all_durable {
+    if all_named {
         // Each outcome that the master remembers is one of the log.
         let results = &master.memory().results;
         let known = replay
@@ -138,11 +143,8 @@ fn audit_one(
         audits.outcomes += known;
     }
     for (table, key, version, _) in replay.objects() {
-        let tablets = &master.memory().tablets;
-        let hash = tablets.hash(table, key);
-        let owns = |hash| tablets.iter().any(|tablet| tablet.contains(table, hash));
         // The objects of a dropped tablet stay in the log.
-        let owned = hash.is_some_and(owns);
+        let owned = owns(master, table, key);
         let known = objects.iter().any(|object| object.0 == table && object.1 == key);
         assert!(
             known || !owned || !all_durable,
@@ -194,6 +196,14 @@ pub(crate) fn whole(
     }
 }
 
+/// Returns true if a master owns the tablet of `key`, and so neither recovers nor sweeps it.
+fn owns(master: &Master, table: TableId, key: &[u8]) -> bool {
+    let tablets = &master.memory().tablets;
+    let hash = tablets.hash(table, key);
+    hash.is_some_and(|hash| tablets.iter().any(|tablet| tablet.contains(table, hash)))
+}
+
+/// Returns the objects of the tablets that a master owns.
 fn objects(master: &Master) -> Vec<Object> {
     let memory = master.memory();
     let mut objects = Vec::new();
@@ -203,6 +213,9 @@ fn objects(master: &Master) -> Vec<Object> {
         next = memory.table.walk(hash, &mut line);
         for at in line {
             let object = memory.log.object(at);
+            if !owns(master, object.table, object.key) {
+                continue;
+            }
             objects.push((
                 object.table,
                 object.key.to_vec(),

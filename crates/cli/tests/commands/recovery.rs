@@ -1,0 +1,63 @@
+//! Tests of clusters with replicas whose servers are killed.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cluster::{Cluster, PATIENCE, errors, signal, text};
+
+/// The number of objects that the test writes before it kills the server.
+const OBJECTS: usize = 500;
+
+/// A server dies under increments. Every object is read again as it was, the object of the
+/// increments says how many were acknowledged, and writes go on.
+#[test]
+fn a_killed_server_loses_nothing() {
+    let cluster = Cluster::up_with(3, &["--replicas", "1"]);
+    cluster.ok(&["table", "create", "t", "--span", "3"]);
+    let mut lines = String::new();
+    for i in 0..OBJECTS {
+        let _ = writeln!(lines, r#"{{"key":"key{i}","value":"value{i}"}}"#);
+    }
+    let fed = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines.as_bytes());
+    assert!(fed.status.success(), "{}", errors(&fed));
+    let killed = AtomicBool::new(false);
+    let after = thread::scope(|scope| {
+        let clients = ["n0", "n1", "n2", "n3"].map(|key| {
+            let (cluster, killed) = (&cluster, &killed);
+            scope.spawn(move || {
+                let (mut sum, mut after) = (0, 0);
+                while after < 2 {
+                    after += u64::from(killed.load(Ordering::Relaxed));
+                    let said = cluster.ok(&["incr", "t", key, "--timeout", "30"]);
+                    sum += 1;
+                    assert_eq!(said.trim(), sum.to_string(), "{key}: none is lost or doubled");
+                }
+                sum
+            })
+        });
+        thread::sleep(Duration::from_millis(100));
+        signal(cluster.ids[1], "KILL");
+        killed.store(true, Ordering::Relaxed);
+        clients.map(|client| client.join().expect("no command fails"))
+    });
+    assert!(after.iter().all(|sum| *sum > 1), "{after:?}");
+    let begin = Instant::now();
+    // The exit code says that the cluster serves all tables.
+    while !cluster.run(&["status"]).status.success() {
+        assert!(begin.elapsed() < PATIENCE, "{}", cluster.ok(&["table", "list"]));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let output = cluster.run(&["export", "t", "-", "--format", "jsonl"]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let read = text(&output);
+    for i in 0..OBJECTS {
+        assert!(read.contains(&format!(r#""key{i}","value":"value{i}""#)), "key{i}: {read}");
+    }
+    assert_eq!(read.lines().count(), OBJECTS + after.len());
+    cluster.ok(&["put", "t", "key0", "another"]);
+    assert_eq!(cluster.ok(&["get", "t", "key0"]), "another");
+    assert!(cluster.ok(&["table", "list"]).contains("complete"));
+    cluster.end();
+}
