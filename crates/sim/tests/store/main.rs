@@ -34,6 +34,8 @@ struct Shape {
     segment_bytes: u32,
     /// The number of replicas of each segment.
     replicas: usize,
+    /// The time in nanoseconds for which a server gets its lease.
+    server_term_ns: u64,
 }
 
 impl Default for Shape {
@@ -49,14 +51,15 @@ impl Default for Shape {
             log_bytes: 16 << 20,
             segment_bytes: 2 << 20,
             replicas: 0,
+            server_term_ns: 300 * MS,
         }
     }
 }
 
 /// Returns the coordinator's options with short timeouts, for worlds that last a few seconds.
-fn coordinator_config() -> coordinator::Config {
+fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
     coordinator::Config {
-        server_term_ns: 300 * MS,
+        server_term_ns,
         server_margin_ns: 100 * MS,
         client_term_ns: 2 * SECOND,
         call_timeout_ns: 50 * MS,
@@ -66,10 +69,12 @@ fn coordinator_config() -> coordinator::Config {
 
 fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
-    world.host(shape.faults[0], |start| {
+    let server_term_ns = shape.server_term_ns;
+    world.host(shape.faults[0], move |start| {
         let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
         let (now, mut rng) = (start.now, start.rng);
-        let coordinator = Coordinator::restore(now, coordinator_config(), rng.fork(), disk);
+        let coordinator =
+            Coordinator::restore(now, coordinator_config(server_term_ns), rng.fork(), disk);
         Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng, start.port))
     });
     for _ in 0..shape.masters {

@@ -4,12 +4,16 @@
 //! whole. A [`Budget`] counts them. Within it every operation completes. Beyond it operations may
 //! block. A wrong answer, or an answer that data is lost, is an error in either case.
 
+use std::collections::BTreeMap;
+
 use sprat_proto::Rng;
 use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::Verdict;
 use sprat_sim::check::store::Answer;
 use sprat_sim::wire::HostId;
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds};
+use sprat_store::master::Master;
+use sprat_store::types::ServerId;
 
 use crate::replicas::{self, Audits};
 use crate::score::Score;
@@ -28,6 +32,8 @@ struct Budget {
     hosts: Vec<HostId>,
     replicas: usize,
     left: usize,
+    /// The server of each life of a host.
+    servers: BTreeMap<(HostId, u64), ServerId>,
     crashes: u64,
     /// The number of times that all logs were whole again after a crash.
     repairs: u64,
@@ -36,13 +42,19 @@ struct Budget {
 impl Budget {
     fn new(shape: &Shape) -> Self {
         let hosts = (1..=shape.masters).collect();
-        Self { hosts, replicas: shape.replicas, left: 0, crashes: 0, repairs: 0 }
+        let servers = BTreeMap::new();
+        Self { hosts, replicas: shape.replicas, left: 0, servers, crashes: 0, repairs: 0 }
     }
 
-    /// Returns true if no server has ended by itself: a server whose lease ends on a bad network
-    /// takes its replicas with it, as a crash does.
-    fn holds(&self, world: &World<Score>) -> bool {
-        world.stopped().iter().all(|(host, _)| !self.hosts.contains(host))
+    /// Returns true if no server's lease has ended while its process lived. Its replicas are gone
+    /// then, as after a crash.
+    fn holds(&mut self, world: &mut World<Score>) -> bool {
+        self.hosts.iter().all(|&host| {
+            let Some(server) = world.state::<Master>(host).and_then(|m| m.server()) else {
+                return true;
+            };
+            *self.servers.entry((host, world.life(host))).or_insert(server) == server
+        })
     }
 
     /// Renews the budget if all logs are whole, and audits them. Then crashes servers at random.
@@ -151,7 +163,7 @@ fn run_crashing(
             budget.step(world, rng, audits);
         }
     });
-    if budget.holds(&world) {
+    if budget.holds(&mut world) {
         end_whole(world, shape, audits);
     } else {
         end_blocked(world, shape);
@@ -185,6 +197,7 @@ fn with_recovery_under_faults() {
         options.chaos = seeds::chaos(&mut rng, Chaos { down_ns: 500 * MS, ..short });
         let mut shape = crashing(&mut rng, HostFaults::PAUSES);
         shape.faults[0] = HostFaults::ALL;
+        shape.server_term_ns = SECOND;
         let (c, r) = run_crashing(seed, &mut rng, options, &shape, &mut audits);
         (crashes, repairs) = (crashes + c, repairs + r);
     });
