@@ -57,7 +57,8 @@ impl Default for Shape {
 fn coordinator_config() -> coordinator::Config {
     coordinator::Config {
         server_term_ns: 300 * MS,
-        server_margin_ns: 100 * MS,
+        server_margin_ns: 10 * MS,
+        server_grace_ns: 90 * MS,
         client_term_ns: 2 * SECOND,
         call_timeout_ns: 50 * MS,
         ..coordinator::Config::default()
