@@ -60,7 +60,8 @@ impl Default for Shape {
 fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
     coordinator::Config {
         server_term_ns,
-        server_margin_ns: 100 * MS,
+        server_margin_ns: 10 * MS,
+        server_grace_ns: 90 * MS,
         client_term_ns: 2 * SECOND,
         call_timeout_ns: 50 * MS,
         ..coordinator::Config::default()
@@ -107,24 +108,43 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
 /// Runs a world with faults until all operations were started, then without faults until all have
 /// completed and every object was read once more. Then it checks the history.
 fn run(mut world: World<Score>, shape: &Shape) -> World<Score> {
+    if let Err(why) = finish(&mut world) {
+        panic!("{why}");
+    }
+    check(&world, shape);
+    world
+}
+
+/// Runs a world with faults until all operations were started, then without faults until all have
+/// completed and every object was read once more.
+///
+/// # Errors
+/// The users whose operations do not end.
+fn finish(world: &mut World<Score>) -> Result<(), String> {
     world.run_until(60 * SECOND, |w| w.score.left.values().all(|left| *left == 0));
     world.end_faults();
     let rest = |w: &World<Score>| {
         w.score.left.values().all(|left| *left == 0)
             && w.score.open.values().all(|open| open.0 == 0)
     };
-    let rested = world.run_until(60 * SECOND, rest);
-    assert!(rested, "these have operations that never end: {:?}", world.score.open);
+    if !world.run_until(60 * SECOND, rest) {
+        return Err(format!("these have operations that never end: {:?}", world.score.open));
+    }
     world.score.finale = true;
     let read = |w: &World<Score>| w.score.open.values().all(|open| *open == (0, true));
-    let told = world.run_until(60 * SECOND, read);
-    assert!(told, "these wait for the last reads: {:?}", world.score.open);
+    if !world.run_until(60 * SECOND, read) {
+        return Err(format!("these wait for the last reads: {:?}", world.score.open));
+    }
+    Ok(())
+}
+
+/// Checks the history of a world.
+fn check(world: &World<Score>, shape: &Shape) {
     match world.score.verdict(shape.habits.span) {
         Verdict::Good => {}
         Verdict::Broken(why) => panic!("{why}"),
         Verdict::TooHard => panic!("the history is too hard to check: make the worlds smaller"),
     }
-    world
 }
 
 fn any_fault(rng: &mut Rng) -> Fault {

@@ -8,7 +8,6 @@ use sprat_sim::World;
 use sprat_sim::wire::HostId;
 use sprat_store::coordinator::Coordinator;
 use sprat_store::master::Master;
-use sprat_store::message::data::Once;
 use sprat_store::objects::segment::{Location, SegmentId};
 use sprat_store::recovery::{Crashed, Inventory, Listed, Replay, inventory};
 use sprat_store::types::{ServerId, TableId, Version};
@@ -133,14 +132,14 @@ fn audit_one(
     }
     let Some(master) = world.state::<Master>(host) else { return };
     if all_named {
-        // Each outcome that the master remembers is one of the log.
-        let results = &master.memory().results;
-        let known = replay
-            .outcomes()
-            .filter(|&(lease, rpc, ..)| results.location(Once { lease, rpc, ack: 0 }).is_some());
-        let known = known.count() as u64;
-        assert_eq!(known, results.records(), "{at:?}: outcomes of {server} without {without:?}");
-        audits.outcomes += known;
+        // Each outcome that the master remembers is in the replicas.
+        let recovered: BTreeMap<_, _> =
+            replay.outcomes().map(|(lease, rpc, _, outcome)| ((lease, rpc), outcome)).collect();
+        for (lease, rpc, outcome, _) in master.memory().results.outcomes() {
+            let found = recovered.get(&(lease, rpc));
+            assert_eq!(found, Some(&outcome), "{at:?}: {lease:?} {rpc} of {server}, {without:?}");
+            audits.outcomes += 1;
+        }
     }
     for (table, key, version, _) in replay.objects() {
         // The objects of a dropped tablet stay in the log.

@@ -36,7 +36,7 @@ impl Coordinator {
                 "a server names 1 to 2048 bytes of locators",
             );
         }
-        let until = now.after(self.config.server_term_ns).after(self.config.server_margin_ns);
+        let until = now.after(self.patience_ns(request.replicas));
         let server = if let Some(server) = self.servers.by_nonce(request.nonce) {
             // It repeats the request because it did not get the reply.
             if let Some(slot) = self.servers.up_mut(server) {
@@ -98,10 +98,9 @@ impl Coordinator {
         caller: Caller,
         request: RenewServer,
     ) -> Option<Message> {
-        let until = now.after(self.config.server_term_ns).after(self.config.server_margin_ns);
-        let slot =
-            self.servers.up_mut(request.server).filter(|_| request.cluster == self.cluster.id);
-        let Some(slot) = slot else {
+        let slot = self.servers.up(request.server).filter(|_| request.cluster == self.cluster.id);
+        let until = slot.map(|slot| now.after(self.patience_ns(slot.replicas)));
+        let (Some(slot), Some(until)) = (self.servers.up_mut(request.server), until) else {
             return self.fail(
                 caller,
                 Status::NotInCluster,

@@ -53,6 +53,9 @@ impl Coordinator {
         cluster.server_term_ns = cluster.server_term_ns.max(config.server_term_ns);
         cluster.client_term_ns = cluster.client_term_ns.max(config.client_term_ns);
         servers.floor = now.after(cluster.server_term_ns).after(config.server_margin_ns);
+        let grace = servers.floor.after(config.server_grace_ns);
+        let unreplicated = servers.slots.iter_mut().filter(|slot| slot.replicas == 0);
+        unreplicated.for_each(|slot| slot.until = grace);
         leases.floor = now.after(cluster.client_term_ns);
         cluster.incarnation += 1;
         servers.start_versions(cluster.incarnation);

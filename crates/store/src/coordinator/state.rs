@@ -26,8 +26,11 @@ pub struct Config {
     /// The term of a server's lease, in nanoseconds.
     pub server_term_ns: u64,
     /// The time after the end of a server's lease at which the coordinator declares it crashed, in
-    /// nanoseconds. It allows for clocks that differ in rate and for servers that renew late.
+    /// nanoseconds. It allows for clocks that differ in rate.
     pub server_margin_ns: u64,
+    /// The further time after which a server crashes whose log has no replicas, in nanoseconds. Its
+    /// objects are lost then, so that the coordinator has patience with a server that renews late.
+    pub server_grace_ns: u64,
     /// The term of a client's lease, in nanoseconds.
     pub client_term_ns: u64,
     /// The time that a master has to answer a call, in nanoseconds.
@@ -52,7 +55,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             server_term_ns: 2 * SECOND,
-            server_margin_ns: 2 * SECOND,
+            server_margin_ns: 10 * MS,
+            server_grace_ns: 2 * SECOND,
             client_term_ns: 60 * SECOND,
             call_timeout_ns: SECOND,
             call_retry_ns: 20 * MS,
@@ -220,6 +224,13 @@ impl Coordinator {
     /// Returns the pause before a call is repeated that has failed `failures` times before.
     pub(super) fn retry_ns(&self, failures: u32) -> u64 {
         (self.config.call_retry_ns << failures.min(6)).min(self.config.call_timeout_ns)
+    }
+
+    /// Returns the time from a renewal after which the coordinator declares a server crashed whose
+    /// log has this many replicas.
+    pub(super) fn patience_ns(&self, replicas: u8) -> u64 {
+        let Config { server_term_ns, server_margin_ns, server_grace_ns, .. } = self.config;
+        server_term_ns + server_margin_ns + if replicas == 0 { server_grace_ns } else { 0 }
     }
 
     pub(super) fn check_ns(&self) -> u64 {

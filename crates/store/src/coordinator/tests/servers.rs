@@ -11,7 +11,7 @@ fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
     w.pass(10 * SECOND, &["x", "y"]);
     let last_heard = w.now;
     w.masters.get_mut("y").unwrap().alive = false;
-    let patience = w.config.server_term_ns + w.config.server_margin_ns;
+    let patience = w.coordinator.patience_ns(0);
     w.pass(patience - 100 * MS, &["x"]);
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
     w.pass(600 * MS, &["x"]);
@@ -39,6 +39,15 @@ fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
     assert!(w.masters["x"].owns.is_empty());
     assert_eq!(w.servers(), [(x, ServerState::Up, 0), (next, ServerState::Up, 0)]);
     assert_eq!(w.enlist("z"), ServerId { index: 1, generation: 2 });
+}
+
+/// A server whose log has replicas loses nothing when it is given up.
+#[test]
+fn a_server_without_replicas_gets_a_further_time() {
+    let w = World::new(config());
+    let Config { server_term_ns, server_margin_ns, server_grace_ns, .. } = w.config;
+    assert_eq!(w.coordinator.patience_ns(1), server_term_ns + server_margin_ns);
+    assert_eq!(w.coordinator.patience_ns(0) - w.coordinator.patience_ns(1), server_grace_ns);
 }
 
 #[test]
@@ -101,7 +110,7 @@ fn after_a_restart_servers_have_a_full_term_to_be_heard_of() {
     w.now = w.now.after(100 * SECOND);
     // The next coordinator is set to shorter terms, but what was granted counts.
     w.config.server_term_ns = SECOND / 2;
-    w.config.server_margin_ns = SECOND / 2;
+    (w.config.server_margin_ns, w.config.server_grace_ns) = (0, SECOND / 2);
     // Nor does it help that the one after it learns of shorter terms only.
     w.restart();
     w.restart();
