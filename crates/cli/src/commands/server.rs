@@ -33,7 +33,8 @@ pub(crate) struct Server {
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
     memory: u64,
     /// Number of replicas of each object in the memory of other servers. A change is acknowledged
-    /// when all of them have it. Servers of one cluster have the same number.
+    /// when all of them have it. If as many servers crash at once, the others recover their
+    /// objects. Servers of one cluster have the same number.
     #[arg(
         long,
         value_name = "N",

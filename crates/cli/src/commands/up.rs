@@ -64,7 +64,8 @@ pub(crate) struct Up {
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
     memory: u64,
     /// Number of replicas of each object in the memory of other servers; less than the number of
-    /// servers. A change is acknowledged when all of them have it.
+    /// servers. A change is acknowledged when all of them have it. If as many servers crash at
+    /// once, the others recover their objects.
     #[arg(
         long,
         value_name = "N",
