@@ -46,6 +46,8 @@ pub struct Plan<'p> {
     pub memory: u64,
     /// The number of replicas of each object on other servers.
     pub replicas: u16,
+    /// Term of the servers' leases.
+    pub lease: Duration,
     /// File of the coordinator's state. `None` keeps the state in memory of this process.
     pub state: Option<&'p std::path::Path>,
     /// Core that all processes of the cluster run on. `None` binds them to no core.
@@ -65,6 +67,9 @@ impl Plan<'_> {
     }
 }
 
+/// Term of a server's lease, unless a cluster needs another one.
+pub const LEASE: Duration = Duration::from_secs(2);
+
 /// Command line option that allows a server to listen beyond loopback.
 pub const INSECURE: &str = "--insecure-network";
 
@@ -82,6 +87,7 @@ impl Cluster {
             format!("tcp:host={},port={}", plan.host(), plan.port),
         ];
         args.extend(plan.host.map(|_| INSECURE.to_owned()));
+        args.extend(["--lease".to_owned(), plan.lease.as_secs_f64().to_string()]);
         args.push("--state".to_owned());
         let mut state = None;
         match plan.state {

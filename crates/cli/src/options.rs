@@ -81,6 +81,12 @@ fn timeout(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected seconds from 0.001 to 86400".to_owned())
 }
 
+/// Parses the term of a server's lease, in seconds.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|s| (0.1..=60.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.1 to 60".to_owned())
+}
+
 /// Parses the size of a server's memory in bytes, which must be at least what its log needs.
 pub(crate) fn server_memory(text: &str) -> Result<u64, String> {
     let bytes = limit(text)?;
@@ -135,6 +141,8 @@ mod tests {
     #[test]
     fn a_timeout_is_a_number_of_seconds() {
         assert_eq!(timeout("0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(lease("0.5"), Ok(Duration::from_millis(500)));
+        assert!(lease("0.05").is_err() && lease("61").is_err() && lease("NaN").is_err());
         for text in ["", "0", "-1", "1e9", "nan", "inf", "1s"] {
             assert!(timeout(text).is_err(), "{text}");
         }

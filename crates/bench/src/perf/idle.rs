@@ -14,7 +14,7 @@ use super::local;
 use super::measure::{Figures, Sample};
 use super::procfs::processor_time;
 use super::report::Row;
-use crate::cluster::{Cluster, Plan, ports};
+use crate::cluster::{Cluster, LEASE, Plan, ports};
 use crate::fail::Fail;
 use crate::store::Store;
 
@@ -43,6 +43,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         core: None,
         host: None,
         besides: Vec::new(),
+        lease: LEASE,
         tracepoints: false,
     };
     let cluster = Cluster::start(&plan)?;

@@ -10,7 +10,7 @@ use sprat::locator::Locator;
 use sprat_sys::netns::{Inside, Wire};
 
 use super::net::{self, Net};
-use crate::cluster::{Cluster, INSECURE, Plan, ports};
+use crate::cluster::{Cluster, INSECURE, LEASE, Plan, ports};
 use crate::fail::{Fail, Named as _};
 use crate::memory;
 use crate::process::{self, Process};
@@ -89,6 +89,7 @@ impl Local {
             cluster: None,
             folder,
             net,
+            lease: LEASE,
             tracepoints: false,
             memory: MEMORY,
         })

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use signal_hook::consts::SIGXFSZ;
@@ -11,7 +12,7 @@ use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::process::StopSignals;
 
 use super::serve::{self, apart, listening};
-use crate::options::{COORDINATOR, DEFAULT_COORDINATOR};
+use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, lease};
 
 /// Run a coordinator, which knows the tables and the servers.
 #[derive(Args, Debug)]
@@ -33,6 +34,10 @@ pub(crate) struct Coordinator {
     /// memory only. The coordinator refuses a change that it cannot write there.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Term of a server's lease, in seconds. Other servers recover the objects of a silent server
+    /// when its lease has ended. A server that cannot renew its lease in time ends.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
+    lease: Duration,
     /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may
     /// read and write.
     #[arg(long)]
@@ -44,6 +49,7 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     apart(&[("-C", &args.locators)])?;
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
+    options.config.server_term_ns = args.lease.as_nanos() as u64;
     options.transports = Options::default().insecure_network(args.insecure_network);
     let signals = StopSignals::catch()?;
     // With SIGXFSZ caught, a file that may not grow (ulimit -f) is an error of the write, as a full

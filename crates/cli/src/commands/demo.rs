@@ -19,7 +19,7 @@ use sprat::kv::{Condition, TableId};
 use super::import;
 use crate::options::Cluster as At;
 use crate::records::{self, Format, Record};
-use sprat_bench::cluster::{Cluster, Plan, ports};
+use sprat_bench::cluster::{Cluster, LEASE, Plan, ports};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::perf;
@@ -88,6 +88,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         core: None,
         host: None,
         besides,
+        lease: LEASE,
         tracepoints: false,
     };
     let mut cluster = Cluster::start(&plan)?;

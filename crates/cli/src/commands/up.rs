@@ -15,7 +15,8 @@ use sprat_bench::process::StopSignals;
 use sprat_bench::{memory, out};
 
 use crate::options::{
-    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, cluster_name, server_memory,
+    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, cluster_name, lease,
+    server_memory,
 };
 
 /// The time between two checks whether processes of the cluster have ended.
@@ -73,6 +74,10 @@ pub(crate) struct Up {
         value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
     )]
     replicas: u16,
+    /// Term of a server's lease, in seconds. Other servers recover the objects of a silent server
+    /// when its lease has ended. A server that cannot renew its lease in time ends.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
+    lease: Duration,
     /// Keep the coordinator's state (tables, servers) in this file. Without it the state is in the
     /// memory of this process.
     #[arg(long, value_name = "FILE")]
@@ -130,6 +135,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         servers: args.servers,
         memory: args.memory,
         replicas: args.replicas,
+        lease: args.lease,
         state: args.state.as_deref(),
         core: None,
         host: None,
