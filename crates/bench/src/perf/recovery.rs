@@ -94,7 +94,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
     let mut objects = set.client(Store::over(cluster.coordinator(), &[])?, 1)?;
     let owner = store.servers()?.into_iter().find(|server| server.tablets > 0);
     let owner = owner.ok_or_else(|| Fail::new("no server has the table"))?;
-    wait(&mut store, |store| complete(store))?;
+    wait(&mut store, complete)?;
     let killed = Instant::now();
     cluster.kill(&owner.data)?;
     let is_owner = |server: &ServerInfo| server.server == owner.server;
