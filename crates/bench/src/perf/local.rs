@@ -89,7 +89,6 @@ impl Local {
             cluster: None,
             folder,
             net,
-            lease: LEASE,
             tracepoints: false,
             memory: MEMORY,
         })
@@ -192,6 +191,7 @@ impl Local {
                 servers: 1,
                 memory: self.memory.min(memory::available()),
                 replicas: 0,
+                lease: LEASE,
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),
