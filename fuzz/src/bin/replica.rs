@@ -1,5 +1,6 @@
-//! Fuzzes a backup: no bytes of a request panic, a request that parses is written back as the same
-//! bytes, and after any requests a replica is the beginning of its segment.
+//! Fuzzes a backup, and the recovery from its replicas: no bytes of a request or of a replica panic,
+//! a request that parses is written back as the same bytes, and after any requests a replica is the
+//! beginning of its segment.
 
 #![no_main]
 
@@ -7,10 +8,15 @@ use libfuzzer_sys::fuzz_target;
 use sprat_store::backup::{Backup, MemoryFrames};
 use sprat_store::message::recovery::ListReplicas;
 use sprat_store::message::replica::{FreeReplica, Target, WriteReplica, written_len};
-use sprat_store::objects::entry::{Header, put_header};
+use sprat_store::objects::entry::{Entries, HEADER, Header, put_header};
+use sprat_store::objects::log::Log;
+use sprat_store::objects::memory::Memory;
+use sprat_store::objects::partition::Partition;
 use sprat_store::objects::segment::SegmentId;
+use sprat_store::objects::tablet::Tablet;
 use sprat_store::ops::Operation;
-use sprat_store::types::{ServerId, Version};
+use sprat_store::recovery::{Crashed, ReadHead};
+use sprat_store::types::{HashKey, ServerId, TableId, Version};
 
 /// The size of a segment. Frames are shorter by [`BEYOND`].
 const SEGMENT: u32 = 240;
@@ -34,7 +40,31 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(list.emit(), bytes);
     }
     requests(bytes);
+    recovery(bytes);
 });
+
+/// Takes the bytes for a replica of a crashed master's log, with any checksums: searches it for the
+/// end of the log, and replays it.
+fn recovery(bytes: &[u8]) {
+    let crc32c = |_, _: &[u8]| 0;
+    let (cluster, master, segment) = (CLUSTER, BACKUP, SegmentId(1));
+    let crashed = Crashed { cluster, master, head_segment: SegmentId(0), head_epoch: 0 };
+    let _ = ReadHead::parse(crc32c, &crashed, segment, bytes);
+    let header =
+        Header { cluster, server: master, segment, capacity: 4096, safe_version: Version(1) };
+    let mut whole = vec![0; HEADER];
+    put_header(&mut whole, &header);
+    whole.extend_from_slice(bytes);
+    let mut memory = Memory::new(Log::new(1 << 16, 1 << 12, crc32c, false));
+    let tablet = Tablet { table: TableId(1), first: 0, last: u64::MAX };
+    memory.tablets.prepare(tablet, HashKey([1; 16])).expect("the only tablet");
+    let since = memory.log.begin_side().expect("an empty log");
+    let len = whole.len() as u64;
+    let mut partition = Partition::new(master, len, vec![(tablet, SegmentId(0))], since);
+    let mut entries = Entries::default();
+    let _ = memory.replay(&mut partition, segment, &whole, &mut entries, whole.len());
+    assert!(entries.at() <= whole.len() && entries.at() as u64 == partition.replayed());
+}
 
 /// Lets each five bytes be a request for one of 16 replicas, of which 12 fit.
 fn requests(bytes: &[u8]) {

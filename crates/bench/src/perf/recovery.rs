@@ -146,14 +146,16 @@ fn wait(
     store: &mut Store,
     mut done: impl FnMut(&mut Store) -> Result<bool, Fail>,
 ) -> Result<Instant, Fail> {
-    let begin = Instant::now();
-    while !done(store)? {
-        if begin.elapsed() > PATIENCE {
-            return Err(Fail::new("the recovery does not end").next("see sprat status"));
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    let mut result = Ok(false);
+    let ended = process::wait_until(PATIENCE, || {
+        result = done(store);
+        !matches!(result, Ok(false))
+    });
+    match result {
+        Err(fail) => Err(fail),
+        Ok(_) if ended => Ok(Instant::now()),
+        Ok(_) => Err(Fail::new("the recovery does not end").next("see sprat status")),
     }
-    Ok(Instant::now())
 }
 
 fn rows(bench: &mut Bench, size: usize, all: &[Times]) -> Result<(), Fail> {

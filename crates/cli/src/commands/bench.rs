@@ -359,6 +359,19 @@ impl Objects {
     }
 }
 
+impl Recovery {
+    fn options(&self) -> Options {
+        Options {
+            bytes: self.bytes,
+            sizes: vec![self.size],
+            transports: vec!["fast+shm".to_owned()],
+            rounds: self.rounds,
+            json: self.json.clone(),
+            ..Options::new(vec![Test::Recovery])
+        }
+    }
+}
+
 impl Bench {
     /// Returns the test that a `sprat bench` command runs, with its options.
     fn options(&self) -> Options {
@@ -412,14 +425,7 @@ impl Bench {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Failover)
             },
-            Self::Recovery(args) => Options {
-                bytes: args.bytes,
-                sizes: vec![args.size],
-                transports: vec!["fast+shm".to_owned()],
-                rounds: args.rounds,
-                json: args.json.clone(),
-                ..Options::new(vec![Test::Recovery])
-            },
+            Self::Recovery(args) => args.options(),
             Self::SingleThread(args) => {
                 Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::SingleThread) }
             }

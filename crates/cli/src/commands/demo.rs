@@ -279,7 +279,8 @@ fn killed_server(store: &mut Store, cluster: &mut Cluster) -> Result<(), Fail> {
     }
     let total: i64 = sums.iter().sum();
     out::print(format!(
-        "  server {} with {} tablets killed with SIGKILL, under increments of {COUNTERS} counters\n  \
+        "  server {} with {} tablets killed with SIGKILL, under increments of {COUNTERS} \
+         counters\n  \
            {total} increments acknowledged and read back: none lost, none doubled\n  \
            {} passed without an answer: the server's lease ended, and others recovered the \
          data\n",

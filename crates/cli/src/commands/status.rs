@@ -65,7 +65,8 @@ fn state_of(server: &ServerInfo) -> &'static str {
     }
 }
 
-/// Returns the tables of which a tablet is lost, is being recovered, or has no server that is known.
+/// Returns the tables of which a tablet is lost, is being recovered, or has no server that is
+/// known.
 fn incomplete(tables: &[TableInfo]) -> Vec<&TableInfo> {
     tables.iter().filter(|table| table.lost + table.recovering + table.unheard > 0).collect()
 }

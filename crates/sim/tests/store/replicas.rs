@@ -69,6 +69,18 @@ fn of_head(world: &mut World<Score>, hosts: &[HostId], host: HostId) -> Vec<Host
     hosts.iter().copied().filter(|&other| world.state::<Master>(other).is_some_and(has)).collect()
 }
 
+/// Checks that a replay has the durable ones of `objects`, and none newer. Returns their number.
+fn audit_objects(replay: &Replay, objects: &[Object], what: &str) -> u64 {
+    for (table, key, version, value, is_durable) in objects {
+        let recovered = replay.object(*table, key);
+        if *is_durable {
+            assert_eq!(recovered, Some((*version, &value[..])), "{what}: {table:?} {key:?}");
+        }
+        assert!(recovered.is_none_or(|(recovered, _)| recovered <= *version));
+    }
+    objects.len() as u64
+}
+
 fn audit_one(
     world: &mut World<Score>,
     hosts: &[HostId],
@@ -118,18 +130,8 @@ fn audit_one(
         let bytes = read(backup, segment).expect("the inventory found it");
         replay.segment(&bytes[..len as usize]).expect("the inventory found it intact");
     }
-    for (table, key, version, value, is_durable) in &objects {
-        let recovered = replay.object(*table, key);
-        if *is_durable {
-            let wanted = Some((*version, &value[..]));
-            assert_eq!(
-                recovered, wanted,
-                "{at:?}: {server} without {without:?}: {table:?} {key:?}"
-            );
-        }
-        assert!(recovered.is_none_or(|(recovered, _)| recovered <= *version));
-        audits.objects += 1;
-    }
+    let what = format!("{at:?}: {server} without {without:?}");
+    audits.objects += audit_objects(&replay, &objects, &what);
     let Some(master) = world.state::<Master>(host) else { return };
     if all_named {
         // Each outcome that the master remembers is in the replicas.
@@ -137,7 +139,7 @@ fn audit_one(
             replay.outcomes().map(|(lease, rpc, _, outcome)| ((lease, rpc), outcome)).collect();
         for (lease, rpc, outcome, _) in master.memory().results.outcomes() {
             let found = recovered.get(&(lease, rpc));
-            assert_eq!(found, Some(&outcome), "{at:?}: {lease:?} {rpc} of {server}, {without:?}");
+            assert_eq!(found, Some(&outcome), "{what}: {lease:?} {rpc}");
             audits.outcomes += 1;
         }
     }
@@ -145,10 +147,7 @@ fn audit_one(
         // The objects of a dropped tablet stay in the log.
         let owned = owns(master, table, key);
         let known = objects.iter().any(|object| object.0 == table && object.1 == key);
-        assert!(
-            known || !owned || !all_durable,
-            "{at:?}: {key:?} of {server}, version {version:?}, came back without {without:?}"
-        );
+        assert!(known || !owned || !all_durable, "{what}: {key:?}, version {version:?}, came back");
     }
 }
 

@@ -437,7 +437,10 @@ proptest! {
             let table = TableId(a);
             let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
             let mut request = match rng.below(13) {
-                0 => Enlist { nonce: a, capacity_bytes: b, replicas: 0, control: "x", data: name }.emit(),
+                0 => {
+                    let (replicas, control) = (0, "x");
+                    Enlist { nonce: a, capacity_bytes: b, replicas, control, data: name }.emit()
+                }
                 1 => RenewServer { cluster, server, usage }.emit(),
                 2 => RenewClient { cluster, lease: LeaseId(a), release: b == 0 }.emit(),
                 3 => CheckLease { cluster, leases: vec![LeaseId(a), LeaseId(b)] }.emit(),

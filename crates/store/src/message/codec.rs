@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::Status;
+use super::{Opcode, Status, VERSION};
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
@@ -173,6 +173,61 @@ macro_rules! choices {
     )* };
 }
 
+/// Returns the opcode of a request to any machine.
+///
+/// # Errors
+/// The status to reply with: [`Status::BadFormat`] if it is shorter than a head,
+/// [`Status::BadVersion`], [`Status::UnknownOpcode`].
+#[inline]
+pub fn opcode(request: &[u8]) -> Result<Opcode, Status> {
+    match *request {
+        [VERSION, code, _, _, ..] => Opcode::from_code(code).ok_or(Status::UnknownOpcode),
+        [_, _, _, _, ..] => Err(Status::BadVersion),
+        _ => Err(Status::BadFormat),
+    }
+}
+
+/// Returns the status of a reply and the bytes behind the head.
+///
+/// # Errors
+/// [`Status::BadFormat`] if it is shorter than a head or the status is unknown,
+/// [`Status::BadVersion`].
+#[inline]
+pub fn outcome(reply: &[u8]) -> Result<(Status, &[u8]), Status> {
+    match *reply {
+        [VERSION, code, _, _, ref rest @ ..] => {
+            Ok((Status::from_code(code).ok_or(Status::BadFormat)?, rest))
+        }
+        [_, _, _, _, ..] => Err(Status::BadVersion),
+        _ => Err(Status::BadFormat),
+    }
+}
+
+/// Returns a reply that refuses a request with `status` and a text for people, cut to 1,000 bytes.
+#[must_use]
+pub fn failure(status: Status, text: &str) -> Vec<u8> {
+    let mut end = text.len().min(1000);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut out = Vec::with_capacity(4 + end);
+    out.extend_from_slice(&[VERSION, status as u8, 0, 0]);
+    out.extend_from_slice(&text.as_bytes()[..end]);
+    out
+}
+
+/// Returns the text for people in a reply whose status is not OK. It is empty if there is none.
+#[must_use]
+pub fn failure_text(reply: &[u8]) -> &str {
+    reply.get(4..).and_then(|text| core::str::from_utf8(text).ok()).unwrap_or("")
+}
+
+/// Returns a reply with status OK and nothing else.
+#[must_use]
+pub fn done() -> Vec<u8> {
+    failure(Status::Ok, "")
+}
+
 /// Declares control requests: records with an opcode.
 macro_rules! requests {
     ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
@@ -195,7 +250,8 @@ macro_rules! requests {
             /// # Errors
             /// The status to reply with.
             pub fn parse(request: &'a [u8]) -> Result<Self, $crate::message::Status> {
-                if $crate::message::control::opcode(request)? != $crate::message::Opcode::$name || request[2..4] != [0, 0] {
+                let opcode = $crate::message::codec::opcode(request)?;
+                if opcode != $crate::message::Opcode::$name || request[2..4] != [0, 0] {
                     return Err($crate::message::Status::BadFormat);
                 }
                 let mut rest = $crate::message::codec::Reader(&request[4..]);
@@ -216,7 +272,7 @@ macro_rules! replies {
             /// Returns the reply's bytes, with [`Status::Ok`].
             #[must_use]
             pub fn emit(&self) -> alloc::vec::Vec<u8> {
-                let mut out = $crate::message::control::done();
+                let mut out = $crate::message::codec::done();
                 $crate::message::codec::Field::put(self, &mut out);
                 out
             }
@@ -227,7 +283,7 @@ macro_rules! replies {
             /// The status in the reply if it is not OK, or [`Status::BadFormat`] or
             /// [`Status::BadVersion`] if the reply is malformed.
             pub fn parse(reply: &'a [u8]) -> Result<Self, $crate::message::Status> {
-                let (status, rest) = $crate::message::control::outcome(reply)?;
+                let (status, rest) = $crate::message::codec::outcome(reply)?;
                 if status != $crate::message::Status::Ok {
                     return Err(status);
                 }

@@ -15,7 +15,7 @@
 use alloc::vec::Vec;
 
 use super::codec::{choices, records, replies, requests};
-use super::{Opcode, Status, VERSION};
+pub use super::codec::{done, failure, failure_text, opcode, outcome};
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
@@ -30,68 +30,14 @@ pub const MAX_CHECKED_LEASES: usize = 512;
 /// The most entries of one reply that lists tables or servers. Another request asks for the rest.
 pub const MAX_PAGE: usize = 256;
 
-/// Returns the opcode of a request to any machine.
-///
-/// # Errors
-/// The status to reply with: [`Status::BadFormat`] if it is shorter than a head,
-/// [`Status::BadVersion`], [`Status::UnknownOpcode`].
-#[inline]
-pub fn opcode(request: &[u8]) -> Result<Opcode, Status> {
-    match *request {
-        [VERSION, code, _, _, ..] => Opcode::from_code(code).ok_or(Status::UnknownOpcode),
-        [_, _, _, _, ..] => Err(Status::BadVersion),
-        _ => Err(Status::BadFormat),
-    }
-}
-
-/// Returns the status of a reply and the bytes behind the head.
-///
-/// # Errors
-/// [`Status::BadFormat`] if it is shorter than a head or the status is unknown,
-/// [`Status::BadVersion`].
-#[inline]
-pub fn outcome(reply: &[u8]) -> Result<(Status, &[u8]), Status> {
-    match *reply {
-        [VERSION, code, _, _, ref rest @ ..] => {
-            Ok((Status::from_code(code).ok_or(Status::BadFormat)?, rest))
-        }
-        [_, _, _, _, ..] => Err(Status::BadVersion),
-        _ => Err(Status::BadFormat),
-    }
-}
-
-/// Returns a reply that refuses a request with `status` and a text for people, cut to 1,000 bytes.
-#[must_use]
-pub fn failure(status: Status, text: &str) -> Vec<u8> {
-    let mut end = text.len().min(1000);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut out = Vec::with_capacity(4 + end);
-    out.extend_from_slice(&[VERSION, status as u8, 0, 0]);
-    out.extend_from_slice(&text.as_bytes()[..end]);
-    out
-}
-
-/// Returns the text for people in a reply whose status is not OK. It is empty if there is none.
-#[must_use]
-pub fn failure_text(reply: &[u8]) -> &str {
-    reply.get(4..).and_then(|text| core::str::from_utf8(text).ok()).unwrap_or("")
-}
-
-/// Returns a reply with status OK and nothing else.
-#[must_use]
-pub fn done() -> Vec<u8> {
-    failure(Status::Ok, "")
-}
-
 choices! {
     pub,
     /// The state of a server according to the coordinator.
     ServerState {
         /// The server holds a lease.
         Up = 0,
-        /// The server's lease expired, or it stopped. Its log had no replicas: its tablets are lost.
+        /// The server's lease expired, or it stopped. Its log had no replicas: its tablets are
+        /// lost.
         Crashed = 1,
         /// The server's lease expired, or it stopped. Other servers recover its log.
         Recovering = 2,

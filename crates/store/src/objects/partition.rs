@@ -9,8 +9,8 @@
 //!
 //! The entries come in any order and may come twice: of each key the object of the highest version
 //! stays, unless a tombstone has at least that version ([`crate::recovery::Replay`] is the
-//! specification). A tombstone is logged only if this log has an older version of its key, so that a
-//! replay of this log needs it.
+//! specification). A tombstone is logged only if this log has an older version of its key, so that
+//! a replay of this log needs it.
 //!
 //! Invariants: an entry that is replayed again changes nothing. All entries of the partition are in
 //! segments behind [`Partition::since`]. Earlier ones may be those of a recovery that was given up,
@@ -148,8 +148,8 @@ impl Partition {
 }
 
 impl Memory {
-    /// Replays about `most` bytes of the segment `id` of the crashed master's log, from the position
-    /// `entries` on, as far as they belong to `partition`.
+    /// Replays about `most` bytes of the segment `id` of the crashed master's log, from the
+    /// position `entries` on, as far as they belong to `partition`.
     ///
     /// # Errors
     /// [`Stopped`]. `entries` is before the entry that was not replayed.
@@ -346,8 +346,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns `None` if the completion record of `once` need not be replayed. Otherwise returns the
-    /// location of an earlier copy, if there is one: a replay of this log would skip that.
+    /// Returns `None` if the completion record of `once` need not be replayed. Otherwise returns
+    /// the location of an earlier copy, if there is one: a replay of this log would skip that.
     fn need(&mut self, partition: &Partition, once: Once) -> Option<Option<Location>> {
         let log = &mut self.log;
         match self.results.replay(once, |at| log.dead_record(at)) {

@@ -162,8 +162,8 @@ impl Results {
     }
 
     /// Takes the acknowledgement of the completion record of `once`, which is replayed, and returns
-    /// the need for the record. Calls `forget` as [`Results::check`] does. The client's lease counts
-    /// as unknown until the coordinator has confirmed it.
+    /// the need for the record. Calls `forget` as [`Results::check`] does. The client's lease
+    /// counts as unknown until the coordinator has confirmed it.
     pub fn replay(&mut self, once: Once, mut forget: impl FnMut(Location)) -> Need {
         let client = self.clients.entry(once.lease).or_insert_with(|| {
             self.terms.push_front((Instant::ZERO, once.lease));

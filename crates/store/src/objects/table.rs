@@ -10,8 +10,9 @@
 //! A look-up costs one line here. If a tag fits, the caller compares the key in the log: the table
 //! knows hashes and locations only. The table grows by doubling, some lines at a time, or to any
 //! larger size for objects that are to come. Line `n` of the old lines becomes lines `2n` and
-//! `2n + 1`, or more, so that lines are in the order of the hashes before, during and after growth. A walk in that order ([`HashTable::walk`]) sees every entry
-//! once, even if the table grows meanwhile.
+//! `2n + 1`, or more, so that lines are in the order of the hashes before, during and after growth.
+//! A walk in that order ([`HashTable::walk`]) sees every entry once, even if the table grows
+//! meanwhile.
 //!
 //! Invariants: a look-up allocates nothing. An insertion moves at most [`GROW_LINES`] lines. Growth
 //! starts only when the mean line holds [`FULL`] entries.

@@ -111,7 +111,8 @@ impl Tablets {
         })
     }
 
-    /// Prepares to recover a tablet: its objects may be put into the memory, and nothing serves them.
+    /// Prepares to recover a tablet: its objects may be put into the memory, and nothing serves
+    /// them.
     ///
     /// # Errors
     /// [`TakeError`], and nothing changed.

@@ -79,7 +79,7 @@ pub enum Inventory {
     },
 }
 
-/// What one replica says about its segment: the parsed bytes of the replica.
+/// The parsed bytes of a replica: how much of it is intact, and what a digest there names.
 ///
 /// The default is that of a replica that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

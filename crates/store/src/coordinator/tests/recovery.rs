@@ -171,7 +171,7 @@ impl World {
 
 const RECOVERING: TabletState = TabletState::Recovering;
 
-/// x crashes and leaves one table; y has the replicas.
+/// Server x crashes and leaves one table. Server y has the replicas.
 fn crashed() -> (World, ServerId, ServerId, TableId) {
     let mut w = World::new(config());
     let x = w.join("x");

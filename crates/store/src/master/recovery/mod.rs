@@ -12,8 +12,8 @@
 //! - One recovery is in progress at a time. A tick replays a bounded number of bytes.
 //! - No request reads or changes a recovered object before the coordinator has durably made this
 //!   master the owner, and this log has all of the tablets with all replicas.
-//! - An entry that is not intact is never skipped: another replica has it, or the recovery ends with
-//!   [`Ending::Lacking`].
+//! - An entry that is not intact is never skipped: another replica has it, or the recovery ends
+//!   with [`Ending::Lacking`].
 //! - A recovery ends only when the coordinator knows that.
 
 use alloc::collections::BTreeMap;

@@ -4,7 +4,7 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::VERSION;
+use crate::message::{Opcode, Status, VERSION};
 use crate::message::recovery::{
     FreeReplicas, ListReplicas, ReadReplica, Recover, Recovering, RecoveryEnded, ReplicaPage,
 };

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Each hash has one owner at any time, and a server that was told OK for tablets is their owner as
-/// long as it is up. At the end all tablets have an owner that is up.
+/// Each hash has one owner at any time. A server that got OK for tablets is their owner as long as
+/// it is up. At the end all tablets have an owner that is up.
 #[test]
 fn recoveries_end_whatever_fails() {
     for seed in 0..60 {

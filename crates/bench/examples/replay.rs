@@ -2,7 +2,7 @@
 //! the floor (each checksum verified, each entry copied once, no table).
 //!
 //! ```text
-//! cargo run --release -p sprat-store --example replay [MB]
+//! cargo run --release -p sprat-bench --example replay [MB]
 //! ```
 
 #![allow(clippy::print_stdout)]
