@@ -7,6 +7,7 @@ use crate::message::recovery::*;
 use crate::objects::entry::{self, DIGESTED, HEADER, Header};
 
 mod faults;
+mod lists;
 mod random;
 
 /// A replica on a server: epoch, closed, and its bytes.
@@ -137,6 +138,12 @@ impl World {
         let bytes = segment(self.coordinator.cluster(), master, id, named);
         let replicas = &mut self.masters.get_mut(on).unwrap().recoverer.replicas;
         replicas.insert((master, SegmentId(id)), (1, named.is_none(), bytes));
+    }
+
+    /// Puts bytes behind those of a replica.
+    fn extend(&mut self, on: &str, master: ServerId, id: u32, bytes: &[u8]) {
+        let replicas = &mut self.masters.get_mut(on).unwrap().recoverer.replicas;
+        replicas.get_mut(&(master, SegmentId(id))).unwrap().2.extend_from_slice(bytes);
     }
 
     /// Puts a log of two segments on a server.
