@@ -8,6 +8,7 @@ use crate::objects::entry::{self, DIGESTED, HEADER, Header};
 
 mod faults;
 mod lists;
+mod masters;
 mod random;
 
 /// A replica on a server: epoch, closed, and its bytes.
@@ -91,9 +92,7 @@ impl Recoverer {
             }
             Opcode::FreeReplicas => {
                 let free = FreeReplicas::parse(request).unwrap();
-                if !self.fenced.contains(&free.master) {
-                    return failure(Status::BadFormat, "");
-                }
+                assert!(self.fenced.contains(&free.master), "freed before the fence");
                 self.replicas.retain(|(master, _), _| *master != free.master);
                 done()
             }
