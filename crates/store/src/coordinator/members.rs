@@ -386,8 +386,8 @@ impl Coordinator {
             let state = match slot.place {
                 Place::Up => ServerState::Up,
                 _ if slot.replicas == 0 => ServerState::Crashed,
-                _ if self.recoveries.is_blocked(server) => ServerState::Blocked,
-                _ => ServerState::Recovering,
+                _ if self.recoveries.blocked(server).is_empty() => ServerState::Recovering,
+                _ => ServerState::Blocked,
             };
             control::Server {
                 server,

@@ -143,8 +143,17 @@ impl Table {
 pub(super) struct Call {
     pub(super) table: u64,
     pub(super) tablet: usize,
+    /// The first hash of the tablet. After a rollback the index may be another tablet's.
+    pub(super) first: u64,
     pub(super) server: ServerId,
     pub(super) stage: Stage,
+}
+
+impl Call {
+    /// Returns true if the call is to the owner of this tablet.
+    pub(super) fn is_of(&self, tablet: &Tablet) -> bool {
+        (tablet.first, tablet.server) == (self.first, self.server)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -174,7 +183,7 @@ impl Tables {
         for call in self.calls.values() {
             let table = self.by_id.get_mut(&call.table).filter(|table| table.stage != Stage::Ready);
             let tablet = table.and_then(|table| table.tablets.get_mut(call.tablet));
-            if let Some(tablet) = tablet.filter(|tablet| tablet.server == call.server) {
+            if let Some(tablet) = tablet.filter(|tablet| call.is_of(tablet)) {
                 tablet.work = Work::Calling;
             }
         }

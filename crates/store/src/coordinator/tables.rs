@@ -225,7 +225,7 @@ impl Coordinator {
             };
             let tag = self.tables.next_tag;
             self.tables.next_tag += 1;
-            self.tables.calls.insert(tag, Call { table: id, tablet: i, server, stage });
+            self.tables.calls.insert(tag, Call { table: id, tablet: i, first, server, stage });
             let deadline = now.after(self.config.call_timeout_ns);
             return Some(Output::Call { link, tag, message: message.into(), deadline });
         }
@@ -237,7 +237,7 @@ impl Coordinator {
         let Some(call) = self.tables.calls.remove(&tag) else { return };
         let Some(table) = self.tables.by_id.get_mut(&call.table) else { return };
         let Some(tablet) = table.tablets.get_mut(call.tablet) else { return };
-        if tablet.work != Work::Calling || tablet.server != call.server {
+        if tablet.work != Work::Calling || !call.is_of(tablet) {
             return;
         }
         let stage_is_over = table.stage != call.stage;

@@ -60,6 +60,12 @@ struct World {
     replicas: u8,
     /// The share of calls that fail, in millionths: half of them reach the server.
     failing: u32,
+    /// Chooses the calls whose replies come late.
+    holds: fn(&[u8]) -> bool,
+    /// The share of calls whose replies come late, in millionths: half of them come again.
+    late: u32,
+    /// The late replies by tag.
+    held: Vec<(u64, Option<Vec<u8>>)>,
     seed: Rng,
 }
 
@@ -86,6 +92,9 @@ impl World {
             asked: 0,
             replicas: 0,
             failing: 0,
+            holds: |_| false,
+            late: 0,
+            held: Vec::new(),
             seed: Rng::seeded(1),
         }
     }
@@ -97,6 +106,7 @@ impl World {
         self.coordinator = Coordinator::restore(self.now, self.config.clone(), rng, pairs).unwrap();
         self.queue.clear();
         self.links.clear();
+        self.held.clear();
         self.persists_left = usize::MAX;
         self.run();
     }
@@ -177,8 +187,13 @@ impl World {
                     .filter(|_| self.failing == 0 || !self.seed.chance(self.failing / 2))
                     .map(|master| master.request(&message.bytes))
                     .filter(|_| self.failing == 0 || !self.seed.chance(self.failing / 2));
-                let result = reply.map(Payload::Owned).ok_or(RpcError::MaybeExecuted);
-                self.coordinator.response(self.now, tag, result);
+                let late = self.late > 0 && self.seed.chance(self.late);
+                if late || (self.holds)(&message.bytes) {
+                    self.held.push((tag, reply.clone()));
+                }
+                if !(self.holds)(&message.bytes) && (!late || self.seed.chance(500_000)) {
+                    self.respond(tag, reply);
+                }
             }
             Output::Reply { caller, message } => {
                 self.replies.insert(caller.rpc.0, message.bytes);
@@ -186,6 +201,19 @@ impl World {
             Output::Persist { .. } => self.queue.push_back(output),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn respond(&mut self, tag: u64, reply: Option<Vec<u8>>) {
+        let result = reply.map(Payload::Owned).ok_or(RpcError::MaybeExecuted);
+        self.coordinator.response(self.now, tag, result);
+    }
+
+    /// Delivers the late replies.
+    fn release(&mut self) {
+        for (tag, reply) in core::mem::take(&mut self.held) {
+            self.respond(tag, reply);
+        }
+        self.run();
     }
 
     fn ask(&mut self, request: Vec<u8>) -> u64 {

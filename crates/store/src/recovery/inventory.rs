@@ -97,6 +97,12 @@ impl ReadHead {
         let len = intact(crc32c, crashed, id, bytes);
         Self { len: len as u32, named: named(crc32c, id, &bytes[..len]) }
     }
+
+    /// Returns true if the bytes begin with the header and the digest of a head.
+    #[must_use]
+    pub fn has_digest(&self) -> bool {
+        self.named.is_some()
+    }
 }
 
 /// A segment of a log, and the servers that have it.

@@ -1,6 +1,7 @@
 //! The steps of recoveries in their order: lists, the search, the plan, and the end.
 
 use alloc::collections::BTreeSet;
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
@@ -35,7 +36,11 @@ impl Coordinator {
     /// Takes all steps of recoveries that are possible now.
     fn advance_recoveries(&mut self, now: Instant) {
         self.recoveries.dirty = false;
-        let crashed: Vec<_> = self.recoveries.all.keys().copied().collect();
+        let mut crashed: Vec<_> = self.recoveries.all.keys().copied().collect();
+        // The recoveries take turns to read.
+        let last = self.recoveries.last_reader;
+        let turn = crashed.partition_point(|&id| Some(id) <= last);
+        crashed.rotate_left(turn);
         for id in crashed {
             // The recovery leaves the map, so that it can change beside the servers and tables.
             let Some(mut recovery) = self.recoveries.all.remove(&id) else { continue };
@@ -55,7 +60,8 @@ impl Coordinator {
         let tablets = self.servers.slots.get(id.index as usize).map_or(0, |slot| slot.tablets);
         if tablets == 0 {
             recovery.partitions.clear();
-            recovery.blocked = None;
+            recovery.blocked.clear();
+            self.recoveries.dirty |= recovery.reading.take().is_some();
             let after = *recovery.free_after.get_or_insert(self.journal.issued);
             return self.journal.safe >= after && self.free_replicas(id, recovery);
         }
@@ -80,7 +86,9 @@ impl Coordinator {
             recovery.unsearched = true;
             recovery.heads.retain(|(backup, _), _| up.contains(backup));
         }
-        recovery.reading.take_if(|reading| !up.contains(&reading.backup));
+        let ended = recovery.reading.take_if(|reading| !up.contains(&reading.backup));
+        // Another recovery may wait for the end of the read.
+        self.recoveries.dirty |= ended.is_some();
         for partition in recovery.partitions.values_mut() {
             partition.master.take_if(|master| !up.contains(master));
         }
@@ -118,11 +126,14 @@ impl Coordinator {
     /// Searches for the log in the lists so far, and begins to read the replica that is needed.
     fn search_log(&mut self, now: Instant, id: ServerId, recovery: &mut Recovery) {
         let blocked = match recovery.search(&self.crashed(id)) {
+            // All recoveries together hold the bytes of one replica.
+            Search::Read(..) if self.recoveries.all.values().any(|r| r.reading.is_some()) => return,
             Search::Read(backup, segment) => {
                 let listed = recovery.backups.get(&backup).map(|backup| &backup.replicas);
                 let listed = listed.and_then(|all| all.iter().find(|r| r.segment == segment));
                 let len = listed.map_or(0, |replica| replica.len.min(SEGMENT_BYTES));
                 let bytes = Vec::new();
+                self.recoveries.last_reader = Some(id);
                 recovery.reading = Some(Reading { backup, segment, len, bytes, failures: 0 });
                 self.recoveries.ready.push_back((id, Step::Read(segment, 0)));
                 return;
@@ -130,19 +141,21 @@ impl Coordinator {
             Search::NoHead => Blocked::NoHead,
             Search::Log { segments, .. } => {
                 let missing = segments.iter().filter(|found| found.backups.is_empty()).count();
-                if missing == 0 && segments.len() <= MOST_SEGMENTS {
+                let fits = segments.len() <= MOST_SEGMENTS && self.order_fits(&segments);
+                if missing == 0 && fits {
                     recovery.replan |= recovery.log.is_none();
                     recovery.log = Some(segments);
-                    (recovery.blocked, recovery.suspect) = (None, false);
+                    recovery.blocked.clear();
+                    recovery.suspect = false;
                     recovery.unsearched = false;
                     return;
                 }
-                if missing == 0 { Blocked::TooLong } else { Blocked::Missing(missing) }
+                if fits { Blocked::Missing(missing) } else { Blocked::TooLong }
             }
         };
         recovery.unsearched = false;
         if recovery.all_listed() {
-            recovery.blocked = Some(blocked);
+            recovery.blocked = blocked.to_string();
             self.again(now, id, recovery);
         }
     }
@@ -216,7 +229,7 @@ impl Coordinator {
             Step::Again => {
                 recovery.again = false;
                 recovery.partitions.values_mut().for_each(|partition| partition.avoid.clear());
-                if recovery.blocked.is_some() || recovery.suspect {
+                if !recovery.blocked.is_empty() || recovery.suspect {
                     recovery.forget_lists();
                 }
                 self.recoveries.dirty = true;

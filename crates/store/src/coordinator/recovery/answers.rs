@@ -98,14 +98,20 @@ impl Coordinator {
         let segment = reading.segment;
         let head = match reply.and_then(control::outcome) {
             Ok((Status::Ok, bytes)) => {
-                let asked = (reading.len as usize - reading.bytes.len()).min(MOST_READ as usize);
+                let before = reading.bytes.len();
+                let asked = (reading.len as usize - before).min(MOST_READ as usize);
                 reading.bytes.extend_from_slice(&bytes[..bytes.len().min(asked)]);
                 (reading.failures, recovery.unsearched) = (0, true);
-                if bytes.len() >= asked && reading.bytes.len() < reading.len as usize {
+                let parsed = || ReadHead::parse(crc32c, &crashed, segment, &reading.bytes);
+                // A replica without a digest in the first read is no head. The digest of a log that
+                // an order can name fits into it.
+                let may_be_head = before > 0 || parsed().has_digest();
+                let more = bytes.len() >= asked && reading.bytes.len() < reading.len as usize;
+                if more && may_be_head {
                     let next = Step::Read(segment, reading.bytes.len() as u32);
                     return self.recoveries.ready.push_back((job.0, next));
                 }
-                ReadHead::parse(crc32c, &crashed, segment, &reading.bytes)
+                parsed()
             }
             Ok((Status::NoReplica, _)) => ReadHead::default(),
             _ if reading.failures < MOST_FAILURES => {

@@ -63,3 +63,6 @@ pub(super) fn divide(
     }
     all
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::Caller;
-use sprat_proto::rpc::Message;
+use sprat_proto::rpc::{MAX_MESSAGE, Message};
 
-use super::plan::{divide, shares};
+use super::plan::{MOST_PARTS, divide, shares};
 use super::state::{Partition, Recovery, Step};
 use crate::coordinator::durable::{Batch, Key, Stage};
 use crate::coordinator::state::{Coordinator, Otherwise};
@@ -15,7 +15,11 @@ use crate::coordinator::table::{MANY_TABLETS, Table};
 use crate::message::Status;
 use crate::message::control;
 use crate::message::recovery::{Ending, Part, Piece, Range, Recover, RecoveryEnded, Source};
+use crate::recovery::inventory::Found;
 use crate::types::{ServerId, TableId};
+
+/// The bytes of a tablet in an order.
+const PART_BYTES: usize = 44;
 
 impl Coordinator {
     /// Plans the partitions of a crashed server's tablets that belong to none. A partition stays if
@@ -132,7 +136,25 @@ impl Coordinator {
         let partition = recovery.partitions.get_mut(&key)?;
         partition.due = None;
         let server = partition.master?;
-        let log = recovery.log.as_ref()?;
+        let (number, tablets) = (partition.number, partition.parts.clone());
+        let log = self.recoveries.all.get(&crashed)?.log.as_ref()?;
+        Some((server, self.order_of((server, crashed), number, tablets, log).emit()))
+    }
+
+    /// Returns true if the orders to replay this log are not too long for a message.
+    pub(in crate::coordinator) fn order_fits(&self, log: &[Found]) -> bool {
+        let order = self.order_of(Default::default(), 0, Vec::new(), log);
+        order.emit().len() + MOST_PARTS * PART_BYTES <= MAX_MESSAGE
+    }
+
+    /// Returns the order to a server to recover tablets of a crashed server.
+    fn order_of(
+        &self,
+        (server, crashed): (ServerId, ServerId),
+        number: u64,
+        tablets: Vec<Part>,
+        log: &[Found],
+    ) -> Recover<'_> {
         let on: BTreeSet<_> = log.iter().flat_map(|found| &found.backups).copied().collect();
         let backups: Vec<_> = on
             .into_iter()
@@ -150,16 +172,8 @@ impl Coordinator {
                 on: found.backups.iter().filter_map(index).collect(),
             })
             .collect();
-        let order = Recover {
-            cluster: self.cluster.id,
-            recovery: partition.number,
-            server,
-            crashed,
-            tablets: partition.parts.clone(),
-            backups,
-            segments,
-        };
-        Some((server, order.emit()))
+        let cluster = self.cluster.id;
+        Recover { cluster, recovery: number, server, crashed, tablets, backups, segments }
     }
 
     /// Handles the end of a recovery by a master. A master that has all objects becomes the owner

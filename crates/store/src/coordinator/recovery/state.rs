@@ -1,6 +1,7 @@
 //! The recoveries that the coordinator runs, and their calls to servers.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -45,6 +46,8 @@ pub(in crate::coordinator) struct Recoveries {
     pub(super) count: u32,
     /// The number of recoveries that ended in this life of the coordinator.
     pub(super) done: u64,
+    /// The recovery that has begun to read a replica last.
+    pub(super) last_reader: Option<ServerId>,
     /// True if servers or tablets have changed since the recoveries were advanced.
     pub(super) dirty: bool,
 }
@@ -89,14 +92,15 @@ impl Recoveries {
         self.later.first().map(|&(at, _)| at)
     }
 
-    /// Returns true if the log of this crashed server cannot be recovered now.
-    pub(in crate::coordinator) fn is_blocked(&self, crashed: ServerId) -> bool {
-        self.all.get(&crashed).is_some_and(|recovery| recovery.blocked.is_some())
+    /// Returns the reason why the log of this crashed server cannot be recovered now. It is empty
+    /// if nothing blocks the recovery.
+    pub(in crate::coordinator) fn blocked(&self, crashed: ServerId) -> &str {
+        self.all.get(&crashed).map_or("", |recovery| &recovery.blocked)
     }
 
     /// Returns the numbers of recoveries that run, that are blocked, and that have ended.
     pub(in crate::coordinator) fn counts(&self) -> (usize, usize, u64) {
-        let blocked = self.all.values().filter(|recovery| recovery.blocked.is_some()).count();
+        let blocked = self.all.values().filter(|recovery| !recovery.blocked.is_empty()).count();
         (self.all.len() - blocked, blocked, self.done)
     }
 }
@@ -114,8 +118,8 @@ pub(super) struct Recovery {
     pub(super) reading: Option<Reading>,
     /// True if lists or replicas have arrived since the last search.
     pub(super) unsearched: bool,
-    /// The reason why the log cannot be recovered now.
-    pub(super) blocked: Option<Blocked>,
+    /// The text of the reason why the log cannot be recovered now, or empty.
+    pub(super) blocked: String,
     /// True if the step [`Step::Again`] is queued or waits.
     pub(super) again: bool,
     /// The segments of the log, once they are found.
@@ -129,7 +133,7 @@ pub(super) struct Recovery {
 
 /// The reason why a log cannot be recovered now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::coordinator) enum Blocked {
+pub(super) enum Blocked {
     /// No backup that is up has the head of the log.
     NoHead,
     /// No backup that is up has this many segments of the log.
@@ -226,6 +230,6 @@ impl Recovery {
 
     /// Returns true if partitions can be given to masters.
     pub(super) fn can_assign(&self) -> bool {
-        self.log.is_some() && self.blocked.is_none() && !self.suspect
+        self.log.is_some() && self.blocked.is_empty() && !self.suspect
     }
 }

@@ -7,6 +7,8 @@ use crate::message::recovery::*;
 use crate::objects::entry::{self, DIGESTED, HEADER, Header};
 
 mod faults;
+mod lists;
+mod masters;
 mod random;
 
 /// A replica on a server: epoch, closed, and its bytes.
@@ -90,9 +92,7 @@ impl Recoverer {
             }
             Opcode::FreeReplicas => {
                 let free = FreeReplicas::parse(request).unwrap();
-                if !self.fenced.contains(&free.master) {
-                    return failure(Status::BadFormat, "");
-                }
+                assert!(self.fenced.contains(&free.master), "freed before the fence");
                 self.replicas.retain(|(master, _), _| *master != free.master);
                 done()
             }
@@ -137,6 +137,12 @@ impl World {
         let bytes = segment(self.coordinator.cluster(), master, id, named);
         let replicas = &mut self.masters.get_mut(on).unwrap().recoverer.replicas;
         replicas.insert((master, SegmentId(id)), (1, named.is_none(), bytes));
+    }
+
+    /// Puts bytes behind those of a replica.
+    fn extend(&mut self, on: &str, master: ServerId, id: u32, bytes: &[u8]) {
+        let replicas = &mut self.masters.get_mut(on).unwrap().recoverer.replicas;
+        replicas.get_mut(&(master, SegmentId(id))).unwrap().2.extend_from_slice(bytes);
     }
 
     /// Puts a log of two segments on a server.

@@ -140,3 +140,29 @@ fn the_reply_to_a_drop_waits_until_no_server_can_answer_for_the_table() {
     assert!(!w.replies.contains_key(&again));
     assert_eq!(w.drop_table("a"), Status::Ok);
 }
+
+/// After a rollback the index in a call may be the one of another tablet.
+#[test]
+fn a_call_from_before_a_rollback_belongs_to_its_tablet_alone() {
+    use crate::coordinator::durable::Stage;
+    use crate::coordinator::table::{Call, Table, Tables, Work};
+
+    let server = ServerId { index: 0, generation: 1 };
+    let half = 1 << 63;
+    let tablet = |first, last| durable::Tablet { first, last, server, since: SegmentId(0) };
+    let record = durable::Table {
+        stage: Stage::Dropping,
+        name: "a",
+        hash_key: HashKey::default(),
+        tablets: vec![tablet(0, half - 1), tablet(half, u64::MAX)],
+    };
+    let call = |first| Call { table: 1, tablet: 1, first, server, stage: Stage::Dropping };
+    for (first, work) in [(half, Work::Calling), (half - 1, Work::Idle)] {
+        let (mut old, mut tables) = (Tables::default(), Tables::default());
+        old.calls.insert(5, call(first));
+        tables.insert(1, Table::restored(&record));
+        tables.take_calls(old);
+        let works: Vec<_> = tables.by_id[&1].tablets.iter().map(|tablet| tablet.work).collect();
+        assert_eq!(works, [Work::Idle, work]);
+    }
+}

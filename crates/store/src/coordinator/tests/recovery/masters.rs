@@ -1,0 +1,101 @@
+//! Tests of the masters that recover partitions, and of plans that change.
+
+use super::*;
+
+/// x crashes and leaves tables a and b; y has the first segment of its log, z the head.
+fn two_masters() -> (World, ServerId, TableId, TableId) {
+    let mut w = World::new(config());
+    let x = w.join("x");
+    let (a, b) = (w.create("a", 1).unwrap(), w.create("b", 1).unwrap());
+    w.join("y");
+    w.join("z");
+    w.put("y", x, 1, None);
+    w.put("z", x, 2, Some(&[(1, HEADER as u32)]));
+    w.leave(x);
+    (w, x, a, b)
+}
+
+/// Returns the servers with orders, the one with the highest number first, and that number.
+fn orders(w: &World) -> Vec<(u64, &'static str)> {
+    let order = |on| w.order(on).map(|(number, _)| (number, on));
+    let mut all: Vec<_> = ["y", "z"].into_iter().filter_map(order).collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all
+}
+
+#[test]
+fn a_new_plan_keeps_the_partitions_that_stand() {
+    let (mut w, x, _, b) = two_masters();
+    let first = orders(&w);
+    assert_eq!(first.len(), 1);
+    w.create("c", 1).unwrap();
+    assert_eq!(orders(&w), first, "a range is part of one partition");
+    // A partition with a dropped table does not stand.
+    assert_eq!(w.drop_table("a"), Status::Ok);
+    w.create("d", 1).unwrap();
+    let (number, on) = orders(&w)[0];
+    assert!(number > first[0].0);
+    let tablets = w.order(on).unwrap().1.tablets;
+    assert_eq!(tablets, [Range { table: b, first: 0, last: u64::MAX }]);
+    assert_eq!(w.end(on, Ending::Done, 1), Status::Ok);
+    w.pass(SECOND, &["y", "z"]);
+    assert!(w.servers().iter().all(|(id, ..)| *id != x), "freed");
+}
+
+#[test]
+fn a_master_becomes_the_owner_of_its_partition_alone() {
+    let (mut w, x, a, b) = two_masters();
+    let (number, on) = orders(&w)[0];
+    let request = w.end_request(on, Ending::Done, 1);
+    let mut less = RecoveryEnded::parse(&request).unwrap();
+    assert_eq!(less.tablets.len(), 2);
+    less.tablets.pop();
+    assert_eq!(outcome(&w.answer(less.emit())).unwrap().0, Status::NoRecovery);
+    assert_eq!(w.tablets(a).unwrap(), [(x, RECOVERING)]);
+    // The partition is planned anew. Then one of its tables is dropped.
+    let (next, on) = orders(&w)[0];
+    assert!(next > number);
+    assert_eq!(w.drop_table("a"), Status::Ok);
+    assert_eq!(w.end(on, Ending::Done, 1), Status::NoRecovery);
+    assert_eq!(w.tablets(b).unwrap(), [(x, RECOVERING)]);
+    let on = orders(&w)[0].1;
+    assert_eq!(w.end(on, Ending::Done, 1), Status::Ok);
+}
+
+#[test]
+fn after_lacking_no_other_master_begins_before_new_lists() {
+    let (mut w, ..) = two_masters();
+    let (number, on) = orders(&w)[0];
+    assert_eq!(w.end(on, Ending::Lacking, 0), Status::Ok);
+    assert_eq!(orders(&w).len(), 1);
+    w.pass(2 * SECOND, &["y", "z"]);
+    assert!(orders(&w)[0].0 > number);
+}
+
+#[test]
+fn a_late_reply_of_an_earlier_master_does_not_count() {
+    let mut w = World::new(config());
+    let x = w.join("x");
+    w.create("a", 1).unwrap();
+    w.join("y");
+    w.put_log("y", x);
+    w.holds = |request| opcode(request) == Ok(Opcode::Recover);
+    w.leave(x);
+    w.join("z");
+    w.holds = |_| false;
+    assert_eq!(w.end("y", Ending::Full, 0), Status::Ok);
+    let order = w.order("z");
+    assert!(order.is_some());
+    w.held[0].1 = Some(failure(Status::BadFormat, ""));
+    w.release();
+    assert_eq!(w.order("z"), order, "z keeps the partition");
+    assert_eq!(w.end("z", Ending::Done, 1), Status::Ok);
+}
+
+#[test]
+fn a_log_whose_backup_leaves_is_searched_again() {
+    let (mut w, x, ..) = two_masters();
+    let y = w.masters["y"].id;
+    w.leave(y);
+    assert_eq!(w.coordinator.recoveries.blocked(x), "no server has 1 segment of the log");
+}
