@@ -1,6 +1,6 @@
-//! Fuzzes a backup, and the recovery from its replicas: no bytes of a request or of a replica panic,
-//! a request that parses is written back as the same bytes, and after any requests a replica is the
-//! beginning of its segment.
+//! Fuzzes a backup, and the recovery from its replicas: no bytes of a request or of a replica
+//! panic, a request that parses is written back as the same bytes, and after any requests a replica
+//! is the beginning of its segment.
 
 #![no_main]
 

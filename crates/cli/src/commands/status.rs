@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Status) -> Result<(), Fail> {
         0 => Ok(()),
         n => fail(format!("{n} of {} tables lack data", tables.len())).map_err(|fail| {
             fail.next(if servers.iter().any(|server| server.state == ServerState::Blocked) {
-                "start the servers anew that stopped: a recovery needs their replicas"
+                "start the servers that have the replicas again: the recovery then goes on"
             } else {
                 "sprat table list has details; sprat table drop NAME gives up a lost table"
             })
@@ -76,6 +76,7 @@ fn machine_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo])
         json!({
             "server": server.server.to_string(), "state": state_of(server),
             "tablets": server.tablets, "control": server.control, "locators": server.data,
+            "blocked": server.blocked,
         })
     };
     let serves = number_up(servers) > 0 && incomplete(tables).is_empty();
@@ -106,6 +107,12 @@ fn human_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -
             }
         }
         text += &columns.text();
+    }
+    for server in servers.iter().filter(|server| server.state == ServerState::Blocked) {
+        text += &format!(
+            "server {} is blocked: {}; start the servers that have the replicas again\n",
+            server.server, server.blocked
+        );
     }
     for table in incomplete(tables) {
         let state = match table.recovering {
@@ -151,6 +158,7 @@ mod tests {
             usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
             control: "c".to_owned(),
             data: "d".to_owned(),
+            blocked: if state == ServerState::Blocked { "no head" } else { "" }.to_owned(),
         };
         let servers = [server(1, ServerState::Up), server(2, ServerState::Blocked)];
         let name = "t".to_owned();
@@ -160,8 +168,11 @@ mod tests {
             serde_json::from_str(&machine_text("c", &servers, &tables)).expect("JSON");
         assert_eq!((&object["serves"], &object["recovering"]), (&false.into(), &2.into()));
         assert_eq!(object["servers"][1]["state"], "blocked");
+        assert_eq!(object["servers"][0]["blocked"], "");
+        assert_eq!(object["servers"][1]["blocked"], "no head");
         let text = human_text("c", &servers, &tables);
         assert!(text.starts_with("coordinator c: 1 server, 1 table\n"), "{text}");
         assert!(text.contains("blocked") && text.contains("t has 2 tablets being"), "{text}");
+        assert!(text.contains("2.1 is blocked: no head; start the servers"), "{text}");
     }
 }

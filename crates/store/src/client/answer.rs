@@ -222,6 +222,9 @@ pub struct ServerInfo {
     pub control: String,
     /// The locators at which clients reach the server.
     pub data: String,
+    /// The reason why the server's log cannot be recovered now. Empty unless the state is
+    /// [`ServerState::Blocked`].
+    pub blocked: String,
 }
 
 /// The reason why an operation failed.

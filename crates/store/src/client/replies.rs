@@ -150,6 +150,7 @@ impl Client {
             usage: row.usage.clone(),
             control: row.control.to_string(),
             data: row.data.to_string(),
+            blocked: row.blocked.to_string(),
         }));
         if page.next == 0 || page.servers.is_empty() {
             return Ok(Some(Answer::Servers(core::mem::take(&mut rows.servers))));

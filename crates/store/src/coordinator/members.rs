@@ -396,6 +396,7 @@ impl Coordinator {
                 usage: slot.usage.clone(),
                 control: &slot.control,
                 data: &slot.data,
+                blocked: self.recoveries.blocked(server),
             }
         });
         let servers: Vec<_> = known.by_ref().take(control::MAX_PAGE).collect();

@@ -124,6 +124,9 @@ records! {
         control: &'a str,
         /// The locators at which clients reach the server.
         data: &'a str,
+        /// The reason why the server's log cannot be recovered now. Empty unless the state is
+        /// [`ServerState::Blocked`].
+        blocked: &'a str,
     }
 }
 

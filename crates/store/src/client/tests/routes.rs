@@ -155,7 +155,7 @@ fn operations_on_recovering_tablets_wait_and_ask_together() {
         };
         assert_eq!(s.calls().len(), 0);
         let pause_ns = s.now.since(before);
-        let longest_ns = (10 * MS << i).min(50 * MS);
+        let longest_ns = ((10 * MS) << i).min(50 * MS);
         assert!((longest_ns / 2..=longest_ns).contains(&pause_ns), "{pause_ns} in {i}");
     }
     s.reply(&ask, tablets(&[("tcp:n", TabletState::Normal)]));

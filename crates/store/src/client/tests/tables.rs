@@ -91,6 +91,7 @@ fn lists_are_collected_page_by_page() {
             usage: Usage { used_bytes: 1, capacity_bytes: 2, objects: 3 },
             control: "c",
             data: "d",
+            blocked: "e",
         };
         match s.reply(&ask, ServerPage { next, servers: vec![server] }.emit()) {
             None => assert_ne!(next, 0),
@@ -100,7 +101,8 @@ fn lists_are_collected_page_by_page() {
                     servers.iter().map(|server| server.server.index).collect::<Vec<_>>(),
                     [3, 7]
                 );
-                assert_eq!((servers[0].control.as_str(), servers[0].data.as_str()), ("c", "d"));
+                let ServerInfo { control, data, blocked, .. } = &servers[0];
+                assert_eq!((&control[..], &data[..], &blocked[..]), ("c", "d", "e"));
             }
         }
     }

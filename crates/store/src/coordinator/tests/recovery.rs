@@ -157,6 +157,13 @@ impl World {
         self.ask(HintCrashed { cluster, server, hint: Hint::Leaving }.emit());
     }
 
+    /// Returns for each server the reason why its recovery is blocked.
+    fn blocked(&mut self) -> Vec<String> {
+        let reply = self.answer(ListServers { from: 0 }.emit());
+        let page = ServerPage::parse(&reply).unwrap();
+        page.servers.iter().map(|server| server.blocked.to_string()).collect()
+    }
+
     fn order(&self, on: &str) -> Option<(u64, Ended)> {
         self.masters[on].recoverer.order.clone()
     }

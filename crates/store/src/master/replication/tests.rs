@@ -146,6 +146,7 @@ impl Rig {
             usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
             control: "",
             data: "backup",
+            blocked: "",
         });
         ServerPage { next: 0, servers: servers.collect() }.emit()
     }

@@ -4,10 +4,10 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::{Opcode, Status, VERSION};
 use crate::message::recovery::{
     FreeReplicas, ListReplicas, ReadReplica, Recover, Recovering, RecoveryEnded, ReplicaPage,
 };
+use crate::message::{Opcode, Status, VERSION};
 
 /// Returns the bytes of hexadecimal digits, blanks ignored.
 fn hex(text: &str) -> Vec<u8> {
@@ -196,17 +196,18 @@ fn replies_with_servers() {
     );
     golden!(
         ServerPage,
-        "01 00 0000 00000005 0001 00000001 00000002 01 00000003
-         0000000000000003 0000000000000004 0000000000000005 0001 63 0001 64",
+        "01 00 0000 00000005 0001 00000001 00000002 03 00000003
+         0000000000000003 0000000000000004 0000000000000005 0001 63 0001 64 0001 65",
         ServerPage {
             next: 5,
             servers: vec![Server {
                 server: ONE,
-                state: ServerState::Crashed,
+                state: ServerState::Blocked,
                 tablets: 3,
                 usage: Usage { used_bytes: 3, capacity_bytes: 4, objects: 5 },
                 control: "c",
                 data: "d",
+                blocked: "e",
             }]
         }
     );

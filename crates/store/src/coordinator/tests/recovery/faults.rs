@@ -12,14 +12,17 @@ fn a_log_without_a_head_is_blocked_until_a_server_brings_it() {
     assert_eq!(w.servers(), [(x, ServerState::Blocked, 1), (y, ServerState::Up, 0)]);
     assert_eq!(w.tablets(a).unwrap(), [(x, RECOVERING)]);
     assert_eq!(w.coordinator.recoveries.counts(), (0, 1, 0));
+    assert_eq!(w.blocked(), ["no server has the head of the log", ""]);
     // The head alone does not suffice.
     w.put("y", x, 2, Some(&[(1, HEADER as u32)]));
     w.pass(2 * SECOND, &["y"]);
     assert_eq!(w.servers()[0].1, ServerState::Blocked);
+    assert_eq!(w.blocked(), ["no server has 1 segment of the log", ""]);
     assert_eq!(w.order("y"), None);
     w.put("y", x, 1, None);
     w.pass(2 * SECOND, &["y"]);
     assert_eq!(w.servers()[0].1, ServerState::Recovering);
+    assert_eq!(w.blocked(), ["", ""]);
     assert_eq!(w.end("y", Ending::Done, 1), Status::Ok);
     assert_eq!(w.tablets(a).unwrap(), [(y, NORMAL)]);
 }

@@ -10,7 +10,7 @@ fn second_page(request: &[u8]) -> bool {
     ListReplicas::parse(request).is_ok_and(|list| list.after == SegmentId(2))
 }
 
-/// x crashes and leaves one table; y has its log but for the first segment.
+/// Server x crashes and leaves one table. Server y has its log but for the first segment.
 fn lacks_one() -> (World, ServerId, ServerId) {
     let mut w = World::new(config());
     let x = w.join("x");
