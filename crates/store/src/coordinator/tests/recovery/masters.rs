@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Server x crashes and leaves tables a and b. Server y has the first segment of its log, z the head.
+/// Server x crashes and leaves two tables. Server y has the first segment of its log, z the head.
 fn two_masters() -> (World, ServerId, TableId, TableId) {
     let mut w = World::new(config());
     let x = w.join("x");
