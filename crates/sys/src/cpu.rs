@@ -6,6 +6,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, sched_yield};
 use sprat_proto::Instant;
 use sprat_proto::time::US;
 
+use crate::clock;
+
 /// Number of empty polls before [`Idle`] reads the clock.
 const SPINS: u32 = 16;
 /// The time of spinning before a waiting thread yields the processor to others. It is a time and
@@ -13,7 +15,7 @@ const SPINS: u32 = 16;
 /// some sockets).
 const SPIN_NS: u64 = 10 * US;
 /// The least time of a yield during which another thread has run.
-const RAN_NS: u64 = 3 * US;
+const RAN_NS: u64 = 2 * US;
 /// The time without work after which a waiting thread sleeps.
 const SLEEP_AFTER_NS: u64 = 50 * US;
 /// The time without work after which a thread that awaits a reply sleeps. Waking a sleeper takes 50
@@ -40,8 +42,6 @@ pub enum Rest {
 pub struct Idle {
     empty: u32,
     since: Instant,
-    /// The time of the last yield, until its length is known.
-    yielded: Option<Instant>,
     /// True if another thread of this core ran during the last yield.
     is_shared: bool,
 }
@@ -71,14 +71,20 @@ impl Idle {
         self.give_way(awaited, now())
     }
 
+    /// Returns the time of spinning before this thread yields.
+    fn spins_ns(&self) -> u64 {
+        if self.is_shared { 0 } else { SPIN_NS }
+    }
+
+    /// Takes the length of a yield.
+    fn yielded(&mut self, ns: u64) {
+        self.is_shared = ns >= RAN_NS;
+    }
+
     fn give_way(&mut self, awaited: bool, now: Instant) -> Rest {
         if self.empty == SPINS {
             self.empty += 1;
             self.since = now;
-            // Work came directly after the yield, probably from the thread that ran.
-            self.is_shared |= self.yielded.take().is_some();
-        } else if let Some(yielded) = self.yielded.take() {
-            self.is_shared = now.since(yielded) >= RAN_NS;
         }
         let idle_ns = now.since(self.since);
         let enough_ns = if awaited { SLEEP_AWAITED_AFTER_NS } else { SLEEP_AFTER_NS };
@@ -86,11 +92,12 @@ impl Idle {
             self.empty = 0;
             return Rest::Sleep;
         }
-        if idle_ns < SPIN_NS && !self.is_shared {
+        if idle_ns < self.spins_ns() {
             std::hint::spin_loop();
         } else {
-            self.yielded = Some(now);
+            let before = clock::now();
             sched_yield();
+            self.yielded(clock::now().since(before));
         }
         Rest::Spun
     }
@@ -147,19 +154,15 @@ mod tests {
     #[test]
     fn a_thread_of_a_shared_core_yields_at_once() {
         let mut idle = Idle::new();
-        let yields = |idle: &mut Idle, ns| {
-            while idle.empty < SPINS {
-                idle.rest(false, || panic!("no time is read at first"));
-            }
-            assert_eq!(idle.rest(false, || Instant::from_ns(ns)), Rest::Spun);
-            idle.yielded.is_some()
-        };
-        assert!(!yields(&mut idle, 1_000) && !yields(&mut idle, 10_999), "10 µs without others");
-        assert!(yields(&mut idle, 11_000) && yields(&mut idle, 11_400));
-        assert!(yields(&mut idle, 19_000), "another thread ran for 7.6 µs");
+        let yields = |idle: &Idle| idle.spins_ns() == 0;
+        assert!(!yields(&idle), "10 µs without others");
+        idle.yielded(400);
+        assert!(!yields(&idle), "no other thread ran");
+        idle.yielded(7_600);
         idle.worked();
-        assert!(yields(&mut idle, 30_000), "at once");
-        assert!(!yields(&mut idle, 30_400), "no other thread ran");
+        assert!(yields(&idle), "at once");
+        idle.yielded(400);
+        assert!(!yields(&idle));
     }
 
     #[test]

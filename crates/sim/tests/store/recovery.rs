@@ -4,15 +4,11 @@
 //! whole. A [`Budget`] counts them. Within it every operation completes. Beyond it operations may
 //! block. A wrong answer, or an answer that data is lost, is an error in either case.
 
-use std::collections::BTreeMap;
-
 use sprat_proto::Rng;
 use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::store::Answer;
 use sprat_sim::wire::HostId;
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds};
-use sprat_store::master::Master;
-use sprat_store::types::ServerId;
 
 use crate::replicas::{self, Audits};
 use crate::score::Score;
@@ -31,8 +27,6 @@ struct Budget {
     hosts: Vec<HostId>,
     replicas: usize,
     left: usize,
-    /// The server of each life of a host.
-    servers: BTreeMap<(HostId, u64), ServerId>,
     crashes: u64,
     /// The number of times that all logs were whole again after a crash.
     repairs: u64,
@@ -41,19 +35,13 @@ struct Budget {
 impl Budget {
     fn new(shape: &Shape) -> Self {
         let hosts = (1..=shape.masters).collect();
-        let servers = BTreeMap::new();
-        Self { hosts, replicas: shape.replicas, left: 0, servers, crashes: 0, repairs: 0 }
+        Self { hosts, replicas: shape.replicas, left: 0, crashes: 0, repairs: 0 }
     }
 
-    /// Returns true if no server's lease has ended while its process lived. Its replicas are gone
-    /// then, as after a crash.
-    fn holds(&mut self, world: &mut World<Score>) -> bool {
-        self.hosts.iter().all(|&host| {
-            let Some(server) = world.state::<Master>(host).and_then(|m| m.server()) else {
-                return true;
-            };
-            *self.servers.entry((host, world.life(host))).or_insert(server) == server
-        })
+    /// Returns true if no server has stopped because its lease had ended. Its replicas are gone then,
+    /// as after a crash.
+    fn holds(&self, world: &World<Score>) -> bool {
+        world.stopped().iter().all(|(host, _)| !self.hosts.contains(host))
     }
 
     /// Renews the budget if all logs are whole, and audits them. Then crashes servers at random.
@@ -140,15 +128,21 @@ fn mild_fault(rng: &mut Rng) -> sprat_proto::fault::Fault {
     sprat_proto::fault::Fault { drop_ppm: fault.drop_ppm / 4, ..fault }
 }
 
-/// Runs a world in which servers crash within the budget. Other faults follow `chaos`. Returns the
-/// number of crashes, and that of repairs after them.
+/// The number of crashes in a world and of repairs after them, and true if the budget held.
+struct Run {
+    crashes: u64,
+    repairs: u64,
+    held: bool,
+}
+
+/// Runs a world in which servers crash within the budget. Other faults follow the options.
 fn run_crashing(
     seed: u64,
     rng: &mut Rng,
     options: Options,
     shape: &Shape,
     audits: &mut Audits,
-) -> (u64, u64) {
+) -> Run {
     let mut world = world(seed, options, shape);
     let mut budget = Budget::new(shape);
     run_steps(&mut world, |world| {
@@ -158,13 +152,14 @@ fn run_crashing(
     });
     // A server that is cut off learns after the faults that its lease has ended.
     let whole = repair(&mut world, shape);
-    if budget.holds(&mut world) {
+    let held = budget.holds(&world);
+    if held {
         assert_eq!(whole, Ok(()), "{:?}", world.score.open);
         end_whole(world, shape, audits);
     } else {
         end_blocked(world, shape);
     }
-    (budget.crashes, budget.repairs)
+    Run { crashes: budget.crashes, repairs: budget.repairs, held }
 }
 
 /// Up to as many servers crash at once as a log has replicas. No other fault happens.
@@ -174,8 +169,9 @@ fn with_recovery() {
     seeds::each("with_recovery", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x4ec0);
         let shape = crashing(&mut rng, HostFaults::NONE);
-        let (c, r) = run_crashing(seed, &mut rng, Options::default(), &shape, &mut audits);
-        (crashes, repairs) = (crashes + c, repairs + r);
+        let run = run_crashing(seed, &mut rng, Options::default(), &shape, &mut audits);
+        assert!(run.held, "no lease ends");
+        (crashes, repairs) = (crashes + run.crashes, repairs + run.repairs);
     });
     assert!(repairs > 0 && audits.outcomes > 0, "{repairs} of {crashes}: {audits:?}");
 }
@@ -185,6 +181,7 @@ fn with_recovery() {
 #[test]
 fn with_recovery_under_faults() {
     let (mut crashes, mut repairs, mut audits) = (0, 0, Audits::default());
+    let (mut worlds, mut held) = (0, 0);
     seeds::each("with_recovery_under_faults", 15, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x4ec1);
         let mut options = Options { drift_ppm: rng.below(5_000) as u32, ..Options::default() };
@@ -194,10 +191,12 @@ fn with_recovery_under_faults() {
         let mut shape = crashing(&mut rng, HostFaults::PAUSES);
         shape.faults[0] = HostFaults::ALL;
         shape.server_term_ns = SECOND;
-        let (c, r) = run_crashing(seed, &mut rng, options, &shape, &mut audits);
-        (crashes, repairs) = (crashes + c, repairs + r);
+        let run = run_crashing(seed, &mut rng, options, &shape, &mut audits);
+        (crashes, repairs) = (crashes + run.crashes, repairs + run.repairs);
+        (worlds, held) = (worlds + 1, held + u64::from(run.held));
     });
     assert!(repairs > 0, "{repairs} of {crashes}: {audits:?}");
+    assert!(held * 2 > worlds || worlds == 1, "{held} of {worlds}");
 }
 
 /// Servers crash at any time, also while replicas are few, and lose their leases. Operations on
