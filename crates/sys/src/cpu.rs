@@ -6,16 +6,12 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, sched_yield};
 use sprat_proto::Instant;
 use sprat_proto::time::US;
 
-use crate::clock;
-
 /// Number of empty polls before [`Idle`] reads the clock.
 const SPINS: u32 = 16;
 /// The time of spinning before a waiting thread yields the processor to others. It is a time and
 /// not a number of polls, because a poll takes from 20 ns (shared memory) to 2 µs (system calls for
 /// some sockets).
 const SPIN_NS: u64 = 10 * US;
-/// The least time of a yield during which another thread has run.
-const RAN_NS: u64 = 2 * US;
 /// The time without work after which a waiting thread sleeps.
 const SLEEP_AFTER_NS: u64 = 50 * US;
 /// The time without work after which a thread that awaits a reply sleeps. Waking a sleeper takes 50
@@ -36,14 +32,11 @@ pub enum Rest {
 /// then, after 50 µs without work (300 µs while an answer is awaited), sleep.
 ///
 /// It gives way early because client and server may have to share a core, and a process that spins
-/// on keeps its peer from answering. If another thread runs when this one yields, there are more
-/// threads than cores, and this one yields without the 10 µs: the other one may be its peer.
+/// on keeps its peer from answering.
 #[derive(Clone, Debug, Default)]
 pub struct Idle {
     empty: u32,
     since: Instant,
-    /// True if another thread of this core ran during the last yield.
-    is_shared: bool,
 }
 
 impl Idle {
@@ -71,16 +64,6 @@ impl Idle {
         self.give_way(awaited, now())
     }
 
-    /// Returns the time of spinning before this thread yields.
-    fn spins_ns(&self) -> u64 {
-        if self.is_shared { 0 } else { SPIN_NS }
-    }
-
-    /// Takes the length of a yield.
-    fn yielded(&mut self, ns: u64) {
-        self.is_shared = ns >= RAN_NS;
-    }
-
     fn give_way(&mut self, awaited: bool, now: Instant) -> Rest {
         if self.empty == SPINS {
             self.empty += 1;
@@ -92,12 +75,10 @@ impl Idle {
             self.empty = 0;
             return Rest::Sleep;
         }
-        if idle_ns < self.spins_ns() {
+        if idle_ns < SPIN_NS {
             std::hint::spin_loop();
         } else {
-            let before = clock::now();
             sched_yield();
-            self.yielded(clock::now().since(before));
         }
         Rest::Spun
     }
@@ -148,21 +129,6 @@ mod tests {
         for _ in 0..SPINS {
             assert_eq!(idle.rest(false, || panic!("no time is read at first")), Rest::Spun);
         }
-    }
-
-    /// A thread on a core of its own spins, and one on a shared core yields at once.
-    #[test]
-    fn a_thread_of_a_shared_core_yields_at_once() {
-        let mut idle = Idle::new();
-        let yields = |idle: &Idle| idle.spins_ns() == 0;
-        assert!(!yields(&idle), "10 µs without others");
-        idle.yielded(400);
-        assert!(!yields(&idle), "no other thread ran");
-        idle.yielded(7_600);
-        idle.worked();
-        assert!(yields(&idle), "at once");
-        idle.yielded(400);
-        assert!(!yields(&idle));
     }
 
     #[test]
