@@ -38,8 +38,8 @@ impl Budget {
         Self { hosts, replicas: shape.replicas, left: 0, crashes: 0, repairs: 0 }
     }
 
-    /// Returns true if no server has stopped because its lease had ended. Its replicas are gone then,
-    /// as after a crash.
+    /// Returns true if no server has stopped because its lease had ended. Its replicas are gone
+    /// then, as after a crash.
     fn holds(&self, world: &World<Score>) -> bool {
         world.stopped().iter().all(|(host, _)| !self.hosts.contains(host))
     }
