@@ -51,7 +51,7 @@ pub struct Config {
     /// The function that continues a CRC32C checksum.
     pub crc32c: Crc32c,
     /// The number of replicas of each segment on backups, at most
-    /// [`MAX_REPLICAS`](super::MAX_REPLICAS). With 0, objects live as long as the process.
+    /// [`MAX_REPLICAS`]. With 0, objects live as long as the process.
     pub replicas: usize,
     /// The time after which a backup that does not answer a write counts as slow, in nanoseconds:
     /// another backup takes its place.

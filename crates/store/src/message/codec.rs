@@ -176,8 +176,8 @@ macro_rules! choices {
 /// Returns the opcode of a request to any machine.
 ///
 /// # Errors
-/// The status to reply with: [`Status::BadFormat`] if it is shorter than a head,
-/// [`Status::BadVersion`], [`Status::UnknownOpcode`].
+/// The status to reply with: `Status::BadFormat` if it is shorter than a head,
+/// `Status::BadVersion`, `Status::UnknownOpcode`.
 #[inline]
 pub fn opcode(request: &[u8]) -> Result<Opcode, Status> {
     match *request {
@@ -190,8 +190,8 @@ pub fn opcode(request: &[u8]) -> Result<Opcode, Status> {
 /// Returns the status of a reply and the bytes behind the head.
 ///
 /// # Errors
-/// [`Status::BadFormat`] if it is shorter than a head or the status is unknown,
-/// [`Status::BadVersion`].
+/// `Status::BadFormat` if it is shorter than a head or the status is unknown,
+/// `Status::BadVersion`.
 #[inline]
 pub fn outcome(reply: &[u8]) -> Result<(Status, &[u8]), Status> {
     match *reply {
@@ -269,7 +269,7 @@ macro_rules! replies {
         $crate::message::codec::records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
 
         impl<'a> $name $(<$l>)? {
-            /// Returns the reply's bytes, with [`Status::Ok`].
+            /// Returns the reply's bytes, with `Status::Ok`.
             #[must_use]
             pub fn emit(&self) -> alloc::vec::Vec<u8> {
                 let mut out = $crate::message::codec::done();
@@ -280,8 +280,8 @@ macro_rules! replies {
             /// Parses the reply.
             ///
             /// # Errors
-            /// The status in the reply if it is not OK, or [`Status::BadFormat`] or
-            /// [`Status::BadVersion`] if the reply is malformed.
+            /// The status in the reply if it is not OK, or `Status::BadFormat` or
+            /// `Status::BadVersion` if the reply is malformed.
             pub fn parse(reply: &'a [u8]) -> Result<Self, $crate::message::Status> {
                 let (status, rest) = $crate::message::codec::outcome(reply)?;
                 if status != $crate::message::Status::Ok {

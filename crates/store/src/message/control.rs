@@ -8,9 +8,10 @@
 //!           text: length u16, then UTF-8 · list: count u16, then the entries
 //! ```
 //!
-//! Invariants: `parse` accepts exactly the bytes that `emit` makes, and returns a [`Status`] for
-//! others. It never panics, and allocates by the bytes present, never by a count in the message.
-//! [`super::recovery`] has the messages about recovery, [`crate::ops`] the operations on objects.
+//! Invariants: `parse` accepts exactly the bytes that `emit` makes, and returns a
+//! [status](super::Status) for others. It never panics, and allocates by the bytes present, never by
+//! a count in the message. [`super::recovery`] has the messages about recovery, [`crate::ops`] the
+//! operations on objects.
 
 use alloc::vec::Vec;
 
@@ -147,7 +148,7 @@ requests! {
         data: &'a str,
     }
 
-    /// Asks to renew a server's lease. The reply is [`Renewed`]. [`Status::NotInCluster`] means
+    /// Asks to renew a server's lease. The reply is [`Renewed`]. `Status::NotInCluster` means
     /// that the server must stop.
     RenewServer {
         /// The id of the cluster that the server joined.
@@ -159,13 +160,13 @@ requests! {
     }
 
     /// Asks to grant (`lease` 0) or renew a client's lease. The reply is [`Leased`], or
-    /// [`Status::ExpiredLease`].
+    /// `Status::ExpiredLease`.
     RenewClient {
         /// The id of the cluster that granted the lease; 0 to get a new lease.
         cluster: u64,
         /// The client's lease, or 0 to get a new one.
         lease: LeaseId,
-        /// True if the client does not need the lease any more. The reply is then [`Status::Ok`]
+        /// True if the client does not need the lease any more. The reply is then `Status::Ok`
         /// alone.
         release: bool,
     }
@@ -187,7 +188,7 @@ requests! {
         name: &'a str,
     }
 
-    /// Asks to drop a table. The reply is [`Status::Ok`] alone, even if it was dropped before.
+    /// Asks to drop a table. The reply is `Status::Ok` alone, even if it was dropped before.
     DropTable<'a> {
         /// The id of the table to drop, 0 for any. A table of that name with another id stays.
         table: TableId,
@@ -219,7 +220,7 @@ requests! {
         from: u32,
     }
 
-    /// Reports that a server has stopped or does not answer. The reply is [`Status::Ok`] alone.
+    /// Reports that a server has stopped or does not answer. The reply is `Status::Ok` alone.
     HintCrashed {
         /// The id of the cluster that the server belongs to.
         cluster: u64,
@@ -230,8 +231,8 @@ requests! {
     }
 
     /// Reports that a replica of a segment of the log that was not closed was given up, and that
-    /// another one takes its place. The reply is [`Status::Ok`] alone once that is durable.
-    /// [`Status::NotInCluster`] means that the server must stop.
+    /// another one takes its place. The reply is `Status::Ok` alone once that is durable.
+    /// `Status::NotInCluster` means that the server must stop.
     SetHead {
         /// The id of the cluster that the server joined.
         cluster: u64,
@@ -243,8 +244,8 @@ requests! {
         epoch: u32,
     }
 
-    /// Orders a master to take an empty tablet. The reply is [`Status::Ok`] alone, even if it owns
-    /// the tablet already. [`Status::NotInCluster`] means that the master is another server.
+    /// Orders a master to take an empty tablet. The reply is `Status::Ok` alone, even if it owns
+    /// the tablet already. `Status::NotInCluster` means that the master is another server.
     TakeTablet {
         /// The id of the cluster whose coordinator sends the order.
         cluster: u64,
@@ -260,8 +261,8 @@ requests! {
         hash_key: HashKey,
     }
 
-    /// Orders a master to drop a tablet and its objects. The reply is [`Status::Ok`] alone, even if
-    /// it does not own the tablet. [`Status::NotInCluster`] means that the master is another
+    /// Orders a master to drop a tablet and its objects. The reply is `Status::Ok` alone, even if
+    /// it does not own the tablet. `Status::NotInCluster` means that the master is another
     /// server.
     DropTablet {
         /// The id of the cluster whose coordinator sends the order.
