@@ -10,8 +10,8 @@
 //!
 //! Invariants: `parse` accepts exactly the bytes that `emit` makes, and returns a
 //! [status](super::Status) for others. It never panics, and allocates by the bytes present, never
-//! by a count in the message. [`super::recovery`] has the messages about recovery, [`crate::ops`] the
-//! operations on objects.
+//! by a count in the message. [`super::recovery`] has the messages about recovery,
+//! [`crate::ops`] the operations on objects.
 
 use alloc::vec::Vec;
 
