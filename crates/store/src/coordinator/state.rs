@@ -167,7 +167,8 @@ impl Coordinator {
     #[must_use]
     pub fn head(&self, server: ServerId) -> Option<(SegmentId, u32)> {
         let slot = self.servers.slots.get(server.index as usize)?;
-        (slot.generation == server.generation).then_some(slot.head)
+        let listed = slot.generation == server.generation && slot.place != Place::Free;
+        listed.then_some(slot.head)
     }
 
     /// Sends a change to the disk and returns its number.
