@@ -163,12 +163,17 @@ impl Coordinator {
     }
 
     /// Returns the lowest segment and epoch of a valid open replica of the log of `server`, if that
-    /// life of the server is in the list.
+    /// log is needed: the server is up, or owns tablets that have to be recovered. The replicas of
+    /// any other log are being freed.
     #[must_use]
     pub fn head(&self, server: ServerId) -> Option<(SegmentId, u32)> {
         let slot = self.servers.slots.get(server.index as usize)?;
-        let listed = slot.generation == server.generation && slot.place != Place::Free;
-        listed.then_some(slot.head)
+        let is_needed = match slot.place {
+            Place::Up => true,
+            Place::Crashed => slot.tablets > 0,
+            Place::Free => false,
+        };
+        (slot.generation == server.generation && is_needed).then_some(slot.head)
     }
 
     /// Sends a change to the disk and returns its number.
