@@ -14,7 +14,6 @@ use sprat_store::objects::memory::Memory;
 use sprat_store::objects::partition::Partition;
 use sprat_store::objects::segment::SegmentId;
 use sprat_store::objects::tablet::Tablet;
-use sprat_store::ops::Operation;
 use sprat_store::recovery::{Crashed, ReadHead};
 use sprat_store::types::{HashKey, ServerId, TableId, Version};
 
@@ -28,7 +27,7 @@ const BACKUP: ServerId = ServerId { index: 0, generation: 1 };
 fuzz_target!(|bytes: &[u8]| {
     let _ = written_len(bytes);
     if let Ok(write) = WriteReplica::parse(bytes) {
-        assert_eq!(Operation::emit(&write), bytes);
+        assert_eq!(write.emit(), bytes);
         let mut backup = Backup::new(Box::new(MemoryFrames::new(1 << 16, 1 << 12)));
         let _ = backup.write(&write);
         assert!(backup.replicas() <= 1);

@@ -11,7 +11,7 @@ use crate::options::Cluster;
 /// Show whether the cluster serves: its servers, and the tables that lack data.
 ///
 /// A crashed server is `recovering` while other servers restore its data from their replicas. It is
-/// `blocked` while replicas are missing: the recovery goes on when their servers are back. The exit
+/// `blocked` while replicas are missing, which are in memory and gone with their servers. The exit
 /// code is 0 if the coordinator answers, a server is up and no table lacks data; else 1.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -43,7 +43,8 @@ pub(crate) fn run(args: &Status) -> Result<(), Fail> {
         0 => Ok(()),
         n => fail(format!("{n} of {} tables lack data", tables.len())).map_err(|fail| {
             fail.next(if servers.iter().any(|server| server.state == ServerState::Blocked) {
-                "start the servers that have the replicas again: the recovery then goes on"
+                "replicas are in memory: if their servers have ended, sprat table drop NAME gives up \
+                 the table"
             } else {
                 "sprat table list has details; sprat table drop NAME gives up a lost table"
             })
@@ -109,10 +110,7 @@ fn human_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -
         text += &columns.text();
     }
     for server in servers.iter().filter(|server| server.state == ServerState::Blocked) {
-        text += &format!(
-            "server {} is blocked: {}; start the servers that have the replicas again\n",
-            server.server, server.blocked
-        );
+        text += &format!("server {} is blocked: {}\n", server.server, server.blocked);
     }
     for table in incomplete(tables) {
         let state = match table.recovering {
@@ -173,6 +171,6 @@ mod tests {
         let text = human_text("c", &servers, &tables);
         assert!(text.starts_with("coordinator c: 1 server, 1 table\n"), "{text}");
         assert!(text.contains("blocked") && text.contains("t has 2 tablets being"), "{text}");
-        assert!(text.contains("2.1 is blocked: no head; start the servers"), "{text}");
+        assert!(text.contains("2.1 is blocked: no head\n"), "{text}");
     }
 }

@@ -1,9 +1,10 @@
 //! Tests of clusters with replicas whose servers are killed.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+
+use sprat_bench::process::wait_until;
 
 use crate::cluster::{Cluster, PATIENCE, errors, signal, text};
 
@@ -22,33 +23,31 @@ fn a_killed_server_loses_nothing() {
     }
     let fed = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines.as_bytes());
     assert!(fed.status.success(), "{}", errors(&fed));
-    let killed = AtomicBool::new(false);
+    let (begun, killed) = (AtomicU32::new(0), AtomicBool::new(false));
     let after = thread::scope(|scope| {
         let clients = ["n0", "n1", "n2", "n3"].map(|key| {
-            let (cluster, killed) = (&cluster, &killed);
+            let (cluster, begun, killed) = (&cluster, &begun, &killed);
             scope.spawn(move || {
                 let (mut sum, mut after) = (0, 0);
                 while after < 2 {
                     after += u64::from(killed.load(Ordering::Relaxed));
                     let said = cluster.ok(&["incr", "t", key, "--timeout", "30"]);
                     sum += 1;
+                    begun.fetch_add(1, Ordering::Relaxed);
                     assert_eq!(said.trim(), sum.to_string(), "{key}: none is lost or doubled");
                 }
                 sum
             })
         });
-        thread::sleep(Duration::from_millis(100));
+        assert!(wait_until(PATIENCE, || begun.load(Ordering::Relaxed) >= 8), "clients work");
         signal(cluster.ids[1], "KILL");
         killed.store(true, Ordering::Relaxed);
         clients.map(|client| client.join().expect("no command fails"))
     });
     assert!(after.iter().all(|sum| *sum > 1), "{after:?}");
-    let begin = Instant::now();
     // The exit code says that the cluster serves all tables.
-    while !cluster.run(&["status"]).status.success() {
-        assert!(begin.elapsed() < PATIENCE, "{}", cluster.ok(&["table", "list"]));
-        thread::sleep(Duration::from_millis(20));
-    }
+    let serves = wait_until(PATIENCE, || cluster.run(&["status"]).status.success());
+    assert!(serves, "{}", cluster.ok(&["table", "list"]));
     let output = cluster.run(&["export", "t", "-", "--format", "jsonl"]);
     assert!(output.status.success(), "{}", errors(&output));
     let read = text(&output);

@@ -14,7 +14,7 @@ use crate::replicas::{self, Audits};
 use crate::score::Score;
 use crate::{Shape, any_chaos, any_fault, check, finish, replicated, run, world};
 
-/// The time between two looks at the servers of a world, in nanoseconds.
+/// The interval at which a test checks the servers of a world, in nanoseconds.
 const STEP_NS: u64 = 20 * MS;
 /// The most steps in which the users start their operations.
 const MOST_STEPS: u32 = 3_000;

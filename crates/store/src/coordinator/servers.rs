@@ -12,6 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
+use sprat_proto::node::machine::{Link, Output};
 
 use super::durable::{self, Place};
 use crate::message::control::Usage;
@@ -173,6 +174,13 @@ impl Servers {
 
     pub(super) fn up_mut(&mut self, id: ServerId) -> Option<&mut Slot> {
         self.slots.get_mut(id.index as usize).filter(|slot| slot.is_up(id))
+    }
+
+    /// Returns the order to bind the link to a server that is up, unless it is bound.
+    pub(super) fn connect(&mut self, id: ServerId) -> Option<Output> {
+        let slot = self.up_mut(id).filter(|slot| !slot.linked)?;
+        slot.linked = true;
+        Some(Output::Connect { link: Link(id.index), locator: slot.control.clone() })
     }
 
     /// Iterates over all servers of the list that are up.

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::{Caller, Output};
+use sprat_proto::node::machine::{Caller, Link, Output};
 use sprat_proto::rpc::Message;
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
@@ -182,6 +182,20 @@ impl Coordinator {
         let seq = self.journal.issued;
         self.out.push_back(Output::Persist { seq, puts: batch.puts, deletes: batch.deletes });
         seq
+    }
+
+    /// Returns a call to a server whose link is bound, and its tag.
+    pub(super) fn call(
+        &mut self,
+        now: Instant,
+        server: ServerId,
+        message: Vec<u8>,
+    ) -> (u64, Output) {
+        let tag = self.tables.next_tag;
+        self.tables.next_tag += 1;
+        let deadline = now.after(self.config.call_timeout_ns);
+        let link = Link(server.index);
+        (tag, Output::Call { link, tag, message: message.into(), deadline })
     }
 
     /// Replies to a query: at once if the state is durable, else as soon as it is.

@@ -22,7 +22,7 @@ use crate::message::Status;
 use crate::message::control::{self, CreateTable, DropTable, DropTablet, TakeTablet};
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId, TableId};
-use sprat_proto::node::machine::{Caller, Link, Output};
+use sprat_proto::node::machine::{Caller, Output};
 
 impl Coordinator {
     pub(super) fn create_table(
@@ -205,16 +205,14 @@ impl Coordinator {
                 continue;
             };
             let (server, first, last) = (tablet.server, tablet.first, tablet.last);
-            let Some(slot) = self.servers.up_mut(server) else {
+            if self.servers.up(server).is_none() {
                 tablet.work = Work::Idle;
                 self.without_server(id);
                 continue;
-            };
-            let link = Link(server.index);
-            if !slot.linked {
-                slot.linked = true;
+            }
+            if let Some(connect) = self.servers.connect(server) {
                 self.tables.ready.push_front((id, i));
-                return Some(Output::Connect { link, locator: slot.control.clone() });
+                return Some(connect);
             }
             tablet.work = Work::Calling;
             let (cluster, table) = (self.cluster.id, TableId(id));
@@ -223,11 +221,9 @@ impl Coordinator {
             } else {
                 TakeTablet { cluster, server, table, first, last, hash_key }.emit()
             };
-            let tag = self.tables.next_tag;
-            self.tables.next_tag += 1;
+            let (tag, output) = self.call(now, server, message);
             self.tables.calls.insert(tag, Call { table: id, tablet: i, first, server, stage });
-            let deadline = now.after(self.config.call_timeout_ns);
-            return Some(Output::Call { link, tag, message: message.into(), deadline });
+            return Some(output);
         }
         None
     }

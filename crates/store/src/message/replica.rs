@@ -147,6 +147,12 @@ impl<'a> WriteReplica<'a> {
         zerocopy::transmute!(wire)
     }
 
+    /// Returns the bytes of the request.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        [&self.emit_front()[..], self.data].concat()
+    }
+
     /// Parses a request with the opcode of a replica's write.
     ///
     /// # Errors

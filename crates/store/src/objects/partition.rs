@@ -78,8 +78,8 @@ pub struct Partition {
     /// the rest in the hash table.
     objects: u64,
     has_room: bool,
-    /// The tablets, each with the segment of the crashed master's log up to which entries of it do
-    /// not count.
+    /// The tablets by table and first hash. Each has the segment of the crashed master's log up to
+    /// which its entries do not count.
     tablets: Vec<(Tablet, SegmentId)>,
     /// The segment of this master's log behind which all entries of the partition are.
     since: SegmentId,
@@ -94,9 +94,10 @@ impl Partition {
     pub fn new(
         crashed: ServerId,
         bytes: u64,
-        tablets: Vec<(Tablet, SegmentId)>,
+        mut tablets: Vec<(Tablet, SegmentId)>,
         since: SegmentId,
     ) -> Self {
+        tablets.sort_unstable_by_key(|(tablet, _)| (tablet.table, tablet.first));
         let (replayed, objects, has_room) = (0, 0, false);
         let removed = HashMap::new();
         Self { crashed, bytes, replayed, objects, has_room, tablets, since, removed }
@@ -119,14 +120,19 @@ impl Partition {
         self.tablets.iter().map(|&(tablet, _)| tablet)
     }
 
-    /// Returns true if an entry of `table` in the segment `id` may count.
-    fn has_table(&self, table: TableId, id: SegmentId) -> bool {
-        self.tablets.iter().any(|&(tablet, since)| tablet.table == table && since < id)
+    /// Returns true if a tablet of the partition is of `table`.
+    fn has_table(&self, table: TableId) -> bool {
+        let at = self.tablets.partition_point(|(tablet, _)| tablet.table < table);
+        self.tablets.get(at).is_some_and(|(tablet, _)| tablet.table == table)
     }
 
     /// Returns true if an entry of `table` under `hash` in the segment `id` counts.
     fn has(&self, table: TableId, hash: KeyHash, id: SegmentId) -> bool {
-        self.tablets.iter().any(|&(tablet, since)| tablet.contains(table, hash) && since < id)
+        let is_before =
+            |(tablet, _): &(Tablet, SegmentId)| (tablet.table, tablet.first) <= (table, hash.0);
+        let behind = self.tablets.partition_point(is_before);
+        let of_hash = behind.checked_sub(1).map(|at| self.tablets[at]);
+        of_hash.is_some_and(|(tablet, since)| tablet.contains(table, hash) && since < id)
     }
 
     /// Returns the highest version of a key that was removed while it was not here.
@@ -187,8 +193,10 @@ impl Memory {
         }
         if !partition.has_room && partition.replayed >= SAMPLE {
             partition.has_room = true;
-            let left = partition.bytes.saturating_sub(partition.replayed);
-            self.table.reserve(partition.objects * (left / SAMPLE + 1));
+            // The log takes no more than it has room for, whatever is left.
+            let room = self.log.live_limit().saturating_sub(self.log.live_bytes());
+            let left = partition.bytes.saturating_sub(partition.replayed).min(room);
+            self.table.reserve(partition.objects.saturating_mul(left) / partition.replayed);
         }
         Ok(())
     }
@@ -255,7 +263,7 @@ impl Memory {
         table: TableId,
         key: &[u8],
     ) -> Option<KeyHash> {
-        if !partition.has_table(table, id) {
+        if !partition.has_table(table) {
             return None;
         }
         self.tablets.hash(table, key).filter(|&hash| partition.has(table, hash, id))
@@ -371,5 +379,30 @@ impl Memory {
             // It was durable in the crashed master's log.
             None => self.results.done(once, outcome, at, Position::default()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_counts_in_the_tablet_of_its_hash_alone() {
+        let tablet = |table, first, last| Tablet { table: TableId(table), first, last };
+        let tablets = vec![
+            (tablet(5, 0, 9), SegmentId(0)),
+            (tablet(3, 20, u64::MAX), SegmentId(4)),
+            (tablet(3, 0, 9), SegmentId(2)),
+        ];
+        let partition = Partition::new(ServerId::default(), 1, tablets, SegmentId(0));
+        let has = |table, hash, id| partition.has(TableId(table), KeyHash(hash), SegmentId(id));
+        assert!(has(3, 0, 3) && has(3, 9, 3) && !has(3, 10, 9) && !has(3, 19, 9));
+        assert!(has(3, 20, 5) && has(3, u64::MAX, 5) && has(5, 0, 1));
+        assert!(!has(3, 9, 2) && !has(3, 20, 4), "entries of an earlier time of the tablet");
+        assert!(!has(2, 0, 9) && !has(4, 0, 9) && !has(5, 10, 9) && !has(6, 0, 9));
+        let tables = [2, 3, 4, 5, 6].map(|table| partition.has_table(TableId(table)));
+        assert_eq!(tables, [false, true, false, true, false]);
     }
 }

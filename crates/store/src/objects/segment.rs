@@ -39,11 +39,6 @@ pub struct Position {
     pub offset: u32,
 }
 
-impl Position {
-    /// The position behind all others.
-    pub const MAX: Self = Self { segment: SegmentId(u32::MAX), offset: u32::MAX };
-}
-
 /// The location of an entry in memory. It changes when the cleaner moves the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Location(u64);

@@ -1,7 +1,7 @@
 //! The operations on objects: one file each, with its format, its execution and its reply.
 //!
 //! A new operation is a file here, an [`Opcode`], and one line in each of the two lists below that
-//! it belongs to. If it changes state, [`mutation`] executes it, so that it happens exactly once.
+//! it belongs to. An order of the coordinator or of another server is an [`Order`]. If it changes state, [`mutation`] executes it, so that it happens exactly once.
 
 use alloc::vec::Vec;
 
@@ -33,7 +33,7 @@ mod write;
 pub use echo::Echo;
 pub use enumerate::{Enumerate, Scan};
 pub use increment::Increment;
-pub use operation::{Call, ClientOperation, Cursor, Operation, Parts, Reply};
+pub use operation::{Call, ClientOperation, Cursor, Operation, Order, Parts, Reply};
 pub use read::Read;
 pub use remove::Remove;
 pub use stats::Stats;
@@ -41,7 +41,10 @@ pub use write::Write;
 
 /// Declares the functions by which a master finds an operation by its opcode.
 macro_rules! master_operations {
-    ($($($opcode:ident)|+ => $operation:ty,)*) => {
+    (
+        operations { $($($opcode:ident)|+ => $operation:ty,)* }
+        orders { $($order:ident,)* }
+    ) => {
         /// Executes a request of any operation. Writes the reply into `reply`, which is empty at
         /// first. Some replies follow later.
         #[inline(always)]
@@ -58,6 +61,9 @@ macro_rules! master_operations {
             match Opcode::from_code(code) {
                 $(Some($(Opcode::$opcode)|+) => {
                     <$operation as Operation<'_>>::parse(call.request)?.execute(master, call, reply)
+                })*
+                $(Some(Opcode::$order) => {
+                    Order::execute($order::parse(call.request)?, master, call, reply)
                 })*
                 _ => Err(Status::UnknownOpcode),
             }
@@ -76,21 +82,25 @@ macro_rules! master_operations {
 }
 
 master_operations! {
-    Read => Read<'_>,
-    Write => Write<'_>,
-    Remove => Remove<'_>,
-    IncrementInteger | IncrementDouble => Increment<'_>,
-    Enumerate => Enumerate,
-    Echo => Echo<'_>,
-    Stats => Stats,
-    TakeTablet => TakeTablet,
-    DropTablet => DropTablet,
-    Recover => Recover<'_>,
-    WriteReplica => WriteReplica<'_>,
-    FreeReplica => FreeReplica,
-    ListReplicas => ListReplicas,
-    ReadReplica => ReadReplica,
-    FreeReplicas => FreeReplicas,
+    operations {
+        Read => Read<'_>,
+        Write => Write<'_>,
+        Remove => Remove<'_>,
+        IncrementInteger | IncrementDouble => Increment<'_>,
+        Enumerate => Enumerate,
+        Echo => Echo<'_>,
+        Stats => Stats,
+    }
+    orders {
+        TakeTablet,
+        DropTablet,
+        Recover,
+        WriteReplica,
+        FreeReplica,
+        ListReplicas,
+        ReadReplica,
+        FreeReplicas,
+    }
 }
 
 /// Declares the operations that a client can start.

@@ -48,6 +48,22 @@ pub trait Operation<'a>: Sized {
     }
 }
 
+/// A request that other servers and the coordinator send, and a master executes. It names no object
+/// of a client.
+pub trait Order: Sized {
+    /// Executes the order. Writes the reply into `reply`, which is empty at first, unless the reply
+    /// follows later.
+    ///
+    /// # Errors
+    /// The status to reply with. Nothing has changed.
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status>;
+}
+
 /// An operation that a client can start.
 pub trait ClientOperation<'a>: Operation<'a> {
     /// The part of an operation that a client keeps beside key and value until the reply arrives.

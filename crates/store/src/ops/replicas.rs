@@ -3,36 +3,18 @@
 //!
 //! [`crate::message`] has the formats, [`crate::backup`] the rules.
 
-use alloc::vec::Vec;
-
 use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
-use super::operation::{Call, Operation};
+use super::operation::{Call, Order};
 use crate::master::Master;
 use crate::message::Status;
 use crate::message::control;
 use crate::message::data::head;
 use crate::message::recovery::{FreeReplicas, ListReplicas, MOST_READ, ReadReplica};
 use crate::message::replica::{FreeReplica, WriteReplica, written};
-use crate::types::TableId;
 
-impl<'a> Operation<'a> for WriteReplica<'a> {
-    fn emit_in(&self, mut out: Vec<u8>) -> Vec<u8> {
-        out.clear();
-        out.extend_from_slice(&self.emit_front());
-        out.extend_from_slice(self.data);
-        out
-    }
-
-    fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        Self::parse(request)
-    }
-
-    fn key(&self) -> Option<(TableId, &'a [u8])> {
-        None
-    }
-
+impl Order for WriteReplica<'_> {
     fn execute(
         self,
         master: &mut Master,
@@ -46,19 +28,7 @@ impl<'a> Operation<'a> for WriteReplica<'a> {
     }
 }
 
-impl<'a> Operation<'a> for FreeReplica {
-    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
-        Self::emit(self)
-    }
-
-    fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        Self::parse(request)
-    }
-
-    fn key(&self) -> Option<(TableId, &'a [u8])> {
-        None
-    }
-
+impl Order for FreeReplica {
     fn execute(
         self,
         master: &mut Master,
@@ -72,19 +42,7 @@ impl<'a> Operation<'a> for FreeReplica {
     }
 }
 
-impl<'a> Operation<'a> for ListReplicas {
-    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
-        Self::emit(self)
-    }
-
-    fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        Self::parse(request)
-    }
-
-    fn key(&self) -> Option<(TableId, &'a [u8])> {
-        None
-    }
-
+impl Order for ListReplicas {
     fn execute(
         self,
         master: &mut Master,
@@ -98,19 +56,7 @@ impl<'a> Operation<'a> for ListReplicas {
     }
 }
 
-impl<'a> Operation<'a> for ReadReplica {
-    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
-        Self::emit(self)
-    }
-
-    fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        Self::parse(request)
-    }
-
-    fn key(&self) -> Option<(TableId, &'a [u8])> {
-        None
-    }
-
+impl Order for ReadReplica {
     fn execute(
         self,
         master: &mut Master,
@@ -128,19 +74,7 @@ impl<'a> Operation<'a> for ReadReplica {
     }
 }
 
-impl<'a> Operation<'a> for FreeReplicas {
-    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
-        Self::emit(self)
-    }
-
-    fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        Self::parse(request)
-    }
-
-    fn key(&self) -> Option<(TableId, &'a [u8])> {
-        None
-    }
-
+impl Order for FreeReplicas {
     fn execute(
         self,
         master: &mut Master,

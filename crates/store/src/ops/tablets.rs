@@ -2,12 +2,10 @@
 //!
 //! [`control`] and [`crate::message::recovery`] have the formats: the orders are control messages.
 
-use alloc::vec::Vec;
-
 use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
-use super::operation::{Call, Operation};
+use super::operation::{Call, Order};
 use crate::master::Master;
 use crate::message::Status;
 use crate::message::control::{self, DropTablet, TakeTablet};
@@ -15,19 +13,7 @@ use crate::message::recovery::{Recover, Recovering};
 use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::TableId;
 
-impl<'a> Operation<'a> for TakeTablet {
-    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
-        Self::emit(self)
-    }
-
-    fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        Self::parse(request)
-    }
-
-    fn key(&self) -> Option<(TableId, &'a [u8])> {
-        None
-    }
-
+impl Order for TakeTablet {
     fn execute(
         self,
         master: &mut Master,
@@ -54,19 +40,7 @@ impl<'a> Operation<'a> for TakeTablet {
     }
 }
 
-impl<'a> Operation<'a> for DropTablet {
-    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
-        Self::emit(self)
-    }
-
-    fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        Self::parse(request)
-    }
-
-    fn key(&self) -> Option<(TableId, &'a [u8])> {
-        None
-    }
-
+impl Order for DropTablet {
     fn execute(
         self,
         master: &mut Master,
@@ -81,19 +55,7 @@ impl<'a> Operation<'a> for DropTablet {
     }
 }
 
-impl<'a> Operation<'a> for Recover<'a> {
-    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
-        Self::emit(self)
-    }
-
-    fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        Self::parse(request)
-    }
-
-    fn key(&self) -> Option<(TableId, &'a [u8])> {
-        None
-    }
-
+impl Order for Recover<'_> {
     fn execute(
         self,
         master: &mut Master,

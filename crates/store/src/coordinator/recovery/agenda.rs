@@ -5,7 +5,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
-use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::node::machine::Output;
 use sprat_proto::time::SECOND;
 
 use super::state::{Blocked, Job, Reading, Recovery, Step};
@@ -183,18 +183,16 @@ impl Coordinator {
             }
             let job = self.recoveries.ready.pop_front()?;
             let Some((server, message)) = self.step(job) else { continue };
-            let Some(slot) = self.servers.up_mut(server) else { continue };
-            let link = Link(server.index);
-            if !slot.linked {
-                slot.linked = true;
-                self.recoveries.ready.push_front(job);
-                return Some(Output::Connect { link, locator: slot.control.clone() });
+            if self.servers.up(server).is_none() {
+                continue;
             }
-            let tag = self.tables.next_tag;
-            self.tables.next_tag += 1;
+            if let Some(connect) = self.servers.connect(server) {
+                self.recoveries.ready.push_front(job);
+                return Some(connect);
+            }
+            let (tag, output) = self.call(now, server, message);
             self.recoveries.calls.insert(tag, (job, server));
-            let deadline = now.after(self.config.call_timeout_ns);
-            return Some(Output::Call { link, tag, message: message.into(), deadline });
+            return Some(output);
         }
         None
     }

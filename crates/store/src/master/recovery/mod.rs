@@ -326,6 +326,7 @@ impl Current {
     fn new(order: &Recover<'_>, memory: &mut Memory) -> Result<Self, Status> {
         let sources = order.backups.len();
         let makes_sense = !order.tablets.is_empty()
+            && !order.segments.is_empty()
             && order
                 .tablets
                 .iter()
@@ -392,9 +393,10 @@ impl Current {
             None => backup.bytes(self.crashed, id),
         };
         let bytes = bytes.and_then(|bytes| bytes.get(..len)).unwrap_or_default();
-        let replayed = match bytes.is_empty() {
-            true => Err(Stopped::Damaged),
-            false => memory.replay(&mut self.partition, id, bytes, entries, TICK_BYTES),
+        let replayed = if bytes.is_empty() {
+            Err(Stopped::Damaged)
+        } else {
+            memory.replay(&mut self.partition, id, bytes, entries, TICK_BYTES)
         };
         let is_intact = match replayed {
             Err(Stopped::Full) => return Err(Full::NoSegment),

@@ -293,6 +293,7 @@ fn orders_that_make_no_sense_are_refused() {
     let mut rig = heir(64 << 12);
     for bad in [
         Recover { tablets: vec![], ..good.clone() },
+        Recover { segments: vec![], ..good.clone() },
         part(Part { first: 2, last: 1, ..first.clone() }),
         part(Part { table: TableId(1 << 40), ..first.clone() }),
         piece(Piece { len: 0, ..one.clone() }),

@@ -87,6 +87,11 @@ impl Replicated {
         })
     }
 
+    /// Returns the position of [`Self::adopting`] if all replicas have the entries up to it.
+    pub(super) fn adoptable(&self) -> Option<Position> {
+        self.adopting.filter(|&end| self.has_survived(end))
+    }
+
     /// Takes segments that may leave the digest, at most `most`, and names the survivors that have
     /// their entries, and those of a recovery. Returns the segments by which the digest changes.
     pub(super) fn change(&mut self, most: usize) -> Vec<(SegmentId, u32)> {
@@ -101,13 +106,7 @@ impl Replicated {
             survived = survived.max(position);
             gone.push(id);
         }
-        if let Some(end) = self.adopting
-            && self.has_survived(end)
-        {
-            survived = survived.max(end);
-            // `leave` sets the position.
-            (self.adopting, self.adopted) = (None, Some(Position::MAX));
-        }
+        survived = survived.max(self.adoptable().unwrap_or_default());
         // A replica may end within an entry, and a length in the digest may not.
         let named = self.survivors.range(..=survived.segment);
         let named: Vec<_> =
@@ -131,8 +130,8 @@ impl Replicated {
     /// Records that the segments with length 0 in `changed` have left the digest by the entry that
     /// ends at `end`.
     pub(super) fn leave(&mut self, changed: &[(SegmentId, u32)], end: Position) {
-        if self.adopted == Some(Position::MAX) {
-            self.adopted = Some(end);
+        if self.adoptable().is_some() {
+            (self.adopting, self.adopted) = (None, Some(end));
         }
         let gone = changed.iter().filter(|&&(_, len)| len == 0);
         self.left.extend(gone.map(|&(id, _)| (id, end)));

@@ -71,8 +71,8 @@ impl Log {
     /// Appends a change of the digest if cleaned segments can leave it. Returns true if it did.
     pub fn change_digest(&mut self) -> bool {
         let Some(replicated) = &self.replicated else { return false };
-        let left = replicated.leaving.front().map(|&(_, position)| position);
-        if !left.into_iter().chain(replicated.adopting).any(|end| replicated.has_survived(end)) {
+        let can = |&(_, position): &(SegmentId, Position)| replicated.has_survived(position);
+        if !replicated.leaving.front().is_some_and(can) && replicated.adoptable().is_none() {
             return false;
         }
         let leaving = replicated.leaving.len().min(MOST_LEAVING);
