@@ -43,8 +43,8 @@ pub(crate) fn run(args: &Status) -> Result<(), Fail> {
         0 => Ok(()),
         n => fail(format!("{n} of {} tables lack data", tables.len())).map_err(|fail| {
             fail.next(if servers.iter().any(|server| server.state == ServerState::Blocked) {
-                "replicas are in memory: if their servers have ended, sprat table drop NAME gives up \
-                 the table"
+                "replicas are in memory: if their servers have ended, sprat table drop NAME gives \
+                 up the table"
             } else {
                 "sprat table list has details; sprat table drop NAME gives up a lost table"
             })
