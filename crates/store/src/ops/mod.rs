@@ -1,8 +1,8 @@
 //! The operations on objects: one file each, with its format, its execution and its reply.
 //!
-//! A new operation is a file here, an [`Opcode`], and one line in each of the two lists below that
-//! it belongs to. If it changes state, [`mutation`] executes it, so that it happens exactly once. An
-//! order of the coordinator or of another server is an [`Order`].
+//! A new operation is a file here, an [`Opcode`], and one line in each of the lists below that it
+//! belongs to. If it changes state, [`mutation`] executes it, so that it happens exactly once.
+//! An order of the coordinator or of another server is an [`Order`].
 
 use alloc::vec::Vec;
 

@@ -146,3 +146,24 @@ fn a_side_log_begins_with_other_segments() {
     assert_eq!(log.available(), SURVIVORS + REMOVALS);
     assert_eq!(log.begin_side(), Err(Full::NoSegment));
 }
+
+#[test]
+fn a_digest_names_what_was_recovered_when_all_replicas_have_it() {
+    let mut log = Log::new(12 << 10, 1024, crc32c, true);
+    log.append(200, Purpose::Write).unwrap();
+    log.begin_side().unwrap();
+    let id = SegmentId(log.tail().segment.0 + 1);
+    log.append(200, Purpose::Recover).unwrap();
+    log.end_side();
+    let slot = log.slot(id).unwrap();
+    log.set_replicated(slot, 239);
+    assert!(!log.change_digest() && !log.is_side_durable());
+    log.set_replicated(slot, 240);
+    let tail = log.tail();
+    assert!(log.change_digest());
+    assert!(named(&log, tail.segment.0, tail.offset).contains(&(id.0, 240)));
+    assert!(!log.is_side_durable(), "no replica has the change");
+    assert!(!log.change_digest(), "one change says it");
+    log.set_durable(log.tail());
+    assert!(log.is_side_durable());
+}
