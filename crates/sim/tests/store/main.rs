@@ -56,7 +56,8 @@ impl Default for Shape {
     }
 }
 
-/// Returns the coordinator's options with short timeouts, for worlds that last a few seconds.
+/// Returns the coordinator's options with short timeouts, for worlds that last a few seconds, and
+/// with small shares of logs, so that masters recover several partitions.
 fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
     coordinator::Config {
         server_term_ns,
@@ -64,6 +65,8 @@ fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
         server_grace_ns: 90 * MS,
         client_term_ns: 2 * SECOND,
         call_timeout_ns: 50 * MS,
+        min_share_bytes: 16 << 10,
+        max_share_bytes: 48 << 10,
         ..coordinator::Config::default()
     }
 }

@@ -49,6 +49,12 @@ pub struct Config {
     pub max_leases: usize,
     /// The most requests that wait for their reply at the coordinator.
     pub max_waiting: usize,
+    /// The bytes of a crashed server's log below which more masters do not make its recovery
+    /// faster.
+    pub min_share_bytes: u64,
+    /// The most bytes of a crashed server's log that one master recovers at a time. A longer log
+    /// is divided into more partitions than there are masters.
+    pub max_share_bytes: u64,
 }
 
 impl Default for Config {
@@ -66,6 +72,8 @@ impl Default for Config {
             max_tablets: 1 << 20,
             max_leases: 1 << 20,
             max_waiting: 65_536,
+            min_share_bytes: 32 << 20,
+            max_share_bytes: 512 << 20,
         }
     }
 }

@@ -2,12 +2,9 @@
 
 use alloc::vec::Vec;
 
+use crate::coordinator::Config;
 use crate::message::recovery::Part;
 
-/// The bytes of a log above which one master would take too long to replay it.
-const MOST_BYTES: u64 = 512 << 20;
-/// The bytes of a log below which more masters do not make a recovery faster.
-const LEAST_BYTES: u64 = 32 << 20;
 /// The most shares of a log.
 const MOST_SHARES: u64 = 256;
 /// The most tablets of a partition, so that an order and a change of the map stay small.
@@ -15,9 +12,9 @@ pub(super) const MOST_PARTS: usize = 1024;
 
 /// Returns the number of shares into which the tablets of a log of `bytes` are divided among
 /// `masters`.
-pub(super) fn shares(bytes: u64, masters: usize) -> u64 {
-    let useful = bytes.div_ceil(LEAST_BYTES).min(masters as u64);
-    bytes.div_ceil(MOST_BYTES).max(useful).clamp(1, MOST_SHARES)
+pub(super) fn shares(config: &Config, bytes: u64, masters: usize) -> u64 {
+    let useful = bytes.div_ceil(config.min_share_bytes.max(1)).min(masters as u64);
+    bytes.div_ceil(config.max_share_bytes.max(1)).max(useful).clamp(1, MOST_SHARES)
 }
 
 /// Divides `parts` into `shares` of about the same number of hashes. A part is cut where a share

@@ -63,7 +63,7 @@ impl Coordinator {
             }
         }
         let bytes = recovery.log.iter().flatten().map(|found| u64::from(found.len)).sum();
-        let shares = shares(bytes, self.servers.all_up().count());
+        let shares = shares(&self.config, bytes, self.servers.all_up().count());
         let may_cut = |part: &Part| {
             let table = self.tables.by_id.get(&part.table.0);
             table.is_some_and(|table| table.tablets.len() < MANY_TABLETS)
@@ -91,9 +91,11 @@ impl Coordinator {
 
     /// Gives partitions that no master recovers to masters, one partition to a master at a time.
     pub(super) fn assign_partitions(&mut self, now: Instant) {
+        self.recoveries.reported.retain(|_, change| self.journal.safe < *change);
+        let reported = self.recoveries.reported.keys().copied();
         let all = self.recoveries.all.values();
-        let busy: BTreeSet<_> =
-            all.flat_map(|r| r.partitions.values()).filter_map(|p| p.master).collect();
+        let assigned = all.flat_map(|r| r.partitions.values()).filter_map(|p| p.master);
+        let busy: BTreeSet<_> = assigned.chain(reported).collect();
         let up = self.servers.all_up();
         let mut up: Vec<_> =
             up.map(|(id, slot)| (!slot.heard, slot.usage.used_bytes, id)).collect();
@@ -240,6 +242,7 @@ impl Coordinator {
             recovery.partitions.remove(&key);
         });
         self.give(request);
+        self.recoveries.reported.insert(server, self.journal.issued);
         self.recoveries.dirty = true;
         self.answer_or(caller, control::done(), Otherwise::Refused)
     }

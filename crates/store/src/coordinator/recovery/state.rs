@@ -42,6 +42,9 @@ pub(in crate::coordinator) struct Recoveries {
     pub(super) later: BTreeSet<(Instant, Job)>,
     /// The calls in progress by tag, and the servers that they went to.
     pub(super) calls: BTreeMap<u64, (Job, ServerId)>,
+    /// The masters that get the replies to their reports once these changes are durable. Each gets
+    /// its next partition then.
+    pub(super) reported: BTreeMap<ServerId, u64>,
     /// The number of assignments and of partitions in this life of the coordinator.
     pub(super) count: u32,
     /// The number of recoveries that ended in this life of the coordinator.

@@ -114,8 +114,10 @@ impl Recovery {
             if order.recovery < current.number {
                 return Err(Status::NoRecovery);
             }
-            if order.crashed == current.crashed {
-                // Only a coordinator that has restarted gives such an order.
+            // A reply to the report may be on its way. Before that, only a coordinator that has
+            // restarted gives such an order.
+            let is_reported = matches!(current.stage, Stage::Reporting(..));
+            if order.crashed == current.crashed && !is_reported {
                 self.end(memory, false);
             }
             return Err(Status::Retry);

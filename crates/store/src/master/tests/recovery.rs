@@ -272,6 +272,29 @@ fn a_later_recovery_of_the_same_master_takes_the_place_of_an_earlier_one() {
 }
 
 #[test]
+fn the_next_partition_waits_until_the_end_of_the_one_before_is_confirmed() {
+    let log = log_of(40);
+    let mut rig = heir(64 << 12);
+    let half = |recovery, first, last| {
+        let mut order = order(recovery, &log, &[2]);
+        (order.tablets[0].first, order.tablets[0].last) = (first, last);
+        order
+    };
+    let (low, high) = (half(5, 0, u64::MAX / 2), half(6, u64::MAX / 2 + 1, u64::MAX));
+    assert_eq!(rig.order(&low), Ok(0));
+    let (tag, _) = rig.feed(|asked| bytes_of(&log, asked));
+    // The order of the next partition overtakes the coordinator's reply.
+    assert_eq!(rig.order(&high), Err(Status::Retry));
+    rig.respond(tag, Ok(&done()));
+    assert_eq!(rig.order(&high), Ok(0));
+    let (tag, _) = rig.feed(|asked| bytes_of(&log, asked));
+    rig.respond(tag, Ok(&done()));
+    for n in 0..40u64 {
+        assert_eq!(rig.read(&n.to_be_bytes()), Ok((Version(n + 1), VALUE.to_vec())));
+    }
+}
+
+#[test]
 fn a_master_without_room_says_so() {
     let log = log_of(100);
     let mut rig = heir(8 << 12);

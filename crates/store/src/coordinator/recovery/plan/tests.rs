@@ -25,6 +25,7 @@ fn divided(parts: Vec<Part>, shares: u64, cuts: bool) -> Vec<Vec<(u64, u64, u64)
 
 #[test]
 fn a_log_has_shares_for_masters_and_for_time() {
+    let shares = |bytes, masters| shares(&Config::default(), bytes, masters);
     assert_eq!([shares(0, 0), shares(0, 9), shares(1, 0), shares(1, 9)], [1; 4]);
     assert_eq!([shares(32 * MIB, 9), shares(32 * MIB + 1, 9), shares(96 * MIB, 2)], [1, 2, 2]);
     // One master does not replay more than 512 MiB, even if there are few masters.

@@ -99,3 +99,25 @@ fn a_log_whose_backup_leaves_is_searched_again() {
     w.leave(y);
     assert_eq!(w.coordinator.recoveries.blocked(x), "no server has 1 segment of the log");
 }
+
+#[test]
+fn a_master_gets_its_next_partition_when_it_durably_owns_the_one_before() {
+    let mut w = World::new(Config { max_share_bytes: HEADER as u64, ..config() });
+    let x = w.join("x");
+    w.create("a", 1).unwrap();
+    w.join("y");
+    w.put_log("y", x);
+    w.leave(x);
+    let first = w.order("y").unwrap();
+    w.disk_stalls = true;
+    let report = w.end_request("y", Ending::Done, 1);
+    let asked = w.ask(report);
+    assert!(!w.replies.contains_key(&asked));
+    assert_eq!(w.order("y"), Some(first.clone()));
+    w.disk_stalls = false;
+    w.run();
+    assert_eq!(w.replies[&asked], done());
+    let next = w.order("y").unwrap();
+    assert!(next.0 > first.0);
+    assert_ne!(next.1.tablets, first.1.tablets);
+}
