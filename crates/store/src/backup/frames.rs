@@ -3,11 +3,23 @@
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
+use super::header::{SLOTS, Slot};
 use crate::objects::segment::MAX_SEGMENTS;
+
+/// A header of frames that outlive the process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Block {
+    /// The header of all frames.
+    File,
+    /// The header of the frame with this number.
+    Frame(u32),
+}
 
 /// A fixed number of frames of one size.
 ///
-/// A backup writes each byte of an open frame once, in order.
+/// A backup writes each byte of an open frame once, in order. If the frames outlive the process,
+/// they have headers. What a process has written is there when the next one opens the frames, in
+/// the order of the writes.
 pub trait Frames: Debug + Send {
     /// Returns the number of frames.
     fn count(&self) -> u32;
@@ -27,6 +39,16 @@ pub trait Frames: Debug + Send {
 
     /// Frees an open frame. Its bytes are not needed any more.
     fn free(&mut self, frame: u32);
+
+    /// Returns the slots of a header. `None` if the frames do not outlive the process.
+    fn header(&self, block: Block) -> Option<[&Slot; SLOTS]>;
+
+    /// Writes a slot of a header, if the frames outlive the process.
+    fn write_header(&mut self, block: Block, slot: usize, bytes: &Slot);
+
+    /// Returns true if what was written may be lost, because of an error of the device. No frame
+    /// is used any more then.
+    fn has_failed(&self) -> bool;
 }
 
 /// Frames that take memory while they are open.
@@ -72,5 +94,15 @@ impl Frames for MemoryFrames {
 
     fn free(&mut self, frame: u32) {
         self.frames[frame as usize] = Vec::new();
+    }
+
+    fn header(&self, _: Block) -> Option<[&Slot; SLOTS]> {
+        None
+    }
+
+    fn write_header(&mut self, _: Block, _: usize, _: &Slot) {}
+
+    fn has_failed(&self) -> bool {
+        false
     }
 }

@@ -26,10 +26,12 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 mod frames;
+mod header;
 #[cfg(test)]
 mod tests;
 
-pub use frames::{Frames, MemoryFrames};
+pub use frames::{Block, Frames, MemoryFrames};
+pub use header::{FileHeader, Found, FrameHeader, Held, SLOT_BYTES, SLOTS, Slot};
 
 use crate::message::Status;
 use crate::message::control;
