@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = written_len(bytes);
     if let Ok(write) = WriteReplica::parse(bytes) {
         assert_eq!(write.emit(), bytes);
-        let mut backup = Backup::new(Box::new(MemoryFrames::new(1 << 16, 1 << 12)));
+        let mut backup = Backup::new(Box::new(MemoryFrames::new(1 << 16, 1 << 12)), crc32c, 0);
         let _ = backup.write(&write);
         assert!(backup.replicas() <= 1);
     }
@@ -68,7 +68,7 @@ fn recovery(bytes: &[u8]) {
 /// Lets each five bytes be a request for one of 16 replicas, of which 12 fit.
 fn requests(bytes: &[u8]) {
     let frame = SEGMENT - BEYOND;
-    let mut backup = Backup::new(Box::new(MemoryFrames::new(12 * u64::from(frame), frame)));
+    let mut backup = Backup::new(Box::new(MemoryFrames::new(12 * u64::from(frame), frame)), crc32c, 0);
     for &[which, what, epoch, from, len] in bytes.as_chunks::<5>().0 {
         let master =
             ServerId { index: u32::from(which & 1), generation: 1 + u32::from(which >> 1 & 1) };

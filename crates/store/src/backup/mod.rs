@@ -16,6 +16,10 @@
 //! - No replica of a fenced master changes any more, apart from being freed.
 //! - A replica takes a whole frame, so that the number of replicas is bounded. The number of fenced
 //!   masters has a limit, too.
+//! - If the frames outlive the process, the header of a frame follows the bytes that it counts. So
+//!   the next life of the server finds every replica with all bytes that its master knows of.
+//! - A replica that an earlier life of the server has left counts in a recovery of its master's
+//!   log, unless its bytes are damaged.
 //!
 //! Elsewhere: [`crate::ops`] parses the requests, and checks cluster and server. `frames` is the
 //! memory of the replicas.
@@ -25,11 +29,16 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
+use sprat_proto::wire::checksum::Crc32c;
+
+mod flat;
 mod frames;
 mod header;
+mod restore;
 #[cfg(test)]
 mod tests;
 
+pub use flat::{FlatFrames, Storage, Unusable, flat_bytes, header as flat_header};
 pub use frames::{Block, Frames, MemoryFrames};
 pub use header::{FileHeader, Found, FrameHeader, Held, SLOT_BYTES, SLOTS, Slot};
 
@@ -48,6 +57,11 @@ pub const MAX_FENCED: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Backup {
     frames: Box<dyn Frames>,
+    crc32c: Crc32c,
+    /// The header of all frames, if they outlive the process.
+    file: Option<FileHeader>,
+    /// The number of the last change of each frame's header, if the frames outlive the process.
+    sequences: Vec<u64>,
     /// The numbers of the free frames.
     free: Vec<u32>,
     replicas: BTreeMap<(ServerId, SegmentId), Replica>,
@@ -65,16 +79,14 @@ struct Replica {
     closed: bool,
     /// True if the replica counts in a recovery.
     committed: bool,
+    /// True if an earlier life of the server has left the replica, and its master has not written
+    /// to it since.
+    left: bool,
+    /// True if the replica lacks bytes that it had.
+    damaged: bool,
 }
 
 impl Backup {
-    /// Returns a backup without replicas, whose replicas will be in `frames`.
-    #[must_use]
-    pub fn new(frames: Box<dyn Frames>) -> Self {
-        let free = (0..frames.count()).rev().collect();
-        Self { frames, free, replicas: BTreeMap::new(), fenced: BTreeMap::new() }
-    }
-
     /// Returns the number of replicas.
     #[must_use]
     pub fn replicas(&self) -> usize {
@@ -102,8 +114,16 @@ impl Backup {
             return Err(Status::BadFormat);
         }
         let end = end as u32;
-        let known = self.replicas.get(&(master, segment)).copied();
+        if self.frames.has_failed() {
+            return Err(Status::NoReplica);
+        }
+        let mut known = self.replicas.get(&(master, segment)).copied();
+        if write.open && known.is_some_and(|replica| replica.damaged) {
+            self.release((master, segment));
+            known = None;
+        }
         let mut replica = match known {
+            Some(Replica { damaged: true, .. }) => return Err(Status::NoReplica),
             Some(replica) => replica,
             None if write.open => self.open(write)?,
             None => return Err(Status::NoReplica),
@@ -129,6 +149,8 @@ impl Backup {
             (replica.epoch, replica.committed) = (write.epoch, true);
         }
         replica.closed |= write.close;
+        replica.left = false;
+        self.record(replica.frame, Some(((master, segment), &replica)));
         self.replicas.insert((master, segment), replica);
         Ok(replica.len)
     }
@@ -151,19 +173,35 @@ impl Backup {
             return Err(Status::NoSpace);
         }
         self.free.pop();
-        Ok(Replica { frame, epoch: write.epoch, len: 0, closed: false, committed: false })
+        let (epoch, len) = (write.epoch, 0);
+        let (closed, committed, left, damaged) = (false, false, false, false);
+        Ok(Replica { frame, epoch, len, closed, committed, left, damaged })
     }
 
     /// Frees a replica if it exists and its epoch is at most `epoch`. A fenced master may free
     /// replicas: a recovery needs none of those that it frees.
     pub fn free(&mut self, master: ServerId, segment: SegmentId, epoch: u32) {
         let known = self.replicas.get(&(master, segment));
-        if known.is_some_and(|replica| replica.epoch <= epoch)
-            && let Some(replica) = self.replicas.remove(&(master, segment))
-        {
+        if known.is_some_and(|replica| replica.epoch <= epoch) {
+            self.release((master, segment));
+        }
+    }
+
+    /// Frees a replica if it exists.
+    fn release(&mut self, id: (ServerId, SegmentId)) {
+        if let Some(replica) = self.replicas.remove(&id) {
+            self.record(replica.frame, None);
             self.frames.free(replica.frame);
             self.free.push(replica.frame);
         }
+    }
+
+    /// Frees the replicas of `master` that earlier lives of this server have left.
+    pub fn free_left(&mut self, master: ServerId) {
+        let of_master = (master, SegmentId(0))..=(master, SegmentId(u32::MAX));
+        let left = self.replicas.range(of_master).filter(|(_, replica)| replica.left);
+        let left: Vec<_> = left.map(|(&id, _)| id).collect();
+        left.into_iter().for_each(|id| self.release(id));
     }
 
     /// Frees all replicas of a fenced master. Returns false, and does nothing, if the master is not
@@ -173,9 +211,8 @@ impl Backup {
             return false;
         }
         let of_master = (master, SegmentId(0))..=(master, SegmentId(u32::MAX));
-        let all: Vec<_> =
-            self.replicas.range(of_master).map(|(&(_, id), r)| (id, r.epoch)).collect();
-        all.into_iter().for_each(|(segment, epoch)| self.free(master, segment, epoch));
+        let all: Vec<_> = self.replicas.range(of_master).map(|(&id, _)| id).collect();
+        all.into_iter().for_each(|id| self.release(id));
         true
     }
 
@@ -204,12 +241,13 @@ impl Backup {
     pub fn list(&self, master: ServerId, after: SegmentId) -> ReplicaPage {
         let from = Bound::Excluded((master, after));
         let to = Bound::Included((master, SegmentId(u32::MAX)));
+        let is_sound = !self.frames.has_failed();
         // A range from and to one excluded bound would panic.
         let mut rest = (after < SegmentId(u32::MAX))
             .then(|| self.replicas.range((from, to)))
             .into_iter()
             .flatten()
-            .filter(|(_, replica)| replica.committed)
+            .filter(|(_, replica)| replica.committed && !replica.damaged && is_sound)
             .map(|(&(_, segment), replica)| {
                 let Replica { epoch, len, closed, .. } = *replica;
                 recovery::Replica { segment, epoch, len, closed }
@@ -221,7 +259,10 @@ impl Backup {
     /// Returns the bytes of a replica, if it exists.
     #[must_use]
     pub fn bytes(&self, master: ServerId, segment: SegmentId) -> Option<&[u8]> {
-        let replica = self.replicas.get(&(master, segment))?;
+        let replica = self.replicas.get(&(master, segment)).filter(|replica| !replica.damaged)?;
+        if self.frames.has_failed() {
+            return None;
+        }
         self.frames.bytes(replica.frame).get(..replica.len as usize)
     }
 }

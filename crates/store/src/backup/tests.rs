@@ -4,10 +4,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use sprat_proto::Rng;
+use sprat_proto::wire::checksum::crc32c;
 
 use super::*;
 use crate::objects::entry::{HEADER, Header, put_header};
 use crate::types::Version;
+
+mod kept;
 
 const CLUSTER: u64 = 7;
 const ME: ServerId = ServerId { index: 1, generation: 1 };
@@ -16,7 +19,7 @@ const SEGMENT: SegmentId = SegmentId(3);
 const FRAME: u32 = 256;
 
 fn backup(frames: u64) -> Backup {
-    Backup::new(Box::new(MemoryFrames::new(frames * u64::from(FRAME), FRAME)))
+    Backup::new(Box::new(MemoryFrames::new(frames * u64::from(FRAME), FRAME)), crc32c, 0)
 }
 
 fn target(master: ServerId, segment: SegmentId) -> Target {
@@ -204,7 +207,7 @@ fn each_replica_takes_a_frame() {
     assert_eq!(backup.write(&opens[2]), Ok(80));
     assert_eq!(backup.bytes(MASTER, SegmentId(3)), Some(&all[2].1[..80]));
     assert_eq!(backup.bytes(MASTER, SegmentId(2)), Some(&all[1].1[..80]));
-    assert_eq!(Backup::new(Box::new(MemoryFrames::new(0, 0))).write(&opens[0]), {
+    assert_eq!(Backup::new(Box::new(MemoryFrames::new(0, 0)), crc32c, 0).write(&opens[0]), {
         Err(Status::BadFormat)
     });
 }

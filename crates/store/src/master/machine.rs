@@ -124,6 +124,7 @@ impl Machine for Master {
         if let (Some(cluster), Some(server)) = (self.membership.cluster(), self.membership.server())
         {
             self.memory.log.set_server(cluster, server);
+            self.backup.set_owner(cluster, server);
             self.replication.member(cluster, server, self.membership.list_version());
         }
     }

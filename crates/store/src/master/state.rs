@@ -17,11 +17,11 @@ use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
 use super::recovery::Recovery;
 use super::replication::{MAX_REPLICAS, Replication};
-use crate::backup::{Backup, MemoryFrames};
+use crate::backup::{Backup, Frames, MemoryFrames};
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
 use crate::objects::cleaner::Cleaner;
-use crate::objects::log::Log;
+use crate::objects::log::{self, Log};
 use crate::objects::memory::Memory;
 use crate::objects::segment::{Position, SEGMENT_BYTES};
 use crate::types::ServerId;
@@ -53,6 +53,9 @@ pub struct Config {
     /// The number of replicas of each segment on backups, at most
     /// [`MAX_REPLICAS`]. With 0, objects live as long as the process.
     pub replicas: usize,
+    /// A number of this run of the machine: it differs from those of earlier runs. It matters if
+    /// the server's frames outlive the process.
+    pub boot: u64,
     /// The time after which a backup that does not answer a write counts as slow, in nanoseconds:
     /// another backup takes its place.
     pub slow_backup_ns: u64,
@@ -70,6 +73,7 @@ impl Default for Config {
             frame_bytes: 0,
             crc32c: sprat_proto::wire::checksum::crc32c,
             replicas: 0,
+            boot: 0,
             slow_backup_ns: 20 * MS,
         }
     }
@@ -107,15 +111,24 @@ pub struct Master {
 }
 
 impl Master {
-    /// Returns a master that will join the cluster. `rng` draws the number that identifies it in
-    /// the cluster.
+    /// Returns a master that will join the cluster, and that holds the replicas of other masters in
+    /// memory. `rng` draws the number that identifies it in the cluster.
     #[must_use]
-    pub fn new(config: Config, mut rng: Rng) -> Self {
+    pub fn new(config: Config, rng: Rng) -> Self {
+        let segment = log::segment_bytes(config.segment_bytes);
+        let frames = MemoryFrames::new(config.backup_bytes, config.frame_bytes.max(segment));
+        Self::with_frames(config, Box::new(frames), rng)
+    }
+
+    /// Returns a master that will join the cluster, and that holds the replicas of other masters in
+    /// `frames`. Those that it finds there count in recoveries. The options `backup_bytes` and
+    /// `frame_bytes` do not matter.
+    #[must_use]
+    pub fn with_frames(config: Config, frames: Box<dyn Frames>, mut rng: Rng) -> Self {
+        let boot = config.boot;
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
         let replicas = config.replicas.min(MAX_REPLICAS);
         let log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
-        let frames =
-            MemoryFrames::new(config.backup_bytes, config.frame_bytes.max(log.segment_bytes()));
         let mut out = VecDeque::new();
         out.push_back(Output::Connect { link: COORDINATOR, locator: coordinator });
         Self {
@@ -124,7 +137,7 @@ impl Master {
             membership: Membership::new(rng.u64(), replicas, control, data),
             leases: Leases::default(),
             replication: Replication::new(replicas, config.slow_backup_ns, rng.fork()),
-            backup: Backup::new(Box::new(frames)),
+            backup: Backup::new(frames, crc32c, boot),
             recovery: Recovery::default(),
             gated: VecDeque::new(),
             out,

@@ -119,6 +119,11 @@ pub struct Log {
     crc32c: Crc32c,
 }
 
+/// Returns the size of the segments of a log that is to have segments of `wanted` bytes.
+pub(crate) fn segment_bytes(wanted: u32) -> u32 {
+    wanted.clamp(1 << 10, SEGMENT_BYTES)
+}
+
 impl Log {
     /// Returns an empty log of at most `bytes` bytes, in segments of `segment_bytes`. It takes
     /// memory as it grows. Both sizes are clamped: at least [`MIN_SEGMENTS`] segments of at most
@@ -126,7 +131,7 @@ impl Log {
     /// [`Log::set_durable`].
     #[must_use]
     pub fn new(bytes: u64, segment_bytes: u32, crc32c: Crc32c, replicated: bool) -> Self {
-        let segment_bytes = segment_bytes.clamp(1 << 10, SEGMENT_BYTES);
+        let segment_bytes = self::segment_bytes(segment_bytes);
         let most =
             if replicated { Replicated::most_segments(segment_bytes) } else { MAX_SEGMENTS / 2 };
         let limit = (bytes / u64::from(segment_bytes)).clamp(MIN_SEGMENTS.into(), most.into());

@@ -77,7 +77,7 @@ impl Rig {
     fn add(&mut self, server: ServerId, frames: u64) {
         let size = self.log.segment_bytes();
         let frames = MemoryFrames::new(frames * u64::from(size), size);
-        self.backups.insert(server, Backup::new(Box::new(frames)));
+        self.backups.insert(server, Backup::new(Box::new(frames), crc32c, 0));
     }
 
     /// Lets the replication read the list of the backups that there are.

@@ -124,7 +124,7 @@ impl World {
             rng: Rng::seeded(seed),
             memory,
             cleaner: Cleaner::default(),
-            backups: (0..BACKUPS).map(|_| Backup::new(frames())).collect(),
+            backups: (0..BACKUPS).map(|_| Backup::new(frames(), crc32c, 0)).collect(),
             heads: VecDeque::new(),
             survivors: Vec::new(),
             frees: Vec::new(),

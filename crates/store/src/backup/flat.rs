@@ -1,0 +1,176 @@
+//! Frames in bytes that outlive the process, such as a mapped file.
+//!
+//! ```text
+//!  0      4096          8192                 8192 + size
+//!  | all  | of frame 0  | bytes of frame 0   | of frame 1 | bytes of frame 1 | ...
+//! ```
+//!
+//! A header takes a block of 4096 bytes. Its slots are at the offsets 0 and 2048 of the block: a
+//! disk writes them in different sectors.
+
+use core::fmt::Debug;
+
+use sprat_proto::wire::checksum::Crc32c;
+
+use super::{Block, FileHeader, Found, Frames, SLOT_BYTES, SLOTS, Slot};
+use crate::objects::segment::{MAX_SEGMENTS, SEGMENT_BYTES};
+
+/// The bytes of a header's block.
+const BLOCK: usize = 4096;
+/// The distance of two slots of a header.
+const STEP: usize = BLOCK / SLOTS;
+
+/// Bytes that outlive the process.
+pub trait Storage: Debug + Send {
+    /// Returns all bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// Returns all bytes to write some of them.
+    fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Returns true if what was written may be lost, because of an error of the device.
+    fn has_failed(&self) -> bool;
+}
+
+/// The reason why bytes are no frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unusable {
+    /// The bytes begin with something else, or with an unknown format.
+    Foreign,
+    /// There are fewer bytes than the header says: this many are needed.
+    Short(u64),
+    /// The header names frames of this size, which no server uses.
+    Size(u32),
+}
+
+/// Frames in bytes that outlive the process.
+#[derive(Debug)]
+pub struct FlatFrames<S> {
+    storage: S,
+    header: FileHeader,
+}
+
+/// Returns the number of bytes that `count` frames of `size` bytes take with their headers.
+#[must_use]
+pub fn flat_bytes(size: u32, count: u32) -> u64 {
+    let frame = BLOCK as u64 + u64::from(size);
+    BLOCK as u64 + u64::from(count.min(MAX_SEGMENTS)) * frame
+}
+
+impl<S: Storage> FlatFrames<S> {
+    /// Makes `count` frames of `size` bytes in storage whose bytes are all zero. If the process
+    /// ends before that is done, the storage is still all zero, or is made.
+    ///
+    /// # Errors
+    /// The storage is too short, or no server uses frames of that size.
+    pub fn format(crc32c: Crc32c, mut storage: S, size: u32, count: u32) -> Result<Self, Unusable> {
+        let count = count.min(MAX_SEGMENTS);
+        let header = FileHeader { frame_bytes: size, count, sequence: 1, ..FileHeader::default() };
+        check(&storage, &header)?;
+        put(&mut storage, crc32c, &header);
+        Ok(Self { storage, header })
+    }
+
+    /// Returns the frames in these bytes. If there are fewer than `count` and the storage has room
+    /// for more, adds the others. Their bytes are all zero.
+    ///
+    /// # Errors
+    /// The bytes are no frames.
+    pub fn open(crc32c: Crc32c, mut storage: S, count: u32) -> Result<Self, Unusable> {
+        let Found::Header(mut header) = header(crc32c, storage.bytes()) else {
+            return Err(Unusable::Foreign);
+        };
+        check(&storage, &header)?;
+        let room = storage.bytes().len().saturating_sub(BLOCK)
+            / (BLOCK + header.frame_bytes as usize).max(1);
+        let count = count.min(MAX_SEGMENTS).min(room as u32);
+        if count > header.count {
+            (header.count, header.sequence) = (count, header.sequence + 1);
+            put(&mut storage, crc32c, &header);
+        }
+        Ok(Self { storage, header })
+    }
+
+    fn at(&self, block: Block) -> usize {
+        match block {
+            Block::File => 0,
+            Block::Frame(frame) => BLOCK + frame as usize * (BLOCK + self.size() as usize),
+        }
+    }
+
+    fn frame(&self, frame: u32) -> usize {
+        self.at(Block::Frame(frame)) + BLOCK
+    }
+}
+
+/// Returns the header of the frames in these bytes.
+#[must_use]
+pub fn header(crc32c: Crc32c, bytes: &[u8]) -> Found<FileHeader> {
+    match slots(bytes, 0) {
+        Some(slots) => FileHeader::parse(crc32c, slots),
+        None => Found::Damaged,
+    }
+}
+
+/// Checks that the storage has all frames of a header.
+fn check(storage: &impl Storage, header: &FileHeader) -> Result<(), Unusable> {
+    if !(1..=SEGMENT_BYTES).contains(&header.frame_bytes) || header.count > MAX_SEGMENTS {
+        return Err(Unusable::Size(header.frame_bytes));
+    }
+    let needed = flat_bytes(header.frame_bytes, header.count);
+    if (storage.bytes().len() as u64) < needed {
+        return Err(Unusable::Short(needed));
+    }
+    Ok(())
+}
+
+fn put(storage: &mut impl Storage, crc32c: Crc32c, header: &FileHeader) {
+    let (slot, bytes) = header.emit(crc32c);
+    if let Some(place) = storage.bytes_mut().get_mut(slot * STEP..slot * STEP + SLOT_BYTES) {
+        place.copy_from_slice(&bytes);
+    }
+}
+
+fn slots(bytes: &[u8], at: usize) -> Option<[&Slot; SLOTS]> {
+    let slot = |n: usize| bytes.get(at + n * STEP..)?.first_chunk();
+    Some([slot(0)?, slot(1)?])
+}
+
+impl<S: Storage> Frames for FlatFrames<S> {
+    fn count(&self) -> u32 {
+        self.header.count
+    }
+
+    fn size(&self) -> u32 {
+        self.header.frame_bytes
+    }
+
+    fn open(&mut self, _: u32) -> bool {
+        !self.storage.has_failed()
+    }
+
+    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) {
+        let at = self.frame(frame) + offset as usize;
+        self.storage.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn bytes(&self, frame: u32) -> &[u8] {
+        let at = self.frame(frame);
+        &self.storage.bytes()[at..at + self.size() as usize]
+    }
+
+    fn free(&mut self, _: u32) {}
+
+    fn header(&self, block: Block) -> Option<[&Slot; SLOTS]> {
+        slots(self.storage.bytes(), self.at(block))
+    }
+
+    fn write_header(&mut self, block: Block, slot: usize, bytes: &Slot) {
+        let at = self.at(block) + slot * STEP;
+        self.storage.bytes_mut()[at..at + SLOT_BYTES].copy_from_slice(bytes);
+    }
+
+    fn has_failed(&self) -> bool {
+        self.storage.has_failed()
+    }
+}

@@ -1,0 +1,157 @@
+//! Frames that outlive the process: what a backup records in their headers, and what it finds there
+//! when it starts.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use sprat_proto::wire::checksum::Crc32c;
+
+use super::{Backup, Block, FileHeader, FrameHeader, Frames, Held, Replica};
+use crate::objects::entry::{Entries, Entry};
+use crate::objects::segment::SegmentId;
+use crate::types::ServerId;
+
+impl Backup {
+    /// Returns a backup with the replicas that an earlier life of the server has left in `frames`.
+    /// `boot` is a number of this run of the machine: it differs from those of earlier runs.
+    ///
+    /// The bytes of open replicas are verified, and after a restart of the machine those of all
+    /// replicas. A damaged replica keeps its frame until it is freed.
+    #[must_use]
+    pub fn new(frames: Box<dyn Frames>, crc32c: Crc32c, boot: u64) -> Self {
+        let count = frames.count();
+        let (file, free, fenced) = (None, Vec::new(), BTreeMap::new());
+        let (replicas, sequences) = (BTreeMap::new(), Vec::new());
+        let mut this = Self { frames, crc32c, file, sequences, free, replicas, fenced };
+        match this.frames.header(Block::File) {
+            None => this.free = (0..count).rev().collect(),
+            Some(slots) => {
+                let file = FileHeader::parse(crc32c, slots).header().unwrap_or_default();
+                this.sequences = vec![0; count as usize];
+                this.file = Some(file);
+                this.restore(&file, boot);
+                this.file = Some(FileHeader { boot, ..file });
+            }
+        }
+        this
+    }
+
+    /// Takes over the replicas that the headers of the frames name.
+    fn restore(&mut self, file: &FileHeader, boot: u64) {
+        for frame in (0..self.frames.count()).rev() {
+            let header = self.frames.header(Block::Frame(frame));
+            let header = header.map(|slots| FrameHeader::parse(self.crc32c, frame, slots));
+            let header = header.and_then(super::Found::header);
+            self.sequences[frame as usize] = header.map_or(0, |header| header.sequence);
+            let Some(held) = header.and_then(|header| header.replica) else {
+                self.free.push(frame);
+                continue;
+            };
+            let (id, replica) = self.found(frame, &held, boot != file.boot);
+            // The power failed between the header of one frame and that of the other, if there are
+            // two replicas of a segment.
+            let better = |r: &Replica| (!r.damaged, r.epoch, r.len);
+            let other = self.replicas.get(&id).copied();
+            if other.is_some_and(|other| better(&other) >= better(&replica)) {
+                self.discard(frame);
+            } else {
+                other.into_iter().for_each(|other| self.discard(other.frame));
+                self.replicas.insert(id, replica);
+            }
+        }
+    }
+
+    /// Frees a frame whose replica does not count, so that no later life finds it.
+    fn discard(&mut self, frame: u32) {
+        self.record(frame, None);
+        self.free.push(frame);
+    }
+
+    /// Returns the replica that a frame's header names.
+    fn found(&self, frame: u32, held: &Held, verify: bool) -> ((ServerId, SegmentId), Replica) {
+        let &Held { epoch, len, closed, committed, .. } = held;
+        let verify = verify || !closed;
+        let damaged = len > self.frames.size() || verify && !self.is_intact(frame, held);
+        let replica = Replica { frame, epoch, len, closed, committed, left: true, damaged };
+        ((held.master, held.segment), replica)
+    }
+
+    /// Returns true if a frame has all bytes of the replica that its header names: whole entries of
+    /// its segment with correct checksums.
+    fn is_intact(&self, frame: u32, held: &Held) -> bool {
+        let len = held.len as usize;
+        let Some(bytes) = self.frames.bytes(frame).get(..len) else { return false };
+        let mut entries = Entries::default();
+        while entries.at() < len {
+            match entries.next(self.crc32c, bytes) {
+                Some((0, Entry::Header(header))) => {
+                    let named = (header.cluster, header.server, header.segment);
+                    if named != (held.cluster, held.master, held.segment) {
+                        return false;
+                    }
+                }
+                Some(_) => {}
+                // A long write brings an entry in pieces.
+                None => return !held.closed && entries.is_cut(bytes),
+            }
+        }
+        true
+    }
+
+    /// Returns the cluster and the id of the last server that has used the frames, if they outlive
+    /// the process.
+    #[must_use]
+    pub fn owner(&self) -> Option<(u64, ServerId)> {
+        self.file?.owner
+    }
+
+    /// Records that the server `server` of `cluster` uses the frames from now on.
+    pub fn set_owner(&mut self, cluster: u64, server: ServerId) {
+        let Some(file) = &mut self.file else { return };
+        if file.owner == Some((cluster, server)) {
+            return;
+        }
+        file.owner = Some((cluster, server));
+        file.sequence += 1;
+        let (slot, bytes) = file.emit(self.crc32c);
+        self.frames.write_header(Block::File, slot, &bytes);
+    }
+
+    /// Records in the header of a frame which replica it holds, if the frames outlive the process.
+    pub(super) fn record(
+        &mut self,
+        frame: u32,
+        replica: Option<((ServerId, SegmentId), &Replica)>,
+    ) {
+        let Some((cluster, _)) = self.file.and_then(|file| file.owner) else { return };
+        let Some(sequence) = self.sequences.get_mut(frame as usize) else { return };
+        *sequence += 1;
+        let replica = replica.map(|((master, segment), replica)| {
+            let &Replica { epoch, len, closed, committed, .. } = replica;
+            Held { cluster, master, segment, epoch, len, closed, committed }
+        });
+        let header = FrameHeader { frame, sequence: *sequence, replica };
+        let (slot, bytes) = header.emit(self.crc32c);
+        self.frames.write_header(Block::Frame(frame), slot, &bytes);
+    }
+
+    /// Returns the number of replicas that earlier lives of the server have left, and how many of
+    /// them are damaged.
+    #[must_use]
+    pub fn left(&self) -> (usize, usize) {
+        let left = self.replicas.values().filter(|replica| replica.left);
+        let damaged = left.clone().filter(|replica| replica.damaged);
+        (left.count(), damaged.count())
+    }
+
+    /// Frees the replicas that earlier lives of the server have left of masters outside `known`.
+    /// Those must be all masters of the cluster whose logs may still be needed.
+    pub fn free_unknown(&mut self, known: &BTreeSet<ServerId>) {
+        let left = self.replicas.iter().filter(|(_, replica)| replica.left);
+        let unknown: BTreeSet<_> =
+            left.map(|((master, _), _)| *master).filter(|id| !known.contains(id)).collect();
+        unknown.into_iter().for_each(|master| self.free_left(master));
+    }
+}

@@ -1,0 +1,321 @@
+//! Tests of frames that outlive the process: what the next life of a server finds in them.
+
+use alloc::sync::Arc;
+extern crate std;
+use std::sync::Mutex;
+
+use super::*;
+use crate::objects::entry::{self, DIGESTED};
+
+const HEADER_BYTES: usize = 4096;
+const SIZE: u32 = 512;
+const STRIDE: usize = HEADER_BYTES + SIZE as usize;
+
+/// Bytes that stay when the frames are dropped.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+#[derive(Debug)]
+struct Life {
+    bytes: Vec<u8>,
+    kept: Kept,
+    failed: bool,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        *self.kept.0.lock().unwrap() = core::mem::take(&mut self.bytes);
+    }
+}
+
+impl Storage for Life {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed
+    }
+}
+
+impl Kept {
+    fn new(frames: u32) -> Self {
+        let kept = Self(Arc::new(Mutex::new(vec![0; flat_bytes(SIZE, frames) as usize])));
+        drop(FlatFrames::format(crc32c, kept.life(), SIZE, frames).unwrap());
+        kept
+    }
+
+    fn life(&self) -> Life {
+        Life { bytes: self.0.lock().unwrap().clone(), kept: self.clone(), failed: false }
+    }
+
+    fn frames(&self) -> FlatFrames<Life> {
+        FlatFrames::open(crc32c, self.life(), 0).unwrap()
+    }
+
+    /// Starts the backup. Its id has this generation.
+    fn start(&self, boot: u64, generation: u32) -> Backup {
+        let mut backup = Backup::new(Box::new(self.frames()), crc32c, boot);
+        backup.set_owner(CLUSTER, ServerId { generation, ..ME });
+        backup
+    }
+
+    fn change(&self, change: impl FnOnce(&mut [u8])) {
+        change(&mut self.0.lock().unwrap());
+    }
+}
+
+/// Returns a segment of sealed entries: the header, and changes that name as many segments.
+fn sealed(id: SegmentId) -> Vec<u8> {
+    let mut bytes = vec![0; SIZE as usize];
+    let (cluster, server, capacity) = (CLUSTER, MASTER, SIZE);
+    let header = Header { cluster, server, segment: id, capacity, safe_version: Version(1) };
+    put_header(&mut bytes, &header);
+    entry::seal(crc32c, 0, &mut bytes).unwrap();
+    let seed = u32::from_be_bytes(bytes[4..8].try_into().unwrap());
+    let mut at = HEADER;
+    while at + 8 + DIGESTED <= bytes.len() {
+        let entry = &mut bytes[at..at + 8 + DIGESTED];
+        entry::put_change(entry, [(SegmentId(at as u32), 1)].into_iter());
+        at += entry::seal(crc32c, seed, entry).unwrap();
+    }
+    bytes.truncate(at);
+    bytes
+}
+
+fn write_of(id: SegmentId, bytes: &[u8], from: usize, to: usize) -> WriteReplica<'_> {
+    WriteReplica {
+        target: target(MASTER, id),
+        epoch: 2,
+        offset: from as u32,
+        open: from == 0,
+        commit: true,
+        close: to == bytes.len(),
+        data: &bytes[from..to],
+    }
+}
+
+/// Writes a segment up to `to` in two pieces.
+fn fill(backup: &mut Backup, id: SegmentId, to: usize) {
+    let bytes = sealed(id);
+    assert_eq!(backup.write(&write_of(id, &bytes, 0, HEADER)), Ok(HEADER as u32));
+    assert_eq!(backup.write(&write_of(id, &bytes, HEADER, to)), Ok(to as u32));
+}
+
+/// Returns segment, epoch, length and state of the listed replicas of [`MASTER`].
+fn list(backup: &Backup) -> Vec<(u32, u32, u32, bool)> {
+    let page = backup.list(MASTER, SegmentId(0));
+    page.replicas.iter().map(|r| (r.segment.0, r.epoch, r.len, r.closed)).collect()
+}
+
+#[test]
+fn the_next_life_has_the_replicas_and_their_bytes() {
+    let kept = Kept::new(3);
+    let mut backup = kept.start(1, 1);
+    assert_eq!(backup.left(), (0, 0));
+    let (one, two) = (SegmentId(1), SegmentId(2));
+    let len = sealed(one).len();
+    fill(&mut backup, one, len);
+    fill(&mut backup, two, 100);
+    fill(&mut backup, SegmentId(3), 100);
+    backup.free(MASTER, SegmentId(3), 2);
+    drop(backup);
+
+    // A start that never joined changes nothing.
+    let backup = Backup::new(Box::new(kept.frames()), crc32c, 1);
+    assert_eq!(backup.owner(), Some((CLUSTER, ME)));
+    drop(backup);
+    let mut backup = kept.start(1, 2);
+    assert_eq!(backup.owner().unwrap().1.generation, 2);
+    assert_eq!(list(&backup), [(1, 2, len as u32, true), (2, 2, 100, false)]);
+    assert_eq!(backup.bytes(MASTER, two).unwrap(), &sealed(two)[..100]);
+    assert_eq!((backup.left(), backup.free_frames()), ((2, 0), 1));
+
+    // The master goes on where the bytes end. The replica is then one of this life.
+    let all = sealed(two);
+    assert_eq!(backup.write(&write_of(two, &all, 100, len)), Ok(len as u32));
+    assert_eq!(backup.left(), (1, 0));
+    backup.free_left(MASTER);
+    assert_eq!(list(&backup), [(2, 2, len as u32, true)]);
+    drop(backup);
+    assert_eq!(list(&kept.start(1, 3)), [(2, 2, len as u32, true)]);
+}
+
+#[test]
+fn a_life_that_ends_in_a_write_leaves_the_header_before_it() {
+    let kept = Kept::new(1);
+    let mut backup = kept.start(1, 1);
+    let bytes = sealed(SEGMENT);
+    fill(&mut backup, SEGMENT, 100);
+    let before = kept.0.clone();
+    drop(backup);
+    let old = before.lock().unwrap().clone();
+    let mut backup = kept.start(1, 2);
+    backup.write(&write_of(SEGMENT, &bytes, 100, 200)).unwrap();
+    drop(backup);
+    let new = before.lock().unwrap().clone();
+    let changed = (0..HEADER_BYTES).filter(|at| {
+        let at = HEADER_BYTES + at;
+        old[at] != new[at]
+    });
+    let changed: Vec<_> = changed.collect();
+    assert!(!changed.is_empty() && changed.len() <= SLOT_BYTES);
+    for cut in 0..changed.len() {
+        kept.change(|bytes| {
+            bytes.copy_from_slice(&new);
+            for at in &changed[cut..] {
+                bytes[HEADER_BYTES + at] = old[HEADER_BYTES + at];
+            }
+        });
+        assert_eq!(list(&kept.start(1, 3)), [(SEGMENT.0, 2, 100, false)], "{cut}");
+    }
+    kept.change(|bytes| bytes.copy_from_slice(&new));
+    assert_eq!(list(&kept.start(1, 3)), [(SEGMENT.0, 2, 200, false)]);
+}
+
+#[test]
+fn damaged_replicas_do_not_count() {
+    let kept = Kept::new(2);
+    let mut backup = kept.start(1, 1);
+    let closed = SegmentId(1);
+    let len = sealed(closed).len();
+    fill(&mut backup, closed, len);
+    let open = SegmentId(2);
+    fill(&mut backup, open, 101);
+    drop(backup);
+    // An entry that ends behind the length is on its way, and is no damage.
+    assert_eq!(list(&kept.start(1, 2)).len(), 2);
+    for frame in 0..2 {
+        kept.change(|bytes| bytes[HEADER_BYTES + frame * STRIDE + HEADER_BYTES + 70] ^= 1);
+    }
+    // A closed replica is verified when it is read, unless the machine has started again.
+    assert_eq!(list(&kept.start(1, 3)), [(1, 2, len as u32, true)]);
+    let mut backup = kept.start(2, 4);
+    assert_eq!((list(&backup), backup.left()), (vec![], (2, 2)));
+    assert_eq!(backup.bytes(MASTER, closed), None);
+    let bytes = sealed(open);
+    assert_eq!(backup.write(&write_of(open, &bytes, 101, 110)), Err(Status::NoReplica));
+    // The master makes the replica anew.
+    fill(&mut backup, open, 101);
+    assert_eq!(list(&backup), [(2, 2, 101, false)]);
+    backup.free_unknown(&[ME].into());
+    assert_eq!((backup.replicas(), backup.free_frames()), (1, 1), "only those that were left");
+}
+
+#[test]
+fn a_header_of_another_frame_or_without_an_intact_slot_is_no_replica() {
+    let kept = Kept::new(2);
+    let mut backup = kept.start(1, 1);
+    fill(&mut backup, SEGMENT, 100);
+    drop(backup);
+    // A write went to the wrong place: the first frame has the replica.
+    kept.change(|bytes| {
+        bytes.copy_within(HEADER_BYTES..HEADER_BYTES + STRIDE, HEADER_BYTES + STRIDE);
+    });
+    let backup = kept.start(1, 2);
+    assert_eq!((list(&backup).len(), backup.free_frames()), (1, 1));
+    drop(backup);
+    for slot in 0..SLOTS {
+        kept.change(|bytes| bytes[HEADER_BYTES + slot * HEADER_BYTES / SLOTS + 20] ^= 1);
+    }
+    let mut backup = kept.start(1, 3);
+    assert_eq!((backup.replicas(), backup.free_frames()), (0, 2));
+    fill(&mut backup, SEGMENT, 100);
+    drop(backup);
+    assert_eq!(list(&kept.start(1, 4)).len(), 1);
+}
+
+#[test]
+fn of_two_replicas_of_a_segment_the_better_one_counts_and_the_other_never_returns() {
+    let kept = Kept::new(2);
+    let mut backup = kept.start(1, 1);
+    fill(&mut backup, SEGMENT, 100);
+    drop(backup);
+    let first = HEADER_BYTES..HEADER_BYTES + STRIDE;
+    let old = kept.0.lock().unwrap()[first.clone()].to_vec();
+    let mut backup = kept.start(1, 2);
+    backup.free(MASTER, SEGMENT, 2);
+    // The other frame takes the next replica, and the free header of the first one is lost.
+    fill(&mut backup, SegmentId(9), 50);
+    fill(&mut backup, SEGMENT, 120);
+    backup.free(MASTER, SegmentId(9), 2);
+    drop(backup);
+    kept.change(|bytes| bytes[first].copy_from_slice(&old));
+    let mut backup = kept.start(2, 3);
+    assert_eq!((list(&backup), backup.free_frames()), (vec![(SEGMENT.0, 2, 120, false)], 1));
+    backup.free(MASTER, SEGMENT, 2);
+    drop(backup);
+    assert_eq!(kept.start(2, 4).replicas(), 0);
+}
+
+#[test]
+fn frames_of_a_failed_device_hold_nothing() {
+    let kept = Kept::new(2);
+    let mut backup = kept.start(1, 1);
+    fill(&mut backup, SEGMENT, 100);
+    drop(backup);
+    let mut life = kept.life();
+    life.failed = true;
+    let frames = FlatFrames::open(crc32c, life, 0).unwrap();
+    let mut backup = Backup::new(Box::new(frames), crc32c, 1);
+    assert_eq!(list(&backup), []);
+    assert_eq!(backup.bytes(MASTER, SEGMENT), None);
+    let bytes = sealed(SEGMENT);
+    assert_eq!(backup.write(&write_of(SEGMENT, &bytes, 100, 200)), Err(Status::NoReplica));
+}
+
+#[test]
+fn bytes_that_are_no_frames_are_refused() {
+    let kept = Kept::new(2);
+    let good = kept.0.lock().unwrap().clone();
+    let open = |count| FlatFrames::open(crc32c, kept.life(), count).map(|frames| frames.count());
+    assert_eq!(open(0), Ok(2));
+    let needed = flat_bytes(SIZE, 2);
+    *kept.0.lock().unwrap() = good[..good.len() - 1].to_vec();
+    assert_eq!(open(0), Err(Unusable::Short(needed)));
+    *kept.0.lock().unwrap() = good[..100].to_vec();
+    assert_eq!(open(0), Err(Unusable::Foreign));
+    *kept.0.lock().unwrap() = vec![0; good.len()];
+    assert_eq!(open(0), Err(Unusable::Foreign));
+    assert_eq!(flat_header(crc32c, &kept.0.lock().unwrap()), Found::Nothing);
+    let none = FlatFrames::format(crc32c, kept.life(), 0, 2).map(|_| ());
+    assert_eq!(none, Err(Unusable::Size(0)));
+    // More frames are added behind the others, as far as there is room.
+    let mut grown = good;
+    grown.resize(flat_bytes(SIZE, 4) as usize + 9, 0);
+    *kept.0.lock().unwrap() = grown;
+    assert_eq!([open(0), open(3), open(9), open(0)], [Ok(2), Ok(3), Ok(4), Ok(4)]);
+}
+
+/// The bytes of both headers, as docs/formats.md has them.
+#[test]
+fn the_headers_have_these_bytes() {
+    let owner = Some((0x0102_0304_0506_0708, ServerId { index: 9, generation: 10 }));
+    let file = FileHeader { frame_bytes: 0x0080_0000, count: 3, sequence: 5, boot: 0x11, owner };
+    let (slot, bytes) = file.emit(crc32c);
+    let mut golden = b"SPRTBAK1\x00\x80\0\0\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x11".to_vec();
+    golden.extend(*b"\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x09\0\0\0\x0a");
+    golden.extend([0; 12]);
+    golden.extend(crc32c(0, &golden).to_be_bytes());
+    assert_eq!((slot, bytes.to_vec()), (1, golden));
+
+    let replica = Some(Held {
+        cluster: 7,
+        master: MASTER,
+        segment: SegmentId(0x21),
+        epoch: 0x31,
+        len: 0x41,
+        closed: true,
+        committed: true,
+    });
+    let (slot, bytes) = FrameHeader { frame: 2, sequence: 6, replica }.emit(crc32c);
+    let mut golden = b"SPRTFRM1\0\0\0\x02\0\0\0\x31\0\0\0\0\0\0\0\x06".to_vec();
+    golden.extend(*b"\0\0\0\0\0\0\0\x07\0\0\0\x02\0\0\0\x05\0\0\0\x21\0\0\0\x41\x02\x01");
+    golden.extend([0; 10]);
+    golden.extend(crc32c(0, &golden).to_be_bytes());
+    assert_eq!((slot, bytes.to_vec()), (0, golden));
+}
