@@ -23,6 +23,7 @@ use sprat_store::coordinator::statefile::Body;
 use self::file::{Failure, StateFile};
 
 mod file;
+pub(crate) use self::file::sync_folder;
 #[cfg(test)]
 mod tests;
 

@@ -15,6 +15,7 @@ mod count;
 mod device;
 mod disk;
 mod driver;
+mod frames;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 #[doc(hidden)]

@@ -304,7 +304,7 @@ fn read(file: &File) -> io::Result<Opened> {
 }
 
 /// Syncs the folder of `path`, so that the file's new name is on the disk.
-fn sync_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all())
 }

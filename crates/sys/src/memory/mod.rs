@@ -19,6 +19,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 mod copy;
+pub mod file;
 mod foreign;
 mod guard;
 pub mod huge;

@@ -1,0 +1,249 @@
+//! The frames of a server's replicas in a file: they survive the process, also `kill -9`.
+//!
+//! ```text
+//!  backup ── bytes, headers ─► mapped file ── each second: fdatasync, by a thread ─► device
+//! ```
+//!
+//! Always holds:
+//! - One process has the file, by a lock. That proves that the last process is dead.
+//! - The file has all its blocks before it is used, so that no write to it lacks room.
+//! - After an error of the device no frame is used any more: the kernel forgets what it could not
+//!   write.
+//!
+//! Not here: what the bytes mean ([`sprat_store::backup`]).
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, fallocate, statfs};
+use rustix::io::Errno;
+use sprat_store::backup::{
+    FileHeader, FlatFrames, Found, Storage, Unusable, flat_bytes, flat_header,
+};
+use sprat_sys::crc::crc32c;
+use sprat_sys::memory::file::{MappedFile, lock};
+
+use crate::disk::sync_folder;
+
+/// The time after which the device has what was written, if it can.
+const SYNC: Duration = Duration::from_secs(1);
+
+/// The frames of a server in a file.
+pub(crate) type FileFrames = FlatFrames<FrameFile>;
+
+/// A mapped file, and the thread that syncs it.
+#[derive(Debug)]
+pub(crate) struct FrameFile {
+    memory: MappedFile,
+    state: Arc<State>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the server and the thread that syncs both use.
+#[derive(Debug, Default)]
+struct State {
+    /// True if the file was written to since the last sync.
+    written: AtomicBool,
+    failed: AtomicBool,
+}
+
+/// Opens the frames in the file at `path`, or makes the file with at least `count` frames of `size`
+/// bytes. Frames of another size stay as they are.
+///
+/// # Errors
+/// The file cannot be read, written or locked, the device has no room, or the file holds something
+/// else. The error names the file.
+pub(crate) fn open(path: &Path, size: u32, count: u32) -> io::Result<FileFrames> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+    open_or_make(path, size, count).map_err(named)
+}
+
+fn open_or_make(path: &Path, size: u32, count: u32) -> io::Result<FileFrames> {
+    let mut options = OpenOptions::new();
+    // The replicas hold the users' objects.
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
+    let file = options.clone().create(true).truncate(false).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the frames must be a regular file",
+        ));
+    }
+    lock(&file)?;
+    let len = file.metadata()?.len();
+    // All bytes are zero if no process has finished making the file.
+    let made = if len == 0 { Found::Nothing } else { first_header(&file)? };
+    let (size, count) = match made {
+        Found::Header(header) => {
+            let needed = flat_bytes(header.frame_bytes, header.count);
+            if len < needed {
+                return Err(unusable(Unusable::Short(needed)));
+            }
+            (header.frame_bytes, header.count.max(count))
+        }
+        Found::Nothing => (size, count),
+        Found::Damaged => return Err(unusable(Unusable::Foreign)),
+    };
+    let bytes = flat_bytes(size, count);
+    if bytes > len {
+        take_blocks(&file, len, bytes)?;
+    }
+    file.sync_all()?;
+    sync_folder(path)?;
+    let is_new = made == Found::Nothing;
+    let storage =
+        FrameFile::start(MappedFile::map(file)?, path.display().to_string(), File::sync_data)?;
+    let frames = if is_new {
+        FlatFrames::format(crc32c, storage, size, count)
+    } else {
+        FlatFrames::open(crc32c, storage, count)
+    };
+    frames.map_err(unusable)
+}
+
+/// Returns the header at the start of a file.
+fn first_header(file: &File) -> io::Result<Found<FileHeader>> {
+    let mut block = vec![0; 4096];
+    let read = file.read_at(&mut block, 0)?;
+    block.truncate(read);
+    Ok(flat_header(crc32c, &block))
+}
+
+fn unusable(why: Unusable) -> io::Error {
+    let text = match why {
+        Unusable::Foreign => {
+            "this is no file of frames, or a newer format; name another directory".to_owned()
+        }
+        Unusable::Short(needed) => format!("the file was cut off: its frames need {needed} bytes"),
+        Unusable::Size(size) => format!("frames of {size} bytes cannot be used"),
+    };
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// Gives the file all blocks up to the offset `end`, so that no page lacks room later.
+fn take_blocks(file: &File, len: u64, end: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), len, end - len) {
+        Ok(()) => Ok(()),
+        Err(Errno::NOSPC | Errno::DQUOT) => {
+            // What was taken is of no use.
+            file.set_len(len)?;
+            let text = format!("it needs {} bytes more, and the disk is full", end - len);
+            Err(io::Error::new(io::ErrorKind::StorageFull, text))
+        }
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the file system cannot reserve room (fallocate); name a directory on ext4 or XFS",
+        )),
+        Err(e) => Err(e.into()),
+    }
+}
+
+impl FrameFile {
+    /// Starts the thread that syncs the file, by `sync`.
+    fn start(
+        memory: MappedFile,
+        name: String,
+        sync: fn(&File) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let state = Arc::new(State::default());
+        let (stop, stopped) = channel();
+        let (file, shared) = (memory.file().try_clone()?, Arc::clone(&state));
+        let thread = std::thread::Builder::new()
+            .name("sprat-frames".to_owned())
+            .spawn(move || sync_often(&file, &name, &shared, &stopped, sync))?;
+        Ok(Self { memory, state, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// Syncs the file about each second while it is written to, and when the server ends.
+fn sync_often(
+    file: &File,
+    name: &str,
+    state: &State,
+    stopped: &Receiver<()>,
+    sync: fn(&File) -> io::Result<()>,
+) {
+    loop {
+        let more = stopped.recv_timeout(SYNC) == Err(RecvTimeoutError::Timeout);
+        if state.written.swap(false, Ordering::AcqRel)
+            && let Err(e) = sync(file)
+        {
+            state.failed.store(true, Ordering::Release);
+            eprintln!("sprat: {name}: {e}; the server holds no replicas any more");
+            return;
+        }
+        if !more {
+            return;
+        }
+    }
+}
+
+impl Storage for FrameFile {
+    fn bytes(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        if !self.state.written.load(Ordering::Relaxed) {
+            self.state.written.store(true, Ordering::Release);
+        }
+        self.memory.bytes_mut()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.state.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for FrameFile {
+    /// Syncs the file a last time.
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Returns a number of this run of the machine, which differs from those of earlier runs.
+///
+/// # Errors
+/// The kernel does not tell the id of this run.
+pub(crate) fn boot() -> io::Result<u64> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let id = std::fs::read_to_string(path)
+        .map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?;
+    let digits = id.chars().filter_map(|digit| digit.to_digit(16));
+    Ok(digits.fold(0, |number: u64, digit| number.rotate_left(4) ^ u64::from(digit)))
+}
+
+/// Returns a warning about the file system of a directory, if it keeps data less well than a local
+/// disk, or is not tested.
+///
+/// # Errors
+/// The directory cannot be examined.
+pub(crate) fn warning(directory: &Path) -> io::Result<Option<&'static str>> {
+    Ok(warning_for(statfs(directory)?.f_type as u64))
+}
+
+fn warning_for(file_system: u64) -> Option<&'static str> {
+    // `statfs(2)` has the numbers.
+    match file_system {
+        0x0102_1994 => Some("it lies in memory (tmpfs): a reboot loses the data"),
+        0x9123_683E => Some("btrfs copies what is rewritten: a full disk can end the servers"),
+        0x6969 => Some("it lies on NFS, with which Sprat is not tested"),
+        0x794C_7630 => Some("it lies on overlayfs: removing the container loses the data"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+use std::fs;
+use std::path::PathBuf;
+
+use sprat_store::backup::{Block, Frames as _};
+
+use super::*;
+
+const SIZE: u32 = 1 << 16;
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("frames");
+    (folder, path)
+}
+
+fn error(path: &Path, count: u32) -> (io::ErrorKind, String) {
+    let e = open(path, SIZE, count).unwrap_err();
+    assert!(e.to_string().starts_with(&path.display().to_string()), "{e}");
+    (e.kind(), e.to_string())
+}
+
+#[test]
+fn what_was_written_is_there_after_reopening() {
+    let (_folder, path) = folder();
+    let mut frames = open(&path, SIZE, 3).unwrap();
+    assert_eq!((frames.count(), frames.size()), (3, SIZE));
+    assert_eq!(fs::metadata(&path).unwrap().len(), flat_bytes(SIZE, 3));
+    frames.write(2, 5, b"hello");
+    frames.write_header(Block::Frame(2), 1, &[9; 64]);
+    assert_eq!(error(&path, 3).0, io::ErrorKind::ResourceBusy);
+    drop(frames);
+    // The size of frames stays, and their number only grows.
+    for (count, counted) in [(1, 3), (3, 3), (5, 5), (2, 5)] {
+        let frames = open(&path, SIZE / 2, count).unwrap();
+        assert_eq!((frames.count(), frames.size()), (counted, SIZE));
+        assert_eq!(&frames.bytes(2)[5..10], b"hello");
+        assert_eq!(frames.header(Block::Frame(2)).unwrap()[1], &[9; 64]);
+        assert_eq!(frames.bytes(counted - 1).len(), SIZE as usize);
+    }
+}
+
+#[test]
+fn a_file_that_was_not_finished_is_made_anew() {
+    let (_folder, path) = folder();
+    for len in [0, 4096, flat_bytes(SIZE, 1), flat_bytes(SIZE, 9)] {
+        File::create(&path).unwrap().set_len(len).unwrap();
+        assert_eq!(open(&path, SIZE, 2).unwrap().count(), 2);
+    }
+}
+
+#[test]
+fn other_files_are_refused_and_stay() {
+    let (folder, path) = folder();
+    drop(open(&path, SIZE, 2).unwrap());
+    let good = fs::read(&path).unwrap();
+    fs::write(&path, &good[..good.len() - 1]).unwrap();
+    // What was cut off may be needed: the file is not made longer.
+    assert!(error(&path, 2).1.contains("cut off"), "{:?}", error(&path, 2));
+    assert_eq!(fs::metadata(&path).unwrap().len(), good.len() as u64 - 1);
+    for junk in [&b"hello"[..], &[1; 10_000]] {
+        fs::write(&path, junk).unwrap();
+        assert_eq!(error(&path, 2).0, io::ErrorKind::InvalidData);
+        assert_eq!(fs::read(&path).unwrap(), junk);
+    }
+    assert!(matches!(error(folder.path(), 2).0, io::ErrorKind::IsADirectory));
+    assert_eq!(error(&folder.path().join("no/frames"), 2).0, io::ErrorKind::NotFound);
+}
+
+#[test]
+fn after_an_error_of_the_device_no_frame_is_opened() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(flat_bytes(SIZE, 1)).unwrap();
+    let memory = MappedFile::map(file).unwrap();
+    let fails = |_: &File| Err(Errno::IO.into());
+    let storage = FrameFile::start(memory, "test".to_owned(), fails).unwrap();
+    let state = Arc::clone(&storage.state);
+    let mut frames = FlatFrames::format(crc32c, storage, SIZE, 1).unwrap();
+    assert!(frames.open(0));
+    state.failed.store(true, Ordering::Release);
+    assert!(!frames.open(0) && frames.has_failed());
+    state.failed.store(false, Ordering::Release);
+    frames.write(0, 0, b"x");
+    // The last sync is that of the end.
+    drop(frames);
+    assert!(state.failed.load(Ordering::Acquire));
+}
+
+#[test]
+fn a_run_of_the_machine_has_one_number_and_tmpfs_a_warning() {
+    assert_eq!(boot().unwrap(), boot().unwrap());
+    assert_ne!(boot().unwrap(), 0);
+    assert!(warning_for(0x0102_1994).unwrap().contains("reboot"));
+    assert_eq!(warning_for(0xEF53), None, "ext4");
+    assert!(warning(Path::new("/proc")).is_ok());
+    assert!(warning(Path::new("/no/such/directory")).is_err());
+}

@@ -1,0 +1,140 @@
+//! A file as memory: what a process writes there survives the process.
+//!
+//! The kernel keeps the pages of the file when the process ends, however it ends. They survive a
+//! loss of power once [`std::fs::File::sync_data`] of the file has returned.
+//!
+//! Always holds: this process alone has the file, by a lock (`flock(2)`) that ends with it.
+//!
+//! A read of a page that the device cannot deliver ends the process with SIGBUS, and so does an
+//! access after another program has cut the file off. For the peers of the process that is a crash.
+
+use std::fs::File;
+use std::io;
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A mapped file that no other process uses.
+#[derive(Debug)]
+pub struct MappedFile {
+    file: File,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the value alone and does not depend on a thread.
+unsafe impl Send for MappedFile {}
+
+/// Locks a file for this process. The lock ends with the open file.
+///
+/// # Errors
+/// `ResourceBusy` if another process has locked the file.
+pub fn lock(file: &File) -> io::Result<()> {
+    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+        Errno::WOULDBLOCK => {
+            io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
+        }
+        e => e.into(),
+    })
+}
+
+impl MappedFile {
+    /// Locks a regular file, and maps all of it.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if another process has locked the file, `InvalidInput` if it is no regular
+    /// file or is empty, or the system call failed.
+    pub fn map(file: File) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        let len = usize::try_from(meta.len()).unwrap_or(0);
+        if !meta.is_file() || len == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it must be a regular file that is not empty",
+            ));
+        }
+        lock(&file)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )?
+        };
+        let base =
+            NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        Ok(Self { file, base, len })
+    }
+
+    /// Returns the file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Returns the bytes of the file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping has `len` bytes and lives as long as `self`. Only `bytes_mut` of this
+        // value writes to them: the lock keeps other processes of ours away from the file, and
+        // another program that writes to a locked file of ours is out of bounds.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    /// Returns the bytes of the file to write some of them.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` is the only way to these bytes now.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and no slice of it outlives the value.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        // A child that is about to run another program has a copy of the descriptor, and the lock
+        // is the open file's.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_in_the_file_and_one_process_has_it() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.set_len(10_000).unwrap();
+        let mut mapped = MappedFile::map(file.try_clone().unwrap()).unwrap();
+        mapped.bytes_mut()[9_999] = 7;
+        assert_eq!(mapped.bytes().len(), 10_000);
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).unwrap();
+        assert_eq!((bytes.len(), bytes[9_999]), (10_000, 7));
+    }
+
+    #[test]
+    fn a_locked_file_and_one_that_cannot_be_mapped_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("frames");
+        let open = || File::options().read(true).write(true).open(&path).unwrap();
+        File::create(&path).unwrap().set_len(4096).unwrap();
+        let mapped = MappedFile::map(open()).unwrap();
+        let kind = |file| MappedFile::map(file).map(|_| ()).map_err(|e| e.kind());
+        assert_eq!(kind(open()), Err(io::ErrorKind::ResourceBusy));
+        drop(mapped);
+        assert_eq!(kind(open()), Ok(()));
+        assert_eq!(kind(tempfile::tempfile().unwrap()), Err(io::ErrorKind::InvalidInput));
+        assert_eq!(kind(File::open(folder.path()).unwrap()), Err(io::ErrorKind::InvalidInput));
+    }
+}
