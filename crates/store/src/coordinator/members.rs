@@ -36,6 +36,13 @@ impl Coordinator {
                 "a server names 1 to 2048 bytes of locators",
             );
         }
+        if request.cluster != 0 && request.cluster != self.cluster.id {
+            return self.fail(
+                caller,
+                Status::NotInCluster,
+                "the server's disk belongs to another cluster",
+            );
+        }
         let until = now.after(self.patience_ns(request.replicas));
         let server = if let Some(server) = self.servers.by_nonce(request.nonce) {
             // It repeats the request because it did not get the reply.
@@ -54,6 +61,10 @@ impl Coordinator {
                     "the coordinator's limit of servers is reached",
                 );
             };
+            // A server id names a server within its cluster only.
+            if request.cluster != 0 && self.servers.up(request.replaces).is_some() {
+                self.server_gone(request.replaces);
+            }
             self.servers.superseded(request.control);
             let generation = self.servers.slots.get(place).map_or(0, |slot| slot.generation) + 1;
             let usage = Usage { used_bytes: 0, capacity_bytes: request.capacity_bytes, objects: 0 };

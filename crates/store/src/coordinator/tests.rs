@@ -255,12 +255,19 @@ impl World {
     }
 
     fn enlist(&mut self, locator: &str) -> ServerId {
+        self.enlist_after(locator, (0, ServerId::default()))
+    }
+
+    /// A server joins whose disk belongs to a cluster and was used by another server last.
+    fn enlist_after(&mut self, locator: &str, (cluster, replaces): (u64, ServerId)) -> ServerId {
         let nonce = self.asked + 1000;
         let data = ["data:", locator].concat();
         let request = Enlist {
             nonce,
             capacity_bytes: 7,
             replicas: self.replicas,
+            cluster,
+            replaces,
             control: locator,
             data: &data,
         };
@@ -362,7 +369,15 @@ fn limits_are_told_by_their_status() {
         ..config()
     });
     w.enlist("x");
-    let second = Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "y", data: "d" };
+    let second = Enlist {
+        nonce: 5,
+        capacity_bytes: 7,
+        replicas: 0,
+        cluster: 0,
+        replaces: ServerId::default(),
+        control: "y",
+        data: "d",
+    };
     assert_eq!(Enlisted::parse(&w.answer(second.emit())), Err(Status::NoSpace));
     let nowhere = Enlist { control: "", ..second.clone() }.emit();
     assert_eq!(Enlisted::parse(&w.answer(nowhere)), Err(Status::BadFormat));
@@ -467,7 +482,7 @@ proptest! {
             let mut request = match rng.below(13) {
                 0 => {
                     let (replicas, control) = (0, "x");
-                    Enlist { nonce: a, capacity_bytes: b, replicas, control, data: name }.emit()
+                    Enlist { nonce: a, capacity_bytes: b, replicas, cluster: 0, replaces: ServerId::default(), control, data: name }.emit()
                 }
                 1 => RenewServer { cluster, server, usage }.emit(),
                 2 => RenewClient { cluster, lease: LeaseId(a), release: b == 0 }.emit(),

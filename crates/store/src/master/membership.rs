@@ -4,6 +4,7 @@
 //! last tenth is not used, so that this machine stops before the coordinator declares it crashed.
 //! An identity that the coordinator has given up is never used again.
 
+use alloc::format;
 use alloc::string::String;
 
 use sprat_proto::Instant;
@@ -27,6 +28,8 @@ pub(crate) struct Membership {
     nonce: u64,
     /// The number of replicas of each segment of the master's log.
     replicas: u8,
+    /// The cluster and the id of the last server that has used this server's frames.
+    former: Option<(u64, ServerId)>,
     control: String,
     data: String,
     state: State,
@@ -49,10 +52,17 @@ enum State {
 }
 
 impl Membership {
-    pub(super) fn new(nonce: u64, replicas: usize, control: String, data: String) -> Self {
+    pub(super) fn new(
+        nonce: u64,
+        replicas: usize,
+        former: Option<(u64, ServerId)>,
+        control: String,
+        data: String,
+    ) -> Self {
         Self {
             nonce,
             replicas: replicas as u8,
+            former,
             control,
             data,
             state: State::Joining,
@@ -115,11 +125,14 @@ impl Membership {
 
     /// Returns the call to the coordinator that is due, if one is.
     pub(super) fn call(&mut self, now: Instant, tag: u64, usage: Usage) -> Option<Output> {
+        let (former_cluster, replaces) = self.former.unwrap_or_default();
         let request = match self.state {
             State::Joining => Enlist {
                 nonce: self.nonce,
                 capacity_bytes: usage.capacity_bytes,
                 replicas: self.replicas,
+                cluster: former_cluster,
+                replaces,
                 control: &self.control,
                 data: &self.data,
             }
@@ -134,6 +147,20 @@ impl Membership {
         Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(patience_ns) })
     }
 
+    /// Takes the reply to the enlistment. Returns the term of the lease.
+    ///
+    /// # Errors
+    /// [`Status::NotInCluster`] if the coordinator leads another cluster than the server's frames
+    /// belong to.
+    fn joined(&mut self, enlisted: &Enlisted) -> Result<u64, Status> {
+        if self.former.is_some_and(|(cluster, _)| cluster != enlisted.cluster) {
+            return Err(Status::NotInCluster);
+        }
+        self.state = State::Member { cluster: enlisted.cluster, server: enlisted.server };
+        self.list_version = enlisted.list_version;
+        Ok(enlisted.lease_ns)
+    }
+
     /// Takes the result of a call to the coordinator. Returns an order to stop if the cluster has
     /// given this server up.
     pub(super) fn response(
@@ -145,11 +172,9 @@ impl Membership {
         let (_, sent) = self.asked.take_if(|(asked, _)| *asked == tag)?;
         let lease_ns = match (self.state, result) {
             (_, Err(_)) => Err(Status::Retry),
-            (State::Joining, Ok(reply)) => Enlisted::parse(&reply).map(|enlisted| {
-                self.state = State::Member { cluster: enlisted.cluster, server: enlisted.server };
-                self.list_version = enlisted.list_version;
-                enlisted.lease_ns
-            }),
+            (State::Joining, Ok(reply)) => {
+                Enlisted::parse(&reply).and_then(|enlisted| self.joined(&enlisted))
+            }
             (_, Ok(reply)) => Renewed::parse(&reply).map(|renewed| {
                 self.list_version = renewed.list_version;
                 renewed.lease_ns
@@ -166,6 +191,14 @@ impl Membership {
                 self.state = State::Gone;
                 let reason =
                     String::from("the cluster has given this server up: its lease had run out");
+                Some(Output::Stop { reason })
+            }
+            Err(Status::NotInCluster) if let Some((cluster, _)) = self.former => {
+                self.state = State::Gone;
+                let reason = format!(
+                    "the server's directory belongs to the cluster {cluster:016x}, and the \
+                     coordinator leads another; name another directory or coordinator"
+                );
                 Some(Output::Stop { reason })
             }
             Err(_) => {

@@ -129,15 +129,17 @@ impl Master {
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
         let replicas = config.replicas.min(MAX_REPLICAS);
         let log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
+        let backup = Backup::new(frames, crc32c, boot);
+        let former = backup.owner();
         let mut out = VecDeque::new();
         out.push_back(Output::Connect { link: COORDINATOR, locator: coordinator });
         Self {
             memory: Memory::new(log),
             cleaner: Cleaner::default(),
-            membership: Membership::new(rng.u64(), replicas, control, data),
+            membership: Membership::new(rng.u64(), replicas, former, control, data),
             leases: Leases::default(),
             replication: Replication::new(replicas, config.slow_backup_ns, rng.fork()),
-            backup: Backup::new(frames, crc32c, boot),
+            backup,
             recovery: Recovery::default(),
             gated: VecDeque::new(),
             out,

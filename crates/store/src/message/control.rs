@@ -141,6 +141,11 @@ requests! {
         capacity_bytes: u64,
         /// The number of replicas of each segment of the server's log. With 0, a crash loses it.
         replicas: u8,
+        /// The id of the cluster whose replicas the server has on its disk, or 0 if it has none.
+        cluster: u64,
+        /// The last server that has used that disk, with generation 0 if there is none. It is dead:
+        /// the joining server has the lock of its files.
+        replaces: ServerId,
         /// The locators at which the coordinator reaches the server, with `;` between them, at most
         /// [`MAX_LOCATORS`] bytes.
         control: &'a str,

@@ -267,6 +267,8 @@ impl World {
                     nonce,
                     capacity_bytes: 0,
                     replicas: 0,
+                    cluster: 0,
+                    replaces: ServerId::default(),
                     control: &control,
                     data: &data,
                 };

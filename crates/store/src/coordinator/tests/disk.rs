@@ -68,8 +68,15 @@ impl Story {
 
     fn live(&mut self) {
         for (nonce, locator) in [(11, "x"), (12, "y")] {
-            let enlist =
-                Enlist { nonce, capacity_bytes: 7, replicas: 0, control: locator, data: "d" };
+            let enlist = Enlist {
+                nonce,
+                capacity_bytes: 7,
+                replicas: 0,
+                cluster: 0,
+                replaces: ServerId::default(),
+                control: locator,
+                data: "d",
+            };
             let id = Enlisted::parse(&self.insist(enlist.emit())).unwrap().server;
             assert!(self.servers.insert(id), "two servers have one id");
             self.w.masters.insert(locator.into(), Master { alive: true, id, ..Master::default() });
@@ -127,7 +134,16 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
         refused(&mut w, lease_request.clone());
         refused(
             &mut w,
-            Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "z", data: "d" }.emit(),
+            Enlist {
+                nonce: 5,
+                capacity_bytes: 7,
+                replicas: 0,
+                cluster: 0,
+                replaces: ServerId::default(),
+                control: "z",
+                data: "d",
+            }
+            .emit(),
         );
         assert_eq!(w.table("b"), Err(Status::TableDoesntExist));
         assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);

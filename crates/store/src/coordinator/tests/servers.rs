@@ -53,8 +53,16 @@ fn a_server_without_replicas_gets_a_further_time() {
 #[test]
 fn enlisting_again_because_the_answer_was_lost_gives_the_same_id() {
     let mut w = World::new(config());
-    let enlist =
-        Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "x", data: "d" }.emit();
+    let enlist = Enlist {
+        nonce: 5,
+        capacity_bytes: 7,
+        replicas: 0,
+        cluster: 0,
+        replaces: ServerId::default(),
+        control: "x",
+        data: "d",
+    }
+    .emit();
     let first = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
     w.restart();
     let again = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
@@ -174,8 +182,16 @@ fn the_version_of_the_list_grows_with_each_change_of_the_list() {
     let version = |w: &mut World| w.renew("x").unwrap().list_version;
     let first = version(&mut w);
     assert!(first > start && first < start + 10, "{first:x}");
-    let enlist =
-        Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "y", data: "d" }.emit();
+    let enlist = Enlist {
+        nonce: 5,
+        capacity_bytes: 7,
+        replicas: 0,
+        cluster: 0,
+        replaces: ServerId::default(),
+        control: "y",
+        data: "d",
+    }
+    .emit();
     let enlisted = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
     let joined = version(&mut w);
     assert!(enlisted.list_version == joined && joined > first);
@@ -217,8 +233,16 @@ fn a_list_that_is_taken_back_has_a_new_version() {
     let x = w.enlist("x");
     let before = w.renew("x").unwrap().list_version;
     w.disk_stalls = true;
-    let enlist =
-        Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "y", data: "d" }.emit();
+    let enlist = Enlist {
+        nonce: 5,
+        capacity_bytes: 7,
+        replicas: 0,
+        cluster: 0,
+        replaces: ServerId::default(),
+        control: "y",
+        data: "d",
+    }
+    .emit();
     let enlist = w.ask(enlist);
     let promised = w.renew("x").unwrap().list_version;
     assert!(promised > before);
@@ -258,8 +282,16 @@ fn a_crashed_server_keeps_its_place_as_long_as_it_has_tablets() {
     let record = w.disk[&Key::Server(y.index).emit()].clone();
     let z = w.enlist("z");
     assert_eq!(z, ServerId { index: 2, generation: 1 });
-    let fourth =
-        Enlist { nonce: 5, capacity_bytes: 7, replicas: 0, control: "u", data: "d" }.emit();
+    let fourth = Enlist {
+        nonce: 5,
+        capacity_bytes: 7,
+        replicas: 0,
+        cluster: 0,
+        replaces: ServerId::default(),
+        control: "u",
+        data: "d",
+    }
+    .emit();
     assert_eq!(Enlisted::parse(&w.answer(fourth.clone())), Err(Status::NoSpace));
     w.restart();
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
@@ -299,4 +331,54 @@ fn the_places_of_the_list_are_limited() {
     servers.slots[7].generation = u32::MAX;
     assert_eq!(servers.vacancy(1), None);
     assert_eq!(Servers::default().vacancy(0), None);
+}
+
+#[test]
+fn a_server_that_replaces_another_proves_that_it_is_dead() {
+    let mut w = World::new(config());
+    let cluster = w.coordinator.cluster();
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let a = w.create("a", 2).unwrap();
+    // An unknown generation, and an id of no cluster.
+    let later = ServerId { generation: 2, ..x };
+    w.enlist_after("u", (cluster, later));
+    w.enlist_after("v", (0, x));
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
+    let next = w.enlist_after("x", (cluster, x));
+    assert_ne!(next, x);
+    assert_eq!(w.tablets(a).unwrap(), [(x, LOST), (y, NORMAL)]);
+    w.restart();
+    assert_eq!(w.tablets(a).unwrap(), [(x, LOST), (y, NORMAL)]);
+}
+
+#[test]
+fn a_repeated_enlistment_replaces_nothing() {
+    let mut w = World::new(config());
+    let cluster = w.coordinator.cluster();
+    let x = w.enlist("x");
+    let enlist = Enlist {
+        nonce: 5,
+        capacity_bytes: 7,
+        replicas: 0,
+        cluster,
+        replaces: x,
+        control: "x",
+        data: "d",
+    };
+    let first = Enlisted::parse(&w.answer(enlist.emit())).unwrap().server;
+    let again = Enlist { replaces: first, ..enlist };
+    assert_eq!(Enlisted::parse(&w.answer(again.emit())).unwrap().server, first);
+    assert!(w.servers().contains(&(first, ServerState::Up, 0)));
+}
+
+#[test]
+fn a_disk_of_another_cluster_is_refused() {
+    let mut w = World::new(config());
+    let x = w.enlist("x");
+    let before = w.disk.clone();
+    let (nonce, cluster) = (5, w.coordinator.cluster() ^ 1);
+    let (control, data, replicas) = ("y", "d", 0);
+    let enlist = Enlist { nonce, capacity_bytes: 7, replicas, cluster, replaces: x, control, data };
+    assert_eq!(outcome(&w.answer(enlist.emit())).unwrap().0, Status::NotInCluster);
+    assert_eq!(w.disk, before);
 }

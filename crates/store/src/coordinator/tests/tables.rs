@@ -36,8 +36,18 @@ fn nothing_is_said_before_it_is_durable() {
     let mut w = World::new(config());
     w.run();
     w.disk_stalls = true;
-    let enlist =
-        w.ask(Enlist { nonce: 1, capacity_bytes: 7, replicas: 0, control: "x", data: "d" }.emit());
+    let enlist = w.ask(
+        Enlist {
+            nonce: 1,
+            capacity_bytes: 7,
+            replicas: 0,
+            cluster: 0,
+            replaces: ServerId::default(),
+            control: "x",
+            data: "d",
+        }
+        .emit(),
+    );
     assert!(w.replies.is_empty());
     w.persist_one();
     w.run();

@@ -1,7 +1,9 @@
 //! Tests of a master as the backup of other masters, by requests.
 
 use super::*;
+use crate::master::membership::Membership;
 use crate::message::control::ServerPage;
+use crate::message::control::Usage;
 use crate::message::data::head;
 use crate::message::recovery::{ListReplicas, Replica, ReplicaPage};
 use crate::message::replica::{self, FreeReplica, WriteReplica, written};
@@ -87,4 +89,29 @@ fn a_tablet_is_taken_when_the_log_has_a_head_on_all_backups() {
     rig.pump();
     assert_eq!((&rig.replies[&waiting], &rig.replies[&again]), (&done(), &done()));
     assert_eq!(rig.ask(take(100, 199).emit()), done(), "the log has a head");
+}
+
+#[test]
+fn a_server_names_its_former_life_and_never_joins_another_cluster() {
+    let membership = |former| Membership::new(1, 1, former, "c".into(), "d".into());
+    let former = ServerId { index: 3, generation: 4 };
+    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS };
+    let refused = failure(Status::NotInCluster, "");
+    for (cluster, reply, stops) in [
+        (None, refused.clone(), false),
+        (None, enlisted.emit(), false),
+        (Some(CLUSTER), enlisted.emit(), false),
+        (Some(CLUSTER), refused, true),
+        (Some(CLUSTER + 1), enlisted.emit(), true),
+    ] {
+        let mut member = membership(cluster.map(|cluster| (cluster, former)));
+        let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
+        let call = member.call(Instant::ZERO, 1, usage);
+        let Some(Output::Call { message, .. }) = call else { panic!("{call:?}") };
+        let enlist = Enlist::parse(&message.bytes).unwrap();
+        let replaces = cluster.map_or_else(ServerId::default, |_| former);
+        assert_eq!((enlist.cluster, enlist.replaces), (cluster.unwrap_or(0), replaces));
+        let output = member.response(Instant::ZERO, 1, Ok(Payload::Borrowed(&reply)));
+        assert_eq!(matches!(output, Some(Output::Stop { .. })), stops, "{cluster:?}");
+    }
 }

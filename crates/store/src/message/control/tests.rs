@@ -46,11 +46,14 @@ const ONE: ServerId = ServerId { index: 1, generation: 2 };
 fn requests_of_servers() {
     golden!(
         Enlist,
-        "01 40 0000 0102030405060708 0000000040000000 03 0005 7463703a61 0003 6d3a62",
+        "01 40 0000 0102030405060708 0000000040000000 03 0000000000000009 00000001 00000002
+         0005 7463703a61 0003 6d3a62",
         Enlist {
             nonce: 0x0102_0304_0506_0708,
             capacity_bytes: 1 << 30,
             replicas: 3,
+            cluster: 9,
+            replaces: ONE,
             control: "tcp:a",
             data: "m:b"
         }

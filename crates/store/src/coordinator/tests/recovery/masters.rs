@@ -121,3 +121,15 @@ fn a_master_gets_its_next_partition_when_it_durably_owns_the_one_before() {
     assert!(next.0 > first.0);
     assert_ne!(next.1.tablets, first.1.tablets);
 }
+
+#[test]
+fn the_log_of_a_replaced_server_is_recovered_at_once() {
+    let mut w = World::new(config());
+    let x = w.join("x");
+    w.create("a", 1).unwrap();
+    w.join("y");
+    w.put_log("y", x);
+    let cluster = w.coordinator.cluster();
+    w.enlist_after("x", (cluster, x));
+    assert!(["x", "y"].iter().any(|on| w.order(on).is_some_and(|(_, order)| order.crashed == x)));
+}
