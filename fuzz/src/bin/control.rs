@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = control::opcode(bytes);
     same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
         GetTablets ListServers HintCrashed SetHead TakeTablet DropTablet);
-    same!(bytes, ListReplicas ReadReplica FreeReplicas Recover RecoveryEnded);
+    same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
     replies(bytes);

@@ -112,6 +112,9 @@ impl Machine for Master {
                 self.durable(position);
                 self.recovery.look(&self.memory.log);
             }
+            if let Some(known) = self.replication.take_known() {
+                self.backup.free_unknown(&known);
+            }
             return;
         } else if self.recovery.is_mine(tag) {
             self.recovery.response(now, &mut self.memory, tag, result);

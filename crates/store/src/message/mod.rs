@@ -119,6 +119,8 @@ codes! {
         ReadReplica = 195,
         /// The coordinator frees the replicas of a crashed master's log.
         FreeReplicas = 196,
+        /// A master does not need the replicas that an earlier life of a backup has left.
+        FreeLeftReplicas = 197,
     }
 }
 

@@ -138,6 +138,19 @@ requests! {
         master: ServerId,
     }
 
+    /// Orders a backup to free the replicas of a master's log that earlier lives of the backup have
+    /// left. The log has all its replicas elsewhere. The reply is [`Status::Ok`] alone.
+    ///
+    /// [`Status::Ok`]: crate::message::Status::Ok
+    FreeLeftReplicas {
+        /// The id of the cluster that both servers belong to.
+        cluster: u64,
+        /// The backup that the master means.
+        backup: ServerId,
+        /// The master that owns the log.
+        master: ServerId,
+    }
+
     /// Orders a master to recover tablets of a crashed master. The reply is [`Recovering`], also if
     /// the master is at it already. The master reports the end by [`RecoveryEnded`].
     /// [`Status::Retry`] means that the master is busy with another recovery.

@@ -12,7 +12,9 @@ use sprat_proto::rpc::Message;
 use crate::master::Master;
 use crate::message::control::{DropTablet, TakeTablet};
 use crate::message::data::Refusal;
-use crate::message::recovery::{FreeReplicas, ListReplicas, ReadReplica, Recover};
+use crate::message::recovery::{
+    FreeLeftReplicas, FreeReplicas, ListReplicas, ReadReplica, Recover,
+};
 use crate::message::replica::{FreeReplica, WriteReplica};
 use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
@@ -101,6 +103,7 @@ master_operations! {
         ListReplicas,
         ReadReplica,
         FreeReplicas,
+        FreeLeftReplicas,
     }
 }
 

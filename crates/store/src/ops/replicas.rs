@@ -11,7 +11,9 @@ use crate::master::Master;
 use crate::message::Status;
 use crate::message::control;
 use crate::message::data::head;
-use crate::message::recovery::{FreeReplicas, ListReplicas, MOST_READ, ReadReplica};
+use crate::message::recovery::{
+    FreeLeftReplicas, FreeReplicas, ListReplicas, MOST_READ, ReadReplica,
+};
 use crate::message::replica::{FreeReplica, WriteReplica, written};
 
 impl Order for WriteReplica<'_> {
@@ -85,6 +87,20 @@ impl Order for FreeReplicas {
         if !master.backup.free_all(self.master) {
             return Err(Status::BadFormat);
         }
+        *reply = control::done().into();
+        Ok(Replied::Now)
+    }
+}
+
+impl Order for FreeLeftReplicas {
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        master.membership.is_me(self.cluster, self.backup)?;
+        master.backup.free_left(self.master);
         *reply = control::done().into();
         Ok(Replied::Now)
     }

@@ -4,6 +4,7 @@
 //! Invariants: one request for the list is in progress at a time. The list is taken whole: a page
 //! of another version than the first one is read again from the start at the next renewal.
 
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -34,6 +35,9 @@ struct Backup {
     replicas: u32,
     /// The time before which the master opens no replica on the server.
     not_before: Instant,
+    /// The time from which on the server may free the replicas of this master's log that an earlier
+    /// life of it has left; never if there are none.
+    clean_at: Instant,
 }
 
 /// The servers that can hold replicas of this master's log.
@@ -50,6 +54,10 @@ pub(super) struct Backups {
     next: u32,
     due: Instant,
     unlinked: Vec<Link>,
+    /// The servers of the last list, crashed ones included, until they are taken.
+    known: Option<BTreeSet<ServerId>>,
+    /// The servers of the pages that have arrived, crashed ones included.
+    seen: BTreeSet<ServerId>,
 }
 
 /// Returns a master's link to a backup.
@@ -71,6 +79,7 @@ impl Backups {
         self.asked = Some((tag, self.newest));
         if self.next == 0 {
             self.pages.clear();
+            self.seen.clear();
         }
         let message = ListServers { from: self.next }.emit().into();
         Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(CALL_NS) })
@@ -100,6 +109,7 @@ impl Backups {
             (self.next, self.due) = (0, now.after(AGAIN_NS));
             return Vec::new();
         };
+        self.seen.extend(page.servers.iter().map(|server| server.server));
         let up = page.servers.iter().filter(|server| server.state == ServerState::Up);
         let others = up.filter(|server| server.server != me);
         self.pages.extend(others.map(|server| (server.server, server.data.into())));
@@ -107,12 +117,19 @@ impl Backups {
         if self.next > 0 || version != self.newest {
             return Vec::new();
         }
-        self.version = version;
-        self.replace()
+        let is_first = core::mem::replace(&mut self.version, version) == 0;
+        self.known = Some(core::mem::take(&mut self.seen));
+        self.replace(is_first)
     }
 
-    /// Takes the new list. Returns the servers that are no longer in it.
-    fn replace(&mut self) -> Vec<ServerId> {
+    /// Returns all servers of a list that was taken since the last call, crashed ones included.
+    pub(super) fn take_known(&mut self) -> Option<BTreeSet<ServerId>> {
+        self.known.take()
+    }
+
+    /// Takes the new list. Returns the servers that are no longer in it. No server of the first list
+    /// had an earlier life that has seen this master.
+    fn replace(&mut self, is_first: bool) -> Vec<ServerId> {
         let pages = core::mem::take(&mut self.pages);
         let (kept, gone): (Vec<_>, Vec<_>) = core::mem::take(&mut self.list)
             .into_iter()
@@ -121,7 +138,9 @@ impl Backups {
         for (server, locator) in pages {
             if !self.list.iter().any(|backup| backup.server == server) {
                 let (linked, replicas, not_before) = (false, 0, Instant::ZERO);
-                self.list.push(Backup { server, locator, linked, replicas, not_before });
+                let clean_at = if is_first { Instant::NEVER } else { Instant::ZERO };
+                let backup = Backup { server, locator, linked, replicas, not_before, clean_at };
+                self.list.push(backup);
             }
         }
         let links = gone.iter().filter(|backup| backup.linked).map(|backup| link(backup.server));
@@ -170,6 +189,19 @@ impl Backups {
     /// Returns true if another server than those that `suits` refuses can hold a replica.
     pub(super) fn can_choose(&self, now: Instant, suits: impl Fn(ServerId) -> bool) -> bool {
         self.list.iter().any(|backup| backup.not_before <= now && suits(backup.server))
+    }
+
+    /// Returns the next server that may have left replicas, and the time of the next call to it.
+    pub(super) fn next_to_clean(&self) -> Option<(ServerId, Instant)> {
+        let left = self.list.iter().map(|backup| (backup.server, backup.clean_at));
+        left.filter(|(_, at)| *at != Instant::NEVER).min_by_key(|(_, at)| *at)
+    }
+
+    /// Sets the time of the next call to `server` about the replicas that it may have left.
+    pub(super) fn clean_again(&mut self, server: ServerId, at: Instant) {
+        if let Some(backup) = self.list.iter_mut().find(|backup| backup.server == server) {
+            backup.clean_at = at;
+        }
     }
 
     /// Records that a replica on `server` is gone.

@@ -23,7 +23,7 @@
 //! - Two replicas of one segment are on different servers, none of them its master.
 //! - A closed segment that loses a replica gets another one while its memory is in the log.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
@@ -36,6 +36,7 @@ use sprat_proto::{Instant, Rng};
 use super::membership::{CALL_NS, COORDINATOR};
 use crate::message::Status;
 use crate::message::control::{self, SetHead};
+use crate::message::recovery::FreeLeftReplicas;
 use crate::message::replica::{FreeReplica, Target, written_len};
 use crate::objects::log::Log;
 use crate::objects::segment::{Position, SegmentId};
@@ -65,8 +66,16 @@ const MOST_FREEING: usize = 8;
 /// A call of the replication that is in progress.
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    Write { segment: SegmentId, backup: ServerId, end: u32, epoch: Option<u32>, close: bool },
+    Write {
+        segment: SegmentId,
+        backup: ServerId,
+        end: u32,
+        epoch: Option<u32>,
+        close: bool,
+    },
     Free(Free),
+    /// This backup has to free the replicas that an earlier life of it has left.
+    FreeLeft(ServerId),
     SetHead(SegmentId, u32),
 }
 
@@ -152,6 +161,12 @@ impl Replication {
         }
     }
 
+    /// Returns all servers of the coordinator's list, crashed ones included, if it was taken since
+    /// the last call.
+    pub(super) fn take_known(&mut self) -> Option<BTreeSet<ServerId>> {
+        self.backups.take_known()
+    }
+
     /// Announces that the log has new entries.
     #[inline]
     pub(crate) fn appended(&mut self) {
@@ -199,7 +214,8 @@ impl Replication {
             .or_else(|| self.backups.call(now, tag))
             .or_else(|| self.next_write(now, log, (cluster, me), tag))
             .or_else(|| self.next_record(now, (cluster, me), tag))
-            .or_else(|| self.next_free(now, (cluster, me), tag));
+            .or_else(|| self.next_free(now, (cluster, me), tag))
+            .or_else(|| self.next_free_left(now, (cluster, me), tag));
         self.pending = output.is_some();
         if output.is_none() {
             self.seen = log.appended_bytes();
@@ -262,6 +278,40 @@ impl Replication {
         Some(Output::Call { link: link(backup), tag, message: message.into(), deadline })
     }
 
+    /// Returns the call to a backup to free the replicas that an earlier life of it has left, once
+    /// the log has all its replicas elsewhere.
+    fn next_free_left(
+        &mut self,
+        now: Instant,
+        (cluster, master): (u64, ServerId),
+        tag: u64,
+    ) -> Option<Output> {
+        let (backup, at) = self.backups.next_to_clean()?;
+        if now < at {
+            self.due = self.due.min(at);
+            return None;
+        }
+        if !self.is_whole() {
+            return None;
+        }
+        if let Some(connect) = self.backups.connect(backup) {
+            return Some(connect);
+        }
+        self.backups.clean_again(backup, Instant::NEVER);
+        self.calls.insert(tag, Call::FreeLeft(backup));
+        let message = FreeLeftReplicas { cluster, backup, master }.emit().into();
+        Some(Output::Call { link: link(backup), tag, message, deadline: now.after(CALL_NS) })
+    }
+
+    /// Returns true if all replicas that a recovery of the log needs are on servers of the list.
+    fn is_whole(&self) -> bool {
+        let is_whole = |(&id, segment): (&SegmentId, &Segment)| {
+            segment.is_sound() && !self.must_record(id, segment)
+        };
+        let is_there = |complete: &Complete| complete.backups.iter().all(|b| self.backups.has(*b));
+        self.active.iter().all(is_whole) && self.complete.values().all(is_there)
+    }
+
     // What has happened.
 
     /// Takes the result of a call. Returns the new end of the durable part of the log.
@@ -289,6 +339,13 @@ impl Replication {
                 let answered = result.is_ok_and(|reply| control::outcome(&reply).is_ok());
                 if !answered && self.backups.has(free.backup) {
                     self.frees.push_back(Free { due: now.after(LATER_NS), ..free });
+                }
+                None
+            }
+            Call::FreeLeft(backup) => {
+                let answered = result.is_ok_and(|reply| control::outcome(&reply).is_ok());
+                if !answered {
+                    self.backups.clean_again(backup, now.after(LATER_NS));
                 }
                 None
             }

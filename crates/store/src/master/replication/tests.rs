@@ -193,6 +193,14 @@ impl Rig {
                 }
                 done()
             }
+            Call::FreeLeft(_) => {
+                let FreeLeftReplicas { master, backup, .. } =
+                    FreeLeftReplicas::parse(bytes).unwrap();
+                if let Some(backup) = self.backups.get_mut(&backup) {
+                    backup.free_left(master);
+                }
+                done()
+            }
             Call::SetHead(..) => done(),
         }
     }
@@ -228,6 +236,12 @@ impl Rig {
         page.replicas.into_iter().find(|replica| replica.segment == SegmentId(segment))
     }
 
+    /// Returns the server that has a replica of `segment`.
+    fn holder(&self, segment: u32) -> ServerId {
+        let mut all = self.backups.keys().copied();
+        all.find(|&backup| self.replica(backup, segment).is_some()).unwrap()
+    }
+
     /// Moves time to the next deadline of the replication.
     fn wait(&mut self) -> u64 {
         let deadline = self.replication.deadline();
@@ -261,6 +275,34 @@ fn is_free(call: &Call) -> bool {
 fn shapes(rig: &Rig) -> Vec<(u32, ServerId, bool, bool)> {
     let front = |w: &WriteReplica<'_>| w.open || w.data.is_empty();
     rig.writes().iter().map(|(s, b, w)| (*s, *b, w.close, !front(w))).collect()
+}
+
+#[test]
+fn replicas_of_an_earlier_life_are_freed_when_the_log_has_all_elsewhere() {
+    let left = |call: &Call| matches!(call, Call::FreeLeft(_));
+    let mut rig = Rig::new(1, 2, 1 << 10);
+    rig.append(200);
+    rig.roll();
+    rig.end_all(any);
+    let gone = rig.holder(1);
+    assert!(!rig.has(left), "the servers of the first list have left nothing");
+    // The backup of the first segment starts again, with what it had.
+    let next = ServerId { generation: 2, ..gone };
+    rig.backups.remove(&gone);
+    rig.add(next, 64);
+    rig.list();
+    assert!(!rig.has(left), "the replica may be the last one");
+    rig.end_all(|call| !left(call) && !is_head(call));
+    assert!(!rig.has(left) || !rig.has(is_head), "the epoch is not recorded");
+    rig.end_all(|call| !left(call));
+    assert_eq!(rig.sent.iter().filter(|sent| left(&sent.call)).count(), 1);
+    rig.end(left, Some(RpcError::NotExecuted));
+    assert!(!rig.has(left));
+    rig.wait();
+    let call = rig.end(left, None);
+    assert!(matches!(call, Call::FreeLeft(backup) if backup == next));
+    rig.list();
+    assert!(!rig.has(left), "once is enough");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::recovery::{
-    FreeReplicas, ListReplicas, ReadReplica, Recover, Recovering, RecoveryEnded, ReplicaPage,
+    FreeLeftReplicas, FreeReplicas, ListReplicas, ReadReplica, Recover, Recovering, RecoveryEnded,
+    ReplicaPage,
 };
 use crate::message::{Opcode, Status, VERSION};
 
@@ -271,7 +272,7 @@ proptest! {
         let _ = opcode(&bytes);
         same_again!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable
             ListTables GetTablets ListServers HintCrashed SetHead TakeTablet DropTablet);
-        same_again!(bytes, ListReplicas ReadReplica FreeReplicas Recover RecoveryEnded);
+        same_again!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded);
     }
 
     #[test]

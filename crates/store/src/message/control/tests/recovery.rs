@@ -28,6 +28,11 @@ fn requests_to_backups() {
         }
     );
     golden!(
+        FreeLeftReplicas,
+        "01 c5 0000 0000000000000009 00000001 00000002 00000003 00000004",
+        FreeLeftReplicas { cluster: 9, backup: ONE, master: MASTER }
+    );
+    golden!(
         FreeReplicas,
         "01 c4 0000 0000000000000009 00000001 00000002 00000003 00000004",
         FreeReplicas { cluster: 9, backup: ONE, master: MASTER }
