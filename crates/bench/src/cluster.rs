@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -28,6 +29,8 @@ const ENLIST: Duration = Duration::from_secs(20);
 pub struct Cluster {
     coordinator: Member,
     servers: Vec<Member>,
+    /// True if the cluster has a directory.
+    keeps: bool,
     /// The coordinator's state in memory, if the coordinator has no file for it. The memory is
     /// freed with the cluster.
     _state: Option<File>,
@@ -48,8 +51,12 @@ pub struct Plan<'p> {
     pub replicas: u16,
     /// Term of the servers' leases.
     pub lease: Duration,
-    /// File of the coordinator's state. `None` keeps the state in memory of this process.
-    pub state: Option<&'p std::path::Path>,
+    /// Directory of the replicas and of the coordinator's state: the next cluster with it has all
+    /// objects. `None` keeps the replicas in memory.
+    pub directory: Option<&'p Path>,
+    /// File of the coordinator's state, if there is no directory. `None` keeps the state in memory
+    /// of this process.
+    pub state: Option<&'p Path>,
     /// Core that all processes of the cluster run on. `None` binds them to no core.
     pub core: Option<usize>,
     /// IPv4 address at which the processes listen. `None` is loopback.
@@ -73,6 +80,14 @@ pub const LEASE: Duration = Duration::from_secs(2);
 /// Command line option that allows a server to listen beyond loopback.
 pub const INSECURE: &str = "--insecure-network";
 
+/// Name of the coordinator's state in the directory of a cluster.
+const COORDINATOR_STATE: &str = "coordinator";
+
+/// Returns the directory of server `index`, from 1 on, in the directory of a cluster.
+pub fn server_directory(directory: &Path, index: u16) -> PathBuf {
+    directory.join(format!("server-{index}"))
+}
+
 /// Number of consecutive ports that a cluster needs.
 pub const fn ports(servers: u16) -> u16 {
     1 + 2 * servers
@@ -90,7 +105,8 @@ impl Cluster {
         args.extend(["--lease".to_owned(), plan.lease.as_secs_f64().to_string()]);
         args.push("--state".to_owned());
         let mut state = None;
-        match plan.state {
+        let in_directory = plan.directory.map(|directory| directory.join(COORDINATOR_STATE));
+        match in_directory.as_deref().or(plan.state) {
             Some(path) => args.push(path.to_string_lossy().into_owned()),
             None => {
                 let file = state.insert(state_in_memory()?);
@@ -98,7 +114,12 @@ impl Cluster {
             }
         }
         let coordinator = Member::start("the coordinator".to_owned(), plan.core, args)?;
-        let mut cluster = Self { coordinator, servers: Vec::new(), _state: state };
+        let mut cluster = Self {
+            coordinator,
+            servers: Vec::new(),
+            keeps: plan.directory.is_some(),
+            _state: state,
+        };
         let mut store = Store::over(cluster.coordinator(), &[])?;
         // The servers start one after the other, so that the coordinator numbers them in this
         // order.
@@ -130,7 +151,11 @@ impl Cluster {
         args.extend(["--replicas", &replicas]);
         args.extend(plan.host.map(|_| INSECURE));
         args.extend(plan.tracepoints.then_some("--tracepoints"));
-        let args = args.into_iter().map(str::to_owned).collect();
+        let mut args: Vec<_> = args.into_iter().map(str::to_owned).collect();
+        if let Some(directory) = plan.directory {
+            let own = server_directory(directory, index).to_string_lossy().into_owned();
+            args.extend(["--dir".to_owned(), own]);
+        }
         self.servers.push(Member::start(format!("server {index}"), plan.core, args)?);
         Ok(())
     }
@@ -211,8 +236,12 @@ impl Cluster {
     }
 
     /// Ends all processes of the cluster. The servers end first, so that each can notify the
-    /// coordinator.
+    /// coordinator. If the cluster has a directory, the coordinator ends first: no server needs to
+    /// recover what the next cluster finds there.
     pub fn end(&mut self) {
+        if self.keeps {
+            self.coordinator.process.end();
+        }
         for server in &mut self.servers {
             server.process.terminate();
         }

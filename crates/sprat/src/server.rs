@@ -11,8 +11,9 @@
 //! ```
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use sprat_store::backup::flat_bytes;
 use sprat_store::coordinator::{Config, Coordinator};
 pub use sprat_store::master::MAX_REPLICAS;
 use sprat_store::master::{self, Master};
@@ -20,6 +21,7 @@ use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
 
 use self::ahead::Ahead;
 use crate::disk::Disk;
+use crate::frames::{self, FileFrames};
 use crate::locator::Locator;
 use crate::random::rng;
 use crate::transports::{Options, Transports};
@@ -31,6 +33,8 @@ mod ahead;
 
 /// The number of segments on backups for each segment of a log: cleaned ones stay for a while.
 const KEPT: u64 = 2;
+/// The name of the file of replicas in a server's directory.
+const FRAMES: &str = "frames";
 
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
@@ -95,6 +99,10 @@ pub struct ServerOptions {
     /// cluster have the same number. The server holds replicas of other servers in further memory,
     /// up to twice `memory_bytes` for each replica.
     pub replicas: usize,
+    /// The directory of the replicas that the server holds, made if there is none. They survive the
+    /// process then, and the next server with this directory has them. [`disk_bytes`] gives the
+    /// room that it takes. `None`: the replicas are in memory.
+    pub directory: Option<PathBuf>,
     /// The options of the server's transports.
     pub transports: Options,
 }
@@ -110,6 +118,7 @@ impl ServerOptions {
             control: None,
             memory_bytes: 1 << 30,
             replicas: 0,
+            directory: None,
             transports: Options::default(),
         }
     }
@@ -118,16 +127,23 @@ impl ServerOptions {
 /// Makes a server that listens and will join its cluster. [`Worker::run`] serves its requests.
 ///
 /// # Errors
-/// A locator is malformed or cannot be listened at; the error names it. Too many replicas are an
-/// `InvalidInput`.
+/// A locator is malformed or cannot be listened at, or the directory cannot be used; the error names
+/// it. Too many replicas are an `InvalidInput`, and so is a directory without replicas.
 pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
     if options.replicas > MAX_REPLICAS {
         let text = format!("{} replicas are too many: {MAX_REPLICAS} at most", options.replicas);
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
+    if options.replicas == 0 && options.directory.is_some() {
+        let text = "a server without replicas has no use for a directory";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
     for locator in Locator::list(&options.coordinator)? {
         locator.kind()?;
     }
+    // Before the server listens: another process may have the directory.
+    let kept = options.directory.as_deref().map(|directory| frames_in(directory, options));
+    let kept = kept.transpose()?;
     let data = Locator::list(&options.listen)?;
     let control = options.control.as_deref().map_or(Ok(Vec::new()), Locator::list)?;
     let transports =
@@ -144,11 +160,38 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         frame_bytes: SEGMENT_BYTES,
         replicas: options.replicas,
         crc32c,
+        boot: if kept.is_some() { frames::boot()? } else { 0 },
         ..master::Config::default()
     };
-    let mut master = Master::new(config, rng()?);
+    let mut master = match kept {
+        Some(kept) => Master::with_frames(config, Box::new(kept), rng()?),
+        None => Master::new(config, rng()?),
+    };
     master.prepare(Box::new(Ahead::default()));
     Worker::new(master, transports, None, Clock::new())
+}
+
+/// Opens the frames in a server's directory.
+fn frames_in(directory: &Path, options: &ServerOptions) -> io::Result<FileFrames> {
+    std::fs::create_dir_all(directory)
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", directory.display())))?;
+    let count = backup_bytes(options) / u64::from(SEGMENT_BYTES);
+    frames::open(&directory.join(FRAMES), SEGMENT_BYTES, count.min(u32::MAX.into()) as u32)
+}
+
+/// Returns the bytes of disk that the directory of a server with these options takes.
+#[must_use]
+pub fn disk_bytes(options: &ServerOptions) -> u64 {
+    flat_bytes(SEGMENT_BYTES, (backup_bytes(options) / u64::from(SEGMENT_BYTES)) as u32)
+}
+
+/// Returns a warning about the file system of a directory, if it keeps data less well than a local
+/// disk, or is not tested.
+///
+/// # Errors
+/// The directory cannot be examined.
+pub fn directory_warning(directory: &Path) -> io::Result<Option<&'static str>> {
+    frames::warning(directory)
 }
 
 /// Returns the bytes of the frames in which a server holds replicas, as many as its own log has

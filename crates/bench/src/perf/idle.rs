@@ -39,6 +39,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         servers: SERVERS,
         memory: 64 << 20,
         replicas: 0,
+        directory: None,
         state: None,
         core: None,
         host: None,

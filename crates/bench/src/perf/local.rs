@@ -192,6 +192,7 @@ impl Local {
                 memory: self.memory.min(memory::available()),
                 replicas: 0,
                 lease: LEASE,
+                directory: None,
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),

@@ -80,6 +80,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         servers: SERVERS,
         memory,
         replicas: 1,
+        directory: None,
         state: None,
         core: None,
         host: None,

@@ -84,6 +84,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         servers,
         memory,
         replicas: 1,
+        directory: None,
         state: None,
         core: None,
         host: None,

@@ -1,5 +1,7 @@
 //! `sprat server`: runs the process that keeps objects in memory and serves them.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use sprat::internals::transports::Options;
 use sprat::server::{self, ServerOptions};
@@ -42,6 +44,11 @@ pub(crate) struct Server {
         value_parser = clap::value_parser!(u16).range(..=server::MAX_REPLICAS as i64),
     )]
     replicas: u16,
+    /// Keep the replicas of other servers in this directory, so that they survive the process, also
+    /// kill -9. The next server with this directory has them. It takes up to twice --memory of disk
+    /// for each of --replicas.
+    #[arg(long, value_name = "DIR", requires = "replicas")]
+    dir: Option<PathBuf>,
     /// Record tracepoints of requests, for `sprat bench breakdown` and `sprat ping`. Each request
     /// takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
@@ -55,11 +62,14 @@ pub(crate) struct Server {
 /// Runs `sprat server`.
 pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
-    memory::check(args.memory.saturating_mul(1 + u64::from(args.replicas)), 1)?;
+    // The kernel can write back and drop the pages of a file.
+    let replicas = if args.dir.is_some() { 0 } else { args.replicas.into() };
+    memory::check(args.memory.saturating_mul(1 + replicas), 1)?;
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
     options.replicas = args.replicas.into();
+    options.directory.clone_from(&args.dir);
     let trace = args.tracepoints.then(TraceRing::new);
     options.transports = Options::default().insecure_network(args.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;

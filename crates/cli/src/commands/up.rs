@@ -2,16 +2,17 @@
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use sprat::locator::{Kind, Locator};
-use sprat::server::MAX_REPLICAS;
-use sprat_bench::cluster::{Cluster, Plan};
-use sprat_bench::fail::Fail;
+use sprat::server::{self, MAX_REPLICAS, ServerOptions};
+use sprat_bench::cluster::{Cluster, Plan, server_directory};
+use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::process::StopSignals;
+use sprat_bench::text::bytes;
 use sprat_bench::{memory, out};
 
 use crate::options::{
@@ -19,6 +20,8 @@ use crate::options::{
     server_memory,
 };
 
+/// The most servers of a cluster on this machine.
+const MOST_SERVERS: u16 = 64;
 /// The time between two checks whether processes of the cluster have ended.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
@@ -26,15 +29,17 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 ///
 /// Clients reach each server over shared memory, UDP, TCP and RDMA (software iWARP), and take the
 /// first of these that works. All users of this machine can reach loopback. Objects are in memory
-/// only: they are gone when the cluster ends.
+/// only, and gone when the cluster ends, unless --dir names a directory for them.
 ///
 /// `sprat up` starts a process again when it ends, after a pause that grows from 0.1 s to 10 s
-/// while the process keeps ending. The coordinator comes back with its state, a server without its
-/// objects. The other processes go on.
+/// while the process keeps ending. The coordinator comes back with its state. A server comes back
+/// without its objects; if they have replicas, other servers recover them. The other processes go
+/// on.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat up                                three servers, until Ctrl-C
   sprat up --servers 1 --memory 4G        one server with 4 GiB for its objects
+  sprat up --dir books                    three servers that keep their objects in ./books
   sprat up --name test --port 9000        a second cluster beside the first; then:
   export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000
   sprat up -L fast+packet:dev=eth0,host=192.0.2.50,port=7000
@@ -45,7 +50,7 @@ pub(crate) struct Up {
         long,
         value_name = "N",
         default_value_t = 3,
-        value_parser = clap::value_parser!(u16).range(1..=64),
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_SERVERS)),
     )]
     servers: u16,
     /// Name of the cluster, from which the shared-memory names derive.
@@ -66,14 +71,18 @@ pub(crate) struct Up {
     memory: u64,
     /// Number of replicas of each object in the memory of other servers; less than the number of
     /// servers. A change is acknowledged when all of them have it. If as many servers crash at
-    /// once, the others recover their objects.
+    /// once, the others recover their objects. By default 0, and 1 with --dir.
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 0,
         value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
     )]
-    replicas: u16,
+    replicas: Option<u16>,
+    /// Keep the objects in this directory, made if there is none. They survive Ctrl-C and kill -9
+    /// of all processes; a loss of power may lose the last second, or make objects wait for --dir
+    /// of another copy. It takes twice --memory of disk for each server and replica.
+    #[arg(long, value_name = "DIR", conflicts_with = "state")]
+    dir: Option<PathBuf>,
     /// Term of a server's lease, in seconds. Other servers recover the objects of a silent server
     /// when its lease has ended. A server that cannot renew its lease in time ends.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
@@ -123,19 +132,22 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     besides.iter().try_for_each(on_loopback)?;
     // Held until the cluster has ended: `sprat down` finds this process by it.
     let _found_by_down = claim(&args.name)?;
-    if args.replicas >= args.servers {
-        let text =
-            format!("{} replicas of each object need {} servers", args.replicas, args.replicas + 1);
+    let replicas = args.replicas.unwrap_or(args.dir.is_some().into());
+    if replicas >= args.servers {
+        let text = format!("{replicas} replicas of each object need {} servers", replicas + 1);
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
-    memory::check(args.memory.saturating_mul(1 + u64::from(args.replicas)), args.servers)?;
+    let kept = args.dir.as_deref().map(|dir| directory(dir, args, replicas)).transpose()?;
+    let in_memory = if kept.is_some() { 0 } else { replicas.into() };
+    memory::check(args.memory.saturating_mul(1 + in_memory), args.servers)?;
     let plan = Plan {
         name: &args.name,
         port: args.port,
         servers: args.servers,
         memory: args.memory,
-        replicas: args.replicas,
+        replicas,
         lease: args.lease,
+        directory: args.dir.as_deref(),
         state: args.state.as_deref(),
         core: None,
         host: None,
@@ -143,7 +155,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         tracepoints: args.tracepoints,
     };
     let mut cluster = Cluster::start(&plan)?;
-    out::print(introduction(&cluster))?;
+    out::print(introduction(&cluster, kept.as_deref()))?;
     watch(&mut cluster, &stopped);
     cluster.end();
     out::print("The cluster has ended.\n")
@@ -175,7 +187,46 @@ fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) {
     }
 }
 
-fn introduction(cluster: &Cluster) -> String {
+/// Makes the directory of a cluster and checks that it has room. Returns a text about it.
+fn directory(dir: &Path, args: &Up, replicas: u16) -> Result<String, Fail> {
+    let shown = dir.display();
+    if replicas == 0 {
+        return Err(Fail::usage("objects in a directory need a replica")
+            .next("leave --replicas out, or leave --dir out"));
+    }
+    let more = (args.servers + 1..=MOST_SERVERS).rev();
+    if let Some(last) = more.into_iter().find(|&index| server_directory(dir, index).exists()) {
+        let text = format!("{shown} has objects of {last} servers");
+        return Err(Fail::usage(text).next(format!("start all of them: --servers {last}")));
+    }
+    std::fs::create_dir_all(dir).named(&shown)?;
+    let mut options = ServerOptions::new("", "");
+    (options.memory_bytes, options.replicas) = (args.memory, replicas.into());
+    let all = server::disk_bytes(&options) * u64::from(args.servers);
+    let new = (1..=args.servers).filter(|&index| !server_directory(dir, index).exists());
+    let needed = server::disk_bytes(&options) * new.count() as u64;
+    let free = disk_free(dir).named(&shown)?;
+    if needed > free {
+        let text = format!(
+            "{shown}: the objects need {} of disk, and {} are free",
+            bytes(needed),
+            bytes(free)
+        );
+        return Err(Fail::new(text).next("give less --memory, or name another --dir"));
+    }
+    if let Some(warning) = server::directory_warning(dir).named(&shown)? {
+        out::note(format!("warning: {shown}: {warning}"));
+    }
+    Ok(format!("{shown} keeps the objects and takes {} of disk", bytes(all)))
+}
+
+/// Returns the bytes that are free on the disk of a directory.
+fn disk_free(dir: &Path) -> std::io::Result<u64> {
+    let disk = rustix::fs::statvfs(dir)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+fn introduction(cluster: &Cluster, kept: Option<&str>) -> String {
     let at = cluster.coordinator();
     let hint = if at == DEFAULT_COORDINATOR {
         "Other commands find it by themselves".to_owned()
@@ -183,8 +234,9 @@ fn introduction(cluster: &Cluster) -> String {
         format!("In other terminals: export {COORDINATOR}='{at}'")
     };
     let table = cluster.table();
-    format!(
-        "{table}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its \
-         objects; so does: sprat down\n"
-    )
+    let end = match kept {
+        Some(kept) => format!("{kept}.\nCtrl-C ends the cluster; so does: sprat down"),
+        None => "Ctrl-C ends the cluster and forgets its objects; so does: sprat down".to_owned(),
+    };
+    format!("{table}\n{hint}; try: sprat table create books\n{end}\n")
 }
