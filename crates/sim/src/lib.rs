@@ -3,6 +3,7 @@
 //!
 //! - [`wire`]: the network, as a driver for each host;
 //! - [`disk`]: the data that survives a crash;
+//! - [`frames`]: the frames of replicas that survive a crash;
 //! - [`world`]: hosts, clocks, turns, crashes, pauses, partitions;
 //! - [`check`]: a checker for the linearizability of the clients' results;
 //! - [`node`]: a process with an RPC endpoint and a store machine;
@@ -12,6 +13,7 @@
 
 pub mod check;
 pub mod disk;
+pub mod frames;
 pub mod node;
 pub mod queue;
 pub mod seeds;

@@ -4,6 +4,7 @@
 mod readers;
 mod recovery;
 mod replicas;
+mod restarts;
 mod score;
 mod user;
 
@@ -13,6 +14,7 @@ use sprat_proto::fault::Fault;
 use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::Verdict;
 use sprat_sim::check::store::Answer;
+use sprat_sim::frames::Kept;
 use sprat_sim::node::{Node, config, locator, locators};
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
@@ -34,6 +36,8 @@ struct Shape {
     segment_bytes: u32,
     /// The number of replicas of each segment.
     replicas: usize,
+    /// True if replicas outlive the process of their backup.
+    keeps: bool,
     /// The time in nanoseconds for which a server gets its lease.
     server_term_ns: u64,
 }
@@ -51,6 +55,7 @@ impl Default for Shape {
             log_bytes: 16 << 20,
             segment_bytes: 2 << 20,
             replicas: 0,
+            keeps: false,
             server_term_ns: 300 * MS,
         }
     }
@@ -82,7 +87,8 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng, start.port))
     });
     for _ in 0..shape.masters {
-        let Shape { log_bytes, segment_bytes, replicas, .. } = *shape;
+        let Shape { log_bytes, segment_bytes, replicas, keeps, .. } = *shape;
+        let kept = Kept::default();
         world.host(shape.faults[1], move |start| {
             let own = locator(start.host);
             let mut rng = start.rng;
@@ -97,7 +103,14 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 slow_backup_ns: 50 * MS,
                 ..master::Config::default()
             };
-            Box::new(Node::new(Master::new(config_, rng.fork()), config(true), rng, start.port))
+            let master = if keeps {
+                let count = config_.backup_bytes / u64::from(segment_bytes);
+                let frames = Box::new(kept.frames(segment_bytes, count as u32));
+                Master::with_frames(config_, frames, rng.fork())
+            } else {
+                Master::new(config_, rng.fork())
+            };
+            Box::new(Node::new(master, config(true), rng, start.port))
         });
     }
     for user in 0..shape.users {

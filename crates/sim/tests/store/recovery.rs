@@ -66,7 +66,7 @@ impl Budget {
 }
 
 /// Runs a world while the users start their operations.
-fn run_steps(world: &mut World<Score>, mut step: impl FnMut(&mut World<Score>)) {
+pub(crate) fn run_steps(world: &mut World<Score>, mut step: impl FnMut(&mut World<Score>)) {
     for _ in 0..MOST_STEPS {
         if world.run_until(STEP_NS, |w| w.score.left.values().all(|left| *left == 0)) {
             return;
@@ -76,7 +76,7 @@ fn run_steps(world: &mut World<Score>, mut step: impl FnMut(&mut World<Score>)) 
 }
 
 /// Ends the faults of a world and waits until all logs are whole.
-fn repair(world: &mut World<Score>, shape: &Shape) -> Result<(), String> {
+pub(crate) fn repair(world: &mut World<Score>, shape: &Shape) -> Result<(), String> {
     let hosts: Vec<_> = (1..=shape.masters).collect();
     world.end_faults();
     let mut whole = Err(String::new());
@@ -91,13 +91,13 @@ fn repair(world: &mut World<Score>, shape: &Shape) -> Result<(), String> {
 }
 
 /// Checks that no operation was answered by lost data.
-fn nothing_is_lost(world: &World<Score>) {
+pub(crate) fn nothing_is_lost(world: &World<Score>) {
     assert_eq!(world.score.history.count(|answer| *answer == Answer::Lost), 0);
 }
 
 /// Ends a world within its budget: all operations complete, and no replica is left that no log
 /// needs.
-fn end_whole(world: World<Score>, shape: &Shape, audits: &mut Audits) {
+pub(crate) fn end_whole(world: World<Score>, shape: &Shape, audits: &mut Audits) {
     let mut world = run(world, shape);
     nothing_is_lost(&world);
     assert_eq!(repair(&mut world, shape), Ok(()));
@@ -114,7 +114,7 @@ fn end_blocked(mut world: World<Score>, shape: &Shape) {
 }
 
 /// Returns a shape whose users work for some seconds, so that servers crash under them.
-fn crashing(rng: &mut Rng, servers: HostFaults) -> Shape {
+pub(crate) fn crashing(rng: &mut Rng, servers: HostFaults) -> Shape {
     let mut shape = replicated(rng, servers);
     // An operation that may happen at any later time multiplies the checker's configurations.
     shape.operations = 60;
@@ -123,7 +123,7 @@ fn crashing(rng: &mut Rng, servers: HostFaults) -> Shape {
 }
 
 /// Returns network faults under which servers keep their leases, nearly always.
-fn mild_fault(rng: &mut Rng) -> sprat_proto::fault::Fault {
+pub(crate) fn mild_fault(rng: &mut Rng) -> sprat_proto::fault::Fault {
     let fault = any_fault(rng);
     sprat_proto::fault::Fault { drop_ppm: fault.drop_ppm / 4, ..fault }
 }

@@ -306,7 +306,9 @@ impl Replication {
     /// Returns true if all replicas that a recovery of the log needs are on servers of the list.
     fn is_whole(&self) -> bool {
         let is_whole = |(&id, segment): (&SegmentId, &Segment)| {
-            segment.is_sound() && !self.must_record(id, segment)
+            // A recovery knows the replicas of a segment aside by their lengths.
+            let recorded = segment.kind == Kind::Side || !self.must_record(id, segment);
+            segment.is_sound() && recorded
         };
         let is_there = |complete: &Complete| complete.backups.iter().all(|b| self.backups.has(*b));
         self.active.iter().all(is_whole) && self.complete.values().all(is_there)

@@ -1,0 +1,53 @@
+//! Worlds whose servers keep their replicas when they crash (`kill -9`): no number of crashes loses
+//! anything, and every operation completes once the processes stay up.
+
+use sprat_proto::Rng;
+use sprat_proto::time::MS;
+use sprat_sim::{Chaos, HostFaults, Options, seeds};
+
+use crate::recovery::{crashing, end_whole, mild_fault, repair, run_steps};
+use crate::replicas::Audits;
+use crate::{Shape, any_chaos, any_fault, world};
+
+fn keeping(rng: &mut Rng, servers: HostFaults) -> Shape {
+    Shape { keeps: true, ..crashing(rng, servers) }
+}
+
+/// All processes of the cluster end at once, again and again, and start one after the other.
+#[test]
+fn with_restarts_of_all() {
+    let (mut ends, mut audits) = (0, Audits::default());
+    seeds::each("with_restarts_of_all", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x4ee0);
+        let shape = keeping(&mut rng, HostFaults::NONE);
+        let mut world = world(seed, Options::default(), &shape);
+        run_steps(&mut world, |world| {
+            if rng.chance(20_000) {
+                (0..=shape.masters).for_each(|host| world.crash(host, Some(rng.below(500 * MS))));
+                ends += 1;
+            }
+        });
+        end_whole(world, &shape, &mut audits);
+    });
+    assert!(ends > 0 && audits.outcomes > 0, "{ends}: {audits:?}");
+}
+
+/// Any process crashes at any time, on a bad network, and processes are paused.
+#[test]
+fn with_restarts_under_faults() {
+    let mut audits = Audits::default();
+    seeds::each("with_restarts_under_faults", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x4ee1);
+        let mut options = Options { drift_ppm: rng.below(5_000) as u32, ..Options::default() };
+        options.wire.fault =
+            if rng.chance(500_000) { mild_fault(&mut rng) } else { any_fault(&mut rng) };
+        options.chaos = Chaos { full_ns: 0, ..any_chaos(&mut rng) };
+        let mut shape = keeping(&mut rng, HostFaults::ALL);
+        shape.faults[0] = HostFaults::ALL;
+        let mut world = world(seed, options, &shape);
+        run_steps(&mut world, |_| {});
+        assert_eq!(repair(&mut world, &shape), Ok(()));
+        end_whole(world, &shape, &mut audits);
+    });
+    assert!(audits.outcomes > 0, "{audits:?}");
+}
