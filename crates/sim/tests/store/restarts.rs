@@ -13,7 +13,8 @@ fn keeping(rng: &mut Rng, servers: HostFaults) -> Shape {
     Shape { keeps: true, ..crashing(rng, servers) }
 }
 
-/// All processes of the cluster end at once, again and again, and start one after the other.
+/// All processes of the cluster end at once, or one server after the other, again and again. Those
+/// that follow end while replicas are made anew.
 #[test]
 fn with_restarts_of_all() {
     let (mut ends, mut audits) = (0, Audits::default());
@@ -22,9 +23,18 @@ fn with_restarts_of_all() {
         let shape = keeping(&mut rng, HostFaults::NONE);
         let mut world = world(seed, Options::default(), &shape);
         run_steps(&mut world, |world| {
-            if rng.chance(20_000) {
+            if !rng.chance(20_000) {
+                return;
+            }
+            ends += 1;
+            if rng.chance(500_000) {
                 (0..=shape.masters).for_each(|host| world.crash(host, Some(rng.below(500 * MS))));
-                ends += 1;
+                return;
+            }
+            for _ in 0..shape.masters {
+                let host = 1 + rng.below(shape.masters as u64) as usize;
+                world.crash(host, Some(rng.below(20 * MS)));
+                world.run_for(rng.below(150 * MS));
             }
         });
         end_whole(world, &shape, &mut audits);
