@@ -191,6 +191,18 @@ impl Cluster {
         Self { up, coordinator, name, port, ids, folder }
     }
 
+    /// Starts a cluster that must fail to start; returns its standard error.
+    pub(crate) fn refused(servers: u16, options: &[&str]) -> String {
+        let (number, port) = unique(1 + 2 * servers);
+        let (name, servers) = (format!("test-{number}"), servers.to_string());
+        let port = port.to_string();
+        let args = ["up", "--servers", &servers, "--name", &name, "--port", &port];
+        let args = [&args[..], &["--memory", "64M"], options].concat();
+        let output = sprat().args(&args).output().expect("the program starts");
+        assert!(!output.status.success(), "{args:?}: {}", text(&output));
+        errors(&output)
+    }
+
     /// Returns a command of `sprat` against this cluster.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = sprat();

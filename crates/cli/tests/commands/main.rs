@@ -3,6 +3,7 @@
 
 mod bench;
 mod cluster;
+mod directory;
 mod failures;
 mod files;
 mod help;

@@ -1,0 +1,109 @@
+//! Tests of clusters that keep their objects in a directory.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use sprat_bench::process::wait_until;
+
+use crate::cluster::{Cluster, PATIENCE, errors, lives, signal, sprat, text};
+
+/// The number of objects that the test writes.
+const OBJECTS: usize = 300;
+
+fn lines() -> String {
+    (0..OBJECTS).fold(String::new(), |mut lines, i| {
+        let _ = writeln!(lines, r#"{{"key":"key{i:03}","value":"value{i}"}}"#);
+        lines
+    })
+}
+
+/// Returns the lines of all objects of the table, sorted.
+fn objects(cluster: &Cluster) -> String {
+    let output = cluster.run(&["export", "t", "-", "--format", "jsonl", "--timeout", "30"]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let mut lines: Vec<_> = text(&output).lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Kills all processes of a cluster at once.
+fn kill(cluster: &mut Cluster) {
+    for id in [&[cluster.up.0.id()], &cluster.ids[..]].concat() {
+        signal(id, "KILL");
+    }
+    let _ = cluster.up.ended();
+    assert!(wait_until(PATIENCE, || !cluster.ids.iter().any(|&id| lives(id))));
+}
+
+/// All processes are killed, and then end by Ctrl-C. Each next cluster has all objects, and a
+/// mutation that the last one acknowledged is there once.
+#[test]
+fn the_objects_survive_the_processes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = folder.path().join("books");
+    let dir = dir.to_str().expect("a plain path");
+    let mut cluster = Cluster::up_with(3, &["--dir", dir]);
+    cluster.ok(&["table", "create", "t", "--span", "3"]);
+    let fed = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines().as_bytes());
+    assert!(fed.status.success(), "{}", errors(&fed));
+    for round in 1..=3 {
+        assert_eq!(cluster.ok(&["incr", "t", "n", "--timeout", "30"]).trim(), round.to_string());
+        kill(&mut cluster);
+        drop(cluster);
+        cluster = Cluster::up_with(3, &["--dir", dir]);
+    }
+    cluster.ok(&["del", "t", "n", "--timeout", "30"]);
+    assert_eq!(objects(&cluster), lines());
+
+    // One server at a time.
+    for id in cluster.ids[1..].to_vec() {
+        signal(id, "KILL");
+        assert_eq!(objects(&cluster), lines());
+        let whole = || cluster.run(&["status"]).status.success();
+        assert!(wait_until(PATIENCE, whole), "{}", cluster.ok(&["table", "list"]));
+    }
+    drop(cluster);
+    let cluster = Cluster::up_with(4, &["--dir", dir]);
+    assert_eq!(objects(&cluster), lines());
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("books");
+    let dir = path.to_str().expect("a plain path");
+    let up = |options: &[&str]| {
+        let port = ["--name", "test-refused", "--port", "1", "--memory", "48M", "--dir", dir];
+        let output = sprat().arg("up").args(port).args(options).output().expect("it starts");
+        assert!(!output.status.success(), "{options:?}");
+        errors(&output)
+    };
+    assert!(up(&["--servers", "1"]).contains("need 2 servers"));
+    assert!(up(&["--replicas", "0"]).contains("need a replica"));
+    assert!(up(&["--state", "x"]).contains("cannot be used with"));
+    assert!(up(&["--servers", "64", "--memory", "1000G"]).contains("--memory"));
+
+    let cluster = Cluster::up_with(2, &["--dir", dir]);
+    let said = Cluster::refused(3, &["--dir", dir]);
+    assert!(said.contains("another process has it open"), "{said}");
+    cluster.end();
+    let said = Cluster::refused(1, &["--dir", dir, "--replicas", "1"]);
+    assert!(said.contains("need 2 servers"), "{said}");
+    fs::create_dir(path.join("server-5")).expect("it is ours");
+    assert!(Cluster::refused(4, &["--dir", dir]).contains("--servers 5"));
+    fs::remove_dir(path.join("server-5")).expect("it is ours");
+
+    // The disks belong to the cluster of the coordinator's state.
+    fs::rename(path.join("coordinator"), path.join("kept")).expect("it is there");
+    let said = Cluster::refused(2, &["--dir", dir]);
+    assert!(said.contains("belongs to the cluster"), "{said}");
+    fs::rename(path.join("kept"), path.join("coordinator")).expect("it is there");
+    let frames = path.join("server-2/frames");
+    fs::rename(&frames, path.join("frames")).expect("it is there");
+    fs::write(&frames, "hello").expect("it is ours");
+    let said = Cluster::refused(2, &["--dir", dir]);
+    assert!(said.contains("server-2/frames") && said.contains("no file of frames"), "{said}");
+    assert_eq!(fs::read(&frames).expect("it is there"), b"hello");
+    fs::rename(path.join("frames"), &frames).expect("it is there");
+    Cluster::up_with(2, &["--dir", dir]).end();
+}
