@@ -18,7 +18,8 @@ pub(super) fn shares(config: &Config, bytes: u64, masters: usize) -> u64 {
 }
 
 /// Divides `parts` into `shares` of about the same number of hashes. A part is cut where a share
-/// ends if `may_cut` says so.
+/// ends if `may_cut` says so and the part is more than a quarter of a share: smaller ones would
+/// only become more with each recovery.
 pub(super) fn divide(
     parts: Vec<Part>,
     shares: u64,
@@ -43,7 +44,8 @@ pub(super) fn divide(
                 all.push(core::mem::take(&mut current));
             }
             let left = end(share) - done;
-            if width(&part) <= left || !may_cut(&part) {
+            let small = width(&part) * shares * 4 <= total;
+            if width(&part) <= left || small || !may_cut(&part) {
                 done += width(&part);
                 current.push(part);
                 break;

@@ -68,3 +68,20 @@ fn a_partition_has_a_limit_of_tablets() {
     assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [MOST_PARTS, MOST_PARTS, 1]);
     assert!(all.iter().flatten().map(|range| range.0).eq(0..2 * MOST_PARTS as u64 + 1));
 }
+
+/// Each of three servers crashes in turn, again and again, and the three take a share of its
+/// tablets.
+#[test]
+fn recoveries_do_not_cut_tablets_without_end() {
+    let mut servers = vec![vec![part(1, 0, u64::MAX)], vec![], vec![]];
+    let mut counts = Vec::new();
+    for round in 0..120 {
+        let crashed = core::mem::take(&mut servers[round % 3]);
+        for (server, share) in divide(crashed, 3, |_| true).into_iter().enumerate() {
+            servers[(round + 1 + server) % 3].extend(share);
+        }
+        counts.push(servers.iter().map(Vec::len).sum::<usize>());
+    }
+    assert_eq!(counts[0], 3);
+    assert!(counts[80] == counts[119] && counts[119] <= 60, "{counts:?}");
+}
