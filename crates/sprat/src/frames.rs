@@ -47,7 +47,14 @@ pub(crate) struct FrameFile {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the server and the thread that syncs both use.
+/// The functions by which a file is synced, and by which an error is reported.
+#[derive(Clone, Copy)]
+struct Disk {
+    sync: fn(&File) -> io::Result<()>,
+    warn: fn(&str),
+}
+
+/// The state that the server and the thread that syncs share.
 #[derive(Debug, Default)]
 struct State {
     /// True if the file was written to since the last sync.
@@ -56,17 +63,17 @@ struct State {
 }
 
 /// Opens the frames in the file at `path`, or makes the file with at least `count` frames of `size`
-/// bytes. Frames of another size stay as they are.
+/// bytes. Frames of another size stay as they are. `warn` gets a text if the device fails later.
 ///
 /// # Errors
 /// The file cannot be read, written or locked, the device has no room, or the file holds something
 /// else. The error names the file.
-pub(crate) fn open(path: &Path, size: u32, count: u32) -> io::Result<FileFrames> {
+pub(crate) fn open(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Result<FileFrames> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-    open_or_make(path, size, count).map_err(named)
+    open_or_make(path, size, count, warn).map_err(named)
 }
 
-fn open_or_make(path: &Path, size: u32, count: u32) -> io::Result<FileFrames> {
+fn open_or_make(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Result<FileFrames> {
     let mut options = OpenOptions::new();
     // The replicas hold the users' objects.
     options.read(true).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
@@ -99,8 +106,11 @@ fn open_or_make(path: &Path, size: u32, count: u32) -> io::Result<FileFrames> {
     file.sync_all()?;
     sync_folder(path)?;
     let is_new = made == Found::Nothing;
-    let storage =
-        FrameFile::start(MappedFile::map(file)?, path.display().to_string(), File::sync_data)?;
+    let storage = FrameFile::start(
+        MappedFile::map(file)?,
+        path.display().to_string(),
+        Disk { sync: File::sync_data, warn },
+    )?;
     let frames = if is_new {
         FlatFrames::format(crc32c, storage, size, count)
     } else {
@@ -147,18 +157,14 @@ fn take_blocks(file: &File, len: u64, end: u64) -> io::Result<()> {
 }
 
 impl FrameFile {
-    /// Starts the thread that syncs the file, by `sync`.
-    fn start(
-        memory: MappedFile,
-        name: String,
-        sync: fn(&File) -> io::Result<()>,
-    ) -> io::Result<Self> {
+    /// Starts the thread that syncs the file with this name.
+    fn start(memory: MappedFile, name: String, disk: Disk) -> io::Result<Self> {
         let state = Arc::new(State::default());
         let (stop, stopped) = channel();
         let (file, shared) = (memory.file().try_clone()?, Arc::clone(&state));
         let thread = std::thread::Builder::new()
             .name("sprat-frames".to_owned())
-            .spawn(move || sync_often(&file, &name, &shared, &stopped, sync))?;
+            .spawn(move || sync_often(&file, &name, &shared, &stopped, disk))?;
         Ok(Self { memory, state, stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -169,7 +175,7 @@ fn sync_often(
     name: &str,
     state: &State,
     stopped: &Receiver<()>,
-    sync: fn(&File) -> io::Result<()>,
+    Disk { sync, warn }: Disk,
 ) {
     loop {
         let more = stopped.recv_timeout(SYNC) == Err(RecvTimeoutError::Timeout);
@@ -177,7 +183,7 @@ fn sync_often(
             && let Err(e) = sync(file)
         {
             state.failed.store(true, Ordering::Release);
-            eprintln!("sprat: {name}: {e}; the server holds no replicas any more");
+            warn(&format!("{name}: {e}; the server holds no replicas any more"));
             return;
         }
         if !more {

@@ -103,6 +103,9 @@ pub struct ServerOptions {
     /// process then, and the next server with this directory has them. [`disk_bytes`] gives the
     /// room that it takes. `None`: the replicas are in memory.
     pub directory: Option<PathBuf>,
+    /// The function that takes a warning: the server goes on without its replicas, since the disk
+    /// of its directory has failed.
+    pub warn: fn(&str),
     /// The options of the server's transports.
     pub transports: Options,
 }
@@ -119,6 +122,7 @@ impl ServerOptions {
             memory_bytes: 1 << 30,
             replicas: 0,
             directory: None,
+            warn: |_| {},
             transports: Options::default(),
         }
     }
@@ -127,8 +131,8 @@ impl ServerOptions {
 /// Makes a server that listens and will join its cluster. [`Worker::run`] serves its requests.
 ///
 /// # Errors
-/// A locator is malformed or cannot be listened at, or the directory cannot be used; the error names
-/// it. Too many replicas are an `InvalidInput`, and so is a directory without replicas.
+/// A locator is malformed or cannot be listened at, or the directory cannot be used; the error
+/// names it. Too many replicas are an `InvalidInput`, and so is a directory without replicas.
 pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
     if options.replicas > MAX_REPLICAS {
         let text = format!("{} replicas are too many: {MAX_REPLICAS} at most", options.replicas);
@@ -176,7 +180,12 @@ fn frames_in(directory: &Path, options: &ServerOptions) -> io::Result<FileFrames
     std::fs::create_dir_all(directory)
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", directory.display())))?;
     let count = backup_bytes(options) / u64::from(SEGMENT_BYTES);
-    frames::open(&directory.join(FRAMES), SEGMENT_BYTES, count.min(u32::MAX.into()) as u32)
+    frames::open(
+        &directory.join(FRAMES),
+        SEGMENT_BYTES,
+        count.min(u32::MAX.into()) as u32,
+        options.warn,
+    )
 }
 
 /// Returns the bytes of disk that the directory of a server with these options takes.

@@ -5,7 +5,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sprat_store::backup::{Backup, MemoryFrames};
+use sprat_proto::wire::checksum::crc32c;
+use sprat_store::backup::{
+    Backup, FileHeader, Found, FrameHeader, MemoryFrames, SLOT_BYTES,
+};
 use sprat_store::message::recovery::ListReplicas;
 use sprat_store::message::replica::{FreeReplica, Target, WriteReplica, written_len};
 use sprat_store::objects::entry::{Entries, HEADER, Header, put_header};
@@ -40,7 +43,24 @@ fuzz_target!(|bytes: &[u8]| {
     }
     requests(bytes);
     recovery(bytes);
+    headers(bytes);
 });
+
+/// Takes the bytes for the slots of headers of frames. One that is found is written back as a slot
+/// that gives it again.
+fn headers(bytes: &[u8]) {
+    let none = |_, _: &[u8]| 0;
+    let slot = |n: usize| bytes.get(n * SLOT_BYTES..).and_then(|rest| rest.first_chunk());
+    let (Some(one), Some(two)) = (slot(0), slot(1)) else { return };
+    if let Found::Header(header) = FileHeader::parse(none, [one, two]) {
+        let (_, slot) = header.emit(none);
+        assert_eq!(FileHeader::parse(none, [&slot, &slot]), Found::Header(header));
+    }
+    if let Found::Header(header) = FrameHeader::parse(none, 0, [one, two]) {
+        let (_, slot) = header.emit(none);
+        assert_eq!(FrameHeader::parse(none, 0, [&slot, &slot]), Found::Header(header));
+    }
+}
 
 /// Takes the bytes for a replica of a crashed master's log, with any checksums: searches it for the
 /// end of the log, and replays it.
@@ -68,7 +88,8 @@ fn recovery(bytes: &[u8]) {
 /// Lets each five bytes be a request for one of 16 replicas, of which 12 fit.
 fn requests(bytes: &[u8]) {
     let frame = SEGMENT - BEYOND;
-    let mut backup = Backup::new(Box::new(MemoryFrames::new(12 * u64::from(frame), frame)), crc32c, 0);
+    let frames = MemoryFrames::new(12 * u64::from(frame), frame);
+    let mut backup = Backup::new(Box::new(frames), crc32c, 0);
     for &[which, what, epoch, from, len] in bytes.as_chunks::<5>().0 {
         let master =
             ServerId { index: u32::from(which & 1), generation: 1 + u32::from(which >> 1 & 1) };

@@ -7,8 +7,8 @@ use sprat::internals::transports::Options;
 use sprat::server::{self, ServerOptions};
 use sprat::trace::TraceRing;
 use sprat_bench::fail::Fail;
-use sprat_bench::memory;
 use sprat_bench::process::StopSignals;
+use sprat_bench::{memory, out};
 
 use super::serve::{self, apart, listening};
 use crate::options::{Place, server_memory};
@@ -70,6 +70,7 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.memory_bytes = args.memory;
     options.replicas = args.replicas.into();
     options.directory.clone_from(&args.dir);
+    options.warn = |warning| out::note(format!("warning: {warning}"));
     let trace = args.tracepoints.then(TraceRing::new);
     options.transports = Options::default().insecure_network(args.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;

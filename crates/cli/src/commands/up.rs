@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     besides.iter().try_for_each(on_loopback)?;
     // Held until the cluster has ended: `sprat down` finds this process by it.
     let _found_by_down = claim(&args.name)?;
-    let replicas = args.replicas.unwrap_or(args.dir.is_some().into());
+    let replicas = args.replicas.unwrap_or_else(|| args.dir.is_some().into());
     if replicas >= args.servers {
         let text = format!("{replicas} replicas of each object need {} servers", replicas + 1);
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));

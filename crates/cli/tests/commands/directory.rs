@@ -56,7 +56,7 @@ fn the_objects_survive_the_processes() {
     assert_eq!(objects(&cluster), lines());
 
     // One server at a time.
-    for id in cluster.ids[1..].to_vec() {
+    for id in cluster.ids[1..].iter().copied() {
         signal(id, "KILL");
         assert_eq!(objects(&cluster), lines());
         let whole = || cluster.run(&["status"]).status.success();

@@ -14,7 +14,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn error(path: &Path, count: u32) -> (io::ErrorKind, String) {
-    let e = open(path, SIZE, count).unwrap_err();
+    let e = open(path, SIZE, count, |_| {}).unwrap_err();
     assert!(e.to_string().starts_with(&path.display().to_string()), "{e}");
     (e.kind(), e.to_string())
 }
@@ -22,7 +22,7 @@ fn error(path: &Path, count: u32) -> (io::ErrorKind, String) {
 #[test]
 fn what_was_written_is_there_after_reopening() {
     let (_folder, path) = folder();
-    let mut frames = open(&path, SIZE, 3).unwrap();
+    let mut frames = open(&path, SIZE, 3, |_| {}).unwrap();
     assert_eq!((frames.count(), frames.size()), (3, SIZE));
     assert_eq!(fs::metadata(&path).unwrap().len(), flat_bytes(SIZE, 3));
     frames.write(2, 5, b"hello");
@@ -31,7 +31,7 @@ fn what_was_written_is_there_after_reopening() {
     drop(frames);
     // The size of frames stays, and their number only grows.
     for (count, counted) in [(1, 3), (3, 3), (5, 5), (2, 5)] {
-        let frames = open(&path, SIZE / 2, count).unwrap();
+        let frames = open(&path, SIZE / 2, count, |_| {}).unwrap();
         assert_eq!((frames.count(), frames.size()), (counted, SIZE));
         assert_eq!(&frames.bytes(2)[5..10], b"hello");
         assert_eq!(frames.header(Block::Frame(2)).unwrap()[1], &[9; 64]);
@@ -44,14 +44,14 @@ fn a_file_that_was_not_finished_is_made_anew() {
     let (_folder, path) = folder();
     for len in [0, 4096, flat_bytes(SIZE, 1), flat_bytes(SIZE, 9)] {
         File::create(&path).unwrap().set_len(len).unwrap();
-        assert_eq!(open(&path, SIZE, 2).unwrap().count(), 2);
+        assert_eq!(open(&path, SIZE, 2, |_| {}).unwrap().count(), 2);
     }
 }
 
 #[test]
 fn other_files_are_refused_and_stay() {
     let (folder, path) = folder();
-    drop(open(&path, SIZE, 2).unwrap());
+    drop(open(&path, SIZE, 2, |_| {}).unwrap());
     let good = fs::read(&path).unwrap();
     fs::write(&path, &good[..good.len() - 1]).unwrap();
     // What was cut off may be needed: the file is not made longer.
@@ -71,8 +71,9 @@ fn after_an_error_of_the_device_no_frame_is_opened() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(flat_bytes(SIZE, 1)).unwrap();
     let memory = MappedFile::map(file).unwrap();
-    let fails = |_: &File| Err(Errno::IO.into());
-    let storage = FrameFile::start(memory, "test".to_owned(), fails).unwrap();
+    let disk =
+        Disk { sync: |_| Err(Errno::IO.into()), warn: |text| assert!(text.contains("test: ")) };
+    let storage = FrameFile::start(memory, "test".to_owned(), disk).unwrap();
     let state = Arc::clone(&storage.state);
     let mut frames = FlatFrames::format(crc32c, storage, SIZE, 1).unwrap();
     assert!(frames.open(0));

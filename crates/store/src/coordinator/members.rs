@@ -54,6 +54,11 @@ impl Coordinator {
             if let Some(reply) = self.unwritable(Otherwise::Refused) {
                 return Some(reply.into());
             }
+            // Its process is dead, whatever becomes of the new one. A server id names a server
+            // within its cluster only.
+            if request.cluster != 0 && self.servers.up(request.replaces).is_some() {
+                self.server_gone(request.replaces);
+            }
             let Some(place) = self.servers.vacancy(self.config.max_servers) else {
                 return self.fail(
                     caller,
@@ -61,36 +66,7 @@ impl Coordinator {
                     "the coordinator's limit of servers is reached",
                 );
             };
-            // A server id names a server within its cluster only.
-            if request.cluster != 0 && self.servers.up(request.replaces).is_some() {
-                self.server_gone(request.replaces);
-            }
-            self.servers.superseded(request.control);
-            let generation = self.servers.slots.get(place).map_or(0, |slot| slot.generation) + 1;
-            let usage = Usage { used_bytes: 0, capacity_bytes: request.capacity_bytes, objects: 0 };
-            let slot = Slot {
-                generation,
-                place: Place::Up,
-                nonce: request.nonce,
-                control: request.control.into(),
-                data: request.data.into(),
-                usage,
-                replicas: request.replicas,
-                head: (SegmentId(0), 0),
-                until,
-                heard: true,
-                tablets: 0,
-                linked: false,
-            };
-            let mut batch = Batch::default();
-            batch.put(Key::Server(place as u32), &slot.record());
-            let server = self.servers.join(place, slot);
-            self.persist(batch);
-            self.recoveries.notice();
-            for id in self.unsettled_tables() {
-                self.without_server(id);
-            }
-            server
+            self.add_server(place, request, until)
         };
         let reply = Enlisted {
             cluster: self.cluster.id,
@@ -99,6 +75,36 @@ impl Coordinator {
             lease_ns: self.config.server_term_ns,
         };
         self.answer_or(caller, reply.emit(), Otherwise::Refused)
+    }
+
+    /// Adds a new server to the list, and returns its id.
+    fn add_server(&mut self, place: usize, request: &Enlist<'_>, until: Instant) -> ServerId {
+        self.servers.superseded(request.control);
+        let generation = self.servers.slots.get(place).map_or(0, |slot| slot.generation) + 1;
+        let usage = Usage { used_bytes: 0, capacity_bytes: request.capacity_bytes, objects: 0 };
+        let slot = Slot {
+            generation,
+            place: Place::Up,
+            nonce: request.nonce,
+            control: request.control.into(),
+            data: request.data.into(),
+            usage,
+            replicas: request.replicas,
+            head: (SegmentId(0), 0),
+            until,
+            heard: true,
+            tablets: 0,
+            linked: false,
+        };
+        let mut batch = Batch::default();
+        batch.put(Key::Server(place as u32), &slot.record());
+        let server = self.servers.join(place, slot);
+        self.persist(batch);
+        self.recoveries.notice();
+        for id in self.unsettled_tables() {
+            self.without_server(id);
+        }
+        server
     }
 
     /// Renews a server's lease. Replies at once, apart from the start of the coordinator: a server

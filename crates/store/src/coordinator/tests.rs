@@ -482,7 +482,10 @@ proptest! {
             let mut request = match rng.below(13) {
                 0 => {
                     let (replicas, control) = (0, "x");
-                    Enlist { nonce: a, capacity_bytes: b, replicas, cluster: 0, replaces: ServerId::default(), control, data: name }.emit()
+                    let capacity_bytes = b;
+                    let (nonce, data, replaces) = (a, name, server);
+                    Enlist { nonce, capacity_bytes, replicas, cluster, replaces, control, data }
+                        .emit()
                 }
                 1 => RenewServer { cluster, server, usage }.emit(),
                 2 => RenewClient { cluster, lease: LeaseId(a), release: b == 0 }.emit(),

@@ -69,6 +69,10 @@ pub(super) struct Replicas {
     pub(super) incomplete: u64,
     /// The replicas that the server holds for other servers.
     pub(super) held: u64,
+    /// The replicas among them that an earlier life of the server has left.
+    pub(super) left: u64,
+    /// The replicas among those whose bytes are damaged.
+    pub(super) damaged: u64,
 }
 
 catalogue! {
@@ -103,6 +107,10 @@ catalogue! {
     replicas_incomplete Level Segments = replicas.incomplete,
         "Replicas of this server's segments that are open or missing.";
     replicas_held Level Segments = replicas.held, "Replicas of other servers' segments.";
+    replicas_left Level Segments = replicas.left,
+        "Replicas of other servers that an earlier process has left in the directory.";
+    replicas_damaged Level Segments = replicas.damaged,
+        "Replicas among those whose bytes are damaged.";
     lent_copies_bytes Level Bytes = memory.log.copied_bytes(), "Copies that replies refer to.";
 }
 

@@ -241,9 +241,12 @@ impl Master {
 
     /// Returns the names and values of all counters of the master.
     pub(crate) fn list_counters(&self) -> Vec<(String, u64)> {
+        let (left, damaged) = self.backup.left();
         let replicas = counters::Replicas {
             incomplete: self.replication.incomplete(),
             held: self.backup.replicas() as u64,
+            left: left as u64,
+            damaged: damaged as u64,
         };
         counters::list(&self.counters, &self.memory, self.cleaner.cleaned(), replicas)
     }

@@ -24,7 +24,9 @@ struct Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        *self.kept.0.lock().unwrap() = core::mem::take(&mut self.bytes);
+        if let Ok(mut kept) = self.kept.0.lock() {
+            *kept = core::mem::take(&mut self.bytes);
+        }
     }
 }
 

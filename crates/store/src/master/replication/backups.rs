@@ -127,8 +127,8 @@ impl Backups {
         self.known.take()
     }
 
-    /// Takes the new list. Returns the servers that are no longer in it. No server of the first list
-    /// had an earlier life that has seen this master.
+    /// Takes the new list. Returns the servers that are no longer in it. No server of the first
+    /// list had an earlier life that has seen this master.
     fn replace(&mut self, is_first: bool) -> Vec<ServerId> {
         let pages = core::mem::take(&mut self.pages);
         let (kept, gone): (Vec<_>, Vec<_>) = core::mem::take(&mut self.list)

@@ -73,7 +73,7 @@ fn a_partition_has_a_limit_of_tablets() {
 /// tablets.
 #[test]
 fn recoveries_do_not_cut_tablets_without_end() {
-    let mut servers = vec![vec![part(1, 0, u64::MAX)], vec![], vec![]];
+    let mut servers = [vec![part(1, 0, u64::MAX)], vec![], vec![]];
     let mut counts = Vec::new();
     for round in 0..120 {
         let crashed = core::mem::take(&mut servers[round % 3]);
