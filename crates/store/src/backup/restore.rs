@@ -18,7 +18,9 @@ impl Backup {
     /// `boot` is a number of this run of the machine: it differs from those of earlier runs.
     ///
     /// The bytes of open replicas are verified, and after a restart of the machine those of all
-    /// replicas. A damaged replica keeps its frame until it is freed.
+    /// replicas. After a restart, which may follow a loss of power, an open replica has the intact
+    /// bytes at its start. A replica that lacks bytes otherwise is damaged: it does not count, and
+    /// keeps its frame until it is freed.
     #[must_use]
     pub fn new(frames: Box<dyn Frames>, crc32c: Crc32c, boot: u64) -> Self {
         let count = frames.count();
@@ -58,6 +60,9 @@ impl Backup {
                 self.discard(frame);
             } else {
                 other.into_iter().for_each(|other| self.discard(other.frame));
+                if replica.len < held.len {
+                    self.record(frame, Some((id, &replica)));
+                }
                 self.replicas.insert(id, replica);
             }
         }
@@ -69,35 +74,40 @@ impl Backup {
         self.free.push(frame);
     }
 
-    /// Returns the replica that a frame's header names.
-    fn found(&self, frame: u32, held: &Held, verify: bool) -> ((ServerId, SegmentId), Replica) {
-        let &Held { epoch, len, closed, committed, .. } = held;
-        let verify = verify || !closed;
-        let damaged = len > self.frames.size() || verify && !self.is_intact(frame, held);
+    /// Returns the replica that a frame's header names. If `lossy`, what was written last may be
+    /// lost: an open replica ends where its bytes do.
+    fn found(&self, frame: u32, held: &Held, lossy: bool) -> ((ServerId, SegmentId), Replica) {
+        let &Held { epoch, mut len, closed, committed, .. } = held;
+        let mut damaged = len > self.frames.size();
+        if !damaged && (lossy || !closed) {
+            let intact = self.intact(frame, held);
+            damaged = intact < len && (closed || !lossy || intact == 0);
+            len = if damaged { len } else { intact };
+        }
         let replica = Replica { frame, epoch, len, closed, committed, left: true, damaged };
         ((held.master, held.segment), replica)
     }
 
-    /// Returns true if a frame has all bytes of the replica that its header names: whole entries of
-    /// its segment with correct checksums.
-    fn is_intact(&self, frame: u32, held: &Held) -> bool {
-        let len = held.len as usize;
-        let Some(bytes) = self.frames.bytes(frame).get(..len) else { return false };
+    /// Returns the length up to which a frame has the bytes that its header names: entries of the
+    /// segment with correct checksums. If the replica is open, the last one may be cut off.
+    fn intact(&self, frame: u32, held: &Held) -> u32 {
+        let Some(bytes) = self.frames.bytes(frame).get(..held.len as usize) else { return 0 };
         let mut entries = Entries::default();
-        while entries.at() < len {
+        while entries.at() < bytes.len() {
             match entries.next(self.crc32c, bytes) {
                 Some((0, Entry::Header(header))) => {
                     let named = (header.cluster, header.server, header.segment);
                     if named != (held.cluster, held.master, held.segment) {
-                        return false;
+                        return 0;
                     }
                 }
                 Some(_) => {}
                 // A long write brings an entry in pieces.
-                None => return !held.closed && entries.is_cut(bytes),
+                None if !held.closed && entries.is_cut(bytes) => break,
+                None => return entries.at() as u32,
             }
         }
-        true
+        held.len
     }
 
     /// Returns the cluster and the id of the last server that has used the frames, if they outlive

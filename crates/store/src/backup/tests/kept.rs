@@ -1,5 +1,6 @@
 //! Tests of frames that outlive the process: what the next life of a server finds in them.
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 extern crate std;
 use std::sync::Mutex;
@@ -195,15 +196,24 @@ fn damaged_replicas_do_not_count() {
         kept.change(|bytes| bytes[HEADER_BYTES + frame * STRIDE + HEADER_BYTES + 70] ^= 1);
     }
     // A closed replica is verified when it is read, unless the machine has started again.
-    assert_eq!(list(&kept.start(1, 3)), [(1, 2, len as u32, true)]);
-    let mut backup = kept.start(2, 4);
-    assert_eq!((list(&backup), backup.left()), (vec![], (2, 2)));
-    assert_eq!(backup.bytes(MASTER, closed), None);
+    let mut backup = kept.start(1, 3);
+    assert_eq!((list(&backup), backup.left()), (vec![(1, 2, len as u32, true)], (2, 1)));
+    assert_eq!(backup.bytes(MASTER, open), None);
     let bytes = sealed(open);
     assert_eq!(backup.write(&write_of(open, &bytes, 101, 110)), Err(Status::NoReplica));
-    // The master makes the replica anew.
-    fill(&mut backup, open, 101);
-    assert_eq!(list(&backup), [(2, 2, 101, false)]);
+    // After a restart of the machine, the last bytes of an open replica may be lost.
+    drop(backup);
+    let mut backup = kept.start(2, 4);
+    assert_eq!((list(&backup), backup.left()), (vec![(2, 2, 56, false)], (2, 1)));
+    assert_eq!(backup.bytes(MASTER, closed), None);
+    assert_eq!(backup.write(&write_of(closed, &sealed(closed), 1, 2)), Err(Status::NoReplica));
+    drop(backup);
+    let mut backup = kept.start(2, 5);
+    assert_eq!(list(&backup)[1..], [(2, 2, 56, false)], "it was verified before");
+    // The master makes a replica anew.
+    backup.free(MASTER, closed, 2);
+    fill(&mut backup, closed, 101);
+    assert_eq!(list(&backup), [(1, 2, 101, false), (2, 2, 56, false)]);
     backup.free_unknown(&[ME].into());
     assert_eq!((backup.replicas(), backup.free_frames()), (1, 1), "only those that were left");
 }
@@ -320,4 +330,72 @@ fn the_headers_have_these_bytes() {
     golden.extend([0; 10]);
     golden.extend(crc32c(0, &golden).to_be_bytes());
     assert_eq!((slot, bytes.to_vec()), (0, golden));
+}
+
+/// The power fails: each sector has what was synced last, or what was written since.
+#[test]
+fn a_loss_of_power_loses_what_was_not_synced_and_no_more() {
+    let mut rng = Rng::seeded(1);
+    let (mut longer, mut cut) = (0, 0);
+    for _ in 0..300 {
+        let kept = Kept::new(6);
+        let mut backup = kept.start(1, 1);
+        let mut lengths: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut change = |backup: &mut Backup, lengths: &mut BTreeMap<u32, usize>| {
+            let id = 1 + rng.below(5) as u32;
+            let bytes = sealed(SegmentId(id));
+            let from = lengths.get(&id).copied().unwrap_or(0);
+            if from == bytes.len() || from > 0 && rng.chance(100_000) {
+                backup.free(MASTER, SegmentId(id), 2);
+                lengths.remove(&id);
+                return;
+            }
+            let to = if rng.chance(300_000) { bytes.len() } else { from + rng.below(120) as usize };
+            let to = to.clamp(if from == 0 { HEADER } else { from }, bytes.len());
+            let write = write_of(SegmentId(id), &bytes, from, to);
+            assert_eq!(backup.write(&write), Ok(to as u32));
+            lengths.insert(id, to);
+        };
+        (0..12).for_each(|_| change(&mut backup, &mut lengths));
+        let (synced, mut freed) = (lengths.clone(), BTreeSet::new());
+        drop(backup);
+        let old = kept.0.lock().unwrap().clone();
+        let mut backup = kept.start(1, 2);
+        for _ in 0..4 {
+            change(&mut backup, &mut lengths);
+            freed.extend(synced.keys().filter(|id| !lengths.contains_key(id)).copied());
+        }
+        drop(backup);
+        kept.change(|new| {
+            let sectors = new.chunks_mut(512).zip(old.chunks(512));
+            for (new, old) in sectors.filter(|_| rng.chance(500_000)) {
+                new.copy_from_slice(old);
+            }
+        });
+        let backup = kept.start(2, 3);
+        for (id, .., len, closed) in list(&backup) {
+            let (whole, len) = (sealed(SegmentId(id)), len as usize);
+            assert_eq!(backup.bytes(MASTER, SegmentId(id)), Some(&whole[..len]));
+            assert!(!closed || len == whole.len());
+        }
+        // A replica that was freed since may be back.
+        for (&id, &before) in synced.iter().filter(|(id, _)| !freed.contains(id)) {
+            let now = lengths[&id];
+            let found = list(&backup).into_iter().find(|replica| replica.0 == id);
+            match found {
+                Some((.., len, _)) => {
+                    // No mutation rests on an entry that was not whole.
+                    let whole = before - (before - HEADER) % (8 + DIGESTED);
+                    assert!((whole..=now).contains(&(len as usize)), "{before} {len} {now}");
+                    longer += u32::from(len as usize > before);
+                }
+                // It was closed since, and lacks bytes.
+                None => {
+                    assert!(before < now && now == sealed(SegmentId(id)).len(), "{id}");
+                    cut += 1;
+                }
+            }
+        }
+    }
+    assert!(longer > 50 && cut > 5, "{longer} {cut}");
 }
