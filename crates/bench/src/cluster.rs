@@ -1,8 +1,9 @@
 //! A cluster on this machine: a coordinator and its servers, each a process.
 //!
 //! The processes are children of this process and die with it. [`Cluster::restart`] starts a
-//! process again that has ended, and the others go on: a server comes back without its objects, and
-//! the coordinator with its state, since that is in a file or in memory of this process.
+//! process again that has ended, and the others go on: the coordinator comes back with its state,
+//! since that is in a file or in memory of this process, and a server with the replicas in its
+//! directory, if it has one.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;

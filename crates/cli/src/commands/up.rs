@@ -79,8 +79,8 @@ pub(crate) struct Up {
     )]
     replicas: Option<u16>,
     /// Keep the objects in this directory, made if there is none. They survive Ctrl-C and kill -9
-    /// of all processes; a loss of power may lose the last second, or make objects wait for --dir
-    /// of another copy. It takes twice --memory of disk for each server and replica.
+    /// of all processes. A loss of power may lose the last second, and if that was written to,
+    /// objects may stay unavailable. It takes twice --memory of disk for each server and replica.
     #[arg(long, value_name = "DIR", conflicts_with = "state")]
     dir: Option<PathBuf>,
     /// Term of a server's lease, in seconds. Other servers recover the objects of a silent server
