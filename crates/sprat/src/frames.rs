@@ -35,6 +35,10 @@ use crate::disk::sync_folder;
 /// The time after which the device has what was written, if it can.
 const SYNC: Duration = Duration::from_secs(1);
 
+/// The number of times that a lock is tried again, and the pause before each.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// The frames of a server in a file.
 pub(crate) type FileFrames = FlatFrames<FrameFile>;
 
@@ -84,7 +88,7 @@ fn open_or_make(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Resul
             "the frames must be a regular file",
         ));
     }
-    lock(&file)?;
+    lock_soon(&file)?;
     let len = file.metadata()?.len();
     // All bytes are zero if no process has finished making the file.
     let made = if len == 0 { Found::Nothing } else { first_header(&file)? };
@@ -117,6 +121,21 @@ fn open_or_make(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Resul
         FlatFrames::open(crc32c, storage, count)
     };
     frames.map_err(unusable)
+}
+
+/// Locks a file. A process that was killed keeps its lock until the kernel has freed its memory, so
+/// that this waits for a while.
+fn lock_soon(file: &File) -> io::Result<()> {
+    let mut tries = 0;
+    loop {
+        match lock(file) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && tries < LOCK_TRIES => {
+                tries += 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            locked => return locked,
+        }
+    }
 }
 
 /// Returns the header at the start of a file.

@@ -95,3 +95,17 @@ fn a_run_of_the_machine_has_one_number_and_tmpfs_a_warning() {
     assert!(warning(Path::new("/proc")).is_ok());
     assert!(warning(Path::new("/no/such/directory")).is_err());
 }
+
+/// A process that was killed may still have the lock.
+#[test]
+fn a_lock_that_ends_soon_is_waited_for() {
+    let (_folder, path) = folder();
+    let frames = open(&path, SIZE, 1, |_| {}).unwrap();
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| open(&path, SIZE, 1, |_| {}).map(|frames| frames.count()));
+        let busy = File::open(&path).unwrap();
+        assert_eq!(lock(&busy).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        drop(frames);
+        assert_eq!(next.join().unwrap().unwrap(), 1);
+    });
+}
