@@ -125,6 +125,7 @@ fn open_or_make(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Resul
 
 /// Locks a file. A process that was killed keeps its lock until the kernel has freed its memory, so
 /// that this waits for a while.
+#[expect(clippy::disallowed_methods, reason = "the end of the other process gives no sign")]
 fn lock_soon(file: &File) -> io::Result<()> {
     let mut tries = 0;
     loop {
