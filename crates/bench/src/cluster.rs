@@ -156,6 +156,7 @@ impl Cluster {
         if let Some(directory) = plan.directory {
             let own = server_directory(directory, index).to_string_lossy().into_owned();
             args.extend(["--dir".to_owned(), own]);
+            args.extend((plan.servers == 1).then(|| "--allow-local-backup".to_owned()));
         }
         self.servers.push(Member::start(format!("server {index}"), plan.core, args)?);
         Ok(())

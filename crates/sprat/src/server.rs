@@ -103,6 +103,9 @@ pub struct ServerOptions {
     /// process then, and the next server with this directory has them. [`disk_bytes`] gives the
     /// room that it takes. `None`: the replicas are in memory.
     pub directory: Option<PathBuf>,
+    /// True if the server holds the replicas of its own objects in its directory while no other
+    /// server is up: they survive the process, and not the disk.
+    pub own_replica: bool,
     /// The function that takes a warning: the server goes on without its replicas, since the disk
     /// of its directory has failed.
     pub warn: fn(&str),
@@ -122,6 +125,7 @@ impl ServerOptions {
             memory_bytes: 1 << 30,
             replicas: 0,
             directory: None,
+            own_replica: false,
             warn: |_| {},
             transports: Options::default(),
         }
@@ -164,6 +168,7 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         frame_bytes: SEGMENT_BYTES,
         replicas: options.replicas,
         crc32c,
+        own_replica: options.own_replica && kept.is_some(),
         boot: if kept.is_some() { frames::boot()? } else { 0 },
         ..master::Config::default()
     };

@@ -49,6 +49,10 @@ pub(crate) struct Server {
     /// for each of --replicas.
     #[arg(long, value_name = "DIR", requires = "replicas")]
     dir: Option<PathBuf>,
+    /// Hold the replicas of this server's own objects in --dir while no other server is up. They
+    /// survive the process, and not the disk.
+    #[arg(long, requires = "dir")]
+    allow_local_backup: bool,
     /// Record tracepoints of requests, for `sprat bench breakdown` and `sprat ping`. Each request
     /// takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
@@ -69,6 +73,7 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
     options.replicas = args.replicas.into();
+    options.own_replica = args.allow_local_backup;
     options.directory.clone_from(&args.dir);
     options.warn = |warning| out::note(format!("warning: {warning}"));
     let trace = args.tracepoints.then(TraceRing::new);

@@ -40,6 +40,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
   sprat up                                three servers, until Ctrl-C
   sprat up --servers 1 --memory 4G        one server with 4 GiB for its objects
   sprat up --dir books                    three servers that keep their objects in ./books
+  sprat up --dir books --servers 1        one server: the disk has the only copy
   sprat up --name test --port 9000        a second cluster beside the first; then:
   export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000
   sprat up -L fast+packet:dev=eth0,host=192.0.2.50,port=7000
@@ -133,7 +134,9 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     // Held until the cluster has ended: `sprat down` finds this process by it.
     let _found_by_down = claim(&args.name)?;
     let replicas = args.replicas.unwrap_or_else(|| args.dir.is_some().into());
-    if replicas >= args.servers {
+    // A single server with a directory holds its replica itself.
+    let is_alone = args.dir.is_some() && (args.servers, replicas) == (1, 1);
+    if replicas >= args.servers && !is_alone {
         let text = format!("{replicas} replicas of each object need {} servers", replicas + 1);
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
@@ -217,7 +220,8 @@ fn directory(dir: &Path, args: &Up, replicas: u16) -> Result<String, Fail> {
     if let Some(warning) = server::directory_warning(dir).named(&shown)? {
         out::note(format!("warning: {shown}: {warning}"));
     }
-    Ok(format!("{shown} keeps the objects and takes {} of disk", bytes(all)))
+    let only = if args.servers == 1 { "; this disk has the only copy" } else { "" };
+    Ok(format!("{shown} keeps the objects and takes {} of disk{only}", bytes(all)))
 }
 
 /// Returns the bytes that are free on the disk of a directory.

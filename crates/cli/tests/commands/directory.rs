@@ -67,6 +67,25 @@ fn the_objects_survive_the_processes() {
     assert_eq!(objects(&cluster), lines());
 }
 
+/// The server holds its replicas itself. Then it gets company.
+#[test]
+fn the_objects_of_one_server_survive_its_process() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = folder.path().join("books");
+    let dir = dir.to_str().expect("a plain path");
+    let mut cluster = Cluster::up_with(1, &["--dir", dir]);
+    cluster.ok(&["table", "create", "t"]);
+    let fed = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines().as_bytes());
+    assert!(fed.status.success(), "{}", errors(&fed));
+    for servers in [1, 2, 2] {
+        kill(&mut cluster);
+        drop(cluster);
+        cluster = Cluster::up_with(servers, &["--dir", dir]);
+        assert_eq!(objects(&cluster), lines());
+    }
+    cluster.end();
+}
+
 #[test]
 fn a_directory_that_cannot_be_used_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -78,7 +97,7 @@ fn a_directory_that_cannot_be_used_is_refused() {
         assert!(!output.status.success(), "{options:?}");
         errors(&output)
     };
-    assert!(up(&["--servers", "1"]).contains("need 2 servers"));
+    assert!(up(&["--servers", "2", "--replicas", "2"]).contains("need 3 servers"));
     assert!(up(&["--replicas", "0"]).contains("need a replica"));
     assert!(up(&["--state", "x"]).contains("cannot be used with"));
     assert!(up(&["--servers", "64", "--memory", "1000G"]).contains("--memory"));
@@ -87,8 +106,7 @@ fn a_directory_that_cannot_be_used_is_refused() {
     let said = Cluster::refused(3, &["--dir", dir]);
     assert!(said.contains("another process has it open"), "{said}");
     cluster.end();
-    let said = Cluster::refused(1, &["--dir", dir, "--replicas", "1"]);
-    assert!(said.contains("need 2 servers"), "{said}");
+    assert!(Cluster::refused(1, &["--dir", dir]).contains("--servers 2"));
     fs::create_dir(path.join("server-5")).expect("it is ours");
     assert!(Cluster::refused(4, &["--dir", dir]).contains("--servers 5"));
     fs::remove_dir(path.join("server-5")).expect("it is ours");

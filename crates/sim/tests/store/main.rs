@@ -38,6 +38,8 @@ struct Shape {
     replicas: usize,
     /// True if replicas outlive the process of their backup.
     keeps: bool,
+    /// True if a server holds its own replicas while no other server is up.
+    own: bool,
     /// The time in nanoseconds for which a server gets its lease.
     server_term_ns: u64,
 }
@@ -56,6 +58,7 @@ impl Default for Shape {
             segment_bytes: 2 << 20,
             replicas: 0,
             keeps: false,
+            own: false,
             server_term_ns: 300 * MS,
         }
     }
@@ -87,7 +90,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng, start.port))
     });
     for _ in 0..shape.masters {
-        let Shape { log_bytes, segment_bytes, replicas, keeps, .. } = *shape;
+        let Shape { log_bytes, segment_bytes, replicas, keeps, own: own_replica, .. } = *shape;
         let kept = Kept::default();
         world.host(shape.faults[1], move |start| {
             let own = locator(start.host);
@@ -99,6 +102,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 log_bytes,
                 segment_bytes,
                 replicas,
+                own_replica,
                 backup_bytes: replicas as u64 * 2 * log_bytes,
                 slow_backup_ns: 50 * MS,
                 ..master::Config::default()

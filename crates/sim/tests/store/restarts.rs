@@ -5,9 +5,9 @@ use sprat_proto::Rng;
 use sprat_proto::time::MS;
 use sprat_sim::{Chaos, HostFaults, Options, seeds};
 
-use crate::recovery::{crashing, end_whole, mild_fault, repair, run_steps};
+use crate::recovery::{crashing, end_whole, mild_fault, nothing_is_lost, repair, run_steps};
 use crate::replicas::Audits;
-use crate::{Shape, any_chaos, any_fault, world};
+use crate::{Shape, any_chaos, any_fault, run, world};
 
 fn keeping(rng: &mut Rng, servers: HostFaults) -> Shape {
     Shape { keeps: true, ..crashing(rng, servers) }
@@ -40,6 +40,26 @@ fn with_restarts_of_all() {
         end_whole(world, &shape, &mut audits);
     });
     assert!(ends > 0 && audits.outcomes > 0, "{ends}: {audits:?}");
+}
+
+/// One server, or one of two while the other is away, holds its replicas itself.
+#[test]
+fn with_restarts_of_one() {
+    seeds::each("with_restarts_of_one", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x4ee2);
+        let mut options = Options::default();
+        options.wire.fault = mild_fault(&mut rng);
+        options.chaos = Chaos { full_ns: 0, ..any_chaos(&mut rng) };
+        let mut shape = keeping(&mut rng, HostFaults::ALL);
+        (shape.masters, shape.replicas, shape.own) = (1 + rng.below(2) as usize, 1, true);
+        shape.faults[0] = HostFaults::ALL;
+        let mut world = world(seed, options, &shape);
+        run_steps(&mut world, |_| {});
+        assert_eq!(repair(&mut world, &shape), Ok(()));
+        let mut world = run(world, &shape);
+        nothing_is_lost(&world);
+        assert_eq!(repair(&mut world, &shape), Ok(()));
+    });
 }
 
 /// Any process crashes at any time, on a bad network, and processes are paused.

@@ -2,7 +2,7 @@
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Machine, Output, Replied};
-use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
+use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
 
 use super::burst::Burst;
 use super::leases::Suspended;
@@ -53,6 +53,49 @@ impl Master {
         let more = recovery.work(now, me, memory, backup, cleaner);
         replication.look(&memory.log);
         more
+    }
+}
+
+impl Master {
+    /// Returns the next action of the replication for another server. Does at once what is for this
+    /// server, which may hold a replica of its own log.
+    fn replicate(&mut self, now: Instant) -> Option<Output> {
+        self.memory.log.change_digest();
+        loop {
+            let tag = self.tag();
+            let Some(output) = self.replication.next(now, &mut self.memory.log, tag) else {
+                // What is durable here may have replies.
+                return self.out.pop_front();
+            };
+            match output {
+                Output::Connect { link, .. } | Output::Disconnect { link }
+                    if self.replication.is_own(link) => {}
+                Output::Call { link, tag, message, .. } if self.replication.is_own(link) => {
+                    self.replicate_here(now, tag, message);
+                }
+                output => return Some(output),
+            }
+        }
+    }
+
+    /// Executes a call of the replication to this server itself.
+    fn replicate_here(&mut self, now: Instant, tag: u64, message: Message) {
+        let Message { bytes: mut request, slices, .. } = message;
+        for slice in slices {
+            request.extend_from_slice(self.memory.log.lent_bytes(slice));
+            self.memory.log.give_back(slice);
+        }
+        let caller = Caller { transport: 0, rpc: ServerRpc(0) };
+        let call = Call { now, caller, request: &request, deadline: Instant::NEVER };
+        let mut reply = Message::default();
+        if let Err(status) = ops::execute(self, &call, &mut reply) {
+            self.refuse(status, &mut reply);
+        }
+        let reply = Ok(Payload::Owned(reply.bytes));
+        if let Some(position) = self.replication.response(now, &mut self.memory.log, tag, reply) {
+            self.durable(position);
+            self.recovery.look(&self.memory.log);
+        }
     }
 }
 
@@ -167,12 +210,7 @@ impl Machine for Master {
                 return output;
             }
         }
-        if self.memory.log.is_replicated() {
-            self.memory.log.change_digest();
-            let tag = self.tag();
-            return self.replication.next(now, &mut self.memory.log, tag);
-        }
-        None
+        if self.memory.log.is_replicated() { self.replicate(now) } else { None }
     }
 
     fn released(&mut self, slice: Slice) {

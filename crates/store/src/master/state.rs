@@ -56,6 +56,9 @@ pub struct Config {
     /// A number of this run of the machine: it differs from those of earlier runs. It matters if
     /// the server's frames outlive the process.
     pub boot: u64,
+    /// True if the server holds the replicas of its own log itself while no other server is up
+    /// (RAMCloud's allowLocalBackup). That makes sense if the frames outlive the process.
+    pub own_replica: bool,
     /// The time after which a backup that does not answer a write counts as slow, in nanoseconds:
     /// another backup takes its place.
     pub slow_backup_ns: u64,
@@ -74,6 +77,7 @@ impl Default for Config {
             crc32c: sprat_proto::wire::checksum::crc32c,
             replicas: 0,
             boot: 0,
+            own_replica: false,
             slow_backup_ns: 20 * MS,
         }
     }
@@ -125,7 +129,7 @@ impl Master {
     /// `frame_bytes` do not matter.
     #[must_use]
     pub fn with_frames(config: Config, frames: Box<dyn Frames>, mut rng: Rng) -> Self {
-        let boot = config.boot;
+        let (boot, own) = (config.boot, config.own_replica);
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
         let replicas = config.replicas.min(MAX_REPLICAS);
         let log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
@@ -138,7 +142,7 @@ impl Master {
             cleaner: Cleaner::default(),
             membership: Membership::new(rng.u64(), replicas, former, control, data),
             leases: Leases::default(),
-            replication: Replication::new(replicas, config.slow_backup_ns, rng.fork()),
+            replication: Replication::new(replicas, own, config.slow_backup_ns, rng.fork()),
             backup,
             recovery: Recovery::default(),
             gated: VecDeque::new(),

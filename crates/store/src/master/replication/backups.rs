@@ -58,6 +58,8 @@ pub(super) struct Backups {
     known: Option<BTreeSet<ServerId>>,
     /// The servers of the pages that have arrived, crashed ones included.
     seen: BTreeSet<ServerId>,
+    /// This server, if it may hold replicas of its own log.
+    own: Option<ServerId>,
 }
 
 /// Returns a master's link to a backup.
@@ -66,6 +68,16 @@ pub(super) fn link(server: ServerId) -> Link {
 }
 
 impl Backups {
+    pub(super) fn new(own: bool) -> Self {
+        Self { own: own.then(ServerId::default), ..Self::default() }
+    }
+
+    /// Returns true if the server may get a replica. This one gets its own only if no other server
+    /// is up.
+    fn may_hold(&self, server: ServerId) -> bool {
+        self.own != Some(server) || self.list.len() == 1
+    }
+
     /// Records the version of the coordinator's server list.
     pub(super) fn announce(&mut self, version: u64) {
         self.newest = version;
@@ -116,6 +128,10 @@ impl Backups {
         self.next = if version == self.newest { page.next } else { 0 };
         if self.next > 0 || version != self.newest {
             return Vec::new();
+        }
+        if self.own.is_some() {
+            self.own = Some(me);
+            self.pages.push((me, String::new()));
         }
         let is_first = core::mem::replace(&mut self.version, version) == 0;
         self.known = Some(core::mem::take(&mut self.seen));
@@ -174,7 +190,9 @@ impl Backups {
         rng: &mut Rng,
         suits: impl Fn(ServerId) -> bool,
     ) -> Option<ServerId> {
-        let suitable = |backup: &Backup| backup.not_before <= now && suits(backup.server);
+        let suitable = |backup: &Backup| {
+            backup.not_before <= now && suits(backup.server) && self.may_hold(backup.server)
+        };
         let mut left: Vec<_> =
             (0..self.list.len()).filter(|&index| suitable(&self.list[index])).collect();
         let mut drawn = Vec::new();
@@ -188,7 +206,8 @@ impl Backups {
 
     /// Returns true if another server than those that `suits` refuses can hold a replica.
     pub(super) fn can_choose(&self, now: Instant, suits: impl Fn(ServerId) -> bool) -> bool {
-        self.list.iter().any(|backup| backup.not_before <= now && suits(backup.server))
+        let suitable = |backup: &Backup| backup.not_before <= now && suits(backup.server);
+        self.list.iter().any(|backup| suitable(backup) && self.may_hold(backup.server))
     }
 
     /// Returns the next server that may have left replicas, and the time of the next call to it.

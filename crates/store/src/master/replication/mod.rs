@@ -20,7 +20,8 @@
 //!   always finds the end of the log.
 //! - A head has no data before the head before it is closed on all backups, so that a recovery
 //!   notices when all replicas of the last head are lost.
-//! - Two replicas of one segment are on different servers, none of them its master.
+//! - Two replicas of one segment are on different servers. None of them is its master, unless no
+//!   other server was up when it was opened, and the master keeps it when its process ends.
 //! - A closed segment that loses a replica gets another one while its memory is in the log.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +29,7 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
-use sprat_proto::node::machine::Output;
+use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
@@ -129,11 +130,11 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(super) fn new(replicas: usize, slow_ns: u64, rng: Rng) -> Self {
+    pub(super) fn new(replicas: usize, own: bool, slow_ns: u64, rng: Rng) -> Self {
         Self {
             replicas: replicas.min(MAX_REPLICAS),
             me: None,
-            backups: Backups::default(),
+            backups: Backups::new(own),
             slow_ns,
             active: BTreeMap::new(),
             heads: VecDeque::new(),
@@ -186,6 +187,11 @@ impl Replication {
     /// Returns the time at which [`Replication::next`] may have something to do.
     pub(super) fn deadline(&self) -> Instant {
         if self.pending { Instant::ZERO } else { self.due.min(self.backups.deadline()) }
+    }
+
+    /// Returns true if a link is that to this server itself, which holds a replica of its own log.
+    pub(super) fn is_own(&self, to: Link) -> bool {
+        self.me.is_some_and(|(_, me)| link(me) == to)
     }
 
     pub(super) fn is_mine(&self, tag: u64) -> bool {

@@ -60,7 +60,7 @@ impl Rig {
         let mut rig = Self {
             now: Instant::from_ns(MS),
             log,
-            replication: Replication::new(replicas, SLOW_NS, Rng::seeded(1)),
+            replication: Replication::new(replicas, false, SLOW_NS, Rng::seeded(1)),
             backups: BTreeMap::new(),
             sent: Vec::new(),
             tag: 0,

@@ -115,3 +115,32 @@ fn a_server_names_its_former_life_and_never_joins_another_cluster() {
         assert_eq!(matches!(output, Some(Output::Stop { .. })), stops, "{cluster:?}");
     }
 }
+
+#[test]
+fn a_lone_server_holds_its_own_replica_if_it_may() {
+    let config = Config {
+        replicas: 1,
+        own_replica: true,
+        log_bytes: 16 << 12,
+        segment_bytes: 1 << 12,
+        backup_bytes: 16 << 12,
+        ..Config::default()
+    };
+    let mut rig = Rig::new(config);
+    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS };
+    rig.answer(Opcode::Enlist, enlisted.emit());
+    rig.answer(Opcode::ListServers, ServerPage { next: 0, servers: Vec::new() }.emit());
+    let waiting = rig.send(&take(0, u64::MAX).emit()).unwrap_err();
+    assert_eq!(rig.replies.remove(&waiting), Some(done()), "the head is durable");
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    for rpc in 1..40 {
+        let write =
+            Write { target: TARGET, once: once(1, rpc, rpc - 1), key: b"k", value: &[7; 500] };
+        let waiting = rig.send(&write.emit()).unwrap_err();
+        assert!(rig.replies.remove(&waiting).is_some(), "acknowledged at once");
+    }
+    let tail = rig.master.memory().log.tail();
+    let own = rig.master.backup().bytes(ME, tail.segment).unwrap();
+    assert_eq!((own.len(), rig.master.memory().log.durable()), (tail.offset as usize, tail));
+    assert_eq!(rig.links, BTreeSet::from([COORDINATOR.0]), "by no link");
+}
