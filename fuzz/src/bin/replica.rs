@@ -6,9 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::wire::checksum::crc32c;
-use sprat_store::backup::{
-    Backup, FileHeader, Found, FrameHeader, MemoryFrames, SLOT_BYTES,
-};
+use sprat_store::backup::{Backup, FileHeader, Found, FrameHeader, MemoryFrames, SLOT_BYTES};
 use sprat_store::message::recovery::ListReplicas;
 use sprat_store::message::replica::{FreeReplica, Target, WriteReplica, written_len};
 use sprat_store::objects::entry::{Entries, HEADER, Header, put_header};
