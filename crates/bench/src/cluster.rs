@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use sprat::internals::disk::Disk;
+use sprat::internals::disk::StateDisk;
 use sprat::locator::Locator;
 use sprat_store::types::ServerId;
 
@@ -267,6 +267,6 @@ fn state_in_memory() -> Result<File, Fail> {
     let file = memfd_create("sprat-state", MemfdFlags::CLOEXEC)
         .named("cannot take memory for the state")?;
     let file = File::from(file);
-    Disk::prepare(&file).named("cannot write the state in memory")?;
+    StateDisk::prepare(&file).named("cannot write the state in memory")?;
     Ok(file)
 }

@@ -1,5 +1,5 @@
-//! The durable state of one machine: a file, written by a thread of its own so that a slow disk
-//! never stops the worker.
+//! [`Disk`], the durable state of one machine as its worker sees it, and [`StateDisk`], a state
+//! file, written by a thread of its own so that a slow disk never stops the worker.
 //!
 //! [`Disk::persist`] hands a write in, and [`Disk::completed`] returns its outcome. Writes that
 //! wait together are committed together, in order.
@@ -7,6 +7,7 @@
 //! Always holds: if a write does not fit, all writes that were handed in before [`Disk::completed`]
 //! reports it are refused too, since each may depend on the one before.
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -38,9 +39,27 @@ struct Write {
     deletes: Vec<Vec<u8>>,
 }
 
-/// The durable state of a machine, and the thread that writes it.
+/// The durable state of a machine. Its writes take place outside the worker's thread.
+pub trait Disk: Debug + Send {
+    /// Begins a write, all or nothing, after all writes before it. [`Disk::completed`] returns its
+    /// outcome.
+    fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>);
+
+    /// Returns the outcome of writes. `None` if there is no new outcome.
+    fn completed(&mut self) -> Option<Written>;
+
+    /// The descriptor that is readable when [`Disk::completed`] has something new since
+    /// [`Disk::clear`].
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Makes [`Disk::fd`] unreadable until there is a new outcome. Call it before the last call of
+    /// [`Disk::completed`].
+    fn clear(&self);
+}
+
+/// A state file, and the thread that writes it.
 #[derive(Debug)]
-pub struct Disk {
+pub struct StateDisk {
     writes: Option<Sender<Write>>,
     refusals: u64,
     done: Receiver<Written>,
@@ -49,7 +68,7 @@ pub struct Disk {
     name: String,
 }
 
-impl Disk {
+impl StateDisk {
     /// Opens the state file at `path` and reads its pairs. Makes the file if there is none.
     ///
     /// # Errors
@@ -76,25 +95,24 @@ impl Disk {
     }
 
     /// Makes an empty file a state file without pairs. A file without a name needs this, since
-    /// [`Disk::open`] cannot make it.
+    /// [`StateDisk::open`] cannot make it.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn prepare(file: &File) -> io::Result<()> {
         file::prepare(file)
     }
+}
 
-    /// Begins a write, all or nothing, after all writes before it. [`Disk::completed`] returns its
-    /// outcome.
-    pub fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) {
+impl Disk for StateDisk {
+    fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) {
         if let Some(writes) = &self.writes {
             // If the thread is gone, `completed` says why.
             let _ = writes.send(Write { refusals: self.refusals, seq, puts, deletes });
         }
     }
 
-    /// Returns the outcome of writes. `None` if there is no new outcome.
-    pub fn completed(&mut self) -> Option<Written> {
+    fn completed(&mut self) -> Option<Written> {
         match self.done.try_recv() {
             Ok(outcome) => {
                 self.refusals += u64::from(matches!(outcome, Written::Refused { .. }));
@@ -112,21 +130,17 @@ impl Disk {
         }
     }
 
-    /// The descriptor that is readable when [`Disk::completed`] has something new since
-    /// [`Disk::clear`].
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 
-    /// Makes [`Disk::fd`] unreadable until more is written. Call it before the last call of
-    /// [`Disk::completed`].
-    pub fn clear(&self) {
+    fn clear(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.ready, &mut count);
     }
 }
 
-impl Drop for Disk {
+impl Drop for StateDisk {
     /// Waits until all writes are finished.
     fn drop(&mut self) {
         self.writes = None;

@@ -20,7 +20,7 @@ use sprat_store::master::{self, Master};
 use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
 
 use self::ahead::Ahead;
-use crate::disk::Disk;
+use crate::disk::{Disk, StateDisk};
 use crate::frames::{self, FileFrames};
 use crate::locator::Locator;
 use crate::random::rng;
@@ -66,8 +66,10 @@ impl CoordinatorOptions {
 /// A locator is malformed or cannot be listened at, or the state file cannot be used; the error
 /// names it.
 pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Coordinator>> {
-    let (disk, pairs) = match &options.state {
-        Some(path) => Disk::open(path).map(|(disk, pairs)| (Some(disk), pairs))?,
+    let (disk, pairs): (Option<Box<dyn Disk>>, _) = match &options.state {
+        Some(path) => {
+            StateDisk::open(path).map(|(disk, pairs)| (Some(Box::new(disk) as _), pairs))?
+        }
         None => (None, Vec::new()),
     };
     let transports =

@@ -105,7 +105,7 @@ impl<M: Machine> Worker<M> {
     pub fn new(
         machine: M,
         transports: Transports,
-        disk: Option<Disk>,
+        disk: Option<Box<dyn Disk>>,
         clock: Clock,
     ) -> io::Result<Self> {
         Self::with_lanes(machine, transports, disk, clock, 1)
@@ -116,7 +116,7 @@ impl<M: Machine> Worker<M> {
     pub(crate) fn with_lanes(
         machine: M,
         transports: Transports,
-        disk: Option<Disk>,
+        disk: Option<Box<dyn Disk>>,
         clock: Clock,
         lanes: u16,
     ) -> io::Result<Self> {

@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
 
-fn next(disk: &mut Disk) -> Written {
+fn next(disk: &mut StateDisk) -> Written {
     loop {
         disk.clear();
         if let Some(outcome) = disk.completed() {
@@ -17,7 +17,7 @@ fn next(disk: &mut Disk) -> Written {
 }
 
 /// Waits until the write with this number is on the disk.
-fn wait(disk: &mut Disk, seq: u64) {
+fn wait(disk: &mut StateDisk, seq: u64) {
     loop {
         match next(disk) {
             Written::Durable(done) if done == seq => return,
@@ -40,15 +40,15 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn what_was_persisted_is_there_after_reopening() {
     let (_folder, path) = folder();
-    let (mut disk, pairs) = Disk::open(&path).unwrap();
+    let (mut disk, pairs) = StateDisk::open(&path).unwrap();
     assert!(pairs.is_empty());
     disk.persist(1, vec![pair("a", "1"), pair("b", "2")], vec![]);
     disk.persist(2, vec![pair("c", "3")], vec![b"a".to_vec()]);
     wait(&mut disk, 2);
     drop(disk);
-    let (_disk, pairs) = Disk::open(&path).unwrap();
+    let (_disk, pairs) = StateDisk::open(&path).unwrap();
     assert_eq!(pairs, [pair("b", "2"), pair("c", "3")]);
-    let error = Disk::open(&path).unwrap_err().to_string();
+    let error = StateDisk::open(&path).unwrap_err().to_string();
     assert!(error.contains("another process has it open"), "{error}");
 }
 
@@ -59,17 +59,17 @@ fn a_path_that_holds_no_state_file_is_named() {
         [(&b"not a database"[..], "no state file"), (b"", "empty"), (b"redb\x1a", "format 1")]
     {
         fs::write(&path, junk).unwrap();
-        let error = Disk::open(&path).unwrap_err().to_string();
+        let error = StateDisk::open(&path).unwrap_err().to_string();
         assert!(error.contains("state: ") && error.contains(word), "{error}");
         assert_eq!(fs::read(&path).unwrap(), junk, "it is left as it was");
     }
     rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("fifo"), 0o600.into()).unwrap();
     for (path, word) in [(folder.path().join("fifo"), "regular"), ("/dev/null".into(), "regular")] {
-        let error = Disk::open(&path).unwrap_err().to_string();
+        let error = StateDisk::open(&path).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
-    assert!(Disk::open(folder.path()).is_err(), "a folder");
-    assert!(Disk::open(&folder.path().join("none/state")).is_err());
+    assert!(StateDisk::open(folder.path()).is_err(), "a folder");
+    assert!(StateDisk::open(&folder.path().join("none/state")).is_err());
 }
 
 /// Damages a real state file in many ways. Each damaged file is refused with the file's name, or
@@ -78,7 +78,7 @@ fn a_path_that_holds_no_state_file_is_named() {
 #[test]
 fn a_damaged_file_is_refused_or_serves_what_it_held() {
     let (_folder, path) = folder();
-    let (mut disk, _) = Disk::open(&path).unwrap();
+    let (mut disk, _) = StateDisk::open(&path).unwrap();
     for seq in 1..=60 {
         let name = format!("table {}", seq % 20);
         disk.persist(
@@ -90,7 +90,7 @@ fn a_damaged_file_is_refused_or_serves_what_it_held() {
     }
     drop(disk);
     let bytes = fs::read(&path).unwrap();
-    let (disk, pairs) = Disk::open(&path).unwrap();
+    let (disk, pairs) = StateDisk::open(&path).unwrap();
     drop(disk);
     assert!(!pairs.is_empty());
     let mut damages: Vec<Vec<u8>> = Vec::new();
@@ -114,7 +114,7 @@ fn a_damaged_file_is_refused_or_serves_what_it_held() {
     let mut refused = 0;
     for damaged in damages {
         fs::write(&path, damaged).unwrap();
-        match Disk::open(&path) {
+        match StateDisk::open(&path) {
             Ok((_, found)) => assert_eq!(found, pairs),
             Err(e) => {
                 assert_eq!(e.kind(), io::ErrorKind::InvalidData);
@@ -133,7 +133,7 @@ fn a_full_disk_refuses_and_recovers() {
     let (_folder, path) = folder();
     let (file, _) = StateFile::open(&path).unwrap();
     let room = Arc::clone(&file.room);
-    let mut disk = Disk::over(file, "state".into()).unwrap();
+    let mut disk = StateDisk::over(file, "state".into()).unwrap();
     disk.persist(1, vec![pair("a", "1")], vec![]);
     wait(&mut disk, 1);
     room.store(0, Ordering::SeqCst);
@@ -155,7 +155,7 @@ fn a_full_disk_refuses_and_recovers() {
     disk.persist(4, vec![pair("d", "4")], vec![]);
     wait(&mut disk, 4);
     drop(disk);
-    let (_disk, pairs) = Disk::open(&path).unwrap();
+    let (_disk, pairs) = StateDisk::open(&path).unwrap();
     assert_eq!(pairs, [pair("a", "1"), pair("d", "4")]);
 }
 
@@ -170,7 +170,7 @@ fn a_disk_that_fails_is_final() {
         let (_folder, path) = folder();
         let (file, _) = StateFile::open(&path).unwrap();
         let sound = Arc::clone(&file.sound);
-        let mut disk = Disk::over(file, "state".into()).unwrap();
+        let mut disk = StateDisk::over(file, "state".into()).unwrap();
         disk.persist(1, vec![pair("a", "1")], vec![]);
         wait(&mut disk, 1);
         sound.store(at, Ordering::SeqCst);
@@ -192,7 +192,7 @@ fn a_disk_that_fails_is_final() {
         drop(disk);
         // A record counts once it is written, though it was not said; what came after the failure
         // never does.
-        let (_disk, pairs) = Disk::open(&path).unwrap();
+        let (_disk, pairs) = StateDisk::open(&path).unwrap();
         let written = [pair("a", "1"), pair("b", "2")];
         assert!(pairs == written || pairs == written[..1], "{pairs:?}");
         at += 1;
@@ -207,7 +207,7 @@ fn a_disk_that_fails_is_final() {
 fn a_file_that_was_removed_or_replaced_is_written_no_more() {
     let (folder, path) = folder();
     let aside = folder.path().join("aside");
-    let (mut disk, _) = Disk::open(&path).unwrap();
+    let (mut disk, _) = StateDisk::open(&path).unwrap();
     disk.persist(1, vec![pair("a", "1")], vec![]);
     wait(&mut disk, 1);
     for (seq, what) in [(2, "removed"), (4, "replaced")] {
@@ -228,7 +228,7 @@ fn a_file_that_was_removed_or_replaced_is_written_no_more() {
         wait(&mut disk, seq + 1);
     }
     drop(disk);
-    assert_eq!(Disk::open(&path).unwrap().1, [pair("a", "1"), pair("c", "3")]);
+    assert_eq!(StateDisk::open(&path).unwrap().1, [pair("a", "1"), pair("c", "3")]);
 }
 
 /// Starts a process on a full disk. The first change after a start has room; else no coordinator
@@ -278,11 +278,11 @@ fn checkpoints_keep_the_file_short() {
 fn a_file_in_memory_is_as_good() {
     let file =
         File::from(rustix::fs::memfd_create("state", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
-    Disk::prepare(&file).unwrap();
+    StateDisk::prepare(&file).unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
-    let (mut disk, _) = Disk::open(&path).unwrap();
+    let (mut disk, _) = StateDisk::open(&path).unwrap();
     disk.persist(1, vec![pair("a", "1")], vec![]);
     wait(&mut disk, 1);
     drop(disk);
-    assert_eq!(Disk::open(&path).unwrap().1, [pair("a", "1")]);
+    assert_eq!(StateDisk::open(&path).unwrap().1, [pair("a", "1")]);
 }

@@ -15,7 +15,7 @@ use crate::transports::Transports;
 #[derive(Debug)]
 pub(crate) struct System {
     pub(crate) transports: Transports,
-    pub(crate) disk: Option<Disk>,
+    pub(crate) disk: Option<Box<dyn Disk>>,
 }
 
 impl Host for System {
