@@ -73,6 +73,7 @@ impl Coordinator {
             server,
             list_version: self.servers.version(),
             lease_ns: self.config.server_term_ns,
+            term: self.cluster.incarnation,
         };
         self.answer_or(caller, reply.emit(), Otherwise::Refused)
     }
@@ -127,7 +128,8 @@ impl Coordinator {
         (slot.until, slot.heard) = (until, true);
         slot.usage = request.usage;
         let list_version = self.servers.version();
-        let reply = Renewed { list_version, lease_ns: self.config.server_term_ns }.emit();
+        let (lease_ns, term) = (self.config.server_term_ns, self.cluster.incarnation);
+        let reply = Renewed { list_version, lease_ns, term }.emit();
         if self.journal.safe == 0 {
             // If this start of the coordinator does not become durable, the next one has the same
             // number, and its versions may name other lists.

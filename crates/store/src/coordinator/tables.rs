@@ -215,11 +215,12 @@ impl Coordinator {
                 return Some(connect);
             }
             tablet.work = Work::Calling;
-            let (cluster, table) = (self.cluster.id, TableId(id));
+            let table = TableId(id);
+            let (cluster, term) = (self.cluster.id, self.cluster.incarnation);
             let message = if stage == Stage::Dropping {
-                DropTablet { cluster, server, table, first, last }.emit()
+                DropTablet { cluster, term, server, table, first, last }.emit()
             } else {
-                TakeTablet { cluster, server, table, first, last, hash_key }.emit()
+                TakeTablet { cluster, term, server, table, first, last, hash_key }.emit()
             };
             let (tag, output) = self.call(now, server, message);
             self.tables.calls.insert(tag, Call { table: id, tablet: i, first, server, stage });

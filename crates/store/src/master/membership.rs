@@ -2,7 +2,8 @@
 //!
 //! Invariants: the lease starts when the request was sent, by this machine's own clock, and its
 //! last tenth is not used, so that this machine stops before the coordinator declares it crashed.
-//! An identity that the coordinator has given up is never used again.
+//! An identity that the coordinator has given up is never used again. No order and no reply of a
+//! coordinator counts whose term is lower than one that this master has seen.
 
 use alloc::format;
 use alloc::string::String;
@@ -42,6 +43,8 @@ pub(crate) struct Membership {
     lease_ns: u64,
     /// The version of the coordinator's server list.
     list_version: u64,
+    /// The highest term of a coordinator that this master has seen.
+    term: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +74,7 @@ impl Membership {
             asked: None,
             lease_ns: 0,
             list_version: 0,
+            term: 0,
         }
     }
 
@@ -94,6 +98,30 @@ impl Membership {
             }
             _ => Err(Status::NotInCluster),
         }
+    }
+
+    /// Checks that an order of a coordinator of `cluster` with this term means this master by
+    /// `server`. A coordinator that another one has replaced is not obeyed.
+    pub(crate) fn is_ordered(
+        &mut self,
+        cluster: u64,
+        server: ServerId,
+        term: u64,
+    ) -> Result<(), Status> {
+        self.is_me(cluster, server)?;
+        self.follow(term)
+    }
+
+    /// Records the term of a coordinator.
+    ///
+    /// # Errors
+    /// [`Status::StaleTerm`] if the term is lower than one that this master has seen.
+    fn follow(&mut self, term: u64) -> Result<(), Status> {
+        if term < self.term {
+            return Err(Status::StaleTerm);
+        }
+        self.term = term;
+        Ok(())
     }
 
     pub(super) fn server(&self) -> Option<ServerId> {
@@ -156,6 +184,7 @@ impl Membership {
         if self.former.is_some_and(|(cluster, _)| cluster != enlisted.cluster) {
             return Err(Status::NotInCluster);
         }
+        self.follow(enlisted.term)?;
         self.state = State::Member { cluster: enlisted.cluster, server: enlisted.server };
         self.list_version = enlisted.list_version;
         Ok(enlisted.lease_ns)
@@ -175,9 +204,10 @@ impl Membership {
             (State::Joining, Ok(reply)) => {
                 Enlisted::parse(&reply).and_then(|enlisted| self.joined(&enlisted))
             }
-            (_, Ok(reply)) => Renewed::parse(&reply).map(|renewed| {
+            (_, Ok(reply)) => Renewed::parse(&reply).and_then(|renewed| {
+                self.follow(renewed.term)?;
                 self.list_version = renewed.list_version;
-                renewed.lease_ns
+                Ok(renewed.lease_ns)
             }),
         };
         match lease_ns {

@@ -26,8 +26,11 @@ mod leases;
 mod memory;
 mod recovery;
 mod replicas;
+mod terms;
 
 const CLUSTER: u64 = 9;
+/// The term of the coordinator.
+const TERM: u64 = 4;
 const ME: ServerId = ServerId { index: 1, generation: 1 };
 const TABLE: TableId = TableId(7);
 const KEY: HashKey = HashKey([5; 16]);
@@ -75,7 +78,14 @@ impl Rig {
         let mut rig = Self::new(config);
         rig.answer(
             Opcode::Enlist,
-            Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS }.emit(),
+            Enlisted {
+                cluster: CLUSTER,
+                server: ME,
+                list_version: 1,
+                lease_ns: TERM_NS,
+                term: TERM,
+            }
+            .emit(),
         );
         let taken = rig.send(&take(0, u64::MAX).emit()).or_else(|waiting| {
             rig.master.durable(rig.master.memory().log.tail());
@@ -198,7 +208,15 @@ fn once(lease: u64, rpc: u64, ack: u64) -> Once {
 }
 
 fn take(first: u64, last: u64) -> TakeTablet {
-    TakeTablet { cluster: CLUSTER, server: ME, table: TABLE, first, last, hash_key: KEY }
+    TakeTablet {
+        cluster: CLUSTER,
+        term: TERM,
+        server: ME,
+        table: TABLE,
+        first,
+        last,
+        hash_key: KEY,
+    }
 }
 
 #[test]
@@ -218,7 +236,8 @@ fn joins_renews_and_stops_when_it_is_given_up() {
     assert_eq!(rig.master.deadline(), Some(rig.now.after(100 * MS)));
     rig.pass(100 * MS);
     let enlisted =
-        Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS }.emit();
+        Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM }
+            .emit();
     let request = rig.answer(Opcode::Enlist, enlisted);
     assert_eq!(Enlist::parse(&request).unwrap().nonce, nonce, "the same life");
     assert_eq!(rig.master.server(), Some(ME));
@@ -229,8 +248,10 @@ fn joins_renews_and_stops_when_it_is_given_up() {
     rig.pass(SECOND);
     let asked = rig.now;
     rig.pass(SECOND / 2);
-    let request =
-        rig.answer(Opcode::RenewServer, Renewed { list_version: 1, lease_ns: TERM_NS }.emit());
+    let request = rig.answer(
+        Opcode::RenewServer,
+        Renewed { list_version: 1, lease_ns: TERM_NS, term: TERM }.emit(),
+    );
     let renew = RenewServer::parse(&request).unwrap();
     assert_eq!((renew.cluster, renew.server), (CLUSTER, ME));
     assert_eq!(rig.master.deadline(), Some(asked.after(SECOND)));
@@ -241,7 +262,10 @@ fn joins_renews_and_stops_when_it_is_given_up() {
     assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
     rig.now = asked.after(TERM_NS - TERM_NS / 10);
     assert_eq!(rig.read(b"k"), Err(Status::NotServing));
-    rig.answer(Opcode::RenewServer, Renewed { list_version: 1, lease_ns: TERM_NS }.emit());
+    rig.answer(
+        Opcode::RenewServer,
+        Renewed { list_version: 1, lease_ns: TERM_NS, term: TERM }.emit(),
+    );
     assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
 
     rig.pass(TERM_NS);
@@ -273,7 +297,14 @@ fn tablets_are_taken_and_dropped() {
     assert_eq!(rig.status(take(9, 0).emit()), Some(Status::BadFormat));
 
     assert!(rig.write(once(1, 2, 1), b"k", b"v").is_ok());
-    let drop = DropTablet { cluster: CLUSTER, server: ME, table: TABLE, first: 0, last: u64::MAX };
+    let drop = DropTablet {
+        cluster: CLUSTER,
+        term: TERM,
+        server: ME,
+        table: TABLE,
+        first: 0,
+        last: u64::MAX,
+    };
     assert_eq!(rig.ask(drop.emit()), done());
     assert_eq!(rig.ask(drop.emit()), done());
     assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));

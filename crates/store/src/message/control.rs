@@ -254,6 +254,8 @@ requests! {
     TakeTablet {
         /// The id of the cluster whose coordinator sends the order.
         cluster: u64,
+        /// The term of the coordinator that sends the order.
+        term: u64,
         /// The server that the coordinator orders to take the tablet.
         server: ServerId,
         /// The table of the tablet to take.
@@ -272,6 +274,8 @@ requests! {
     DropTablet {
         /// The id of the cluster whose coordinator sends the order.
         cluster: u64,
+        /// The term of the coordinator that sends the order.
+        term: u64,
         /// The server that the coordinator orders to drop the tablet.
         server: ServerId,
         /// The table of the tablet to drop.
@@ -295,6 +299,8 @@ replies! {
         /// The term of the server's lease, in nanoseconds from the time at which the server sent
         /// the request.
         lease_ns: u64,
+        /// The term of the coordinator that replies.
+        term: u64,
     }
 
     /// The reply to [`RenewServer`]: the server's lease has a new term.
@@ -305,6 +311,8 @@ replies! {
         /// The term of the server's lease, in nanoseconds from the time at which the server sent
         /// the request.
         lease_ns: u64,
+        /// The term of the coordinator that replies.
+        term: u64,
     }
 
     /// The reply to [`RenewClient`]: the client has a lease with a new term.

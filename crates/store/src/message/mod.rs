@@ -189,6 +189,9 @@ codes! {
         NoReplica = 28,
         /// The coordinator knows no such recovery: the tablets have another owner.
         NoRecovery = 29,
+        /// Another coordinator has replaced the one that sent the order: the server has seen a
+        /// higher term.
+        StaleTerm = 31,
     }
 }
 
@@ -225,6 +228,7 @@ impl fmt::Display for Status {
             Self::Fenced => "the backup takes no more writes of the master",
             Self::NoReplica => "the backup has no replica of the segment",
             Self::NoRecovery => "the tablets have another owner",
+            Self::StaleTerm => "another coordinator has replaced the sender of the order",
         })
     }
 }

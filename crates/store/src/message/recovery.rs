@@ -97,6 +97,8 @@ requests! {
     ListReplicas {
         /// The id of the cluster whose coordinator sends the order.
         cluster: u64,
+        /// The term of the coordinator that sends the order.
+        term: u64,
         /// The backup that the coordinator means.
         backup: ServerId,
         /// The crashed master that owns the log.
@@ -132,6 +134,8 @@ requests! {
     FreeReplicas {
         /// The id of the cluster whose coordinator sends the order.
         cluster: u64,
+        /// The term of the coordinator that sends the order.
+        term: u64,
         /// The backup that the coordinator means.
         backup: ServerId,
         /// The crashed master that owned the log. The backup has fenced it.
@@ -159,6 +163,8 @@ requests! {
     Recover<'a> {
         /// The id of the cluster whose coordinator sends the order.
         cluster: u64,
+        /// The term of the coordinator that sends the order.
+        term: u64,
         /// The number of the recovery. A later recovery of the same tablets has a higher one.
         recovery: u64,
         /// The master that the coordinator orders to recover the tablets.

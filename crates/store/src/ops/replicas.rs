@@ -51,7 +51,7 @@ impl Order for ListReplicas {
         _: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Replied, Status> {
-        master.membership.is_me(self.cluster, self.backup)?;
+        master.membership.is_ordered(self.cluster, self.backup, self.term)?;
         master.backup.fence(self.master)?;
         *reply = master.backup.list(self.master, self.after).emit().into();
         Ok(Replied::Now)
@@ -83,7 +83,7 @@ impl Order for FreeReplicas {
         _: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Replied, Status> {
-        master.membership.is_me(self.cluster, self.backup)?;
+        master.membership.is_ordered(self.cluster, self.backup, self.term)?;
         if !master.backup.free_all(self.master) {
             return Err(Status::BadFormat);
         }

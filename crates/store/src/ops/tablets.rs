@@ -20,7 +20,7 @@ impl Order for TakeTablet {
         call: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Replied, Status> {
-        master.membership.is_me(self.cluster, self.server)?;
+        master.membership.is_ordered(self.cluster, self.server, self.term)?;
         if self.first > self.last || self.table > TableId::MAX {
             return Err(Status::BadFormat);
         }
@@ -47,7 +47,7 @@ impl Order for DropTablet {
         _: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Replied, Status> {
-        master.membership.is_me(self.cluster, self.server)?;
+        master.membership.is_ordered(self.cluster, self.server, self.term)?;
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
         master.busy |= master.memory.tablets.drop_tablet(tablet);
         *reply = control::done().into();
@@ -62,7 +62,7 @@ impl Order for Recover<'_> {
         _: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Replied, Status> {
-        master.membership.is_me(self.cluster, self.server)?;
+        master.membership.is_ordered(self.cluster, self.server, self.term)?;
         master.busy = true;
         let replayed = master.recovery.order(&self, &mut master.memory)?;
         *reply = Recovering { replayed }.emit().into();

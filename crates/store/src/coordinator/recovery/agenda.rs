@@ -199,7 +199,7 @@ impl Coordinator {
 
     /// Returns the server and the message of a step, unless the step is over.
     fn step(&mut self, (master, step): Job) -> Option<(ServerId, Vec<u8>)> {
-        let cluster = self.cluster.id;
+        let (cluster, term) = (self.cluster.id, self.cluster.incarnation);
         let recovery = self.recoveries.all.get_mut(&master)?;
         match step {
             Step::List(backup, after) => {
@@ -208,7 +208,7 @@ impl Coordinator {
                     (state.busy, self.recoveries.dirty) = (false, true);
                     return None;
                 }
-                Some((backup, ListReplicas { cluster, backup, master, after }.emit()))
+                Some((backup, ListReplicas { cluster, term, backup, master, after }.emit()))
             }
             Step::Read(segment, offset) => {
                 let reading = recovery.reading.as_ref()?;
@@ -222,7 +222,7 @@ impl Coordinator {
             Step::Recover(key) => self.order(master, key),
             Step::Free(backup) => {
                 recovery.backups.get(&backup)?;
-                Some((backup, FreeReplicas { cluster, backup, master }.emit()))
+                Some((backup, FreeReplicas { cluster, term, backup, master }.emit()))
             }
             Step::Again => {
                 recovery.again = false;

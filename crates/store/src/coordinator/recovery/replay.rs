@@ -174,8 +174,8 @@ impl Coordinator {
                 on: found.backups.iter().filter_map(index).collect(),
             })
             .collect();
-        let cluster = self.cluster.id;
-        Recover { cluster, recovery: number, server, crashed, tablets, backups, segments }
+        let (cluster, term) = (self.cluster.id, self.cluster.incarnation);
+        Recover { cluster, term, recovery: number, server, crashed, tablets, backups, segments }
     }
 
     /// Handles the end of a recovery by a master. A master that has all objects becomes the owner

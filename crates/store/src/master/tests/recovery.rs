@@ -61,6 +61,7 @@ fn order(recovery: u64, log: &[(SegmentId, Vec<u8>)], on: &[u32]) -> Recover<'st
     };
     Recover {
         cluster: CLUSTER,
+        term: TERM,
         recovery,
         server: ME,
         crashed: CRASHED,
@@ -80,7 +81,8 @@ fn order(recovery: u64, log: &[(SegmentId, Vec<u8>)], on: &[u32]) -> Recover<'st
 fn heir(log_bytes: u64) -> Rig {
     let config = Config { log_bytes, segment_bytes: SEGMENT, ..Config::default() };
     let mut rig = Rig::new(config);
-    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS };
+    let enlisted =
+        Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
     rig.answer(Opcode::Enlist, enlisted.emit());
     rig
 }

@@ -29,7 +29,13 @@ fn a_backup_answers_by_its_own_name_alone() {
     let target = replica::Target { cluster: CLUSTER, backup: ME, master: OTHER, segment: SEGMENT };
     let (epoch, offset, open, close) = (1, 0, true, false);
     let write = WriteReplica { target, epoch, offset, open, close, commit: true, data: &data };
-    let list = ListReplicas { cluster: CLUSTER, backup: ME, master: OTHER, after: SegmentId(0) };
+    let list = ListReplicas {
+        cluster: CLUSTER,
+        term: TERM,
+        backup: ME,
+        master: OTHER,
+        after: SegmentId(0),
+    };
     let page = |replicas| ReplicaPage { more: false, replicas }.emit();
     let there = Replica { segment: SEGMENT, epoch: 1, len: HEADER as u32, closed: false };
 
@@ -79,7 +85,8 @@ fn a_master_without_backups_refuses_changes_after_a_while() {
 #[test]
 fn a_tablet_is_taken_when_the_log_has_a_head_on_all_backups() {
     let mut rig = Rig::new(Config { replicas: 1, ..Config::default() });
-    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS };
+    let enlisted =
+        Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
     rig.answer(Opcode::Enlist, enlisted.emit());
     let waiting = rig.send(&take(0, 99).emit()).unwrap_err();
     let again = rig.send(&take(0, 99).emit()).unwrap_err();
@@ -95,7 +102,8 @@ fn a_tablet_is_taken_when_the_log_has_a_head_on_all_backups() {
 fn a_server_names_its_former_life_and_never_joins_another_cluster() {
     let membership = |former| Membership::new(1, 1, former, "c".into(), "d".into());
     let former = ServerId { index: 3, generation: 4 };
-    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS };
+    let enlisted =
+        Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
     let refused = failure(Status::NotInCluster, "");
     for (cluster, reply, stops) in [
         (None, refused.clone(), false),
@@ -127,7 +135,8 @@ fn a_lone_server_holds_its_own_replica_if_it_may() {
         ..Config::default()
     };
     let mut rig = Rig::new(config);
-    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS };
+    let enlisted =
+        Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
     rig.answer(Opcode::Enlist, enlisted.emit());
     rig.answer(Opcode::ListServers, ServerPage { next: 0, servers: Vec::new() }.emit());
     let waiting = rig.send(&take(0, u64::MAX).emit()).unwrap_err();

@@ -109,11 +109,12 @@ fn requests_of_clients() {
 fn requests_of_the_coordinator() {
     golden!(
         TakeTablet,
-        "01 80 0000 0000000000000009 00000001 00000002 0000000000000006 0000000000000000
+        "01 80 0000 0000000000000009 0000000000000004 00000001 00000002 0000000000000006 0000000000000000
          7fffffffffffffff
          000102030405060708090a0b0c0d0e0f",
         TakeTablet {
             cluster: 9,
+            term: 4,
             server: ONE,
             table: TableId(6),
             first: 0,
@@ -123,9 +124,16 @@ fn requests_of_the_coordinator() {
     );
     golden!(
         DropTablet,
-        "01 81 0000 0000000000000009 00000001 00000002 0000000000000006 0000000000000000
-         7fffffffffffffff",
-        DropTablet { cluster: 9, server: ONE, table: TableId(6), first: 0, last: u64::MAX / 2 }
+        "01 81 0000 0000000000000009 0000000000000004 00000001 00000002 0000000000000006
+         0000000000000000 7fffffffffffffff",
+        DropTablet {
+            cluster: 9,
+            term: 4,
+            server: ONE,
+            table: TableId(6),
+            first: 0,
+            last: u64::MAX / 2
+        }
     );
 }
 
@@ -136,13 +144,14 @@ const LISTED: Table<'_> =
 fn replies() {
     golden!(
         Enlisted,
-        "01 00 0000 0000000000000009 00000001 00000002 0000000000000005 0000000077359400",
-        Enlisted { cluster: 9, server: ONE, list_version: 5, lease_ns: 2_000_000_000 }
+        "01 00 0000 0000000000000009 00000001 00000002 0000000000000005 0000000077359400
+         0000000000000004",
+        Enlisted { cluster: 9, server: ONE, list_version: 5, lease_ns: 2_000_000_000, term: 4 }
     );
     golden!(
         Renewed,
-        "01 00 0000 0000000000000005 0000000077359400",
-        Renewed { list_version: 5, lease_ns: 2_000_000_000 }
+        "01 00 0000 0000000000000005 0000000077359400 0000000000000004",
+        Renewed { list_version: 5, lease_ns: 2_000_000_000, term: 4 }
     );
     golden!(
         Leased,

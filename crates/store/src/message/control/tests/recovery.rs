@@ -11,8 +11,8 @@ const MASTER: ServerId = ServerId { index: 3, generation: 4 };
 fn requests_to_backups() {
     golden!(
         ListReplicas,
-        "01 c2 0000 0000000000000009 00000001 00000002 00000003 00000004 00000005",
-        ListReplicas { cluster: 9, backup: ONE, master: MASTER, after: SegmentId(5) }
+        "01 c2 0000 0000000000000009 0000000000000004 00000001 00000002 00000003 00000004 00000005",
+        ListReplicas { cluster: 9, term: 4, backup: ONE, master: MASTER, after: SegmentId(5) }
     );
     golden!(
         ReadReplica,
@@ -34,8 +34,8 @@ fn requests_to_backups() {
     );
     golden!(
         FreeReplicas,
-        "01 c4 0000 0000000000000009 00000001 00000002 00000003 00000004",
-        FreeReplicas { cluster: 9, backup: ONE, master: MASTER }
+        "01 c4 0000 0000000000000009 0000000000000004 00000001 00000002 00000003 00000004",
+        FreeReplicas { cluster: 9, term: 4, backup: ONE, master: MASTER }
     );
 }
 
@@ -43,13 +43,14 @@ fn requests_to_backups() {
 fn requests_of_a_recovery() {
     golden!(
         Recover,
-        "01 82 0000 0000000000000009 0000000000000005 00000001 00000002 00000003 00000004
+        "01 82 0000 0000000000000009 0000000000000004 0000000000000005 00000001 00000002 00000003 00000004
          0001 0000000000000006 0000000000000000 7fffffffffffffff
               000102030405060708090a0b0c0d0e0f 0000000a
          0001 00000001 00000002 0003 6d3a62
          0001 00000007 00000800 0002 0000 0001",
         Recover {
             cluster: 9,
+            term: 4,
             recovery: 5,
             server: ONE,
             crashed: MASTER,
