@@ -29,7 +29,6 @@ mod replicas;
 mod terms;
 
 const CLUSTER: u64 = 9;
-/// The term of the coordinator.
 const TERM: u64 = 4;
 const ME: ServerId = ServerId { index: 1, generation: 1 };
 const TABLE: TableId = TableId(7);

@@ -109,8 +109,8 @@ fn requests_of_clients() {
 fn requests_of_the_coordinator() {
     golden!(
         TakeTablet,
-        "01 80 0000 0000000000000009 0000000000000004 00000001 00000002 0000000000000006 0000000000000000
-         7fffffffffffffff
+        "01 80 0000 0000000000000009 0000000000000004 00000001 00000002 0000000000000006
+         0000000000000000 7fffffffffffffff
          000102030405060708090a0b0c0d0e0f",
         TakeTablet {
             cluster: 9,
