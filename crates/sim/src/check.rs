@@ -22,6 +22,7 @@ use std::fmt::Debug;
 pub mod history;
 pub mod names;
 pub mod store;
+pub mod stream;
 
 /// A sequential specification for the linearizability checker: the operations, their answers, and
 /// the states between them.
@@ -104,62 +105,70 @@ type Mask = u128;
 type Configuration<S> = (Mask, S);
 
 /// Checks linearizability: searches for an order of `history` that `model` allows.
-pub fn linearizable<M: Model>(model: &M, history: &[Entry<M::Op, M::Answer>]) -> Verdict {
-    let mut moments: BTreeMap<u64, (usize, bool)> = BTreeMap::new();
-    for (i, entry) in history.iter().enumerate() {
-        moments.insert(entry.called, (i, false));
-        if let Some((at, _)) = &entry.answer {
-            moments.insert(*at, (i, true));
-        }
-    }
-    let mut search = Search {
-        model,
-        history,
-        slots: Vec::new(),
-        configurations: vec![(0, model.initial())],
-        next: Vec::new(),
-    };
-    for (_, (i, answered)) in moments {
-        if !answered {
-            if !search.open(i) {
-                return Verdict::TooHard;
-            }
-            continue;
-        }
-        match search.close(i) {
-            Verdict::Good => {}
-            other => return other,
-        }
-    }
-    Verdict::Good
+pub fn linearizable<M: Model>(model: M, history: &[Entry<M::Op, M::Answer>]) -> Verdict {
+    Checker::new(model).extend(history)
 }
 
-struct Search<'h, M: Model> {
-    model: &'h M,
-    history: &'h [Entry<M::Op, M::Answer>],
-    /// The open operation in each slot, as an index into the history.
-    slots: Vec<Option<usize>>,
+/// A checker of a history that comes in parts, as a long run records them. It keeps the operations
+/// without an answer and the configurations, and forgets the rest of each part.
+#[derive(Clone, Debug)]
+pub struct Checker<M: Model> {
+    model: M,
+    /// The open operation in each slot.
+    slots: Vec<Option<Entry<M::Op, M::Answer>>>,
     configurations: Vec<Configuration<M::State>>,
     next: Vec<M::State>,
 }
 
-impl<M: Model> Search<'_, M> {
-    /// Handles the call of operation `i` in the history. Returns false if no slot is free for it.
-    fn open(&mut self, i: usize) -> bool {
+impl<M: Model> Checker<M> {
+    /// Makes a checker for a history that begins in the model's initial state.
+    pub fn new(model: M) -> Self {
+        let configurations = vec![(0, model.initial())];
+        Self { model, slots: Vec::new(), configurations, next: Vec::new() }
+    }
+
+    /// Checks the next part of the history. All calls of a part come after all answers of the parts
+    /// before it. After a verdict that is not [`Verdict::Good`] the checker has no further use.
+    pub fn extend(&mut self, part: &[Entry<M::Op, M::Answer>]) -> Verdict {
+        let mut moments: BTreeMap<u64, (usize, bool)> = BTreeMap::new();
+        for (i, entry) in part.iter().enumerate() {
+            moments.insert(entry.called, (i, false));
+            if let Some((at, _)) = &entry.answer {
+                moments.insert(*at, (i, true));
+            }
+        }
+        for (_, (i, answered)) in moments {
+            if !answered {
+                if !self.open(&part[i]) {
+                    return Verdict::TooHard;
+                }
+                continue;
+            }
+            match self.close(&part[i]) {
+                Verdict::Good => {}
+                other => return other,
+            }
+        }
+        Verdict::Good
+    }
+
+    /// Handles the call of an operation. Returns false if no slot is free for it.
+    fn open(&mut self, entry: &Entry<M::Op, M::Answer>) -> bool {
         let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
-        self.slots[slot] = Some(i);
+        self.slots[slot] = Some(entry.clone());
         slot < Mask::BITS as usize
     }
 
-    /// Handles the answer to operation `i` in the history: keeps the configurations in which the
-    /// operation has happened.
-    fn close(&mut self, i: usize) -> Verdict {
-        let Some(slot) = self.slots.iter().position(|s| *s == Some(i)) else {
-            return Verdict::Good;
+    /// Handles the answer to an operation: keeps the configurations in which the operation has
+    /// happened.
+    fn close(&mut self, entry: &Entry<M::Op, M::Answer>) -> Verdict {
+        let is_it = |open: &Option<Entry<M::Op, M::Answer>>| {
+            open.as_ref().is_some_and(|open| open.called == entry.called)
         };
+        let Some(slot) = self.slots.iter().position(is_it) else { return Verdict::Good };
         let bit = 1 << slot;
         let unanswered = self.unanswered();
         let mut todo: VecDeque<Configuration<M::State>> =
@@ -168,21 +177,21 @@ impl<M: Model> Search<'_, M> {
         let (mut seen, mut survivors) = (Configurations::default(), Configurations::default());
         while let Some((mask, state)) = todo.pop_front() {
             if mask & bit != 0 {
-                survivors.add(self.model, unanswered, (mask & !bit, state));
+                survivors.add(&self.model, unanswered, (mask & !bit, state));
                 continue;
             }
-            if !seen.add(self.model, unanswered, (mask, state.clone())) {
+            if !seen.add(&self.model, unanswered, (mask, state.clone())) {
                 continue;
             }
             if seen.0.len() + survivors.0.len() > MAX_CONFIGURATIONS {
                 return Verdict::TooHard;
             }
-            self.extend(mask, &state, &mut todo);
+            self.happen(mask, &state, &mut todo);
         }
         self.slots[slot] = None;
         self.configurations = survivors.0;
         if self.configurations.is_empty() {
-            Verdict::Broken(self.explain(i, example))
+            Verdict::Broken(self.explain(entry, example))
         } else {
             Verdict::Good
         }
@@ -191,24 +200,24 @@ impl<M: Model> Search<'_, M> {
     /// Returns the slots of open operations that never get an answer.
     fn unanswered(&self) -> Mask {
         let slots = self.slots.iter().enumerate();
-        let open = slots.filter(|(_, i)| i.is_some_and(|i| self.history[i].answer.is_none()));
+        let open =
+            slots.filter(|(_, open)| open.as_ref().is_some_and(|open| open.answer.is_none()));
         open.fold(0, |mask, (slot, _)| mask | 1 << slot)
     }
 
     /// Adds the configurations in which one more open operation has happened.
-    fn extend(
+    fn happen(
         &mut self,
         mask: Mask,
         state: &M::State,
         todo: &mut VecDeque<Configuration<M::State>>,
     ) {
         let before = todo.len();
-        for (slot, i) in self.slots.iter().enumerate() {
-            let Some(i) = *i else { continue };
-            if mask & (1 << slot) != 0 || self.twin_waits(mask, i) {
+        for (slot, entry) in self.slots.iter().enumerate() {
+            let Some(entry) = entry else { continue };
+            if mask & (1 << slot) != 0 || self.twin_waits(mask, entry) {
                 continue;
             }
-            let entry = &self.history[i];
             let answer = entry.answer.as_ref().map(|(_, answer)| answer);
             self.model.step(state, &entry.op, answer, &mut self.next);
             let is_idle = answer.is_some_and(|answer| self.model.is_idle(&entry.op, answer));
@@ -225,15 +234,13 @@ impl<M: Model> Search<'_, M> {
         }
     }
 
-    /// Returns true if an operation equal to `i`, also without an answer and called before it, has
-    /// not happened yet. Of such equal operations the first happens first, which keeps the set of
+    /// Returns true if an operation equal to `entry`, also without an answer and called before it,
+    /// has not happened yet. Of such equal operations the first happens first, which keeps the set of
     /// configurations small.
-    fn twin_waits(&self, mask: Mask, i: usize) -> bool {
-        let entry = &self.history[i];
+    fn twin_waits(&self, mask: Mask, entry: &Entry<M::Op, M::Answer>) -> bool {
         entry.answer.is_none()
             && self.slots.iter().enumerate().any(|(slot, other)| {
-                other.is_some_and(|o| {
-                    let other = &self.history[o];
+                other.as_ref().is_some_and(|other| {
                     mask & (1 << slot) == 0
                         && other.answer.is_none()
                         && other.called < entry.called
@@ -242,9 +249,18 @@ impl<M: Model> Search<'_, M> {
             })
     }
 
-    fn explain(&self, i: usize, example: Option<Configuration<M::State>>) -> String {
-        let entry = &self.history[i];
-        let open: Vec<_> = self.slots.iter().flatten().map(|&o| &self.history[o]).collect();
+    /// Returns the configurations as text: the possible states of the object.
+    fn describe(&self) -> String {
+        let states: Vec<_> = self.configurations.iter().map(|(_, state)| state).collect();
+        format!("{states:?}")
+    }
+
+    fn explain(
+        &self,
+        entry: &Entry<M::Op, M::Answer>,
+        example: Option<Configuration<M::State>>,
+    ) -> String {
+        let open: Vec<_> = self.slots.iter().flatten().collect();
         format!("no order explains {entry:?}; before it, possibly: {example:?}; open: {open:#?}")
     }
 }

@@ -108,7 +108,7 @@ impl History {
             return Verdict::Broken(why);
         }
         for (name, history) in self.objects() {
-            match linearizable(&Object, &history) {
+            match linearizable(Object, &history) {
                 Verdict::Good => {}
                 Verdict::Broken(why) => return Verdict::Broken(format!("object {name:?}: {why}")),
                 Verdict::TooHard => return Verdict::TooHard,

@@ -129,7 +129,7 @@ mod tests {
                 answer: answer.map(|a| (at + 1, a)),
             })
             .collect();
-        assert_eq!(linearizable(&Name, &history) == Verdict::Good, good, "{history:#?}");
+        assert_eq!(linearizable(Name, &history) == Verdict::Good, good, "{history:#?}");
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
                 entry(drop, 2, 8, Answer::Dropped),
                 entry(Op::Lookup, 30, 31, lookup),
             ];
-            linearizable(&Name, &history)
+            linearizable(Name, &history)
         };
         assert_eq!(verdict(1, Answer::Table(4)), Verdict::Good);
         assert_eq!(verdict(3, Answer::Table(4)), Verdict::Good);

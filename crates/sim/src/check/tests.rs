@@ -4,6 +4,7 @@
 use sprat_proto::Rng;
 
 use super::store::{Answer, Object, Op, Reject, State, Value, Version};
+use super::stream::Stream;
 use super::*;
 
 type Step = Entry<Op, Answer>;
@@ -30,7 +31,7 @@ fn sum(version: u64, n: u64) -> Answer {
 
 #[track_caller]
 fn check(good: bool, history: &[Step]) {
-    let verdict = linearizable(&Object, history);
+    let verdict = linearizable(Object, history);
     match verdict {
         Verdict::Good => assert!(good, "bad history passed: {history:#?}"),
         Verdict::Broken(why) => assert!(!good, "{why}"),
@@ -296,6 +297,23 @@ fn apply(object: &mut (u64, Option<Value>), op: &Op) -> Answer {
     panic!("{op:?} has no answer in {state:?}")
 }
 
+/// Returns the verdict of the stream about a history. Each operation comes when it has ended, and
+/// the stream advances as far as it may, now and then.
+fn in_a_stream(history: &[Step], seed: u64) -> bool {
+    let mut rng = Rng::seeded(seed);
+    let mut ended: Vec<_> = history.iter().collect();
+    ended.sort_by_key(|entry| entry.answer.map_or(entry.called, |(at, _)| at));
+    let mut stream = Stream::new(Object);
+    for i in 0..ended.len() {
+        stream.add(ended[i].clone());
+        let until = ended[i + 1..].iter().map(|entry| entry.called).min().unwrap_or(u64::MAX);
+        if (i + 1 == ended.len() || rng.chance(500_000)) && stream.advance(until).is_err() {
+            return false;
+        }
+    }
+    true
+}
+
 #[test]
 fn linearizable_histories_pass_and_the_verdict_equals_that_of_a_search_of_all_orders() {
     let mut rng = Rng::seeded(11);
@@ -303,12 +321,13 @@ fn linearizable_histories_pass_and_the_verdict_equals_that_of_a_search_of_all_or
     for round in 0..4_000 {
         let damage = round % 2 == 1;
         let history = random_history(&mut rng, 2 + round % 6, damage);
-        let verdict = linearizable(&Object, &history);
+        let verdict = linearizable(Object, &history);
         if !damage {
             assert_eq!(verdict, Verdict::Good, "{history:#?}");
         }
         let oracle = every_order(&history, Object.initial(), &mut vec![false; history.len()]);
         assert_eq!(verdict == Verdict::Good, oracle, "{history:#?}");
+        assert_eq!(in_a_stream(&history, round as u64), oracle, "{history:#?}");
         broken += u32::from(!oracle);
     }
     assert!(broken > 700, "only {broken} of 2000 damaged histories were not linearizable");

@@ -87,7 +87,7 @@ impl Score {
     /// Checks that the histories of all objects and table names are linearizable.
     pub(crate) fn verdict(&self, span: u32) -> Verdict {
         for (name, entries) in &self.names {
-            match linearizable(&Name, &with_rivals(entries)) {
+            match linearizable(Name, &with_rivals(entries)) {
                 Verdict::Good => {}
                 Verdict::Broken(why) => return Verdict::Broken(format!("table {name}: {why}")),
                 Verdict::TooHard => return Verdict::TooHard,
