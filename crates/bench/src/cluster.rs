@@ -15,12 +15,14 @@ use sprat::internals::disk::StateDisk;
 use sprat::locator::Locator;
 use sprat_store::types::ServerId;
 
+pub use self::host::Host;
 use self::member::Member;
 
 use crate::fail::{Fail, Named as _};
 use crate::store::Store;
 use crate::text::Columns;
 
+mod host;
 mod member;
 
 /// Time that the servers of a new cluster may take to join it.
@@ -62,6 +64,10 @@ pub struct Plan<'p> {
     pub core: Option<usize>,
     /// IPv4 address at which the processes listen. `None` is loopback.
     pub host: Option<std::net::Ipv4Addr>,
+    /// Emulated hosts of the coordinator and of each server, if each has one of its own: the
+    /// processes listen at their addresses there, over UDP and TCP. Empty: all processes run in the
+    /// network of this one.
+    pub hosts: Vec<Host>,
     /// Further locators of the first server. Each of the other servers has only the locators that
     /// [`Locator::worker`] gives it.
     pub besides: Vec<Locator>,
@@ -70,9 +76,30 @@ pub struct Plan<'p> {
 }
 
 impl Plan<'_> {
-    fn host(&self) -> std::net::Ipv4Addr {
-        self.host.unwrap_or(std::net::Ipv4Addr::LOCALHOST)
+    /// Returns the address of the coordinator (0) or of server `index`, from 1 on.
+    fn host(&self, index: u16) -> std::net::Ipv4Addr {
+        let own = self.emulated(index).map(Host::address);
+        own.or(self.host).unwrap_or(std::net::Ipv4Addr::LOCALHOST)
     }
+
+    /// Returns the emulated host of the coordinator (0) or of server `index`.
+    fn emulated(&self, index: u16) -> Option<&Host> {
+        self.hosts.get(usize::from(index))
+    }
+
+    /// True if the processes listen beyond loopback.
+    fn is_beyond_loopback(&self) -> bool {
+        self.host.is_some() || !self.hosts.is_empty()
+    }
+}
+
+/// A process of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// The coordinator.
+    Coordinator,
+    /// The server with this number, from 1 on.
+    Server(u16),
 }
 
 /// Term of a server's lease, unless a cluster needs another one.
@@ -100,9 +127,9 @@ impl Cluster {
         let mut args = vec![
             "coordinator".to_owned(),
             "-C".to_owned(),
-            format!("tcp:host={},port={}", plan.host(), plan.port),
+            format!("tcp:host={},port={}", plan.host(0), plan.port),
         ];
-        args.extend(plan.host.map(|_| INSECURE.to_owned()));
+        args.extend(plan.is_beyond_loopback().then(|| INSECURE.to_owned()));
         args.extend(["--lease".to_owned(), plan.lease.as_secs_f64().to_string()]);
         args.push("--state".to_owned());
         let mut state = None;
@@ -114,7 +141,12 @@ impl Cluster {
                 args.push(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
             }
         }
-        let coordinator = Member::start("the coordinator".to_owned(), plan.core, args)?;
+        let coordinator = Member::start(
+            "the coordinator".to_owned(),
+            plan.core,
+            plan.emulated(0).cloned(),
+            args,
+        )?;
         let mut cluster = Self {
             coordinator,
             servers: Vec::new(),
@@ -134,14 +166,15 @@ impl Cluster {
     }
 
     fn add_server(&mut self, plan: &Plan<'_>, index: u16) -> Result<(), Fail> {
-        let (name, port, host) = (plan.name, plan.port + index, plan.host());
-        // A client takes the first locator by default. RDMA uses TCP, so it needs a port of its
-        // own.
-        let mut locators = format!(
-            "fast+shm:name={name}.{index};fast+udp:host={host},port={port};\
-             tcp:host={host},port={port};rdma:host={host},port={}",
-            port + plan.servers
-        );
+        let (name, port, host) = (plan.name, plan.port + index, plan.host(index));
+        let mut locators = format!("fast+udp:host={host},port={port};tcp:host={host},port={port}");
+        if plan.hosts.is_empty() {
+            // A client takes the first locator by default. RDMA uses TCP, so it needs a port of its
+            // own.
+            let rdma = port + plan.servers;
+            locators =
+                format!("fast+shm:name={name}.{index};{locators};rdma:host={host},port={rdma}");
+        }
         for first in &plan.besides {
             let own = first.worker(index - 1).map_err(|error| Fail::usage(error.to_string()))?;
             locators += &format!(";{own}");
@@ -150,7 +183,7 @@ impl Cluster {
         let mut args =
             vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
         args.extend(["--replicas", &replicas]);
-        args.extend(plan.host.map(|_| INSECURE));
+        args.extend(plan.is_beyond_loopback().then_some(INSECURE));
         args.extend(plan.tracepoints.then_some("--tracepoints"));
         let mut args: Vec<_> = args.into_iter().map(str::to_owned).collect();
         if let Some(directory) = plan.directory {
@@ -158,7 +191,8 @@ impl Cluster {
             args.extend(["--dir".to_owned(), own]);
             args.extend((plan.servers == 1).then(|| "--allow-local-backup".to_owned()));
         }
-        self.servers.push(Member::start(format!("server {index}"), plan.core, args)?);
+        let host = plan.emulated(index).cloned();
+        self.servers.push(Member::start(format!("server {index}"), plan.core, host, args)?);
         Ok(())
     }
 
@@ -232,6 +266,39 @@ impl Cluster {
         Ok(())
     }
 
+    fn member(&mut self, part: Part) -> Option<&mut Member> {
+        match part {
+            Part::Coordinator => Some(&mut self.coordinator),
+            Part::Server(index) => self.servers.get_mut(usize::from(index).checked_sub(1)?),
+        }
+    }
+
+    /// Kills a process with SIGKILL. It does not start again until [`Cluster::release`]. A part
+    /// that the cluster does not have is ignored, here and below.
+    pub fn hold(&mut self, part: Part) {
+        self.member(part).into_iter().for_each(Member::hold);
+    }
+
+    /// Lets a process that was held start again at the next [`Cluster::restart`].
+    pub fn release(&mut self, part: Part, now: Instant) {
+        self.member(part).into_iter().for_each(|member| member.release(now));
+    }
+
+    /// Stops a process with SIGSTOP until [`Cluster::resume`].
+    pub fn pause(&mut self, part: Part) {
+        self.member(part).into_iter().for_each(|member| member.process.pause());
+    }
+
+    /// Lets a stopped process go on.
+    pub fn resume(&mut self, part: Part) {
+        self.member(part).into_iter().for_each(|member| member.process.resume());
+    }
+
+    /// True if all processes of the cluster serve.
+    pub fn serves(&mut self) -> bool {
+        self.members().all(Member::serves)
+    }
+
     /// Returns all processes of the cluster, the coordinator first.
     fn members(&mut self) -> impl Iterator<Item = &mut Member> {
         std::iter::once(&mut self.coordinator).chain(&mut self.servers)
@@ -241,6 +308,8 @@ impl Cluster {
     /// coordinator. If the cluster has a directory, the coordinator ends first: no server needs to
     /// recover what the next cluster finds there.
     pub fn end(&mut self) {
+        // A stopped process does not see a request to end.
+        self.members().for_each(|member| member.process.resume());
         if self.keeps {
             self.coordinator.process.end();
         }

@@ -263,6 +263,16 @@ impl Process {
         self.ended = self.ended.or_else(|| self.child.wait().ok());
     }
 
+    /// Sends the child SIGSTOP: it stands still until [`Process::resume`].
+    pub fn pause(&mut self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Sends the child SIGCONT.
+    pub fn resume(&mut self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Sends the child SIGTERM and waits for its end. Kills the child if that takes longer than
     /// [`GRACE`].
     pub fn end(&mut self) {

@@ -235,8 +235,8 @@ impl<M: Model> Checker<M> {
     }
 
     /// Returns true if an operation equal to `entry`, also without an answer and called before it,
-    /// has not happened yet. Of such equal operations the first happens first, which keeps the set of
-    /// configurations small.
+    /// has not happened yet. Of such equal operations the first happens first, which keeps the set
+    /// of configurations small.
     fn twin_waits(&self, mask: Mask, entry: &Entry<M::Op, M::Answer>) -> bool {
         entry.answer.is_none()
             && self.slots.iter().enumerate().any(|(slot, other)| {

@@ -4,6 +4,7 @@
 //! Serving ── end ──► Waiting ── pause over ──► Starting ── prints its locators ──► Serving
 //!                       ▲                          │ end, or no locators in time
 //!                       └──────────────────────────┘
+//! Held: the process was killed on purpose, and starts again when it is released.
 //! ```
 //! The pause doubles with each end, up to [`LONGEST`]. A process that has served for [`HEALTHY`]
 //! begins with the shortest pause again. So a process that cannot serve ends at most six times a
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use sprat::internals::transports::{Options, Transports};
 use sprat::locator::{Kind, Locator};
 
+use super::host::Host;
 use crate::fail::Fail;
 use crate::process::{Process, START};
 
@@ -32,6 +34,8 @@ pub(super) struct Member {
     /// Locators at which the process listens.
     pub(super) locators: String,
     core: Option<usize>,
+    /// The emulated host of the process, if it has one of its own.
+    host: Option<Host>,
     args: Vec<String>,
     state: State,
     /// The pause that follows the process's next end.
@@ -43,6 +47,7 @@ enum State {
     Serving { since: Instant },
     Waiting { until: Instant },
     Starting { since: Instant },
+    Held,
 }
 
 impl Member {
@@ -50,12 +55,31 @@ impl Member {
     pub(super) fn start(
         name: String,
         core: Option<usize>,
+        host: Option<Host>,
         args: Vec<String>,
     ) -> Result<Self, Fail> {
-        let mut process = Process::start(name, core, &args)?;
+        let mut process = start(&name, core, host.as_ref(), &args)?;
         let locators = process.ready()?;
         let state = State::Serving { since: Instant::now() };
-        Ok(Self { process, locators, core, args, state, pause: FIRST })
+        Ok(Self { process, locators, core, host, args, state, pause: FIRST })
+    }
+
+    /// Kills the process. It does not start again until [`Member::release`].
+    pub(super) fn hold(&mut self) {
+        self.process.kill();
+        self.state = State::Held;
+    }
+
+    /// Lets a process that was held start again at the next [`Member::restart`].
+    pub(super) fn release(&mut self, now: Instant) {
+        if self.state == State::Held {
+            (self.state, self.pause) = (State::Waiting { until: now }, FIRST);
+        }
+    }
+
+    /// True if the process has printed its locators and runs.
+    pub(super) fn serves(&mut self) -> bool {
+        matches!(self.state, State::Serving { .. }) && self.process.ended().is_none()
     }
 
     /// Returns a text that says how the process ended. `None` if it runs.
@@ -90,9 +114,11 @@ impl Member {
                 let died = self.died()?;
                 Some(self.wait(now, &died))
             }
+            State::Held => None,
             State::Waiting { until } if now < until => None,
             State::Waiting { .. } => {
-                match Process::start(self.process.name(), self.core, &self.args) {
+                let name = self.process.name();
+                match start(name, self.core, self.host.as_ref(), &self.args) {
                     Ok(process) => {
                         self.process = process;
                         self.state = State::Starting { since: now };
@@ -126,4 +152,15 @@ impl Member {
         self.pause = LONGEST.min(2 * pause);
         format!("{why}; it is started again in {:.1} s", pause.as_secs_f64())
     }
+}
+
+/// Starts a process on its host.
+fn start(
+    name: &str,
+    core: Option<usize>,
+    host: Option<&Host>,
+    args: &[String],
+) -> Result<Process, Fail> {
+    let _inside = host.map(Host::enter).transpose()?;
+    Process::start(name, core, args)
 }

@@ -43,6 +43,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         state: None,
         core: None,
         host: None,
+        hosts: Vec::new(),
         besides: Vec::new(),
         lease: LEASE,
         tracepoints: false,

@@ -196,6 +196,7 @@ impl Local {
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),
+                hosts: Vec::new(),
                 besides,
                 tracepoints: self.tracepoints,
             };

@@ -88,6 +88,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         state: None,
         core: None,
         host: None,
+        hosts: Vec::new(),
         besides,
         lease: LEASE,
         tracepoints: false,

@@ -2,8 +2,8 @@
 //! bounded however long the history becomes.
 //!
 //! ```text
-//! add(entry) ──► moments: calls and answers in order ── advance(until) ──► Checker
-//!                                                                  └─► recent, since a settled moment
+//! add(entry) ──► moments: calls and answers ── advance(until) ──► Checker
+//!                                                    └──► recent: since a settled moment
 //! ```
 //!
 //! The recorder promises that all operations called before `until` have been added, with their
@@ -35,12 +35,15 @@ pub enum Violation<O, A> {
     TooHard,
 }
 
+/// A moment of a history: an operation, and true at its answer.
+type Moment<M> = (Entry<<M as Model>::Op, <M as Model>::Answer>, bool);
+
 /// The checker of one object whose operations come one by one.
 #[derive(Clone, Debug)]
 pub struct Stream<M: Model> {
     checker: Checker<M>,
-    /// The calls (`false`) and answers (`true`) that the checker has not handled yet.
-    moments: BTreeMap<u64, (Entry<M::Op, M::Answer>, bool)>,
+    /// The calls and answers that the checker has not handled yet.
+    moments: BTreeMap<u64, Moment<M>>,
     /// The checker at the last settled moment.
     settled: Checker<M>,
     /// The operations whose calls the checker has handled since the last settled moment.
@@ -72,7 +75,8 @@ impl<M: Model + Clone> Stream<M> {
         self.moments.len()
     }
 
-    /// Checks the history up to the moment `until`: all operations called before it have been added.
+    /// Checks the history up to the moment `until`. All operations called before it have been
+    /// added.
     ///
     /// # Errors
     /// The history is not linearizable, or too hard to check. The stream has no further use then.
