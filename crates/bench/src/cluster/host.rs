@@ -1,4 +1,4 @@
-//! An emulated host: a network namespace in which a process of a cluster runs, and its address there.
+//! An emulated host: a network namespace in which a process of a cluster runs, and its address.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
