@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sprat::internals::disk::StateDisk;
 use sprat::locator::Locator;
+use sprat::server::FRAMES;
 use sprat_store::types::ServerId;
 
 pub use self::host::Host;
@@ -111,6 +112,16 @@ pub const INSECURE: &str = "--insecure-network";
 /// Name of the coordinator's state in the directory of a cluster.
 const COORDINATOR_STATE: &str = "coordinator";
 
+/// Returns the file of the coordinator's state in the directory of a cluster.
+pub fn coordinator_state(directory: &Path) -> PathBuf {
+    directory.join(COORDINATOR_STATE)
+}
+
+/// Returns the file of the replicas that server `index` holds.
+pub fn frames_file(directory: &Path, index: u16) -> PathBuf {
+    server_directory(directory, index).join(FRAMES)
+}
+
 /// Returns the directory of server `index`, from 1 on, in the directory of a cluster.
 pub fn server_directory(directory: &Path, index: u16) -> PathBuf {
     directory.join(format!("server-{index}"))
@@ -133,7 +144,7 @@ impl Cluster {
         args.extend(["--lease".to_owned(), plan.lease.as_secs_f64().to_string()]);
         args.push("--state".to_owned());
         let mut state = None;
-        let in_directory = plan.directory.map(|directory| directory.join(COORDINATOR_STATE));
+        let in_directory = plan.directory.map(coordinator_state);
         match in_directory.as_deref().or(plan.state) {
             Some(path) => args.push(path.to_string_lossy().into_owned()),
             None => {

@@ -62,6 +62,10 @@ impl Storage for Lent {
         &mut self.bytes
     }
 
+    fn reserve(&mut self, end: usize) -> bool {
+        end <= self.bytes.len()
+    }
+
     fn has_failed(&self) -> bool {
         false
     }

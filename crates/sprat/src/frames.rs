@@ -6,7 +6,9 @@
 //!
 //! Always holds:
 //! - One process has the file, by a lock. That proves that the last process is dead.
-//! - The file has all its blocks before it is used, so that no write to it lacks room.
+//! - The file has the blocks of a frame before the frame is used, so that no write to it lacks room:
+//!   a page of the mapping without a block would end the process with SIGBUS on a full disk. The
+//!   file grows with its frames, since a new cluster would take its whole share of a disk else.
 //! - After an error of the device no frame is used any more: the kernel forgets what it could not
 //!   write.
 //!
@@ -23,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, statfs};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use sprat_store::backup::{
     FileHeader, FlatFrames, Found, Storage, Unusable, flat_bytes, flat_header,
 };
@@ -46,6 +48,12 @@ pub(crate) type FileFrames = FlatFrames<FrameFile>;
 #[derive(Debug)]
 pub(crate) struct FrameFile {
     memory: MappedFile,
+    /// The end of the bytes whose blocks the file has. Further bytes may have blocks too.
+    reserved: u64,
+    /// True if the last warning was that the disk is full.
+    full: bool,
+    name: String,
+    warn: fn(&str),
     state: Arc<State>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -103,9 +111,10 @@ fn open_or_make(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Resul
         Found::Nothing => (size, count),
         Found::Damaged => return Err(unusable(Unusable::Foreign)),
     };
+    can_reserve(&file)?;
     let bytes = flat_bytes(size, count);
     if bytes > len {
-        take_blocks(&file, len, bytes)?;
+        file.set_len(bytes)?;
     }
     file.sync_all()?;
     sync_folder(path)?;
@@ -154,25 +163,23 @@ fn unusable(why: Unusable) -> io::Error {
         }
         Unusable::Short(needed) => format!("the file was cut off: its frames need {needed} bytes"),
         Unusable::Size(size) => format!("frames of {size} bytes cannot be used"),
+        Unusable::NoRoom => {
+            let text = "the disk has no room for it";
+            return io::Error::new(io::ErrorKind::StorageFull, text);
+        }
     };
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Gives the file all blocks up to the offset `end`, so that no page lacks room later.
-fn take_blocks(file: &File, len: u64, end: u64) -> io::Result<()> {
-    match fallocate(file, FallocateFlags::empty(), len, end - len) {
-        Ok(()) => Ok(()),
-        Err(Errno::NOSPC | Errno::DQUOT) => {
-            // What was taken is of no use.
-            file.set_len(len)?;
-            let text = format!("it needs {} bytes more, and the disk is full", end - len);
-            Err(io::Error::new(io::ErrorKind::StorageFull, text))
-        }
+/// Checks that the file system can reserve room for a file.
+fn can_reserve(file: &File) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, 1) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "the file system cannot reserve room (fallocate); name a directory on ext4 or XFS",
         )),
-        Err(e) => Err(e.into()),
+        // A full disk, among others, shows when the room is taken.
+        _ => Ok(()),
     }
 }
 
@@ -182,10 +189,12 @@ impl FrameFile {
         let state = Arc::new(State::default());
         let (stop, stopped) = channel();
         let (file, shared) = (memory.file().try_clone()?, Arc::clone(&state));
+        let (its_name, warn) = (name.clone(), disk.warn);
         let thread = std::thread::Builder::new()
             .name("sprat-frames".to_owned())
-            .spawn(move || sync_often(&file, &name, &shared, &stopped, disk))?;
-        Ok(Self { memory, state, stop: Some(stop), thread: Some(thread) })
+            .spawn(move || sync_often(&file, &its_name, &shared, &stopped, disk))?;
+        let (reserved, full, stop, thread) = (0, false, Some(stop), Some(thread));
+        Ok(Self { memory, reserved, full, name, warn, state, stop, thread })
     }
 }
 
@@ -222,6 +231,25 @@ impl Storage for FrameFile {
             self.state.written.store(true, Ordering::Release);
         }
         self.memory.bytes_mut()
+    }
+
+    fn reserve(&mut self, end: usize) -> bool {
+        let end = end as u64;
+        if end <= self.reserved {
+            return true;
+        }
+        let (from, flags) = (self.reserved, FallocateFlags::empty());
+        let taken = retry_on_intr(|| fallocate(self.memory.file(), flags, from, end - from));
+        match taken {
+            Ok(()) => (self.reserved, self.full) = (end, false),
+            Err(e) if !self.full => {
+                self.full = true;
+                let e = io::Error::from(e);
+                (self.warn)(&format!("{}: {e}; the server takes no more replicas", self.name));
+            }
+            Err(_) => {}
+        }
+        taken.is_ok()
     }
 
     fn has_failed(&self) -> bool {

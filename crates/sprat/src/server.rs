@@ -34,7 +34,7 @@ mod ahead;
 /// The number of segments on backups for each segment of a log: cleaned ones stay for a while.
 const KEPT: u64 = 2;
 /// The name of the file of replicas in a server's directory.
-const FRAMES: &str = "frames";
+pub const FRAMES: &str = "frames";
 
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
@@ -102,8 +102,8 @@ pub struct ServerOptions {
     /// up to twice `memory_bytes` for each replica.
     pub replicas: usize,
     /// The directory of the replicas that the server holds, made if there is none. They survive the
-    /// process then, and the next server with this directory has them. [`disk_bytes`] gives the
-    /// room that it takes. `None`: the replicas are in memory.
+    /// process then, and the next server with this directory has them. It grows as it fills, up to
+    /// [`disk_bytes`]. `None`: the replicas are in memory.
     pub directory: Option<PathBuf>,
     /// True if the server holds the replicas of its own objects in its directory while no other
     /// server is up: they survive the process, and not the disk.
@@ -195,7 +195,7 @@ fn frames_in(directory: &Path, options: &ServerOptions) -> io::Result<FileFrames
     )
 }
 
-/// Returns the bytes of disk that the directory of a server with these options takes.
+/// Returns the most bytes of disk that the directory of a server with these options takes.
 #[must_use]
 pub fn disk_bytes(options: &ServerOptions) -> u64 {
     flat_bytes(SEGMENT_BYTES, (backup_bytes(options) / u64::from(SEGMENT_BYTES)) as u32)

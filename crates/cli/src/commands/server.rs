@@ -45,8 +45,8 @@ pub(crate) struct Server {
     )]
     replicas: u16,
     /// Keep the replicas of other servers in this directory, so that they survive the process, also
-    /// kill -9. The next server with this directory has them. It takes up to twice --memory of disk
-    /// for each of --replicas.
+    /// kill -9. The next server with this directory has them. As it fills, it takes up to twice
+    /// --memory of disk for each of --replicas.
     #[arg(long, value_name = "DIR", requires = "replicas")]
     dir: Option<PathBuf>,
     /// Hold the replicas of this server's own objects in --dir while no other server is up. They

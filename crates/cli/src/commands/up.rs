@@ -2,18 +2,21 @@
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use sprat::locator::{Kind, Locator};
-use sprat::server::{self, MAX_REPLICAS, ServerOptions};
-use sprat_bench::cluster::{Cluster, Plan, server_directory};
-use sprat_bench::fail::{Fail, Named as _};
+use sprat::server::MAX_REPLICAS;
+use sprat_bench::cluster::{Cluster, Plan};
+use sprat_bench::fail::Fail;
 use sprat_bench::process::StopSignals;
-use sprat_bench::text::bytes;
 use sprat_bench::{memory, out};
+
+use self::directory::Servers;
+
+mod directory;
 
 use crate::options::{
     COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, cluster_name, lease,
@@ -28,19 +31,20 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// Start a cluster on this machine: a coordinator and its servers, each a process.
 ///
 /// Clients reach each server over shared memory, UDP, TCP and RDMA (software iWARP), and take the
-/// first of these that works. All users of this machine can reach loopback. Objects are in memory
-/// only, and gone when the cluster ends, unless --dir names a directory for them.
+/// first of these that works. All users of this machine can reach loopback. The cluster keeps its
+/// objects in a directory, and has them when it starts again; with --ephemeral they are in memory
+/// only, and gone when it ends.
 ///
 /// `sprat up` starts a process again when it ends, after a pause that grows from 0.1 s to 10 s
-/// while the process keeps ending. The coordinator comes back with its state. A server comes back
-/// without its objects; if they have replicas, other servers recover them. The other processes go
-/// on.
+/// while the process keeps ending. The coordinator comes back with its state. The objects of a
+/// server that ended are recovered from their replicas by the servers that are up; with --ephemeral
+/// they have none unless --replicas says so. The other processes go on.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  sprat up                                three servers, until Ctrl-C
-  sprat up --servers 1 --memory 4G        one server with 4 GiB for its objects
+  sprat up                                three servers, until Ctrl-C; again: with their objects
+  sprat up --servers 1 --memory 4G        one server with 4 GiB; the disk has the only copy
   sprat up --dir books                    three servers that keep their objects in ./books
-  sprat up --dir books --servers 1        one server: the disk has the only copy
+  sprat up --ephemeral                    three servers that keep nothing
   sprat up --name test --port 9000        a second cluster beside the first; then:
   export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000
   sprat up -L fast+packet:dev=eth0,host=192.0.2.50,port=7000
@@ -72,25 +76,30 @@ pub(crate) struct Up {
     memory: u64,
     /// Number of replicas of each object in the memory of other servers; less than the number of
     /// servers. A change is acknowledged when all of them have it. If as many servers crash at
-    /// once, the others recover their objects. By default 0, and 1 with --dir.
+    /// once, the others recover their objects. By default 1, and 0 with --ephemeral.
     #[arg(
         long,
         value_name = "N",
         value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
     )]
     replicas: Option<u16>,
-    /// Keep the objects in this directory, made if there is none. They survive Ctrl-C and kill -9
-    /// of all processes. A loss of power may lose the last second, and if that was written to,
-    /// objects may stay unavailable. It takes twice --memory of disk for each server and replica.
-    #[arg(long, value_name = "DIR", conflicts_with = "state")]
+    /// Keep the objects in this directory, made if there is none. By default
+    /// $XDG_DATA_HOME/sprat/NAME or ~/.local/share/sprat/NAME. They survive Ctrl-C and kill -9 of
+    /// all processes. A loss of power may lose the last second, and if that was written to,
+    /// objects may stay unavailable. As it fills, it takes up to twice --memory of disk for each
+    /// server and replica.
+    #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Keep the objects in memory only: they are gone when the cluster ends.
+    #[arg(long, conflicts_with = "dir")]
+    ephemeral: bool,
     /// Term of a server's lease, in seconds. Other servers recover the objects of a silent server
     /// when its lease has ended. A server that cannot renew its lease in time ends.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
-    /// Keep the coordinator's state (tables, servers) in this file. Without it the state is in the
-    /// memory of this process.
-    #[arg(long, value_name = "FILE")]
+    /// With --ephemeral, keep the coordinator's state (tables, servers) in this file. Without it the
+    /// state is in the memory of this process.
+    #[arg(long, value_name = "FILE", requires = "ephemeral", conflicts_with = "dir")]
     state: Option<PathBuf>,
     /// More locators of the first server. The others take the next ports, or names and sockets
     /// with .1, .2, ….
@@ -133,16 +142,21 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     besides.iter().try_for_each(on_loopback)?;
     // Held until the cluster has ended: `sprat down` finds this process by it.
     let _found_by_down = claim(&args.name)?;
-    let replicas = args.replicas.unwrap_or_else(|| args.dir.is_some().into());
+    let directory = directory_of(args)?;
+    let replicas = args.replicas.unwrap_or_else(|| directory.is_some().into());
     // A single server with a directory holds its replica itself.
-    let is_alone = args.dir.is_some() && (args.servers, replicas) == (1, 1);
+    let is_alone = directory.is_some() && (args.servers, replicas) == (1, 1);
     if replicas >= args.servers && !is_alone {
         let text = format!("{replicas} replicas of each object need {} servers", replicas + 1);
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
-    let kept = args.dir.as_deref().map(|dir| directory(dir, args, replicas)).transpose()?;
-    let in_memory = if kept.is_some() { 0 } else { replicas.into() };
+    let in_memory = if directory.is_some() { 0 } else { replicas.into() };
     memory::check(args.memory.saturating_mul(1 + in_memory), args.servers)?;
+    if let Some(directory) = &directory {
+        let (count, most, memory) = (args.servers, MOST_SERVERS, args.memory);
+        let servers = Servers { count, most, memory, replicas };
+        out::print(directory::prepare(directory, servers)? + "\n")?;
+    }
     let plan = Plan {
         name: &args.name,
         port: args.port,
@@ -150,7 +164,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         memory: args.memory,
         replicas,
         lease: args.lease,
-        directory: args.dir.as_deref(),
+        directory: directory.as_deref(),
         state: args.state.as_deref(),
         core: None,
         host: None,
@@ -159,7 +173,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         tracepoints: args.tracepoints,
     };
     let mut cluster = Cluster::start(&plan)?;
-    out::print(introduction(&cluster, kept.as_deref()))?;
+    out::print(introduction(&cluster, directory.is_some()))?;
     watch(&mut cluster, &stopped);
     cluster.end();
     out::print("The cluster has ended.\n")
@@ -191,47 +205,19 @@ fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) {
     }
 }
 
-/// Makes the directory of a cluster and checks that it has room. Returns a text about it.
-fn directory(dir: &Path, args: &Up, replicas: u16) -> Result<String, Fail> {
-    let shown = dir.display();
-    if replicas == 0 {
-        return Err(Fail::usage("objects in a directory need a replica")
-            .next("leave --replicas out, or leave --dir out"));
+/// Returns the directory that keeps the cluster's data, if any does.
+fn directory_of(args: &Up) -> Result<Option<PathBuf>, Fail> {
+    match &args.dir {
+        _ if args.ephemeral => Ok(None),
+        Some(dir) => Ok(Some(dir.clone())),
+        None => {
+            let [data, home] = ["XDG_DATA_HOME", "HOME"].map(std::env::var_os);
+            directory::of_user(&args.name, data, home).map(Some)
+        }
     }
-    let more = (args.servers + 1..=MOST_SERVERS).rev();
-    if let Some(last) = more.into_iter().find(|&index| server_directory(dir, index).exists()) {
-        let text = format!("{shown} has objects of {last} servers");
-        return Err(Fail::usage(text).next(format!("start all of them: --servers {last}")));
-    }
-    std::fs::create_dir_all(dir).named(&shown)?;
-    let mut options = ServerOptions::new("", "");
-    (options.memory_bytes, options.replicas) = (args.memory, replicas.into());
-    let all = server::disk_bytes(&options) * u64::from(args.servers);
-    let new = (1..=args.servers).filter(|&index| !server_directory(dir, index).exists());
-    let needed = server::disk_bytes(&options) * new.count() as u64;
-    let free = disk_free(dir).named(&shown)?;
-    if needed > free {
-        let text = format!(
-            "{shown}: the objects need {} of disk, and {} are free",
-            bytes(needed),
-            bytes(free)
-        );
-        return Err(Fail::new(text).next("give less --memory, or name another --dir"));
-    }
-    if let Some(warning) = server::directory_warning(dir).named(&shown)? {
-        out::note(format!("warning: {shown}: {warning}"));
-    }
-    let only = if args.servers == 1 { "; this disk has the only copy" } else { "" };
-    Ok(format!("{shown} keeps the objects and takes {} of disk{only}", bytes(all)))
 }
 
-/// Returns the bytes that are free on the disk of a directory.
-fn disk_free(dir: &Path) -> std::io::Result<u64> {
-    let disk = rustix::fs::statvfs(dir)?;
-    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
-fn introduction(cluster: &Cluster, kept: Option<&str>) -> String {
+fn introduction(cluster: &Cluster, keeps: bool) -> String {
     let at = cluster.coordinator();
     let hint = if at == DEFAULT_COORDINATOR {
         "Other commands find it by themselves".to_owned()
@@ -239,9 +225,9 @@ fn introduction(cluster: &Cluster, kept: Option<&str>) -> String {
         format!("In other terminals: export {COORDINATOR}='{at}'")
     };
     let table = cluster.table();
-    let end = match kept {
-        Some(kept) => format!("{kept}.\nCtrl-C ends the cluster; so does: sprat down"),
-        None => "Ctrl-C ends the cluster and forgets its objects; so does: sprat down".to_owned(),
-    };
-    format!("{table}\n{hint}; try: sprat table create books\n{end}\n")
+    let end = if keeps { "" } else { " and forgets its objects" };
+    format!(
+        "{table}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster{end}; so does: \
+         sprat down\n"
+    )
 }

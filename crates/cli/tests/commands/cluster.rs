@@ -16,10 +16,16 @@ use tempfile::TempDir;
 /// The time that any step of a test may take before the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Returns the options that make a cluster keep nothing, unless `options` name a directory.
+fn ephemeral(options: &[&str]) -> &'static [&'static str] {
+    if options.contains(&"--dir") { &[] } else { &["--ephemeral"] }
+}
+
 /// Returns a command that runs `sprat` without the environment variables that change its behaviour.
 pub(crate) fn sprat() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sprat"));
-    for name in ["SPRAT_COORDINATOR", "COLUMNS", "RUST_BACKTRACE"] {
+    // Without the last two no test can write to the data of the user that runs it.
+    for name in ["SPRAT_COORDINATOR", "COLUMNS", "RUST_BACKTRACE", "HOME", "XDG_DATA_HOME"] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());
@@ -65,14 +71,15 @@ pub(crate) struct Running(pub(crate) Child);
 impl Running {
     /// Starts a process of `sprat`. [`Running::wait_for`] reads its standard output.
     pub(crate) fn start(args: &[&str]) -> Self {
-        Self(
-            sprat()
-                .args(args)
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .expect("the program starts"),
-        )
+        let mut command = sprat();
+        command.args(args);
+        Self::of(command)
+    }
+
+    /// Starts a command of `sprat`. [`Running::wait_for`] reads its standard output.
+    pub(crate) fn of(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().expect("the program starts"))
     }
 
     /// Reads the process's standard output up to a line that contains `mark`, and returns all of
@@ -176,7 +183,7 @@ impl Cluster {
         let (servers, port_text) = (servers.to_string(), port.to_string());
         let args =
             ["up", "--servers", &servers, "--name", &name, "--port", &port_text, "--memory", "64M"];
-        let mut up = Running::start(&[&args, options].concat());
+        let mut up = Running::start(&[&args, ephemeral(options), options].concat());
         let said = up.wait_for("Ctrl-C ends the cluster");
         let ids = said
             .lines()
@@ -197,7 +204,7 @@ impl Cluster {
         let (name, servers) = (format!("test-{number}"), servers.to_string());
         let port = port.to_string();
         let args = ["up", "--servers", &servers, "--name", &name, "--port", &port];
-        let args = [&args[..], &["--memory", "64M"], options].concat();
+        let args = [&args[..], &["--memory", "64M"], ephemeral(options), options].concat();
         let output = sprat().args(&args).output().expect("the program starts");
         assert!(!output.status.success(), "{args:?}: {}", text(&output));
         errors(&output)

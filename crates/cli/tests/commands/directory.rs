@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
 use sprat_bench::process::wait_until;
 
-use crate::cluster::{Cluster, PATIENCE, errors, lives, signal, sprat, text};
+use crate::cluster::{Cluster, PATIENCE, Running, errors, lives, signal, sprat, text, unique};
 
 /// The number of objects that the test writes.
 const OBJECTS: usize = 300;
@@ -100,7 +101,9 @@ fn a_directory_that_cannot_be_used_is_refused() {
     assert!(up(&["--servers", "2", "--replicas", "2"]).contains("need 3 servers"));
     assert!(up(&["--replicas", "0"]).contains("need a replica"));
     assert!(up(&["--state", "x"]).contains("cannot be used with"));
+    assert!(up(&["--ephemeral"]).contains("cannot be used with"));
     assert!(up(&["--servers", "64", "--memory", "1000G"]).contains("--memory"));
+    assert!(!path.exists() || fs::read_dir(&path).expect("it is ours").next().is_none());
 
     let cluster = Cluster::up_with(2, &["--dir", dir]);
     let said = Cluster::refused(3, &["--dir", dir]);
@@ -114,6 +117,12 @@ fn a_directory_that_cannot_be_used_is_refused() {
     // The disks belong to the cluster of the coordinator's state.
     fs::rename(path.join("coordinator"), path.join("kept")).expect("it is there");
     let said = Cluster::refused(2, &["--dir", dir]);
+    assert!(said.contains("not their coordinator's state") && said.contains("next:"), "{said}");
+    assert!(!path.join("coordinator").exists(), "nothing changes in a directory that is refused");
+    let other = folder.path().join("other");
+    Cluster::up_with(1, &["--dir", other.to_str().expect("a plain path")]).end();
+    fs::copy(other.join("coordinator"), path.join("coordinator")).expect("it is there");
+    let said = Cluster::refused(2, &["--dir", dir]);
     assert!(said.contains("belongs to the cluster"), "{said}");
     fs::rename(path.join("kept"), path.join("coordinator")).expect("it is there");
     let frames = path.join("server-2/frames");
@@ -124,4 +133,46 @@ fn a_directory_that_cannot_be_used_is_refused() {
     assert_eq!(fs::read(&frames).expect("it is there"), b"hello");
     fs::rename(path.join("frames"), &frames).expect("it is there");
     Cluster::up_with(2, &["--dir", dir]).end();
+}
+
+/// Without `--dir` the data lies below that of the user, and the next `sprat up` finds it there.
+#[test]
+fn a_cluster_keeps_its_data_by_default() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let data = folder.path().to_str().expect("a plain path");
+    let (number, port) = unique(3);
+    let (name, port) = (format!("test-{number}"), port.to_string());
+    let options = ["--servers", "1", "--name", &name, "--port", &port, "--memory", "64M"];
+    let dir = folder.path().join("sprat").join(&name);
+    let client = |args: &[&str]| {
+        let at = format!("tcp:host=127.0.0.1,port={port}");
+        let output = sprat().args(args).args(["-C", &at]).output().expect("it starts");
+        assert!(output.status.success(), "{args:?}: {}", errors(&output));
+        text(&output)
+    };
+    for start in 0..2 {
+        let mut command = sprat();
+        command.arg("up").args(options).env("XDG_DATA_HOME", data);
+        let mut up = Running::of(command);
+        let said = up.wait_for("Ctrl-C ends the cluster");
+        let first = said.lines().next().unwrap_or_default();
+        assert!(first.starts_with(&dir.display().to_string()), "{said}");
+        assert!(first.contains("of disk as it fills; this disk has the only copy"), "{said}");
+        assert_eq!(first.contains("of disk now"), start > 0, "{said}");
+        if start == 0 {
+            client(&["table", "create", "t"]);
+            client(&["put", "t", "key", "kept"]);
+        } else {
+            assert_eq!(client(&["get", "t", "key", "--timeout", "30"]), "kept");
+        }
+        // A new cluster takes a part of its room only.
+        let blocks = dir.join("server-1/frames").metadata().expect("it is there").blocks();
+        assert!(blocks * 512 < 64 << 20, "{blocks} blocks");
+        up.signal("TERM");
+        assert!(up.ended().success());
+    }
+    let output = sprat().arg("up").args(options).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(2));
+    let said = errors(&output);
+    assert!(said.contains("--dir") && said.contains("--ephemeral"), "{said}");
 }

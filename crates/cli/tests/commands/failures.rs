@@ -152,12 +152,13 @@ fn an_address_of_the_network_needs_a_word() {
 fn a_port_and_a_name_are_taken_once() {
     let cluster = Cluster::up(1);
     let port = cluster.port.to_string();
-    let output = run(&["up", "--servers", "1", "--name", "other", "--port", &port]);
+    let output = run(&["up", "--ephemeral", "--servers", "1", "--name", "other", "--port", &port]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).to_lowercase().contains("in use"), "{}", errors(&output));
     let (_, free) = unique(2);
-    let output =
-        run(&["up", "--servers", "1", "--name", &cluster.name, "--port", &free.to_string()]);
+    let free = free.to_string();
+    let taken = ["--name", &cluster.name, "--port", &free];
+    let output = run(&[&["up", "--ephemeral", "--servers", "1"], &taken[..]].concat());
     assert_eq!(output.status.code(), Some(1), "the name of its shared memory is taken");
     assert!(errors(&output).contains(&cluster.name), "{}", errors(&output));
     cluster.ok(&["table", "create", "unharmed"]);
@@ -167,7 +168,7 @@ fn a_port_and_a_name_are_taken_once() {
 #[test]
 fn more_memory_than_there_is_is_refused() {
     for args in [
-        &["up", "--memory", "9999999G"][..],
+        &["up", "--ephemeral", "--memory", "9999999G"][..],
         &["server", "-L", "fast+shm:name=x", "--memory", "9999999G"],
     ] {
         let output = run(args);

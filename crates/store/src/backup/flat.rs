@@ -5,7 +5,8 @@
 //!  | all  | of frame 0  | bytes of frame 0   | of frame 1 | bytes of frame 1 | ...
 //! ```
 //!
-//! A header takes a block of 4096 bytes. Its slots are at the offsets 0 and 2048 of the block: a
+//! The storage takes room for a frame when that is opened for the first time. A header takes a block
+//! of 4096 bytes. Its slots are at the offsets 0 and 2048 of the block: a
 //! disk writes them in different sectors.
 
 use core::fmt::Debug;
@@ -19,6 +20,8 @@ use crate::objects::segment::{MAX_SEGMENTS, SEGMENT_BYTES};
 const BLOCK: usize = 4096;
 /// The distance of two slots of a header.
 const STEP: usize = BLOCK / SLOTS;
+/// A slot that was never written.
+const NONE: Slot = [0; SLOT_BYTES];
 
 /// Bytes that outlive the process.
 pub trait Storage: Debug + Send {
@@ -27,6 +30,10 @@ pub trait Storage: Debug + Send {
 
     /// Returns all bytes to write some of them.
     fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Takes room for all bytes below `end`, so that no write there can fail for lack of it. Returns
+    /// false if there is no room.
+    fn reserve(&mut self, end: usize) -> bool;
 
     /// Returns true if what was written may be lost, because of an error of the device.
     fn has_failed(&self) -> bool;
@@ -41,6 +48,9 @@ pub enum Unusable {
     Short(u64),
     /// The header names frames of this size, which no server uses.
     Size(u32),
+    /// The storage has no room for the frames that are in use. A copy of a file lacks the room
+    /// that the file had for what was not written yet.
+    NoRoom,
 }
 
 /// Frames in bytes that outlive the process.
@@ -67,6 +77,9 @@ impl<S: Storage> FlatFrames<S> {
         let count = count.min(MAX_SEGMENTS);
         let header = FileHeader { frame_bytes: size, count, sequence: 1, ..FileHeader::default() };
         check(&storage, &header)?;
+        if !storage.reserve(BLOCK) {
+            return Err(Unusable::NoRoom);
+        }
         put(&mut storage, crc32c, &header);
         Ok(Self { storage, header })
     }
@@ -88,7 +101,12 @@ impl<S: Storage> FlatFrames<S> {
             (header.count, header.sequence) = (count, header.sequence + 1);
             put(&mut storage, crc32c, &header);
         }
-        Ok(Self { storage, header })
+        let mut this = Self { storage, header };
+        let used = |&frame: &u32| {
+            this.header(Block::Frame(frame)).is_some_and(|slots| slots.iter().any(|s| **s != NONE))
+        };
+        let used = (0..header.count).rev().find(used).map_or(0, |last| this.end(last));
+        if this.storage.reserve(used.max(BLOCK)) { Ok(this) } else { Err(Unusable::NoRoom) }
     }
 
     fn at(&self, block: Block) -> usize {
@@ -100,6 +118,10 @@ impl<S: Storage> FlatFrames<S> {
 
     fn frame(&self, frame: u32) -> usize {
         self.at(Block::Frame(frame)) + BLOCK
+    }
+
+    fn end(&self, frame: u32) -> usize {
+        self.frame(frame) + self.size() as usize
     }
 }
 
@@ -145,8 +167,8 @@ impl<S: Storage> Frames for FlatFrames<S> {
         self.header.frame_bytes
     }
 
-    fn open(&mut self, _: u32) -> bool {
-        !self.storage.has_failed()
+    fn open(&mut self, frame: u32) -> bool {
+        !self.storage.has_failed() && self.storage.reserve(self.end(frame))
     }
 
     fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) {

@@ -21,6 +21,8 @@ struct Life {
     bytes: Vec<u8>,
     kept: Kept,
     failed: bool,
+    /// The end of the bytes that there is room for, if the disk is full.
+    full_at: Option<usize>,
 }
 
 impl Drop for Life {
@@ -40,6 +42,10 @@ impl Storage for Life {
         &mut self.bytes
     }
 
+    fn reserve(&mut self, end: usize) -> bool {
+        self.full_at.is_none_or(|full_at| end <= full_at)
+    }
+
     fn has_failed(&self) -> bool {
         self.failed
     }
@@ -53,7 +59,15 @@ impl Kept {
     }
 
     fn life(&self) -> Life {
-        Life { bytes: self.0.lock().unwrap().clone(), kept: self.clone(), failed: false }
+        let bytes = self.0.lock().unwrap().clone();
+        Life { bytes, kept: self.clone(), failed: false, full_at: None }
+    }
+
+    /// Returns the bytes on a disk that has room up to the offset `full_at`.
+    fn full_life(&self, full_at: usize) -> Life {
+        let mut life = self.life();
+        life.full_at = Some(full_at);
+        life
     }
 
     fn frames(&self) -> FlatFrames<Life> {
@@ -398,4 +412,28 @@ fn a_loss_of_power_loses_what_was_not_synced_and_no_more() {
         }
     }
     assert!(longer > 50 && cut > 5, "{longer} {cut}");
+}
+
+/// A frame that the disk has no room for is refused, and what is there stays in use.
+#[test]
+fn a_full_disk_is_a_refusal() {
+    let kept = Kept::new(2);
+    let frames = FlatFrames::open(crc32c, kept.full_life(HEADER_BYTES + STRIDE), 0).unwrap();
+    let mut backup = Backup::new(Box::new(frames), crc32c, 7);
+    backup.set_owner(CLUSTER, ME);
+    fill(&mut backup, SegmentId(1), 100);
+    let second = sealed(SegmentId(2));
+    let refused = backup.write(&write_of(SegmentId(2), &second, 0, HEADER));
+    assert_eq!((refused, backup.free_frames()), (Err(Status::NoSpace), 1));
+    assert!(backup.write(&write_of(SegmentId(1), &sealed(SegmentId(1)), 100, 200)).is_ok());
+    drop(backup);
+
+    // A copy lacks the room that the file had.
+    for (full_at, opens) in [(HEADER_BYTES + STRIDE, true), (HEADER_BYTES + STRIDE - 1, false)] {
+        let opened = FlatFrames::open(crc32c, kept.full_life(full_at), 0).map(|_| ());
+        assert_eq!(opened, if opens { Ok(()) } else { Err(Unusable::NoRoom) });
+    }
+    let nothing = Kept(Arc::new(Mutex::new(vec![0; flat_bytes(SIZE, 1) as usize])));
+    let made = FlatFrames::format(crc32c, nothing.full_life(0), SIZE, 1).map(|_| ());
+    assert_eq!(made, Err(Unusable::NoRoom));
 }
