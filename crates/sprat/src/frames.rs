@@ -6,9 +6,9 @@
 //!
 //! Always holds:
 //! - One process has the file, by a lock. That proves that the last process is dead.
-//! - The file has the blocks of a frame before the frame is used, so that no write to it lacks room:
-//!   a page of the mapping without a block would end the process with SIGBUS on a full disk. The
-//!   file grows with its frames, since a new cluster would take its whole share of a disk else.
+//! - The file has the blocks of a frame before the frame is used, so that no write to it lacks
+//!   room: a page of the mapping without a block would end the process with SIGBUS on a full disk.
+//!   The file grows with its frames, since a new cluster would take its whole share of a disk else.
 //! - After an error of the device no frame is used any more: the kernel forgets what it could not
 //!   write.
 //!

@@ -97,8 +97,8 @@ pub(crate) struct Up {
     /// when its lease has ended. A server that cannot renew its lease in time ends.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
-    /// With --ephemeral, keep the coordinator's state (tables, servers) in this file. Without it the
-    /// state is in the memory of this process.
+    /// With --ephemeral, keep the coordinator's state (tables, servers) in this file. Without it
+    /// the state is in the memory of this process.
     #[arg(long, value_name = "FILE", requires = "ephemeral", conflicts_with = "dir")]
     state: Option<PathBuf>,
     /// More locators of the first server. The others take the next ports, or names and sockets

@@ -5,9 +5,9 @@
 //!  | all  | of frame 0  | bytes of frame 0   | of frame 1 | bytes of frame 1 | ...
 //! ```
 //!
-//! The storage takes room for a frame when that is opened for the first time. A header takes a block
-//! of 4096 bytes. Its slots are at the offsets 0 and 2048 of the block: a
-//! disk writes them in different sectors.
+//! The storage takes room for a frame when that is first opened. A header takes a block of 4096
+//! bytes. Its slots are at the offsets 0 and 2048 of the block: a disk writes them in different
+//! sectors.
 
 use core::fmt::Debug;
 
@@ -31,8 +31,8 @@ pub trait Storage: Debug + Send {
     /// Returns all bytes to write some of them.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// Takes room for all bytes below `end`, so that no write there can fail for lack of it. Returns
-    /// false if there is no room.
+    /// Takes room for all bytes below `end`, so that no write there fails for lack of it. Returns
+    /// false if there is none.
     fn reserve(&mut self, end: usize) -> bool;
 
     /// Returns true if what was written may be lost, because of an error of the device.
