@@ -1,8 +1,8 @@
 # Everything that a developer, a newcomer or CI runs. `make` alone lists it.
 #
 # Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
-# saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target; churn), RUNS (bench,
-# compare, compare-siw), TESTS (bench), FRESH (fresh), PREFIX and DESTDIR (install).
+# saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target; churn; chaos), SEED (chaos),
+# RUNS (bench, compare, compare-siw), TESTS (bench), FRESH (fresh), PREFIX and DESTDIR (install).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -22,7 +22,7 @@ CORE := -p sprat-proto -p sprat-store
 BARE := x86_64-unknown-none
 
 # The stages of `make test`, in order: what fails fastest comes first.
-STAGES := fmt clippy doc api bare package unit abi sim interop fuzz-short instructions demo
+STAGES := fmt clippy doc api bare package unit abi sim chaos-short interop fuzz-short instructions demo
 
 .PHONY: help
 help: ## This list
@@ -94,6 +94,14 @@ abi: tools ## libibverbs and librdmacm of our own: symbols and layouts beside De
 .PHONY: sim
 sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
 	SPRAT_SEEDS=$(SEEDS) cargo test -p sprat-sim --no-fail-fast
+
+.PHONY: chaos
+chaos: release ## Real clusters under load and faults for SECONDS=3600, SEED= repeats the faults of a run: no wrong answer
+	scripts/chaos "$(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600)" $(SEED)
+
+.PHONY: chaos-short
+chaos-short: release
+	scripts/chaos 60 1
 
 .PHONY: instructions
 instructions: release ## The instructions of an echo and a read, one and 64 in progress, against their limits

@@ -284,10 +284,16 @@ impl Cluster {
         }
     }
 
-    /// Kills a process with SIGKILL. It does not start again until [`Cluster::release`]. A part
-    /// that the cluster does not have is ignored, here and below.
-    pub fn hold(&mut self, part: Part) {
-        self.member(part).into_iter().for_each(Member::hold);
+    /// Kills processes with SIGKILL, all of them before it waits for the end of one. They do not
+    /// start again until [`Cluster::release`]. A part that the cluster does not have is ignored,
+    /// here and below.
+    pub fn hold(&mut self, parts: &[Part]) {
+        for part in parts {
+            self.member(*part).into_iter().for_each(Member::hold);
+        }
+        for part in parts {
+            self.member(*part).into_iter().for_each(|member| member.process.kill());
+        }
     }
 
     /// Lets a process that was held start again at the next [`Cluster::restart`].

@@ -2,17 +2,19 @@
 //! software.
 //!
 //! [`perf`] has the tests of `sprat bench`, [`rdma`] those of `sprat rdma`, [`baseline`] the bare
-//! exchanges that they are compared with. [`process`] and [`cluster`] start the processes that are
-//! measured. [`store`], [`fail`], [`out`] and [`memory`] are what the tests share with the command
-//! line.
+//! exchanges that they are compared with. [`chaos`] attacks a cluster. [`process`] and [`cluster`]
+//! start the processes. [`store`], [`fail`], [`folder`], [`out`] and [`memory`] are what the tests
+//! share with the command line.
 //!
 //! This crate is never published. Not here: the arguments of the command line, which belong to
 //! `sprat-cli`.
 #![forbid(unsafe_code)]
 
 pub mod baseline;
+pub mod chaos;
 pub mod cluster;
 pub mod fail;
+pub mod folder;
 pub mod memory;
 pub mod out;
 pub mod perf;

@@ -257,9 +257,14 @@ impl Process {
         }
     }
 
+    /// Sends the child SIGKILL. The call never waits.
+    pub fn send_kill(&mut self) {
+        self.signal(Signal::KILL);
+    }
+
     /// Sends the child SIGKILL and waits for its end.
     pub fn kill(&mut self) {
-        self.signal(Signal::KILL);
+        self.send_kill();
         self.ended = self.ended.or_else(|| self.child.wait().ok());
     }
 

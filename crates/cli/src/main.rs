@@ -16,6 +16,7 @@ mod progress;
 mod records;
 
 use commands::bench::Bench;
+use commands::chaos::Chaos;
 use commands::completions::{Completions, Man};
 use commands::coordinator::Coordinator;
 use commands::demo::{Count, Demo};
@@ -97,6 +98,7 @@ enum Command {
     Stats(Stats),
     #[command(subcommand)]
     Bench(Bench),
+    Chaos(Chaos),
     #[command(subcommand)]
     Rdma(Rdma),
     Exec(Exec),
@@ -170,6 +172,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Export(args) => commands::export::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Bench(command) => commands::bench::run(command),
+        Command::Chaos(args) => commands::chaos::run(args),
         Command::Perf(args) => commands::perf::run(args),
         Command::Rdma(command) => commands::rdma::run(command),
         Command::Exec(args) => commands::exec::run(args),

@@ -64,9 +64,9 @@ impl Member {
         Ok(Self { process, locators, core, host, args, state, pause: FIRST })
     }
 
-    /// Kills the process. It does not start again until [`Member::release`].
+    /// Sends the process SIGKILL. It does not start again until [`Member::release`].
     pub(super) fn hold(&mut self) {
-        self.process.kill();
+        self.process.send_kill();
         self.state = State::Held;
     }
 

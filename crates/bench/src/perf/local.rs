@@ -2,7 +2,7 @@
 //! with the run.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::baseline::Open;
@@ -11,7 +11,8 @@ use sprat_sys::netns::{Inside, Wire};
 
 use super::net::{self, Net};
 use crate::cluster::{Cluster, INSECURE, LEASE, Plan, ports};
-use crate::fail::{Fail, Named as _};
+use crate::fail::Fail;
+use crate::folder::Folder;
 use crate::memory;
 use crate::process::{self, Process};
 
@@ -31,38 +32,8 @@ pub(crate) struct Local {
     memory: u64,
 }
 
-/// Beginning of the name of a benchmark run's folder. The process id follows.
+/// Beginning of the name of a benchmark run's folder, which has its socket files.
 const FOLDER: &str = "sprat-perf-";
-
-/// A run's folder for socket files, which the run removes at its end. The next run removes the
-/// folder of a killed run.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, Fail> {
-        sweep(&std::env::temp_dir());
-        let path = std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id()));
-        std::fs::create_dir(&path).named(format_args!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-/// Removes the folders that killed runs left in `among`.
-fn sweep(among: &Path) {
-    for entry in among.read_dir().into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let run = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.parse::<u32>().ok());
-        if run.is_some_and(|run| !Path::new(&format!("/proc/{run}")).exists()) {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A function that makes the openers of a baseline's two packet devices. Each round calls it again.
 pub(crate) type Ends<'l> = Box<dyn Fn() -> std::io::Result<[Open<'static>; 2]> + 'l>;
@@ -80,7 +51,8 @@ impl Local {
         let net = (here && transports.iter().any(|t| net::wanted(t)))
             .then(|| Net::new(transports))
             .transpose()?;
-        let folder = transports.iter().any(|t| t == "fast+memif").then(Folder::new).transpose()?;
+        let folder = transports.iter().any(|t| t == "fast+memif");
+        let folder = folder.then(|| Folder::new(&std::env::temp_dir(), FOLDER)).transpose()?;
         let (cores, transports) = (process::cores(), transports.to_vec());
         Ok(Self {
             cores,
@@ -118,7 +90,7 @@ impl Local {
     pub(crate) fn device(&self, transport: &str) -> Option<Ends<'static>> {
         match transport {
             "fast+memif" => {
-                let folder = self.folder.as_ref()?.0.clone();
+                let folder = self.folder.as_ref()?.path().to_owned();
                 Some(Box::new(move || Ok(net::memif_ends(&folder))))
             }
             "fast+shmnet" => Some(Box::new(|| Ok(net::shm_ends()))),
@@ -146,7 +118,7 @@ impl Local {
     }
 
     fn sockets(&self) -> Option<&Path> {
-        self.folder.as_ref().map(|folder| folder.0.as_path())
+        self.folder.as_ref().map(Folder::path)
     }
 
     /// Returns the core that this process runs on. `None` if it may use only one.

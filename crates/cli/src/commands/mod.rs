@@ -1,6 +1,7 @@
 //! The commands of `sprat`, one file each, with its arguments and its code.
 
 pub(crate) mod bench;
+pub(crate) mod chaos;
 pub(crate) mod completions;
 pub(crate) mod coordinator;
 pub(crate) mod demo;

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command of `sprat` that a user sees.
-const COMMANDS: [&[&str]; 47] = [
+const COMMANDS: [&[&str]; 48] = [
     &[],
     &["up"],
     &["down"],
@@ -42,6 +42,7 @@ const COMMANDS: [&[&str]; 47] = [
     &["bench", "recovery"],
     &["bench", "single-thread"],
     &["bench", "breakdown"],
+    &["chaos"],
     &["rdma"],
     &["rdma", "rping"],
     &["rdma", "lat"],

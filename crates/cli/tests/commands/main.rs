@@ -2,6 +2,7 @@
 //! test.
 
 mod bench;
+mod chaos;
 mod cluster;
 mod directory;
 mod failures;

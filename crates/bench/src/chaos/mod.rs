@@ -1,0 +1,362 @@
+//! `sprat chaos`: a real cluster of processes under load and under attack, and the verdict whether
+//! all that its clients saw is linearizable.
+//!
+//! ```text
+//! seed ──► plan: rounds of faults ──► faults ──► cluster ◄── load: client threads
+//!                                                              │ records
+//!                     report ◄── verdict: sim's checker ◄──────┴──► history: lines of JSON
+//! ```
+//!
+//! After each round of faults the cluster must become whole by itself. After the last one all
+//! objects are read. The plan and the checker are pure; docs/chaos.md has the faults and the form
+//! of the history.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use sprat::kv::ServerState;
+
+use self::faults::Faults;
+use self::load::{Load, Shared, Target};
+use self::plan::{Fault, Kind, Plan, Shape};
+use self::verdict::{MOST_MESSAGES, Message, Summary, Verdict};
+use crate::cluster::{self, Cluster, ports};
+use crate::fail::{Fail, Named as _};
+use crate::folder::Folder;
+use crate::perf::local::free_ports;
+use crate::store::Store;
+use crate::{memory, out};
+
+mod faults;
+pub mod history;
+mod load;
+pub mod plan;
+pub mod verdict;
+
+/// Beginning of the name of a run's folder, which has the cluster's directory.
+const FOLDER: &str = "sprat-chaos-";
+/// The number of tables that the load uses.
+const TABLES: u16 = 3;
+/// The time between two looks at the cluster's processes and faults.
+const STEP: Duration = Duration::from_millis(5);
+/// The time between two questions whether the cluster is whole.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+/// The time that the cluster may take to become whole after a round of faults.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The time that a question to the cluster may take while faults last.
+const QUESTION: Duration = Duration::from_secs(1);
+/// The number of segments of a log that may be open although the log has all its replicas: the
+/// head, and one that the cleaner fills.
+const OPEN: u64 = 2;
+
+/// The options of a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The seed of the plan and of the load.
+    pub seed: u64,
+    /// The time of load and faults.
+    pub time: Duration,
+    /// The number of servers.
+    pub servers: u16,
+    /// The number of replicas of each object, at least 1.
+    pub replicas: u16,
+    /// The number of client threads.
+    pub clients: u16,
+    /// The memory of each server for objects, in bytes.
+    pub memory: u64,
+    /// The term of the servers' leases.
+    pub lease: Duration,
+    /// The directory in which the run makes a folder of its own, for replicas in files. `None`
+    /// keeps the replicas in memory.
+    pub directory: Option<PathBuf>,
+    /// The kinds of faults.
+    pub kinds: Vec<Kind>,
+    /// The file for the history.
+    pub history: Option<PathBuf>,
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub struct Report {
+    /// The counts and times of the run.
+    pub summary: Summary,
+    /// The longest time in which no operation was answered, in nanoseconds.
+    pub longest_gap_ns: u64,
+    /// The number of rounds of faults.
+    pub rounds: u64,
+    /// The longest time that the cluster took to become whole after a round.
+    pub slowest_whole: Duration,
+    /// The reason why the run ended early, if it did.
+    pub failed: Option<Fail>,
+}
+
+impl Report {
+    /// True if the history is linearizable and the cluster was whole after each round.
+    pub fn is_good(&self) -> bool {
+        self.summary.violation.is_none() && self.failed.is_none()
+    }
+}
+
+/// Runs a cluster under load and faults. `stopped` gets a message if the user wants the run to end.
+///
+/// # Errors
+/// The cluster cannot start, or the history cannot be written. What the cluster does wrong later is
+/// in the report.
+pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
+    let in_memory = if options.directory.is_none() { u64::from(options.replicas) } else { 0 };
+    memory::check(options.memory.saturating_mul(1 + in_memory), options.servers)?;
+    let file = options.history.as_deref().map(create).transpose()?;
+    let parent = options.directory.as_deref();
+    // Declared before the cluster, so that it is removed after the end of the processes.
+    let folder = parent.map(|parent| Folder::new(parent, FOLDER)).transpose()?;
+    let cluster = start(options, folder.as_ref())?;
+    let target = target(&cluster, options)?;
+    // One more client reads all objects at the end.
+    let shared = Arc::new(Shared::new(options.clients + 1));
+    let (records, messages) = sync_channel(MOST_MESSAGES);
+    let verdict = {
+        let shared = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("verdict".to_owned())
+            .spawn(move || Verdict::new(file).follow(&messages, || shared.bound()))
+            .named("cannot start a thread")?
+    };
+    let store = Store::over(&target.coordinator, &[])?;
+    let mut run = Run {
+        options,
+        cluster,
+        store,
+        target,
+        shared,
+        records,
+        stopped,
+        rounds: 0,
+        slowest_whole: Duration::ZERO,
+    };
+    let failed = run.load().err();
+    let (rounds, slowest_whole) = (run.rounds, run.slowest_whole);
+    let longest_gap_ns = run.shared.longest_gap_ns();
+    run.cluster.end();
+    // The verdict ends when nothing can send any more.
+    drop(run);
+    let summary =
+        verdict.join().map_err(|_| Fail::new("the verdict has ended by a panic")).flatten()?;
+    Ok(Report { summary, longest_gap_ns, rounds, slowest_whole, failed })
+}
+
+/// Checks a history that a run has written.
+///
+/// # Errors
+/// The file cannot be read, or is no history; the failure names the line.
+pub fn check(path: &Path) -> Result<Summary, Fail> {
+    let shown = path.display();
+    let file = File::open(path).named(format_args!("cannot read {shown}"))?;
+    let mut verdict = Verdict::new(None);
+    for (number, line) in BufReader::new(file).lines().enumerate() {
+        let at = format!("{shown}:{}", number + 1);
+        let line = line.named(&at)?;
+        if let Some(record) = history::record(&line).named(&at)? {
+            verdict.read(&record);
+        }
+    }
+    verdict.end()
+}
+
+fn create(path: &Path) -> Result<File, Fail> {
+    File::create(path).named(format_args!("cannot write {}", path.display()))
+}
+
+/// Starts the cluster of a run.
+fn start(options: &Options, folder: Option<&Folder>) -> Result<Cluster, Fail> {
+    Cluster::start(&cluster::Plan {
+        name: &format!("chaos-{}", std::process::id()),
+        port: free_ports(ports(options.servers))?,
+        servers: options.servers,
+        memory: options.memory,
+        replicas: options.replicas,
+        lease: options.lease,
+        directory: folder.map(Folder::path),
+        state: None,
+        core: None,
+        host: None,
+        hosts: Vec::new(),
+        besides: Vec::new(),
+        tracepoints: false,
+    })
+}
+
+/// Creates the tables of the load.
+fn target(cluster: &Cluster, options: &Options) -> Result<Target, Fail> {
+    let mut store = Store::over(cluster.coordinator(), &[])?;
+    let tables = (0..TABLES)
+        .map(|table| store.create_table(&format!("table{table}"), options.servers.into()))
+        .collect::<Result<_, _>>()?;
+    Ok(Target { coordinator: cluster.coordinator().to_owned(), tables, remote: false })
+}
+
+/// A run in progress.
+struct Run<'r> {
+    options: &'r Options,
+    cluster: Cluster,
+    store: Store,
+    target: Target,
+    shared: Arc<Shared>,
+    records: SyncSender<Message>,
+    stopped: &'r Receiver<()>,
+    rounds: u64,
+    slowest_whole: Duration,
+}
+
+/// The reason why a wait has ended.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Over,
+    ByUser,
+}
+
+impl Run<'_> {
+    /// Runs load and faults to their end, and reads all objects.
+    fn load(&mut self) -> Result<(), Fail> {
+        let begin = Instant::now();
+        let mut load = Load::start(self.options.seed, &self.target, &self.shared, &self.records)?;
+        let mut plan = Plan::new(
+            self.options.seed,
+            Shape {
+                servers: self.options.servers,
+                replicas: self.options.replicas,
+                kinds: self.options.kinds.clone(),
+            },
+        );
+        let mut result = Ok(Ended::Over);
+        while matches!(result, Ok(Ended::Over)) && begin.elapsed() < self.options.time {
+            self.rounds += 1;
+            result = self.round(plan.round(), begin);
+        }
+        load.end()?;
+        match result? {
+            Ended::ByUser => Err(Fail::new("the run was interrupted")),
+            Ended::Over => {
+                self.say(format_args!("calm: reading all objects"));
+                let read = load::read_all(&self.target, &self.shared, &self.records)?;
+                self.say(format_args!("{read} objects read"));
+                Ok(())
+            }
+        }
+    }
+
+    /// Injects the faults of a round, mends them, and waits until the cluster is whole.
+    fn round(&mut self, round: Vec<Fault>, begin: Instant) -> Result<Ended, Fail> {
+        let mut faults = Faults::new(round);
+        let started = Instant::now();
+        while !faults.is_over() {
+            if self.wait() == Ended::ByUser {
+                return Ok(Ended::ByUser);
+            }
+            let now = Instant::now();
+            if begin.elapsed() > self.options.time {
+                faults.end(&mut self.cluster, self.options.servers, now);
+            }
+            let since = started.elapsed();
+            for fault in faults.advance(&mut self.cluster, self.options.servers, since, now) {
+                self.say(shown(&fault));
+                let message = Message::Fault(fault, self.shared.now_ns());
+                // The verdict ends after this sender, unless it has ended by a panic.
+                let _ = self.records.send(message);
+            }
+            self.restart(now);
+        }
+        let mended = Instant::now();
+        let (mut asked, mut lacks) = (mended, String::new());
+        while mended.elapsed() < PATIENCE {
+            if self.wait() == Ended::ByUser {
+                return Ok(Ended::ByUser);
+            }
+            self.restart(Instant::now());
+            if asked.elapsed() > ASK_EVERY {
+                asked = Instant::now();
+                lacks = self.lacks()?;
+                if lacks.is_empty() {
+                    self.slowest_whole = self.slowest_whole.max(mended.elapsed());
+                    self.say(format_args!("whole after {:.1} s", mended.elapsed().as_secs_f64()));
+                    return Ok(Ended::Over);
+                }
+            }
+        }
+        Err(Fail::new(format!(
+            "the cluster is not whole {} s after the faults of round {}: {lacks}",
+            PATIENCE.as_secs(),
+            self.rounds
+        )))
+    }
+
+    /// Waits for a moment.
+    fn wait(&self) -> Ended {
+        match self.stopped.recv_timeout(STEP) {
+            Err(RecvTimeoutError::Timeout) => Ended::Over,
+            _ => Ended::ByUser,
+        }
+    }
+
+    /// Starts processes again that have ended by themselves, as `sprat up` does.
+    fn restart(&mut self, now: Instant) {
+        for text in self.cluster.restart(now) {
+            self.say(text);
+        }
+    }
+
+    /// Returns a text that says what the cluster lacks to be whole. Empty if it is whole.
+    fn lacks(&mut self) -> Result<String, Fail> {
+        if !self.cluster.serves() {
+            return Ok("a process does not serve".to_owned());
+        }
+        self.store.set_timeout(QUESTION);
+        match self.missing() {
+            Ok(missing) => Ok(missing),
+            Err(fail) => Ok(fail.to_string()),
+        }
+    }
+
+    fn missing(&mut self) -> Result<String, Fail> {
+        let servers = self.store.all_servers()?;
+        if let Some(server) = servers.iter().find(|server| server.state != ServerState::Up) {
+            let (id, state, why) = (server.server, server.state, &server.blocked);
+            return Ok(format!("server {id} is {state:?} {why}"));
+        }
+        if servers.len() != usize::from(self.options.servers) {
+            return Ok(format!("{} servers are up", servers.len()));
+        }
+        for table in self.store.tables()? {
+            if table.lost + table.recovering + table.unheard > 0 {
+                return Ok(format!("{table:?}"));
+            }
+        }
+        for server in servers {
+            let counters = self.store.counters(&server)?;
+            let counters: serde_json::Value = serde_json::from_slice(&counters)
+                .named(format_args!("counters of {}", server.server))?;
+            let incomplete = counters["replicas_incomplete"].as_u64();
+            let open = OPEN * u64::from(self.options.replicas);
+            if incomplete.is_none_or(|incomplete| incomplete > open) {
+                return Ok(format!("server {} lacks replicas: {incomplete:?}", server.server));
+            }
+        }
+        Ok(String::new())
+    }
+
+    /// Prints a line with the time since the start of the run.
+    fn say(&self, text: impl std::fmt::Display) {
+        out::note(format_args!("{:8.3} s  {text}", self.shared.now_ns() as f64 / 1e9));
+    }
+}
+
+/// Returns a fault as text.
+fn shown(fault: &Fault) -> String {
+    let servers: Vec<_> = fault.servers.iter().map(ToString::to_string).collect();
+    let space = if servers.is_empty() { "" } else { " " };
+    let lasts = fault.lasts.as_secs_f64();
+    format!("{}{space}{} for {lasts:.3} s", fault.kind.name(), servers.join(", "))
+}

@@ -1,0 +1,252 @@
+//! The plan of a run of `sprat chaos`: the faults that follow from a seed, round by round.
+//!
+//! A round is a group of faults that overlap. After each round the cluster becomes whole again: all
+//! servers are up, and each object has all its replicas. So a round may cost as many servers as
+//! there are replicas, and no more: beyond that budget objects would be lost, as they should.
+//!
+//! Always holds: the victims of a round are distinct, and at most as many as there are replicas. A
+//! fault that needs a directory, or a network of its own for each server, comes only where there is
+//! one. What ends all processes at once is alone in its round, and needs a directory.
+
+use std::time::Duration;
+
+use sprat_proto::Rng;
+
+/// A kind of fault.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// Some servers are killed with SIGKILL, at once.
+    Kill,
+    /// All processes are killed with SIGKILL, at once.
+    KillAll,
+    /// A server is stopped with SIGSTOP, perhaps past its lease, and goes on.
+    Stop,
+    /// The coordinator is killed with SIGKILL.
+    CoordinatorKill,
+    /// The coordinator is stopped with SIGSTOP, and goes on.
+    CoordinatorStop,
+}
+
+/// The properties of a kind of fault.
+struct Facts {
+    kind: Kind,
+    name: &'static str,
+    /// True if the fault can cost a server.
+    costs: bool,
+    needs_directory: bool,
+    /// The shortest and the longest duration of the fault, in milliseconds.
+    lasts_ms: (u64, u64),
+}
+
+/// All kinds of faults. The longest durations are above the term of a lease.
+const KINDS: &[Facts] = &[
+    facts(Kind::Kill, "kill", true, (100, 4_000)),
+    Facts { needs_directory: true, ..facts(Kind::KillAll, "kill-all", true, (100, 4_000)) },
+    facts(Kind::Stop, "stop", true, (100, 10_000)),
+    facts(Kind::CoordinatorKill, "coordinator-kill", false, (100, 4_000)),
+    facts(Kind::CoordinatorStop, "coordinator-stop", false, (100, 6_000)),
+];
+
+const fn facts(kind: Kind, name: &'static str, costs: bool, lasts_ms: (u64, u64)) -> Facts {
+    Facts { kind, name, costs, needs_directory: false, lasts_ms }
+}
+
+impl Kind {
+    fn facts(self) -> &'static Facts {
+        KINDS.iter().find(|facts| facts.kind == self).unwrap_or(&KINDS[0])
+    }
+
+    /// Returns the name of the kind, as options and reports have it.
+    pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// Returns the kind with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        KINDS.iter().find(|facts| facts.name == name).map(|facts| facts.kind)
+    }
+
+    /// Returns all kinds.
+    pub fn all() -> impl Iterator<Item = Self> {
+        KINDS.iter().map(|facts| facts.kind)
+    }
+
+    /// True if the fault needs a directory.
+    pub fn needs_directory(self) -> bool {
+        self.facts().needs_directory
+    }
+
+    fn is_about_the_coordinator(self) -> bool {
+        matches!(self, Self::CoordinatorKill | Self::CoordinatorStop)
+    }
+}
+
+/// One fault of a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The kind of the fault.
+    pub kind: Kind,
+    /// The servers that the fault is about, from 1 on.
+    pub servers: Vec<u16>,
+    /// The time of the fault, since the start of its round.
+    pub at: Duration,
+    /// The time until the fault is mended.
+    pub lasts: Duration,
+}
+
+/// The properties of the cluster that a plan is made for.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// The number of servers.
+    pub servers: u16,
+    /// The number of replicas of each object: the most servers that a round may cost.
+    pub replicas: u16,
+    /// The kinds of faults that the plan may have. Those that the cluster cannot have are left out
+    /// by the caller.
+    pub kinds: Vec<Kind>,
+}
+
+/// The rounds of a plan, one after the other, without end.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    shape: Shape,
+    rng: Rng,
+}
+
+impl Plan {
+    /// Makes the plan of a seed.
+    pub fn new(seed: u64, shape: Shape) -> Self {
+        Self { shape, rng: Rng::seeded(seed) }
+    }
+
+    /// Returns the faults of the next round, in the order of their times. Empty if the plan has no
+    /// kinds.
+    pub fn round(&mut self) -> Vec<Fault> {
+        let mut faults: Vec<Fault> = Vec::new();
+        let most = 1 + self.rng.below(3);
+        for _ in 0..most {
+            let Some(kind) = self.kind(&faults) else { break };
+            let fault = self.fault(kind, &faults);
+            faults.push(fault);
+            if kind == Kind::KillAll {
+                break;
+            }
+        }
+        faults.sort_by_key(|fault| fault.at);
+        faults
+    }
+
+    /// Draws a kind of fault that may join the faults of a round.
+    fn kind(&mut self, faults: &[Fault]) -> Option<Kind> {
+        let left = self.left(faults);
+        let may_join = |kind: &Kind| match kind {
+            Kind::KillAll => faults.is_empty(),
+            kind if kind.is_about_the_coordinator() => {
+                !faults.iter().any(|fault| fault.kind.is_about_the_coordinator())
+            }
+            kind => !kind.facts().costs || left > 0,
+        };
+        let kinds: Vec<_> = self.shape.kinds.iter().copied().filter(may_join).collect();
+        let drawn = self.rng.below(kinds.len().max(1) as u64) as usize;
+        kinds.get(drawn).copied()
+    }
+
+    /// Returns the number of servers that further faults of a round may cost.
+    fn left(&self, faults: &[Fault]) -> u16 {
+        let spent: usize = faults.iter().map(|fault| fault.servers.len()).sum();
+        self.shape.replicas.min(self.shape.servers).saturating_sub(spent as u16)
+    }
+
+    /// Draws a fault of this kind beside the others of its round.
+    fn fault(&mut self, kind: Kind, others: &[Fault]) -> Fault {
+        let facts = kind.facts();
+        let (shortest, longest) = facts.lasts_ms;
+        // Short times are as likely as long ones.
+        let doublings = (longest / shortest).ilog2() + 1;
+        let scale = shortest << self.rng.below(u64::from(doublings));
+        let lasts = (scale + self.rng.below(scale)).min(longest);
+        let count = match kind {
+            Kind::KillAll => 0,
+            // Often all that the budget has: the last replica counts.
+            Kind::Kill if self.rng.chance(500_000) => self.left(others),
+            _ => u16::from(facts.costs),
+        };
+        let mut free: Vec<u16> = (1..=self.shape.servers)
+            .filter(|server| !others.iter().any(|fault| fault.servers.contains(server)))
+            .collect();
+        let mut servers = Vec::new();
+        for _ in 0..count.min(free.len() as u16) {
+            servers.push(free.swap_remove(self.rng.below(free.len() as u64) as usize));
+        }
+        servers.sort_unstable();
+        // The first fault of a round comes soon; the others come while it lasts, or soon after.
+        let until = others.iter().map(|fault| (fault.at + fault.lasts).as_millis() as u64).max();
+        let at = self.rng.below(until.map_or(1_000, |until| until + 2_000));
+        let (at, lasts) = (Duration::from_millis(at), Duration::from_millis(lasts));
+        Fault { kind, servers, at, lasts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    fn plan(seed: u64, servers: u16, replicas: u16) -> Plan {
+        Plan::new(seed, Shape { servers, replicas, kinds: Kind::all().collect() })
+    }
+
+    #[test]
+    fn a_round_stays_within_the_budget() {
+        let mut met = BTreeMap::<_, u32>::new();
+        let (mut full, mut together) = (0, 0);
+        for seed in 0..200 {
+            let (servers, replicas) = (2 + (seed % 4) as u16, 1 + (seed % 3) as u16);
+            let mut plan = plan(seed, servers, replicas);
+            for _ in 0..50 {
+                let faults = plan.round();
+                assert!(!faults.is_empty() && faults.is_sorted_by_key(|fault| fault.at));
+                let victims: Vec<_> = faults.iter().flat_map(|fault| &fault.servers).collect();
+                let distinct: BTreeSet<_> = victims.iter().collect();
+                assert_eq!(victims.len(), distinct.len(), "{faults:?}");
+                assert!(victims.len() <= usize::from(replicas), "{faults:?}");
+                assert!(victims.iter().all(|server| (1..=servers).contains(server)));
+                let all = faults.iter().any(|fault| fault.kind == Kind::KillAll);
+                assert!(!all || faults.len() == 1, "{faults:?}");
+                full += u32::from(victims.len() == usize::from(replicas));
+                together += u32::from(faults.len() > 1);
+                for fault in &faults {
+                    let (shortest, longest) = fault.kind.facts().lasts_ms;
+                    assert!((shortest..=longest).contains(&(fault.lasts.as_millis() as u64)));
+                    *met.entry(fault.kind).or_default() += 1;
+                }
+            }
+        }
+        assert!(full > 1000 && together > 1000, "{full} {together}");
+        assert!(met.len() == KINDS.len() && met.values().all(|n| *n > 100), "{met:?}");
+    }
+
+    #[test]
+    fn a_seed_repeats_its_faults() {
+        let rounds = |seed| {
+            let mut plan = plan(seed, 4, 2);
+            (0..20).map(|_| plan.round()).collect::<Vec<_>>()
+        };
+        assert_eq!(rounds(7), rounds(7));
+        assert_ne!(rounds(7), rounds(8));
+    }
+
+    #[test]
+    fn a_plan_has_only_the_wanted_kinds() {
+        let kinds = vec![Kind::CoordinatorKill];
+        let mut plan = Plan::new(1, Shape { servers: 3, replicas: 1, kinds });
+        for _ in 0..100 {
+            let faults = plan.round();
+            assert!(faults.len() == 1 && faults[0].kind == Kind::CoordinatorKill);
+        }
+        let mut none = Plan::new(1, Shape { servers: 3, replicas: 1, kinds: Vec::new() });
+        assert!(none.round().is_empty());
+        assert!(Kind::all().all(|kind| Kind::named(kind.name()) == Some(kind)));
+    }
+}
