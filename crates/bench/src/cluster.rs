@@ -33,8 +33,13 @@ const ENLIST: Duration = Duration::from_secs(20);
 pub struct Cluster {
     coordinator: Member,
     servers: Vec<Member>,
-    /// True if the cluster has a directory.
-    keeps: bool,
+    /// The directory of the cluster, if it has one.
+    directory: Option<PathBuf>,
+    /// The number of servers that will leave the cluster.
+    surplus: u16,
+    /// The time before which no directory of a server that has left is removed.
+    needed_until: Option<Instant>,
+    lease: Duration,
     /// The coordinator's state in memory, if the coordinator has no file for it. The memory is
     /// freed with the cluster.
     _state: Option<File>,
@@ -49,6 +54,9 @@ pub struct Plan<'p> {
     pub port: u16,
     /// Number of the cluster's servers.
     pub servers: u16,
+    /// Number of further servers, whose data the directory has from an earlier run. They leave the
+    /// cluster by [`Cluster::shrink`].
+    pub leaving: u16,
     /// Memory of each server for objects, in bytes.
     pub memory: u64,
     /// The number of replicas of each object on other servers.
@@ -161,13 +169,16 @@ impl Cluster {
         let mut cluster = Self {
             coordinator,
             servers: Vec::new(),
-            keeps: plan.directory.is_some(),
+            directory: plan.directory.map(Path::to_path_buf),
+            surplus: plan.leaving,
+            needed_until: None,
+            lease: plan.lease,
             _state: state,
         };
         let mut store = Store::over(cluster.coordinator(), &[])?;
         // The servers start one after the other, so that the coordinator numbers them in this
         // order.
-        for index in 1..=plan.servers {
+        for index in 1..=plan.servers + plan.leaving {
             // A state file has the servers of the last run until their leases end.
             let known: Vec<_> = store.servers()?.into_iter().map(|server| server.server).collect();
             cluster.add_server(plan, index)?;
@@ -182,7 +193,7 @@ impl Cluster {
         if plan.hosts.is_empty() {
             // A client takes the first locator by default. RDMA uses TCP, so it needs a port of its
             // own.
-            let rdma = port + plan.servers;
+            let rdma = port + plan.servers + plan.leaving;
             locators =
                 format!("fast+shm:name={name}.{index};{locators};rdma:host={host},port={rdma}");
         }
@@ -266,6 +277,44 @@ impl Cluster {
         self.members().filter_map(|member| member.restart(now)).collect()
     }
 
+    /// Advances the departure of the servers that are more than the cluster is to have, and returns
+    /// a message if there is something to tell. One server leaves at a time, and only while the
+    /// cluster is whole, so that no replica is the only one. Its directory is removed once the
+    /// others have all that it held.
+    pub fn shrink(&mut self, store: &mut Store, now: Instant) -> Option<String> {
+        if self.surplus == 0 {
+            return None;
+        }
+        let name = self.servers.last()?.process.name().to_owned();
+        match self.servers.last_mut()?.has_left() {
+            None => {
+                // A server that does not answer is not whole.
+                if !store.is_whole(self.servers.len()).unwrap_or(false) {
+                    return None;
+                }
+                self.servers.last_mut()?.leave();
+                Some(format!("{name} leaves; the others take over what it has"))
+            }
+            Some(false) => None,
+            Some(true) => {
+                // Each server that is up learns within its lease that the replicas are gone.
+                let until = *self.needed_until.get_or_insert(now + self.lease);
+                if now < until || !store.is_whole(self.servers.len() - 1).unwrap_or(false) {
+                    return None;
+                }
+                self.needed_until = None;
+                self.surplus -= 1;
+                let index = self.servers.len() as u16;
+                self.servers.pop()?.remove_names();
+                let own = server_directory(self.directory.as_deref()?, index);
+                Some(match std::fs::remove_dir_all(&own) {
+                    Ok(()) => format!("{name} has left, and {} is removed", own.display()),
+                    Err(error) => format!("{name} has left; {}: {error}", own.display()),
+                })
+            }
+        }
+    }
+
     /// Kills the server that has these locators. It does not start again until
     /// [`Cluster::restart`].
     pub fn kill(&mut self, locators: &str) -> Result<(), Fail> {
@@ -321,22 +370,19 @@ impl Cluster {
         std::iter::once(&mut self.coordinator).chain(&mut self.servers)
     }
 
-    /// Ends all processes of the cluster. The servers end first, so that each can notify the
-    /// coordinator. If the cluster has a directory, the coordinator ends first: no server needs to
-    /// recover what the next cluster finds there.
+    /// Ends all processes of the cluster. The coordinator ends first: it would order the servers
+    /// that are still up to recover those that have ended. Its state is durable before each reply,
+    /// and the servers' replicas before each acknowledgement, so that no order loses anything.
     pub fn end(&mut self) {
         // A stopped process does not see a request to end.
         self.members().for_each(|member| member.process.resume());
-        if self.keeps {
-            self.coordinator.process.end();
-        }
+        self.coordinator.process.end();
         for server in &mut self.servers {
             server.process.terminate();
         }
         for server in &mut self.servers {
             server.process.end();
         }
-        self.coordinator.process.end();
         self.members().for_each(|member| member.remove_names());
     }
 }

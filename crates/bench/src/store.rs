@@ -110,6 +110,27 @@ impl Store {
         self.client.stats(Some(&server.data)).map_err(|error| self.explain(error, &what))
     }
 
+    /// Returns the number of replicas that a server's log lacks now.
+    pub fn missing_replicas(&mut self, server: &ServerInfo) -> Result<u64, Fail> {
+        let counters = self.counters(server)?;
+        let counters: serde_json::Value = serde_json::from_slice(&counters)
+            .map_err(|error| Fail::new(format!("counters of {}: {error}", server.server)))?;
+        Ok(counters["replicas_missing"].as_u64().unwrap_or(0))
+    }
+
+    /// Returns true if all of `servers` servers are up, no other one is being recovered, and no
+    /// table and no log lacks anything.
+    pub fn is_whole(&mut self, servers: usize) -> Result<bool, Fail> {
+        let all = self.all_servers()?;
+        if all.len() != servers || all.iter().any(|server| server.state != ServerState::Up) {
+            return Ok(false);
+        }
+        if self.tables()?.iter().any(|table| table.lost + table.recovering + table.unheard > 0) {
+            return Ok(false);
+        }
+        all.iter().try_fold(true, |whole, server| Ok(whole && self.missing_replicas(server)? == 0))
+    }
+
     /// Creates a table, or returns the existing one of that name.
     pub fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
         self.order(name, |client| Ok(client.create_table(name, span)?.id()))

@@ -13,6 +13,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use sprat_proto::time::MS;
 use sprat_store::backup::flat_bytes;
 use sprat_store::coordinator::{Config, Coordinator};
 pub use sprat_store::master::MAX_REPLICAS;
@@ -33,6 +34,9 @@ mod ahead;
 
 /// The number of segments on backups for each segment of a log: cleaned ones stay for a while.
 const KEPT: u64 = 2;
+/// The longest time that a server which ends waits for the coordinator: a little more than its call
+/// takes.
+const LEAVE_NS: u64 = 600 * MS;
 /// The name of the file of replicas in a server's directory.
 pub const FRAMES: &str = "frames";
 
@@ -180,6 +184,19 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
     };
     master.prepare(Box::new(Ahead::default()));
     Worker::new(master, transports, None, Clock::new())
+}
+
+/// Ends a server in order: it serves no more, and tells the coordinator, so that other servers
+/// recover its objects at once and need not wait for the end of its lease. Returns when the
+/// coordinator knows, or does not answer.
+pub fn leave(worker: &mut Worker<Master>) {
+    let until = worker.now().after(LEAVE_NS);
+    let now = worker.now();
+    worker.machine().leave(now);
+    worker.waker().wake();
+    while !worker.machine().has_left() && worker.now() < until {
+        worker.turn_and_rest();
+    }
 }
 
 /// Opens the frames in a server's directory.

@@ -5,6 +5,7 @@
 //!                       ▲                          │ end, or no locators in time
 //!                       └──────────────────────────┘
 //! Held: the process was killed on purpose, and starts again when it is released.
+//! Leaving: the process ends, and does not start again.
 //! ```
 //! The pause doubles with each end, up to [`LONGEST`]. A process that has served for [`HEALTHY`]
 //! begins with the shortest pause again. So a process that cannot serve ends at most six times a
@@ -48,6 +49,7 @@ enum State {
     Waiting { until: Instant },
     Starting { since: Instant },
     Held,
+    Leaving,
 }
 
 impl Member {
@@ -68,6 +70,17 @@ impl Member {
     pub(super) fn hold(&mut self) {
         self.process.send_kill();
         self.state = State::Held;
+    }
+
+    /// Ends the process for good, without a wait.
+    pub(super) fn leave(&mut self) {
+        self.process.terminate();
+        self.state = State::Leaving;
+    }
+
+    /// Returns true if a process that leaves has ended. `None` if it does not leave.
+    pub(super) fn has_left(&mut self) -> Option<bool> {
+        (self.state == State::Leaving).then(|| self.process.ended().is_some())
     }
 
     /// Lets a process that was held start again at the next [`Member::restart`].
@@ -114,7 +127,7 @@ impl Member {
                 let died = self.died()?;
                 Some(self.wait(now, &died))
             }
-            State::Held => None,
+            State::Held | State::Leaving => None,
             State::Waiting { until } if now < until => None,
             State::Waiting { .. } => {
                 let name = self.process.name();

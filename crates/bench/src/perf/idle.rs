@@ -38,6 +38,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         port: local::free_ports(ports(SERVERS))?,
         servers: SERVERS,
         memory: 64 << 20,
+        leaving: 0,
         replicas: 0,
         directory: None,
         state: None,

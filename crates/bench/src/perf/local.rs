@@ -164,6 +164,7 @@ impl Local {
                 memory: self.memory.min(memory::available()),
                 replicas: 0,
                 lease: LEASE,
+                leaving: 0,
                 directory: None,
                 state: None,
                 core,

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use sprat::kv::{Condition, ServerInfo, ServerState};
+use sprat::kv::{Condition, ServerInfo};
 use sprat_store::coordinator;
 
 use super::basic::{Objects, Set, key};
@@ -34,9 +34,6 @@ const SIZE: usize = 100;
 const LEAST_MEMORY: u64 = 64 << 20;
 /// Most bytes of an entry in the log beside the value.
 const OVERHEAD: u64 = 80;
-/// The number of replicas of a log that may be open although the log has all its replicas: those of
-/// the head, and of a segment that the cleaner fills.
-const OPEN: u64 = 2;
 /// Number of objects that the test reads after the recovery.
 const READS: u64 = 1000;
 /// Longest time that the test waits for a recovery, and for the replicas after it.
@@ -79,6 +76,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         port: local::free_ports(ports(SERVERS))?,
         servers: SERVERS,
         memory,
+        leaving: 0,
         replicas: 1,
         directory: None,
         state: None,
@@ -96,7 +94,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
     let mut objects = set.client(Store::over(cluster.coordinator(), &[])?, 1)?;
     let owner = store.servers()?.into_iter().find(|server| server.tablets > 0);
     let owner = owner.ok_or_else(|| Fail::new("no server has the table"))?;
-    wait(&mut store, complete)?;
+    wait(&mut store, |store| store.is_whole(SERVERS.into()))?;
     let killed = Instant::now();
     cluster.kill(&owner.data)?;
     let is_owner = |server: &ServerInfo| server.server == owner.server;
@@ -109,10 +107,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         Ok(tables.iter().all(|table| table.recovering == 0))
     })? - killed;
     check(&mut objects)?;
-    let whole = wait(&mut store, |store| {
-        let is_freed = store.all_servers()?.iter().all(|server| server.state == ServerState::Up);
-        Ok(is_freed && complete(store)?)
-    })? - killed;
+    let whole = wait(&mut store, |store| store.is_whole(usize::from(SERVERS) - 1))? - killed;
     set.end()?;
     bench.coordinator = None;
     Ok(Times { noticed, recovered, whole, objects: count })
@@ -128,19 +123,6 @@ fn check(objects: &mut Objects) -> Result<(), Fail> {
         }
     }
     Ok(())
-}
-
-/// Returns true if each server that is up has all replicas of its log.
-fn complete(store: &mut Store) -> Result<bool, Fail> {
-    for server in store.servers()? {
-        let counters = store.counters(&server)?;
-        let counters: serde_json::Value = serde_json::from_slice(&counters)
-            .map_err(|error| Fail::new(format!("counters of {}: {error}", server.server)))?;
-        if counters["replicas_incomplete"].as_u64().is_none_or(|n| n > OPEN) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Waits until `done` returns true. Returns that time.

@@ -65,6 +65,7 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
         signals,
         worker,
         "mend that, then start it anew with this --state: servers and their objects wait for it",
+        |_| {},
     )
 }
 

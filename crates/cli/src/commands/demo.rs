@@ -83,6 +83,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         port,
         servers,
         memory,
+        leaving: 0,
         replicas: 1,
         directory: None,
         state: None,

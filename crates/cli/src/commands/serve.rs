@@ -12,18 +12,21 @@ use sprat_proto::node::machine::Machine;
 /// The name of the option that allows a server to listen beyond loopback.
 pub(super) const INSECURE: &str = sprat_bench::cluster::INSECURE;
 
-/// Runs a server until a signal arrives or its machine stops. If the machine stops, the error
-/// message ends with `next`.
+/// Runs a server until a signal arrives, and calls `end` then, or until its machine stops. If the
+/// machine stops, the error message ends with `next`.
 pub(super) fn run<M: Machine>(
     signals: StopSignals,
     mut worker: Worker<M>,
     next: &str,
+    end: impl FnOnce(&mut Worker<M>),
 ) -> Result<(), Fail> {
     process::allow_files();
     process::print_ready(&worker.transports().locators().join(";"))?;
     let stop = worker.stop();
     signals.then(move || stop.stop())?;
-    worker.run().map_err(|reason| Fail::new(reason).next(next))
+    worker.run().map_err(|reason| Fail::new(reason).next(next))?;
+    end(&mut worker);
+    Ok(())
 }
 
 /// Refuses two locators at which a server would listen at one place, because the error of the

@@ -80,5 +80,6 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.transports = Options::default().insecure_network(args.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;
     let worker = server::server(&options).map_err(|error| listening(&error))?;
-    serve::run(signals, worker, "start it anew: it joins the cluster as a new server")
+    let next = "start it anew: it joins the cluster as a new server";
+    serve::run(signals, worker, next, server::leave)
 }

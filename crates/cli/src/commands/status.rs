@@ -30,11 +30,14 @@ pub(crate) struct Status {
 pub(crate) fn run(args: &Status) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let (servers, tables) = (store.all_servers()?, store.tables()?);
+    let up = servers.iter().filter(|server| server.state == ServerState::Up);
+    // A server that does not answer is about to be given up.
+    let missing = up.filter_map(|server| store.missing_replicas(server).ok()).sum();
     let coordinator = &args.at.at.coordinator;
     out::raw(if args.json {
-        machine_text(coordinator, &servers, &tables)
+        machine_text(coordinator, &servers, &tables, missing)
     } else {
-        out::lines(&human_text(coordinator, &servers, &tables)).into_owned()
+        out::lines(&human_text(coordinator, &servers, &tables, missing)).into_owned()
     })?;
     let fail = |what| Err(Fail::new(what));
     match incomplete(&tables).len() {
@@ -72,7 +75,12 @@ fn incomplete(tables: &[TableInfo]) -> Vec<&TableInfo> {
     tables.iter().filter(|table| table.lost + table.recovering + table.unheard > 0).collect()
 }
 
-fn machine_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -> String {
+fn machine_text(
+    coordinator: &str,
+    servers: &[ServerInfo],
+    tables: &[TableInfo],
+    missing: u64,
+) -> String {
     let server = |server: &ServerInfo| {
         json!({
             "server": server.server.to_string(), "state": state_of(server),
@@ -84,13 +92,19 @@ fn machine_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo])
     let object = json!({
         "serves": serves, "coordinator": coordinator,
         "servers": servers.iter().map(server).collect::<Vec<_>>(), "tables": tables.len(),
+        "replicas_missing": missing,
         "recovering": tables.iter().map(|table| u32::from(table.recovering)).sum::<u32>(),
         "incomplete": incomplete(tables).iter().map(|table| &table.name).collect::<Vec<_>>(),
     });
     format!("{object}\n")
 }
 
-fn human_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -> String {
+fn human_text(
+    coordinator: &str,
+    servers: &[ServerInfo],
+    tables: &[TableInfo],
+    missing: u64,
+) -> String {
     let mut text = format!(
         "coordinator {coordinator}: {}, {}\n",
         number_of(number_up(servers), "server"),
@@ -111,6 +125,10 @@ fn human_text(coordinator: &str, servers: &[ServerInfo], tables: &[TableInfo]) -
     }
     for server in servers.iter().filter(|server| server.state == ServerState::Blocked) {
         text += &format!("server {} is blocked: {}\n", server.server, server.blocked);
+    }
+    if missing > 0 {
+        let missing = number_of(missing as usize, "replica");
+        text += &format!("{missing} missing: the servers make them anew\n");
     }
     for table in incomplete(tables) {
         let state = match table.recovering {
@@ -137,11 +155,11 @@ mod tests {
 
     #[test]
     fn a_cluster_without_servers_does_not_serve() {
-        let text = machine_text("tcp:host=h,port=1", &[], &[]);
+        let text = machine_text("tcp:host=h,port=1", &[], &[], 0);
         let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(object["serves"], false);
         assert_eq!(
-            human_text("tcp:host=h,port=1", &[], &[]),
+            human_text("tcp:host=h,port=1", &[], &[], 0),
             "coordinator tcp:host=h,port=1: 0 servers, 0 tables\n"
         );
         assert_eq!(number_of(1, "table"), "1 table");
@@ -163,14 +181,15 @@ mod tests {
         let (table, tablets, lost, unheard, recovering) = (TableId(1), 4, 0, 0, 2);
         let tables = [TableInfo { table, name, tablets, lost, unheard, recovering }];
         let object: serde_json::Value =
-            serde_json::from_str(&machine_text("c", &servers, &tables)).expect("JSON");
+            serde_json::from_str(&machine_text("c", &servers, &tables, 0)).expect("JSON");
         assert_eq!((&object["serves"], &object["recovering"]), (&false.into(), &2.into()));
         assert_eq!(object["servers"][1]["state"], "blocked");
         assert_eq!(object["servers"][0]["blocked"], "");
         assert_eq!(object["servers"][1]["blocked"], "no head");
-        let text = human_text("c", &servers, &tables);
+        let text = human_text("c", &servers, &tables, 2);
         assert!(text.starts_with("coordinator c: 1 server, 1 table\n"), "{text}");
         assert!(text.contains("blocked") && text.contains("t has 2 tablets being"), "{text}");
         assert!(text.contains("2.1 is blocked: no head\n"), "{text}");
+        assert!(text.contains("2 replicas missing"), "{text}");
     }
 }

@@ -12,6 +12,7 @@ use sprat::server::MAX_REPLICAS;
 use sprat_bench::cluster::{Cluster, Plan};
 use sprat_bench::fail::Fail;
 use sprat_bench::process::StopSignals;
+use sprat_bench::store::Store;
 use sprat_bench::{memory, out};
 
 use self::directory::Servers;
@@ -27,6 +28,8 @@ use crate::options::{
 const MOST_SERVERS: u16 = 64;
 /// The time between two checks whether processes of the cluster have ended.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
+/// The time for which the cluster may not answer `sprat up`, which waits for Ctrl-C meanwhile.
+const ANSWER: Duration = Duration::from_millis(500);
 
 /// Start a cluster on this machine: a coordinator and its servers, each a process.
 ///
@@ -152,15 +155,18 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     }
     let in_memory = if directory.is_some() { 0 } else { replicas.into() };
     memory::check(args.memory.saturating_mul(1 + in_memory), args.servers)?;
+    let mut leaving = 0;
     if let Some(directory) = &directory {
         let (count, most, memory) = (args.servers, MOST_SERVERS, args.memory);
-        let servers = Servers { count, most, memory, replicas };
-        out::print(directory::prepare(directory, servers)? + "\n")?;
+        let prepared = directory::prepare(directory, Servers { count, most, memory, replicas })?;
+        out::print(prepared.text + "\n")?;
+        leaving = prepared.further;
     }
     let plan = Plan {
         name: &args.name,
         port: args.port,
         servers: args.servers,
+        leaving,
         memory: args.memory,
         replicas,
         lease: args.lease,
@@ -174,7 +180,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster, directory.is_some()))?;
-    watch(&mut cluster, &stopped);
+    watch(&mut cluster, &stopped)?;
     cluster.end();
     out::print("The cluster has ended.\n")
 }
@@ -197,12 +203,17 @@ fn on_loopback(besides: &Locator) -> Result<(), Fail> {
     }
 }
 
-/// Waits for Ctrl-C. Reports each process of the cluster that ends, and starts it again.
-fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) {
+/// Waits for Ctrl-C. Reports each process of the cluster that ends, and starts it again. Servers
+/// that are more than the cluster is to have leave meanwhile.
+fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) -> Result<(), Fail> {
+    let mut store = Store::over(cluster.coordinator(), &[])?;
+    store.set_timeout(ANSWER);
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(CHECK_EVERY) {
         let now = Instant::now();
         cluster.restart(now).iter().for_each(out::note);
+        cluster.shrink(&mut store, now).iter().for_each(out::note);
     }
+    Ok(())
 }
 
 /// Returns the directory that keeps the cluster's data, if any does.

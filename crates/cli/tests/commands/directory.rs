@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use sprat_bench::process::wait_until;
 
@@ -64,7 +66,10 @@ fn the_objects_survive_the_processes() {
         assert!(wait_until(PATIENCE, whole), "{}", cluster.ok(&["table", "list"]));
     }
     drop(cluster);
-    let cluster = Cluster::up_with(4, &["--dir", dir]);
+    // The directory moves, and so do the servers' locators with each cluster.
+    let moved = folder.path().join("moved");
+    fs::rename(dir, &moved).expect("it is ours");
+    let cluster = Cluster::up_with(4, &["--dir", moved.to_str().expect("a plain path")]);
     assert_eq!(objects(&cluster), lines());
 }
 
@@ -109,10 +114,6 @@ fn a_directory_that_cannot_be_used_is_refused() {
     let said = Cluster::refused(3, &["--dir", dir]);
     assert!(said.contains("another process has it open"), "{said}");
     cluster.end();
-    assert!(Cluster::refused(1, &["--dir", dir]).contains("--servers 2"));
-    fs::create_dir(path.join("server-5")).expect("it is ours");
-    assert!(Cluster::refused(4, &["--dir", dir]).contains("--servers 5"));
-    fs::remove_dir(path.join("server-5")).expect("it is ours");
 
     // The disks belong to the cluster of the coordinator's state.
     fs::rename(path.join("coordinator"), path.join("kept")).expect("it is there");
@@ -175,4 +176,89 @@ fn a_cluster_keeps_its_data_by_default() {
     assert_eq!(output.status.code(), Some(2));
     let said = errors(&output);
     assert!(said.contains("--dir") && said.contains("--ephemeral"), "{said}");
+}
+
+/// A cluster starts with fewer servers than before: all of them start, and those that are too many
+/// leave when the others have their objects. All objects are there at any time.
+#[test]
+fn servers_that_are_too_many_leave() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("books");
+    let dir = path.to_str().expect("a plain path");
+    let mut cluster = Cluster::up_with(3, &["--dir", dir]);
+    cluster.ok(&["table", "create", "t", "--span", "3"]);
+    let fed = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines().as_bytes());
+    assert!(fed.status.success(), "{}", errors(&fed));
+    // Twice in a row from two servers: the second time there is nothing to do.
+    for servers in [2, 2, 1] {
+        drop(cluster);
+        cluster = Cluster::up_with(servers, &["--dir", dir]);
+        assert_eq!(objects(&cluster), lines());
+        let left = || !path.join(format!("server-{}", servers + 1)).exists();
+        assert!(wait_until(PATIENCE, left), "{}", cluster.ok(&["status"]));
+        assert_eq!(objects(&cluster), lines());
+        let status = cluster.ok(&["status"]);
+        assert!(status.contains(&format!(": {servers} server")), "{status}");
+        cluster.ids.truncate(1 + usize::from(servers));
+        kill(&mut cluster);
+    }
+    drop(cluster);
+    let cluster = Cluster::up_with(1, &["--dir", dir]);
+    assert_eq!(objects(&cluster), lines());
+}
+
+/// Servers end in order and start again one after the other, while clients increment and read. No
+/// increment is lost or doubled, and the cluster is whole before the next server ends.
+#[test]
+fn a_rolling_restart_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = folder.path().join("books");
+    let dir = dir.to_str().expect("a plain path");
+    let cluster = Cluster::up_with(3, &["--dir", dir]);
+    cluster.ok(&["table", "create", "t", "--span", "3"]);
+    let fed = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines().as_bytes());
+    assert!(fed.status.success(), "{}", errors(&fed));
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let clients = ["n0", "n1", "n2", "n3"].map(|key| {
+            let (cluster, done) = (&cluster, &done);
+            scope.spawn(move || {
+                let mut sum = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let said = cluster.ok(&["incr", "t", key, "--timeout", "30"]);
+                    sum += 1;
+                    assert_eq!(said.trim(), sum.to_string(), "{key}: none is lost or doubled");
+                    assert_eq!(cluster.ok(&["get", "t", "key007", "--timeout", "30"]), "value7");
+                }
+                sum
+            })
+        });
+        for id in cluster.ids[1..].iter().copied() {
+            let before = servers(&cluster);
+            signal(id, "TERM");
+            let whole = || {
+                let now = servers(&cluster);
+                now.len() == 3 && now != before && is_whole(&cluster)
+            };
+            assert!(wait_until(PATIENCE, whole), "{}", cluster.ok(&["table", "list"]));
+        }
+        done.store(true, Ordering::Relaxed);
+        clients.map(|client| assert!(client.join().expect("no command fails") > 1));
+    });
+    cluster.end();
+}
+
+/// Returns the ids of the cluster's servers.
+fn servers(cluster: &Cluster) -> Vec<String> {
+    let output = cluster.run(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&text(&output)).unwrap_or_default();
+    let all = status["servers"].as_array().cloned().unwrap_or_default();
+    all.iter().map(|server| server["server"].to_string()).collect()
+}
+
+/// Returns true if no table and no log lacks anything.
+fn is_whole(cluster: &Cluster) -> bool {
+    let output = cluster.run(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&text(&output)).unwrap_or_default();
+    output.status.success() && status["replicas_missing"] == 0
 }

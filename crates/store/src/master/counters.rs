@@ -67,6 +67,8 @@ macro_rules! catalogue {
 pub(super) struct Replicas {
     /// The replicas of the server's own segments that are not complete.
     pub(super) incomplete: u64,
+    /// The replicas of the server's own segments that are not as long as they have to be.
+    pub(super) missing: u64,
     /// The replicas that the server holds for other servers.
     pub(super) held: u64,
     /// The replicas among them that an earlier life of the server has left.
@@ -106,6 +108,8 @@ catalogue! {
     segments_cleaned Total Segments = cleaned, "Segments that were cleaned.";
     replicas_incomplete Level Segments = replicas.incomplete,
         "Replicas of this server's segments that are open or missing.";
+    replicas_missing Level Segments = replicas.missing,
+        "Replicas of this server's segments that a crash now would need and not find.";
     replicas_held Level Segments = replicas.held, "Replicas of other servers' segments.";
     replicas_left Level Segments = replicas.left,
         "Replicas of other servers that an earlier process has left in the directory.";

@@ -13,7 +13,7 @@ use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::MS;
 
 use crate::message::Status;
-use crate::message::control::{Enlist, Enlisted, RenewServer, Renewed, Usage};
+use crate::message::control::{Enlist, Enlisted, Hint, HintCrashed, RenewServer, Renewed, Usage};
 use crate::types::ServerId;
 use sprat_proto::node::machine::{Link, Output};
 
@@ -50,7 +50,12 @@ pub(crate) struct Membership {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Joining,
-    Member { cluster: u64, server: ServerId },
+    Member {
+        cluster: u64,
+        server: ServerId,
+    },
+    /// The master has told the coordinator that it stops, and has no reply yet.
+    Leaving,
     Gone,
 }
 
@@ -166,13 +171,32 @@ impl Membership {
             }
             .emit(),
             State::Member { cluster, server } => RenewServer { cluster, server, usage }.emit(),
-            State::Gone => return None,
+            State::Leaving | State::Gone => return None,
         };
         self.asked = Some((tag, now));
         self.due = Instant::NEVER;
         let patience_ns = if self.lease_ns == 0 { CALL_NS } else { self.lease_ns / 4 };
         let message = Message::from(request);
         Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(patience_ns) })
+    }
+
+    /// Ends the membership: the master serves no more, and no later reply of the coordinator changes
+    /// that. Returns the call that tells the coordinator, if this is a member.
+    pub(super) fn leave(&mut self, now: Instant, tag: u64) -> Option<Output> {
+        self.due = Instant::NEVER;
+        let State::Member { cluster, server } = self.state else {
+            self.state = State::Gone;
+            return None;
+        };
+        self.state = State::Leaving;
+        self.asked = Some((tag, now));
+        let message = HintCrashed { cluster, server, hint: Hint::Leaving }.emit().into();
+        Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(CALL_NS) })
+    }
+
+    /// Returns true if the membership has ended, and the coordinator knows or does not answer.
+    pub(super) fn has_left(&self) -> bool {
+        self.state == State::Gone
     }
 
     /// Takes the reply to the enlistment. Returns the term of the lease.
@@ -199,6 +223,10 @@ impl Membership {
         result: Result<Payload<'_>, RpcError>,
     ) -> Option<Output> {
         let (_, sent) = self.asked.take_if(|(asked, _)| *asked == tag)?;
+        if self.state == State::Leaving {
+            self.state = State::Gone;
+            return None;
+        }
         let lease_ns = match (self.state, result) {
             (_, Err(_)) => Err(Status::Retry),
             (State::Joining, Ok(reply)) => {

@@ -5,11 +5,11 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use sprat_proto::Rng;
 use sprat_proto::node::machine::{Caller, Output, Replied};
 use sprat_proto::rpc::Message;
 use sprat_proto::time::MS;
 use sprat_proto::wire::checksum::Crc32c;
+use sprat_proto::{Instant, Rng};
 
 use super::burst::Burst;
 use super::counters::{self, Counters};
@@ -184,6 +184,20 @@ impl Master {
         self.memory.log.prepare(host);
     }
 
+    /// Stops serving for good, and tells the coordinator, so that other servers recover the tablets
+    /// at once. A reply that waits for replicas still goes out when they are written.
+    pub fn leave(&mut self, now: Instant) {
+        let tag = self.tag();
+        self.out.extend(self.membership.leave(now, tag));
+    }
+
+    /// Returns true if the master has left the cluster, and the coordinator knows or does not
+    /// answer.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.membership.has_left()
+    }
+
     /// Sends the replies that waited for the log to be durable up to `position`.
     pub fn durable(&mut self, position: Position) {
         self.memory.log.set_durable(position);
@@ -248,6 +262,7 @@ impl Master {
         let (left, damaged) = self.backup.left();
         let replicas = counters::Replicas {
             incomplete: self.replication.incomplete(),
+            missing: self.replication.missing(),
             held: self.backup.replicas() as u64,
             left: left as u64,
             damaged: damaged as u64,

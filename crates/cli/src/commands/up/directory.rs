@@ -54,9 +54,17 @@ pub(super) fn of_user(
     })
 }
 
-/// Makes the directory of a cluster, and checks that it can be used and has room. Returns a text
-/// that says where the data is and which room it takes.
-pub(super) fn prepare(dir: &Path, servers: Servers) -> Result<String, Fail> {
+/// A directory that can be used.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// A text that says where the data is and which room it takes.
+    pub(super) text: String,
+    /// The number of further servers of an earlier run that have data in the directory.
+    pub(super) further: u16,
+}
+
+/// Makes the directory of a cluster, and checks that it can be used and has room.
+pub(super) fn prepare(dir: &Path, servers: Servers) -> Result<Prepared, Fail> {
     let shown = dir.display();
     if servers.replicas == 0 {
         return Err(Fail::usage("objects in a directory need a replica")
@@ -66,9 +74,12 @@ pub(super) fn prepare(dir: &Path, servers: Servers) -> Result<String, Fail> {
     fs::create_dir_all(dir).named(&shown).map_err(|fail| fail.next(unusable))?;
     let last = last_server(dir, servers.most);
     let is_new = check_content(dir, last)?;
-    if last > servers.count {
-        let text = format!("{shown} has objects of {last} servers");
-        return Err(Fail::usage(text).next(format!("start all of them: --servers {last}")));
+    let further = last.saturating_sub(servers.count);
+    if further > 0 {
+        out::note(format!(
+            "{shown} has data of {last} servers: all of them start, and {further} leave one after \
+             the other once the others have what they hold"
+        ));
     }
     let (taken, most) = room(dir, servers);
     let free = disk_free(dir).named(&shown)?;
@@ -85,7 +96,9 @@ pub(super) fn prepare(dir: &Path, servers: Servers) -> Result<String, Fail> {
     }
     let now = if is_new { String::new() } else { format!("{} of disk now, ", bytes(taken)) };
     let only = if servers.count == 1 { "; this disk has the only copy" } else { "" };
-    Ok(format!("{shown} keeps the objects: {now}up to {} of disk as it fills{only}", bytes(most)))
+    let text =
+        format!("{shown} keeps the objects: {now}up to {} of disk as it fills{only}", bytes(most));
+    Ok(Prepared { text, further })
 }
 
 /// Returns the highest number of a server that has data in the directory; 0 if none has.

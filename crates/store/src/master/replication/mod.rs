@@ -540,8 +540,14 @@ impl Replication {
 
     /// Returns the number of replicas that are missing or not complete, open segments included.
     pub(crate) fn incomplete(&self) -> u64 {
-        let missing = |segment: &Segment| segment.replicas.iter().filter(|r| !r.closed).count();
-        self.active.values().map(|segment| missing(segment) as u64).sum()
+        let open = |segment: &Segment| segment.replicas.iter().filter(|r| !r.closed).count();
+        self.active.values().map(|segment| open(segment) as u64).sum()
+    }
+
+    /// Returns the number of replicas that a recovery would need and not find. A replica of an open
+    /// segment that follows the log is not among them.
+    pub(crate) fn missing(&self) -> u64 {
+        self.active.values().map(|segment| segment.missing() as u64).sum()
     }
 
     /// Checks that the log may grow.

@@ -112,7 +112,12 @@ impl Segment {
 
     /// Returns true if all replicas have what any recovery needs, in this epoch.
     pub(super) fn is_sound(&self) -> bool {
-        let sound = |r: &Replica| r.opened && r.epoch == self.epoch && r.acked >= self.needed;
-        self.replicas.iter().all(sound)
+        self.missing() == 0
+    }
+
+    /// Returns the number of replicas that lack what a recovery needs, or are of another epoch.
+    pub(super) fn missing(&self) -> usize {
+        let sound = |r: &&Replica| r.opened && r.epoch == self.epoch && r.acked >= self.needed;
+        self.replicas.len() - self.replicas.iter().filter(sound).count()
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of mutations that wait for the lease of their client.
 
 use super::*;
+use crate::message::control::{Hint, HintCrashed};
 
 #[test]
 fn a_mutation_waits_until_its_clients_lease_is_known() {
@@ -79,4 +80,32 @@ fn mutations_that_wait_are_limited() {
     let times = LeaseTimes { valid_ns: vec![TERM_NS; 512] };
     rig.answer(Opcode::CheckLease, times.emit());
     assert_eq!(rig.replies.len(), 513);
+}
+
+/// A master that ends serves no more before it tells the coordinator: other servers may serve its
+/// tablets as soon as the coordinator knows.
+#[test]
+fn a_master_that_leaves_serves_no_more() {
+    let mut rig = Rig::small();
+    assert_eq!(rig.read(b"n").unwrap_err(), Status::ObjectDoesntExist);
+    rig.master.leave(rig.now);
+    assert_eq!(rig.read(b"n").unwrap_err(), Status::NotServing);
+    rig.pump();
+    assert!(!rig.master.has_left());
+    let told = rig.answer(Opcode::HintCrashed, done());
+    let hint = HintCrashed { cluster: CLUSTER, server: ME, hint: Hint::Leaving };
+    assert_eq!(HintCrashed::parse(&told), Ok(hint));
+    assert!(rig.master.has_left() && !rig.stopped);
+    assert_eq!(rig.read(b"n").unwrap_err(), Status::NotServing);
+    // It never asks for a lease again.
+    rig.pass(10 * TERM_NS / MS);
+    assert!(rig.calls.is_empty());
+
+    // The coordinator may be dead.
+    let mut rig = Rig::small();
+    rig.master.leave(rig.now);
+    rig.pump();
+    let (tag, _) = rig.calls.pop().unwrap();
+    rig.master.response(rig.now, tag, Err(RpcError::NotExecuted));
+    assert!(rig.master.has_left());
 }
