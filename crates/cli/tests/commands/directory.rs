@@ -243,7 +243,9 @@ fn a_rolling_restart_loses_nothing() {
             assert!(wait_until(PATIENCE, whole), "{}", cluster.ok(&["table", "list"]));
         }
         done.store(true, Ordering::Relaxed);
-        clients.map(|client| assert!(client.join().expect("no command fails") > 1));
+        for client in clients {
+            assert!(client.join().expect("no command fails") > 1);
+        }
     });
     cluster.end();
 }

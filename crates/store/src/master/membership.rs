@@ -180,8 +180,8 @@ impl Membership {
         Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(patience_ns) })
     }
 
-    /// Ends the membership: the master serves no more, and no later reply of the coordinator changes
-    /// that. Returns the call that tells the coordinator, if this is a member.
+    /// Ends the membership: the master serves no more, and no later reply of the coordinator
+    /// changes that. Returns the call that tells the coordinator, if this is a member.
     pub(super) fn leave(&mut self, now: Instant, tag: u64) -> Option<Output> {
         self.due = Instant::NEVER;
         let State::Member { cluster, server } = self.state else {
