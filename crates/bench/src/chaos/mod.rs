@@ -179,6 +179,7 @@ fn start(options: &Options, folder: Option<&Folder>) -> Result<Cluster, Fail> {
         memory: options.memory,
         replicas: options.replicas,
         lease: options.lease,
+        leaving: 0,
         directory: folder.map(Folder::path),
         state: None,
         core: None,
