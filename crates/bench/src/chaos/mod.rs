@@ -19,9 +19,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use sprat::kv::ServerState;
+use sprat_proto::Rng;
 
-use self::faults::Faults;
+use self::faults::{Attacked, Faults};
 use self::load::{Load, Shared, Target};
+use self::network::Network;
 use self::plan::{Fault, Kind, Plan, Shape};
 use self::verdict::{MOST_MESSAGES, Message, Summary, Verdict};
 use crate::cluster::{self, Cluster, ports};
@@ -31,9 +33,11 @@ use crate::perf::local::free_ports;
 use crate::store::Store;
 use crate::{memory, out};
 
+mod disks;
 mod faults;
 pub mod history;
 mod load;
+mod network;
 pub mod plan;
 pub mod verdict;
 
@@ -41,6 +45,8 @@ pub mod verdict;
 const FOLDER: &str = "sprat-chaos-";
 /// The number of tables that the load uses.
 const TABLES: u16 = 3;
+/// The coordinator's port in a network of the run's own.
+const PORT: u16 = 7740;
 /// The time between two looks at the cluster's processes and faults.
 const STEP: Duration = Duration::from_millis(5);
 /// The time between two questions whether the cluster is whole.
@@ -73,6 +79,8 @@ pub struct Options {
     /// The directory in which the run makes a folder of its own, for replicas in files. `None`
     /// keeps the replicas in memory.
     pub directory: Option<PathBuf>,
+    /// True if the clients, the coordinator and each server have a network of their own.
+    pub network: bool,
     /// The kinds of faults.
     pub kinds: Vec<Kind>,
     /// The file for the history.
@@ -113,7 +121,11 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
     let parent = options.directory.as_deref();
     // Declared before the cluster, so that it is removed after the end of the processes.
     let folder = parent.map(|parent| Folder::new(parent, FOLDER)).transpose()?;
-    let cluster = start(options, folder.as_ref())?;
+    let network = options.network.then(|| network(options.servers)).transpose()?;
+    // This thread, and the clients that it starts, are on the clients' host.
+    let _inside = network.as_ref().map(|network| network.enter()).transpose();
+    let _inside = _inside.named("cannot enter a network namespace")?;
+    let cluster = start(options, folder.as_ref(), network.as_ref())?;
     let target = target(&cluster, options)?;
     // One more client reads all objects at the end.
     let shared = Arc::new(Shared::new(options.clients + 1));
@@ -126,9 +138,16 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
             .named("cannot start a thread")?
     };
     let store = Store::over(&target.coordinator, &[])?;
+    let attacked = Attacked {
+        cluster,
+        servers: options.servers,
+        network,
+        directory: folder.as_ref().map(|folder| folder.path().to_owned()),
+        rng: Rng::seeded(options.seed),
+    };
     let mut run = Run {
         options,
-        cluster,
+        attacked,
         store,
         target,
         shared,
@@ -140,7 +159,7 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
     let failed = run.load().err();
     let (rounds, slowest_whole) = (run.rounds, run.slowest_whole);
     let longest_gap_ns = run.shared.longest_gap_ns();
-    run.cluster.end();
+    run.attacked.cluster.end();
     // The verdict ends when nothing can send any more.
     drop(run);
     let summary =
@@ -171,10 +190,14 @@ fn create(path: &Path) -> Result<File, Fail> {
 }
 
 /// Starts the cluster of a run.
-fn start(options: &Options, folder: Option<&Folder>) -> Result<Cluster, Fail> {
+fn start(
+    options: &Options,
+    folder: Option<&Folder>,
+    network: Option<&Network>,
+) -> Result<Cluster, Fail> {
     Cluster::start(&cluster::Plan {
         name: &format!("chaos-{}", std::process::id()),
-        port: free_ports(ports(options.servers))?,
+        port: network.map_or_else(|| free_ports(ports(options.servers)), |_| Ok(PORT))?,
         servers: options.servers,
         memory: options.memory,
         replicas: options.replicas,
@@ -184,9 +207,17 @@ fn start(options: &Options, folder: Option<&Folder>) -> Result<Cluster, Fail> {
         state: None,
         core: None,
         host: None,
-        hosts: Vec::new(),
+        hosts: network.map(Network::hosts).unwrap_or_default(),
         besides: Vec::new(),
         tracepoints: false,
+    })
+}
+
+/// Makes the network of a run.
+fn network(servers: u16) -> Result<Network, Fail> {
+    Network::new(servers).map_err(|error| {
+        Fail::new(format!("cannot make a network: {error}"))
+            .next("run it as root; or without --network, and without the faults of a network")
     })
 }
 
@@ -196,13 +227,13 @@ fn target(cluster: &Cluster, options: &Options) -> Result<Target, Fail> {
     let tables = (0..TABLES)
         .map(|table| store.create_table(&format!("table{table}"), options.servers.into()))
         .collect::<Result<_, _>>()?;
-    Ok(Target { coordinator: cluster.coordinator().to_owned(), tables, remote: false })
+    Ok(Target { coordinator: cluster.coordinator().to_owned(), tables, remote: options.network })
 }
 
 /// A run in progress.
 struct Run<'r> {
     options: &'r Options,
-    cluster: Cluster,
+    attacked: Attacked,
     store: Store,
     target: Target,
     shared: Arc<Shared>,
@@ -259,10 +290,10 @@ impl Run<'_> {
             }
             let now = Instant::now();
             if begin.elapsed() > self.options.time {
-                faults.end(&mut self.cluster, self.options.servers, now);
+                faults.end(&mut self.attacked, now)?;
             }
             let since = started.elapsed();
-            for fault in faults.advance(&mut self.cluster, self.options.servers, since, now) {
+            for fault in faults.advance(&mut self.attacked, since, now)? {
                 self.say(shown(&fault));
                 let message = Message::Fault(fault, self.shared.now_ns());
                 // The verdict ends after this sender, unless it has ended by a panic.
@@ -304,14 +335,14 @@ impl Run<'_> {
 
     /// Starts processes again that have ended by themselves, as `sprat up` does.
     fn restart(&mut self, now: Instant) {
-        for text in self.cluster.restart(now) {
+        for text in self.attacked.cluster.restart(now) {
             self.say(text);
         }
     }
 
     /// Returns a text that says what the cluster lacks to be whole. Empty if it is whole.
     fn lacks(&mut self) -> Result<String, Fail> {
-        if !self.cluster.serves() {
+        if !self.attacked.cluster.serves() {
             return Ok("a process does not serve".to_owned());
         }
         self.store.set_timeout(QUESTION);

@@ -4,9 +4,8 @@
 //! servers are up, and each object has all its replicas. So a round may cost as many servers as
 //! there are replicas, and no more: beyond that budget objects would be lost, as they should.
 //!
-//! Always holds: the victims of a round are distinct, and at most as many as there are replicas. A
-//! fault that needs a directory, or a network of its own for each server, comes only where there is
-//! one. What ends all processes at once is alone in its round, and needs a directory.
+//! Always holds: the victims of a round are distinct, and at most as many as there are replicas.
+//! The end of all processes costs no server, since it comes only where replicas are in files.
 
 use std::time::Duration;
 
@@ -25,6 +24,34 @@ pub enum Kind {
     CoordinatorKill,
     /// The coordinator is stopped with SIGSTOP, and goes on.
     CoordinatorStop,
+    /// A server reaches no other host, and none reaches it.
+    Cut,
+    /// A server's frames reach no other host. It hears all of them.
+    CutOut,
+    /// No host's frames reach a server. All hear it.
+    CutIn,
+    /// A server and the coordinator do not reach each other.
+    CutCoordinator,
+    /// A server and the other servers do not reach each other.
+    CutBackups,
+    /// A server is killed, and bytes of its replicas change before it starts again.
+    Flip,
+    /// A server is killed, and its replicas are deleted before it starts again.
+    Delete,
+    /// A server is killed twice, and before the second start its directory is as it was at the
+    /// first one.
+    OldCopy,
+}
+
+/// A property of a cluster that faults need.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// Replicas in files.
+    Directory,
+    /// Replicas in files, and another replica of each object.
+    SecondReplica,
+    /// A network of its own for each server.
+    Network,
 }
 
 /// The properties of a kind of fault.
@@ -33,22 +60,36 @@ struct Facts {
     name: &'static str,
     /// True if the fault can cost a server.
     costs: bool,
-    needs_directory: bool,
+    needs: Option<Need>,
     /// The shortest and the longest duration of the fault, in milliseconds.
     lasts_ms: (u64, u64),
 }
 
 /// All kinds of faults. The longest durations are above the term of a lease.
 const KINDS: &[Facts] = &[
-    facts(Kind::Kill, "kill", true, (100, 4_000)),
-    Facts { needs_directory: true, ..facts(Kind::KillAll, "kill-all", true, (100, 4_000)) },
-    facts(Kind::Stop, "stop", true, (100, 10_000)),
-    facts(Kind::CoordinatorKill, "coordinator-kill", false, (100, 4_000)),
-    facts(Kind::CoordinatorStop, "coordinator-stop", false, (100, 6_000)),
+    facts(Kind::Kill, "kill", true, None, (100, 4_000)),
+    facts(Kind::KillAll, "kill-all", false, Some(Need::Directory), (100, 4_000)),
+    facts(Kind::Stop, "stop", true, None, (100, 10_000)),
+    facts(Kind::CoordinatorKill, "coordinator-kill", false, None, (100, 4_000)),
+    facts(Kind::CoordinatorStop, "coordinator-stop", false, None, (100, 6_000)),
+    facts(Kind::Cut, "cut", true, Some(Need::Network), (200, 8_000)),
+    facts(Kind::CutOut, "cut-out", true, Some(Need::Network), (200, 8_000)),
+    facts(Kind::CutIn, "cut-in", true, Some(Need::Network), (200, 8_000)),
+    facts(Kind::CutCoordinator, "cut-coordinator", true, Some(Need::Network), (200, 8_000)),
+    facts(Kind::CutBackups, "cut-backups", true, Some(Need::Network), (200, 8_000)),
+    facts(Kind::Flip, "flip", true, Some(Need::SecondReplica), (100, 4_000)),
+    facts(Kind::Delete, "delete", true, Some(Need::SecondReplica), (100, 4_000)),
+    facts(Kind::OldCopy, "old-copy", true, Some(Need::SecondReplica), (500, 4_000)),
 ];
 
-const fn facts(kind: Kind, name: &'static str, costs: bool, lasts_ms: (u64, u64)) -> Facts {
-    Facts { kind, name, costs, needs_directory: false, lasts_ms }
+const fn facts(
+    kind: Kind,
+    name: &'static str,
+    costs: bool,
+    needs: Option<Need>,
+    lasts_ms: (u64, u64),
+) -> Facts {
+    Facts { kind, name, costs, needs, lasts_ms }
 }
 
 impl Kind {
@@ -71,9 +112,9 @@ impl Kind {
         KINDS.iter().map(|facts| facts.kind)
     }
 
-    /// True if the fault needs a directory.
-    pub fn needs_directory(self) -> bool {
-        self.facts().needs_directory
+    /// Returns the property of a cluster that the fault needs.
+    pub fn needs(self) -> Option<Need> {
+        self.facts().needs
     }
 
     fn is_about_the_coordinator(self) -> bool {
@@ -128,9 +169,6 @@ impl Plan {
             let Some(kind) = self.kind(&faults) else { break };
             let fault = self.fault(kind, &faults);
             faults.push(fault);
-            if kind == Kind::KillAll {
-                break;
-            }
         }
         faults.sort_by_key(|fault| fault.at);
         faults
@@ -140,7 +178,7 @@ impl Plan {
     fn kind(&mut self, faults: &[Fault]) -> Option<Kind> {
         let left = self.left(faults);
         let may_join = |kind: &Kind| match kind {
-            Kind::KillAll => faults.is_empty(),
+            Kind::KillAll => !faults.iter().any(|fault| fault.kind == Kind::KillAll),
             kind if kind.is_about_the_coordinator() => {
                 !faults.iter().any(|fault| fault.kind.is_about_the_coordinator())
             }
@@ -166,7 +204,6 @@ impl Plan {
         let scale = shortest << self.rng.below(u64::from(doublings));
         let lasts = (scale + self.rng.below(scale)).min(longest);
         let count = match kind {
-            Kind::KillAll => 0,
             // Often all that the budget has: the last replica counts.
             Kind::Kill if self.rng.chance(500_000) => self.left(others),
             _ => u16::from(facts.costs),
@@ -212,8 +249,8 @@ mod tests {
                 assert_eq!(victims.len(), distinct.len(), "{faults:?}");
                 assert!(victims.len() <= usize::from(replicas), "{faults:?}");
                 assert!(victims.iter().all(|server| (1..=servers).contains(server)));
-                let all = faults.iter().any(|fault| fault.kind == Kind::KillAll);
-                assert!(!all || faults.len() == 1, "{faults:?}");
+                let all = faults.iter().filter(|fault| fault.kind == Kind::KillAll);
+                assert!(all.count() <= 1, "{faults:?}");
                 full += u32::from(victims.len() == usize::from(replicas));
                 together += u32::from(faults.len() > 1);
                 for fault in &faults {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use sprat::server::MAX_REPLICAS;
-use sprat_bench::chaos::plan::Kind;
+use sprat_bench::chaos::plan::{Kind, Need};
 use sprat_bench::chaos::verdict::Summary;
 use sprat_bench::chaos::{self, Options, Report};
 use sprat_bench::fail::Fail;
@@ -24,15 +24,16 @@ const MOST_CLIENTS: i64 = 64;
 
 /// Try a cluster of its own under load and faults, and check that clients saw no wrong answer.
 ///
-/// Clients read, write, remove and increment objects while servers and the coordinator are killed
-/// and stopped. At the end the command says whether the answers are linearizable: each operation
-/// happened once, at one moment between its call and its answer. A seed repeats the faults; their
-/// timing within the load differs. The exit code is 0 if all answers were right and the cluster
-/// became whole after each round of faults; else 1.
+/// Clients read, write, remove and increment objects while servers and the coordinator are killed,
+/// stopped and cut off, and files are damaged. At the end the command says whether the answers are
+/// linearizable: each operation happened once, at one moment between its call and its answer. A
+/// seed repeats the faults; their timing within the load differs. The exit code is 0 if all answers
+/// were right and the cluster became whole after each round of faults; else 1.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat chaos                                  a minute, with a seed that it prints
   sprat chaos --seed 7 --seconds 600 --dir .   replicas in files of this directory
+  sudo sprat chaos --network                   servers whose network can be cut
   sprat chaos --faults kill,coordinator-kill --history chaos.jsonl
   sprat chaos --check chaos.jsonl              the verdict about a written history")]
 pub(crate) struct Chaos {
@@ -80,6 +81,10 @@ pub(crate) struct Chaos {
     /// Keep the replicas in files of a temporary folder in this directory.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Give the clients, the coordinator and each server a network of their own, which faults can
+    /// cut. Servers then talk over UDP and TCP. It needs root.
+    #[arg(long)]
+    network: bool,
     /// Kinds of faults, with commas between them. By default all that this cluster can have.
     #[arg(long, value_name = "KIND[,KIND…]", value_delimiter = ',', value_parser = kind)]
     faults: Vec<Kind>,
@@ -122,6 +127,7 @@ pub(crate) fn run(args: &Chaos) -> Result<(), Fail> {
         memory: args.memory,
         lease: args.lease,
         directory: args.dir.clone(),
+        network: args.network,
         kinds,
         history: args.history.clone(),
     };
@@ -144,14 +150,20 @@ fn kind(name: &str) -> Result<Kind, String> {
 
 /// Returns the kinds of faults of the run, and those that the cluster cannot have.
 fn kinds(args: &Chaos) -> Result<(Vec<Kind>, Vec<Kind>), Fail> {
-    let can = |kind: &Kind| args.dir.is_some() || !kind.needs_directory();
-    if let Some(kind) = args.faults.iter().find(|kind| !can(kind)) {
-        let text = format!("the fault {} needs replicas in files", kind.name());
-        return Err(Fail::usage(text).next("add --dir DIR"));
+    let lacks = |kind: &Kind| match kind.needs()? {
+        Need::Directory => args.dir.is_none().then_some("--dir DIR"),
+        Need::SecondReplica => {
+            (args.dir.is_none() || args.replicas < 2).then_some("--dir DIR and --replicas 2")
+        }
+        Need::Network => (!args.network).then_some("--network, as root"),
+    };
+    if let Some((kind, lacks)) = args.faults.iter().find_map(|kind| Some((kind, lacks(kind)?))) {
+        let text = format!("the fault {} needs {lacks}", kind.name());
+        return Err(Fail::usage(text).next("add these options, or leave the fault out"));
     }
     let wanted: Vec<_> =
         if args.faults.is_empty() { Kind::all().collect() } else { args.faults.clone() };
-    Ok(wanted.into_iter().partition(can))
+    Ok(wanted.into_iter().partition(|kind| lacks(kind).is_none()))
 }
 
 /// Returns a seed that differs from run to run, of at most nine digits.

@@ -7,6 +7,7 @@ use std::io::Read as _;
 use sprat_bench::process::wait_until;
 
 use crate::cluster::{PATIENCE, Running, errors, lives, run, text};
+use crate::porcupine;
 
 /// Returns the ids of the processes that a process has started and that run.
 fn children(parent: u32) -> Vec<u32> {
@@ -15,8 +16,44 @@ fn children(parent: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
+/// Returns the index of a write whose value a later line has read, and a line that reads the object
+/// as it was before another write.
+fn planted(lines: &[&str]) -> (usize, String) {
+    let parsed: Vec<serde_json::Value> =
+        lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let is = |line: &serde_json::Value, op: &str, answer: &str| {
+        line["op"] == *op && line["answer"] == *answer
+    };
+    let same = |a: &serde_json::Value, b: &serde_json::Value| {
+        a["table"] == b["table"] && a["key"] == b["key"]
+    };
+    let read_later = |write: &serde_json::Value| {
+        parsed.iter().any(|line| {
+            is(line, "read", "value") && same(line, write) && line["version"] == write["version"]
+        })
+    };
+    let writes = || parsed.iter().filter(|line| is(line, "write", "written"));
+    let write = parsed
+        .iter()
+        .position(|line| is(line, "write", "written") && read_later(line))
+        .expect("a value is read");
+    let old = writes()
+        .find(|old| {
+            writes().any(|new| same(old, new) && new["called"].as_u64() > old["ended"].as_u64())
+        })
+        .expect("an object is written twice");
+    let end = parsed.iter().filter_map(|line| line["ended"].as_u64()).max().expect("a moment");
+    let stale = serde_json::json!({
+        "client": 0, "table": old["table"], "key": old["key"], "op": "read", "outcome": "ok",
+        "answer": "value", "version": old["version"], "result": old["value"],
+        "called": end + 1, "ended": end + 2, "called_ns": 0, "ended_ns": 1,
+    });
+    (write, stale.to_string())
+}
+
 /// A run injects its faults and finds all answers right. Its history has a line for each operation,
-/// and gets the same verdict when it is read again. A history that lacks a write gets another one.
+/// and gets the same verdict when it is read again, also from another checker. A history that lacks
+/// a write, and one with a stale read, get another verdict from both.
 #[test]
 fn a_run_has_a_history_and_a_verdict() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -50,25 +87,16 @@ fn a_run_has_a_history_and_a_verdict() {
     let good = check(&lines);
     assert!(good.status.success() && text(&good).contains("linearizable"), "{}", errors(&good));
 
-    // A value is read that no write of the history has written.
-    let number = |line: &str, field: &str| {
-        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        line[field].as_u64()
-    };
-    let written = |line: &str| line.contains("\"op\":\"write\"") && line.contains("written");
-    let is_read = |write: &str| {
-        let version = number(write, "version");
-        lines.iter().any(|line| {
-            line.contains("\"op\":\"read\"")
-                && ["table", "key"].iter().all(|name| number(line, name) == number(write, name))
-                && number(line, "version") == version
-        })
-    };
-    let write = lines.iter().position(|line| written(line) && is_read(line)).expect("a write");
-    let without: Vec<_> = [&lines[..write], &lines[write + 1..]].concat();
-    let broken = check(&without);
-    assert_eq!(broken.status.code(), Some(1));
-    assert!(errors(&broken).contains("no order explains"), "{}", errors(&broken));
+    // Both checkers agree: about the history, and about others that are not linearizable.
+    assert!(porcupine::is_linearizable(&lines));
+    let (write, stale) = planted(&lines);
+    let without = [&lines[..write], &lines[write + 1..]].concat();
+    for wrong in [without, [&lines[..], &[&stale]].concat()] {
+        let broken = check(&wrong);
+        assert_eq!(broken.status.code(), Some(1));
+        assert!(errors(&broken).contains("no order explains"), "{}", errors(&broken));
+        assert!(!porcupine::is_linearizable(&wrong));
+    }
 
     let torn = check(&[&lines[..1], &["{\"client\":1"]].concat());
     assert!(errors(&torn).contains("other:2"), "{}", errors(&torn));
@@ -105,6 +133,8 @@ fn wrong_options_are_refused() {
     for (options, expected) in [
         (&["--replicas", "2", "--servers", "2"][..], "need 3 servers"),
         (&["--faults", "kill-all"], "--dir"),
+        (&["--faults", "flip", "--dir", "/tmp", "--replicas", "1"], "--replicas 2"),
+        (&["--faults", "cut"], "--network"),
         (&["--faults", "flood"], "coordinator-kill"),
         (&["--check", "/nonexistent"], "cannot read /nonexistent"),
         (&["--check", "x", "--seed", "1"], "cannot be used with"),

@@ -10,6 +10,7 @@ mod files;
 mod help;
 mod objects;
 mod pages;
+mod porcupine;
 mod rdma;
 mod recovery;
 mod scan;

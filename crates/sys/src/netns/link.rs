@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sprat_proto::device::Mac;
 
 use super::Namespace;
-use super::message::{CREATE, Message, attributes, u16s, u32_at, u32s};
+use super::message::{CREATE, Message, REPLACE, attributes, u16s, u32_at, u32s};
 
 // linux/rtnetlink.h
 const NEWLINK: u16 = 16;
@@ -257,15 +257,16 @@ pub fn address(name: &str, at: IpAddr, prefix: u8) -> io::Result<()> {
         .map(drop)
 }
 
-/// Gives the kernel a permanent entry for a neighbour: its IP address and its hardware address.
+/// Gives the kernel a permanent entry for a neighbour: its IP address and its hardware address. It
+/// takes the place of an entry for that IP address.
 ///
 /// # Errors
-/// There is no interface of that name, it knows the neighbour already, or CAP_NET_ADMIN is missing.
+/// There is no interface of that name, or CAP_NET_ADMIN is missing.
 pub fn neighbour(name: &str, at: IpAddr, mac: Mac) -> io::Result<()> {
     let index = find(name)?.index;
     let state = u16s(u16::from(NUD_PERMANENT));
     let body = [&[family(at), 0, 0, 0], &u32s(index)[..], &state, &[0, 0]].concat();
-    Message::new(NEWNEIGH, CREATE, &body)
+    Message::new(NEWNEIGH, REPLACE, &body)
         .attribute(NDA_DST, &octets(at))
         .attribute(NDA_LLADDR, &mac.0)
         .ask()

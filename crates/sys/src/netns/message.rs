@@ -16,6 +16,8 @@ const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 /// Flags that, with [`REQUEST`], make an object that must not exist yet.
 pub(super) const CREATE: u16 = 0x600;
+/// Flags that, with [`REQUEST`], make an object or replace the one that exists.
+pub(super) const REPLACE: u16 = 0x500;
 const ERROR: u16 = 2;
 const NESTED: u16 = 0x8000;
 
