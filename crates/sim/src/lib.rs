@@ -4,6 +4,7 @@
 //! - [`wire`]: the network, as a driver for each host;
 //! - [`disk`]: the data that survives a crash;
 //! - [`frames`]: the frames of replicas that survive a crash;
+//! - [`rings`]: memory that processes of one machine share;
 //! - [`world`]: hosts, clocks, turns, crashes, pauses, partitions;
 //! - [`check`]: a checker for the linearizability of the clients' results;
 //! - [`node`]: a process with an RPC endpoint and a store machine;
@@ -16,6 +17,7 @@ pub mod disk;
 pub mod frames;
 pub mod node;
 pub mod queue;
+pub mod rings;
 pub mod seeds;
 pub mod wire;
 pub mod world;

@@ -25,6 +25,7 @@ pub mod locator;
 mod open;
 mod promise;
 mod random;
+mod rings;
 pub mod rpc;
 pub mod server;
 pub mod trace;

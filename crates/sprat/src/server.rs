@@ -25,6 +25,7 @@ use crate::disk::{Disk, StateDisk};
 use crate::frames::{self, FileFrames};
 use crate::locator::Locator;
 use crate::random::rng;
+use crate::rings::SharedRings;
 use crate::transports::{Options, Transports};
 use crate::worker::Worker;
 use sprat_sys::clock::Clock;
@@ -183,6 +184,9 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         None => Master::new(config, rng()?),
     };
     master.prepare(Box::new(Ahead::default()));
+    if options.replicas > 0 {
+        master.share(Box::new(SharedRings::new(options.directory.as_deref(), rng()?)?));
+    }
     Worker::new(master, transports, None, Clock::new())
 }
 

@@ -4,6 +4,7 @@
 //! control (256 B)                      data (a power of two)
 //! 0    head: u64       by the consumer  ┌──────┬─────────────┬───────────┬──────┬───
 //! 8    sleeping: u32   by the consumer  │ word │ payload …   │ (to 64 B) │ word │ …
+//! 12   closed: u32     by the consumer  │      │             │           │      │
 //! 128  waiting: u32    by the producer  └──────┴─────────────┴───────────┴──────┴───
 //!                                        word = tag (40 bits) | length (24 bits)
 //! ```
@@ -31,6 +32,9 @@
 //! barrier, both sides use fences (`fenced`). A producer that waits for room proceeds likewise with
 //! `waiting` and the head. The side that finds a flag lowers it and wakes its owner, by means
 //! outside the ring.
+//!
+//! **Closing.** A consumer raises `closed` and takes what is there. With fences on both sides, it
+//! finds a record, or the producer finds the flag.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -40,6 +44,8 @@ use sprat_proto::device::Headers;
 
 use crate::memory::{Region, Window};
 
+mod barrier;
+pub use barrier::{barrier, has_barrier};
 #[cfg(test)]
 mod handshake;
 #[cfg(test)]
@@ -71,6 +77,7 @@ const PAYLOAD: u64 = WORD as u64;
 const _: () = assert!(WORD + PaddedHeader::CAPACITY <= LINE);
 const HEAD: u64 = 0;
 const SLEEPING: u64 = 8;
+const CLOSED: u64 = 12;
 const WAITING: u64 = 128;
 /// In a position that no head reaches.
 const NEVER: u64 = 1 << 63;
@@ -84,7 +91,7 @@ const PAD: u64 = LEN_MASK;
 #[error("the peer damaged the ring")]
 pub struct Broken;
 
-/// The place of a ring in its region, and the parameters that both sides agreed on.
+/// The place of a ring in its region, and its parameters.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The region that holds the ring.
@@ -158,7 +165,6 @@ impl Ring {
 }
 
 /// Returns the bytes of the ring that a payload of `len` bytes takes.
-#[inline]
 const fn footprint(len: usize) -> usize {
     (WORD + len + LINE - 1) & !(LINE - 1)
 }
@@ -346,6 +352,13 @@ impl Producer {
         self.publish(len, 0);
     }
 
+    /// True if the consumer has closed the ring. If not, after a push, it takes the record.
+    #[inline]
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.ring.control.flag(CLOSED).load(Ordering::Relaxed) != 0
+    }
+
     /// True if the ring had no room for the producer's last push.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
@@ -435,7 +448,37 @@ impl Consumer {
         Self { ring, head: 0, tell_at, expect, wake: false }
     }
 
-    /// Returns the word at the consumer's head. It reads the word once.
+    /// Makes the consumer of a ring whose last one has ended. It reads records again that the last
+    /// one read since it published its position.
+    ///
+    /// # Errors
+    /// [`Broken`] if no consumer publishes such a position.
+    ///
+    /// # Panics
+    /// If the place is not as its fields demand.
+    pub fn resume(place: Place) -> Result<Self, Broken> {
+        let mut this = Self::new(place);
+        let head = this.ring.control.word(HEAD).load(Ordering::Acquire);
+        if !head.is_multiple_of(LINE as u64) || head >= NEVER {
+            return Err(Broken);
+        }
+        this.head = head;
+        this.expect = this.ring.tag(head);
+        this.tell_at = head + tell_every(&this.ring);
+        Ok(this)
+    }
+
+    /// Closes the ring: a producer that pushes from now on finds it closed.
+    ///
+    /// # Panics
+    /// If the ring is not fenced.
+    pub fn close(&mut self) {
+        assert!(self.ring.fenced, "a ring that is closed needs fences");
+        self.ring.control.flag(CLOSED).store(1, Ordering::Relaxed);
+        self.ring.order();
+    }
+
+    /// Reads the word at the consumer's head, once.
     #[inline]
     fn word(&self) -> u64 {
         self.ring.data.word(self.head).load(Ordering::Acquire)
@@ -554,40 +597,4 @@ impl Consumer {
 /// Number of bytes after which a consumer publishes its read position.
 const fn tell_every(ring: &Ring) -> u64 {
     ring.data.size() as u64 / 8
-}
-
-pub use barrier::{barrier, has_barrier};
-
-mod barrier {
-    //! The sleeping side's half of the ring's wake handshake: a barrier on every processor that
-    //! runs a thread of a registered process.
-
-    use std::sync::OnceLock;
-    use std::sync::atomic::{Ordering, fence};
-
-    use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
-
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-
-    /// True if this process can issue [`barrier()`] and takes part in the barriers of other
-    /// processes. The first call registers it.
-    pub fn has_barrier() -> bool {
-        *REGISTERED.get_or_init(|| {
-            membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED)
-                && membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
-        })
-    }
-
-    /// Issues a barrier on every processor that runs a registered process. After it, each such
-    /// process has either not yet read the flags that this one has set, or all its earlier stores
-    /// are visible here. Rings with a side that did not register (`fenced`) have fences of their
-    /// own.
-    pub fn barrier() {
-        fence(Ordering::SeqCst);
-        if has_barrier() {
-            // Fails only for a command that `has_barrier` has just been told exists.
-            let _ = membarrier(MembarrierCommand::GlobalExpedited);
-        }
-        fence(Ordering::SeqCst);
-    }
 }

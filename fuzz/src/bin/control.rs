@@ -6,6 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use sprat_store::message::control::{self, *};
 use sprat_store::message::recovery::*;
+use sprat_store::message::ring::*;
 
 macro_rules! same {
     ($bytes:expr, $($message:ident)*) => { $(
@@ -19,7 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = control::opcode(bytes);
     same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
         GetTablets ListServers HintCrashed SetHead TakeTablet DropTablet);
-    same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded);
+    same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded
+        OpenRing);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
     replies(bytes);
@@ -30,6 +32,6 @@ fuzz_target!(|bytes: &[u8]| {
 fn replies(bytes: &[u8]) {
     if bytes.get(2..4) == Some(&[0, 0]) {
         same!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage
-            ReplicaPage Recovering);
+            ReplicaPage Recovering Ring);
     }
 }

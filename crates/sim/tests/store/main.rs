@@ -16,6 +16,7 @@ use sprat_sim::check::Verdict;
 use sprat_sim::check::store::Answer;
 use sprat_sim::frames::Kept;
 use sprat_sim::node::{Node, config, locator, locators};
+use sprat_sim::rings::{SharedMemory, Sharing};
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::master::{self, Master};
@@ -38,6 +39,9 @@ struct Shape {
     replicas: usize,
     /// True if replicas outlive the process of their backup.
     keeps: bool,
+    /// The number of writes that a master can post to a backup before the backup takes one. 0 if
+    /// they share no memory.
+    posts: usize,
     /// True if a server holds its own replicas while no other server is up.
     own: bool,
     /// The time in nanoseconds for which a server gets its lease.
@@ -58,6 +62,7 @@ impl Default for Shape {
             segment_bytes: 2 << 20,
             replicas: 0,
             keeps: false,
+            posts: 0,
             own: false,
             server_term_ns: 300 * MS,
         }
@@ -81,6 +86,7 @@ fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
 
 fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
+    let shared = SharedMemory::default();
     let server_term_ns = shape.server_term_ns;
     world.host(shape.faults[0], move |start| {
         let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
@@ -90,8 +96,9 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng, start.port))
     });
     for _ in 0..shape.masters {
-        let Shape { log_bytes, segment_bytes, replicas, keeps, own: own_replica, .. } = *shape;
-        let kept = Kept::default();
+        let Shape { log_bytes, segment_bytes, replicas, keeps, posts, own: own_replica, .. } =
+            *shape;
+        let (kept, shared) = (Kept::default(), shared.clone());
         world.host(shape.faults[1], move |start| {
             let own = locator(start.host);
             let mut rng = start.rng;
@@ -107,14 +114,18 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 slow_backup_ns: 50 * MS,
                 ..master::Config::default()
             };
-            let master = if keeps {
+            let mut master = if keeps {
                 let count = config_.backup_bytes / u64::from(segment_bytes);
                 let frames = Box::new(kept.frames(segment_bytes, count as u32));
                 Master::with_frames(config_, frames, rng.fork())
             } else {
                 Master::new(config_, rng.fork())
             };
-            Box::new(Node::new(master, config(true), rng, start.port))
+            let (rings, crash) = shared.process(start.host, keeps, posts);
+            if posts > 0 {
+                master.share(rings);
+            }
+            Box::new(Sharing::new(Node::new(master, config(true), rng, start.port), crash))
         });
     }
     for user in 0..shape.users {
@@ -313,6 +324,7 @@ fn replicated(rng: &mut Rng, servers: HostFaults) -> Shape {
     shape.habits.pause_ns = shape.habits.pause_ns.max(20 * MS);
     shape.replicas = 1 + rng.below(3) as usize;
     shape.masters = shape.replicas + 1 + rng.below(2) as usize;
+    shape.posts = [0, 3, 1000][rng.below(3) as usize];
     shape
 }
 

@@ -226,7 +226,8 @@ fn objects(master: &Master) -> Vec<Object> {
     objects
 }
 
-fn replicas_on(backup: &Master, master: ServerId) -> Vec<Copy> {
+fn replicas_on(backup: &mut Master, master: ServerId) -> Vec<Copy> {
+    backup.take_posted();
     let Some(me) = backup.server() else { return Vec::new() };
     let mut copies = Vec::new();
     let mut after = SegmentId(0);

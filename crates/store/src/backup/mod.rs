@@ -20,12 +20,15 @@
 //!   the next life of the server finds every replica with all bytes that its master knows of.
 //! - A replica that an earlier life of the server has left counts in a recovery of its master's
 //!   log, unless its bytes are damaged.
+//! - Before a write or a fence changes anything of a master, the backup takes what the master has
+//!   posted before.
 //!
 //! Elsewhere: [`crate::ops`] parses the requests, and checks cluster and server. `frames` is the
 //! memory of the replicas.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
@@ -34,13 +37,15 @@ use sprat_proto::wire::checksum::Crc32c;
 mod flat;
 mod frames;
 mod header;
+mod posted;
 mod restore;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use flat::{FlatFrames, Storage, Unusable, flat_bytes, header as flat_header};
 pub use frames::{Block, Frames, MemoryFrames};
 pub use header::{FileHeader, Found, FrameHeader, Held, SLOT_BYTES, SLOTS, Slot};
+pub use posted::{Inbox, Outbox, Posted, Rings};
 
 use crate::message::Status;
 use crate::message::control;
@@ -49,6 +54,7 @@ use crate::message::replica::{Target, WriteReplica};
 use crate::objects::entry::{self, Entry};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
+use posted::Inboxes;
 
 /// The most masters that a backup fences: more than a cluster has servers.
 pub const MAX_FENCED: usize = 1 << 16;
@@ -68,6 +74,7 @@ pub struct Backup {
     /// The fenced masters: for each index of a server the last fenced generation. The earlier ones
     /// crashed before it.
     fenced: BTreeMap<u32, u32>,
+    inboxes: Inboxes,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +91,13 @@ struct Replica {
     left: bool,
     /// True if the replica lacks bytes that it had.
     damaged: bool,
+}
+
+impl Drop for Backup {
+    /// Takes what masters have posted: the frames may outlive the process.
+    fn drop(&mut self) {
+        self.close_rings(|_| true);
+    }
 }
 
 impl Backup {
@@ -105,6 +119,12 @@ impl Backup {
     /// # Errors
     /// The status to reply with. Nothing has changed.
     pub fn write(&mut self, write: &WriteReplica<'_>) -> Result<u32, Status> {
+        self.take_posted(write.target.master);
+        self.apply(write)
+    }
+
+    /// Executes a write that its master has sent or posted.
+    fn apply(&mut self, write: &WriteReplica<'_>) -> Result<u32, Status> {
         let Target { master, segment, .. } = write.target;
         if self.is_fenced(master) {
             return Err(Status::Fenced);
@@ -181,6 +201,7 @@ impl Backup {
     /// Frees a replica if it exists and its epoch is at most `epoch`. A fenced master may free
     /// replicas: a recovery needs none of those that it frees.
     pub fn free(&mut self, master: ServerId, segment: SegmentId, epoch: u32) {
+        self.take_posted(master);
         let known = self.replicas.get(&(master, segment));
         if known.is_some_and(|replica| replica.epoch <= epoch) {
             self.release((master, segment));
@@ -198,6 +219,7 @@ impl Backup {
 
     /// Frees the replicas of `master` that earlier lives of this server have left.
     pub fn free_left(&mut self, master: ServerId) {
+        self.take_posted(master);
         let of_master = (master, SegmentId(0))..=(master, SegmentId(u32::MAX));
         let left = self.replicas.range(of_master).filter(|(_, replica)| replica.left);
         let left: Vec<_> = left.map(|(&id, _)| id).collect();
@@ -224,9 +246,102 @@ impl Backup {
         if !self.fenced.contains_key(&master.index) && self.fenced.len() >= MAX_FENCED {
             return Err(Status::NoSpace);
         }
+        self.close_rings(|m| m.index == master.index && m.generation <= master.generation);
         let last = self.fenced.entry(master.index).or_default();
         *last = master.generation.max(*last);
         Ok(())
+    }
+
+    /// Lets the backup share memory with masters of its machine through `host`. Takes what masters
+    /// have posted to an earlier life of the server.
+    pub fn share(&mut self, host: Box<dyn Rings>) {
+        self.inboxes.set_host(host);
+        while let Some(mut inbox) = self.inboxes.left() {
+            inbox.close();
+            let mut write = Vec::new();
+            while inbox.take(&mut write) {
+                self.take_left(&write);
+            }
+        }
+    }
+
+    /// Makes a ring for posted writes of `master`, and returns the text by which the master finds
+    /// it.
+    ///
+    /// # Errors
+    /// [`Status::Fenced`] if the backup takes no more writes of the master, [`Status::NoSpace`] if
+    /// there is no shared memory for it.
+    pub fn open_ring(&mut self, master: ServerId) -> Result<String, Status> {
+        if self.is_fenced(master) {
+            return Err(Status::Fenced);
+        }
+        self.close_rings(|owner| owner == master);
+        self.inboxes.offer(master)
+    }
+
+    /// Returns the writer's end of a ring that a backup has offered to this server. `None` if they
+    /// share no memory.
+    pub(crate) fn accept_ring(&mut self, offer: &str) -> Option<Box<dyn Outbox>> {
+        self.inboxes.accept(offer)
+    }
+
+    /// Takes what all masters have posted.
+    pub(crate) fn take_all_posted(&mut self) {
+        if !self.inboxes.is_empty() {
+            for master in self.inboxes.masters() {
+                self.take_posted(master);
+            }
+        }
+    }
+
+    /// Returns the number of posted writes that the backup has taken.
+    pub(crate) fn posted_writes(&self) -> u64 {
+        self.inboxes.taken()
+    }
+
+    /// Takes what `master` has posted.
+    #[inline]
+    fn take_posted(&mut self, master: ServerId) {
+        if let Some(ring) = self.inboxes.take_out(master) {
+            self.take_from(master, ring, false);
+        }
+    }
+
+    /// Closes the rings of some masters, and takes what is in them.
+    fn close_rings(&mut self, of: impl Fn(ServerId) -> bool) {
+        for master in self.inboxes.masters().into_iter().filter(|&master| of(master)) {
+            if let Some(ring) = self.inboxes.take_out(master) {
+                self.take_from(master, ring, true);
+            }
+        }
+    }
+
+    /// Takes the writes in a ring. If one of them cannot be executed, closes the ring: the master
+    /// then writes by messages, whose replies say why.
+    fn take_from(
+        &mut self,
+        master: ServerId,
+        (mut inbox, mut write): (Box<dyn Inbox>, Vec<u8>),
+        mut close: bool,
+    ) {
+        let mut taken = 0;
+        if close {
+            inbox.close();
+        }
+        while inbox.take(&mut write) {
+            taken += 1;
+            let parsed = WriteReplica::parse(&write).ok();
+            let parsed = parsed.filter(|w| w.target.master == master && !w.open && !w.close);
+            let executed = parsed.is_some_and(|write| {
+                let end = write.offset as usize + write.data.len();
+                self.apply(&write).is_ok_and(|len| len as usize >= end)
+            });
+            if !executed && !close {
+                close = true;
+                inbox.close();
+            }
+        }
+        self.inboxes.put_back(master, (!close).then_some(inbox), (write, taken));
     }
 
     /// Returns true if the backup takes no more writes of `master`.

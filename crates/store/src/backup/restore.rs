@@ -8,7 +8,9 @@ use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
+use super::posted::Inboxes;
 use super::{Backup, Block, FileHeader, FrameHeader, Frames, Held, Replica};
+use crate::message::replica::WriteReplica;
 use crate::objects::entry::{Entries, Entry};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
@@ -26,7 +28,8 @@ impl Backup {
         let count = frames.count();
         let (file, free, fenced) = (None, Vec::new(), BTreeMap::new());
         let (replicas, sequences) = (BTreeMap::new(), Vec::new());
-        let mut this = Self { frames, crc32c, file, sequences, free, replicas, fenced };
+        let inboxes = Inboxes::default();
+        let mut this = Self { frames, crc32c, file, sequences, free, replicas, fenced, inboxes };
         match this.frames.header(Block::File) {
             None => this.free = (0..count).rev().collect(),
             Some(slots) => {
@@ -108,6 +111,16 @@ impl Backup {
             }
         }
         held.len
+    }
+
+    /// Executes a write that a master has posted to an earlier life of the server. The replica
+    /// remains one that was left. A write whose replica is gone or has a later epoch does nothing.
+    pub(super) fn take_left(&mut self, write: &[u8]) {
+        let Ok(write) = WriteReplica::parse(write) else { return };
+        let id = (write.target.master, write.target.segment);
+        if !write.open && !write.close && self.apply(&write).is_ok() {
+            self.replicas.entry(id).and_modify(|replica| replica.left = true);
+        }
     }
 
     /// Returns the cluster and the id of the last server that has used the frames, if they outlive

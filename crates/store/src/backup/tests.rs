@@ -11,6 +11,7 @@ use crate::objects::entry::{HEADER, Header, put_header};
 use crate::types::Version;
 
 mod kept;
+pub(crate) mod posted;
 
 const CLUSTER: u64 = 7;
 const ME: ServerId = ServerId { index: 1, generation: 1 };

@@ -75,6 +75,10 @@ pub(super) struct Replicas {
     pub(super) left: u64,
     /// The replicas among those whose bytes are damaged.
     pub(super) damaged: u64,
+    /// The writes to replicas that the server has posted.
+    pub(super) posted: u64,
+    /// The posted writes that the server has taken as a backup.
+    pub(super) taken: u64,
 }
 
 catalogue! {
@@ -115,6 +119,10 @@ catalogue! {
         "Replicas of other servers that an earlier process has left in the directory.";
     replicas_damaged Level Segments = replicas.damaged,
         "Replicas among those whose bytes are damaged.";
+    posted_writes Total Events = replicas.posted,
+        "Writes to replicas that this server has posted in shared memory.";
+    posted_writes_taken Total Events = replicas.taken,
+        "Posted writes of other servers that this server has taken.";
     lent_copies_bytes Level Bytes = memory.log.copied_bytes(), "Copies that replies refer to.";
 }
 

@@ -1,7 +1,7 @@
 //! The master as a machine: it takes requests and responses and returns outputs.
 
 use sprat_proto::Instant;
-use sprat_proto::node::machine::{Caller, Machine, Output, Replied};
+use sprat_proto::node::machine::{Caller, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
 
 use super::burst::Burst;
@@ -63,7 +63,12 @@ impl Master {
         self.memory.log.change_digest();
         loop {
             let tag = self.tag();
-            let Some(output) = self.replication.next(now, &mut self.memory.log, tag) else {
+            let output = self.replication.next(now, &mut self.memory.log, tag);
+            if let Some(position) = self.replication.take_posted() {
+                self.durable(position);
+                self.recovery.look(&self.memory.log);
+            }
+            let Some(output) = output else {
                 // What is durable here may have replies.
                 return self.out.pop_front();
             };
@@ -155,6 +160,9 @@ impl Machine for Master {
                 self.durable(position);
                 self.recovery.look(&self.memory.log);
             }
+            if let Some((backup, offer)) = self.replication.take_offer() {
+                self.replication.set_ring(backup, self.backup.accept_ring(&offer));
+            }
             if let Some(known) = self.replication.take_known() {
                 self.backup.free_unknown(&known);
             }
@@ -173,6 +181,10 @@ impl Machine for Master {
             self.backup.set_owner(cluster, server);
             self.replication.member(cluster, server, self.membership.list_version());
         }
+    }
+
+    fn unreachable(&mut self, link: Link, _: &str) {
+        self.replication.unreachable(link);
     }
 
     #[inline]
@@ -233,6 +245,7 @@ impl Machine for Master {
             self.leases.check_silent(now, &mut self.memory.results);
         }
         self.replication.tick(now);
+        self.take_posted();
         let growing = self.memory.grow(GROW_LINES);
         let sweeping = self.memory.sweep(SWEEP_LINES);
         // While requests arrive, writes pay for cleaning, and a tick adds little.

@@ -17,7 +17,7 @@ use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
 use super::recovery::Recovery;
 use super::replication::{MAX_REPLICAS, Replication};
-use crate::backup::{Backup, Frames, MemoryFrames};
+use crate::backup::{Backup, Frames, MemoryFrames, Rings};
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
 use crate::objects::cleaner::Cleaner;
@@ -198,6 +198,18 @@ impl Master {
         self.membership.has_left()
     }
 
+    /// Lets this server share memory through `host` with other servers of its machine, so that they
+    /// post writes to replicas. Takes what was posted to an earlier life of this server.
+    pub fn share(&mut self, host: Box<dyn Rings>) {
+        self.backup.share(host);
+        self.replication.allow_posts();
+    }
+
+    /// Takes what other masters have posted to this server's replicas.
+    pub fn take_posted(&mut self) {
+        self.backup.take_all_posted();
+    }
+
     /// Sends the replies that waited for the log to be durable up to `position`.
     pub fn durable(&mut self, position: Position) {
         self.memory.log.set_durable(position);
@@ -266,6 +278,8 @@ impl Master {
             held: self.backup.replicas() as u64,
             left: left as u64,
             damaged: damaged as u64,
+            posted: self.replication.posted_writes(),
+            taken: self.backup.posted_writes(),
         };
         counters::list(&self.counters, &self.memory, self.cleaner.cleaned(), replicas)
     }

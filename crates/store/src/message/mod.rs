@@ -121,6 +121,8 @@ codes! {
         FreeReplicas = 196,
         /// A master does not need the replicas that an earlier life of a backup has left.
         FreeLeftReplicas = 197,
+        /// A master asks a backup for a ring in shared memory, for posted writes.
+        OpenRing = 199,
     }
 }
 
@@ -239,3 +241,4 @@ pub mod data;
 pub mod list;
 pub mod recovery;
 pub mod replica;
+pub mod ring;

@@ -16,6 +16,7 @@ use crate::message::recovery::{
     FreeLeftReplicas, FreeReplicas, ListReplicas, ReadReplica, Recover,
 };
 use crate::message::replica::{FreeReplica, WriteReplica};
+use crate::message::ring::OpenRing;
 use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
 
@@ -104,6 +105,7 @@ master_operations! {
         ReadReplica,
         FreeReplicas,
         FreeLeftReplicas,
+        OpenRing,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::message::recovery::{
     FreeLeftReplicas, FreeReplicas, ListReplicas, MOST_READ, ReadReplica,
 };
 use crate::message::replica::{FreeReplica, WriteReplica, written};
+use crate::message::ring::{OpenRing, Ring};
 
 impl Order for WriteReplica<'_> {
     fn execute(
@@ -73,6 +74,20 @@ impl Order for ReadReplica {
         reply.bytes.extend_from_slice(&head(Status::Ok));
         reply.bytes.extend_from_slice(&rest[..len]);
         Ok(Replied::Idempotent)
+    }
+}
+
+impl Order for OpenRing {
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        master.membership.is_me(self.cluster, self.backup)?;
+        let offer = master.backup.open_ring(self.master)?;
+        *reply = Ring { offer: &offer }.emit().into();
+        Ok(Replied::Now)
     }
 }
 

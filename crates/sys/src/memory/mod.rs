@@ -181,14 +181,15 @@ impl Region {
         Self::own(base, file.len)
     }
 
-    /// Maps `len` bytes that a device of the kernel offers at `offset` of `fd`, as the ring of a
-    /// packet socket.
+    /// Maps `len` bytes at `offset` of `fd`, a file or what a device of the kernel offers, as the
+    /// ring of a packet socket.
     ///
     /// # Errors
     /// The system call failed.
     pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; a
-        // device's memory does not shrink while it is mapped.
+        // device's memory does not shrink while it is mapped, and an access behind the end of a
+        // file that has become shorter ends the process.
         let base = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
@@ -200,6 +201,20 @@ impl Region {
             )?
         };
         Self::own(base, len)
+    }
+
+    /// Maps the first `len` bytes of a regular file, with all of their pages. If a program cuts the
+    /// file off, the next access ends the process with SIGBUS.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is no regular file of at least that length, or the system call failed.
+    pub fn of_file(file: &File, len: usize) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        if !meta.is_file() || meta.len() < len as u64 {
+            let text = "it must be a regular file of the right size";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Self::of_device(file.as_fd(), len, 0)
     }
 
     /// Maps `len` bytes of zeros, shared with the processes that this one forks.

@@ -394,3 +394,66 @@ fn nobody_sleeps_for_ever() {
         writer.join().unwrap();
     }
 }
+
+#[test]
+fn a_record_counts_or_the_ring_is_closed() {
+    for round in 0..200 {
+        let place = place(MIN_SIZE, round, true);
+        let (mut producer, mut consumer) = (Producer::new(place.clone()), Consumer::new(place));
+        let writer = thread::spawn(move || {
+            (0u64..)
+                .take_while(|number| {
+                    let pushed = producer.push(&[&number.to_le_bytes()]).unwrap();
+                    pushed != Push::Full && !producer.is_closed()
+                })
+                .count() as u64
+        });
+        let mut buffer = vec![0; MAX_PAYLOAD];
+        let mut taken = 0;
+        // The number of records that it takes before it closes differs from round to round.
+        while taken < round {
+            taken += u64::from(pop(&mut consumer, &mut buffer).unwrap().is_some());
+        }
+        consumer.close();
+        while pop(&mut consumer, &mut buffer).unwrap().is_some() {
+            taken += 1;
+        }
+        let counted = writer.join().unwrap();
+        assert!(taken >= counted, "{counted} records count, and {taken} were taken");
+    }
+}
+
+#[test]
+fn a_consumer_goes_on_where_the_last_one_has_published_its_position() {
+    let place = place(MIN_SIZE, 5, true);
+    let mut producer = Producer::new(place.clone());
+    let mut buffer = vec![0; MAX_PAYLOAD];
+    let mut first = Consumer::new(place.clone());
+    let (mut pushed, mut taken) = (0u64, 0u64);
+    // More than a lap.
+    while pushed < 3 * (MIN_SIZE / LINE) as u64 / 2 {
+        assert!(matches!(producer.push(&[&pushed.to_le_bytes()]), Ok(Push::Done { .. })));
+        pushed += 1;
+        if pushed % 7 != 0 {
+            assert_eq!(pop(&mut first, &mut buffer), Ok(Some(8)));
+            taken += 1;
+        }
+        if pushed - taken > 3_000 {
+            while pop(&mut first, &mut buffer).unwrap().is_some() {
+                taken += 1;
+            }
+        }
+    }
+    drop(first);
+    let mut second = Consumer::resume(place.clone()).unwrap();
+    let mut next = None;
+    while pop(&mut second, &mut buffer).unwrap().is_some() {
+        let number = u64::from_le_bytes(*buffer.first_chunk().unwrap());
+        assert!(next.is_none_or(|next| next == number), "in order");
+        assert!(next.is_some() || number <= taken, "none is left out");
+        next = Some(number + 1);
+    }
+    assert_eq!(next, Some(pushed), "to the last");
+    place.memory.word(0).store(3, Ordering::Relaxed);
+    assert_eq!(Consumer::resume(place).unwrap_err(), Broken);
+}

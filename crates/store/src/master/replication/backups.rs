@@ -4,6 +4,8 @@
 //! Invariants: one request for the list is in progress at a time. The list is taken whole: a page
 //! of another version than the first one is read again from the start at the next renewal.
 
+use alloc::borrow::ToOwned as _;
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,8 +15,11 @@ use sprat_proto::rpc::{Payload, RpcError};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
+use crate::backup::{Outbox, Posted};
 use crate::master::membership::{CALL_NS, COORDINATOR};
 use crate::message::control::{ListServers, ServerPage, ServerState};
+use crate::message::ring::{MAX_OFFER, Ring};
+use crate::objects::segment::Position;
 use crate::types::ServerId;
 
 /// The pause before a failed request for the server list is repeated.
@@ -38,6 +43,40 @@ struct Backup {
     /// The time from which on the server may free the replicas of this master's log that an earlier
     /// life of it has left; never if there are none.
     clean_at: Instant,
+    ring: RingTo,
+}
+
+/// The state of a master's ring for posted writes to a backup.
+#[derive(Debug)]
+enum RingTo {
+    /// The master asks the backup for a ring.
+    Wanted,
+    /// The question is on its way, or the two share no memory: writes have replies.
+    None,
+    Open(Box<dyn Outbox>),
+}
+
+/// The state of a master's posted writes.
+#[derive(Debug, Default)]
+pub(super) struct Posts {
+    /// True if the master may post writes.
+    pub(super) allowed: bool,
+    /// The ring that a backup has offered, until it is taken.
+    pub(super) offered: Option<(ServerId, String)>,
+    /// The end of the durable part of the log after posted writes, until it is taken.
+    pub(super) durable: Option<Position>,
+    /// The number of posted writes.
+    pub(super) count: u64,
+}
+
+impl Posts {
+    /// Takes a backup's reply to the question for a ring.
+    pub(super) fn offer(&mut self, backup: ServerId, result: Result<Payload<'_>, RpcError>) {
+        self.offered = result.ok().and_then(|reply| {
+            let ring = Ring::parse(&reply).ok().filter(|ring| ring.offer.len() <= MAX_OFFER)?;
+            Some((backup, ring.offer.to_owned()))
+        });
+    }
 }
 
 /// The servers that can hold replicas of this master's log.
@@ -155,7 +194,9 @@ impl Backups {
             if !self.list.iter().any(|backup| backup.server == server) {
                 let (linked, replicas, not_before) = (false, 0, Instant::ZERO);
                 let clean_at = if is_first { Instant::NEVER } else { Instant::ZERO };
-                let backup = Backup { server, locator, linked, replicas, not_before, clean_at };
+                let ring = RingTo::Wanted;
+                let backup =
+                    Backup { server, locator, linked, replicas, not_before, clean_at, ring };
                 self.list.push(backup);
             }
         }
@@ -171,7 +212,7 @@ impl Backups {
 
     /// Returns the order to bind the link to `server`, unless it is bound.
     pub(super) fn connect(&mut self, server: ServerId) -> Option<Output> {
-        let backup = self.list.iter_mut().find(|backup| backup.server == server)?;
+        let backup = self.backup(server)?;
         let locator = backup.locator.clone();
         let linked = core::mem::replace(&mut backup.linked, true);
         (!linked).then_some(Output::Connect { link: link(server), locator })
@@ -218,21 +259,70 @@ impl Backups {
 
     /// Sets the time of the next call to `server` about the replicas that it may have left.
     pub(super) fn clean_again(&mut self, server: ServerId, at: Instant) {
-        if let Some(backup) = self.list.iter_mut().find(|backup| backup.server == server) {
+        if let Some(backup) = self.backup(server) {
             backup.clean_at = at;
         }
     }
 
+    fn backup(&mut self, server: ServerId) -> Option<&mut Backup> {
+        self.list.iter_mut().find(|backup| backup.server == server)
+    }
+
+    /// Returns the next server to ask for a ring, and considers it asked.
+    pub(super) fn next_to_share(&mut self) -> Option<ServerId> {
+        let wanted = |backup: &Backup| {
+            let is_own = self.own == Some(backup.server);
+            matches!(backup.ring, RingTo::Wanted) && backup.linked && !is_own
+        };
+        let at = self.list.iter().position(wanted)?;
+        self.list[at].ring = RingTo::None;
+        Some(self.list[at].server)
+    }
+
+    /// Sets the ring for posted writes to `server`.
+    pub(super) fn set_ring(&mut self, server: ServerId, ring: Option<Box<dyn Outbox>>) {
+        if let Some(backup) = self.backup(server) {
+            backup.ring = ring.map_or(RingTo::None, RingTo::Open);
+        }
+    }
+
+    /// Pushes a write into the ring of `server`. Returns false, and nothing was written, if that is
+    /// not possible.
+    pub(super) fn post(&mut self, server: ServerId, parts: [&[u8]; 2]) -> bool {
+        let Some(backup) = self.backup(server) else { return false };
+        let RingTo::Open(ring) = &mut backup.ring else { return false };
+        match ring.post(parts) {
+            Posted::Done => return true,
+            Posted::Full => {}
+            Posted::Closed => backup.ring = RingTo::None,
+        }
+        false
+    }
+
+    /// Forgets the ring of a server, which may give another one.
+    pub(super) fn want_ring(&mut self, server: ServerId) {
+        if let Some(backup) = self.backup(server) {
+            backup.ring = RingTo::Wanted;
+        }
+    }
+
+    /// Forgets the ring of the server of a link with which a session has ended. Returns the server.
+    pub(super) fn unreachable(&mut self, to: Link) -> Option<ServerId> {
+        let server = self.list.iter().find(|backup| link(backup.server) == to)?.server;
+        self.want_ring(server);
+        Some(server)
+    }
+
     /// Records that a replica on `server` is gone.
     pub(super) fn lost(&mut self, server: ServerId) {
-        if let Some(backup) = self.list.iter_mut().find(|backup| backup.server == server) {
+        if let Some(backup) = self.backup(server) {
             backup.replicas = backup.replicas.saturating_sub(1);
         }
     }
 
     /// Opens no replica on `server` for a while: it has refused a write, or has not answered.
     pub(super) fn avoid(&mut self, now: Instant, server: ServerId) {
-        if let Some(backup) = self.list.iter_mut().find(|backup| backup.server == server) {
+        if let Some(backup) = self.backup(server) {
             backup.not_before = now.after(AVOIDED_NS);
         }
     }

@@ -44,12 +44,13 @@ use crate::objects::segment::{Position, SegmentId};
 use crate::types::ServerId;
 
 mod backups;
+mod posts;
 mod segment;
 #[cfg(test)]
 mod tests;
 mod writes;
 
-use backups::{Backups, link};
+use backups::{Backups, Posts, link};
 pub use segment::MAX_REPLICAS;
 use segment::{Kind, Segment};
 
@@ -70,7 +71,8 @@ enum Call {
     Write {
         segment: SegmentId,
         backup: ServerId,
-        end: u32,
+        /// The range of the bytes in the segment.
+        bytes: (u32, u32),
         epoch: Option<u32>,
         close: bool,
     },
@@ -78,6 +80,8 @@ enum Call {
     /// This backup has to free the replicas that an earlier life of it has left.
     FreeLeft(ServerId),
     SetHead(SegmentId, u32),
+    /// This backup may share a ring.
+    OpenRing(ServerId),
 }
 
 /// A replica to free.
@@ -127,6 +131,7 @@ pub(crate) struct Replication {
     lacking_since: Option<Instant>,
     /// The number of bytes that the log had taken when there was nothing more to do.
     seen: u64,
+    posts: Posts,
 }
 
 impl Replication {
@@ -150,6 +155,7 @@ impl Replication {
             due: Instant::NEVER,
             lacking_since: None,
             seen: 0,
+            posts: Posts::default(),
         }
     }
 
@@ -221,7 +227,8 @@ impl Replication {
             .or_else(|| self.next_write(now, log, (cluster, me), tag))
             .or_else(|| self.next_record(now, (cluster, me), tag))
             .or_else(|| self.next_free(now, (cluster, me), tag))
-            .or_else(|| self.next_free_left(now, (cluster, me), tag));
+            .or_else(|| self.next_free_left(now, (cluster, me), tag))
+            .or_else(|| self.next_ring(now, (cluster, me), tag));
         self.pending = output.is_some();
         if output.is_none() {
             self.seen = log.appended_bytes();
@@ -339,8 +346,12 @@ impl Replication {
             return None;
         }
         match self.calls.remove(&tag)? {
-            Call::Write { segment, backup, end, epoch, close } => {
-                self.written(now, log, (segment, backup), (end, epoch, close), result)
+            Call::Write { segment, backup, bytes, epoch, close } => {
+                self.written(now, log, (segment, backup), (bytes, epoch, close), result)
+            }
+            Call::OpenRing(backup) => {
+                self.posts.offer(backup, result);
+                None
             }
             Call::Free(free) => {
                 self.freeing -= 1;
@@ -376,16 +387,17 @@ impl Replication {
         now: Instant,
         log: &mut Log,
         (id, backup): (SegmentId, ServerId),
-        (end, epoch, close): (u32, Option<u32>, bool),
+        ((from, end), epoch, close): ((u32, u32), Option<u32>, bool),
         result: Result<Payload<'_>, RpcError>,
     ) -> Option<Position> {
         // The segment may have left the log, or the replica its backup, during the call.
         let segment = self.active.get_mut(&id)?;
         let index = segment.replicas.iter().position(|replica| replica.backup == backup)?;
         let replica = &mut segment.replicas[index];
+        let confirmed = core::mem::take(&mut replica.confirming);
         replica.calling = false;
         match result.as_deref().map(written_len) {
-            Ok(Ok(len)) if len >= replica.acked => {
+            Ok(Ok(len)) if len >= from => {
                 (replica.opened, replica.maybe_opened) = (true, true);
                 replica.failures = 0;
                 replica.acked = len.min(end).max(replica.acked);
@@ -406,6 +418,11 @@ impl Replication {
                 replica.maybe_opened |= error.maybe_executed();
                 let wait_ns = AGAIN_NS << replica.failures.min(5);
                 replica.not_before = now.after(wait_ns);
+                if confirmed {
+                    replica.confirm_at = Some(replica.not_before);
+                }
+                // It gets no more posted writes until it answers.
+                self.backups.want_ring(backup);
                 let suits = |server: ServerId| !segment.is_on(server);
                 if self.backups.can_choose(now, suits) {
                     // It may have the fewest replicas, and would be the next choice again.

@@ -36,6 +36,12 @@ pub(super) struct Replica {
     pub(super) epoch: u32,
     /// True if a write to the replica is in progress.
     pub(super) calling: bool,
+    /// True if the write in progress only asks whether the backup has what was posted. More can be
+    /// posted meanwhile.
+    pub(super) confirming: bool,
+    /// The time at which the master asks the backup whether it has what was posted. Never if the
+    /// backup has confirmed all of it. The default is that of a replica without posted writes.
+    pub(super) confirm_at: Option<Instant>,
     /// The number of writes that failed since the last one that succeeded.
     pub(super) failures: u32,
     /// The time before which the master does not write to the replica.

@@ -9,14 +9,18 @@ use sprat_proto::rpc::{Message, Slice};
 use sprat_proto::wire::checksum::crc32c;
 
 use super::*;
-use crate::backup::{Backup, MemoryFrames};
+use crate::backup::tests::posted::TestRings;
+use crate::backup::{Backup, MemoryFrames, Rings as _};
 use crate::message::control::{Server, ServerPage, ServerState, Usage, done, failure};
 use crate::message::recovery::Replica;
 use crate::message::replica::{WriteReplica, written};
+use crate::message::ring::Ring;
 use crate::objects::entry::{self, OBJECT};
 use crate::objects::log::Purpose;
 use crate::objects::segment::Span;
 use crate::types::{TableId, Version};
+
+mod posted;
 
 const CLUSTER: u64 = 7;
 const ME: ServerId = ServerId { index: 9, generation: 1 };
@@ -50,6 +54,7 @@ struct Rig {
     version: u64,
     /// The most slices that were lent at a time.
     most_lent: usize,
+    rings: TestRings,
 }
 
 impl Rig {
@@ -66,11 +71,21 @@ impl Rig {
             tag: 0,
             version: 0,
             most_lent: 0,
+            rings: TestRings::default(),
         };
         for index in 0..servers {
             rig.add(ServerId { index, generation: 1 }, 64);
         }
         rig.list();
+        rig
+    }
+
+    /// Returns a rig whose backups share memory with the master.
+    fn sharing(replicas: usize, servers: u32, segment_bytes: u32) -> Self {
+        let mut rig = Self::new(replicas, servers, segment_bytes);
+        rig.replication.allow_posts();
+        let rings = &rig.rings;
+        rig.backups.values_mut().for_each(|backup| backup.share(Box::new(rings.clone())));
         rig
     }
 
@@ -113,9 +128,11 @@ impl Rig {
         self.replication.look(&self.log);
         while self.replication.pending {
             self.tag += 1;
-            let Some(output) = self.replication.next(self.now, &mut self.log, self.tag) else {
-                return;
-            };
+            let output = self.replication.next(self.now, &mut self.log, self.tag);
+            if let Some(position) = self.replication.take_posted() {
+                self.log.set_durable(position);
+            }
+            let Some(output) = output else { return };
             let Output::Call { link, tag, message, deadline } = output else { continue };
             if self.replication.backups.is_asked(tag) {
                 assert_eq!(link, COORDINATOR);
@@ -171,6 +188,9 @@ impl Rig {
         if let Some(position) = durable {
             self.log.set_durable(position);
         }
+        if let Some((backup, offer)) = self.replication.take_offer() {
+            self.replication.set_ring(backup, self.rings.accept(&offer));
+        }
         self.step();
         call
     }
@@ -192,6 +212,12 @@ impl Rig {
                     backup.free(target.master, target.segment, epoch);
                 }
                 done()
+            }
+            Call::OpenRing(backup) => {
+                match self.backups.get_mut(&backup).map(|b| b.open_ring(ME)) {
+                    Some(Ok(offer)) => Ring { offer: &offer }.emit(),
+                    _ => failure(Status::NoSpace, ""),
+                }
             }
             Call::FreeLeft(_) => {
                 let FreeLeftReplicas { master, backup, .. } =

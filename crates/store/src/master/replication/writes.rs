@@ -27,6 +27,27 @@ const MOST_ASIDE: usize = 2;
 /// The pause before the master looks again for a backup.
 const LATER_NS: u64 = 100 * MS;
 
+/// The effect of a write on a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// The write only appends, in the epoch of the replica. It may be posted.
+    Append,
+    /// The backup has all. The reply would show that it still lives.
+    Confirm,
+    /// The write does more, or fills a replica that does not count yet.
+    Change,
+}
+
+/// The next write to a replica.
+struct Planned {
+    write: WriteReplica<'static>,
+    /// The memory of the segment, if it is in the log.
+    slot: Option<u32>,
+    /// The number of bytes of the write's data.
+    len: u32,
+    step: Step,
+}
+
 impl Replication {
     pub(super) fn next_write(
         &mut self,
@@ -76,10 +97,10 @@ impl Replication {
         id: SegmentId,
         index: usize,
     ) -> Option<Output> {
-        let may_close = self.may_close(id);
         let segment = self.active.get_mut(&id)?;
         let replica = segment.replicas[index];
-        if replica.calling || (replica.closed && replica.epoch == segment.epoch) {
+        let waits = replica.calling && !replica.confirming;
+        if waits || (replica.closed && replica.epoch == segment.epoch) {
             return None;
         }
         if now < replica.not_before {
@@ -93,7 +114,40 @@ impl Replication {
         if let Some(connect) = self.backups.connect(backup) {
             return Some(connect);
         }
-        let segment = self.active.get_mut(&id)?;
+        let target = Target { cluster, backup, master: me, segment: id };
+        let Planned { write, slot, len, step } = self.plan(log, target, index)?;
+        let confirm_at = replica.confirm_at.filter(|_| !replica.calling);
+        match (step, slot) {
+            (Step::Confirm, _) if confirm_at.is_none_or(|at| now < at) => {
+                self.due = self.due.min(confirm_at.unwrap_or(Instant::NEVER));
+                return None;
+            }
+            (Step::Append, Some(slot)) if self.post(now, log, &write, (slot, len), index) => {
+                return None;
+            }
+            _ if replica.calling => return None,
+            _ => {}
+        }
+        let message = match slot {
+            Some(slot) => request(&write, log, slot, len),
+            None if len == 0 => write.emit_front().to_vec().into(),
+            None => return None,
+        };
+        let replica = &mut self.active.get_mut(&id)?.replicas[index];
+        (replica.calling, replica.confirm_at) = (true, None);
+        replica.confirming = step == Step::Confirm;
+        let (epoch, close) = (write.commit.then_some(write.epoch), write.close);
+        let bytes = (write.offset, write.offset + len);
+        self.calls.insert(tag, Call::Write { segment: id, backup, bytes, epoch, close });
+        let deadline = now.after(self.slow_ns + BYTE_NS * u64::from(len));
+        Some(Output::Call { link: link(backup), tag, message, deadline })
+    }
+
+    /// Returns the next write to a replica, without its data.
+    fn plan(&self, log: &Log, target: Target, index: usize) -> Option<Planned> {
+        let id = target.segment;
+        let (segment, may_close) = (self.active.get(&id)?, self.may_close(id));
+        let replica = segment.replicas[index];
         let slot = log.slot(id);
         let written = slot.map_or(replica.acked, |slot| log.slots()[slot as usize].written);
         let only_front = segment.kind == Kind::Head && self.heads.front() != Some(&id);
@@ -102,31 +156,17 @@ impl Replication {
         let most = if replica.opened || segment.kind == Kind::Side { most } else { segment.front };
         let end = most.min(replica.acked + MOST_DATA).max(replica.acked);
         let close = may_close && segment.len == Some(end);
-        let restamp = replica.opened && replica.epoch != segment.epoch;
-        let closes = close && !replica.closed;
-        if replica.opened && end == replica.acked && !restamp && !closes {
-            return None;
-        }
-        let write = WriteReplica {
-            target: Target { cluster, backup, master: me, segment: id },
-            epoch: segment.epoch,
-            offset: replica.acked,
-            open: !replica.opened,
-            close,
-            commit: end >= segment.needed,
-            data: &[],
+        let commit = end >= segment.needed;
+        let continues = replica.opened && replica.epoch == segment.epoch;
+        let step = match end == replica.acked {
+            _ if !continues || close && !replica.closed => Step::Change,
+            true => Step::Confirm,
+            false if commit => Step::Append,
+            false => Step::Change,
         };
-        let len = end - replica.acked;
-        let message = match slot {
-            Some(slot) => request(&write, log, slot, len),
-            None if len == 0 => write.emit_front().to_vec().into(),
-            None => return None,
-        };
-        segment.replicas[index].calling = true;
-        let epoch = write.commit.then_some(write.epoch);
-        self.calls.insert(tag, Call::Write { segment: id, backup, end, epoch, close });
-        let deadline = now.after(self.slow_ns + BYTE_NS * u64::from(len));
-        Some(Output::Call { link: link(backup), tag, message, deadline })
+        let (epoch, offset, open) = (segment.epoch, replica.acked, !replica.opened);
+        let write = WriteReplica { target, epoch, offset, open, close, commit, data: &[] };
+        Some(Planned { write, slot, len: end - offset, step })
     }
 
     /// Chooses a backup for a replica that has none.

@@ -4,6 +4,7 @@ use alloc::vec;
 
 use super::*;
 use crate::message::recovery::{Ending, Part, Piece, Range, Replica, Source};
+use crate::message::ring::{OpenRing, Ring};
 
 const MASTER: ServerId = ServerId { index: 3, generation: 4 };
 
@@ -37,6 +38,16 @@ fn requests_to_backups() {
         "01 c4 0000 0000000000000009 0000000000000004 00000001 00000002 00000003 00000004",
         FreeReplicas { cluster: 9, term: 4, backup: ONE, master: MASTER }
     );
+}
+
+#[test]
+fn rings_for_posted_writes() {
+    golden!(
+        OpenRing,
+        "01 c7 0000 0000000000000009 00000001 00000002 00000003 00000004",
+        OpenRing { cluster: 9, backup: ONE, master: MASTER }
+    );
+    golden!(Ring, "01 00 0000 0003 612062", Ring { offer: "a b" });
 }
 
 #[test]
