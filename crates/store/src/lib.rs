@@ -13,6 +13,7 @@ pub mod backup;
 pub mod client;
 pub mod coordinator;
 pub mod counter;
+pub mod durability;
 pub mod hash;
 pub mod master;
 pub mod message;

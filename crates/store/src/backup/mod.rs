@@ -113,6 +113,12 @@ impl Backup {
         self.free.len()
     }
 
+    /// Returns true if the frames outlive the process, so that a sync brings them to a disk.
+    #[must_use]
+    pub fn outlives_process(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Opens, continues, stamps or closes a replica. Returns its length. A length below the start
     /// of the write's data means that bytes are missing before it, and that nothing has changed.
     ///

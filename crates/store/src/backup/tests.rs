@@ -46,6 +46,7 @@ fn write(bytes: &[u8], from: u32, to: u32) -> WriteReplica<'_> {
         offset: from,
         open: false,
         commit: true,
+        sync: false,
         close: false,
         data: &bytes[from as usize..to as usize],
     }
@@ -312,6 +313,7 @@ fn random_writes() {
                 offset: from,
                 open,
                 commit: true,
+                sync: false,
                 close: to == *whole && rng.below(2) == 0,
                 data: &bytes[from as usize..to as usize],
             };

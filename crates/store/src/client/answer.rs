@@ -9,6 +9,7 @@ use core::ops::Deref;
 use sprat_proto::rpc::Payload;
 
 use super::op::Op;
+use crate::durability::Durability;
 use crate::message::Status;
 use crate::message::control::{ServerState, Usage};
 use crate::message::list::objects_reply;
@@ -218,6 +219,10 @@ pub struct ServerInfo {
     pub tablets: u32,
     /// The memory usage that the server reported last.
     pub usage: Usage,
+    /// The number of replicas of each of the server's objects.
+    pub replicas: u8,
+    /// The time at which the server acknowledges a change.
+    pub durability: Durability,
     /// The locators at which the coordinator reaches the server.
     pub control: String,
     /// The locators at which clients reach the server.

@@ -148,6 +148,8 @@ impl Client {
             state: row.state,
             tablets: row.tablets,
             usage: row.usage.clone(),
+            replicas: row.replicas,
+            durability: row.durability,
             control: row.control.to_string(),
             data: row.data.to_string(),
             blocked: row.blocked.to_string(),

@@ -11,13 +11,14 @@
 
 use alloc::vec::Vec;
 
+use crate::durability::Durability;
 use crate::message::Status;
 use crate::message::codec::{Field, Reader, choices, records};
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId};
 
 /// The version of the format in which the coordinator's state is written.
-pub(super) const FORMAT: u16 = 3;
+pub(super) const FORMAT: u16 = 4;
 
 /// The reason why the coordinator does not accept a stored state. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -93,6 +94,8 @@ records! {
         capacity_bytes: u64,
         /// The number of replicas of each segment of the server's log. With 0, a crash loses it.
         replicas: u8,
+        /// The time at which the server acknowledges a change.
+        durability: Durability,
         /// The segment of the server's log before which no replica is valid unless it is closed.
         head_segment: SegmentId,
         /// The lowest epoch of a replica of that segment that is valid although it is not closed.

@@ -1,6 +1,7 @@
 //! The coordinator's part for servers that join, renew and stop, for leases of clients, and for
 //! queries about tables and servers.
 
+use alloc::format;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
@@ -40,7 +41,11 @@ impl Coordinator {
             return self.fail(
                 caller,
                 Status::NotInCluster,
-                "the server's disk belongs to another cluster",
+                &format!(
+                    "its directory belongs to the cluster {:016x}, and this is \
+                     another; name another directory or coordinator",
+                    request.cluster
+                ),
             );
         }
         let until = now.after(self.patience_ns(request.replicas));
@@ -51,6 +56,13 @@ impl Coordinator {
             }
             server
         } else {
+            if let Some((replicas, durability)) = self.servers.unlike(request) {
+                let text = format!(
+                    "the cluster's servers have {replicas} replicas and durability {durability}; \
+                     start with --replicas {replicas} --durability {durability}, or end them first"
+                );
+                return self.fail(caller, Status::NotInCluster, &text);
+            }
             if let Some(reply) = self.unwritable(Otherwise::Refused) {
                 return Some(reply.into());
             }
@@ -91,6 +103,7 @@ impl Coordinator {
             data: request.data.into(),
             usage,
             replicas: request.replicas,
+            durability: request.durability,
             head: (SegmentId(0), 0),
             until,
             heard: true,
@@ -413,6 +426,8 @@ impl Coordinator {
                 state,
                 tablets: slot.tablets,
                 usage: slot.usage.clone(),
+                replicas: slot.replicas,
+                durability: slot.durability,
                 control: &slot.control,
                 data: &slot.data,
                 blocked: self.recoveries.blocked(server),

@@ -8,6 +8,7 @@ use super::durable::{self, FORMAT, Key, Place, RestoreError};
 use super::leases::Leases;
 use super::servers::{MAX_PLACES, Servers, Slot};
 use super::table::{Table, Tables};
+use crate::durability::Durability;
 use crate::objects::segment::SegmentId;
 
 /// The coordinator's durable state after it was read into memory.
@@ -99,6 +100,7 @@ fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(),
             nonce: 0,
             capacity_bytes: 0,
             replicas: 0,
+            durability: Durability::None,
             head_segment: SegmentId(0),
             head_epoch: 0,
             control: "",

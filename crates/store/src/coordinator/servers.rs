@@ -15,7 +15,8 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 
 use super::durable::{self, Place};
-use crate::message::control::Usage;
+use crate::durability::Durability;
+use crate::message::control::{Enlist, Usage};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 
@@ -35,6 +36,8 @@ pub(super) struct Slot {
     pub(super) usage: Usage,
     /// The number of replicas of each segment of the server's log.
     pub(super) replicas: u8,
+    /// The time at which the server acknowledges a change.
+    pub(super) durability: Durability,
     /// The lowest segment and epoch of a replica of the server's log that is valid although it is
     /// not closed.
     pub(super) head: (SegmentId, u32),
@@ -62,6 +65,7 @@ impl Slot {
             nonce: self.nonce,
             capacity_bytes: self.usage.capacity_bytes,
             replicas: self.replicas,
+            durability: self.durability,
             head_segment: self.head.0,
             head_epoch: self.head.1,
             control: &self.control,
@@ -78,6 +82,7 @@ impl Slot {
             data: record.data.into(),
             usage: Usage { used_bytes: 0, capacity_bytes: record.capacity_bytes, objects: 0 },
             replicas: record.replicas,
+            durability: record.durability,
             head: (record.head_segment, record.head_epoch),
             until: Instant::ZERO,
             heard: false,
@@ -124,6 +129,16 @@ impl Servers {
         }
         self.version += 1;
         id
+    }
+
+    /// Returns the number of replicas and the mode of a server that is up and has renewed its lease
+    /// since this coordinator started, if they differ from those of the server that enlists.
+    pub(super) fn unlike(&self, request: &Enlist<'_>) -> Option<(u8, Durability)> {
+        let others = self.all_up().filter(|(id, slot)| {
+            slot.heard && slot.control != request.control && *id != request.replaces
+        });
+        let mut modes = others.map(|(_, slot)| (slot.replicas, slot.durability));
+        modes.find(|&mode| mode != (request.replicas, request.durability))
     }
 
     /// Marks a server that is up as gone: crashed if it has tablets, or replicas of its log.

@@ -13,6 +13,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{self, Batch, FORMAT, Key, Place};
 use super::*;
+use crate::durability::Durability;
 use crate::message::control::{Table as Listed, *};
 use crate::message::{Opcode, Status};
 use crate::objects::segment::SegmentId;
@@ -266,6 +267,7 @@ impl World {
             nonce,
             capacity_bytes: 7,
             replicas: self.replicas,
+            durability: Durability::of(self.replicas.into(), false),
             cluster,
             replaces,
             control: locator,
@@ -373,6 +375,7 @@ fn limits_are_told_by_their_status() {
         nonce: 5,
         capacity_bytes: 7,
         replicas: 0,
+        durability: Durability::None,
         cluster: 0,
         replaces: ServerId::default(),
         control: "y",
@@ -481,10 +484,10 @@ proptest! {
             let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
             let mut request = match rng.below(13) {
                 0 => {
-                    let (replicas, control) = (0, "x");
+                    let (replicas, durability, control) = (0, Durability::None, "x");
                     let capacity_bytes = b;
                     let (nonce, data, replaces) = (a, name, server);
-                    Enlist { nonce, capacity_bytes, replicas, cluster, replaces, control, data }
+                    Enlist { nonce, capacity_bytes, replicas, durability, cluster, replaces, control, data }
                         .emit()
                 }
                 1 => RenewServer { cluster, server, usage }.emit(),

@@ -79,6 +79,9 @@ pub(super) struct Replicas {
     pub(super) posted: u64,
     /// The posted writes that the server has taken as a backup.
     pub(super) taken: u64,
+    /// The most bytes that are acknowledged and not replicated, and the mutations that waited
+    /// because of them.
+    pub(super) lag: (u64, u64),
 }
 
 catalogue! {
@@ -123,6 +126,10 @@ catalogue! {
         "Writes to replicas that this server has posted in shared memory.";
     posted_writes_taken Total Events = replicas.taken,
         "Posted writes of other servers that this server has taken.";
+    replicas_lag_bytes Level Bytes = replicas.lag.0,
+        "The most bytes of the log that are acknowledged and have no replicas yet.";
+    replicas_lag_waits Total Requests = replicas.lag.1,
+        "Mutations that waited for replicas that lagged behind.";
     lent_copies_bytes Level Bytes = memory.log.copied_bytes(), "Copies that replies refer to.";
 }
 

@@ -1,5 +1,7 @@
 //! The master as a machine: it takes requests and responses and returns outputs.
 
+use alloc::vec::Vec;
+
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
@@ -7,7 +9,9 @@ use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
 use super::burst::Burst;
 use super::leases::Suspended;
 use super::state::Master;
+use super::syncs::Waiting;
 use crate::message::control::Usage;
+use crate::message::replica::written;
 use crate::message::{Status, data};
 use crate::objects::cleaner::{SMALL_STEP, STEP};
 use crate::objects::memory::Memory;
@@ -17,6 +21,9 @@ use crate::ops::{self, Call};
 const GROW_LINES: usize = 16;
 /// The number of lines of the hash table that one tick searches for objects of dropped tablets.
 const SWEEP_LINES: usize = 16;
+
+/// The transport by which this server calls itself. No node has as many.
+const HERE: u32 = u32::MAX;
 
 impl Master {
     /// Continues the mutations that waited until the coordinator answered for their leases.
@@ -90,16 +97,37 @@ impl Master {
             request.extend_from_slice(self.memory.log.lent_bytes(slice));
             self.memory.log.give_back(slice);
         }
-        let caller = Caller { transport: 0, rpc: ServerRpc(0) };
+        let caller = Caller { transport: HERE, rpc: ServerRpc(tag) };
         let call = Call { now, caller, request: &request, deadline: Instant::NEVER };
         let mut reply = Message::default();
-        if let Err(status) = ops::execute(self, &call, &mut reply) {
-            self.refuse(status, &mut reply);
+        match ops::execute(self, &call, &mut reply) {
+            Ok(Replied::Later) => return,
+            Ok(_) => {}
+            Err(status) => self.refuse(status, &mut reply),
         }
-        let reply = Ok(Payload::Owned(reply.bytes));
-        if let Some(position) = self.replication.response(now, &mut self.memory.log, tag, reply) {
+        self.replicated(now, tag, Ok(Payload::Owned(reply.bytes)));
+    }
+
+    /// Takes the result of a call of the replication.
+    fn replicated(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+        if let Some(position) = self.replication.response(now, &mut self.memory.log, tag, result) {
             self.durable(position);
             self.recovery.look(&self.memory.log);
+        }
+    }
+
+    /// Answers a write to a replica that has waited for the disk.
+    fn answer_waiting(&mut self, now: Instant, write: Waiting, status: Status) {
+        let Waiting { caller, len } = write;
+        let mut message = Message::default();
+        match status {
+            Status::Ok => message.bytes.extend_from_slice(&written(len)),
+            status => self.refuse(status, &mut message),
+        }
+        if caller.transport == HERE {
+            self.replicated(now, caller.rpc.0, Ok(Payload::Owned(message.bytes)));
+        } else {
+            self.out.push_back(Output::Reply { caller, message });
         }
     }
 }
@@ -154,12 +182,7 @@ impl Machine for Master {
         if self.leases.is_asked(tag) {
             self.resume(now, result);
         } else if self.replication.is_mine(tag) {
-            if let Some(position) =
-                self.replication.response(now, &mut self.memory.log, tag, result)
-            {
-                self.durable(position);
-                self.recovery.look(&self.memory.log);
-            }
+            self.replicated(now, tag, result);
             if let Some((backup, offer)) = self.replication.take_offer() {
                 self.replication.set_ring(backup, self.backup.accept_ring(&offer));
             }
@@ -189,7 +212,10 @@ impl Machine for Master {
 
     #[inline]
     fn has_output(&self) -> bool {
-        !self.out.is_empty() || self.replication.pending || self.recovery.pending
+        !self.out.is_empty()
+            || self.replication.pending
+            || self.recovery.pending
+            || self.syncs.is_due()
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {
@@ -222,7 +248,25 @@ impl Machine for Master {
                 return output;
             }
         }
-        if self.memory.log.is_replicated() { self.replicate(now) } else { None }
+        let output = if self.memory.log.is_replicated() { self.replicate(now) } else { None };
+        // All writes to replicas that arrived in this turn are made: one sync carries them.
+        output.or_else(|| {
+            let seq = self.syncs.begin()?;
+            Some(Output::Persist { seq, puts: Vec::new(), deletes: Vec::new() })
+        })
+    }
+
+    fn persisted(&mut self, now: Instant, seq: u64) {
+        for write in self.syncs.synced(seq) {
+            self.answer_waiting(now, write, Status::Ok);
+        }
+    }
+
+    /// The disk has failed, and so have the frames. The server goes on as a master.
+    fn rollback(&mut self, now: Instant, _: &str, _: Vec<(Vec<u8>, Vec<u8>)>) {
+        for write in self.syncs.failed() {
+            self.answer_waiting(now, write, Status::NoReplica);
+        }
     }
 
     fn released(&mut self, slice: Slice) {

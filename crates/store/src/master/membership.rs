@@ -12,8 +12,11 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::MS;
 
+use crate::durability::Durability;
 use crate::message::Status;
-use crate::message::control::{Enlist, Enlisted, Hint, HintCrashed, RenewServer, Renewed, Usage};
+use crate::message::control::{
+    Enlist, Enlisted, Hint, HintCrashed, RenewServer, Renewed, Usage, failure_text,
+};
 use crate::types::ServerId;
 use sprat_proto::node::machine::{Link, Output};
 
@@ -24,11 +27,17 @@ pub(super) const CALL_NS: u64 = 500 * MS;
 /// The pause before a master repeats a failed request to the coordinator.
 const AGAIN_NS: u64 = 100 * MS;
 
+/// The reason why a server does not join a cluster that would have it.
+const FOREIGN: &str = "its directory belongs to another cluster; name another directory or \
+                       coordinator";
+
 #[derive(Debug)]
 pub(crate) struct Membership {
     nonce: u64,
     /// The number of replicas of each segment of the master's log.
     replicas: u8,
+    /// The time at which the master acknowledges a change.
+    durability: Durability,
     /// The cluster and the id of the last server that has used this server's frames.
     former: Option<(u64, ServerId)>,
     control: String,
@@ -62,7 +71,7 @@ enum State {
 impl Membership {
     pub(super) fn new(
         nonce: u64,
-        replicas: usize,
+        (replicas, durability): (usize, Durability),
         former: Option<(u64, ServerId)>,
         control: String,
         data: String,
@@ -70,6 +79,7 @@ impl Membership {
         Self {
             nonce,
             replicas: replicas as u8,
+            durability,
             former,
             control,
             data,
@@ -164,6 +174,7 @@ impl Membership {
                 nonce: self.nonce,
                 capacity_bytes: usage.capacity_bytes,
                 replicas: self.replicas,
+                durability: self.durability,
                 cluster: former_cluster,
                 replaces,
                 control: &self.control,
@@ -227,12 +238,12 @@ impl Membership {
             self.state = State::Gone;
             return None;
         }
-        let lease_ns = match (self.state, result) {
+        let lease_ns = match (self.state, &result) {
             (_, Err(_)) => Err(Status::Retry),
             (State::Joining, Ok(reply)) => {
-                Enlisted::parse(&reply).and_then(|enlisted| self.joined(&enlisted))
+                Enlisted::parse(reply).and_then(|enlisted| self.joined(&enlisted))
             }
-            (_, Ok(reply)) => Renewed::parse(&reply).and_then(|renewed| {
+            (_, Ok(reply)) => Renewed::parse(reply).and_then(|renewed| {
                 self.follow(renewed.term)?;
                 self.list_version = renewed.list_version;
                 Ok(renewed.lease_ns)
@@ -251,12 +262,12 @@ impl Membership {
                     String::from("the cluster has given this server up: its lease had run out");
                 Some(Output::Stop { reason })
             }
-            Err(Status::NotInCluster) if let Some((cluster, _)) = self.former => {
+            Err(Status::NotInCluster) => {
                 self.state = State::Gone;
-                let reason = format!(
-                    "the server's directory belongs to the cluster {cluster:016x}, and the \
-                     coordinator leads another; name another directory or coordinator"
-                );
+                let reply = result.as_deref().unwrap_or_default();
+                let text =
+                    if Enlisted::parse(reply).is_ok() { FOREIGN } else { failure_text(reply) };
+                let reason = format!("the coordinator refuses this server: {text}");
                 Some(Output::Stop { reason })
             }
             Err(_) => {

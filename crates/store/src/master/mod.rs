@@ -9,8 +9,8 @@
 //! Invariants:
 //! - The master serves only under a lease from the coordinator, by its own clock.
 //! - It executes a mutation once for each number of its client.
-//! - No reply tells of a change before that change is durable, and replies that wait for durability
-//!   leave in the order of the log.
+//! - No reply tells of a change before that change is durable, unless the durability is `async`.
+//!   Replies that wait for durability leave in the order of the log.
 //! - A turn's work is bounded, and so is every queue.
 //!
 //! Elsewhere: [`crate::ops`] executes the operations, [`crate::objects`] keeps the objects, the
@@ -19,12 +19,14 @@
 
 mod burst;
 mod counters;
+mod lag;
 mod leases;
 mod machine;
 mod membership;
 mod recovery;
 mod replication;
 mod state;
+mod syncs;
 #[cfg(test)]
 mod tests;
 
@@ -33,3 +35,4 @@ pub use membership::COORDINATOR;
 pub use replication::MAX_REPLICAS;
 pub(crate) use state::MAX_GATED;
 pub use state::{Config, Master};
+pub(crate) use syncs::Waiting;

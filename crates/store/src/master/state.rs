@@ -13,11 +13,14 @@ use sprat_proto::{Instant, Rng};
 
 use super::burst::Burst;
 use super::counters::{self, Counters};
+use super::lag::Lag;
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
 use super::recovery::Recovery;
 use super::replication::{MAX_REPLICAS, Replication};
+use super::syncs::Syncs;
 use crate::backup::{Backup, Frames, MemoryFrames, Rings};
+use crate::durability::Durability;
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
 use crate::objects::cleaner::Cleaner;
@@ -53,6 +56,9 @@ pub struct Config {
     /// The number of replicas of each segment on backups, at most
     /// [`MAX_REPLICAS`]. With 0, objects live as long as the process.
     pub replicas: usize,
+    /// The time at which the master acknowledges a change, if the log has replicas.
+    /// [`Durability::Process`] and [`Durability::Disk`] need frames that outlive the process.
+    pub durability: Durability,
     /// A number of this run of the machine: it differs from those of earlier runs. It matters if
     /// the server's frames outlive the process.
     pub boot: u64,
@@ -60,8 +66,13 @@ pub struct Config {
     /// (RAMCloud's allowLocalBackup). That makes sense if the frames outlive the process.
     pub own_replica: bool,
     /// The time after which a backup that does not answer a write counts as slow, in nanoseconds:
-    /// another backup takes its place.
+    /// another backup takes its place. With [`Durability::Disk`] it counts as slow after
+    /// `slow_disk_ns`.
     pub slow_backup_ns: u64,
+    /// The time after which a backup that does not answer a write counts as slow if the write has
+    /// to be on disk. A busy machine flushes in multiples of 4 ms, a slow disk takes 100 ms for a
+    /// flush, and a write may wait for the one before its own.
+    pub slow_disk_ns: u64,
 }
 
 impl Default for Config {
@@ -76,9 +87,11 @@ impl Default for Config {
             frame_bytes: 0,
             crc32c: sprat_proto::wire::checksum::crc32c,
             replicas: 0,
+            durability: Durability::Memory,
             boot: 0,
             own_replica: false,
             slow_backup_ns: 20 * MS,
+            slow_disk_ns: 500 * MS,
         }
     }
 }
@@ -102,6 +115,10 @@ pub struct Master {
     pub(crate) leases: Leases,
     pub(crate) replication: Replication,
     pub(crate) backup: Backup,
+    /// The writes to replicas here that wait for the disk.
+    pub(crate) syncs: Syncs,
+    /// The lag of the replicas, if mutations do not wait for them.
+    lag: Option<Lag>,
     pub(crate) recovery: Recovery,
     pub(crate) gated: VecDeque<Gated>,
     pub(crate) out: VecDeque<Output>,
@@ -132,6 +149,12 @@ impl Master {
         let (boot, own) = (config.boot, config.own_replica);
         let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
         let replicas = config.replicas.min(MAX_REPLICAS);
+        let durability = if replicas == 0 { Durability::None } else { config.durability };
+        let slow_ns = match durability {
+            Durability::Disk => config.slow_disk_ns,
+            _ => config.slow_backup_ns,
+        };
+        let is_on_disk = durability == Durability::Disk;
         let log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
         let backup = Backup::new(frames, crc32c, boot);
         let former = backup.owner();
@@ -140,10 +163,12 @@ impl Master {
         Self {
             memory: Memory::new(log),
             cleaner: Cleaner::default(),
-            membership: Membership::new(rng.u64(), replicas, former, control, data),
+            membership: Membership::new(rng.u64(), (replicas, durability), former, control, data),
             leases: Leases::default(),
-            replication: Replication::new(replicas, own, config.slow_backup_ns, rng.fork()),
+            replication: Replication::new(replicas, own, is_on_disk, slow_ns, rng.fork()),
             backup,
+            syncs: Syncs::default(),
+            lag: (durability == Durability::Async).then(Lag::default),
             recovery: Recovery::default(),
             gated: VecDeque::new(),
             out,
@@ -242,6 +267,28 @@ impl Master {
         Replied::Later
     }
 
+    /// Lets the reply to a mutation that was just executed go out, or keeps it until the log is
+    /// durable, as the durability demands.
+    #[inline(always)]
+    pub(crate) fn acknowledge(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        reply: &mut Message,
+    ) -> Replied {
+        let Some(lag) = &mut self.lag else { return self.gate(caller, reply, false) };
+        self.replication.appended();
+        let may_lag = lag.allows(now, &self.memory.log);
+        self.gate(caller, reply, may_lag)
+    }
+
+    /// Returns true if the reply to a mutation that ends at this position of the log may be
+    /// repeated.
+    #[inline]
+    pub(crate) fn is_acknowledged(&self, end: Position) -> bool {
+        end <= self.memory.log.durable() || self.lag.is_some()
+    }
+
     /// Lets the reply to a request that changes nothing go out, or keeps it, as [`Master::gate`].
     #[inline(always)]
     pub(crate) fn gate_read(
@@ -250,7 +297,7 @@ impl Master {
         reply: &mut Message,
         durable: bool,
     ) -> Replied {
-        match self.gate(caller, reply, durable) {
+        match self.gate(caller, reply, durable || self.lag.is_some()) {
             Replied::Now => Replied::Idempotent,
             later => later,
         }
@@ -269,6 +316,12 @@ impl Master {
         self.last_tag
     }
 
+    /// Returns the most bytes that are acknowledged and not replicated, and the number of mutations
+    /// that waited for replicas because of them.
+    pub(crate) fn lag(&self) -> (u64, u64) {
+        self.lag.as_ref().map_or((0, 0), |lag| lag.counts(&self.memory.log))
+    }
+
     /// Returns the names and values of all counters of the master.
     pub(crate) fn list_counters(&self) -> Vec<(String, u64)> {
         let (left, damaged) = self.backup.left();
@@ -280,6 +333,7 @@ impl Master {
             damaged: damaged as u64,
             posted: self.replication.posted_writes(),
             taken: self.backup.posted_writes(),
+            lag: self.lag(),
         };
         counters::list(&self.counters, &self.memory, self.cleaner.cleaned(), replicas)
     }

@@ -22,6 +22,7 @@ use crate::ops::tests::{echo_reply, increment_reply, mutation_reply, read_reply}
 use crate::ops::{Echo, Enumerate, Increment, Operation as _, Read, Remove, Stats, Write};
 use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
+mod durability;
 mod leases;
 mod memory;
 mod recovery;
@@ -54,18 +55,25 @@ struct Rig {
     links: BTreeSet<u32>,
     calls: Vec<(u64, Vec<u8>)>,
     replies: BTreeMap<u64, Vec<u8>>,
+    /// The syncs of the disk that are in progress.
+    syncs: Vec<u64>,
     stopped: bool,
 }
 
 impl Rig {
     fn new(config: Config) -> Self {
+        Self::over(Master::new(config, Rng::seeded(1)))
+    }
+
+    fn over(master: Master) -> Self {
         let mut rig = Self {
-            master: Master::new(config, Rng::seeded(1)),
+            master,
             now: Instant::from_ns(SECOND),
             callers: 0,
             links: BTreeSet::new(),
             calls: Vec::new(),
             replies: BTreeMap::new(),
+            syncs: Vec::new(),
             stopped: false,
         };
         rig.pump();
@@ -126,6 +134,10 @@ impl Rig {
                 Output::Stop { reason } => {
                     assert!(!reason.is_empty());
                     self.stopped = true;
+                }
+                Output::Persist { seq, puts, deletes } => {
+                    assert!(puts.is_empty() && deletes.is_empty());
+                    self.syncs.push(seq);
                 }
                 output => panic!("{output:?}"),
             }

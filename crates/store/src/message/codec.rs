@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use super::{Opcode, Status, VERSION};
+use crate::durability::Durability;
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
@@ -68,6 +69,17 @@ impl Field<'_> for bool {
             [1] => Ok(true),
             [_] => Err(Status::BadFormat),
         }
+    }
+}
+
+impl Field<'_> for Durability {
+    const MIN: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(self.code());
+    }
+    fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
+        let [code] = from.array()?;
+        Self::from_code(code).ok_or(Status::BadFormat)
     }
 }
 

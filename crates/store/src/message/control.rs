@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 
 use super::codec::{choices, records, replies, requests};
 pub use super::codec::{done, failure, failure_text, opcode, outcome};
+use crate::durability::Durability;
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
@@ -121,6 +122,10 @@ records! {
         tablets: u32,
         /// The usage that the server reported last.
         usage: Usage,
+        /// The number of replicas of each segment of the server's log.
+        replicas: u8,
+        /// The time at which the server acknowledges a change.
+        durability: Durability,
         /// The locators at which the coordinator reaches the server.
         control: &'a str,
         /// The locators at which clients reach the server.
@@ -141,6 +146,9 @@ requests! {
         capacity_bytes: u64,
         /// The number of replicas of each segment of the server's log. With 0, a crash loses it.
         replicas: u8,
+        /// The time at which the server acknowledges a change. The coordinator refuses a server
+        /// whose mode or number of replicas differs from those of the servers that are up.
+        durability: Durability,
         /// The id of the cluster whose replicas the server has on its disk, or 0 if it has none.
         cluster: u64,
         /// The last server that has used that disk, with generation 0 if there is none. It is dead:

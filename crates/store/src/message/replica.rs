@@ -4,7 +4,7 @@
 //! WriteReplica  0 version u8 | 1 opcode u8 | 2 zero u16 | 4 epoch u32 | 8 cluster u64
 //!              16 backup index u32, generation u32 | 24 master index u32, generation u32
 //!              32 segment u32 | 36 offset u32 | 40 flags u8 | 41 zero u24 | 44 data
-//!     flags     bit 0 open | bit 1 close | bit 2 commit
+//!     flags     bit 0 open | bit 1 close | bit 2 commit | bit 3 sync
 //! FreeReplica   0 version u8 | 1 opcode u8 | 2 zero u16 | 4 epoch u32 | 8 cluster u64
 //!              16 backup | 24 master | 32 segment u32
 //! reply         0 version u8 | 1 status u8 | 2 zero u16 | 4 length of the replica u32, if it is a
@@ -33,6 +33,7 @@ pub const WRITE_REPLICA: usize = size_of::<WriteWire>();
 const OPEN: u8 = 1;
 const CLOSE: u8 = 2;
 const COMMIT: u8 = 4;
+const SYNC: u8 = 8;
 
 /// A replica, as a master and its backup name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +64,8 @@ pub struct WriteReplica<'a> {
     /// True if the replica has the epoch of this write from now on, and counts in a recovery. Until
     /// then it lacks bytes that other replicas had, and on which replies may rest.
     pub commit: bool,
+    /// True if the backup replies when the write is on disk.
+    pub sync: bool,
     /// The bytes of the segment from `offset` on.
     pub data: &'a [u8],
 }
@@ -141,7 +144,8 @@ impl<'a> WriteReplica<'a> {
             offset: self.offset.into(),
             flags: (u8::from(self.open) * OPEN)
                 | (u8::from(self.close) * CLOSE)
-                | (u8::from(self.commit) * COMMIT),
+                | (u8::from(self.commit) * COMMIT)
+                | (u8::from(self.sync) * SYNC),
             zeros: [0; 3],
         };
         zerocopy::transmute!(wire)
@@ -159,7 +163,7 @@ impl<'a> WriteReplica<'a> {
     /// The status to reply with.
     pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
         let (wire, data) = split::<WriteWire>(request, Opcode::WriteReplica)?;
-        if wire.flags & !(OPEN | CLOSE | COMMIT) != 0 || wire.zeros != [0; 3] {
+        if wire.flags & !(OPEN | CLOSE | COMMIT | SYNC) != 0 || wire.zeros != [0; 3] {
             return Err(Status::BadFormat);
         }
         let target = Target {
@@ -169,9 +173,9 @@ impl<'a> WriteReplica<'a> {
             segment: SegmentId(wire.segment.get()),
         };
         let has = |flag| wire.flags & flag != 0;
-        let (open, close, commit) = (has(OPEN), has(CLOSE), has(COMMIT));
+        let (open, close, commit, sync) = (has(OPEN), has(CLOSE), has(COMMIT), has(SYNC));
         let (epoch, offset) = (wire.epoch.get(), wire.offset.get());
-        Ok(Self { target, epoch, offset, open, close, commit, data })
+        Ok(Self { target, epoch, offset, open, close, commit, sync, data })
     }
 }
 
@@ -250,6 +254,7 @@ mod tests {
             open: true,
             close: false,
             commit: true,
+            sync: true,
             data: b"data",
         };
         let mut bytes = write.emit_front().to_vec();
@@ -260,13 +265,13 @@ mod tests {
             &[0, 0, 0, 2, 0, 0, 0, 3],
             &[0, 0, 0, 4, 0, 0, 0, 5],
             &[0, 0, 0, 6, 0, 0, 0, 8],
-            &[5, 0, 0, 0],
+            &[13, 0, 0, 0],
             b"data",
         ]
         .concat();
         assert_eq!(bytes, golden);
         assert_eq!(WriteReplica::parse(&bytes), Ok(write));
-        bytes[40] = 8;
+        bytes[40] = 16;
         assert_eq!(WriteReplica::parse(&bytes), Err(Status::BadFormat));
         assert_eq!(WriteReplica::parse(&golden[..43]), Err(Status::BadFormat));
     }

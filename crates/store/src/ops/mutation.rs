@@ -34,7 +34,7 @@ pub(super) fn execute(
     }
     match results.check(call.now, once, |at| log.dead_record(at)) {
         Verdict::New => {}
-        Verdict::Done(outcome, end) if end <= log.durable() => {
+        Verdict::Done(outcome, end) if master.is_acknowledged(end) => {
             master.counters.repeated += 1;
             write(reply, outcome);
             return Ok(Replied::Now);
@@ -67,7 +67,7 @@ pub(super) fn execute(
     }
     master.busy |= master.cleaner.pay(&mut master.memory);
     write(reply, outcome?);
-    Ok(master.gate(call.caller, reply, false))
+    Ok(master.acknowledge(call.now, call.caller, reply))
 }
 
 /// Writes the outcome of a mutation into its reply.

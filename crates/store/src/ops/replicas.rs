@@ -7,7 +7,7 @@ use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use super::operation::{Call, Order};
-use crate::master::Master;
+use crate::master::{Master, Waiting};
 use crate::message::Status;
 use crate::message::control;
 use crate::message::data::head;
@@ -21,11 +21,20 @@ impl Order for WriteReplica<'_> {
     fn execute(
         self,
         master: &mut Master,
-        _: &Call<'_>,
+        call: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Replied, Status> {
         master.membership.is_me(self.target.cluster, self.target.backup)?;
+        if self.sync && (!master.backup.outlives_process() || master.syncs.is_full()) {
+            // Nothing has changed: the master looks for another backup.
+            return Err(Status::NoSpace);
+        }
         let len = master.backup.write(&self)?;
+        // A write that leaves a gap has changed nothing.
+        if self.sync && len >= self.offset {
+            master.syncs.add(Waiting { caller: call.caller, len });
+            return Ok(Replied::Later);
+        }
         reply.bytes.extend_from_slice(&written(len));
         Ok(Replied::Now)
     }

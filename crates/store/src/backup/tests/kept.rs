@@ -111,6 +111,7 @@ fn write_of(id: SegmentId, bytes: &[u8], from: usize, to: usize) -> WriteReplica
         offset: from as u32,
         open: from == 0,
         commit: true,
+        sync: false,
         close: to == bytes.len(),
         data: &bytes[from..to],
     }

@@ -1,6 +1,7 @@
 //! Tests of a client's operations on tables, lists and named servers.
 
 use super::*;
+use crate::durability::Durability;
 
 #[test]
 fn tables_are_created_looked_up_and_dropped() {
@@ -89,6 +90,8 @@ fn lists_are_collected_page_by_page() {
             state: ServerState::Up,
             tablets: 2,
             usage: Usage { used_bytes: 1, capacity_bytes: 2, objects: 3 },
+            replicas: 4,
+            durability: Durability::Disk,
             control: "c",
             data: "d",
             blocked: "e",
@@ -101,7 +104,8 @@ fn lists_are_collected_page_by_page() {
                     servers.iter().map(|server| server.server.index).collect::<Vec<_>>(),
                     [3, 7]
                 );
-                let ServerInfo { control, data, blocked, .. } = &servers[0];
+                let ServerInfo { control, data, blocked, replicas, durability, .. } = &servers[0];
+                assert_eq!((*replicas, *durability), (4, Durability::Disk));
                 assert_eq!((&control[..], &data[..], &blocked[..]), ("c", "d", "e"));
             }
         }

@@ -8,6 +8,7 @@ use sprat_proto::rpc::ServerRpc;
 
 use super::*;
 use crate::coordinator::{self, Coordinator};
+use crate::durability::Durability;
 use sprat_proto::node::machine::{Caller, Machine};
 
 /// The sender of a call: a life of the coordinator, or a client.
@@ -267,6 +268,7 @@ impl World {
                     nonce,
                     capacity_bytes: 0,
                     replicas: 0,
+                    durability: Durability::None,
                     cluster: 0,
                     replaces: ServerId::default(),
                     control: &control,

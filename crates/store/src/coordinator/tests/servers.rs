@@ -57,6 +57,7 @@ fn enlisting_again_because_the_answer_was_lost_gives_the_same_id() {
         nonce: 5,
         capacity_bytes: 7,
         replicas: 0,
+        durability: Durability::None,
         cluster: 0,
         replaces: ServerId::default(),
         control: "x",
@@ -186,6 +187,7 @@ fn the_version_of_the_list_grows_with_each_change_of_the_list() {
         nonce: 5,
         capacity_bytes: 7,
         replicas: 0,
+        durability: Durability::None,
         cluster: 0,
         replaces: ServerId::default(),
         control: "y",
@@ -237,6 +239,7 @@ fn a_list_that_is_taken_back_has_a_new_version() {
         nonce: 5,
         capacity_bytes: 7,
         replicas: 0,
+        durability: Durability::None,
         cluster: 0,
         replaces: ServerId::default(),
         control: "y",
@@ -286,6 +289,7 @@ fn a_crashed_server_keeps_its_place_as_long_as_it_has_tablets() {
         nonce: 5,
         capacity_bytes: 7,
         replicas: 0,
+        durability: Durability::None,
         cluster: 0,
         replaces: ServerId::default(),
         control: "u",
@@ -316,6 +320,7 @@ fn the_places_of_the_list_are_limited() {
         nonce: 0,
         capacity_bytes: 0,
         replicas: 0,
+        durability: Durability::None,
         head_segment: SegmentId(0),
         head_epoch: 0,
         control: "",
@@ -360,6 +365,7 @@ fn a_repeated_enlistment_replaces_nothing() {
         nonce: 5,
         capacity_bytes: 7,
         replicas: 0,
+        durability: Durability::None,
         cluster,
         replaces: x,
         control: "x",
@@ -371,6 +377,48 @@ fn a_repeated_enlistment_replaces_nothing() {
     assert!(w.servers().contains(&(first, ServerState::Up, 0)));
 }
 
+/// A cluster in which servers acknowledge changes at different times would promise nothing.
+#[test]
+fn a_server_of_another_durability_is_refused_while_others_are_up() {
+    let mut w = World::new(config());
+    let x = w.enlist("x");
+    let cluster = w.coordinator.cluster();
+    let enlist = |control, replaces, replicas, durability| {
+        let (nonce, capacity_bytes, data) = (77, 7, "d");
+        Enlist { nonce, capacity_bytes, replicas, durability, cluster, replaces, control, data }
+            .emit()
+    };
+    let none = ServerId::default();
+    let before = w.disk.clone();
+    for (replicas, durability) in
+        [(1, Durability::Memory), (2, Durability::None), (0, Durability::Disk)]
+    {
+        let reply = w.answer(enlist("y", none, replicas, durability));
+        assert_eq!(outcome(&reply).unwrap().0, Status::NotInCluster);
+        let text = crate::message::control::failure_text(&reply);
+        assert!(text.contains("--replicas 0 --durability none"), "{text}");
+    }
+    assert_eq!(w.disk, before);
+    // A server in the place of the only other one changes the mode of the cluster.
+    let reply = w.answer(enlist("y", x, 2, Durability::Disk));
+    let y = Enlisted::parse(&reply).unwrap().server;
+    let reply = w.answer(ListServers { from: 0 }.emit());
+    let servers = ServerPage::parse(&reply).unwrap().servers;
+    let modes: Vec<_> = servers.iter().map(|s| (s.server, s.replicas, s.durability)).collect();
+    assert_eq!(modes, [(y, 2, Durability::Disk)]);
+}
+
+/// The servers of the cluster's last run are in the coordinator's state, and all of them may come
+/// back with another mode.
+#[test]
+fn servers_that_were_not_heard_allow_any_durability() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    w.restart();
+    w.replicas = 1;
+    w.enlist("y");
+}
+
 #[test]
 fn a_disk_of_another_cluster_is_refused() {
     let mut w = World::new(config());
@@ -378,7 +426,16 @@ fn a_disk_of_another_cluster_is_refused() {
     let before = w.disk.clone();
     let (nonce, cluster) = (5, w.coordinator.cluster() ^ 1);
     let (control, data, replicas) = ("y", "d", 0);
-    let enlist = Enlist { nonce, capacity_bytes: 7, replicas, cluster, replaces: x, control, data };
+    let enlist = Enlist {
+        nonce,
+        capacity_bytes: 7,
+        replicas,
+        durability: Durability::None,
+        cluster,
+        replaces: x,
+        control,
+        data,
+    };
     assert_eq!(outcome(&w.answer(enlist.emit())).unwrap().0, Status::NotInCluster);
     assert_eq!(w.disk, before);
 }

@@ -1,6 +1,7 @@
 //! Tests of the coordinator's durable state, byte by byte.
 
 use super::*;
+use crate::durability::Durability;
 
 #[test]
 fn a_state_that_makes_no_sense_is_refused() {
@@ -11,7 +12,7 @@ fn a_state_that_makes_no_sense_is_refused() {
     };
     assert_eq!(restore(&[(b"c", &[0, 9, 1])]), RestoreError::Format(9));
     assert_eq!(restore(&[(b"c", &[0, 2, 1])]), RestoreError::Format(2));
-    assert_eq!(restore(&[(b"c", &[0, 3, 1])]), RestoreError::Damaged("cluster record"));
+    assert_eq!(restore(&[(b"c", &[0, 4, 1])]), RestoreError::Damaged("cluster record"));
     assert_eq!(restore(&[(b"l\0\0\0\0\0\0\0\x01", &[])]), RestoreError::NoCluster);
     assert_eq!(restore(&[(b"", &[])]), RestoreError::Damaged("key"));
     assert_eq!(restore(&[(b"x", &[])]), RestoreError::Damaged("key"));
@@ -77,20 +78,21 @@ fn golden_state() {
         client_term_ns: 5,
     };
     let numbers = [9u64, 1, 2, 3, 4, 5].map(u64::to_be_bytes).concat();
-    assert_eq!(encode(&cluster), [vec![0, 3], numbers].concat());
+    assert_eq!(encode(&cluster), [vec![0, 4], numbers].concat());
     let server = Server {
         generation: 2,
         place: Place::Crashed,
         nonce: 3,
         capacity_bytes: 4,
         replicas: 7,
+        durability: Durability::Disk,
         head_segment: SegmentId(5),
         head_epoch: 6,
         control: "c",
         data: "d",
     };
     let mut bytes = b"\0\0\0\x02\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04".to_vec();
-    bytes.extend(b"\x07\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d");
+    bytes.extend(b"\x07\x04\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d");
     assert_eq!(encode(&server), bytes);
     let table = Table {
         stage: Stage::Dropping,

@@ -41,6 +41,7 @@ fn nothing_is_said_before_it_is_durable() {
             nonce: 1,
             capacity_bytes: 7,
             replicas: 0,
+            durability: Durability::None,
             cluster: 0,
             replaces: ServerId::default(),
             control: "x",

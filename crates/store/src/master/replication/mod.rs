@@ -107,6 +107,8 @@ pub(crate) struct Replication {
     replicas: usize,
     me: Option<(u64, ServerId)>,
     backups: Backups,
+    /// True if a replica has what its disk has.
+    sync: bool,
     /// The time after which a write to a replica counts as failed, without its data.
     slow_ns: u64,
     /// The segments with replicas that are not all complete.
@@ -135,11 +137,12 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(super) fn new(replicas: usize, own: bool, slow_ns: u64, rng: Rng) -> Self {
+    pub(super) fn new(replicas: usize, own: bool, sync: bool, slow_ns: u64, rng: Rng) -> Self {
         Self {
             replicas: replicas.min(MAX_REPLICAS),
             me: None,
             backups: Backups::new(own),
+            sync,
             slow_ns,
             active: BTreeMap::new(),
             heads: VecDeque::new(),

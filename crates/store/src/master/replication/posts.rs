@@ -27,9 +27,10 @@ const MOST_POSTED: u32 = 16 << 10;
 /// answer in time, another one takes its place.
 const CONFIRM_NS: u64 = 10 * MS;
 impl Replication {
-    /// Lets the master post writes to backups that share memory with it.
+    /// Lets the master post writes to backups that share memory with it, unless their disks have to
+    /// confirm them.
     pub(in crate::master) fn allow_posts(&mut self) {
-        self.posts.allowed = true;
+        self.posts.allowed = !self.sync;
     }
 
     /// Returns a ring that a backup has offered, each one once.

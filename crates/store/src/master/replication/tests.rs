@@ -11,6 +11,7 @@ use sprat_proto::wire::checksum::crc32c;
 use super::*;
 use crate::backup::tests::posted::TestRings;
 use crate::backup::{Backup, MemoryFrames, Rings as _};
+use crate::durability::Durability;
 use crate::message::control::{Server, ServerPage, ServerState, Usage, done, failure};
 use crate::message::recovery::Replica;
 use crate::message::replica::{WriteReplica, written};
@@ -65,7 +66,7 @@ impl Rig {
         let mut rig = Self {
             now: Instant::from_ns(MS),
             log,
-            replication: Replication::new(replicas, false, SLOW_NS, Rng::seeded(1)),
+            replication: Replication::new(replicas, false, false, SLOW_NS, Rng::seeded(1)),
             backups: BTreeMap::new(),
             sent: Vec::new(),
             tag: 0,
@@ -161,6 +162,8 @@ impl Rig {
             state: ServerState::Up,
             tablets: 0,
             usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
+            replicas: 1,
+            durability: Durability::Memory,
             control: "",
             data: "backup",
             blocked: "",

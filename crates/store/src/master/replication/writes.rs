@@ -165,7 +165,9 @@ impl Replication {
             false => Step::Change,
         };
         let (epoch, offset, open) = (segment.epoch, replica.acked, !replica.opened);
-        let write = WriteReplica { target, epoch, offset, open, close, commit, data: &[] };
+        // A replica that does not count need not survive.
+        let sync = self.sync && commit;
+        let write = WriteReplica { target, epoch, offset, open, close, commit, sync, data: &[] };
         Some(Planned { write, slot, len: end - offset, step })
     }
 

@@ -1,6 +1,7 @@
 //! Tests of a master as the backup of other masters, by requests.
 
 use super::*;
+use crate::durability::Durability;
 use crate::master::membership::Membership;
 use crate::message::control::ServerPage;
 use crate::message::control::Usage;
@@ -27,8 +28,9 @@ fn a_backup_answers_by_its_own_name_alone() {
     };
     put_header(&mut data, &header);
     let target = replica::Target { cluster: CLUSTER, backup: ME, master: OTHER, segment: SEGMENT };
-    let (epoch, offset, open, close) = (1, 0, true, false);
-    let write = WriteReplica { target, epoch, offset, open, close, commit: true, data: &data };
+    let (epoch, offset, open, close, sync) = (1, 0, true, false, false);
+    let write =
+        WriteReplica { target, epoch, offset, open, close, commit: true, sync, data: &data };
     let list = ListReplicas {
         cluster: CLUSTER,
         term: TERM,
@@ -100,13 +102,14 @@ fn a_tablet_is_taken_when_the_log_has_a_head_on_all_backups() {
 
 #[test]
 fn a_server_names_its_former_life_and_never_joins_another_cluster() {
-    let membership = |former| Membership::new(1, 1, former, "c".into(), "d".into());
+    let membership =
+        |former| Membership::new(1, (1, Durability::Process), former, "c".into(), "d".into());
     let former = ServerId { index: 3, generation: 4 };
     let enlisted =
         Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
     let refused = failure(Status::NotInCluster, "");
     for (cluster, reply, stops) in [
-        (None, refused.clone(), false),
+        (None, refused.clone(), true),
         (None, enlisted.emit(), false),
         (Some(CLUSTER), enlisted.emit(), false),
         (Some(CLUSTER), refused, true),

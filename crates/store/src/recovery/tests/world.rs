@@ -220,8 +220,9 @@ impl World {
         };
         let data = bytes.get(from as usize..to as usize).unwrap_or_default();
         let open = from == 0;
-        let commit = true;
-        let write = WriteReplica { target, epoch: 1, offset: from, open, close, commit, data };
+        let (commit, sync) = (true, false);
+        let write =
+            WriteReplica { target, epoch: 1, offset: from, open, close, commit, sync, data };
         assert_eq!(self.backups[on].write(&write), Ok(to.max(from)));
         written.lens[on] = to.max(from);
         written.closed[on] |= close;

@@ -130,6 +130,7 @@ fn the_log_of_a_replaced_server_is_recovered_at_once() {
     w.join("y");
     w.put_log("y", x);
     let cluster = w.coordinator.cluster();
+    w.replicas = 1;
     w.enlist_after("x", (cluster, x));
     assert!(["x", "y"].iter().any(|on| w.order(on).is_some_and(|(_, order)| order.crashed == x)));
 }

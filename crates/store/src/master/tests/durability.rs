@@ -1,0 +1,235 @@
+//! Tests of the time at which a master and its backups acknowledge changes.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use sprat_proto::wire::checksum::crc32c;
+
+use super::*;
+use crate::backup::{FlatFrames, Storage, flat_bytes};
+use crate::durability::Durability;
+use crate::message::control::ServerPage;
+use crate::message::data::head;
+use crate::message::replica::{self, WriteReplica, written};
+use crate::objects::entry::{HEADER, Header, put_header};
+use crate::objects::segment::SegmentId;
+
+const SIZE: u32 = 1 << 12;
+const FRAMES: u32 = 16;
+const OTHER: ServerId = ServerId { index: 4, generation: 2 };
+
+/// Bytes that count as a disk's.
+#[derive(Debug)]
+struct Bytes {
+    bytes: Vec<u8>,
+    failed: Arc<AtomicBool>,
+}
+
+impl Storage for Bytes {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns a master whose replicas are on a disk, and the flag that fails the disk.
+fn on_disk(config: Config) -> (Rig, Arc<AtomicBool>) {
+    let failed = Arc::new(AtomicBool::new(false));
+    let bytes = vec![0; flat_bytes(SIZE, FRAMES) as usize];
+    let storage = Bytes { bytes, failed: Arc::clone(&failed) };
+    let frames = FlatFrames::format(crc32c, storage, SIZE, FRAMES).unwrap();
+    let mut rig = Rig::over(Master::with_frames(config, Box::new(frames), Rng::seeded(1)));
+    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
+    rig.answer(Opcode::Enlist, enlisted.emit());
+    (rig, failed)
+}
+
+/// Returns a write that opens a replica of a segment and has to be on disk.
+fn open(segment: u32) -> Vec<u8> {
+    let segment = SegmentId(segment);
+    let mut data = [0; HEADER];
+    let (cluster, server, capacity, safe_version) = (CLUSTER, OTHER, SIZE, Version(1));
+    put_header(&mut data, &Header { cluster, server, segment, capacity, safe_version });
+    let target = replica::Target { cluster, backup: ME, master: OTHER, segment };
+    let (epoch, offset, open, close, commit, sync) = (1, 0, true, false, true, true);
+    WriteReplica { target, epoch, offset, open, close, commit, sync, data: &data }.emit()
+}
+
+fn opened() -> Vec<u8> {
+    written(HEADER as u32).to_vec()
+}
+
+impl Rig {
+    /// Ends the sync that is in progress.
+    fn synced(&mut self) {
+        let seq = self.syncs.pop().expect("a sync is in progress");
+        self.master.persisted(self.now, seq);
+        self.pump();
+    }
+}
+
+#[test]
+fn a_write_is_answered_by_a_sync_that_began_after_it() {
+    let (mut rig, _) = on_disk(Config::default());
+    let first = rig.send(&open(1)).unwrap_err();
+    assert_eq!(rig.syncs, [1]);
+    let (second, third) = (rig.send(&open(2)).unwrap_err(), rig.send(&open(3)).unwrap_err());
+    assert_eq!((&rig.syncs[..], rig.replies.len()), (&[1][..], 0), "one at a time");
+    rig.synced();
+    assert_eq!(rig.replies, [(first, opened())].into());
+    assert_eq!(rig.syncs, [2], "the next one begins at once");
+    rig.synced();
+    assert_eq!(rig.replies, [first, second, third].map(|rpc| (rpc, opened())).into());
+    assert!(rig.syncs.is_empty() && !rig.master.has_output());
+    // A repetition may come while the sync of the write is in progress.
+    let fourth = rig.send(&open(4)).unwrap_err();
+    let again = rig.send(&open(4)).unwrap_err();
+    rig.synced();
+    assert!(rig.replies.contains_key(&fourth) && !rig.replies.contains_key(&again));
+    rig.synced();
+    assert_eq!(rig.replies[&again], opened());
+}
+
+#[test]
+fn after_an_error_of_the_disk_the_server_goes_on_as_a_master() {
+    let (mut rig, failed) = on_disk(Config::default());
+    assert_eq!(rig.ask(take(0, u64::MAX).emit()), done());
+    rig.client(1, TERM_NS);
+    let (first, second) = (rig.send(&open(1)).unwrap_err(), rig.send(&open(2)).unwrap_err());
+    failed.store(true, Ordering::Relaxed);
+    rig.master.rollback(rig.now, "the disk has failed", Vec::new());
+    rig.pump();
+    let refused = head(Status::NoReplica).to_vec();
+    assert_eq!((&rig.replies[&first], &rig.replies[&second]), (&refused, &refused));
+    assert_eq!(rig.ask(open(3)), refused);
+    assert!(rig.master.backup().bytes(OTHER, SegmentId(1)).is_none());
+    assert!(!rig.stopped);
+    assert!(rig.write(once(1, 2, 1), b"k", b"v").is_ok());
+}
+
+#[test]
+fn a_write_that_changes_nothing_needs_no_sync() {
+    let (mut rig, _) = on_disk(Config::default());
+    let write = |epoch, offset| {
+        let mut bytes = open(1);
+        bytes[4..8].copy_from_slice(&u32::to_be_bytes(epoch));
+        bytes[36..40].copy_from_slice(&u32::to_be_bytes(offset));
+        bytes[40] = 12;
+        bytes
+    };
+    assert_eq!(rig.ask(write(1, 0)), head(Status::NoReplica));
+    rig.send(&open(1)).unwrap_err();
+    rig.synced();
+    assert_eq!(rig.ask(write(0, 0)), head(Status::WrongEpoch));
+    assert_eq!(rig.ask(write(1, 1_000)), written(HEADER as u32), "a gap");
+    assert!(rig.syncs.is_empty());
+}
+
+#[test]
+fn a_backup_in_memory_has_no_disk_to_write_to() {
+    let mut rig = Rig::serving(Config { backup_bytes: 1 << 16, ..Config::default() });
+    assert_eq!(rig.ask(open(1)), head(Status::NoSpace));
+    assert_eq!(rig.master.backup().replicas(), 0);
+}
+
+#[test]
+fn a_lone_server_acknowledges_what_its_disk_has() {
+    let (mut rig, _) = on_disk(Config {
+        replicas: 1,
+        durability: Durability::Disk,
+        own_replica: true,
+        log_bytes: 8 << 12,
+        segment_bytes: SIZE,
+        ..Config::default()
+    });
+    rig.answer(Opcode::ListServers, ServerPage { next: 0, servers: Vec::new() }.emit());
+    let taken = rig.send(&take(0, u64::MAX).emit()).unwrap_err();
+    assert!(rig.replies.is_empty());
+    rig.synced();
+    assert_eq!(rig.replies.remove(&taken), Some(done()));
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    for rpc in 1..30 {
+        let (once, value) = (once(1, rpc, rpc - 1), &[7; 500]);
+        let write = Write { target: TARGET, once, key: b"k", value };
+        let waiting = rig.send(&write.emit()).unwrap_err();
+        assert!(!rig.replies.contains_key(&waiting), "the disk has not confirmed it");
+        while !rig.syncs.is_empty() {
+            rig.synced();
+        }
+        assert!(rig.replies.contains_key(&waiting));
+    }
+    assert!(rig.master.memory().log.tail().segment > SegmentId(1), "several heads");
+}
+
+/// A master whose replicas the test controls.
+fn asynchronous() -> Rig {
+    let mut rig = Rig::serving(Config {
+        replicas: 1,
+        durability: Durability::Async,
+        log_bytes: 64 << 20,
+        segment_bytes: 1 << 22,
+        ..Config::default()
+    });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    rig
+}
+
+fn write_of(rpc: u64, len: usize) -> Vec<u8> {
+    let value = vec![0; len];
+    Write { target: TARGET, once: once(1, rpc, 0), key: b"k", value: &value }.emit()
+}
+
+#[test]
+fn an_asynchronous_change_is_acknowledged_before_its_replicas_have_it() {
+    let mut rig = asynchronous();
+    assert_eq!(mutation_reply(&rig.ask(write_of(1, 1))), Ok(Version(1)));
+    assert_eq!(rig.read(b"k"), Ok((Version(1), vec![0])), "reads do not wait either");
+    assert_eq!(mutation_reply(&rig.ask(write_of(1, 1))), Ok(Version(1)), "a repetition");
+    assert!(!rig.master.memory().log.is_all_durable());
+}
+
+#[test]
+fn asynchronous_changes_wait_for_replicas_a_mebibyte_behind() {
+    let mut rig = asynchronous();
+    for rpc in 1..=10 {
+        assert!(rig.send(&write_of(rpc, 100_000)).is_ok(), "{rpc}");
+    }
+    let waiting = rig.send(&write_of(11, 100_000)).unwrap_err();
+    let (lag, waits) = rig.master.lag();
+    assert!(lag > 1 << 20 && waits == 1, "{lag}, {waits}");
+    // The replicas get the first part: the rest is less than a mebibyte.
+    let tail = rig.master.memory().log.tail();
+    rig.master.durable(tail);
+    rig.pump();
+    assert!(rig.replies.contains_key(&waiting));
+    assert_eq!(rig.master.lag(), (0, 1));
+    assert!(rig.send(&write_of(12, 100_000)).is_ok());
+}
+
+#[test]
+fn asynchronous_changes_wait_for_replicas_ten_milliseconds_behind() {
+    let mut rig = asynchronous();
+    rig.now = rig.now.after(500 * MS);
+    assert!(rig.send(&write_of(1, 1)).is_ok(), "nothing lags, however long ago the last change");
+    let first = rig.master.memory().log.tail();
+    rig.now = rig.now.after(6 * MS);
+    assert!(rig.send(&write_of(2, 1)).is_ok());
+    rig.master.durable(first);
+    rig.now = rig.now.after(6 * MS);
+    assert!(rig.send(&write_of(3, 1)).is_ok(), "the second is 6 ms old");
+    rig.now = rig.now.after(6 * MS);
+    let waiting = rig.send(&write_of(4, 1)).unwrap_err();
+    assert_eq!(rig.master.lag().1, 1);
+    let tail = rig.master.memory().log.tail();
+    rig.master.durable(tail);
+    rig.pump();
+    assert!(rig.replies.contains_key(&waiting));
+}
