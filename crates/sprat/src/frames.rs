@@ -1,7 +1,7 @@
 //! The frames of a server's replicas in a file: they survive the process, also `kill -9`.
 //!
 //! ```text
-//!  backup ── bytes, headers ─► mapped file ── each second: fdatasync, by a thread ─► device
+//!  backup ── bytes, headers ─► mapped file ── fdatasync, by a thread ─► device
 //! ```
 //!
 //! Always holds:
@@ -12,16 +12,14 @@
 //! - After an error of the device no frame is used any more: the kernel forgets what it could not
 //!   write.
 //!
-//! Not here: what the bytes mean ([`sprat_store::backup`]).
+//! Not here: what the bytes mean ([`sprat_store::backup`]); when they are on the device ([`sync`]).
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, statfs};
@@ -32,10 +30,11 @@ use sprat_store::backup::{
 use sprat_sys::crc::crc32c;
 use sprat_sys::memory::file::{MappedFile, lock};
 
+use self::sync::{Functions, State, Syncs};
 use crate::disk::sync_folder;
 
-/// The time after which the device has what was written, if it can.
-const SYNC: Duration = Duration::from_secs(1);
+mod sync;
+pub(crate) use self::sync::FrameDisk;
 
 /// The number of times that a lock is tried again, and the pause before each.
 const LOCK_TRIES: u32 = 100;
@@ -47,6 +46,8 @@ pub(crate) type FileFrames = FlatFrames<FrameFile>;
 /// A mapped file, and the thread that syncs it.
 #[derive(Debug)]
 pub(crate) struct FrameFile {
+    /// The thread that syncs the file. It ends before the lock does.
+    _syncs: Syncs,
     memory: MappedFile,
     /// The end of the bytes whose blocks the file has. Further bytes may have blocks too.
     reserved: u64,
@@ -55,37 +56,31 @@ pub(crate) struct FrameFile {
     name: String,
     warn: fn(&str),
     state: Arc<State>,
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// The functions by which a file is synced, and by which an error is reported.
-#[derive(Clone, Copy)]
-struct Disk {
-    sync: fn(&File) -> io::Result<()>,
-    warn: fn(&str),
-}
-
-/// The state that the server and the thread that syncs share.
-#[derive(Debug, Default)]
-struct State {
-    /// True if the file was written to since the last sync.
-    written: AtomicBool,
-    failed: AtomicBool,
 }
 
 /// Opens the frames in the file at `path`, or makes the file with at least `count` frames of `size`
-/// bytes. Frames of another size stay as they are. `warn` gets a text if the device fails later.
+/// bytes. Frames of another size stay as they are. `warn` gets a text if the device fails later. The
+/// disk brings what was written to the device.
 ///
 /// # Errors
 /// The file cannot be read, written or locked, the device has no room, or the file holds something
 /// else. The error names the file.
-pub(crate) fn open(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Result<FileFrames> {
+pub(crate) fn open(
+    path: &Path,
+    size: u32,
+    count: u32,
+    warn: fn(&str),
+) -> io::Result<(FileFrames, FrameDisk)> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
     open_or_make(path, size, count, warn).map_err(named)
 }
 
-fn open_or_make(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Result<FileFrames> {
+fn open_or_make(
+    path: &Path,
+    size: u32,
+    count: u32,
+    warn: fn(&str),
+) -> io::Result<(FileFrames, FrameDisk)> {
     let mut options = OpenOptions::new();
     // The replicas hold the users' objects.
     options.read(true).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
@@ -119,17 +114,17 @@ fn open_or_make(path: &Path, size: u32, count: u32, warn: fn(&str)) -> io::Resul
     file.sync_all()?;
     sync_folder(path)?;
     let is_new = made == Found::Nothing;
-    let storage = FrameFile::start(
+    let (storage, disk) = FrameFile::start(
         MappedFile::map(file)?,
         path.display().to_string(),
-        Disk { sync: File::sync_data, warn },
+        Functions { sync: File::sync_data, warn },
     )?;
     let frames = if is_new {
         FlatFrames::format(crc32c, storage, size, count)
     } else {
         FlatFrames::open(crc32c, storage, count)
     };
-    frames.map_err(unusable)
+    frames.map(|frames| (frames, disk)).map_err(unusable)
 }
 
 /// Locks a file. A process that was killed keeps its lock until the kernel has freed its memory, so
@@ -185,39 +180,17 @@ fn can_reserve(file: &File) -> io::Result<()> {
 
 impl FrameFile {
     /// Starts the thread that syncs the file with this name.
-    fn start(memory: MappedFile, name: String, disk: Disk) -> io::Result<Self> {
+    fn start(
+        memory: MappedFile,
+        name: String,
+        functions: Functions,
+    ) -> io::Result<(Self, FrameDisk)> {
         let state = Arc::new(State::default());
-        let (stop, stopped) = channel();
-        let (file, shared) = (memory.file().try_clone()?, Arc::clone(&state));
-        let (its_name, warn) = (name.clone(), disk.warn);
-        let thread = std::thread::Builder::new()
-            .name("sprat-frames".to_owned())
-            .spawn(move || sync_often(&file, &its_name, &shared, &stopped, disk))?;
-        let (reserved, full, stop, thread) = (0, false, Some(stop), Some(thread));
-        Ok(Self { memory, reserved, full, name, warn, state, stop, thread })
-    }
-}
-
-/// Syncs the file about each second while it is written to, and when the server ends.
-fn sync_often(
-    file: &File,
-    name: &str,
-    state: &State,
-    stopped: &Receiver<()>,
-    Disk { sync, warn }: Disk,
-) {
-    loop {
-        let more = stopped.recv_timeout(SYNC) == Err(RecvTimeoutError::Timeout);
-        if state.written.swap(false, Ordering::AcqRel)
-            && let Err(e) = sync(file)
-        {
-            state.failed.store(true, Ordering::Release);
-            warn(&format!("{name}: {e}; the server holds no replicas any more"));
-            return;
-        }
-        if !more {
-            return;
-        }
+        let file = memory.file().try_clone()?;
+        let warn = functions.warn;
+        let (syncs, disk) = sync::start(file, name.clone(), Arc::clone(&state), functions)?;
+        let (reserved, full, _syncs) = (0, false, syncs);
+        Ok((Self { _syncs, memory, reserved, full, name, warn, state }, disk))
     }
 }
 
@@ -254,16 +227,6 @@ impl Storage for FrameFile {
 
     fn has_failed(&self) -> bool {
         self.state.failed.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for FrameFile {
-    /// Syncs the file a last time.
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

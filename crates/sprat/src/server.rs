@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 use sprat_proto::time::MS;
 use sprat_store::backup::flat_bytes;
 use sprat_store::coordinator::{Config, Coordinator};
+pub use sprat_store::durability::Durability;
 pub use sprat_store::master::MAX_REPLICAS;
 use sprat_store::master::{self, Master};
 use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
 
 use self::ahead::Ahead;
 use crate::disk::{Disk, StateDisk};
-use crate::frames::{self, FileFrames};
+use crate::frames::{self, FileFrames, FrameDisk};
 use crate::locator::Locator;
 use crate::random::rng;
 use crate::rings::SharedRings;
@@ -106,6 +107,9 @@ pub struct ServerOptions {
     /// cluster have the same number. The server holds replicas of other servers in further memory,
     /// up to twice `memory_bytes` for each replica.
     pub replicas: usize,
+    /// The time at which the server acknowledges a change. All servers of a cluster have the same.
+    /// `None`: [`Durability::of`] the replicas and the directory.
+    pub durability: Option<Durability>,
     /// The directory of the replicas that the server holds, made if there is none. They survive the
     /// process then, and the next server with this directory has them. It grows as it fills, up to
     /// [`disk_bytes`]. `None`: the replicas are in memory.
@@ -131,6 +135,7 @@ impl ServerOptions {
             control: None,
             memory_bytes: 1 << 30,
             replicas: 0,
+            durability: None,
             directory: None,
             own_replica: false,
             warn: |_| {},
@@ -143,16 +148,14 @@ impl ServerOptions {
 ///
 /// # Errors
 /// A locator is malformed or cannot be listened at, or the directory cannot be used; the error
-/// names it. Too many replicas are an `InvalidInput`, and so is a directory without replicas.
+/// names it. Too many replicas are an `InvalidInput`, and so is a durability that the replicas or
+/// the directory do not allow.
 pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
     if options.replicas > MAX_REPLICAS {
         let text = format!("{} replicas are too many: {MAX_REPLICAS} at most", options.replicas);
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    if options.replicas == 0 && options.directory.is_some() {
-        let text = "a server without replicas has no use for a directory";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
+    let durability = durability(options)?;
     for locator in Locator::list(&options.coordinator)? {
         locator.kind()?;
     }
@@ -174,20 +177,36 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         backup_bytes: backup_bytes(options),
         frame_bytes: SEGMENT_BYTES,
         replicas: options.replicas,
+        durability,
         crc32c,
         own_replica: options.own_replica && kept.is_some(),
         boot: if kept.is_some() { frames::boot()? } else { 0 },
         ..master::Config::default()
     };
-    let mut master = match kept {
-        Some(kept) => Master::with_frames(config, Box::new(kept), rng()?),
-        None => Master::new(config, rng()?),
+    let (mut master, disk): (_, Option<Box<dyn Disk>>) = match kept {
+        Some((frames, disk)) => {
+            let master = Master::with_frames(config, Box::new(frames), rng()?);
+            (master, Some(Box::new(disk)))
+        }
+        None => (Master::new(config, rng()?), None),
     };
     master.prepare(Box::new(Ahead::default()));
     if options.replicas > 0 {
         master.share(Box::new(SharedRings::new(options.directory.as_deref(), rng()?)?));
     }
-    Worker::new(master, transports, None, Clock::new())
+    Worker::new(master, transports, disk, Clock::new())
+}
+
+/// Returns the durability of a server with these options.
+fn durability(options: &ServerOptions) -> io::Result<Durability> {
+    let (replicas, has_directory) = (options.replicas, options.directory.is_some());
+    let default = Durability::of(replicas, has_directory);
+    let durability = options.durability.unwrap_or(default);
+    durability.check(replicas, has_directory).map_err(|contradiction| {
+        let text = format!("{contradiction}: {}", contradiction.remedy());
+        io::Error::new(io::ErrorKind::InvalidInput, text)
+    })?;
+    Ok(durability)
 }
 
 /// Ends a server in order: it serves no more, and tells the coordinator, so that other servers
@@ -204,7 +223,7 @@ pub fn leave(worker: &mut Worker<Master>) {
 }
 
 /// Opens the frames in a server's directory.
-fn frames_in(directory: &Path, options: &ServerOptions) -> io::Result<FileFrames> {
+fn frames_in(directory: &Path, options: &ServerOptions) -> io::Result<(FileFrames, FrameDisk)> {
     std::fs::create_dir_all(directory)
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", directory.display())))?;
     let count = backup_bytes(options) / u64::from(SEGMENT_BYTES);

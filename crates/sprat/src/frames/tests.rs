@@ -1,9 +1,13 @@
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use sprat_proto::node::{Pairs, Written};
 use sprat_store::backup::{Block, Frames as _};
 
 use super::*;
+use crate::disk::Disk as _;
 
 const SIZE: u32 = 1 << 16;
 
@@ -22,7 +26,7 @@ fn error(path: &Path, count: u32) -> (io::ErrorKind, String) {
 #[test]
 fn what_was_written_is_there_after_reopening() {
     let (_folder, path) = folder();
-    let mut frames = open(&path, SIZE, 3, |_| {}).unwrap();
+    let mut frames = open(&path, SIZE, 3, |_| {}).unwrap().0;
     assert_eq!((frames.count(), frames.size()), (3, SIZE));
     assert_eq!(fs::metadata(&path).unwrap().len(), flat_bytes(SIZE, 3));
     frames.write(2, 5, b"hello");
@@ -31,7 +35,7 @@ fn what_was_written_is_there_after_reopening() {
     drop(frames);
     // The size of frames stays, and their number only grows.
     for (count, counted) in [(1, 3), (3, 3), (5, 5), (2, 5)] {
-        let frames = open(&path, SIZE / 2, count, |_| {}).unwrap();
+        let (frames, _) = open(&path, SIZE / 2, count, |_| {}).unwrap();
         assert_eq!((frames.count(), frames.size()), (counted, SIZE));
         assert_eq!(&frames.bytes(2)[5..10], b"hello");
         assert_eq!(frames.header(Block::Frame(2)).unwrap()[1], &[9; 64]);
@@ -44,7 +48,7 @@ fn a_file_that_was_not_finished_is_made_anew() {
     let (_folder, path) = folder();
     for len in [0, 4096, flat_bytes(SIZE, 1), flat_bytes(SIZE, 9)] {
         File::create(&path).unwrap().set_len(len).unwrap();
-        assert_eq!(open(&path, SIZE, 2, |_| {}).unwrap().count(), 2);
+        assert_eq!(open(&path, SIZE, 2, |_| {}).unwrap().0.count(), 2);
     }
 }
 
@@ -66,16 +70,32 @@ fn other_files_are_refused_and_stay() {
     assert_eq!(error(&folder.path().join("no/frames"), 2).0, io::ErrorKind::NotFound);
 }
 
-#[test]
-fn after_an_error_of_the_device_no_frame_is_opened() {
+/// Makes frames that are synced by `sync`.
+fn synced_by(
+    sync: fn(&File) -> io::Result<()>,
+    warn: fn(&str),
+) -> (FileFrames, FrameDisk, Arc<State>) {
     let file = tempfile::tempfile().unwrap();
     file.set_len(flat_bytes(SIZE, 1)).unwrap();
     let memory = MappedFile::map(file).unwrap();
-    let disk =
-        Disk { sync: |_| Err(Errno::IO.into()), warn: |text| assert!(text.contains("test: ")) };
-    let storage = FrameFile::start(memory, "test".to_owned(), disk).unwrap();
+    let functions = Functions { sync, warn };
+    let (storage, disk) = FrameFile::start(memory, "test".to_owned(), functions).unwrap();
     let state = Arc::clone(&storage.state);
-    let mut frames = FlatFrames::format(crc32c, storage, SIZE, 1).unwrap();
+    (FlatFrames::format(crc32c, storage, SIZE, 1).unwrap(), disk, state)
+}
+
+/// Waits for the outcome of the next sync.
+fn outcome(disk: &mut FrameDisk) -> Written {
+    let mut fds = [PollFd::from_borrowed_fd(disk.fd(), PollFlags::IN)];
+    assert_eq!(poll(&mut fds, None), Ok(1));
+    disk.clear();
+    disk.completed().expect("its descriptor says so")
+}
+
+#[test]
+fn after_an_error_of_the_device_no_frame_is_opened() {
+    let (mut frames, _, state) =
+        synced_by(|_| Err(Errno::IO.into()), |text| assert!(text.contains("test: ")));
     assert!(frames.open(0));
     state.failed.store(true, Ordering::Release);
     assert!(!frames.open(0) && frames.has_failed());
@@ -84,6 +104,47 @@ fn after_an_error_of_the_device_no_frame_is_opened() {
     // The last sync is that of the end.
     drop(frames);
     assert!(state.failed.load(Ordering::Acquire));
+}
+
+#[test]
+fn a_sync_on_demand_is_reported_and_ends_the_wait_of_the_worker() {
+    static SYNCED: AtomicU32 = AtomicU32::new(0);
+    let count = |_: &File| {
+        SYNCED.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    let (frames, mut disk, _) = synced_by(count, |_| {});
+    for seq in 1..=3 {
+        assert!(disk.completed().is_none());
+        disk.persist(seq, Pairs::new(), Vec::new());
+        assert!(matches!(outcome(&mut disk), Written::Durable(done) if done == seq));
+        assert!(SYNCED.load(Ordering::Relaxed) >= seq as u32, "also without a new write");
+    }
+    drop(frames);
+    disk.persist(4, Pairs::new(), Vec::new());
+    assert!(disk.completed().is_none(), "the server has ended");
+}
+
+/// The kernel forgets what it could not write, so that another sync would succeed.
+#[test]
+fn after_a_failed_sync_no_other_one_counts() {
+    static SYNCED: AtomicU32 = AtomicU32::new(0);
+    static WARNED: AtomicU32 = AtomicU32::new(0);
+    let fail_once = |_: &File| match SYNCED.fetch_add(1, Ordering::Relaxed) {
+        0 => Err(Errno::IO.into()),
+        _ => Ok(()),
+    };
+    let (mut frames, mut disk, _) = synced_by(fail_once, |_| {
+        WARNED.fetch_add(1, Ordering::Relaxed);
+    });
+    for seq in 1..=2 {
+        disk.persist(seq, Pairs::new(), Vec::new());
+        let outcome = outcome(&mut disk);
+        assert!(matches!(&outcome, Written::Refused { .. }), "{outcome:?}");
+        assert!(frames.has_failed() && !frames.open(0));
+    }
+    drop(frames);
+    assert_eq!((SYNCED.load(Ordering::Relaxed), WARNED.load(Ordering::Relaxed)), (1, 1));
 }
 
 #[test]
@@ -100,9 +161,9 @@ fn a_run_of_the_machine_has_one_number_and_tmpfs_a_warning() {
 #[test]
 fn a_lock_that_ends_soon_is_waited_for() {
     let (_folder, path) = folder();
-    let frames = open(&path, SIZE, 1, |_| {}).unwrap();
+    let (frames, _) = open(&path, SIZE, 1, |_| {}).unwrap();
     std::thread::scope(|scope| {
-        let next = scope.spawn(|| open(&path, SIZE, 1, |_| {}).map(|frames| frames.count()));
+        let next = scope.spawn(|| open(&path, SIZE, 1, |_| {}).map(|(frames, _)| frames.count()));
         let busy = File::open(&path).unwrap();
         assert_eq!(lock(&busy).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         drop(frames);
