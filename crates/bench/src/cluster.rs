@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sprat::internals::disk::StateDisk;
 use sprat::locator::Locator;
-use sprat::server::FRAMES;
+use sprat::server::{Durability, FRAMES};
 use sprat_store::types::ServerId;
 
 pub use self::host::Host;
@@ -61,6 +61,8 @@ pub struct Plan<'p> {
     pub memory: u64,
     /// The number of replicas of each object on other servers.
     pub replicas: u16,
+    /// The time at which a change is acknowledged. `None`: the servers' default.
+    pub durability: Option<Durability>,
     /// Term of the servers' leases.
     pub lease: Duration,
     /// Directory of the replicas and of the coordinator's state: the next cluster with it has all
@@ -205,6 +207,7 @@ impl Cluster {
         let mut args =
             vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
         args.extend(["--replicas", &replicas]);
+        args.extend(plan.durability.iter().flat_map(|mode| ["--durability", mode.name()]));
         args.extend(plan.is_beyond_loopback().then_some(INSECURE));
         args.extend(plan.tracepoints.then_some("--tracepoints"));
         let mut args: Vec<_> = args.into_iter().map(str::to_owned).collect();

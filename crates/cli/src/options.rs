@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sprat::locator::Protocol;
+use sprat::server::Durability;
 use sprat_bench::fail::Fail;
 use sprat_bench::memory;
 use sprat_bench::store::Store;
@@ -26,6 +27,28 @@ pub(crate) const SPANS: RangeInclusive<i64> = 1..=MAX_SPAN as i64;
 /// Returns a parser that accepts the names of transports.
 pub(crate) fn transports() -> PossibleValuesParser {
     PossibleValuesParser::new(Protocol::names())
+}
+
+/// Returns a parser of the time at which servers acknowledge a change.
+pub(crate) fn durability() -> impl TypedValueParser<Value = Durability> {
+    PossibleValuesParser::new(Durability::ALL.map(Durability::name))
+        .try_map(|name| name.parse::<Durability>())
+}
+
+/// Returns the durability of servers with these options.
+pub(crate) fn durability_of(
+    durability: Option<Durability>,
+    replicas: u16,
+    has_directory: bool,
+) -> Result<Durability, Fail> {
+    let default = Durability::of(replicas.into(), has_directory);
+    let durability = durability.unwrap_or(default);
+    match durability.check(replicas.into(), has_directory) {
+        Ok(()) => Ok(durability),
+        Err(contradiction) => {
+            Err(Fail::usage(contradiction.to_string()).next(contradiction.remedy()))
+        }
+    }
 }
 
 /// The option that names the coordinator of a cluster.

@@ -116,8 +116,12 @@ impl Contradiction {
             Self::NoReplicas(_) => "give --replicas 1 or more, or --durability none",
             Self::Replicas => "give --replicas 0, or another --durability",
             Self::NoDirectory(_) => "name a directory with --dir, or give --durability memory",
-            Self::Directory(Durability::None) => "leave --dir out, or give --replicas 1",
-            Self::Directory(_) => "leave --dir out, or give --durability process",
+            Self::Directory(Durability::None) => {
+                "leave the directory out (sprat up --ephemeral), or give --replicas 1"
+            }
+            Self::Directory(_) => {
+                "leave the directory out (sprat up --ephemeral), or give --durability process"
+            }
         }
     }
 }

@@ -40,6 +40,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         memory: 64 << 20,
         leaving: 0,
         replicas: 0,
+        durability: None,
         directory: None,
         state: None,
         core: None,

@@ -163,6 +163,7 @@ impl Local {
                 servers: 1,
                 memory: self.memory.min(memory::available()),
                 replicas: 0,
+                durability: None,
                 lease: LEASE,
                 leaving: 0,
                 directory: None,

@@ -78,6 +78,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         memory,
         leaving: 0,
         replicas: 1,
+        durability: None,
         directory: None,
         state: None,
         core: None,

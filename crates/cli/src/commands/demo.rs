@@ -85,6 +85,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         memory,
         leaving: 0,
         replicas: 1,
+        durability: None,
         directory: None,
         state: None,
         core: None,

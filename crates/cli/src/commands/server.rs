@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sprat::internals::transports::Options;
-use sprat::server::{self, ServerOptions};
+use sprat::server::{self, Durability, ServerOptions};
 use sprat::trace::TraceRing;
 use sprat_bench::fail::Fail;
 use sprat_bench::process::StopSignals;
 use sprat_bench::{memory, out};
 
 use super::serve::{self, apart, listening};
-use crate::options::{Place, server_memory};
+use crate::options::{Place, durability, durability_of, server_memory};
 
 /// Run a server, which keeps objects in memory.
 #[derive(Args, Debug)]
@@ -34,9 +34,8 @@ pub(crate) struct Server {
     /// Memory for objects, in bytes (K, M and G are powers of 1024), at least 48M.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
     memory: u64,
-    /// Number of replicas of each object in the memory of other servers. A change is acknowledged
-    /// when all of them have it. If as many servers crash at once, the others recover their
-    /// objects. Servers of one cluster have the same number.
+    /// Number of replicas of each object on other servers. If as many servers crash at once, the
+    /// others recover their objects. Servers of one cluster have the same number.
     #[arg(
         long,
         value_name = "N",
@@ -44,10 +43,16 @@ pub(crate) struct Server {
         value_parser = clap::value_parser!(u16).range(..=server::MAX_REPLICAS as i64),
     )]
     replicas: u16,
+    /// When a change is acknowledged: when this server has it (none, without replicas; async, with
+    /// replicas at most 10 ms later), when all replicas have it in memory, in files of --dir that
+    /// survive the processes (process), or on disk. Servers of one cluster have the same
+    /// [default: none without replicas, process with --dir, else memory].
+    #[arg(long, value_name = "WHEN", value_parser = durability())]
+    durability: Option<Durability>,
     /// Keep the replicas of other servers in this directory, so that they survive the process, also
     /// kill -9. The next server with this directory has them. As it fills, it takes up to twice
     /// --memory of disk for each of --replicas.
-    #[arg(long, value_name = "DIR", requires = "replicas")]
+    #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Hold the replicas of this server's own objects in --dir while no other server is up. They
     /// survive the process, and not the disk.
@@ -66,6 +71,7 @@ pub(crate) struct Server {
 /// Runs `sprat server`.
 pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
+    let durability = durability_of(args.durability, args.replicas, args.dir.is_some())?;
     // The kernel can write back and drop the pages of a file.
     let replicas = if args.dir.is_some() { 0 } else { args.replicas.into() };
     memory::check(args.memory.saturating_mul(1 + replicas), 1)?;
@@ -73,6 +79,7 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
     options.replicas = args.replicas.into();
+    options.durability = Some(durability);
     options.own_replica = args.allow_local_backup;
     options.directory.clone_from(&args.dir);
     options.warn = |warning| out::note(format!("warning: {warning}"));

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::json;
 use sprat::kv::{ServerInfo, ServerState, TableInfo};
+use sprat::server::Durability;
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 
@@ -91,12 +92,21 @@ fn machine_text(
     let serves = number_up(servers) > 0 && incomplete(tables).is_empty();
     let object = json!({
         "serves": serves, "coordinator": coordinator,
+        "replicas": mode(servers).map(|(replicas, _)| replicas),
+        "durability": mode(servers).map(|(_, durability)| durability.name()),
         "servers": servers.iter().map(server).collect::<Vec<_>>(), "tables": tables.len(),
         "replicas_missing": missing,
         "recovering": tables.iter().map(|table| u32::from(table.recovering)).sum::<u32>(),
         "incomplete": incomplete(tables).iter().map(|table| &table.name).collect::<Vec<_>>(),
     });
     format!("{object}\n")
+}
+
+/// Returns the number of replicas and the durability of a cluster: those of its servers that are
+/// up. All of them have the same.
+fn mode(servers: &[ServerInfo]) -> Option<(u8, Durability)> {
+    let mut up = servers.iter().filter(|server| server.state == ServerState::Up);
+    up.next().map(|server| (server.replicas, server.durability))
 }
 
 fn human_text(
@@ -106,10 +116,14 @@ fn human_text(
     missing: u64,
 ) -> String {
     let mut text = format!(
-        "coordinator {coordinator}: {}, {}\n",
+        "coordinator {coordinator}: {}, {}",
         number_of(number_up(servers), "server"),
         number_of(tables.len(), "table")
     );
+    if let Some((replicas, durability)) = mode(servers) {
+        text += &format!(", {}, durability {durability}", number_of(replicas.into(), "replica"));
+    }
+    text.push('\n');
     if !servers.is_empty() {
         let mut columns = Columns::new(&["server", "state", ">tablets", "locator"]);
         for server in servers {
@@ -172,6 +186,8 @@ mod tests {
             state,
             tablets: 2,
             usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
+            replicas: 2,
+            durability: Durability::Disk,
             control: "c".to_owned(),
             data: "d".to_owned(),
             blocked: if state == ServerState::Blocked { "no head" } else { "" }.to_owned(),
@@ -185,9 +201,13 @@ mod tests {
         assert_eq!((&object["serves"], &object["recovering"]), (&false.into(), &2.into()));
         assert_eq!(object["servers"][1]["state"], "blocked");
         assert_eq!(object["servers"][0]["blocked"], "");
+        assert_eq!((&object["replicas"], &object["durability"]), (&2.into(), &"disk".into()));
         assert_eq!(object["servers"][1]["blocked"], "no head");
         let text = human_text("c", &servers, &tables, 2);
-        assert!(text.starts_with("coordinator c: 1 server, 1 table\n"), "{text}");
+        assert!(
+            text.starts_with("coordinator c: 1 server, 1 table, 2 replicas, durability disk\n"),
+            "{text}"
+        );
         assert!(text.contains("blocked") && text.contains("t has 2 tablets being"), "{text}");
         assert!(text.contains("2.1 is blocked: no head\n"), "{text}");
         assert!(text.contains("2 replicas missing"), "{text}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use sprat::locator::{Kind, Locator};
-use sprat::server::MAX_REPLICAS;
+use sprat::server::{Durability, MAX_REPLICAS};
 use sprat_bench::cluster::{Cluster, Plan};
 use sprat_bench::fail::Fail;
 use sprat_bench::process::StopSignals;
@@ -20,8 +20,8 @@ use self::directory::Servers;
 mod directory;
 
 use crate::options::{
-    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, cluster_name, lease,
-    server_memory,
+    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, cluster_name, durability,
+    durability_of, lease, server_memory,
 };
 
 /// The most servers of a cluster on this machine.
@@ -86,10 +86,16 @@ pub(crate) struct Up {
         value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
     )]
     replicas: Option<u16>,
+    /// When a change is acknowledged: when one server has it (none, without replicas; async, with
+    /// replicas at most 10 ms later), when all replicas have it in memory, in files of --dir that
+    /// survive the processes (process), or on disk [default: none without replicas, process with
+    /// --dir, else memory].
+    #[arg(long, value_name = "WHEN", value_parser = durability())]
+    durability: Option<Durability>,
     /// Keep the objects in this directory, made if there is none. By default
     /// $XDG_DATA_HOME/sprat/NAME or ~/.local/share/sprat/NAME. They survive Ctrl-C and kill -9 of
     /// all processes. A loss of power may lose the last second, and if that was written to,
-    /// objects may stay unavailable. As it fills, it takes up to twice --memory of disk for each
+    /// objects may stay unavailable, unless --durability is disk. As it fills, it takes up to twice --memory of disk for each
     /// server and replica.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -153,6 +159,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         let text = format!("{replicas} replicas of each object need {} servers", replicas + 1);
         return Err(Fail::usage(text).next("start more with --servers, or fewer --replicas"));
     }
+    let durability = durability_of(args.durability, replicas, directory.is_some())?;
     let in_memory = if directory.is_some() { 0 } else { replicas.into() };
     memory::check(args.memory.saturating_mul(1 + in_memory), args.servers)?;
     let mut leaving = 0;
@@ -169,6 +176,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         leaving,
         memory: args.memory,
         replicas,
+        durability: Some(durability),
         lease: args.lease,
         directory: directory.as_deref(),
         state: args.state.as_deref(),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
+use sprat_bench::process::wait_until;
 use tempfile::TempDir;
 
 /// The time that any step of a test may take before the test fails.
@@ -149,6 +150,15 @@ fn try_signal(id: u32, name: &str) -> rustix::io::Result<()> {
     };
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     kill_process(pid, signal)
+}
+
+/// Kills all processes of a cluster at once.
+pub(crate) fn kill(cluster: &mut Cluster) {
+    for id in [&[cluster.up.0.id()], &cluster.ids[..]].concat() {
+        signal(id, "KILL");
+    }
+    let _ = cluster.up.ended();
+    assert!(wait_until(PATIENCE, || !cluster.ids.iter().any(|&id| lives(id))));
 }
 
 /// True while the process with this id runs. A process that has ended and was not waited for does

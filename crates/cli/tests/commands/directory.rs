@@ -8,7 +8,9 @@ use std::thread;
 
 use sprat_bench::process::wait_until;
 
-use crate::cluster::{Cluster, PATIENCE, Running, errors, lives, signal, sprat, text, unique};
+use crate::cluster::{
+    Cluster, PATIENCE, Running, errors, kill, lives, signal, sprat, text, unique,
+};
 
 /// The number of objects that the test writes.
 const OBJECTS: usize = 300;
@@ -27,15 +29,6 @@ fn objects(cluster: &Cluster) -> String {
     let mut lines: Vec<_> = text(&output).lines().map(str::to_owned).collect();
     lines.sort_unstable();
     lines.iter().map(|line| format!("{line}\n")).collect()
-}
-
-/// Kills all processes of a cluster at once.
-fn kill(cluster: &mut Cluster) {
-    for id in [&[cluster.up.0.id()], &cluster.ids[..]].concat() {
-        signal(id, "KILL");
-    }
-    let _ = cluster.up.ended();
-    assert!(wait_until(PATIENCE, || !cluster.ids.iter().any(|&id| lives(id))));
 }
 
 /// All processes are killed, and then end by Ctrl-C. Each next cluster has all objects, and a
@@ -104,7 +97,7 @@ fn a_directory_that_cannot_be_used_is_refused() {
         errors(&output)
     };
     assert!(up(&["--servers", "2", "--replicas", "2"]).contains("need 3 servers"));
-    assert!(up(&["--replicas", "0"]).contains("need a replica"));
+    assert!(up(&["--replicas", "0"]).contains("no use for a directory"));
     assert!(up(&["--state", "x"]).contains("cannot be used with"));
     assert!(up(&["--ephemeral"]).contains("cannot be used with"));
     assert!(up(&["--servers", "64", "--memory", "1000G"]).contains("--memory"));

@@ -5,6 +5,7 @@ mod bench;
 mod chaos;
 mod cluster;
 mod directory;
+mod durability;
 mod failures;
 mod files;
 mod help;

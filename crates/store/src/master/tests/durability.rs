@@ -47,7 +47,8 @@ fn on_disk(config: Config) -> (Rig, Arc<AtomicBool>) {
     let storage = Bytes { bytes, failed: Arc::clone(&failed) };
     let frames = FlatFrames::format(crc32c, storage, SIZE, FRAMES).unwrap();
     let mut rig = Rig::over(Master::with_frames(config, Box::new(frames), Rng::seeded(1)));
-    let enlisted = Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
+    let enlisted =
+        Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
     rig.answer(Opcode::Enlist, enlisted.emit());
     (rig, failed)
 }
