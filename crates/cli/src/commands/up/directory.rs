@@ -66,10 +66,6 @@ pub(super) struct Prepared {
 /// Makes the directory of a cluster, and checks that it can be used and has room.
 pub(super) fn prepare(dir: &Path, servers: Servers) -> Result<Prepared, Fail> {
     let shown = dir.display();
-    if servers.replicas == 0 {
-        return Err(Fail::usage("objects in a directory need a replica")
-            .next("leave --replicas out, or keep nothing: --ephemeral"));
-    }
     let unusable = "name a directory that you may write with --dir, or keep nothing: --ephemeral";
     fs::create_dir_all(dir).named(&shown).map_err(|fail| fail.next(unusable))?;
     let last = last_server(dir, servers.most);
