@@ -59,8 +59,8 @@ pub(crate) struct FrameFile {
 }
 
 /// Opens the frames in the file at `path`, or makes the file with at least `count` frames of `size`
-/// bytes. Frames of another size stay as they are. `warn` gets a text if the device fails later. The
-/// disk brings what was written to the device.
+/// bytes. Frames of another size stay as they are. `warn` gets a text if the device fails later.
+/// The disk brings what was written to the device.
 ///
 /// # Errors
 /// The file cannot be read, written or locked, the device has no room, or the file holds something

@@ -43,10 +43,10 @@ pub(crate) struct Server {
         value_parser = clap::value_parser!(u16).range(..=server::MAX_REPLICAS as i64),
     )]
     replicas: u16,
-    /// When a change is acknowledged: when this server has it (none, without replicas; async, with
-    /// replicas at most 10 ms later), when all replicas have it in memory, in files of --dir that
-    /// survive the processes (process), or on disk. Servers of one cluster have the same
-    /// [default: none without replicas, process with --dir, else memory].
+    /// Time at which a change is acknowledged: when this server has it (none, without replicas;
+    /// async, with replicas at most 10 ms later), when all replicas have it in memory, in files of
+    /// --dir that survive the processes (process), or on disk. Servers of one cluster have the
+    /// same [default: none without replicas, process with --dir, else memory].
     #[arg(long, value_name = "WHEN", value_parser = durability())]
     durability: Option<Durability>,
     /// Keep the replicas of other servers in this directory, so that they survive the process, also

@@ -86,17 +86,17 @@ pub(crate) struct Up {
         value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
     )]
     replicas: Option<u16>,
-    /// When a change is acknowledged: when one server has it (none, without replicas; async, with
-    /// replicas at most 10 ms later), when all replicas have it in memory, in files of --dir that
-    /// survive the processes (process), or on disk [default: none without replicas, process with
-    /// --dir, else memory].
+    /// Time at which a change is acknowledged: when one server has it (none, without replicas;
+    /// async, with replicas at most 10 ms later), when all replicas have it in memory, in files of
+    /// --dir that survive the processes (process), or on disk [default: none without replicas,
+    /// process with --dir, else memory].
     #[arg(long, value_name = "WHEN", value_parser = durability())]
     durability: Option<Durability>,
     /// Keep the objects in this directory, made if there is none. By default
     /// $XDG_DATA_HOME/sprat/NAME or ~/.local/share/sprat/NAME. They survive Ctrl-C and kill -9 of
     /// all processes. A loss of power may lose the last second, and if that was written to,
-    /// objects may stay unavailable, unless --durability is disk. As it fills, it takes up to twice --memory of disk for each
-    /// server and replica.
+    /// objects may stay unavailable, unless --durability is disk. As it fills, it takes up to twice
+    /// --memory of disk for each server and replica.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Keep the objects in memory only: they are gone when the cluster ends.

@@ -487,8 +487,17 @@ proptest! {
                     let (replicas, durability, control) = (0, Durability::None, "x");
                     let capacity_bytes = b;
                     let (nonce, data, replaces) = (a, name, server);
-                    Enlist { nonce, capacity_bytes, replicas, durability, cluster, replaces, control, data }
-                        .emit()
+                    let enlist = Enlist {
+                        nonce,
+                        capacity_bytes,
+                        replicas,
+                        durability,
+                        cluster,
+                        replaces,
+                        control,
+                        data,
+                    };
+                    enlist.emit()
                 }
                 1 => RenewServer { cluster, server, usage }.emit(),
                 2 => RenewClient { cluster, lease: LeaseId(a), release: b == 0 }.emit(),

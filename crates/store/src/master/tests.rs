@@ -434,40 +434,6 @@ fn what_cannot_be_served_says_why() {
 }
 
 #[test]
-fn answers_wait_until_the_log_is_safe() {
-    let mut rig = Rig::serving(Config {
-        replicas: 1,
-        log_bytes: 1 << 20,
-        segment_bytes: 1 << 16,
-        ..Config::default()
-    });
-    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
-    let write = |rpc, key: &'static [u8]| {
-        Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v" }.emit()
-    };
-    let a = rig.send(&write(1, b"a")).unwrap_err();
-    let after_a = rig.master.memory().log.tail();
-    let b = rig.send(&write(2, b"b")).unwrap_err();
-    // A repetition does not get ahead, and a read tells nothing that may be lost yet.
-    assert_eq!(rig.send(&write(1, b"a")), Ok(data::head(Status::Retry).to_vec()));
-    let read_a = rig.send(&Read { target: TARGET, key: b"a" }.emit()).unwrap_err();
-    let read_nothing = rig.send(&Read { target: TARGET, key: b"c" }.emit()).unwrap_err();
-    rig.master.durable(after_a);
-    rig.pump();
-    assert!(rig.replies.contains_key(&a) && rig.replies.len() == 1);
-    assert_eq!(mutation_reply(&rig.send(&write(1, b"a")).unwrap()), Ok(Version(1)));
-    assert!(rig.read(b"a").is_ok(), "it is durable now");
-    let read_b = rig.send(&Read { target: TARGET, key: b"b" }.emit()).unwrap_err();
-    rig.master.durable(rig.master.memory().log.tail());
-    rig.pump();
-    assert_eq!(
-        rig.replies.keys().copied().collect::<Vec<_>>(),
-        [a, b, read_a, read_nothing, read_b]
-    );
-    assert_eq!(read_reply(&rig.replies[&read_b]), Ok((Version(2), &b"v"[..])));
-}
-
-#[test]
 fn large_values_are_not_copied_and_stay_until_released() {
     let mut rig =
         Rig::serving(Config { log_bytes: 16 << 12, segment_bytes: 1 << 12, ..Config::default() });

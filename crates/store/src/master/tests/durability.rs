@@ -170,6 +170,40 @@ fn a_lone_server_acknowledges_what_its_disk_has() {
     assert!(rig.master.memory().log.tail().segment > SegmentId(1), "several heads");
 }
 
+#[test]
+fn answers_wait_until_the_log_is_safe() {
+    let mut rig = Rig::serving(Config {
+        replicas: 1,
+        log_bytes: 1 << 20,
+        segment_bytes: 1 << 16,
+        ..Config::default()
+    });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let write = |rpc, key: &'static [u8]| {
+        Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v" }.emit()
+    };
+    let a = rig.send(&write(1, b"a")).unwrap_err();
+    let after_a = rig.master.memory().log.tail();
+    let b = rig.send(&write(2, b"b")).unwrap_err();
+    // A repetition does not get ahead, and a read tells nothing that may be lost yet.
+    assert_eq!(rig.send(&write(1, b"a")), Ok(data::head(Status::Retry).to_vec()));
+    let read_a = rig.send(&Read { target: TARGET, key: b"a" }.emit()).unwrap_err();
+    let read_nothing = rig.send(&Read { target: TARGET, key: b"c" }.emit()).unwrap_err();
+    rig.master.durable(after_a);
+    rig.pump();
+    assert!(rig.replies.contains_key(&a) && rig.replies.len() == 1);
+    assert_eq!(mutation_reply(&rig.send(&write(1, b"a")).unwrap()), Ok(Version(1)));
+    assert!(rig.read(b"a").is_ok(), "it is durable now");
+    let read_b = rig.send(&Read { target: TARGET, key: b"b" }.emit()).unwrap_err();
+    rig.master.durable(rig.master.memory().log.tail());
+    rig.pump();
+    assert_eq!(
+        rig.replies.keys().copied().collect::<Vec<_>>(),
+        [a, b, read_a, read_nothing, read_b]
+    );
+    assert_eq!(read_reply(&rig.replies[&read_b]), Ok((Version(2), &b"v"[..])));
+}
+
 /// A master whose replicas the test controls.
 fn asynchronous() -> Rig {
     let mut rig = Rig::serving(Config {
