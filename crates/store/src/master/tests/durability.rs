@@ -35,6 +35,10 @@ impl Storage for Bytes {
         &mut self.bytes
     }
 
+    fn reserve(&mut self, _: usize) -> bool {
+        true
+    }
+
     fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
