@@ -201,6 +201,7 @@ fn start(
         servers: options.servers,
         memory: options.memory,
         replicas: options.replicas,
+        durability: None,
         lease: options.lease,
         leaving: 0,
         directory: folder.map(Folder::path),

@@ -8,9 +8,7 @@ use std::thread;
 
 use sprat_bench::process::wait_until;
 
-use crate::cluster::{
-    Cluster, PATIENCE, Running, errors, kill, lives, signal, sprat, text, unique,
-};
+use crate::cluster::{Cluster, PATIENCE, Running, errors, kill, signal, sprat, text, unique};
 
 /// The number of objects that the test writes.
 const OBJECTS: usize = 300;

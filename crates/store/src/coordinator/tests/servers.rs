@@ -395,7 +395,7 @@ fn a_server_of_another_durability_is_refused_while_others_are_up() {
     {
         let reply = w.answer(enlist("y", none, replicas, durability));
         assert_eq!(outcome(&reply).unwrap().0, Status::NotInCluster);
-        let text = crate::message::control::failure_text(&reply);
+        let text = failure_text(&reply);
         assert!(text.contains("--replicas 0 --durability none"), "{text}");
     }
     assert_eq!(w.disk, before);
