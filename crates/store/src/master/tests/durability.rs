@@ -190,7 +190,7 @@ fn answers_wait_until_the_log_is_safe() {
     let after_a = rig.master.memory().log.tail();
     let b = rig.send(&write(2, b"b")).unwrap_err();
     // A repetition does not get ahead, and a read tells nothing that may be lost yet.
-    assert_eq!(rig.send(&write(1, b"a")), Ok(data::head(Status::Retry).to_vec()));
+    assert_eq!(rig.send(&write(1, b"a")), Ok(head(Status::Retry).to_vec()));
     let read_a = rig.send(&Read { target: TARGET, key: b"a" }.emit()).unwrap_err();
     let read_nothing = rig.send(&Read { target: TARGET, key: b"c" }.emit()).unwrap_err();
     rig.master.durable(after_a);
