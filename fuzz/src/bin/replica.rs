@@ -107,6 +107,7 @@ fn requests(bytes: &[u8]) {
                     open: what & 1 != 0,
                     close: what & 2 != 0,
                     commit: what & 4 != 0,
+                    sync: what & 32 != 0,
                     data: &whole[offset as usize..end as usize],
                 };
                 let (fenced, before) =
