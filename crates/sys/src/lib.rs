@@ -6,9 +6,9 @@
 //! an AF_PACKET socket, [`xdp`] AF_XDP sockets, `dpdk` DPDK's ports. System calls: [`datagram`]
 //! moves bursts of UDP datagrams, [`gather`] sends from and receives into shared memory, [`socket`]
 //! has raw sockets, options and taps, [`bpf`] loads XDP programs, [`ethtool`] and [`interfaces`]
-//! ask about network interfaces, [`netns`] makes network namespaces, [`fork`] starts a child that
-//! is a copy of this process, [`signals`] blocks signals. Processor: [`clock`], [`cpu`] and
-//! [`crc`].
+//! ask about network interfaces, [`netns`] makes network namespaces, [`tmpfs`] a disk that can be
+//! full, [`fork`] starts a child that is a copy of this process, [`signals`] blocks signals.
+//! Processor: [`clock`], [`cpu`] and [`crc`].
 //!
 //! Not here: protocols, threads, and state of the whole process but the fault handler's and DPDK's.
 
@@ -29,4 +29,5 @@ pub mod packet;
 pub mod ring;
 pub mod signals;
 pub mod socket;
+pub mod tmpfs;
 pub mod xdp;

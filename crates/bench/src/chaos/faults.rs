@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use sprat_proto::Rng;
+use sprat_sys::tmpfs::Tmpfs;
 
 use super::disks;
 use super::network::{HostNumber, Network};
@@ -23,6 +24,8 @@ pub(super) struct Attacked {
     pub(super) cluster: Cluster,
     pub(super) servers: u16,
     pub(super) network: Option<Network>,
+    /// The file system of the cluster's directory, if it is the run's own, and its size.
+    pub(super) disk: Option<(Tmpfs, u64)>,
     /// The cluster's directory.
     pub(super) directory: Option<PathBuf>,
     /// Draws the bits that change.
@@ -94,6 +97,10 @@ impl Attacked {
                 let network = self.network.as_mut();
                 network.map_or(Ok(()), |network| network.cut(&cuts)).named("cannot cut a network")
             }
+            Kind::DiskFull => match &self.disk {
+                Some((disk, _)) => disk.fill().named("cannot fill the disk"),
+                None => Ok(()),
+            },
             Kind::Flip | Kind::Delete => {
                 self.cluster.hold(&parts);
                 self.damage(fault).named("cannot damage a server's files")
@@ -119,6 +126,10 @@ impl Attacked {
                 let network = self.network.as_mut();
                 network.map_or(Ok(()), |network| network.mend(&cuts)).named("cannot mend a network")
             }
+            Kind::DiskFull => match &self.disk {
+                Some((disk, size)) => disk.limit(*size).named("cannot make room on the disk"),
+                None => Ok(()),
+            },
             Kind::OldCopy => {
                 self.cluster.hold(&parts);
                 let put = self.put_back(fault).named("cannot replace a server's files");

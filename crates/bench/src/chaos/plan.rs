@@ -41,6 +41,8 @@ pub enum Kind {
     /// A server is killed twice, and before the second start its directory is as it was at the
     /// first one.
     OldCopy,
+    /// The disk of all servers and of the coordinator has no room for more.
+    DiskFull,
 }
 
 /// A property of a cluster that faults need.
@@ -52,6 +54,8 @@ pub enum Need {
     SecondReplica,
     /// A network of its own for each server.
     Network,
+    /// Replicas in files, on a disk of the run's own.
+    SmallDisk,
 }
 
 /// The properties of a kind of fault.
@@ -80,6 +84,7 @@ const KINDS: &[Facts] = &[
     facts(Kind::Flip, "flip", true, Some(Need::SecondReplica), (100, 4_000)),
     facts(Kind::Delete, "delete", true, Some(Need::SecondReplica), (100, 4_000)),
     facts(Kind::OldCopy, "old-copy", true, Some(Need::SecondReplica), (500, 4_000)),
+    facts(Kind::DiskFull, "disk-full", false, Some(Need::SmallDisk), (200, 6_000)),
 ];
 
 const fn facts(
@@ -178,7 +183,7 @@ impl Plan {
     fn kind(&mut self, faults: &[Fault]) -> Option<Kind> {
         let left = self.left(faults);
         let may_join = |kind: &Kind| match kind {
-            Kind::KillAll => !faults.iter().any(|fault| fault.kind == Kind::KillAll),
+            Kind::KillAll | Kind::DiskFull => !faults.iter().any(|fault| fault.kind == *kind),
             kind if kind.is_about_the_coordinator() => {
                 !faults.iter().any(|fault| fault.kind.is_about_the_coordinator())
             }

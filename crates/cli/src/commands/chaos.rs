@@ -34,6 +34,7 @@ const MOST_CLIENTS: i64 = 64;
   sprat chaos                                  a minute, with a seed that it prints
   sprat chaos --seed 7 --seconds 600 --dir .   replicas in files of this directory
   sudo sprat chaos --network                   servers whose network can be cut
+  sudo sprat chaos --dir . --small-disk        a disk that can be full
   sprat chaos --faults kill,coordinator-kill --history chaos.jsonl
   sprat chaos --check chaos.jsonl              the verdict about a written history")]
 pub(crate) struct Chaos {
@@ -85,6 +86,10 @@ pub(crate) struct Chaos {
     /// cut. Servers then talk over UDP and TCP. It needs root.
     #[arg(long)]
     network: bool,
+    /// Put a file system in memory on the folder of --dir, so that the disk can be full. It needs
+    /// root.
+    #[arg(long, requires = "dir")]
+    small_disk: bool,
     /// Kinds of faults, with commas between them. By default all that this cluster can have.
     #[arg(long, value_name = "KIND[,KIND…]", value_delimiter = ',', value_parser = kind)]
     faults: Vec<Kind>,
@@ -127,6 +132,7 @@ pub(crate) fn run(args: &Chaos) -> Result<(), Fail> {
         memory: args.memory,
         lease: args.lease,
         directory: args.dir.clone(),
+        small_disk: args.small_disk,
         network: args.network,
         kinds,
         history: args.history.clone(),
@@ -155,6 +161,7 @@ fn kinds(args: &Chaos) -> Result<(Vec<Kind>, Vec<Kind>), Fail> {
         Need::SecondReplica => {
             (args.dir.is_none() || args.replicas < 2).then_some("--dir DIR and --replicas 2")
         }
+        Need::SmallDisk => (!args.small_disk).then_some("--dir DIR and --small-disk, as root"),
         Need::Network => (!args.network).then_some("--network, as root"),
     };
     if let Some((kind, lacks)) = args.faults.iter().find_map(|kind| Some((kind, lacks(kind)?))) {

@@ -135,6 +135,7 @@ fn wrong_options_are_refused() {
         (&["--faults", "kill-all"], "--dir"),
         (&["--faults", "flip", "--dir", "/tmp", "--replicas", "1"], "--replicas 2"),
         (&["--faults", "cut"], "--network"),
+        (&["--faults", "disk-full", "--dir", "/tmp"], "--small-disk"),
         (&["--faults", "flood"], "coordinator-kill"),
         (&["--check", "/nonexistent"], "cannot read /nonexistent"),
         (&["--check", "x", "--seed", "1"], "cannot be used with"),
