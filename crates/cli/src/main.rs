@@ -20,6 +20,7 @@ use commands::chaos::Chaos;
 use commands::completions::{Completions, Man};
 use commands::coordinator::Coordinator;
 use commands::demo::{Count, Demo};
+use commands::disk::Disk;
 use commands::doctor::Doctor;
 use commands::down::Down;
 use commands::echo::Echo;
@@ -97,6 +98,8 @@ enum Command {
     Export(Export),
     Stats(Stats),
     #[command(subcommand)]
+    Disk(Disk),
+    #[command(subcommand)]
     Bench(Bench),
     Chaos(Chaos),
     #[command(subcommand)]
@@ -171,6 +174,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Import(args) => commands::import::run(args),
         Command::Export(args) => commands::export::run(args),
         Command::Stats(args) => commands::stats::run(args),
+        Command::Disk(command) => commands::disk::run(command),
         Command::Bench(command) => commands::bench::run(command),
         Command::Chaos(args) => commands::chaos::run(args),
         Command::Perf(args) => commands::perf::run(args),

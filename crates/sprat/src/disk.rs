@@ -24,6 +24,7 @@ use sprat_store::coordinator::statefile::Body;
 use self::file::{Failure, StateFile};
 
 mod file;
+pub use self::file::check_state;
 pub(crate) use self::file::sync_folder;
 #[cfg(test)]
 mod tests;

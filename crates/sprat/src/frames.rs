@@ -33,6 +33,7 @@ use sprat_sys::memory::file::{MappedFile, lock};
 use self::sync::{Functions, State, Syncs};
 use crate::disk::sync_folder;
 
+pub(crate) mod check;
 mod sync;
 pub(crate) use self::sync::FrameDisk;
 

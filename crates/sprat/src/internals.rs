@@ -7,6 +7,11 @@ pub mod device {
     pub use crate::device::*;
 }
 
+/// The frames of a server's replicas, read for an operator.
+pub mod frames {
+    pub use crate::frames::check::{Checked, check};
+}
+
 /// The coordinator's durable state, in a file.
 pub mod disk {
     pub use crate::disk::*;

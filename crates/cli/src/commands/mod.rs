@@ -5,6 +5,7 @@ pub(crate) mod chaos;
 pub(crate) mod completions;
 pub(crate) mod coordinator;
 pub(crate) mod demo;
+pub(crate) mod disk;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod echo;

@@ -25,7 +25,7 @@ use crate::options::{
 };
 
 /// The most servers of a cluster on this machine.
-const MOST_SERVERS: u16 = 64;
+pub(super) const MOST_SERVERS: u16 = 64;
 /// The time between two checks whether processes of the cluster have ended.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// The time for which the cluster may not answer `sprat up`, which waits for Ctrl-C meanwhile.

@@ -8,7 +8,7 @@ use std::thread;
 
 use sprat_bench::process::wait_until;
 
-use crate::cluster::{Cluster, PATIENCE, Running, errors, kill, signal, sprat, text, unique};
+use crate::cluster::{Cluster, PATIENCE, Running, errors, kill, run, signal, sprat, text, unique};
 
 /// The number of objects that the test writes.
 const OBJECTS: usize = 300;
@@ -254,4 +254,56 @@ fn is_whole(cluster: &Cluster) -> bool {
     let output = cluster.run(&["status", "--json"]);
     let status: serde_json::Value = serde_json::from_str(&text(&output)).unwrap_or_default();
     output.status.success() && status["replicas_missing"] == 0
+}
+
+/// `sprat disk check` reads a directory without a change. Its exit code says whether it is sound.
+#[test]
+fn a_directory_is_checked() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("books");
+    let dir = path.to_str().expect("a plain path");
+    let cluster = Cluster::up_with(2, &["--dir", dir]);
+    cluster.ok(&["table", "create", "t", "--span", "2"]);
+    let fed = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines().as_bytes());
+    assert!(fed.status.success(), "{}", errors(&fed));
+    let check = |at: &str, json: bool| {
+        let options =
+            if json { &["disk", "check", at, "--json"][..] } else { &["disk", "check", at] };
+        let output = run(options);
+        (output.status.code(), text(&output) + &errors(&output))
+    };
+    let (code, said) = check(dir, false);
+    assert!(code == Some(2) && said.contains("another process") && said.contains("sprat down"));
+    cluster.end();
+    let before = fs::read(path.join("server-1/frames")).expect("it is there");
+    let (code, said) = check(dir, false);
+    assert_eq!((code, said.matches(": sound;").count()), (Some(0), 3), "{said}");
+    let (code, said) = check(&format!("{dir}/server-1"), true);
+    let object: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+    assert_eq!((code, &object["sound"]), (Some(0), &true.into()), "{said}");
+    assert!(object["masters"][0]["bytes"].as_u64().expect("a number") > 1000, "{said}");
+
+    // A flipped bit in the middle of a replica.
+    let frames = path.join("server-1/frames");
+    let mut damaged = before.clone();
+    damaged[3 * 4096] ^= 1;
+    fs::write(&frames, &damaged).expect("it is ours");
+    let (code, said) = check(dir, false);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("DAMAGED") && said.contains("frame 0 at byte 4096"), "{said}");
+    assert!(said.contains("damaged from its byte") && said.contains("next:"), "{said}");
+    assert_eq!(fs::read(&frames).expect("it is there"), damaged, "nothing changes");
+    fs::write(&frames, &before[..8 << 20]).expect("it is ours");
+    let (code, said) = check(dir, false);
+    assert!(code == Some(1) && said.contains("cut off"), "{said}");
+    fs::write(&frames, "hello").expect("it is ours");
+    let (code, said) = check(dir, false);
+    assert!(code == Some(2) && said.contains("no file of frames"), "{said}");
+    fs::write(&frames, &before).expect("it is ours");
+    fs::write(path.join("coordinator"), "hello").expect("it is ours");
+    let (code, said) = check(dir, true);
+    assert!(code == Some(1) && said.contains("no state file"), "{said}");
+    for nothing in [folder.path().to_str().expect("a plain path"), "/no/such/directory"] {
+        assert_eq!(check(nothing, false).0, Some(2));
+    }
 }

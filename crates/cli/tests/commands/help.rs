@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command of `sprat` that a user sees.
-const COMMANDS: [&[&str]; 48] = [
+const COMMANDS: [&[&str]; 50] = [
     &[],
     &["up"],
     &["down"],
@@ -28,6 +28,8 @@ const COMMANDS: [&[&str]; 48] = [
     &["import"],
     &["export"],
     &["stats"],
+    &["disk"],
+    &["disk", "check"],
     &["bench"],
     &["bench", "baseline"],
     &["bench", "echo"],

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use sprat_store::coordinator::statefile::{self, AREA, Body, Damage, Log, Opened, Pairs, Piece};
+use sprat_sys::memory::file::lock_shared;
 
 /// The number of bytes by which the state file grows: growing for each record would cost as much
 /// time as the record.
@@ -62,6 +63,20 @@ pub(super) struct StateFile {
     /// The number of writes and syncs that succeed before the simulated disk fails.
     #[cfg(test)]
     pub(super) sound: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+/// Reads the state file at `path` without a change. Returns the number of its entries.
+///
+/// # Errors
+/// The file cannot be read, a process uses it (`ResourceBusy`), or it is damaged or no state file
+/// (`InvalidData`).
+pub fn check_state(path: &Path) -> io::Result<usize> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file"));
+    }
+    lock_shared(&file)?;
+    Ok(read(&file)?.pairs.len())
 }
 
 impl StateFile {

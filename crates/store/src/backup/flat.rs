@@ -17,7 +17,7 @@ use super::{Block, FileHeader, Found, Frames, SLOT_BYTES, SLOTS, Slot};
 use crate::objects::segment::{MAX_SEGMENTS, SEGMENT_BYTES};
 
 /// The bytes of a header's block.
-const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 /// The distance of two slots of a header.
 const STEP: usize = BLOCK / SLOTS;
 /// A slot that was never written.
@@ -58,6 +58,13 @@ pub enum Unusable {
 pub struct FlatFrames<S> {
     storage: S,
     header: FileHeader,
+}
+
+/// Returns the offset of the header of a frame, if the frames have `size` bytes. The bytes of the
+/// frame follow [`BLOCK`] bytes later.
+#[must_use]
+pub fn flat_offset(size: u32, frame: u32) -> u64 {
+    flat_bytes(size, 0) + u64::from(frame) * (BLOCK as u64 + u64::from(size))
 }
 
 /// Returns the number of bytes that `count` frames of `size` bytes take with their headers.
@@ -112,7 +119,7 @@ impl<S: Storage> FlatFrames<S> {
     fn at(&self, block: Block) -> usize {
         match block {
             Block::File => 0,
-            Block::Frame(frame) => BLOCK + frame as usize * (BLOCK + self.size() as usize),
+            Block::Frame(frame) => flat_offset(self.size(), frame) as usize,
         }
     }
 
@@ -153,7 +160,9 @@ fn put(storage: &mut impl Storage, crc32c: Crc32c, header: &FileHeader) {
     }
 }
 
-fn slots(bytes: &[u8], at: usize) -> Option<[&Slot; SLOTS]> {
+/// Returns the slots of the header whose block begins at the offset `at`.
+#[must_use]
+pub fn slots(bytes: &[u8], at: usize) -> Option<[&Slot; SLOTS]> {
     let slot = |n: usize| bytes.get(at + n * STEP..)?.first_chunk();
     Some([slot(0)?, slot(1)?])
 }

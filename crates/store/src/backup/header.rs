@@ -196,6 +196,13 @@ impl FrameHeader {
         (self.sequence as usize % SLOTS, slot)
     }
 
+    /// Returns true if each of these slots, which are those of `frame`, is intact or was never
+    /// written. Otherwise a later change than that of [`Self::parse`] may be lost.
+    #[must_use]
+    pub fn is_whole(crc32c: Crc32c, frame: u32, slots: [&Slot; SLOTS]) -> bool {
+        slots.iter().all(|slot| Self::parse(crc32c, frame, [slot, slot]) != Found::Damaged)
+    }
+
     /// Returns the last intact header of these slots, which are those of `frame`.
     #[must_use]
     pub fn parse(crc32c: Crc32c, frame: u32, slots: [&Slot; SLOTS]) -> Found<Self> {

@@ -39,13 +39,18 @@ mod frames;
 mod header;
 mod posted;
 mod restore;
+mod survey;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use flat::{FlatFrames, Storage, Unusable, flat_bytes, header as flat_header};
+pub use flat::{
+    BLOCK, FlatFrames, Storage, Unusable, flat_bytes, flat_offset, header as flat_header,
+    slots as flat_slots,
+};
 pub use frames::{Block, Frames, MemoryFrames};
 pub use header::{FileHeader, Found, FrameHeader, Held, SLOT_BYTES, SLOTS, Slot};
 pub use posted::{Inbox, Outbox, Posted, Rings};
+pub use survey::{Condition, Content, Counted, Survey};
 
 use crate::message::Status;
 use crate::message::control;

@@ -15,6 +15,45 @@ use crate::objects::entry::{Entries, Entry};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 
+impl Held {
+    /// Returns the length up to which a frame has the bytes that its header names: entries of the
+    /// segment with correct checksums. If the replica is open, the last one may be cut off.
+    pub(super) fn intact(&self, crc32c: Crc32c, frame: &[u8]) -> u32 {
+        let Some(bytes) = frame.get(..self.len as usize) else { return 0 };
+        let end = self.entries(crc32c, bytes);
+        // A long write brings an entry in pieces.
+        let is_cut = !self.closed && end.is_some_and(|entries| entries.is_cut(bytes));
+        if is_cut { self.len } else { end.map_or(0, |entries| entries.at() as u32) }
+    }
+
+    /// Returns the length up to which a frame has whole entries of the segment with correct
+    /// checksums, also behind the length that the header names.
+    pub(super) fn whole(&self, crc32c: Crc32c, frame: &[u8]) -> u32 {
+        self.entries(crc32c, frame).map_or(0, |entries| entries.at() as u32)
+    }
+
+    /// Returns the end of the intact entries. `None` if they are not those of the segment.
+    fn entries(&self, crc32c: Crc32c, bytes: &[u8]) -> Option<Entries> {
+        let mut entries = Entries::default();
+        while let Some((_, entry)) = entries.next(crc32c, bytes) {
+            if let Entry::Header(header) = entry
+                && (header.cluster, header.server, header.segment)
+                    != (self.cluster, self.master, self.segment)
+            {
+                return None;
+            }
+        }
+        Some(entries)
+    }
+
+    /// Returns the length that counts of a replica with `intact` intact bytes. `None` if the
+    /// replica is damaged. If `lossy`, an open replica may have lost its last bytes with the power.
+    pub(super) fn end(&self, intact: u32, lossy: bool) -> Option<u32> {
+        let is_damaged = intact < self.len && (self.closed || !lossy || intact == 0);
+        (!is_damaged).then_some(intact)
+    }
+}
+
 impl Backup {
     /// Returns a backup with the replicas that an earlier life of the server has left in `frames`.
     /// `boot` is a number of this run of the machine: it differs from those of earlier runs.
@@ -47,6 +86,8 @@ impl Backup {
     fn restore(&mut self, file: &FileHeader, boot: u64) {
         for frame in (0..self.frames.count()).rev() {
             let header = self.frames.header(Block::Frame(frame));
+            let certain =
+                header.is_some_and(|slots| FrameHeader::is_whole(self.crc32c, frame, slots));
             let header = header.map(|slots| FrameHeader::parse(self.crc32c, frame, slots));
             let header = header.and_then(super::Found::header);
             self.sequences[frame as usize] = header.map_or(0, |header| header.sequence);
@@ -54,7 +95,7 @@ impl Backup {
                 self.free.push(frame);
                 continue;
             };
-            let (id, replica) = self.found(frame, &held, boot != file.boot);
+            let (id, replica) = self.found(frame, &held, boot != file.boot, certain);
             // The power failed between the header of one frame and that of the other, if there are
             // two replicas of a segment.
             let better = |r: &Replica| (!r.damaged, r.epoch, r.len);
@@ -63,7 +104,7 @@ impl Backup {
                 self.discard(frame);
             } else {
                 other.into_iter().for_each(|other| self.discard(other.frame));
-                if replica.len < held.len {
+                if replica.len != held.len {
                     self.record(frame, Some((id, &replica)));
                 }
                 self.replicas.insert(id, replica);
@@ -78,39 +119,27 @@ impl Backup {
     }
 
     /// Returns the replica that a frame's header names. If `lossy`, what was written last may be
-    /// lost: an open replica ends where its bytes do.
-    fn found(&self, frame: u32, held: &Held, lossy: bool) -> ((ServerId, SegmentId), Replica) {
+    /// lost: an open replica ends where its bytes do. If not `certain`, the last change of the
+    /// header may be lost: an open replica has all bytes that are intact behind its length.
+    fn found(
+        &self,
+        frame: u32,
+        held: &Held,
+        lossy: bool,
+        certain: bool,
+    ) -> ((ServerId, SegmentId), Replica) {
         let &Held { epoch, mut len, closed, committed, .. } = held;
         let mut damaged = len > self.frames.size();
         if !damaged && (lossy || !closed) {
-            let intact = self.intact(frame, held);
-            damaged = intact < len && (closed || !lossy || intact == 0);
-            len = if damaged { len } else { intact };
+            let intact = held.intact(self.crc32c, self.frames.bytes(frame));
+            match held.end(intact, lossy) {
+                Some(end) if closed || certain => len = end,
+                Some(end) => len = end.max(held.whole(self.crc32c, self.frames.bytes(frame))),
+                None => damaged = true,
+            }
         }
         let replica = Replica { frame, epoch, len, closed, committed, left: true, damaged };
         ((held.master, held.segment), replica)
-    }
-
-    /// Returns the length up to which a frame has the bytes that its header names: entries of the
-    /// segment with correct checksums. If the replica is open, the last one may be cut off.
-    fn intact(&self, frame: u32, held: &Held) -> u32 {
-        let Some(bytes) = self.frames.bytes(frame).get(..held.len as usize) else { return 0 };
-        let mut entries = Entries::default();
-        while entries.at() < bytes.len() {
-            match entries.next(self.crc32c, bytes) {
-                Some((0, Entry::Header(header))) => {
-                    let named = (header.cluster, header.server, header.segment);
-                    if named != (held.cluster, held.master, held.segment) {
-                        return 0;
-                    }
-                }
-                Some(_) => {}
-                // A long write brings an entry in pieces.
-                None if !held.closed && entries.is_cut(bytes) => break,
-                None => return entries.at() as u32,
-            }
-        }
-        held.len
     }
 
     /// Executes a write that a master has posted to an earlier life of the server. The replica

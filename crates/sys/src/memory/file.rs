@@ -32,7 +32,20 @@ unsafe impl Send for MappedFile {}
 /// # Errors
 /// `ResourceBusy` if another process has locked the file.
 pub fn lock(file: &File) -> io::Result<()> {
-    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+    lock_by(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Keeps other processes from locking a file by [`lock`], as long as this open file lives. Several
+/// processes may.
+///
+/// # Errors
+/// `ResourceBusy` if another process has locked the file.
+pub fn lock_shared(file: &File) -> io::Result<()> {
+    lock_by(file, FlockOperation::NonBlockingLockShared)
+}
+
+fn lock_by(file: &File, operation: FlockOperation) -> io::Result<()> {
+    flock(file, operation).map_err(|e| match e {
         Errno::WOULDBLOCK => {
             io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
         }

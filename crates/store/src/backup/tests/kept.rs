@@ -189,7 +189,10 @@ fn a_life_that_ends_in_a_write_leaves_the_header_before_it() {
                 bytes[HEADER_BYTES + at] = old[HEADER_BYTES + at];
             }
         });
-        assert_eq!(list(&kept.start(1, 3)), [(SEGMENT.0, 2, 100, false)], "{cut}");
+        // The bytes are there before the header, and may count.
+        let (id, epoch, len, closed) = list(&kept.start(1, 3))[0];
+        assert_eq!((id, epoch, closed), (SEGMENT.0, 2, false), "{cut}");
+        assert!((100..=200).contains(&len), "{cut}: {len}");
     }
     kept.change(|bytes| bytes.copy_from_slice(&new));
     assert_eq!(list(&kept.start(1, 3)), [(SEGMENT.0, 2, 200, false)]);
@@ -437,4 +440,80 @@ fn a_full_disk_is_a_refusal() {
     let nothing = Kept(Arc::new(Mutex::new(vec![0; flat_bytes(SIZE, 1) as usize])));
     let made = FlatFrames::format(crc32c, nothing.full_life(0), SIZE, 1).map(|_| ());
     assert_eq!(made, Err(Unusable::NoRoom));
+}
+
+/// The bug: with a flipped bit in the last header of an open replica, the header before it counted,
+/// and the log ended before changes that were acknowledged.
+#[test]
+fn a_damaged_last_header_does_not_shorten_an_open_replica() {
+    let bytes = sealed(SEGMENT);
+    let mut ends = Vec::new();
+    let mut entries = entry::Entries::default();
+    while entries.next(crc32c, &bytes).is_some() {
+        ends.push(entries.at());
+    }
+    let (before, last) = (ends[ends.len() - 3], ends[ends.len() - 2]);
+    for flipped in 0..SLOT_BYTES {
+        let kept = Kept::new(1);
+        let mut backup = kept.start(1, 1);
+        fill(&mut backup, SEGMENT, before);
+        backup.write(&write_of(SEGMENT, &bytes, before, last)).unwrap();
+        drop(backup);
+        // The header was written three times.
+        kept.change(|bytes| bytes[HEADER_BYTES + HEADER_BYTES / 2 + flipped] ^= 1);
+        let listed = list(&kept.start(1, 2));
+        assert_eq!(listed, [(SEGMENT.0, 2, last as u32, false)], "{flipped}");
+    }
+}
+
+/// A survey finds what a backup would find, and verifies the bytes of closed replicas too.
+#[test]
+fn a_survey_counts_the_replicas_and_finds_each_flaw() {
+    let survey = |kept: &Kept, boot: u64| {
+        let bytes = kept.0.lock().unwrap().clone();
+        let header = flat_header(crc32c, &bytes).header().unwrap();
+        let mut survey = Survey::new(crc32c, &header, boot);
+        for frame in 0..header.count {
+            let at = flat_offset(SIZE, frame) as usize;
+            let data = at + BLOCK;
+            survey
+                .examine(frame, flat_slots(&bytes, at), |len| bytes.get(data..data + len as usize));
+        }
+        assert_eq!(*kept.0.lock().unwrap(), bytes, "nothing changes");
+        survey
+    };
+    let kept = Kept::new(4);
+    let mut backup = kept.start(1, 1);
+    let len = sealed(SegmentId(1)).len();
+    fill(&mut backup, SegmentId(1), len);
+    fill(&mut backup, SegmentId(2), 100);
+    fill(&mut backup, SegmentId(3), 100);
+    backup.free(MASTER, SegmentId(3), 2);
+    drop(backup);
+    let sound = survey(&kept, 1);
+    assert_eq!((sound.free, sound.flaws.len()), (2, 0), "{:?}", sound.flaws);
+    let (open, closed, bytes, epochs) = (1, 1, len as u64 + 100, (2, 2));
+    assert_eq!(sound.masters[&(CLUSTER, MASTER)], Counted { open, closed, bytes, epochs });
+
+    // Frames are taken from the first one on.
+    let flaws = |at: usize, boot| {
+        kept.change(|bytes| bytes[at] ^= 1);
+        let flaws = survey(&kept, boot).flaws;
+        kept.change(|bytes| bytes[at] ^= 1);
+        flaws.into_iter().map(|(frame, _, condition)| (frame, condition)).collect::<Vec<_>>()
+    };
+    let first = HEADER_BYTES;
+    let damaged = flaws(first + HEADER_BYTES + HEADER + 10, 1);
+    assert!(matches!(damaged[..], [(0, Condition::Bytes(at))] if at == HEADER as u32), "{damaged:?}");
+    let cut = flaws(first + STRIDE + HEADER_BYTES + HEADER + 10, 2);
+    assert!(matches!(cut[..], [(1, Condition::Cut(at))] if at == HEADER as u32), "{cut:?}");
+    assert!(!cut[0].1.is_damaged() && damaged[0].1.is_damaged());
+    assert_eq!(flaws(first, 1), [(0, Condition::Slot)]);
+    let both = |bytes: &mut [u8]| (bytes[first], bytes[first + 2048]) = (1, 1);
+    kept.change(both);
+    let found = survey(&kept, 1).flaws;
+    assert_eq!(found, [(0, Content::Unknown, Condition::Header)]);
+    let mut empty = Survey::new(crc32c, &FileHeader::default(), 1);
+    empty.examine(7, None, |_| None);
+    assert_eq!(empty.flaws, [(7, Content::Unknown, Condition::Unreadable)]);
 }

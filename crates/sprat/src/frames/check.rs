@@ -1,0 +1,66 @@
+//! Reads the frames of a server without a change, to see whether they are sound.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use sprat_store::backup::{
+    BLOCK, FileHeader, Found, Survey, Unusable, flat_bytes, flat_header, flat_offset, flat_slots,
+};
+use sprat_store::objects::segment::SEGMENT_BYTES;
+use sprat_sys::crc::crc32c;
+use sprat_sys::memory::file::lock_shared;
+
+use super::{boot, unusable};
+
+/// The frames of a server, and their condition.
+#[derive(Debug)]
+pub struct Checked {
+    /// The header of all frames. `None` if no process has finished making the file.
+    pub header: Option<FileHeader>,
+    /// The number of bytes that the file must have, and that it has.
+    pub bytes: (u64, u64),
+    /// The frames one by one.
+    pub survey: Survey,
+}
+
+/// Examines the file of frames at `path`. `progress` gets the number of frames that were
+/// examined.
+///
+/// # Errors
+/// The file cannot be read, a process uses it (`ResourceBusy`), or it is no file of frames
+/// (`InvalidData`).
+pub fn check(path: &Path, mut progress: impl FnMut(u32)) -> io::Result<Checked> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file"));
+    }
+    lock_shared(&file)?;
+    let len = file.metadata()?.len();
+    let mut block = vec![0; BLOCK];
+    let read = file.read_at(&mut block, 0)?;
+    let header = match flat_header(crc32c, &block[..read]) {
+        _ if len == 0 => None,
+        Found::Header(header) => Some(header),
+        Found::Nothing => None,
+        Found::Damaged => return Err(unusable(Unusable::Foreign)),
+    };
+    let FileHeader { frame_bytes, count, .. } = header.unwrap_or_default();
+    let mut survey = Survey::new(crc32c, &header.unwrap_or_default(), boot()?);
+    let needed = flat_bytes(frame_bytes, count);
+    // A frame is as long as the segments of any server, or its header is refused when it is used.
+    let mut bytes = vec![0; frame_bytes.min(SEGMENT_BYTES) as usize];
+    let present = |frame: &u32| flat_offset(frame_bytes, *frame) < len;
+    for frame in (0..count).take_while(present) {
+        let at = flat_offset(frame_bytes, frame);
+        let slots = file.read_exact_at(&mut block, at).ok().and_then(|()| flat_slots(&block, 0));
+        survey.examine(frame, slots, |len| {
+            let bytes = bytes.get_mut(..len as usize)?;
+            file.read_exact_at(bytes, at + BLOCK as u64).ok()?;
+            Some(bytes)
+        });
+        progress(frame + 1);
+    }
+    Ok(Checked { header, bytes: (needed, len), survey })
+}
