@@ -1,4 +1,5 @@
-//! What the frames of a server hold, and whether they are sound: for an operator, without a change.
+//! A survey of the frames of a server: the replicas there, and whether they are sound. Nothing
+//! changes.
 //!
 //! The caller reads the bytes, so that an error of the device is that of one frame. The rules are
 //! those by which a backup takes over its frames ([`super::Backup::new`]), apart from one: the
@@ -12,7 +13,7 @@ use sprat_proto::wire::checksum::Crc32c;
 use super::{FileHeader, Found, FrameHeader, Held, SLOTS, Slot};
 use crate::types::ServerId;
 
-/// What a frame holds by its header.
+/// The content of a frame by its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// The frame holds no replica.
@@ -124,10 +125,8 @@ impl Survey {
     }
 
     fn count(&mut self, held: &Held) {
-        let counted = self
-            .masters
-            .entry((held.cluster, held.master))
-            .or_insert(Counted { epochs: (held.epoch, held.epoch), ..Counted::default() });
+        let first = || Counted { epochs: (held.epoch, held.epoch), ..Counted::default() };
+        let counted = self.masters.entry((held.cluster, held.master)).or_insert_with(first);
         if held.closed {
             counted.closed += 1;
         } else {

@@ -504,7 +504,10 @@ fn a_survey_counts_the_replicas_and_finds_each_flaw() {
     };
     let first = HEADER_BYTES;
     let damaged = flaws(first + HEADER_BYTES + HEADER + 10, 1);
-    assert!(matches!(damaged[..], [(0, Condition::Bytes(at))] if at == HEADER as u32), "{damaged:?}");
+    assert!(
+        matches!(damaged[..], [(0, Condition::Bytes(at))] if at == HEADER as u32),
+        "{damaged:?}"
+    );
     let cut = flaws(first + STRIDE + HEADER_BYTES + HEADER + 10, 2);
     assert!(matches!(cut[..], [(1, Condition::Cut(at))] if at == HEADER as u32), "{cut:?}");
     assert!(!cut[0].1.is_damaged() && damaged[0].1.is_damaged());
