@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, Number, ServerInfo, ServerState, TableId, TableInfo, Version,
-    WaitedFor,
+    Client, Condition, Error, LeaderInfo, Number, ServerInfo, ServerState, TableId, TableInfo,
+    Version, WaitedFor,
 };
 
 use sprat::internals::transports::Options;
@@ -102,6 +102,11 @@ impl Store {
     /// Returns the servers that are up, and crashed ones that have tablets or are being recovered.
     pub fn all_servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
         self.ask("the server list", |client| client.servers())
+    }
+
+    /// Returns the coordinator that leads, and its term.
+    pub fn leader(&mut self) -> Result<LeaderInfo, Fail> {
+        self.ask("the coordinator that leads", |client| client.leader())
     }
 
     /// Returns the counters of a server: a JSON object.

@@ -3,6 +3,7 @@
 //!
 //! - [`wire`]: the network, as a driver for each host;
 //! - [`disk`]: the data that survives a crash;
+//! - [`etcd`]: the store that several coordinators share;
 //! - [`frames`]: the frames of replicas that survive a crash;
 //! - [`rings`]: memory that processes of one machine share;
 //! - [`world`]: hosts, clocks, turns, crashes, pauses, partitions;
@@ -14,6 +15,7 @@
 
 pub mod check;
 pub mod disk;
+pub mod etcd;
 pub mod frames;
 pub mod node;
 pub mod queue;

@@ -19,6 +19,8 @@ use sprat_proto::time::SECOND;
 use sprat_proto::tracepoint::NoProbe;
 use sprat_proto::{Instant, Rng};
 
+use sprat_store::etcd::{EtcdState, is_turn};
+
 use crate::disk::{Outcome, Write};
 use crate::wire::{HostId, Port};
 use crate::world::{Outside, Process};
@@ -81,9 +83,17 @@ impl<M: Machine> Node<M> {
         patience: u32,
     ) -> Self {
         let transport = Fast::new(port, config, rng.fork(), NoProbe);
-        let net = Net { transport, rng, written: VecDeque::new(), writes: Vec::new() };
+        let (written, writes) = (VecDeque::new(), Vec::new());
+        let net = Net { transport, rng, written, writes, etcd: None, turns: 0 };
         let node = node::Node::new(machine, net, lanes);
         Self { node, patience, idle: 0, worked: false, until: None }
+    }
+
+    /// Keeps the state of the process's machine in the simulated etcd.
+    #[must_use]
+    pub fn over(mut self, etcd: EtcdState) -> Self {
+        self.node.host_mut().etcd = Some(etcd);
+        self
     }
 
     /// Returns the endpoint of the simulated process, to read its counters.
@@ -105,7 +115,14 @@ impl<M: Machine> Node<M> {
 
     /// Runs the first half of the node's turn: what has arrived goes to the machine.
     pub fn input<S>(&mut self, outside: &mut Outside<'_, S>) {
-        self.node.host_mut().written.extend(outside.completed.drain(..));
+        let host = self.node.host_mut();
+        host.written.extend(outside.completed.drain(..));
+        if let Some(etcd) = &mut host.etcd {
+            etcd.tick(outside.now);
+            for (id, outcome) in outside.answers.drain(..) {
+                etcd.response(outside.now, id, outcome);
+            }
+        }
         if self.until.take().is_some() {
             self.node.resume();
         }
@@ -121,7 +138,11 @@ impl<M: Machine> Node<M> {
         if !self.worked && self.idle > self.patience {
             self.until = self.node.pause(now, &[]);
         }
-        outside.writes.append(&mut self.node.host_mut().writes);
+        let host = self.node.host_mut();
+        outside.writes.append(&mut host.writes);
+        if let Some(etcd) = &mut host.etcd {
+            outside.requests.extend(std::iter::from_fn(|| etcd.output(now)));
+        }
         if let Some(reason) = self.node.take_stopped() {
             outside.stop = Some(reason);
         }
@@ -130,7 +151,9 @@ impl<M: Machine> Node<M> {
 
     /// Returns the time of the node's next turn if nothing arrives.
     pub fn deadline(&self) -> Option<Instant> {
-        self.until.filter(|at| *at < Instant::NEVER)
+        let etcd = self.node.host().etcd.as_ref().map(EtcdState::deadline);
+        let until = self.until.into_iter().chain(etcd).min();
+        until.filter(|at| *at < Instant::NEVER)
     }
 }
 
@@ -156,6 +179,10 @@ struct Net {
     rng: Rng,
     written: VecDeque<Outcome>,
     writes: Vec<Write>,
+    /// The state of the machine in the simulated etcd, which takes the place of the disk.
+    etcd: Option<EtcdState>,
+    /// The number of elections and refusals that the machine was informed of.
+    turns: u64,
 }
 
 impl Host for Net {
@@ -195,11 +222,19 @@ impl Host for Net {
     }
 
     fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) -> bool {
-        self.writes.push(Write { seq, puts, deletes });
+        match &mut self.etcd {
+            Some(etcd) => etcd.persist(self.turns, seq, puts, deletes),
+            None => self.writes.push(Write { seq, puts, deletes }),
+        }
         false
     }
 
     fn written(&mut self) -> Option<Written> {
+        if let Some(etcd) = &mut self.etcd {
+            let written = etcd.event()?;
+            self.turns += u64::from(is_turn(&written));
+            return Some(written);
+        }
         Some(match self.written.pop_front()? {
             Outcome::Safe(seq) => Written::Durable(seq),
             Outcome::Refused(contents) => Written::Refused {

@@ -14,12 +14,15 @@
 //! store machine), and the check of their results (see [`crate::check`]).
 
 use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Addr, Instant, Rng};
+use sprat_store::etcd::Request;
 
-use crate::disk::{Contents, Disk, Outcome, Write};
+use crate::disk::{self, Disk, Outcome, Write};
+use crate::etcd::{self, Etcd};
 use crate::queue::Queue;
 use crate::wire::{self, HostId, Port, Wire};
 
@@ -48,6 +51,10 @@ pub struct Outside<'w, S> {
     pub completed: Vec<Outcome>,
     /// The writes to disk that the process begins in this turn.
     pub writes: Vec<Write>,
+    /// The results of the process's requests to etcd that arrived since the last turn.
+    pub answers: Vec<(u64, etcd::Outcome)>,
+    /// The requests to etcd that the process sends in this turn, with its own numbers.
+    pub requests: Vec<(u64, Request)>,
     /// The reason why the process ends after this turn, if it does. The world starts it anew after
     /// a while.
     pub stop: Option<String>,
@@ -71,7 +78,7 @@ pub struct Start<'w> {
     /// The random number generator of the process.
     pub rng: Rng,
     /// The contents of the process's disk.
-    pub disk: &'w Contents,
+    pub disk: &'w disk::Contents,
 }
 
 /// A function that makes the process of a host, at each start.
@@ -82,6 +89,8 @@ pub type Make<S> = Box<dyn FnMut(Start<'_>) -> Box<dyn Process<S>>>;
 pub struct Options {
     /// The options of the simulated network.
     pub wire: wire::Options,
+    /// The faults between hosts and the simulated etcd.
+    pub etcd: etcd::Options,
     /// The faults of the simulated hosts at random times.
     pub chaos: Chaos,
     /// The most that a simulated host's clock drifts from true time, in parts per million.
@@ -97,6 +106,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             wire: wire::Options::default(),
+            etcd: etcd::Options::default(),
             chaos: Chaos::default(),
             drift_ppm: 200,
             turn_ns: US,
@@ -146,6 +156,12 @@ pub struct World<S> {
     pub score: S,
     /// The simulated network of the world.
     pub wire: Wire,
+    /// The etcd that all hosts of the world share.
+    pub etcd: Etcd,
+    /// The hosts that cannot reach the etcd.
+    without_etcd: BTreeSet<HostId>,
+    /// The requests to the etcd and its replies that are under way.
+    letters: BTreeMap<u64, Letter>,
     options: Options,
     now: Instant,
     rng: Rng,
@@ -156,6 +172,8 @@ pub struct World<S> {
     stopped: Vec<(HostId, String)>,
     /// The number of times that the world's disks became full.
     filled: u64,
+    /// The number of messages between hosts and the etcd so far.
+    posted: u64,
 }
 
 struct Host<S> {
@@ -166,6 +184,7 @@ struct Host<S> {
     clock: Clock,
     disk: Disk,
     completed: Vec<Outcome>,
+    answers: Vec<(u64, etcd::Outcome)>,
     /// The time of the host's next turn. Other turns of the host in the queue are stale.
     turn_at: Instant,
     busy_until: Instant,
@@ -177,12 +196,32 @@ enum Event {
     Turn(HostId),
     Safe(HostId),
     Start(HostId),
+    /// A request to the etcd, or a reply, arrives.
+    Letter(u64),
     Chaos,
     Heal,
     /// The disks have room again, unless they became full again since. The number says how often
     /// they had become full.
     Room(u64),
 }
+
+/// A request to the simulated etcd, or its reply, on the way.
+struct Letter {
+    host: HostId,
+    /// The life of the process at the host that has sent the request.
+    life: u64,
+    /// The process's number of the request.
+    id: u64,
+    contents: Contents,
+}
+
+enum Contents {
+    Request(Request),
+    Reply(etcd::Outcome),
+}
+
+/// The place of the etcd among the hosts, for the side on which it is in a partition.
+const ETCD_SIDE: HostId = 63;
 
 /// The most events in one [`World::run_until`]. A world with more makes no progress.
 const MAX_EVENTS: u64 = 50_000_000;
@@ -200,6 +239,9 @@ impl<S> World<S> {
         Self {
             score,
             wire,
+            etcd: Etcd::default(),
+            without_etcd: BTreeSet::new(),
+            letters: BTreeMap::new(),
             options,
             now: Instant::ZERO,
             rng,
@@ -209,6 +251,7 @@ impl<S> World<S> {
             events: 0,
             stopped: Vec::new(),
             filled: 0,
+            posted: 0,
         }
     }
 
@@ -232,6 +275,7 @@ impl<S> World<S> {
             },
             disk: Disk::default(),
             completed: Vec::new(),
+            answers: Vec::new(),
             turn_at: Instant::NEVER,
             busy_until: Instant::ZERO,
             idle_turns: 0,
@@ -244,6 +288,12 @@ impl<S> World<S> {
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now
+    }
+
+    /// Returns the time now by the clock of a simulated host.
+    #[must_use]
+    pub fn local(&self, host: HostId) -> Instant {
+        self.hosts[host].clock.local(self.now)
     }
 
     /// Returns the number of processes that have lived at the simulated host `host`.
@@ -321,6 +371,8 @@ impl<S> World<S> {
         self.options.chaos.every_ns = 0;
         self.wire.set_fault(Default::default());
         self.wire.heal();
+        self.without_etcd.clear();
+        self.options.etcd = etcd::Options::default();
         self.set_full(false);
         self.hosts.iter_mut().for_each(|host| host.disk.mend());
         for host in 0..self.hosts.len() {
@@ -341,6 +393,7 @@ impl<S> World<S> {
         let state = &mut self.hosts[host];
         state.disk.crash(&mut self.rng);
         state.completed.clear();
+        state.answers.clear();
         state.turn_at = Instant::NEVER;
         if let Some(ns) = down_ns {
             self.queue.push(self.now.after(ns), Event::Start(host));
@@ -409,7 +462,11 @@ impl<S> World<S> {
                 self.wake(host, at);
             }
             Event::Start(host) => self.start(host),
-            Event::Heal => self.wire.heal(),
+            Event::Letter(number) => self.deliver(number),
+            Event::Heal => {
+                self.wire.heal();
+                self.without_etcd.clear();
+            }
             Event::Room(times) if times == self.filled => self.set_full(false),
             Event::Room(_) => {}
             Event::Chaos => self.inject_fault(),
@@ -424,11 +481,13 @@ impl<S> World<S> {
             port: self.wire.port(id, self.now),
             completed: std::mem::take(&mut host.completed),
             writes: Vec::new(),
+            answers: std::mem::take(&mut host.answers),
+            requests: Vec::new(),
             stop: None,
             score: &mut self.score,
         };
         let more = process.turn(&mut outside);
-        let (writes, stop) = (outside.writes, outside.stop);
+        let (writes, requests, stop) = (outside.writes, outside.requests, outside.stop);
         let deadline = process.deadline().map(|at| host.clock.truth(at));
         host.busy_until = self.now.after(self.options.turn_ns);
         for write in writes {
@@ -445,7 +504,11 @@ impl<S> World<S> {
         // A process that waits for room towards a peer polls; the longer it does so without
         // success, the rarer its turns.
         host.idle_turns = if more { (host.idle_turns + 1).min(60) } else { 0 };
-        let patience_ns = self.options.turn_ns << (host.idle_turns / 10);
+        let (patience_ns, life) = (self.options.turn_ns << (host.idle_turns / 10), host.life);
+        for (number, request) in requests {
+            let contents = Contents::Request(request);
+            self.post(Letter { host: id, life, id: number, contents });
+        }
         let more_at = (more || self.wire.waiting(id)).then(|| self.now.after(patience_ns));
         if let Some(at) = more_at.into_iter().chain(deadline).min() {
             self.wake(id, at);
@@ -488,6 +551,38 @@ impl<S> World<S> {
         self.queue.push(self.now.after(ns), Event::Room(self.filled));
     }
 
+    /// Sends a request to the etcd, or its reply, unless it is lost.
+    fn post(&mut self, letter: Letter) {
+        let etcd::Options { drop_ppm, late_ppm, delay_ns: (usual, late) } = self.options.etcd;
+        let is_cut = self.without_etcd.contains(&letter.host);
+        if is_cut || self.rng.chance(drop_ppm) {
+            return;
+        }
+        let most = if self.rng.chance(late_ppm) { late } else { usual };
+        let at = self.now.after(1 + self.rng.below(most));
+        self.posted += 1;
+        self.letters.insert(self.posted, letter);
+        self.queue.push(at, Event::Letter(self.posted));
+    }
+
+    /// Executes a request to the etcd, or hands its reply to the process that has sent it.
+    fn deliver(&mut self, number: u64) {
+        let Some(Letter { host, life, id, contents }) = self.letters.remove(&number) else {
+            return;
+        };
+        match contents {
+            Contents::Request(request) => {
+                let contents = Contents::Reply(self.etcd.execute(&request));
+                self.post(Letter { host, life, id, contents });
+            }
+            Contents::Reply(outcome) if self.hosts[host].life == life && self.is_up(host) => {
+                self.hosts[host].answers.push((id, outcome));
+                self.wake(host, self.now);
+            }
+            Contents::Reply(_) => {}
+        }
+    }
+
     /// Makes the next write to this host's disk fail, which ends the process there.
     pub fn fail_disk(&mut self, host: HostId) {
         self.note(6, host);
@@ -496,6 +591,7 @@ impl<S> World<S> {
 
     fn set_full(&mut self, full: bool) {
         self.hosts.iter_mut().for_each(|host| host.disk.set_full(full));
+        self.etcd.full = full;
     }
 
     /// Divides the hosts into two groups at random, between which no datagram passes for `ns`
@@ -504,6 +600,8 @@ impl<S> World<S> {
         let (camp, both) = (self.rng.u64(), self.rng.chance(500_000));
         self.note(4, camp as usize);
         let side = |host: HostId| camp >> (host % 64) & 1 == 1;
+        let apart = (0..self.hosts.len()).filter(|&host| side(host) != side(ETCD_SIDE));
+        self.without_etcd.extend(apart);
         for a in 0..self.hosts.len() {
             for b in 0..self.hosts.len() {
                 if side(a) && !side(b) {

@@ -23,8 +23,14 @@ use sprat_store::coordinator::statefile::Body;
 
 use self::file::{Failure, StateFile};
 
+mod address;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod file;
 pub use self::file::check_state;
+pub use self::address::{EtcdError, EtcdOptions, State};
+#[cfg(feature = "etcd")]
+pub(crate) use self::etcd::EtcdDisk;
 pub(crate) use self::file::sync_folder;
 #[cfg(test)]
 mod tests;

@@ -13,16 +13,22 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use sprat_proto::Rng;
 use sprat_proto::time::MS;
 use sprat_store::backup::flat_bytes;
-use sprat_store::coordinator::{Config, Coordinator};
+use sprat_store::coordinator::{Candidate, Config};
 pub use sprat_store::durability::Durability;
 pub use sprat_store::master::MAX_REPLICAS;
 use sprat_store::master::{self, Master};
+#[cfg(feature = "etcd")]
+use sprat_store::message::control::MAX_LOCATORS;
 use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
 
 use self::ahead::Ahead;
+#[cfg(feature = "etcd")]
+use crate::disk::EtcdDisk;
 use crate::disk::{Disk, StateDisk};
+pub use crate::disk::{EtcdError, EtcdOptions, State};
 use crate::frames::{self, FileFrames, FrameDisk};
 use crate::locator::Locator;
 use crate::random::rng;
@@ -47,9 +53,9 @@ pub const FRAMES: &str = "frames";
 pub struct CoordinatorOptions {
     /// The locators at which the coordinator listens: one locator or several, separated by `;`.
     pub listen: String,
-    /// The file that holds the coordinator's state, made if there is none. Without one a restarted
-    /// coordinator begins a new cluster.
-    pub state: Option<PathBuf>,
+    /// The place of the coordinator's state. Without one a restarted coordinator begins a new
+    /// cluster.
+    pub state: Option<State>,
     /// The options of the coordinator's transports.
     pub transports: Options,
     /// The terms of the coordinator's leases, and the times and limits of its calls.
@@ -66,27 +72,58 @@ impl CoordinatorOptions {
     }
 }
 
-/// Makes a coordinator that listens. [`Worker::run`] serves its requests.
+/// Makes a coordinator that listens. [`Worker::run`] serves its requests. If its state is in etcd, it
+/// leads once the coordinators with this state have elected it.
 ///
 /// # Errors
-/// A locator is malformed or cannot be listened at, or the state file cannot be used; the error
-/// names it.
-pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Coordinator>> {
-    let (disk, pairs): (Option<Box<dyn Disk>>, _) = match &options.state {
-        Some(path) => {
-            StateDisk::open(path).map(|(disk, pairs)| (Some(Box::new(disk) as _), pairs))?
+/// A locator is malformed or cannot be listened at, or the state cannot be used; the error names
+/// it.
+pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Candidate>> {
+    let own = match &options.state {
+        Some(State::Etcd(_)) => None,
+        Some(State::File(path)) => {
+            let (disk, pairs) = StateDisk::open(path)?;
+            Some((Some(Box::new(disk) as Box<dyn Disk>), pairs))
         }
-        None => (None, Vec::new()),
+        None => Some((None, Vec::new())),
     };
     let transports =
         Transports::listen(options.transports.clone(), &Locator::list(&options.listen)?)?;
-    let clock = Clock::new();
-    let machine = Coordinator::restore(clock.now(), options.config.clone(), rng()?, pairs)
-        .map_err(|e| {
-            let file = options.state.as_deref().unwrap_or_else(|| "".as_ref());
-            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {e}", file.display()))
-        })?;
+    let locators = transports.locators().join(";");
+    let config = Config { locators: locators.clone(), ..options.config.clone() };
+    let (clock, mut rng) = (Clock::new(), rng()?);
+    let (machine, disk) = match (own, &options.state) {
+        (None, Some(State::Etcd(etcd))) => {
+            let disk = etcd_disk(etcd, locators, rng.fork())?;
+            (Candidate::new(config, rng), Some(disk))
+        }
+        (own, state) => {
+            let (disk, pairs) = own.unwrap_or_default();
+            let machine = Candidate::alone(clock.now(), config, rng, pairs).map_err(|e| {
+                let file = state.as_ref().map(ToString::to_string).unwrap_or_default();
+                io::Error::new(io::ErrorKind::InvalidData, format!("{file}: {e}"))
+            })?;
+            (machine, disk)
+        }
+    };
     Worker::new(machine, transports, disk, clock)
+}
+
+/// Connects to the etcd that holds the state of coordinators.
+#[cfg(feature = "etcd")]
+fn etcd_disk(options: &EtcdOptions, locators: String, rng: Rng) -> io::Result<Box<dyn Disk>> {
+    if locators.len() > MAX_LOCATORS {
+        let text = "the locators of a coordinator with its state in etcd are too long together";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(Box::new(EtcdDisk::open(options, locators, rng)?))
+}
+
+/// Refuses a state in etcd, since this build has no client of etcd.
+#[cfg(not(feature = "etcd"))]
+fn etcd_disk(_: &EtcdOptions, _: String, _: Rng) -> io::Result<Box<dyn Disk>> {
+    let text = "this build has no client of etcd: it was made without the feature `etcd`";
+    Err(io::Error::new(io::ErrorKind::Unsupported, text))
 }
 
 /// The options of a store's server.

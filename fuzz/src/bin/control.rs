@@ -19,7 +19,7 @@ macro_rules! same {
 fuzz_target!(|bytes: &[u8]| {
     let _ = control::opcode(bytes);
     same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
-        GetTablets ListServers HintCrashed SetHead TakeTablet DropTablet);
+        GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet DropTablet);
     same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded
         OpenRing);
     let _ = control::outcome(bytes);
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// with zeros there, and the parser ignores these bytes.
 fn replies(bytes: &[u8]) {
     if bytes.get(2..4) == Some(&[0, 0]) {
-        same!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage
+        same!(bytes, Leader Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage
             ReplicaPage Recovering Ring);
     }
 }

@@ -1,13 +1,12 @@
 //! `sprat coordinator`: runs the process that knows the tables and the servers.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use signal_hook::consts::SIGXFSZ;
 use sprat::internals::transports::Options;
-use sprat::server::{self, CoordinatorOptions};
+use sprat::server::{self, CoordinatorOptions, State};
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::process::StopSignals;
 
@@ -18,7 +17,8 @@ use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, lease};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat coordinator -C tcp:host=127.0.0.1,port=7740
-  sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state lab.state")]
+  sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state lab.state
+  sprat coordinator -C tcp:host=127.0.0.1,port=7741 --state etcd:host=127.0.0.1:2379")]
 pub(crate) struct Coordinator {
     /// Locator to listen at; several with `;`.
     #[arg(
@@ -32,8 +32,13 @@ pub(crate) struct Coordinator {
     locators: String,
     /// Keep the state in this file, so that it survives a restart. Without it the state is in
     /// memory only. The coordinator refuses a change that it cannot write there.
-    #[arg(long, value_name = "FILE")]
-    state: Option<PathBuf>,
+    ///
+    /// With etcd:host=HOST:PORT,host=HOST:PORT,... the state is in etcd. Several coordinators, each
+    /// with its own -C, share it, and one of them leads; clients and servers get the locators of
+    /// all with -C. Further keys: cluster=NAME, user=USER,password=FILE, ca=FILE (TLS),
+    /// cert=FILE,key=FILE.
+    #[arg(long, value_name = "FILE|etcd:...")]
+    state: Option<State>,
     /// Term of a server's lease, in seconds. Other servers recover the objects of a silent server
     /// when its lease has ended. A server that cannot renew its lease in time ends.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
@@ -56,9 +61,8 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     // disk is.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).named("cannot catch signals")?;
     let worker = server::coordinator(&options).map_err(|error| match &args.state {
-        Some(path) if error.to_string().starts_with(&path.display().to_string()) => {
-            unusable(&error)
-        }
+        Some(State::Etcd(_)) if error.to_string().contains("etcd") => no_etcd(&error),
+        Some(state) if error.to_string().starts_with(&state.to_string()) => unusable(&error),
         _ => listening(&error),
     })?;
     serve::run(
@@ -67,6 +71,21 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
         "mend that, then start it anew with this --state: servers and their objects wait for it",
         |_| {},
     )
+}
+
+/// Returns the failure of a coordinator whose state in etcd cannot be used.
+fn no_etcd(error: &std::io::Error) -> Fail {
+    let fail = Fail::new(format!("cannot serve: {error}"));
+    fail.next(match error.kind() {
+        std::io::ErrorKind::Unsupported => {
+            "build it with the feature: cargo build --release -p sprat-cli --features etcd"
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "give a user of the etcd, and the file of its password: --state \
+             etcd:host=...,user=USER,password=FILE"
+        }
+        _ => "start etcd, or mend its hosts or files in --state",
+    })
 }
 
 /// Returns the failure of a coordinator whose state file cannot be used.

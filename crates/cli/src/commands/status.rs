@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use sprat::kv::{ServerInfo, ServerState, TableInfo};
+use sprat::kv::{LeaderInfo, ServerInfo, ServerState, TableInfo};
 use sprat::server::Durability;
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
@@ -34,11 +34,12 @@ pub(crate) fn run(args: &Status) -> Result<(), Fail> {
     let up = servers.iter().filter(|server| server.state == ServerState::Up);
     // A server that does not answer is about to be given up.
     let missing = up.filter_map(|server| store.missing_replicas(server).ok()).sum();
+    let leader = store.leader()?;
     let coordinator = &args.at.at.coordinator;
     out::raw(if args.json {
-        machine_text(coordinator, &servers, &tables, missing)
+        machine_text(coordinator, &leader, &servers, &tables, missing)
     } else {
-        out::lines(&human_text(coordinator, &servers, &tables, missing)).into_owned()
+        out::lines(&human_text(coordinator, &leader, &servers, &tables, missing)).into_owned()
     })?;
     let fail = |what| Err(Fail::new(what));
     match incomplete(&tables).len() {
@@ -78,6 +79,7 @@ fn incomplete(tables: &[TableInfo]) -> Vec<&TableInfo> {
 
 fn machine_text(
     coordinator: &str,
+    leader: &LeaderInfo,
     servers: &[ServerInfo],
     tables: &[TableInfo],
     missing: u64,
@@ -91,7 +93,8 @@ fn machine_text(
     };
     let serves = number_up(servers) > 0 && incomplete(tables).is_empty();
     let object = json!({
-        "serves": serves, "coordinator": coordinator,
+        "serves": serves, "coordinator": coordinator, "leader": leader.locators,
+        "term": leader.term,
         "replicas": mode(servers).map(|(replicas, _)| replicas),
         "durability": mode(servers).map(|(_, durability)| durability.name()),
         "servers": servers.iter().map(server).collect::<Vec<_>>(), "tables": tables.len(),
@@ -111,6 +114,7 @@ fn mode(servers: &[ServerInfo]) -> Option<(u8, Durability)> {
 
 fn human_text(
     coordinator: &str,
+    leader: &LeaderInfo,
     servers: &[ServerInfo],
     tables: &[TableInfo],
     missing: u64,
@@ -124,6 +128,9 @@ fn human_text(
         text += &format!(", {}, durability {durability}", number_of(replicas.into(), "replica"));
     }
     text.push('\n');
+    if leader.locators != coordinator {
+        text += &format!("led by {}, in term {}\n", leader.locators, leader.term);
+    }
     if !servers.is_empty() {
         let mut columns = Columns::new(&["server", "state", ">tablets", "locator"]);
         for server in servers {
@@ -167,14 +174,23 @@ mod tests {
 
     use super::*;
 
+    fn leader(locators: &str) -> LeaderInfo {
+        LeaderInfo { term: 3, locators: locators.to_owned() }
+    }
+
     #[test]
     fn a_cluster_without_servers_does_not_serve() {
-        let text = machine_text("tcp:host=h,port=1", &[], &[], 0);
+        let at = "tcp:host=h,port=1";
+        let text = machine_text(at, &leader(at), &[], &[], 0);
         let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(object["serves"], false);
+        assert_eq!((&object["serves"], &object["term"]), (&false.into(), &3.into()));
         assert_eq!(
-            human_text("tcp:host=h,port=1", &[], &[], 0),
+            human_text(at, &leader(at), &[], &[], 0),
             "coordinator tcp:host=h,port=1: 0 servers, 0 tables\n"
+        );
+        assert_eq!(
+            human_text("a:;b:", &leader("b:"), &[], &[], 0),
+            "coordinator a:;b:: 0 servers, 0 tables\nled by b:, in term 3\n"
         );
         assert_eq!(number_of(1, "table"), "1 table");
     }
@@ -197,13 +213,14 @@ mod tests {
         let (table, tablets, lost, unheard, recovering) = (TableId(1), 4, 0, 0, 2);
         let tables = [TableInfo { table, name, tablets, lost, unheard, recovering }];
         let object: serde_json::Value =
-            serde_json::from_str(&machine_text("c", &servers, &tables, 0)).expect("JSON");
+            serde_json::from_str(&machine_text("c", &leader("c"), &servers, &tables, 0))
+                .expect("JSON");
         assert_eq!((&object["serves"], &object["recovering"]), (&false.into(), &2.into()));
         assert_eq!(object["servers"][1]["state"], "blocked");
         assert_eq!(object["servers"][0]["blocked"], "");
         assert_eq!((&object["replicas"], &object["durability"]), (&2.into(), &"disk".into()));
         assert_eq!(object["servers"][1]["blocked"], "no head");
-        let text = human_text("c", &servers, &tables, 2);
+        let text = human_text("c", &leader("c"), &servers, &tables, 2);
         assert!(
             text.starts_with("coordinator c: 1 server, 1 table, 2 replicas, durability disk\n"),
             "{text}"

@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::machine::Election;
 use super::transport::Transport;
 use crate::Instant;
 use crate::rpc::SessionId;
@@ -31,6 +32,8 @@ pub enum Written {
     /// The disk failed: its contents are unknown, and the host writes nothing any more. The text
     /// gives the reason.
     Failed(String),
+    /// Several processes share the state, and the part of this one is as stated.
+    Election(Election),
 }
 
 /// The environment of one node: its transports, its locators and its disk.

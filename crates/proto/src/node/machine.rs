@@ -92,6 +92,38 @@ pub enum Output {
     },
 }
 
+/// The part of a machine among several processes, of which one leads: it alone writes their shared
+/// durable state. The host finds the part out, and [`Machine::election`] informs the machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Election {
+    /// This process leads from now on, in a new term. Sequence numbers of [`Output::Persist`] begin
+    /// at 1.
+    Elected {
+        /// The term, which is higher than that of each leader before.
+        term: u64,
+        /// The time up to which surely no other process leads.
+        until: Instant,
+        /// Keys and values of the durable state.
+        pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    },
+    /// This process leads on.
+    Extended {
+        /// The time up to which surely no other process leads.
+        until: Instant,
+    },
+    /// This process does not lead, or leads no more. None of its writes that are not confirmed so
+    /// far will be.
+    Standby {
+        /// The locators of the process that leads, or nothing if none is known.
+        leader: String,
+    },
+    /// The host does not learn at present which process leads.
+    Unsure {
+        /// The reason, for error messages.
+        why: String,
+    },
+}
+
 /// The time at which a machine answers a request: now or later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replied {
@@ -170,6 +202,9 @@ pub trait Machine: Slices {
     /// confirmed was refused for `reason`. `durable` is all that is durable. The node tries later
     /// writes again.
     fn rollback(&mut self, _now: Instant, _reason: &str, _durable: Vec<(Vec<u8>, Vec<u8>)>) {}
+
+    /// Informs the machine whether it leads, if it is one of several of which one leads.
+    fn election(&mut self, _now: Instant, _election: Election) {}
 
     /// Returns the time of the machine's next timer, when to call [`Machine::tick`].
     fn deadline(&self) -> Option<Instant>;

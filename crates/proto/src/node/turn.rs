@@ -263,6 +263,7 @@ impl<M: Machine, H: Host> Node<M, H> {
                     self.machine.rollback(now, &reason, durable);
                 }
                 Written::Failed(reason) => self.stopped = Some(reason),
+                Written::Election(election) => self.machine.election(now, election),
             }
             self.unsent = true;
             work = true;

@@ -1,6 +1,7 @@
 //! Tests of the whole store under faults: every history is linearizable, every increment happens
 //! once, and after the faults end all operations complete.
 
+mod leaders;
 mod readers;
 mod recovery;
 mod replicas;
@@ -17,6 +18,7 @@ use sprat_sim::check::store::Answer;
 use sprat_sim::frames::Kept;
 use sprat_sim::node::{Node, config, locator, locators};
 use sprat_sim::rings::{SharedMemory, Sharing};
+use sprat_sim::wire::HostId;
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::master::{self, Master};
@@ -25,6 +27,9 @@ use user::{Habits, User};
 /// The processes of a simulated store and their workload.
 #[derive(Clone)]
 struct Shape {
+    /// The number of coordinators. Several share a simulated etcd; the first is host 0, and the others
+    /// are the last hosts.
+    coordinators: usize,
     masters: usize,
     users: usize,
     /// The number of operations of each user.
@@ -53,6 +58,7 @@ impl Default for Shape {
         let habits =
             Habits { names: 2, span: 1, pause_ns: 5 * MS, longest: 3_000, drop_ppm: 50_000 };
         Self {
+            coordinators: 1,
             masters: 2,
             users: 4,
             operations: 150,
@@ -67,6 +73,22 @@ impl Default for Shape {
             server_term_ns: 300 * MS,
         }
     }
+}
+
+impl Shape {
+    /// Returns the hosts of the coordinators.
+    fn coordinators(&self) -> Vec<HostId> {
+        let last = self.masters + self.users + self.coordinators;
+        std::iter::once(0).chain(1 + self.masters + self.users..last).collect()
+    }
+}
+
+/// Returns the locators of coordinators in a list, with some at which nothing answers.
+fn locators_of(coordinators: &[HostId], rng: &mut Rng) -> String {
+    let mut list: Vec<_> = coordinators.iter().map(|&host| locators(host, rng)).collect();
+    let first = rng.below(list.len() as u64) as usize;
+    list.rotate_left(first);
+    list.join(";")
 }
 
 /// Returns the coordinator's options with short timeouts, for worlds that last a few seconds, and
@@ -88,22 +110,33 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
     let shared = SharedMemory::default();
     let server_term_ns = shape.server_term_ns;
-    world.host(shape.faults[0], move |start| {
-        let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
-        let (now, mut rng) = (start.now, start.rng);
-        let coordinator =
-            Coordinator::restore(now, coordinator_config(server_term_ns), rng.fork(), disk);
-        Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng, start.port))
-    });
+    let coordinators = shape.coordinators();
+    if shape.coordinators > 1 {
+        leaders::candidate(&mut world, shape);
+    } else {
+        world.host(shape.faults[0], move |start| {
+            let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
+            let (now, mut rng) = (start.now, start.rng);
+            let coordinator =
+                Coordinator::restore(now, coordinator_config(server_term_ns), rng.fork(), disk);
+            Box::new(Node::new(
+                coordinator.expect("the disk is sound"),
+                config(true),
+                rng,
+                start.port,
+            ))
+        });
+    }
     for _ in 0..shape.masters {
         let Shape { log_bytes, segment_bytes, replicas, keeps, posts, own: own_replica, .. } =
             *shape;
         let (kept, shared) = (Kept::default(), shared.clone());
+        let coordinators = coordinators.clone();
         world.host(shape.faults[1], move |start| {
             let own = locator(start.host);
             let mut rng = start.rng;
             let config_ = master::Config {
-                coordinator: locators(0, &mut rng),
+                coordinator: locators_of(&coordinators, &mut rng),
                 control: own.clone(),
                 data: own,
                 log_bytes,
@@ -130,8 +163,13 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     }
     for user in 0..shape.users {
         world.score.left.insert(1 + shape.masters + user, shape.operations);
-        let habits = shape.habits.clone();
-        world.host(shape.faults[2], move |start| Box::new(User::new(start, habits.clone())));
+        let (habits, coordinators) = (shape.habits.clone(), coordinators.clone());
+        world.host(shape.faults[2], move |start| {
+            Box::new(User::new(start, habits.clone(), &coordinators))
+        });
+    }
+    for _ in 1..shape.coordinators {
+        leaders::candidate(&mut world, shape);
     }
     world
 }

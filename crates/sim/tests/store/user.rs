@@ -9,13 +9,14 @@ use sprat_proto::time::MS;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::check::names;
 use sprat_sim::check::store::{self, Reject, Value};
-use sprat_sim::node::{Node, config, locators};
+use sprat_sim::node::{Node, config};
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
 use sprat_store::client::{Answer, Client, Config, Done, Error, Op};
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::{TableId, Version};
 
+use crate::locators_of;
 use crate::score::Score;
 
 /// The workload of a simulated user of the store.
@@ -170,11 +171,11 @@ pub(crate) struct User {
 }
 
 impl User {
-    pub(crate) fn new(start: Start<'_>, habits: Habits) -> Self {
+    pub(crate) fn new(start: Start<'_>, habits: Habits, coordinators: &[HostId]) -> Self {
         let mut rng = start.rng;
         let config_ = Config {
             try_timeout_ns: 20 * MS + rng.below(100 * MS),
-            ..Config::new(&locators(0, &mut rng))
+            ..Config::new(&locators_of(coordinators, &mut rng))
         };
         let side = Side::new(Client::new(config_, rng.fork()));
         Self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sprat_proto::rpc::Payload;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
-    Answer, Client as Machine, Config, Error, PeerId, ServerInfo, TableInfo,
+    Answer, Client as Machine, Config, Error, LeaderInfo, PeerId, ServerInfo, TableInfo,
 };
 use sprat_store::types::TableId;
 use sprat_sys::clock::Clock;
@@ -203,6 +203,17 @@ impl Client {
     /// Errors of the network.
     pub fn servers(&self) -> Result<Vec<ServerInfo>, Error> {
         servers(self.shared.ask(|client, deadline| client.list_servers(deadline)))
+    }
+
+    /// Finds the coordinator that leads.
+    ///
+    /// # Errors
+    /// Errors of the network.
+    pub fn leader(&self) -> Result<LeaderInfo, Error> {
+        match self.shared.ask(|client, deadline| client.leader(deadline))? {
+            Answer::Leader(leader) => Ok(leader),
+            other => unexpected(&other),
+        }
     }
 
     /// Returns the counters of the server at `locators` ([`ServerInfo::data`]), or of the

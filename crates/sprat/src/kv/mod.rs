@@ -40,7 +40,7 @@ mod shared;
 mod table;
 
 pub use sprat_store::client::{
-    Answer, Cursor, Error, Page, ServerInfo, TableInfo, Value, WaitedFor,
+    Answer, Cursor, Error, LeaderInfo, Page, ServerInfo, TableInfo, Value, WaitedFor,
 };
 pub use sprat_store::message::control::ServerState;
 pub use sprat_store::objects::number::double_text;

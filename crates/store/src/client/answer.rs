@@ -61,6 +61,8 @@ pub enum Answer<'b> {
     Tables(Vec<TableInfo>),
     /// The list of all servers.
     Servers(Vec<ServerInfo>),
+    /// The coordinator that leads.
+    Leader(LeaderInfo),
     /// A page of an enumeration: some objects of a table.
     Page(Page<'b>),
     /// The bytes of an echo, or the counters of a server as a JSON object.
@@ -99,6 +101,7 @@ impl Answer<'_> {
             Self::Dropped => Answer::Dropped,
             Self::Tables(tables) => Answer::Tables(tables),
             Self::Servers(servers) => Answer::Servers(servers),
+            Self::Leader(leader) => Answer::Leader(leader),
             Self::Page(page) => Answer::Page(page.into_owned()),
             Self::Bytes(bytes) => Answer::Bytes(bytes.into_owned()),
         }
@@ -206,6 +209,15 @@ pub struct TableInfo {
     /// The number of the table's tablets whose server crashed and whose data other servers recover.
     /// Operations on them wait.
     pub recovering: u16,
+}
+
+/// The coordinator that leads, in [`Answer::Leader`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeaderInfo {
+    /// The coordinator's term: it grows each time that a coordinator of the cluster begins to lead.
+    pub term: u64,
+    /// The locators of the coordinator, with `;` between them.
+    pub locators: String,
 }
 
 /// A server in [`Answer::Servers`].

@@ -1,6 +1,8 @@
 //! Failures of a client's calls: each leads to another try or ends the operation.
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 
 use sprat_proto::Instant;
 use sprat_proto::rpc::RpcError;
@@ -8,6 +10,7 @@ use sprat_proto::rpc::RpcError;
 use super::answer::{Done, Error, WaitedFor};
 use super::op::Op;
 use super::state::{Client, Kind};
+use crate::leading::Binding;
 use crate::message::Status;
 use crate::message::data::Refusal;
 use sprat_proto::node::machine::Link;
@@ -33,6 +36,10 @@ impl Client {
         index: u32,
         refusal: &Refusal<'_>,
     ) -> Option<Done<'static>> {
+        if refusal.status == Status::NotLeader && self.peer_of(index) == Some(0) {
+            self.without_leader(now, index, refusal.text);
+            return None;
+        }
         let slot = &mut self.slots[index as usize];
         if slot.kind.is_own() {
             self.own_request_refused(now, index, refusal);
@@ -101,6 +108,13 @@ impl Client {
         {
             self.unreachable(Link(peer), OVERLOADED);
         }
+        let is_busy = matches!(error, RpcError::Busy { .. });
+        if !is_busy
+            && self.peer_of(index) == Some(0)
+            && self.coordinators.failed(self.binding_of(index))
+        {
+            self.out.push_back(self.coordinators.connect());
+        }
         let slot = &self.slots[index as usize];
         if slot.kind.is_own() {
             self.own_request_failed(now, index);
@@ -115,6 +129,35 @@ impl Client {
             _ => self.try_again(now, index, 0),
         }
         None
+    }
+
+    /// Handles the reply of a coordinator that does not lead, or led when the request arrived and
+    /// leads no more: binds the link to the one that leads, and tries again.
+    fn without_leader(&mut self, now: Instant, index: u32, text: &str) {
+        let slot = &mut self.slots[index as usize];
+        if slot.kind.changes_something() {
+            slot.extra().maybe = true;
+        }
+        if self.coordinators.refused(self.binding_of(index), text) {
+            self.out.push_back(self.coordinators.connect());
+        }
+        let why = match self.coordinators.why() {
+            "" => String::from("no coordinator leads so far"),
+            why => format!("no coordinator leads: {why}"),
+        };
+        self.unreachable(Link(0), &why);
+        if self.slots[index as usize].kind.is_own() {
+            self.own_request_failed(now, index);
+        } else {
+            self.pause(now, index, 0);
+        }
+    }
+
+    fn binding_of(&self, index: u32) -> Binding {
+        self.slots[index as usize]
+            .extra
+            .as_ref()
+            .map_or_else(Default::default, |extra| extra.binding)
     }
 
     /// Tries an operation again after a pause. Meanwhile the client asks the coordinator for the

@@ -34,7 +34,7 @@ mod state;
 mod tests;
 mod values;
 
-pub use answer::{Answer, Done, Error, Page, ServerInfo, TableInfo, Value, WaitedFor};
+pub use answer::{Answer, Done, Error, LeaderInfo, Page, ServerInfo, TableInfo, Value, WaitedFor};
 pub use op::{Op, PeerId};
 pub use rifl::WINDOW;
 pub use send::Call;

@@ -5,11 +5,11 @@ use alloc::string::ToString;
 use sprat_proto::Instant;
 use sprat_proto::rpc::Payload;
 
-use super::answer::{Answer, Done, Error, ServerInfo, TableInfo, WaitedFor};
+use super::answer::{Answer, Done, Error, LeaderInfo, ServerInfo, TableInfo, WaitedFor};
 use super::rifl::Rifl;
 use super::state::{Client, Kind, State};
 use crate::message::Status;
-use crate::message::control::{self, Leased, ServerPage, TableKey, TablePage, Tablets};
+use crate::message::control::{self, Leader, Leased, ServerPage, TableKey, TablePage, Tablets};
 use crate::message::data::Refusal;
 use crate::types::{LeaseId, TableId};
 
@@ -85,6 +85,11 @@ impl Client {
                 return Ok(Some(Answer::Dropped));
             }
             Kind::ListTables => return self.add_tables(index, &TablePage::parse(reply)?),
+            Kind::Leader => {
+                let Leader { term, locators } = Leader::parse(reply)?;
+                let locators = locators.to_string();
+                return Ok(Some(Answer::Leader(LeaderInfo { term, locators })));
+            }
             Kind::ListServers => return self.add_servers(index, &ServerPage::parse(reply)?),
             Kind::Tablets => {
                 let tablets = Tablets::parse(reply)?;

@@ -16,6 +16,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::op::Op;
 use crate::hash::KeyHasher;
+use crate::leading::split;
 use crate::message::Status;
 use crate::message::control::{self, TabletState};
 use crate::types::{HashKey, KeyHash, TableId};
@@ -121,13 +122,14 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    pub(super) fn new(coordinator: String, transports: Vec<String>) -> Self {
+    pub(super) fn new(transports: Vec<String>) -> Self {
         Self {
             transports,
             tables: Vec::new(),
             by_id: HashMap::new(),
             last: 0,
-            peers: Vec::from([Peer::new(coordinator)]),
+            // The client itself knows the locators of the coordinators.
+            peers: Vec::from([Peer::new(String::new())]),
         }
     }
 
@@ -232,20 +234,6 @@ fn protocol(locator: &str) -> &str {
     locator.split(':').next().unwrap_or("").trim()
 }
 
-/// Splits a list of locators at each `;`, except after a backslash or within quotes.
-fn split(locators: &str) -> impl Iterator<Item = &str> {
-    let (mut quoted, mut escaped) = (false, false);
-    locators
-        .split(move |c| {
-            let separates = c == ';' && !quoted && !escaped;
-            quoted ^= c == '"' && !escaped;
-            escaped = c == '\\' && !escaped;
-            separates
-        })
-        .map(str::trim)
-        .filter(|locator| !locator.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use alloc::vec;
@@ -264,7 +252,7 @@ mod tests {
         let all = r#"tcp:host=h,port=1;fast+shm:name="a;b";fast+udp:host=h\;x,port=2"#;
         assert_eq!(choose(list, &[]), all);
         assert_eq!(choose(" ; ", &[]), "");
-        let mut routes = Routes::new("c".into(), transports(&["x", "y"]));
+        let mut routes = Routes::new(transports(&["x", "y"]));
         let Err(text) = routes.peer("tcp:port=1") else { panic!() };
         assert_eq!(&*text, r#"the server listens at "tcp:port=1", and this client uses x, y"#);
         assert_eq!(routes.peer("x:a"), Ok(1));
@@ -274,7 +262,7 @@ mod tests {
 
     #[test]
     fn every_hash_has_its_tablet() {
-        let mut routes = Routes::new("c".into(), vec![]);
+        let mut routes = Routes::new(vec![]);
         let table = routes.table(TableId(7));
         let server = crate::types::ServerId::default();
         let part = |first, last, data| control::Tablet {

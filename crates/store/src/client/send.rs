@@ -5,16 +5,21 @@ use alloc::vec::Vec;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::Message;
+use sprat_proto::time::MS;
 
 use super::answer::{Error, WaitedFor};
 use super::routes::Owner;
 use super::state::{Client, Kind, State, enqueue, op};
 use crate::message::control::{
-    CreateTable, DropTable, GetTable, GetTablets, ListServers, ListTables, RenewClient,
+    CreateTable, DropTable, GetLeader, GetTable, GetTablets, ListServers, ListTables, RenewClient,
 };
 use crate::message::data::{Once, Target};
 use crate::ops::{Parts, Request, Scan};
 use crate::types::{LeaseId, TableId};
+
+/// The longest time in nanoseconds that a client waits for one of several coordinators before it
+/// tries another one. One that is stopped keeps its connections open.
+const LEADER_TRY_NS: u64 = 500 * MS;
 
 /// A call: a request of a client on its way to a server.
 #[derive(Debug)]
@@ -120,14 +125,29 @@ impl Client {
         if let Some(value) = self.slots[index as usize].long() {
             message.slices.push(self.values.slice(value));
         }
-        let (tag, deadline) = self.begin_call(now, index);
-        let link = Link(peer);
-        let peer = &mut self.routes.peers[peer as usize];
-        if !peer.bound {
-            peer.bound = true;
-            self.out.push_back(Output::Connect { link, locator: peer.locators().into() });
+        let (tag, mut deadline) = self.begin_call(now, index);
+        if peer == 0 {
+            self.slots[index as usize].extra().binding = self.coordinators.binding();
+            if self.coordinators.are_several() {
+                deadline = deadline.min(now.after(LEADER_TRY_NS));
+            }
         }
+        self.connect(peer);
+        let link = Link(peer);
         self.out.push_back(Output::Call { link, tag, message, deadline });
+    }
+
+    /// Binds the link of a peer unless it is bound.
+    fn connect(&mut self, peer: u32) {
+        let link = Link(peer);
+        let state = &mut self.routes.peers[peer as usize];
+        if core::mem::replace(&mut state.bound, true) {
+            return;
+        }
+        self.out.push_back(match peer {
+            0 => self.coordinators.connect(),
+            _ => Output::Connect { link, locator: state.locators().into() },
+        });
     }
 
     /// Records that an operation has a call in progress, and returns the call's tag and deadline.
@@ -156,6 +176,7 @@ impl Client {
                     rows.and_then(|rows| rows.servers.last()).map_or(0, |row| row.server.index + 1);
                 ListServers { from }.emit()
             }
+            Kind::Leader => GetLeader {}.emit(),
             Kind::Tablets => {
                 GetTablets { table: self.routes.tables[slot.place as usize].id }.emit()
             }

@@ -176,6 +176,11 @@ impl Client {
         self.plain(Kind::ListTables, PeerId::COORDINATOR, &[], deadline)
     }
 
+    /// Finds the coordinator that leads. The answer is [`Answer::Leader`](super::Answer::Leader).
+    pub fn leader(&mut self, deadline: Instant) -> Op {
+        self.plain(Kind::Leader, PeerId::COORDINATOR, &[], deadline)
+    }
+
     /// Lists all servers. The answer is [`Answer::Servers`](super::Answer::Servers).
     pub fn list_servers(&mut self, deadline: Instant) -> Op {
         self.plain(Kind::ListServers, PeerId::COORDINATOR, &[], deadline)

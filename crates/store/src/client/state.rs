@@ -5,7 +5,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::Output;
+use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Instant, Rng};
 
@@ -15,19 +15,22 @@ use super::rifl::Rifl;
 use super::routes::Routes;
 use super::values::{LongValue, Values};
 use crate::hash::KeyHasher;
+use crate::leading::{Binding, Coordinators};
 use crate::ops::Request;
 use crate::types::{KeyHash, LeaseId, TableId};
 
 /// The length in bytes of the buffer that a free slot keeps for the request of the next operation.
 pub(super) const KEPT_BYTES: usize = 4096;
 
+/// A client's link to the coordinators.
+const COORDINATOR: Link = Link(0);
 /// The number that stands for no slot.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The options of a client of the store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The locators of the coordinator, with `;` between them.
+    /// The locators of the coordinators, of which one leads, with `;` between them.
     pub coordinator: String,
     /// The transports to use towards servers, the best first ("fast+shm", "tcp"). If empty, the
     /// client uses all transports that a server lists, in the server's order.
@@ -76,6 +79,7 @@ pub(super) enum Kind {
     Drop(TableId),
     ListTables,
     ListServers,
+    Leader,
     /// The client itself asks the coordinator for the tablets of a table.
     Tablets,
     /// The client itself asks the coordinator for a lease.
@@ -151,6 +155,8 @@ pub(super) struct Extra {
     pub(super) failures: u32,
     /// The time of the operation's entry in `timers`.
     pub(super) timer: Option<Instant>,
+    /// The binding of the link to the coordinators under which the last call there went out.
+    pub(super) binding: Binding,
     /// The rows that a listing of tables or servers has collected.
     pub(super) rows: Rows,
 }
@@ -217,6 +223,8 @@ pub struct Client {
     /// True if the coordinator has named another cluster since. All operations fail.
     pub(super) replaced: bool,
     pub(super) routes: Routes,
+    /// The link of peer 0.
+    pub(super) coordinators: Coordinators,
     /// True if the transport reported a server as unreachable that has not replied since.
     pub(super) any_unreachable: bool,
     pub(super) rifl: Rifl,
@@ -240,13 +248,15 @@ impl Client {
     /// Returns a client that has not sent anything yet. `rng` spreads the pauses of many clients.
     #[must_use]
     pub fn new(config: Config, rng: Rng) -> Self {
-        let routes = Routes::new(config.coordinator.clone(), config.transports.clone());
+        let routes = Routes::new(config.transports.clone());
+        let coordinators = Coordinators::new(COORDINATOR, &config.coordinator);
         Self {
             config,
             rng,
             cluster: 0,
             replaced: false,
             routes,
+            coordinators,
             any_unreachable: false,
             rifl: Rifl::new(),
             slots: Vec::new(),

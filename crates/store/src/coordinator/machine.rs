@@ -8,7 +8,7 @@ use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 
 use super::state::{Coordinator, Effect};
 use crate::message::control::{
-    self, CheckLease, CreateTable, DropTable, Enlist, GetTable, GetTablets, HintCrashed,
+    self, CheckLease, CreateTable, DropTable, Enlist, GetLeader, GetTable, GetTablets, HintCrashed,
     ListServers, ListTables, RenewClient, RenewServer, SetHead,
 };
 use crate::message::recovery::RecoveryEnded;
@@ -38,6 +38,7 @@ impl Coordinator {
             Opcode::RecoveryEnded => {
                 self.recovery_ended(now, caller, &RecoveryEnded::parse(payload)?)
             }
+            Opcode::GetLeader => self.get_leader(caller, &GetLeader::parse(payload)?),
             Opcode::SetHead => self.set_head(caller, &SetHead::parse(payload)?),
             _ => return Err(Status::UnknownOpcode),
         })

@@ -13,9 +13,9 @@ use super::state::{Coordinator, Otherwise};
 use super::table::Tablet;
 use crate::message::Status;
 use crate::message::control::{
-    self, CheckLease, Enlist, Enlisted, GetTable, GetTablets, Hint, HintCrashed, LeaseTimes,
-    Leased, ListServers, ListTables, RenewClient, RenewServer, Renewed, ServerPage, ServerState,
-    SetHead, TablePage, TabletState, Tablets, Usage,
+    self, CheckLease, Enlist, Enlisted, GetLeader, GetTable, GetTablets, Hint, HintCrashed, Leader,
+    LeaseTimes, Leased, ListServers, ListTables, RenewClient, RenewServer, Renewed, ServerPage,
+    ServerState, SetHead, TablePage, TabletState, Tablets, Usage,
 };
 use crate::objects::segment::SegmentId;
 use crate::types::{LeaseId, ServerId, TableId};
@@ -336,6 +336,12 @@ impl Coordinator {
 
 // Questions.
 impl Coordinator {
+    pub(super) fn get_leader(&mut self, caller: Caller, _: &GetLeader) -> Option<Message> {
+        let leader = Leader { term: self.cluster.incarnation, locators: &self.config.locators };
+        let reply = leader.emit();
+        self.answer(caller, reply)
+    }
+
     pub(super) fn get_table(&mut self, caller: Caller, request: &GetTable<'_>) -> Option<Message> {
         let table = self.tables.by_name.get(request.name).map(|id| (*id, &self.tables.by_id[id]));
         match table {

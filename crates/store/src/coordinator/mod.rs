@@ -22,6 +22,7 @@
 //! Elsewhere: the disk (`Output::Persist` goes out, `Machine::persisted` comes back) and the
 //! objects.
 
+mod candidate;
 mod durable;
 mod leases;
 mod machine;
@@ -37,5 +38,6 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use candidate::Candidate;
 pub use durable::RestoreError;
 pub use state::{Config, Coordinator};

@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::node::machine::{Caller, Link, Output};
 use sprat_proto::time::{MS, US};
 use sprat_proto::{Instant, Rng};
 
@@ -39,8 +39,22 @@ impl Coordinator {
     pub fn restore(
         now: Instant,
         config: Config,
+        rng: Rng,
+        pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+    ) -> Result<Self, RestoreError> {
+        Self::lead(now, config, rng, pairs, 0)
+    }
+
+    /// Returns a coordinator as [`Coordinator::restore`], whose term is at least `term`.
+    ///
+    /// # Errors
+    /// [`RestoreError`] if the state is malformed.
+    pub fn lead(
+        now: Instant,
+        config: Config,
         mut rng: Rng,
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+        term: u64,
     ) -> Result<Self, RestoreError> {
         let Restored { cluster, mut servers, tables, mut leases } = Restored::from(pairs)?;
         let fresh = servers.slots.is_empty() && tables.by_id.is_empty() && leases.len() == 0;
@@ -57,7 +71,7 @@ impl Coordinator {
         let unreplicated = servers.slots.iter_mut().filter(|slot| slot.replicas == 0);
         unreplicated.for_each(|slot| slot.until = grace);
         leases.floor = now.after(cluster.client_term_ns);
-        cluster.incarnation += 1;
+        cluster.incarnation = term.max(cluster.incarnation + 1);
         servers.start_versions(cluster.incarnation);
 
         let mut this = Self {
@@ -86,6 +100,20 @@ impl Coordinator {
             this.without_server(id);
         }
         Ok(this)
+    }
+
+    /// Ends the coordinator. Returns the requests that have no reply yet.
+    pub(super) fn abandon(self) -> Vec<Caller> {
+        let tables = self.tables.by_id.into_values().flat_map(|table| table.waiters);
+        let effects = self.journal.effects.into_iter().filter_map(|(_, effect)| match effect {
+            Effect::Reply { caller, .. } => Some(caller),
+            Effect::Begin(_) => None,
+        });
+        let replies = self.out.into_iter().filter_map(|output| match output {
+            Output::Reply { caller, .. } => Some(caller),
+            _ => None,
+        });
+        tables.chain(effects).chain(replies).collect()
     }
 
     /// Returns the coordinator's memory to the state `durable`, since changes were not written.

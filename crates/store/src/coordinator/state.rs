@@ -23,6 +23,9 @@ use crate::types::ServerId;
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The locators of the coordinator, with `;` between them, at most
+    /// [`MAX_LOCATORS`](control::MAX_LOCATORS) bytes.
+    pub locators: String,
     /// The term of a server's lease, in nanoseconds.
     pub server_term_ns: u64,
     /// The time after the end of a server's lease at which the coordinator declares it crashed, in
@@ -60,6 +63,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            locators: String::new(),
             server_term_ns: 2 * SECOND,
             server_margin_ns: 10 * MS,
             server_grace_ns: 2 * SECOND,
@@ -164,7 +168,8 @@ impl Coordinator {
         self.cluster.id
     }
 
-    /// Returns the number of times that the coordinator of this cluster has started.
+    /// Returns the term of the coordinator: a number that grows each time that a coordinator of the
+    /// cluster starts to lead.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.cluster.incarnation
@@ -243,10 +248,15 @@ impl Coordinator {
     /// wait in its sockets, so that servers and clients get another full term to renew.
     pub(super) fn notice(&mut self, now: Instant) {
         if now.since(self.seen) > 2 * self.check_ns() {
-            self.servers.floor = self.servers.floor.max(now.after(self.config.server_term_ns));
-            self.leases.floor = self.leases.floor.max(now.after(self.config.client_term_ns));
+            self.excuse(now);
         }
         self.seen = self.seen.max(now);
+    }
+
+    /// Gives all servers and clients another full term to renew.
+    pub(super) fn excuse(&mut self, now: Instant) {
+        self.servers.floor = self.servers.floor.max(now.after(self.config.server_term_ns));
+        self.leases.floor = self.leases.floor.max(now.after(self.config.client_term_ns));
     }
 
     /// Returns the pause before a call is repeated that has failed `failures` times before.

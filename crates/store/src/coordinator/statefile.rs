@@ -148,6 +148,12 @@ impl Body {
         true
     }
 
+    /// Returns the bytes of the record's body.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Returns the length of the record's body in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -395,25 +401,36 @@ fn next<'f>(file: &'f [u8], log: &mut Log) -> Option<&'f [u8]> {
 }
 
 /// Applies the changes of a record to the pairs. Returns false if the record is malformed.
-fn apply(pairs: &mut Pairs, mut body: &[u8]) -> bool {
+fn apply(pairs: &mut Pairs, body: &[u8]) -> bool {
+    changes(body, &mut |key, value| {
+        match value {
+            Some(value) => drop(pairs.insert(key.to_vec(), value.to_vec())),
+            None => drop(pairs.remove(key)),
+        };
+    })
+}
+
+/// Calls `each` with the key and the new value of each change of a record's body, or without a
+/// value if the change removes the key. Returns false if the body is malformed.
+pub fn changes(mut body: &[u8], each: &mut dyn FnMut(&[u8], Option<&[u8]>)) -> bool {
     while !body.is_empty() {
-        if change(pairs, &mut body).is_none() {
+        if change(&mut body, each).is_none() {
             return false;
         }
     }
     true
 }
 
-fn change(pairs: &mut Pairs, body: &mut &[u8]) -> Option<()> {
+fn change(body: &mut &[u8], each: &mut dyn FnMut(&[u8], Option<&[u8]>)) -> Option<()> {
     let kind = take(body, 1)?[0];
     let len = U16::read_from_bytes(take(body, 2)?).ok()?;
     let key = take(body, len.get().into())?;
     match kind {
         PUT => {
             let len = U32::read_from_bytes(take(body, 4)?).ok()?;
-            pairs.insert(key.to_vec(), take(body, len.get() as usize)?.to_vec());
+            each(key, Some(take(body, len.get() as usize)?));
         }
-        DELETE => drop(pairs.remove(key)),
+        DELETE => each(key, None),
         _ => return None,
     }
     Some(())

@@ -8,9 +8,10 @@ use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
 
 use super::burst::Burst;
 use super::leases::Suspended;
+use super::membership::COORDINATOR;
 use super::state::Master;
 use super::syncs::Waiting;
-use crate::message::control::Usage;
+use crate::message::control::{self, Usage};
 use crate::message::replica::written;
 use crate::message::{Status, data};
 use crate::objects::cleaner::{SMALL_STEP, STEP};
@@ -132,6 +133,65 @@ impl Master {
     }
 }
 
+impl Master {
+    fn next_output(&mut self, now: Instant) -> Option<Output> {
+        if let Some(output) = self.out.pop_front() {
+            return Some(output);
+        }
+        if self.membership.is_due(now) {
+            let log = &self.memory.log;
+            let usage = Usage {
+                used_bytes: log.live_bytes(),
+                capacity_bytes: log.capacity_bytes(),
+                objects: self.memory.table.len(),
+            };
+            let tag = self.tag();
+            return self.membership.call(now, tag, usage);
+        }
+        if self.leases.is_due(now)
+            && let Some(cluster) = self.membership.cluster()
+        {
+            let tag = self.tag();
+            return self.leases.call(now, tag, cluster);
+        }
+        if self.recovery.pending
+            && let (Some(cluster), Some(server)) =
+                (self.membership.cluster(), self.membership.server())
+        {
+            let tag = self.tag();
+            let output = self.recovery.next(now, (cluster, server), &self.memory, tag);
+            if output.is_some() {
+                return output;
+            }
+        }
+        let output = if self.memory.log.is_replicated() { self.replicate(now) } else { None };
+        // All writes to replicas that arrived in this turn are made: one sync carries them.
+        output.or_else(|| {
+            let seq = self.syncs.begin()?;
+            Some(Output::Persist { seq, puts: Vec::new(), deletes: Vec::new() })
+        })
+    }
+
+    /// Returns the result of a call. A coordinator that does not lead has not answered it: the
+    /// master binds its link to the one that does.
+    fn from_leader<'p>(
+        &mut self,
+        tag: u64,
+        result: Result<Payload<'p>, RpcError>,
+    ) -> Result<Payload<'p>, RpcError> {
+        if self.asked.is_empty() {
+            return result;
+        }
+        let Some(sent) = self.asked.remove(&tag) else { return result };
+        let reply = result.as_ref().ok().map(|reply| &reply[..]);
+        self.out.extend(self.coordinators.replied(sent, reply));
+        result.and_then(|reply| match control::outcome(&reply) {
+            Ok((Status::NotLeader, _)) => Err(RpcError::NotExecuted),
+            _ => Ok(reply),
+        })
+    }
+}
+
 impl Slices for Master {
     fn bytes(&self, slice: Slice) -> &[u8] {
         self.memory.log.lent_bytes(slice)
@@ -179,6 +239,7 @@ impl Machine for Master {
     }
 
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+        let result = self.from_leader(tag, result);
         if self.leases.is_asked(tag) {
             self.resume(now, result);
         } else if self.replication.is_mine(tag) {
@@ -219,41 +280,11 @@ impl Machine for Master {
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {
-        if let Some(output) = self.out.pop_front() {
-            return Some(output);
+        let output = self.next_output(now);
+        if let Some(Output::Call { link: COORDINATOR, tag, .. }) = &output {
+            self.asked.insert(*tag, self.coordinators.binding());
         }
-        if self.membership.is_due(now) {
-            let log = &self.memory.log;
-            let usage = Usage {
-                used_bytes: log.live_bytes(),
-                capacity_bytes: log.capacity_bytes(),
-                objects: self.memory.table.len(),
-            };
-            let tag = self.tag();
-            return self.membership.call(now, tag, usage);
-        }
-        if self.leases.is_due(now)
-            && let Some(cluster) = self.membership.cluster()
-        {
-            let tag = self.tag();
-            return self.leases.call(now, tag, cluster);
-        }
-        if self.recovery.pending
-            && let (Some(cluster), Some(server)) =
-                (self.membership.cluster(), self.membership.server())
-        {
-            let tag = self.tag();
-            let output = self.recovery.next(now, (cluster, server), &self.memory, tag);
-            if output.is_some() {
-                return output;
-            }
-        }
-        let output = if self.memory.log.is_replicated() { self.replicate(now) } else { None };
-        // All writes to replicas that arrived in this turn are made: one sync carries them.
-        output.or_else(|| {
-            let seq = self.syncs.begin()?;
-            Some(Output::Persist { seq, puts: Vec::new(), deletes: Vec::new() })
-        })
+        output
     }
 
     fn persisted(&mut self, now: Instant, seq: u64) {

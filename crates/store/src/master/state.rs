@@ -1,7 +1,7 @@
 //! The state of a master, and the rules by which replies leave it.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -21,6 +21,7 @@ use super::replication::{MAX_REPLICAS, Replication};
 use super::syncs::Syncs;
 use crate::backup::{Backup, Frames, MemoryFrames, Rings};
 use crate::durability::Durability;
+use crate::leading::{Binding, Coordinators};
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
 use crate::objects::cleaner::Cleaner;
@@ -35,7 +36,7 @@ pub(crate) const MAX_GATED: usize = 1 << 16;
 /// The options of a master.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The locator of the coordinator.
+    /// The locators of the coordinators, of which one leads, with `;` between them.
     pub coordinator: String,
     /// The locators at which the coordinator reaches this server, with `;` between them.
     pub control: String,
@@ -111,6 +112,9 @@ pub(crate) struct Gated {
 pub struct Master {
     pub(crate) memory: Memory,
     pub(crate) cleaner: Cleaner,
+    pub(super) coordinators: Coordinators,
+    /// The calls to the coordinator that are in progress, by tag.
+    pub(super) asked: BTreeMap<u64, Binding>,
     pub(crate) membership: Membership,
     pub(crate) leases: Leases,
     pub(crate) replication: Replication,
@@ -159,10 +163,13 @@ impl Master {
         let backup = Backup::new(frames, crc32c, boot);
         let former = backup.owner();
         let mut out = VecDeque::new();
-        out.push_back(Output::Connect { link: COORDINATOR, locator: coordinator });
+        let coordinators = Coordinators::new(COORDINATOR, &coordinator);
+        out.push_back(coordinators.connect());
         Self {
             memory: Memory::new(log),
             cleaner: Cleaner::default(),
+            coordinators,
+            asked: BTreeMap::new(),
             membership: Membership::new(rng.u64(), (replicas, durability), former, control, data),
             leases: Leases::default(),
             replication: Replication::new(replicas, own, is_on_disk, slow_ns, rng.fork()),

@@ -15,6 +15,7 @@
 
 use alloc::vec::Vec;
 
+use super::Status;
 use super::codec::{choices, records, replies, requests};
 pub use super::codec::{done, failure, failure_text, opcode, outcome};
 use crate::durability::Durability;
@@ -31,6 +32,24 @@ pub const MAX_SPAN: u32 = 256;
 pub const MAX_CHECKED_LEASES: usize = 512;
 /// The most entries of one reply that lists tables or servers. Another request asks for the rest.
 pub const MAX_PAGE: usize = 256;
+
+/// Returns the reply of a coordinator that does not lead: the locators of the one that does, empty if
+/// none is known, and the reason why this one does not.
+#[must_use]
+pub fn not_leader(leader: &str, why: &str) -> Vec<u8> {
+    let mut reply = failure(Status::NotLeader, "");
+    reply.extend_from_slice(leader.as_bytes());
+    reply.push(b'\n');
+    reply.extend_from_slice(why.as_bytes());
+    reply
+}
+
+/// Returns the locators of the coordinator that leads and the reason, from the text of a refusal
+/// with `Status::NotLeader`.
+#[must_use]
+pub fn leader_in(text: &str) -> (&str, &str) {
+    text.split_once('\n').unwrap_or((text, ""))
+}
 
 choices! {
     pub,
@@ -257,6 +276,10 @@ requests! {
         epoch: u32,
     }
 
+    /// Asks which coordinator leads, and in which term. The reply is [`Leader`]. A coordinator that
+    /// does not lead replies as to every request: with `Status::NotLeader`.
+    GetLeader {}
+
     /// Orders a master to take an empty tablet. The reply is `Status::Ok` alone, even if it owns
     /// the tablet already. `Status::NotInCluster` means that the master is another server.
     TakeTablet {
@@ -368,6 +391,14 @@ replies! {
         hash_key: HashKey,
         /// The tablets of the table by first key hash. Together they cover each hash once.
         tablets: Vec<Tablet<'a>>,
+    }
+
+    /// The reply to [`GetLeader`]: the coordinator that replies leads.
+    Leader<'a> {
+        /// The coordinator's term.
+        term: u64,
+        /// The locators of the coordinator, with `;` between them.
+        locators: &'a str,
     }
 
     /// The reply to [`ListServers`]: some of the servers by index.

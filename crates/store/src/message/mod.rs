@@ -103,6 +103,8 @@ codes! {
         SetHead = 75,
         /// A master reports the end of its recovery of some tablets.
         RecoveryEnded = 76,
+        /// The coordinator that leads gives its locators and its term.
+        GetLeader = 77,
         /// The coordinator orders a master to take a tablet.
         TakeTablet = 128,
         /// The coordinator orders a master to drop a tablet and its objects.
@@ -191,6 +193,8 @@ codes! {
         NoReplica = 28,
         /// The coordinator knows no such recovery: the tablets have another owner.
         NoRecovery = 29,
+        /// The coordinator does not lead. Ask the one that does.
+        NotLeader = 30,
         /// Another coordinator has replaced the one that sent the order: the server has seen a
         /// higher term.
         StaleTerm = 31,
@@ -230,6 +234,7 @@ impl fmt::Display for Status {
             Self::Fenced => "the backup takes no more writes of the master",
             Self::NoReplica => "the backup has no replica of the segment",
             Self::NoRecovery => "the tablets have another owner",
+            Self::NotLeader => "the coordinator does not lead",
             Self::StaleTerm => "another coordinator has replaced the sender of the order",
         })
     }

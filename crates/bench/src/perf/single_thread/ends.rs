@@ -8,7 +8,7 @@ use sprat::internals::worker::Worker;
 use sprat::kv::{Client as StoreClient, TableId};
 use sprat::rpc::{Client, Server, Session};
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
-use sprat_store::coordinator::Coordinator;
+use sprat_store::coordinator::Candidate;
 use sprat_store::master::Master;
 use sprat_sys::clock::Clock;
 use sprat_sys::netns::Wire;
@@ -114,7 +114,7 @@ fn connect(
 
 /// A cluster of one server, and its client, which one thread runs.
 pub(super) struct Cluster {
-    pub(super) coordinator: Worker<Coordinator>,
+    pub(super) coordinator: Worker<Candidate>,
     pub(super) server: Worker<Master>,
     pub(super) store: StoreClient,
     pub(super) table: TableId,

@@ -105,6 +105,7 @@ fn requests_of_clients() {
     golden!(ListTables, "01 47 0000 0000000000000006", ListTables { after: TableId(6) });
     golden!(GetTablets, "01 48 0000 0000000000000006", GetTablets { table: TableId(6) });
     golden!(ListServers, "01 49 0000 00000006", ListServers { from: 6 });
+    golden!(GetLeader, "01 4d 0000", GetLeader {});
 }
 
 #[test]
@@ -155,6 +156,9 @@ fn replies() {
         "01 00 0000 0000000000000005 0000000077359400 0000000000000004",
         Renewed { list_version: 5, lease_ns: 2_000_000_000, term: 4 }
     );
+    golden!(Leader, "01 00 0000 0000000000000004 0003 6d3a62", Leader { term: 4, locators: "m:b" });
+    assert_eq!(not_leader("m:b", "x"), hex("01 1e 0000 6d3a62 0a 78"));
+    assert_eq!(leader_in("m:b\nx"), ("m:b", "x"));
     golden!(
         Leased,
         "01 00 0000 0000000000000009 0000000000000007 0000000077359400",
@@ -285,7 +289,7 @@ proptest! {
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
         let _ = opcode(&bytes);
         same_again!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable
-            ListTables GetTablets ListServers HintCrashed SetHead TakeTablet DropTablet);
+            ListTables GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet DropTablet);
         same_again!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas);
         same_again!(bytes, Recover RecoveryEnded);
     }
@@ -294,7 +298,7 @@ proptest! {
     fn arbitrary_replies(rest in prop::collection::vec(any::<u8>(), 0..120), plain: bool) {
         let mut bytes = vec![1, 0, 0, 0];
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
-        same_again!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets
+        same_again!(bytes, Leader Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets
             ServerPage);
         same_again!(bytes, ReplicaPage Recovering);
         // The last two bytes of a head are reserved and ignored in replies.
