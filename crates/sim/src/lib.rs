@@ -9,6 +9,7 @@
 //! - [`world`]: hosts, clocks, turns, crashes, pauses, partitions;
 //! - [`check`]: a checker for the linearizability of the clients' results;
 //! - [`node`]: a process with an RPC endpoint and a store machine;
+//! - [`process`]: a process and its environment;
 //! - [`seeds`]: runs a test with many seeds.
 
 #![forbid(unsafe_code)]
@@ -18,10 +19,12 @@ pub mod disk;
 pub mod etcd;
 pub mod frames;
 pub mod node;
+pub mod process;
 pub mod queue;
 pub mod rings;
 pub mod seeds;
 pub mod wire;
 pub mod world;
 
-pub use world::{Chaos, HostFaults, Options, Outside, Process, Start, World};
+pub use process::{Outside, Process, Start};
+pub use world::{Chaos, HostFaults, Options, World};

@@ -22,8 +22,8 @@ use sprat_proto::{Instant, Rng};
 use sprat_store::etcd::{EtcdState, is_turn};
 
 use crate::disk::{Outcome, Write};
+use crate::process::{Outside, Process};
 use crate::wire::{HostId, Port};
-use crate::world::{Outside, Process};
 
 /// The locator of a simulated host.
 #[must_use]

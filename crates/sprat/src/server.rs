@@ -72,8 +72,8 @@ impl CoordinatorOptions {
     }
 }
 
-/// Makes a coordinator that listens. [`Worker::run`] serves its requests. If its state is in etcd, it
-/// leads once the coordinators with this state have elected it.
+/// Makes a coordinator that listens. [`Worker::run`] serves its requests. If its state is in etcd,
+/// it leads once the coordinators with this state have elected it.
 ///
 /// # Errors
 /// A locator is malformed or cannot be listened at, or the state cannot be used; the error names

@@ -1,6 +1,7 @@
 use std::any::Any;
 
 use super::*;
+use crate::disk::Write;
 use sprat_proto::Datagrams as _;
 
 /// A process that sends its count to the next host every millisecond, and writes to disk how far it

@@ -37,7 +37,7 @@ fn leaders(world: &mut World<Score>, shape: &Shape) -> Vec<usize> {
     shape.coordinators().into_iter().filter(leads).collect()
 }
 
-/// What happened to the leaders of worlds.
+/// The changes of the leader in a world.
 #[derive(Debug, Default)]
 struct Reigns {
     /// The number of times that another coordinator was seen to lead.
@@ -131,7 +131,8 @@ fn with_leaders_that_end_during_recoveries() {
     assert!(changes > 0);
 }
 
-/// Runs a world for `ms` milliseconds, or until its users have started all operations, and checks every 2 ms that at most one coordinator leads.
+/// Runs a world for `ms` milliseconds, or until its users have started all operations. Checks every
+/// 2 ms that at most one coordinator leads.
 fn watch_for(world: &mut World<Score>, shape: &Shape, reigns: &mut Reigns, ms: u64) {
     for _ in 0..ms / 2 {
         let leaders = leaders(world, shape);

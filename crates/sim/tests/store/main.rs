@@ -27,8 +27,8 @@ use user::{Habits, User};
 /// The processes of a simulated store and their workload.
 #[derive(Clone)]
 struct Shape {
-    /// The number of coordinators. Several share a simulated etcd; the first is host 0, and the others
-    /// are the last hosts.
+    /// The number of coordinators. Several share a simulated etcd. The first is host 0, and the
+    /// others are the last hosts.
     coordinators: usize,
     masters: usize,
     users: usize,

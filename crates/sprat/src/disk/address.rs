@@ -56,9 +56,9 @@ impl FromStr for State {
     /// Parses a text that begins with `etcd:`; any other one is the path of a file.
     fn from_str(text: &str) -> Result<Self, EtcdError> {
         match text.strip_prefix("etcd:") {
-            Some(rest) => {
-                parse(rest).map(Self::Etcd).map_err(|why| EtcdError { text: text.to_owned(), why })
-            }
+            Some(rest) => etcd_options(rest)
+                .map(Self::Etcd)
+                .map_err(|why| EtcdError { text: text.to_owned(), why }),
             None => Ok(Self::File(text.into())),
         }
     }
@@ -73,7 +73,7 @@ impl fmt::Display for State {
     }
 }
 
-fn parse(text: &str) -> Result<EtcdOptions, String> {
+fn etcd_options(text: &str) -> Result<EtcdOptions, String> {
     let mut hosts = Vec::new();
     let [mut cluster, mut user, mut password, mut ca, mut cert, mut key] = [const { None }; 6];
     for option in text.split(',').filter(|option| !option.trim().is_empty()) {

@@ -37,10 +37,11 @@ const START: Duration = Duration::from_secs(5);
 const START_PAUSE: Duration = Duration::from_millis(100);
 /// The time that the writes which wait have when a coordinator ends.
 const END: Duration = Duration::from_secs(1);
-/// gRPC's codes of failures after which a request was surely not executed, unless the text says
-/// otherwise: INVALID_ARGUMENT, PERMISSION_DENIED, OUT_OF_RANGE.
+/// The codes of gRPC with which etcd refuses a request that it never executes: INVALID_ARGUMENT,
+/// PERMISSION_DENIED, OUT_OF_RANGE.
 const REFUSALS: [i32; 3] = [3, 7, 11];
-/// gRPC's code RESOURCE_EXHAUSTED: etcd is full, or has too many requests.
+/// The code of gRPC with which etcd refuses a request if it is full, or has too many requests:
+/// RESOURCE_EXHAUSTED.
 const EXHAUSTED: i32 = 8;
 /// The text of etcd's error when its database is full.
 const FULL: &str = "database space exceeded";
@@ -212,7 +213,7 @@ struct Talk {
     client: Option<Client>,
 }
 
-/// What a request has shown about a member: its client, or that another one should be asked.
+/// The state of a member after a request: its client, or the advice to ask another member.
 struct Told {
     member: usize,
     client: Option<Client>,
@@ -257,7 +258,8 @@ impl Members {
 
     /// Waits until a member answers, and names the failures of all if none does.
     async fn start(&mut self) -> io::Result<()> {
-        let end = tokio::time::Instant::now() + START;
+        let clock = Clock::new();
+        let end = clock.now().after(START.as_nanos() as u64);
         let mut failures = vec![String::new(); self.hosts.len()];
         loop {
             let talk = self.talk();
@@ -272,7 +274,7 @@ impl Members {
                 }
                 Err(Failure::Unknown(why)) => failures[member] = format!("{host}: {why}"),
             }
-            if tokio::time::Instant::now() >= end {
+            if clock.now() >= end {
                 failures.retain(|why| !why.is_empty());
                 let text = format!("etcd does not answer: {}", failures.join("; "));
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));

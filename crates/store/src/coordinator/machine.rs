@@ -38,7 +38,7 @@ impl Coordinator {
             Opcode::RecoveryEnded => {
                 self.recovery_ended(now, caller, &RecoveryEnded::parse(payload)?)
             }
-            Opcode::GetLeader => self.get_leader(caller, &GetLeader::parse(payload)?),
+            Opcode::GetLeader => self.leader(caller, &GetLeader::parse(payload)?),
             Opcode::SetHead => self.set_head(caller, &SetHead::parse(payload)?),
             _ => return Err(Status::UnknownOpcode),
         })

@@ -336,7 +336,7 @@ impl Coordinator {
 
 // Questions.
 impl Coordinator {
-    pub(super) fn get_leader(&mut self, caller: Caller, _: &GetLeader) -> Option<Message> {
+    pub(super) fn leader(&mut self, caller: Caller, _: &GetLeader) -> Option<Message> {
         let leader = Leader { term: self.cluster.incarnation, locators: &self.config.locators };
         let reply = leader.emit();
         self.answer(caller, reply)

@@ -44,6 +44,9 @@ pub const MAX_BODY: usize = 16 << 20;
 /// The number of bytes after which a checkpoint begins a new record.
 const CHECKPOINT_BODY: usize = 256 << 10;
 
+/// A function that takes the key of a change, and the new value or nothing if the key is removed.
+pub type EachChange<'f> = dyn FnMut(&[u8], Option<&[u8]>) + 'f;
+
 /// The contents of a state file: values by key.
 pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -412,7 +415,7 @@ fn apply(pairs: &mut Pairs, body: &[u8]) -> bool {
 
 /// Calls `each` with the key and the new value of each change of a record's body, or without a
 /// value if the change removes the key. Returns false if the body is malformed.
-pub fn changes(mut body: &[u8], each: &mut dyn FnMut(&[u8], Option<&[u8]>)) -> bool {
+pub fn changes(mut body: &[u8], each: &mut EachChange<'_>) -> bool {
     while !body.is_empty() {
         if change(&mut body, each).is_none() {
             return false;
@@ -421,7 +424,7 @@ pub fn changes(mut body: &[u8], each: &mut dyn FnMut(&[u8], Option<&[u8]>)) -> b
     true
 }
 
-fn change(body: &mut &[u8], each: &mut dyn FnMut(&[u8], Option<&[u8]>)) -> Option<()> {
+fn change(body: &mut &[u8], each: &mut EachChange<'_>) -> Option<()> {
     let kind = take(body, 1)?[0];
     let len = U16::read_from_bytes(take(body, 2)?).ok()?;
     let key = take(body, len.get().into())?;

@@ -73,8 +73,8 @@ enum Role {
     },
 }
 
-/// Returns true if the writes that the machine made before this outcome do not count any more, unless
-/// they are confirmed: it was elected, or a write was refused.
+/// Returns true if the writes that the machine made before this outcome do not count any more,
+/// unless they are confirmed: it was elected, or a write was refused.
 #[must_use]
 pub fn is_turn(written: &Written) -> bool {
     matches!(written, Written::Refused { .. } | Written::Election(Election::Elected { .. }))
@@ -139,8 +139,9 @@ impl EtcdState {
         }
     }
 
-    /// Begins a write of the machine. `turn` is the number of outcomes for which [`is_turn`] is true
-    /// that the machine was given: a write that it made before the last of them does not count.
+    /// Begins a write of the machine. `turn` is the number of outcomes for which [`is_turn`] is
+    /// true that the machine was given: a write that it made before the last of them does not
+    /// count.
     pub fn persist(
         &mut self,
         turn: u64,
@@ -363,7 +364,7 @@ impl EtcdState {
         let since = seen.filter(|(old, _)| *old == new).map_or(now, |(_, since)| since);
         *seen = Some((new, since));
         *next = Some(term.term + 1);
-        // A beat may come between the look and the attempt: the next look is at the end of the time.
+        // The next request is the attempt, if the time is over before the next look is due.
         let silent_at = since.after(SILENT_NS);
         self.due = sent.after(BEAT_NS).max(now);
         if silent_at > now {

@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 pub struct Compare {
     /// The key that the condition is about.
     pub key: Vec<u8>,
-    /// What must be so.
+    /// The state that the key must have.
     pub is: Is,
 }
 
-/// What a [`Compare`] demands of its key.
+/// The state of a key that a [`Compare`] demands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Is {
     /// The key was modified last at this revision; 0: there is no such key.

@@ -27,7 +27,7 @@ const MOST_PIECES: u32 = 256;
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What the leader learned from a reply, or has to do about it.
+/// The result of a reply, or the reaction of the leader to it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// More requests follow, or the writes are done.

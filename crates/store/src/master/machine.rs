@@ -174,7 +174,7 @@ impl Master {
 
     /// Returns the result of a call. A coordinator that does not lead has not answered it: the
     /// master binds its link to the one that does.
-    fn from_leader<'p>(
+    fn of_leader<'p>(
         &mut self,
         tag: u64,
         result: Result<Payload<'p>, RpcError>,
@@ -239,7 +239,7 @@ impl Machine for Master {
     }
 
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
-        let result = self.from_leader(tag, result);
+        let result = self.of_leader(tag, result);
         if self.leases.is_asked(tag) {
             self.resume(now, result);
         } else if self.replication.is_mine(tag) {

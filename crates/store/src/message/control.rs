@@ -33,8 +33,8 @@ pub const MAX_CHECKED_LEASES: usize = 512;
 /// The most entries of one reply that lists tables or servers. Another request asks for the rest.
 pub const MAX_PAGE: usize = 256;
 
-/// Returns the reply of a coordinator that does not lead: the locators of the one that does, empty if
-/// none is known, and the reason why this one does not.
+/// Returns the reply of a coordinator that does not lead: the locators of the one that does, empty
+/// if none is known, and the reason why none leads.
 #[must_use]
 pub fn not_leader(leader: &str, why: &str) -> Vec<u8> {
     let mut reply = failure(Status::NotLeader, "");
