@@ -104,8 +104,8 @@ fn a_standby_names_the_leader_and_the_leader_itself() {
     assert_eq!(Leader::parse(&reply), Ok(Leader { term: 5, locators: "tcp:me" }));
 }
 
-/// The beat of a leader may be late. From the end of its time on the leader answers nothing and calls
-/// no server. It leads on as before when a beat was good after all.
+/// The beat of a leader may be late. From the end of its time on the leader answers nothing and
+/// calls no server. It leads on as before when a beat was good after all.
 #[test]
 fn a_leader_is_silent_from_the_end_of_its_time_on() {
     let mut rig = Rig::new();
