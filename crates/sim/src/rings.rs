@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sprat_proto::Instant;
 use sprat_store::backup::{Inbox, Outbox, Posted, Rings};
 
+use crate::process::{Outside, Process};
 use crate::wire::HostId;
-use crate::world::{Outside, Process};
 
 /// The memory of one simulated machine.
 #[derive(Clone, Debug, Default)]
