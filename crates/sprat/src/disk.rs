@@ -27,10 +27,10 @@ mod address;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
-pub use self::file::check_state;
 pub use self::address::{EtcdError, EtcdOptions, State};
 #[cfg(feature = "etcd")]
 pub(crate) use self::etcd::EtcdDisk;
+pub use self::file::check_state;
 pub(crate) use self::file::sync_folder;
 #[cfg(test)]
 mod tests;
