@@ -353,6 +353,11 @@ impl Cluster {
         self.member(part).into_iter().for_each(|member| member.release(now));
     }
 
+    /// Ends server `index` by SIGTERM, without a wait. It starts again at [`Cluster::restart`].
+    pub fn terminate(&mut self, index: u16) {
+        self.member(Part::Server(index)).into_iter().for_each(|member| member.process.terminate());
+    }
+
     /// Stops a process with SIGSTOP until [`Cluster::resume`].
     pub fn pause(&mut self, part: Part) {
         self.member(part).into_iter().for_each(|member| member.process.pause());

@@ -30,7 +30,7 @@ pub(crate) struct Bench {
     pub(crate) clients: Vec<usize>,
     /// Number of objects in each measured table. `None`: as many as ClusterPerf has.
     pub(crate) objects: Option<u64>,
-    /// Bytes of the objects that the test `recovery` recovers.
+    /// Bytes of the objects of the tests `recovery` and `restart`.
     pub(crate) bytes: u64,
     /// Coordinator of the running cluster to measure. `None`: the run starts a cluster.
     pub(crate) coordinator: Option<String>,

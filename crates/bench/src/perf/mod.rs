@@ -27,6 +27,7 @@ mod overwrite;
 pub(crate) mod procfs;
 mod recovery;
 pub mod report;
+mod restart;
 mod sessions;
 mod single_thread;
 
@@ -79,6 +80,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::Idle => idle::run(&mut bench)?,
             Test::Failover => failover::run(&mut bench)?,
             Test::Recovery => recovery::run(&mut bench)?,
+            Test::Restart => restart::run(&mut bench)?,
             Test::SingleThread => single_thread::run(&mut bench)?,
             Test::Breakdown => breakdown::run(&mut bench)?,
         }

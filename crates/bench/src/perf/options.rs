@@ -30,6 +30,9 @@ pub enum Test {
     Failover,
     /// Measures the time until the objects of a killed server can be read again.
     Recovery,
+    /// Measures the stop and start of a cluster, and the restart of its servers one after the other
+    /// under load.
+    Restart,
     /// Measures an echo and a read with client and server in one thread.
     SingleThread,
     /// Measures the time of a read and of a write, layer by layer.
@@ -52,6 +55,7 @@ impl Test {
             Self::Idle => "idle",
             Self::Failover => "failover",
             Self::Recovery => "recovery",
+            Self::Restart => "restart",
             Self::SingleThread => "single-thread",
             Self::Breakdown => "breakdown",
         }
@@ -62,7 +66,12 @@ impl Test {
     pub const fn starts_processes(self) -> bool {
         matches!(
             self,
-            Self::Sessions | Self::Idle | Self::Failover | Self::Overwrite | Self::Recovery
+            Self::Sessions
+                | Self::Idle
+                | Self::Failover
+                | Self::Overwrite
+                | Self::Recovery
+                | Self::Restart
         )
     }
 }
@@ -85,7 +94,7 @@ pub struct Options {
     pub sizes: Vec<usize>,
     /// Number of objects of each size. `None`: as many as ClusterPerf has.
     pub objects: Option<u64>,
-    /// Bytes of the objects that the test `recovery` recovers.
+    /// Bytes of the objects of the tests `recovery` and `restart`.
     pub bytes: u64,
     /// Number of sessions that the test `sessions` opens.
     pub sessions: usize,

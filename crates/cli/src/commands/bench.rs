@@ -79,6 +79,10 @@ pub(crate) enum Bench {
     #[command(after_help = "Example:
   sprat bench recovery --bytes 1GB --rounds 1")]
     Recovery(Recovery),
+    /// Measure the restart of a cluster, and of its servers in turn under load.
+    #[command(after_help = "Example:
+  sprat bench restart --bytes 1GB --rounds 1")]
+    Restart(Recovery),
     /// Run an echo and a read with both ends in one thread, for counting instructions.
     #[command(
         alias = "turns",
@@ -296,10 +300,11 @@ pub(crate) struct Failover {
     plain: Plain,
 }
 
-/// Options of `sprat bench recovery`.
+/// Options of `sprat bench recovery` and `sprat bench restart`.
 #[derive(Args, Debug)]
 pub(crate) struct Recovery {
-    /// Bytes of objects that the killed server has (decimal KB, MB and GB allowed).
+    /// Bytes of objects of the server that is killed, or of the cluster that restarts (decimal KB,
+    /// MB and GB allowed).
     #[arg(long, value_name = "SIZE", default_value = "256MB", value_parser = data)]
     bytes: u64,
     /// Bytes of an object (decimal KB and MB allowed).
@@ -360,14 +365,14 @@ impl Objects {
 }
 
 impl Recovery {
-    fn options(&self) -> Options {
+    fn options(&self, test: Test) -> Options {
         Options {
             bytes: self.bytes,
             sizes: vec![self.size],
             transports: vec!["fast+shm".to_owned()],
             rounds: self.rounds,
             json: self.json.clone(),
-            ..Options::new(vec![Test::Recovery])
+            ..Options::new(vec![test])
         }
     }
 }
@@ -425,7 +430,8 @@ impl Bench {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Failover)
             },
-            Self::Recovery(args) => args.options(),
+            Self::Recovery(args) => args.options(Test::Recovery),
+            Self::Restart(args) => args.options(Test::Restart),
             Self::SingleThread(args) => {
                 Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::SingleThread) }
             }

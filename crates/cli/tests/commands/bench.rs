@@ -209,3 +209,12 @@ fn a_running_cluster_is_measured_and_left_as_it_was() {
     let error = cluster.fails(2, &["bench", "echo", "--transport", "pigeon"]);
     assert!(error.contains("pigeon"), "{error}");
 }
+
+#[test]
+fn a_restart_has_its_parts() {
+    let rows = spawned(vec!["bench", "restart", "--bytes", "1MB", "--rounds", "1", "--json", "-"]);
+    let names: Vec<_> = rows.iter().filter_map(|row| row["test"].as_str()).collect();
+    for part in ["floor", "stopped", "readable", "rolling.longest", "rolling.whole"] {
+        assert!(names.contains(&format!("restart.{part}").as_str()), "{names:?}");
+    }
+}

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command of `sprat` that a user sees.
-const COMMANDS: [&[&str]; 50] = [
+const COMMANDS: [&[&str]; 51] = [
     &[],
     &["up"],
     &["down"],
@@ -42,6 +42,7 @@ const COMMANDS: [&[&str]; 50] = [
     &["bench", "idle"],
     &["bench", "failover"],
     &["bench", "recovery"],
+    &["bench", "restart"],
     &["bench", "single-thread"],
     &["bench", "breakdown"],
     &["chaos"],
