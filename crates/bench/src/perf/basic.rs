@@ -1,5 +1,5 @@
-//! The tests `read-write` and `read-throughput` (ClusterPerf's `basic` and `readThroughput`):
-//! random reads and writes of objects.
+//! The tests `read-write`, `read-throughput` and `write-throughput` (ClusterPerf's `basic`,
+//! `readThroughput` and `writeThroughput`): random reads and writes of objects.
 //!
 //! Keys have 30 bytes. Each size has a table, which the test fills first. A read sends a key and
 //! conditions and receives the object; a write sends the object. Kernel TCP and the baselines move
@@ -243,6 +243,12 @@ impl Objects {
     /// Reads random objects for `time`, with `outstanding` reads in progress. It counts the reads
     /// and does not time them.
     pub(crate) fn read_many(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
+        self.many(Kind::Reads, outstanding, time)
+    }
+
+    /// Reads or overwrites random objects for `time`, with `outstanding` operations in progress. It
+    /// counts the operations and does not time them.
+    fn many(&mut self, kind: Kind, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let begin = self.clock.now();
         let end = begin.after(time.as_nanos() as u64);
@@ -250,12 +256,15 @@ impl Objects {
         while now < end || in_flight > 0 {
             while now < end && in_flight < outstanding {
                 let key = key(self.rng.below(self.count));
-                self.table().start_get(&key).queue();
+                match kind {
+                    Kind::Reads => self.table().start_get(&key).queue(),
+                    Kind::Writes => self.table().start_put(&key, &self.value).queue(),
+                };
                 in_flight += 1;
             }
             self.store.raw().turn_and_rest();
             while let Some((_, outcome)) = self.store.raw().next_completed() {
-                outcome.map_err(|error| self.store.explain(error, "a read"))?;
+                outcome.map_err(|error| self.store.explain(error, kind.one()))?;
                 in_flight -= 1;
                 sample.operations += 1;
             }
@@ -267,17 +276,39 @@ impl Objects {
     }
 }
 
-/// Runs the test `read-throughput`: reads a second of one client that has many in progress.
-pub(crate) fn throughput(bench: &mut Bench) -> Result<(), Fail> {
+/// The operations of a test that has many in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Reads,
+    Writes,
+}
+
+impl Kind {
+    /// Returns the name of one operation for an error message.
+    const fn one(self) -> &'static str {
+        match self {
+            Self::Reads => "a read",
+            Self::Writes => "a write",
+        }
+    }
+}
+
+/// Runs the test `read-throughput` or `write-throughput`: operations a second of one client that
+/// has many in progress.
+pub(crate) fn throughput(bench: &mut Bench, kind: Kind) -> Result<(), Fail> {
     let outstanding = bench.outstanding;
-    bench.report.begin(format!("readThroughput: random reads, {outstanding} in progress"));
+    let (name, operations) = match kind {
+        Kind::Reads => ("readThroughput", "reads"),
+        Kind::Writes => ("writeThroughput", "overwrites"),
+    };
+    bench.report.begin(format!("{name}: random {operations}, {outstanding} in progress"));
     for size in bench.sizes(&[100]) {
         let set = Set::fill(bench, size, bench.objects(size))?;
         for transport in bench.transports.clone() {
             let mut objects = set.over(bench, &transport)?;
-            let mut lanes: [Lane<'_>; 1] = [Box::new(|time| objects.read_many(outstanding, time))];
+            let mut lanes: [Lane<'_>; 1] = [Box::new(|time| objects.many(kind, outstanding, time))];
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
-            bench.report.row(Row::new("readThroughput", &transport, Some(size), &figures[0]))?;
+            bench.report.row(Row::new(name, &transport, Some(size), &figures[0]))?;
         }
         set.end()?;
     }

@@ -15,6 +15,8 @@ pub enum Test {
     ReadWrite,
     /// Measures reads a second of one client that has many in progress.
     ReadThroughput,
+    /// Measures writes a second of one client that has many in progress.
+    WriteThroughput,
     /// Measures the latency of reads at several offered loads.
     Loaded,
     /// Measures reads and writes from many clients at the same time.
@@ -49,6 +51,7 @@ impl Test {
             Self::Sessions => "sessions",
             Self::ReadWrite => "read-write",
             Self::ReadThroughput => "read-throughput",
+            Self::WriteThroughput => "write-throughput",
             Self::Loaded => "loaded",
             Self::Clients => "clients",
             Self::Overwrite => "overwrite",

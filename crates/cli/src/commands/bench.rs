@@ -22,7 +22,7 @@ use crate::options::{COORDINATOR, transports};
 
 `floor` is the round trip of the same bytes with no software of ours in between (raw ring, raw UDP,
 raw TCP), `kernel TCP` that of kernel TCP, both taken in turns with the figure beside them. All are
-medians over the rounds. RAMCloud's names of tests are accepted too: basic, readThroughput.")]
+medians over the rounds. RAMCloud's names of tests are accepted too: basic, readThroughput, writeThroughput.")]
 pub(crate) enum Bench {
     /// Measure what the machine allows: cache line, memory, raw ring, raw UDP, raw TCP.
     #[command(
@@ -54,7 +54,14 @@ pub(crate) enum Bench {
         after_help = "Example:
   sprat bench read-throughput --outstanding 256 --transport fast+shm"
     )]
-    ReadThroughput(ReadThroughput),
+    ReadThroughput(Throughput),
+    /// Measure writes a second with many in progress.
+    #[command(
+        alias = "writeThroughput",
+        after_help = "Example:
+  sprat bench write-throughput --outstanding 256 --transport fast+shm"
+    )]
+    WriteThroughput(Throughput),
     /// Measure the latency of reads against the offered load.
     #[command(after_help = "Example:
   sprat bench loaded --transport fast+shm")]
@@ -232,9 +239,9 @@ pub(crate) struct ReadWrite {
     plain: Plain,
 }
 
-/// Options of `sprat bench read-throughput`.
+/// Options of `sprat bench read-throughput` and `write-throughput`.
 #[derive(Args, Debug)]
-pub(crate) struct ReadThroughput {
+pub(crate) struct Throughput {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
@@ -245,6 +252,18 @@ pub(crate) struct ReadThroughput {
     outstanding: Outstanding,
     #[command(flatten)]
     plain: Plain,
+}
+
+impl Throughput {
+    fn options(&self, test: Test) -> Options {
+        Options {
+            coordinator: self.target.coordinator(),
+            sizes: self.sizes.size.clone(),
+            objects: self.objects.count(),
+            outstanding: self.outstanding.outstanding.into(),
+            ..self.plain.options(test)
+        }
+    }
 }
 
 /// Options of `sprat bench loaded`.
@@ -401,13 +420,8 @@ impl Bench {
                 objects: args.objects.count(),
                 ..args.plain.options(Test::ReadWrite)
             },
-            Self::ReadThroughput(args) => Options {
-                coordinator: args.target.coordinator(),
-                sizes: args.sizes.size.clone(),
-                objects: args.objects.count(),
-                outstanding: args.outstanding.outstanding.into(),
-                ..args.plain.options(Test::ReadThroughput)
-            },
+            Self::ReadThroughput(args) => args.options(Test::ReadThroughput),
+            Self::WriteThroughput(args) => args.options(Test::WriteThroughput),
             Self::Loaded(args) => Options {
                 coordinator: args.target.coordinator(),
                 objects: args.objects.count(),

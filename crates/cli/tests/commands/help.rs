@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command of `sprat` that a user sees.
-const COMMANDS: [&[&str]; 51] = [
+const COMMANDS: [&[&str]; 52] = [
     &[],
     &["up"],
     &["down"],
@@ -36,6 +36,7 @@ const COMMANDS: [&[&str]; 51] = [
     &["bench", "sessions"],
     &["bench", "read-write"],
     &["bench", "read-throughput"],
+    &["bench", "write-throughput"],
     &["bench", "loaded"],
     &["bench", "clients"],
     &["bench", "overwrite"],
