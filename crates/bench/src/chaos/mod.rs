@@ -11,6 +11,7 @@
 //! objects are read. The plan and the checker are pure; docs/chaos.md has the faults and the form
 //! of the history.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -57,6 +58,9 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(90);
 /// The time that a question to the cluster may take while faults last.
 const QUESTION: Duration = Duration::from_secs(1);
+/// The number of operations of a written history that are checked at once.
+const CHECK_AT_ONCE: u64 = 10_000;
+
 /// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -170,22 +174,44 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
     Ok(Report { summary, longest_gap_ns, rounds, slowest_whole, failed })
 }
 
-/// Checks a history that a run has written.
+/// Checks a history that a run has written. It reads the file twice, so that it can forget each
+/// part once it is checked.
 ///
 /// # Errors
 /// The file cannot be read, or is no history; the failure names the line.
 pub fn check(path: &Path) -> Result<Summary, Fail> {
+    // The lines of each client that follow, and a moment that its next call is not before.
+    let mut clients: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+    each_record(path, |record| {
+        clients.entry(record.client).or_insert((0, record.moments[0])).0 += 1;
+    })?;
+    let mut verdict = Verdict::new(None);
+    let mut count = 0_u64;
+    each_record(path, |record| {
+        verdict.read(record);
+        if let Some((left, bound)) = clients.get_mut(&record.client) {
+            (*left, *bound) = (left.saturating_sub(1), record.moments[1]);
+        }
+        count += 1;
+        if count.is_multiple_of(CHECK_AT_ONCE) {
+            let bounds = clients.values().filter(|(left, _)| *left > 0).map(|(_, bound)| *bound);
+            verdict.advance(bounds.min().unwrap_or(u64::MAX));
+        }
+    })?;
+    verdict.end()
+}
+
+/// Calls `each` with every operation of a written history.
+fn each_record(path: &Path, mut each: impl FnMut(&history::Record)) -> Result<(), Fail> {
     let shown = path.display();
     let file = File::open(path).named(format_args!("cannot read {shown}"))?;
-    let mut verdict = Verdict::new(None);
     for (number, line) in BufReader::new(file).lines().enumerate() {
         let at = format!("{shown}:{}", number + 1);
-        let line = line.named(&at)?;
-        if let Some(record) = history::record(&line).named(&at)? {
-            verdict.read(&record);
+        if let Some(record) = history::record(&line.named(&at)?).named(&at)? {
+            each(&record);
         }
     }
-    verdict.end()
+    Ok(())
 }
 
 fn create(path: &Path) -> Result<File, Fail> {

@@ -61,7 +61,7 @@ impl<M: Model + Clone> Stream<M> {
     }
 
     /// Adds an operation that has ended. Its call is not before a moment up to which the stream has
-    /// advanced.
+    /// advanced. All moments differ; otherwise the verdict means nothing.
     pub fn add(&mut self, entry: Entry<M::Op, M::Answer>) {
         if let Some((at, _)) = entry.answer {
             self.moments.insert(at, (entry.clone(), true));
@@ -85,7 +85,7 @@ impl<M: Model + Clone> Stream<M> {
             let (entry, answered) = first.remove();
             if answered {
                 match self.checker.close(&entry) {
-                    Verdict::Good => self.open -= 1,
+                    Verdict::Good => self.open = self.open.saturating_sub(1),
                     Verdict::Broken(_) => return Err(self.violation()),
                     Verdict::TooHard => return Err(Violation::TooHard),
                 }
