@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 pub mod check;
 pub mod disk;
 pub mod etcd;

@@ -22,6 +22,7 @@ use sprat_store::etcd::Request;
 
 use crate::disk::{Disk, Outcome};
 use crate::etcd::{self, Etcd};
+use crate::frames::Kept;
 use crate::process::{Make, Outside, Process, Start};
 use crate::queue::Queue;
 use crate::wire::{self, HostId, Wire};
@@ -125,6 +126,8 @@ struct Host<S> {
     life: u64,
     clock: Clock,
     disk: Disk,
+    /// The frames of replicas that the disk's writes sync, if the host has any.
+    frames: Option<Kept>,
     completed: Vec<Outcome>,
     answers: Vec<(u64, etcd::Outcome)>,
     /// The time of the host's next turn. Other turns of the host in the queue are stale.
@@ -216,6 +219,7 @@ impl<S> World<S> {
                 ppm: 1_000_000 + drift_ppm - u64::from(self.options.drift_ppm),
             },
             disk: Disk::default(),
+            frames: None,
             completed: Vec::new(),
             answers: Vec::new(),
             turn_at: Instant::NEVER,
@@ -224,6 +228,11 @@ impl<S> World<S> {
         });
         self.start(id);
         id
+    }
+
+    /// Lets the writes to a host's disk sync the frames of its replicas.
+    pub fn set_frames(&mut self, host: HostId, frames: Kept) {
+        self.hosts[host].frames = Some(frames);
     }
 
     /// Returns the true time of the world, which no host's clock shows.
@@ -333,13 +342,32 @@ impl<S> World<S> {
         self.note(1, host);
         self.wire.down(host);
         let state = &mut self.hosts[host];
+        if state.frames.is_some() {
+            // The next process finds a disk that works.
+            state.disk.set_full(false);
+        }
         state.disk.crash(&mut self.rng);
         state.completed.clear();
         state.answers.clear();
+        state.frames.iter().for_each(Kept::kill);
         state.turn_at = Instant::NEVER;
         if let Some(ns) = down_ns {
             self.queue.push(self.now.after(ns), Event::Start(host));
         }
+    }
+
+    /// Takes the power from a host, and starts a process there `down_ns` nanoseconds later. Of what
+    /// the host's frames hold, the disk keeps at least what was synced.
+    pub fn lose_power(&mut self, host: HostId, down_ns: u64) {
+        self.note(7, host);
+        self.crash(host, Some(down_ns));
+        self.hosts[host].frames.iter().for_each(|frames| frames.lose_power(&mut self.rng));
+    }
+
+    /// Makes the next sync of the host's frames fail, and all frames of its process.
+    pub fn fail_sync(&mut self, host: HostId) {
+        self.note(8, host);
+        self.hosts[host].disk.set_full(true);
     }
 
     /// Starts a process at the simulated host `host`, unless one lives there.
@@ -398,8 +426,14 @@ impl<S> World<S> {
                 }
             }
             Event::Safe(host) => {
-                while let Some(outcome) = self.hosts[host].disk.completed(at) {
-                    self.hosts[host].completed.push(outcome);
+                let state = &mut self.hosts[host];
+                while let Some(outcome) = state.disk.completed(at) {
+                    match (&state.frames, &outcome) {
+                        (Some(frames), Outcome::Safe(seq)) => frames.end_sync(*seq),
+                        (Some(frames), Outcome::Refused(_)) => frames.fail_syncs(),
+                        _ => {}
+                    }
+                    state.completed.push(outcome);
                 }
                 self.wake(host, at);
             }
@@ -433,6 +467,7 @@ impl<S> World<S> {
         let deadline = process.deadline().map(|at| host.clock.truth(at));
         host.busy_until = self.now.after(self.options.turn_ns);
         for write in writes {
+            host.frames.iter().for_each(|frames| frames.begin_sync(write.seq));
             let (least, spread) = self.options.disk_ns;
             let at = host.disk.write(self.now.after(least + self.rng.below(spread + 1)), write);
             self.queue.push(at, Event::Safe(id));

@@ -2,6 +2,7 @@
 //! once, and after the faults end all operations complete.
 
 mod leaders;
+mod power;
 mod readers;
 mod recovery;
 mod replicas;
@@ -21,6 +22,7 @@ use sprat_sim::rings::{SharedMemory, Sharing};
 use sprat_sim::wire::HostId;
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
+use sprat_store::durability::Durability;
 use sprat_store::master::{self, Master};
 use user::{Habits, User};
 
@@ -47,6 +49,8 @@ struct Shape {
     /// The number of writes that a master can post to a backup before the backup takes one. 0 if
     /// they share no memory.
     posts: usize,
+    /// The time at which servers acknowledge changes.
+    durability: Durability,
     /// True if a server holds its own replicas while no other server is up.
     own: bool,
     /// The time in nanoseconds for which a server gets its lease.
@@ -68,6 +72,7 @@ impl Default for Shape {
             segment_bytes: 2 << 20,
             replicas: 0,
             keeps: false,
+            durability: Durability::Memory,
             posts: 0,
             own: false,
             server_term_ns: 300 * MS,
@@ -128,11 +133,12 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         });
     }
     for _ in 0..shape.masters {
-        let Shape { log_bytes, segment_bytes, replicas, keeps, posts, own: own_replica, .. } =
-            *shape;
+        let Shape { log_bytes, segment_bytes, replicas, keeps, posts, durability, .. } = *shape;
+        let own_replica = shape.own;
         let (kept, shared) = (Kept::default(), shared.clone());
         let coordinators = coordinators.clone();
-        world.host(shape.faults[1], move |start| {
+        let its_frames = kept.clone();
+        let host = world.host(shape.faults[1], move |start| {
             let own = locator(start.host);
             let mut rng = start.rng;
             let config_ = master::Config {
@@ -142,6 +148,8 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 log_bytes,
                 segment_bytes,
                 replicas,
+                durability,
+                boot: kept.boot(),
                 own_replica,
                 backup_bytes: replicas as u64 * 2 * log_bytes,
                 slow_backup_ns: 50 * MS,
@@ -160,6 +168,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
             }
             Box::new(Sharing::new(Node::new(master, config(true), rng, start.port), crash))
         });
+        world.set_frames(host, its_frames);
     }
     for user in 0..shape.users {
         world.score.left.insert(1 + shape.masters + user, shape.operations);

@@ -146,7 +146,8 @@ impl Backup {
         }
         let end = end as u32;
         if self.frames.has_failed() {
-            return Err(Status::NoReplica);
+            // NoSpace lets the master look elsewhere for a while.
+            return Err(if write.open { Status::NoSpace } else { Status::NoReplica });
         }
         let mut known = self.replicas.get(&(master, segment)).copied();
         if write.open && known.is_some_and(|replica| replica.damaged) {

@@ -296,6 +296,8 @@ fn frames_of_a_failed_device_hold_nothing() {
     assert_eq!(backup.bytes(MASTER, SEGMENT), None);
     let bytes = sealed(SEGMENT);
     assert_eq!(backup.write(&write_of(SEGMENT, &bytes, 100, 200)), Err(Status::NoReplica));
+    let open = write_of(SEGMENT, &bytes, 0, HEADER);
+    assert_eq!(backup.write(&open), Err(Status::NoSpace), "its master looks elsewhere");
 }
 
 #[test]
