@@ -107,7 +107,7 @@ impl Blocks {
             let (last, old) = (versions.len(), &mut self.disk[range(block, len)]);
             let newest = versions[last - 1].clone();
             versions.insert(0, old.to_vec());
-            let mut draw = |rng: &mut Rng| match rng.chance(kept_ppm) {
+            let draw = |rng: &mut Rng| match rng.chance(kept_ppm) {
                 true => last,
                 false => rng.below(last as u64 + 1) as usize,
             };
