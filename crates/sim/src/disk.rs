@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sprat_proto::{Instant, Rng};
 
+use crate::frames::Kept;
+
 /// An atomic write to a simulated disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Write {
@@ -52,6 +54,8 @@ pub struct Disk {
     pending: VecDeque<(Instant, Write)>,
     full: bool,
     health: Health,
+    /// The frames of replicas that a write syncs, if the host has any.
+    frames: Option<Kept>,
 }
 
 impl Disk {
@@ -61,9 +65,15 @@ impl Disk {
         &self.contents
     }
 
+    /// Lets each write sync the frames of the host's replicas.
+    pub(crate) fn set_frames(&mut self, frames: Kept) {
+        self.frames = Some(frames);
+    }
+
     /// Starts a write to the simulated disk that completes at `at`, but not before earlier writes.
     /// Returns the time of completion.
     pub fn write(&mut self, at: Instant, write: Write) -> Instant {
+        self.frames.iter().for_each(|frames| frames.begin_sync(write.seq));
         let at = self.pending.back().map_or(at, |(last, _)| at.max(*last));
         self.pending.push_back((at, write));
         at
@@ -101,10 +111,12 @@ impl Disk {
         }
         if self.full {
             self.pending.clear();
+            self.frames.iter().for_each(Kept::fail_syncs);
             return Some(Outcome::Refused(self.contents.clone()));
         }
         let (_, write) = self.pending.pop_front()?;
         let seq = write.seq;
+        self.frames.iter().for_each(|frames| frames.end_sync(seq));
         self.apply(write);
         Some(Outcome::Safe(seq))
     }
@@ -113,11 +125,21 @@ impl Disk {
     /// unless the disk is full, and the other writes are lost.
     pub fn crash(&mut self, rng: &mut Rng) {
         self.health = Health::Sound;
+        if let Some(frames) = &self.frames {
+            // The next process finds frames that work.
+            frames.kill();
+            self.full = false;
+        }
         let most = if self.full { 0 } else { self.pending.len() as u64 };
         let keep = rng.below(most + 1) as usize;
         for (_, write) in std::mem::take(&mut self.pending).into_iter().take(keep) {
             self.apply(write);
         }
+    }
+
+    /// Handles a loss of power after the crash of the process.
+    pub(crate) fn lose_power(&self, rng: &mut Rng) {
+        self.frames.iter().for_each(|frames| frames.lose_power(rng));
     }
 
     fn apply(&mut self, write: Write) {

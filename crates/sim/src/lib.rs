@@ -16,6 +16,7 @@
 
 mod blocks;
 pub mod check;
+mod clock;
 pub mod disk;
 pub mod etcd;
 pub mod frames;

@@ -20,6 +20,7 @@ use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Instant, Rng};
 use sprat_store::etcd::Request;
 
+use crate::clock::Clock;
 use crate::disk::{Disk, Outcome};
 use crate::etcd::{self, Etcd};
 use crate::frames::Kept;
@@ -126,8 +127,6 @@ struct Host<S> {
     life: u64,
     clock: Clock,
     disk: Disk,
-    /// The frames of replicas that the disk's writes sync, if the host has any.
-    frames: Option<Kept>,
     completed: Vec<Outcome>,
     answers: Vec<(u64, etcd::Outcome)>,
     /// The time of the host's next turn. Other turns of the host in the queue are stale.
@@ -219,7 +218,6 @@ impl<S> World<S> {
                 ppm: 1_000_000 + drift_ppm - u64::from(self.options.drift_ppm),
             },
             disk: Disk::default(),
-            frames: None,
             completed: Vec::new(),
             answers: Vec::new(),
             turn_at: Instant::NEVER,
@@ -232,7 +230,7 @@ impl<S> World<S> {
 
     /// Lets the writes to a host's disk sync the frames of its replicas.
     pub fn set_frames(&mut self, host: HostId, frames: Kept) {
-        self.hosts[host].frames = Some(frames);
+        self.hosts[host].disk.set_frames(frames);
     }
 
     /// Returns the true time of the world, which no host's clock shows.
@@ -342,14 +340,9 @@ impl<S> World<S> {
         self.note(1, host);
         self.wire.down(host);
         let state = &mut self.hosts[host];
-        if state.frames.is_some() {
-            // The next process finds a disk that works.
-            state.disk.set_full(false);
-        }
         state.disk.crash(&mut self.rng);
         state.completed.clear();
         state.answers.clear();
-        state.frames.iter().for_each(Kept::kill);
         state.turn_at = Instant::NEVER;
         if let Some(ns) = down_ns {
             self.queue.push(self.now.after(ns), Event::Start(host));
@@ -361,7 +354,7 @@ impl<S> World<S> {
     pub fn lose_power(&mut self, host: HostId, down_ns: u64) {
         self.note(7, host);
         self.crash(host, Some(down_ns));
-        self.hosts[host].frames.iter().for_each(|frames| frames.lose_power(&mut self.rng));
+        self.hosts[host].disk.lose_power(&mut self.rng);
     }
 
     /// Makes the next sync of the host's frames fail, and all frames of its process.
@@ -426,14 +419,8 @@ impl<S> World<S> {
                 }
             }
             Event::Safe(host) => {
-                let state = &mut self.hosts[host];
-                while let Some(outcome) = state.disk.completed(at) {
-                    match (&state.frames, &outcome) {
-                        (Some(frames), Outcome::Safe(seq)) => frames.end_sync(*seq),
-                        (Some(frames), Outcome::Refused(_)) => frames.fail_syncs(),
-                        _ => {}
-                    }
-                    state.completed.push(outcome);
+                while let Some(outcome) = self.hosts[host].disk.completed(at) {
+                    self.hosts[host].completed.push(outcome);
                 }
                 self.wake(host, at);
             }
@@ -467,7 +454,6 @@ impl<S> World<S> {
         let deadline = process.deadline().map(|at| host.clock.truth(at));
         host.busy_until = self.now.after(self.options.turn_ns);
         for write in writes {
-            host.frames.iter().for_each(|frames| frames.begin_sync(write.seq));
             let (least, spread) = self.options.disk_ns;
             let at = host.disk.write(self.now.after(least + self.rng.below(spread + 1)), write);
             self.queue.push(at, Event::Safe(id));
@@ -599,31 +585,6 @@ impl<S: Debug> Debug for World<S> {
             .field("now", &self.now)
             .field("score", &self.score)
             .finish_non_exhaustive()
-    }
-}
-
-/// The clock of a simulated host: it started at another time than those of other hosts, and runs at
-/// a slightly different speed.
-#[derive(Clone, Copy, Debug)]
-struct Clock {
-    ahead_ns: u64,
-    /// The speed of the clock in millionths of true time.
-    ppm: u64,
-}
-
-impl Clock {
-    fn local(self, truth: Instant) -> Instant {
-        let ns = u128::from(truth.as_ns()) * u128::from(self.ppm) / 1_000_000;
-        Instant::from_ns(self.ahead_ns + ns as u64)
-    }
-
-    /// Returns the first true time at which the clock shows `local` or more.
-    fn truth(self, local: Instant) -> Instant {
-        if local == Instant::NEVER {
-            return local;
-        }
-        let ns = u128::from(local.as_ns().saturating_sub(self.ahead_ns)) * 1_000_000;
-        Instant::from_ns(u64::try_from(ns.div_ceil(u128::from(self.ppm))).unwrap_or(u64::MAX))
     }
 }
 

@@ -135,8 +135,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     for _ in 0..shape.masters {
         let Shape { log_bytes, segment_bytes, replicas, keeps, posts, durability, .. } = *shape;
         let own_replica = shape.own;
-        let (kept, shared) = (Kept::default(), shared.clone());
-        let coordinators = coordinators.clone();
+        let (kept, shared, coordinators) = (Kept::default(), shared.clone(), coordinators.clone());
         let its_frames = kept.clone();
         let host = world.host(shape.faults[1], move |start| {
             let own = locator(start.host);
