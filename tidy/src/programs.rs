@@ -38,6 +38,7 @@ const STAGES: &[(&str, &[&str], &str)] = &[
     ("scripts/bench-verbs", &["verbs"], "bench-verbs"),
     ("scripts/compare-rdma", &["compare"], ""),
     ("scripts/fuzz", &["cxx"], ""),
+    ("scripts/coordinators", &["etcd"], ""),
     ("scripts/fresh", &["fresh"], ""),
     ("interop/build", &["interop"], ""),
     // They call interop/build first.

@@ -33,6 +33,8 @@ pub(crate) struct Coordinators {
     /// The locators that the link is bound to.
     bound: String,
     binding: Binding,
+    /// The locators of the coordinator that did not answer last. Others may still name it the leader.
+    silent: String,
     /// The reason why no coordinator leads, as the last one said that does not know the leader.
     why: String,
 }
@@ -46,6 +48,7 @@ impl Coordinators {
             first: 0,
             bound: String::from(locators),
             binding: Binding(0),
+            silent: String::new(),
             why: String::new(),
         }
     }
@@ -73,7 +76,12 @@ impl Coordinators {
     /// Handles the failure of a call: there was no reply in time, or no session. Returns true if
     /// the link has to be bound anew.
     pub(crate) fn failed(&mut self, sent: Binding) -> bool {
-        self.binding == sent && self.turn()
+        if self.binding != sent {
+            return false;
+        }
+        let first = split(&self.bound).next().unwrap_or_default();
+        self.silent = if self.is_list() { first.into() } else { self.bound.clone() };
+        self.turn()
     }
 
     /// Handles a refusal with [`Status::NotLeader`] and this text. Returns true if the link has to
@@ -84,7 +92,8 @@ impl Coordinators {
         }
         let (leader, why) = control::leader_in(text);
         self.why = why.into();
-        if leader.is_empty() || leader == self.bound || leader.len() > MAX_LOCATORS {
+        let is_silent = self.are_several() && leader == self.silent;
+        if leader.is_empty() || leader == self.bound || is_silent || leader.len() > MAX_LOCATORS {
             return self.turn();
         }
         self.bound = leader.into();
@@ -103,6 +112,11 @@ impl Coordinators {
             None => self.failed(sent),
         };
         anew.then(|| self.connect())
+    }
+
+    /// Returns true if the link is bound to the whole list.
+    fn is_list(&self) -> bool {
+        split(&self.bound).count() == self.all.len()
     }
 
     /// Binds the link to all coordinators again, another one first.
@@ -151,12 +165,14 @@ mod tests {
         assert!(link.failed(first));
         assert_eq!(link.bound.as_str(), "b:;c:;a:");
         assert!(!link.failed(first), "that call belonged to the binding before");
-        assert!(link.refused(link.binding(), "a:\n"));
-        assert_eq!(link.bound.as_str(), "a:");
-        assert!(link.refused(link.binding(), "a:\n"), "it leads no more, and says so late");
+        assert!(link.refused(link.binding(), "a:\n"), "it has not noticed that a is silent");
         assert_eq!(link.bound.as_str(), "c:;a:;b:");
+        assert!(link.refused(link.binding(), "b:\n"));
+        assert_eq!(link.bound.as_str(), "b:");
+        assert!(link.refused(link.binding(), "b:\n"), "it leads no more, and says so late");
+        assert_eq!(link.bound.as_str(), "a:;b:;c:");
         assert!(link.refused(link.binding(), "\nno etcd"), "it knows none");
-        assert_eq!((link.bound.as_str(), link.why()), ("a:;b:;c:", "no etcd"));
+        assert_eq!((link.bound.as_str(), link.why()), ("b:;c:;a:", "no etcd"));
     }
 
     #[test]
