@@ -33,7 +33,7 @@ pub(crate) struct Coordinators {
     /// The locators that the link is bound to.
     bound: String,
     binding: Binding,
-    /// The locators of the coordinator that did not answer last. Others may still name it the leader.
+    /// The locators of the coordinator that did not answer last. Others may still name it.
     silent: String,
     /// The reason why no coordinator leads, as the last one said that does not know the leader.
     why: String,
