@@ -22,7 +22,8 @@ use crate::options::{COORDINATOR, transports};
 
 `floor` is the round trip of the same bytes with no software of ours in between (raw ring, raw UDP,
 raw TCP), `kernel TCP` that of kernel TCP, both taken in turns with the figure beside them. All are
-medians over the rounds. RAMCloud's names of tests are accepted too: basic, readThroughput, writeThroughput.")]
+medians over the rounds. RAMCloud's names of tests are accepted too: basic, readThroughput,
+writeThroughput.")]
 pub(crate) enum Bench {
     /// Measure what the machine allows: cache line, memory, raw ring, raw UDP, raw TCP.
     #[command(
