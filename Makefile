@@ -85,6 +85,9 @@ unit: tools ## Unit, integration and documentation tests, the house rules among 
 	cargo test --workspace --exclude sprat-sim --exclude sprat-verbs --no-fail-fast
 	# The driver and the program with it, in one build.
 	cargo test -p sprat -p sprat-cli --features sprat/dpdk,sprat-cli/dpdk --test devices dpdk
+	# Coordinators on a real etcd.
+	scripts/tools --etcd
+	cargo test -p sprat-cli --features etcd --test commands etcd
 
 .PHONY: abi
 abi: tools ## libibverbs and librdmacm of our own: symbols and layouts beside Debian's, Debian's programs on them

@@ -32,6 +32,8 @@ pub(crate) struct Coordinators {
     first: usize,
     /// The locators that the link is bound to.
     bound: String,
+    /// True if the link is bound to a leader that another coordinator has named.
+    to_leader: bool,
     binding: Binding,
     /// The locators of the coordinator that did not answer last. Others may still name it.
     silent: String,
@@ -47,6 +49,7 @@ impl Coordinators {
             all: split(locators).map(String::from).collect(),
             first: 0,
             bound: String::from(locators),
+            to_leader: false,
             binding: Binding(0),
             silent: String::new(),
             why: String::new(),
@@ -80,7 +83,7 @@ impl Coordinators {
             return false;
         }
         let first = split(&self.bound).next().unwrap_or_default();
-        self.silent = if self.is_list() { first.into() } else { self.bound.clone() };
+        self.silent = if self.to_leader { self.bound.clone() } else { first.into() };
         self.turn()
     }
 
@@ -96,7 +99,7 @@ impl Coordinators {
         if leader.is_empty() || leader == self.bound || is_silent || leader.len() > MAX_LOCATORS {
             return self.turn();
         }
-        self.bound = leader.into();
+        (self.bound, self.to_leader) = (leader.into(), true);
         self.binding.0 = self.binding.0.wrapping_add(1);
         true
     }
@@ -114,9 +117,9 @@ impl Coordinators {
         anew.then(|| self.connect())
     }
 
-    /// Returns true if the link is bound to the whole list.
-    fn is_list(&self) -> bool {
-        split(&self.bound).count() == self.all.len()
+    /// Returns true if the link is bound to all coordinators.
+    pub(crate) fn is_to_all(&self) -> bool {
+        !self.to_leader
     }
 
     /// Binds the link to all coordinators again, another one first.
@@ -125,14 +128,14 @@ impl Coordinators {
             // The one locator was left for a leader that does not answer.
             let is_other = self.all.first().is_some_and(|only| *only != self.bound);
             if is_other {
-                self.bound = self.all.concat();
+                (self.bound, self.to_leader) = (self.all.concat(), false);
                 self.binding.0 = self.binding.0.wrapping_add(1);
             }
             return is_other;
         };
         self.first = (self.first + 1) % self.all.len();
         let (behind, front) = self.all.split_at(self.first);
-        self.bound = [front, behind].concat().join(";");
+        (self.bound, self.to_leader) = ([front, behind].concat().join(";"), false);
         self.binding.0 = self.binding.0.wrapping_add(1);
         true
     }

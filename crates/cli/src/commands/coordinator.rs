@@ -31,11 +31,10 @@ pub(crate) struct Coordinator {
     )]
     locators: String,
     /// Keep the state in this file, so that it survives a restart. Without it the state is in
-    /// memory only. The coordinator refuses a change that it cannot write there.
-    ///
-    /// With etcd:host=HOST:PORT,host=HOST:PORT,... the state is in etcd. Several coordinators, each
-    /// with its own -C, share it, and one of them leads; clients and servers get the locators of
-    /// all with -C. Further keys: cluster=NAME, user=USER,password=FILE, ca=FILE (TLS),
+    /// memory only. The coordinator refuses a change that it cannot write there. With
+    /// etcd:host=HOST:PORT,host=HOST:PORT,... the state is in etcd. Several coordinators, each with
+    /// its own -C, share it, and one of them leads; clients and servers get the locators of all
+    /// with -C. Further keys: cluster=NAME, user=USER,password=FILE, ca=FILE (TLS),
     /// cert=FILE,key=FILE.
     #[arg(long, value_name = "FILE|etcd:...")]
     state: Option<State>,

@@ -6,6 +6,8 @@ mod chaos;
 mod cluster;
 mod directory;
 mod durability;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod failures;
 mod files;
 mod help;

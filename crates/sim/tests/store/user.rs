@@ -279,10 +279,14 @@ impl User {
                 Error::Deadline { maybe_executed: false, .. }
                 | Error::NotDurable { maybe_executed: false, .. },
             ) => Some(names::Answer::Nothing),
-            // The table exists but has no servers.
-            Err(Error::TabletLost) => Some(names::Answer::Nothing),
-            // The table of a cluster without servers is created when one joins.
-            Err(Error::TooFewServers | Error::Deadline { .. } | Error::NotDurable { .. }) => None,
+            // The table exists, perhaps by an earlier try of this operation, but has no servers. The
+            // table of a cluster without servers is created when one joins.
+            Err(
+                Error::TabletLost
+                | Error::TooFewServers
+                | Error::Deadline { .. }
+                | Error::NotDurable { .. },
+            ) => None,
             other => panic!("{other:?}"),
         };
         score.end_name(number, answer);

@@ -109,7 +109,10 @@ impl Client {
             self.unreachable(Link(peer), OVERLOADED);
         }
         let is_busy = matches!(error, RpcError::Busy { .. });
+        // Without a session the node tries all of them anyway, in the order of the list.
+        let is_silent = matches!(error, RpcError::Deadline { .. });
         if !is_busy
+            && (is_silent || !self.coordinators.is_to_all())
             && self.peer_of(index) == Some(0)
             && self.coordinators.failed(self.binding_of(index))
         {
