@@ -18,6 +18,11 @@ use sprat_proto::node::machine::{Link, Output};
 use crate::message::Status;
 use crate::message::control::{self, MAX_LOCATORS};
 
+/// The number of calls of a server that fail one after the other before it tries the coordinators
+/// in another order, if none has said that there are several. A network that loses packets would
+/// cost it a session each time, and its lease.
+const PATIENCE: u32 = 3;
+
 /// The number of a binding of the link. A call belongs to the binding under which it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Binding(u32);
@@ -35,6 +40,10 @@ pub(crate) struct Coordinators {
     /// True if the link is bound to a leader that another coordinator has named.
     to_leader: bool,
     binding: Binding,
+    /// True if a coordinator has said that another one leads, or none.
+    several_known: bool,
+    /// The number of calls of a server that have failed since the last reply.
+    failures: u32,
     /// The locators of the coordinator that did not answer last. Others may still name it.
     silent: String,
     /// The reason why no coordinator leads, as the last one said that does not know the leader.
@@ -51,6 +60,8 @@ impl Coordinators {
             bound: String::from(locators),
             to_leader: false,
             binding: Binding(0),
+            several_known: false,
+            failures: 0,
             silent: String::new(),
             why: String::new(),
         }
@@ -93,6 +104,7 @@ impl Coordinators {
         if self.binding != sent {
             return false;
         }
+        self.several_known = true;
         let (leader, why) = control::leader_in(text);
         self.why = why.into();
         let is_silent = self.are_several() && leader == self.silent;
@@ -111,8 +123,14 @@ impl Coordinators {
             Some(Ok((Status::NotLeader, text))) => {
                 self.refused(sent, core::str::from_utf8(text).unwrap_or(""))
             }
-            Some(_) => false,
-            None => self.failed(sent),
+            Some(_) => {
+                self.failures = 0;
+                false
+            }
+            None => {
+                self.failures += 1;
+                (self.several_known || self.failures >= PATIENCE) && self.failed(sent)
+            }
         };
         anew.then(|| self.connect())
     }
@@ -160,6 +178,20 @@ mod tests {
     use super::*;
 
     const LINK: Link = Link(0);
+
+    #[test]
+    fn a_server_has_patience_with_the_locators_of_one_coordinator() {
+        let mut link = Coordinators::new(LINK, "a:;b:");
+        let lost = |link: &mut Coordinators| link.replied(link.binding(), None).is_some();
+        assert!(!lost(&mut link) && !lost(&mut link));
+        assert!(link.replied(link.binding(), Some(&control::done())).is_none());
+        assert!(!lost(&mut link) && !lost(&mut link), "a reply came between");
+        assert!(lost(&mut link));
+        assert_eq!(link.bound.as_str(), "b:;a:");
+        // There are several: each may be the one that is paused.
+        assert!(link.refused(link.binding(), "\n"));
+        assert!(lost(&mut link));
+    }
 
     #[test]
     fn a_failure_turns_the_list_and_a_leader_takes_its_place() {
