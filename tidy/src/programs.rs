@@ -32,7 +32,7 @@ const GIVEN: &str = "
 /// scripts/tools for, and the target of the Makefile that asks (none: the file itself does).
 const STAGES: &[(&str, &[&str], &str)] = &[
     ("crates/sprat/", &["devices"], "unit"),
-    ("crates/cli/", &["devices"], "unit"),
+    ("crates/cli/", &["devices", "etcd"], "unit"),
     ("crates/verbs/", &["verbs"], "abi"),
     ("scripts/instructions", &["valgrind"], "instructions"),
     ("scripts/bench-verbs", &["verbs"], "bench-verbs"),

@@ -279,7 +279,7 @@ impl User {
                 Error::Deadline { maybe_executed: false, .. }
                 | Error::NotDurable { maybe_executed: false, .. },
             ) => Some(names::Answer::Nothing),
-            // The table exists, perhaps by an earlier try of this operation, but has no servers. The
+            // The table exists, perhaps by an earlier try of this operation, but has no servers. A
             // table of a cluster without servers is created when one joins.
             Err(
                 Error::TabletLost
