@@ -18,7 +18,7 @@ use super::table::Tables;
 use crate::message::Status;
 use crate::message::control;
 use crate::objects::segment::SegmentId;
-use crate::types::ServerId;
+use crate::types::{ServerId, TableId};
 
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
@@ -187,6 +187,15 @@ impl Coordinator {
             Place::Free => false,
         };
         (slot.generation == server.generation && is_needed).then_some(slot.head)
+    }
+
+    /// Returns the segment up to which entries of the log of `server` do not count for the tablet
+    /// of `table` with this key hash, if the server owns that tablet.
+    #[must_use]
+    pub fn since(&self, server: ServerId, table: TableId, hash: u64) -> Option<SegmentId> {
+        let tablets = &self.tables.by_id.get(&table.0)?.tablets;
+        let tablet = tablets.iter().find(|tablet| (tablet.first..=tablet.last).contains(&hash))?;
+        (tablet.server == server).then_some(tablet.since)
     }
 
     /// Sends a change to the disk and returns its number.
