@@ -50,7 +50,7 @@ const FOLDER: &str = "sprat-chaos-";
 const TABLES: u16 = 3;
 /// The coordinator's port in a network of the run's own.
 const PORT: u16 = 7740;
-/// The time between two looks at the cluster's processes and faults.
+/// The time between two checks of the cluster's processes and faults.
 const STEP: Duration = Duration::from_millis(5);
 /// The time between two questions whether the cluster is whole.
 const ASK_EVERY: Duration = Duration::from_millis(100);

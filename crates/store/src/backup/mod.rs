@@ -59,7 +59,7 @@ use crate::message::replica::{Target, WriteReplica};
 use crate::objects::entry::{self, Entry};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
-use posted::Inboxes;
+use posted::{Inboxes, MOST_TAKEN};
 
 /// The most masters that a backup fences: more than a cluster has servers.
 pub const MAX_FENCED: usize = 1 << 16;
@@ -270,8 +270,9 @@ impl Backup {
         self.inboxes.set_host(host);
         while let Some(mut inbox) = self.inboxes.left() {
             inbox.close();
-            let mut write = Vec::new();
-            while inbox.take(&mut write) {
+            let (mut write, mut taken) = (Vec::new(), 0);
+            while taken < MOST_TAKEN && inbox.take(&mut write) {
+                taken += 1;
                 self.take_left(&write);
             }
         }
@@ -340,7 +341,7 @@ impl Backup {
         if close {
             inbox.close();
         }
-        while inbox.take(&mut write) {
+        while taken < MOST_TAKEN && inbox.take(&mut write) {
             taken += 1;
             let parsed = WriteReplica::parse(&write).ok();
             let parsed = parsed.filter(|w| w.target.master == master && !w.open && !w.close);
@@ -353,7 +354,7 @@ impl Backup {
                 inbox.close();
             }
         }
-        self.inboxes.put_back(master, (!close).then_some(inbox), (write, taken));
+        self.inboxes.put_back(master, (!close).then_some(inbox), (write, taken as u64));
     }
 
     /// Returns true if the backup takes no more writes of `master`.

@@ -30,6 +30,11 @@ use crate::types::ServerId;
 /// The most rings of a backup, for as many masters. A further master gets replies.
 const MAX_RINGS: usize = 64;
 
+/// The most writes that a backup takes from a ring at a time: more than a ring holds, so that all
+/// that were posted before are among them. Without it a master that posts fast could keep the
+/// backup busy.
+pub(super) const MOST_TAKEN: usize = 1 << 14;
+
 /// The outcome of [`Outbox::post`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Posted {
@@ -47,7 +52,7 @@ pub trait Outbox: Debug + Send {
     fn post(&mut self, parts: [&[u8]; 2]) -> Posted;
 }
 
-/// The end of a ring from which a backup takes writes.
+/// The end of a ring from which a backup takes writes. It holds fewer than 16,384.
 pub trait Inbox: Debug + Send {
     /// Replaces the bytes in `into` by the next write. Returns false if there is none.
     fn take(&mut self, into: &mut Vec<u8>) -> bool;
