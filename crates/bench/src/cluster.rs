@@ -20,6 +20,7 @@ pub use self::host::Host;
 use self::member::Member;
 
 use crate::fail::{Fail, Named as _};
+use crate::process::START;
 use crate::store::Store;
 use crate::text::Columns;
 
@@ -84,6 +85,8 @@ pub struct Plan<'p> {
     pub besides: Vec<Locator>,
     /// True if the servers record tracepoints of requests.
     pub tracepoints: bool,
+    /// True if the servers touch all of their memory at the start.
+    pub populate: bool,
 }
 
 impl Plan<'_> {
@@ -96,6 +99,12 @@ impl Plan<'_> {
     /// Returns the emulated host of the coordinator (0) or of server `index`.
     fn emulated(&self, index: u16) -> Option<&Host> {
         self.hosts.get(usize::from(index))
+    }
+
+    /// Returns the time within which a server has to serve after its start.
+    fn patience(&self) -> Duration {
+        let bytes = self.memory.saturating_mul(1 + u64::from(self.replicas));
+        START + Duration::from_secs(if self.populate { bytes / SLOWEST_TOUCH } else { 0 })
     }
 
     /// True if the processes listen beyond loopback.
@@ -118,6 +127,10 @@ pub const LEASE: Duration = Duration::from_secs(2);
 
 /// Command line option that allows a server to listen beyond loopback.
 pub const INSECURE: &str = "--insecure-network";
+
+/// The bytes of memory that a server touches in a second at least: a tenth of what a virtual machine
+/// needs whose hypervisor has to find the memory.
+const SLOWEST_TOUCH: u64 = 50_000_000;
 
 /// Name of the coordinator's state in the directory of a cluster.
 const COORDINATOR_STATE: &str = "coordinator";
@@ -167,6 +180,7 @@ impl Cluster {
             plan.core,
             plan.emulated(0).cloned(),
             args,
+            START,
         )?;
         let mut cluster = Self {
             coordinator,
@@ -210,6 +224,7 @@ impl Cluster {
         args.extend(plan.durability.iter().flat_map(|mode| ["--durability", mode.name()]));
         args.extend(plan.is_beyond_loopback().then_some(INSECURE));
         args.extend(plan.tracepoints.then_some("--tracepoints"));
+        args.extend(plan.populate.then_some("--populate"));
         let mut args: Vec<_> = args.into_iter().map(str::to_owned).collect();
         if let Some(directory) = plan.directory {
             let own = server_directory(directory, index).to_string_lossy().into_owned();
@@ -217,7 +232,8 @@ impl Cluster {
             args.extend((plan.servers == 1).then(|| "--allow-local-backup".to_owned()));
         }
         let host = plan.emulated(index).cloned();
-        self.servers.push(Member::start(format!("server {index}"), plan.core, host, args)?);
+        let (name, patience) = (format!("server {index}"), plan.patience());
+        self.servers.push(Member::start(name, plan.core, host, args, patience)?);
         Ok(())
     }
 

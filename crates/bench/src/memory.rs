@@ -6,16 +6,21 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use sprat_store::objects::log::MIN_SEGMENTS;
 use sprat_store::objects::segment::SEGMENT_BYTES;
+use sprat_sys::memory::populated;
 
 use crate::fail::Fail;
 use crate::out;
 
 /// The least memory that a server's log needs, in bytes.
 pub const LEAST: u64 = MIN_SEGMENTS as u64 * SEGMENT_BYTES as u64;
+
+/// The time between two reports of the progress while memory is touched.
+const REPORT: Duration = Duration::from_secs(5);
 
 /// A limit of this process's memory, in bytes, and its name.
 struct Limit {
@@ -32,6 +37,36 @@ pub fn check(each: u64, servers: u16) -> Result<(), Fail> {
         out::note(warning);
     }
     Ok(())
+}
+
+/// Takes memory of `bytes` bytes for a server, and touches all of it. Prints the progress if that
+/// takes long.
+///
+/// # Errors
+/// The machine has less memory that no program uses.
+pub fn populate(bytes: u64) -> Result<(), Fail> {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = of(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
+    let room = usize::try_from(bytes).ok().filter(|_| bytes <= free);
+    let Some(room) = room else {
+        let text = format!(
+            "{} to populate is more than the {} that are free",
+            binary(bytes),
+            binary(free)
+        );
+        return Err(Fail::new(text).next("give it less with --memory, or leave --populate out"));
+    };
+    let mut last = Instant::now();
+    let report = |touched: usize| {
+        if last.elapsed() > REPORT {
+            last = Instant::now();
+            out::note(format!("touched {} of {}", binary(touched as u64), binary(bytes)));
+        }
+    };
+    populated::populate(room, report).map_err(|error| {
+        Fail::new(format!("cannot take {}: {error}", binary(bytes)))
+            .next("give it less with --memory, or leave --populate out")
+    })
 }
 
 /// Returns the bytes that this process may use: `u64::MAX` if no limit is known.
@@ -70,7 +105,7 @@ fn least() -> Option<Limit> {
 /// Reads the memory limits from the files below the folder `root`.
 fn limits(root: &Path) -> Vec<Limit> {
     let read = |path: &Path| fs::read_to_string(root.join(path)).unwrap_or_default();
-    let machine = total(&read(Path::new("proc/meminfo")));
+    let machine = of(&read(Path::new("proc/meminfo")), "MemTotal:");
     let mut all: Vec<Limit> = machine
         .map(|bytes| Limit { bytes, by: "this machine's memory".to_owned() })
         .into_iter()
@@ -88,9 +123,9 @@ fn limits(root: &Path) -> Vec<Limit> {
     all
 }
 
-/// Parses the machine's memory from the text of /proc/meminfo, in bytes (proc_meminfo(5)).
-fn total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+/// Parses a size from the text of /proc/meminfo, in bytes (proc_meminfo(5)).
+fn of(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 

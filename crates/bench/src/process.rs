@@ -183,15 +183,15 @@ impl Process {
         Ok(Self { name, child, ended: None, asked: false, output: Vec::new() })
     }
 
-    /// Waits until the child serves, and returns its locators. A child that ends instead has
-    /// printed the reason.
-    pub fn ready(&mut self) -> Result<String, Fail> {
+    /// Waits until the child serves, at most for `patience`, and returns its locators. A child that
+    /// ends instead has printed the reason.
+    pub fn ready(&mut self, patience: Duration) -> Result<String, Fail> {
         let begin = Instant::now();
         loop {
             if let Some(locators) = self.ready_within(ONE_WAIT)? {
                 return Ok(locators);
             }
-            if begin.elapsed() > START {
+            if begin.elapsed() > patience {
                 return Err(Fail::new(format!("{} does not start", self.name)));
             }
         }

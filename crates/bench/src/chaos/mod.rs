@@ -240,6 +240,7 @@ fn start(
         hosts: network.map(Network::hosts).unwrap_or_default(),
         besides: Vec::new(),
         tracepoints: false,
+        populate: false,
     })
 }
 

@@ -18,7 +18,7 @@ use sprat::locator::{Kind, Locator};
 
 use super::host::Host;
 use crate::fail::Fail;
-use crate::process::{Process, START};
+use crate::process::Process;
 
 /// The pause between a process's end and its first restart. Servers serve without a coordinator
 /// only as long as their lease holds, which is two seconds.
@@ -38,6 +38,8 @@ pub(super) struct Member {
     /// The emulated host of the process, if it has one of its own.
     host: Option<Host>,
     args: Vec<String>,
+    /// The time within which the process has to serve after its start.
+    patience: Duration,
     state: State,
     /// The pause that follows the process's next end.
     pause: Duration,
@@ -53,17 +55,18 @@ enum State {
 }
 
 impl Member {
-    /// Starts a process of the cluster and waits until it serves.
+    /// Starts a process of the cluster and waits until it serves, at most for `patience`.
     pub(super) fn start(
         name: String,
         core: Option<usize>,
         host: Option<Host>,
         args: Vec<String>,
+        patience: Duration,
     ) -> Result<Self, Fail> {
         let mut process = start(&name, core, host.as_ref(), &args)?;
-        let locators = process.ready()?;
+        let locators = process.ready(patience)?;
         let state = State::Serving { since: Instant::now() };
-        Ok(Self { process, locators, core, host, args, state, pause: FIRST })
+        Ok(Self { process, locators, core, host, args, patience, state, pause: FIRST })
     }
 
     /// Sends the process SIGKILL. It does not start again until [`Member::release`].
@@ -119,7 +122,7 @@ impl Member {
                         self.state = State::Serving { since: now };
                         return None;
                     }
-                    Ok(None) if now.duration_since(since) < START => return None,
+                    Ok(None) if now.duration_since(since) < self.patience => return None,
                     // The process printed no locators in time, or closed its output: it will never
                     // serve.
                     Ok(None) | Err(_) => self.process.kill(),

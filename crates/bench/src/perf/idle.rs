@@ -49,6 +49,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         besides: Vec::new(),
         lease: LEASE,
         tracepoints: false,
+        populate: false,
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, INSECURE, LEASE, Plan, ports};
 use crate::fail::Fail;
 use crate::folder::Folder;
 use crate::memory;
-use crate::process::{self, Process};
+use crate::process::{self, Process, START};
 
 /// Memory of the measured server: several times ClusterPerf's largest set.
 const MEMORY: u64 = 2 << 30;
@@ -173,6 +173,7 @@ impl Local {
                 hosts: Vec::new(),
                 besides,
                 tracepoints: self.tracepoints,
+                populate: false,
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }
@@ -214,7 +215,7 @@ impl Local {
         args.extend(self.tracepoints.then_some("--tracepoints"));
         args.extend(more);
         let mut process = Process::start("the echo server", self.server_core(), args)?;
-        let locators = process.ready()?;
+        let locators = process.ready(START)?;
         Ok(Echo { process, locators })
     }
 }

@@ -87,6 +87,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         besides: Vec::new(),
         lease: SHORT_LEASE,
         tracepoints: false,
+        populate: true,
     };
     let mut cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

@@ -98,6 +98,7 @@ fn one(bench: &mut Bench, round: u16, size: usize) -> Result<Times, Fail> {
         besides: Vec::new(),
         lease: LEASE,
         tracepoints: false,
+        populate: false,
     };
     let mut cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

@@ -16,7 +16,7 @@ use super::endpoint::PATIENCE;
 use crate::fail::{Fail, Named};
 use crate::out;
 use crate::perf::procfs::resident_bytes;
-use crate::process::{self, Process};
+use crate::process::{self, Process, START};
 
 /// Bytes of a ping.
 const PING: usize = 64;
@@ -31,7 +31,7 @@ pub fn run(args: &Connections) -> Result<(), Fail> {
     let mut arguments = vec!["rdma".to_owned(), "host".to_owned()];
     arguments.extend(args.model.arguments());
     let mut peer = Process::start("the other side", None, arguments)?;
-    let at = peer.ready()?.parse().named("the other side's address")?;
+    let at = peer.ready(START)?.parse().named("the other side's address")?;
     let device = Device::open(args.model.options()).named("cannot open a device")?;
     let failed = "cannot make a queue pair";
     let domain = device.protection_domain().named(failed)?;

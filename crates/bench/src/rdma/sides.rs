@@ -18,7 +18,7 @@ use crate::fail::{Fail, Named};
 use crate::perf::lanes::{self, Exchange};
 use crate::perf::measure::{Figures, Lane, Sample, median, samples_in_turns};
 use crate::perf::procfs::processor_time;
-use crate::process::Process;
+use crate::process::{Process, START};
 
 /// Bytes on the wire of a Read Request. `ATOMIC` has those of an Atomic Request and of its
 /// Response.
@@ -115,7 +115,7 @@ impl Sides {
         run_on(&few(mine))?;
         let mut peer = started?;
         let device = Device::open(model.options()).named("cannot open a device")?;
-        let at = peer.ready()?;
+        let at = peer.ready(START)?;
         Ok(Self { device, peer, at, events: model.events, cores: few(mine) })
     }
 

@@ -94,6 +94,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         besides,
         lease: LEASE,
         tracepoints: false,
+        populate: false,
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;

@@ -58,6 +58,10 @@ pub(crate) struct Server {
     /// survive the process, and not the disk.
     #[arg(long, requires = "dir")]
     allow_local_backup: bool,
+    /// Touch all of the memory at the start, for objects and for the replicas of others, so that
+    /// the server never waits for the kernel to find some. It takes as much memory from then on.
+    #[arg(long)]
+    populate: bool,
     /// Record tracepoints of requests, for `sprat bench breakdown` and `sprat ping`. Each request
     /// takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
@@ -74,7 +78,11 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     let durability = durability_of(args.durability, args.replicas, args.dir.is_some())?;
     // The kernel can write back and drop the pages of a file.
     let replicas = if args.dir.is_some() { 0 } else { args.replicas.into() };
-    memory::check(args.memory.saturating_mul(1 + replicas), 1)?;
+    let memory = args.memory.saturating_mul(1 + replicas);
+    memory::check(memory, 1)?;
+    if args.populate {
+        memory::populate(memory)?;
+    }
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;

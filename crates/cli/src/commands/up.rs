@@ -114,6 +114,10 @@ pub(crate) struct Up {
     /// with .1, .2, ….
     #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
     locators: Option<String>,
+    /// Servers touch all of their memory at the start, for objects and for the replicas of others,
+    /// so that they never wait for the kernel to find some. They take as much memory from then on.
+    #[arg(long)]
+    populate: bool,
     /// Servers record tracepoints of requests, for `sprat bench breakdown` and `sprat ping`. Each
     /// request takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
@@ -185,6 +189,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         hosts: Vec::new(),
         besides,
         tracepoints: args.tracepoints,
+        populate: args.populate,
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster, directory.is_some()))?;

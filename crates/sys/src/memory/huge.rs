@@ -4,7 +4,8 @@
 //!
 //! Blocks of [`LARGE`] bytes and more are mapped at a multiple of 2 MiB and offered to the kernel
 //! for huge pages, which it takes where `/sys/kernel/mm/transparent_hugepage/enabled` says
-//! `madvise` or `always`; they come zeroed, and page by page as they are touched. Everything
+//! `madvise` or `always`; they come zeroed, and page by page as they are touched. If the program has
+//! memory that was touched at its start ([`super::populated`]), they come from there. Everything
 //! smaller goes to the system's allocator. A program opts in:
 //!
 //! ```
@@ -18,10 +19,12 @@ use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use super::populated;
+
 /// Size in bytes from which the allocator maps a block. It lies above the usual size of messages,
 /// so that buffers that come and go are not mapped each time.
 pub const LARGE: usize = 4 << 20;
-const HUGE: usize = 2 << 20;
+pub(super) const HUGE: usize = 2 << 20;
 
 /// The allocator that puts large blocks on huge pages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +57,8 @@ pub fn keep_freed() {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if Self::is_large(layout) {
-            return map(layout.size());
+            let block = populated::take(layout.size());
+            return if block.is_null() { map(layout.size()) } else { block };
         }
         // SAFETY: the caller's promise about `layout` is passed on.
         unsafe { System.alloc(layout) }
@@ -62,8 +66,14 @@ unsafe impl GlobalAlloc for Allocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if Self::is_large(layout) {
-            // Fresh pages are zero.
-            return map(layout.size());
+            let block = populated::take(layout.size());
+            if block.is_null() {
+                // Fresh pages are zero.
+                return map(layout.size());
+            }
+            // SAFETY: the block has this many bytes.
+            unsafe { ptr::write_bytes(block, 0, layout.size()) };
+            return block;
         }
         // SAFETY: the caller's promise about `layout` is passed on.
         unsafe { System.alloc_zeroed(layout) }
@@ -71,6 +81,9 @@ unsafe impl GlobalAlloc for Allocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if Self::is_large(layout) {
+            if populated::give(block, layout.size()) {
+                return;
+            }
             // SAFETY: `map` mapped the large block with this size, and nothing uses it any more.
             // The call fails for no mapping of ours; if it did, the block would stay mapped.
             let _ = unsafe { munmap(block.cast(), rounded(layout.size())) };
@@ -108,7 +121,7 @@ const fn rounded(size: usize) -> usize {
 
 /// Maps `size` bytes, rounded up to whole huge pages, at a multiple of 2 MiB. Returns null if there
 /// is no memory.
-fn map(size: usize) -> *mut u8 {
+pub(super) fn map(size: usize) -> *mut u8 {
     let want = rounded(size);
     let Some(reserve) = want.checked_add(HUGE) else { return ptr::null_mut() };
     // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that

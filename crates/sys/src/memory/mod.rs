@@ -23,6 +23,7 @@ pub mod file;
 mod foreign;
 mod guard;
 pub mod huge;
+pub mod populated;
 mod sum;
 #[cfg(test)]
 mod tests;
