@@ -56,7 +56,7 @@ pub struct Config {
     /// faster.
     pub min_share_bytes: u64,
     /// The most bytes of a crashed server's log that one master recovers at a time. A longer log
-    /// is divided into more partitions than there are masters.
+    /// is divided into several partitions for each master, which reads the log for each of them.
     pub max_share_bytes: u64,
 }
 
@@ -77,7 +77,7 @@ impl Default for Config {
             max_leases: 1 << 20,
             max_waiting: 65_536,
             min_share_bytes: 32 << 20,
-            max_share_bytes: 512 << 20,
+            max_share_bytes: 4 << 30,
         }
     }
 }

@@ -11,10 +11,11 @@ const MOST_SHARES: u64 = 256;
 pub(super) const MOST_PARTS: usize = 1024;
 
 /// Returns the number of shares into which the tablets of a log of `bytes` are divided among
-/// `masters`.
+/// `masters`: as many for each master, since the last of them bounds the time of the recovery.
 pub(super) fn shares(config: &Config, bytes: u64, masters: usize) -> u64 {
     let useful = bytes.div_ceil(config.min_share_bytes.max(1)).min(masters as u64);
-    bytes.div_ceil(config.max_share_bytes.max(1)).max(useful).clamp(1, MOST_SHARES)
+    let most = config.max_share_bytes.max(1).saturating_mul(useful);
+    useful.saturating_mul(bytes.div_ceil(most.max(1))).clamp(1, MOST_SHARES)
 }
 
 /// Divides `parts` into `shares` of about the same number of hashes. A part is cut where a share

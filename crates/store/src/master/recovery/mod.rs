@@ -5,8 +5,8 @@
 //!          ─► RecoveryEnded ─► the coordinator has made this master the owner ─► serve
 //! ```
 //!
-//! One segment is read while the one before is replayed, the newest first: then most old versions
-//! find a newer one and are not copied. A replica on this server is replayed where it is.
+//! Segments are read while others are replayed, the newest first: then most old versions find a
+//! newer one and are not copied. A replica on this server is replayed where it is.
 //!
 //! Invariants:
 //! - One recovery is in progress at a time. A tick replays a bounded number of bytes.
@@ -201,7 +201,7 @@ impl Recovery {
                     self.due = reading.not_before();
                     return None;
                 }
-                let source = reading.source().filter(|_| reading.wants_more())?;
+                let source = reading.source()?;
                 let Source { backup, locator, linked } = backups.get_mut(source)?;
                 let link = Link(LINKS + backup.index);
                 if !core::mem::replace(linked, true) {
@@ -383,7 +383,8 @@ impl Current {
     ) -> Result<bool, Full> {
         self.reading.begin(me, &self.backups);
         let Some((segment, entries)) = &mut self.replaying else {
-            self.replaying = self.reading.next().map(|segment| (segment, Entries::default()));
+            let next = self.reading.next(me, &self.backups);
+            self.replaying = next.map(|segment| (segment, Entries::default()));
             if self.replaying.is_none() {
                 self.finish_reading(now, memory);
             }

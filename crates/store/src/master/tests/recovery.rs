@@ -236,7 +236,8 @@ fn a_backup_that_does_not_answer_is_asked_again_for_a_while() {
         asked += 1;
         None
     });
-    assert_eq!((ended.ending, asked), (Ending::Lacking, 20));
+    // Two segments are read at a time.
+    assert_eq!((ended.ending, asked), (Ending::Lacking, 40));
 }
 
 #[test]

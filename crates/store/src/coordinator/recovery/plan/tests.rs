@@ -28,8 +28,9 @@ fn a_log_has_shares_for_masters_and_for_time() {
     let shares = |bytes, masters| shares(&Config::default(), bytes, masters);
     assert_eq!([shares(0, 0), shares(0, 9), shares(1, 0), shares(1, 9)], [1; 4]);
     assert_eq!([shares(32 * MIB, 9), shares(32 * MIB + 1, 9), shares(96 * MIB, 2)], [1, 2, 2]);
-    // One master does not replay more than 512 MiB, even if there are few masters.
-    assert_eq!([shares(512 * MIB, 1), shares(512 * MIB + 1, 1), shares(2048 * MIB, 3)], [1, 2, 4]);
+    // One master does not replay more than 4 GiB at a time. All masters get as many shares.
+    let of_long = [(4096 * MIB, 1), (4096 * MIB + 1, 1), (12_288 * MIB, 3), (12_289 * MIB, 3)];
+    assert_eq!(of_long.map(|(bytes, masters)| shares(bytes, masters)), [1, 2, 3, 6]);
     assert_eq!([shares(u64::MAX, 1), shares(u64::MAX, 4096)], [256; 2]);
 }
 
