@@ -119,6 +119,8 @@ pub(crate) fn crashing(rng: &mut Rng, servers: HostFaults) -> Shape {
     // An operation that may happen at any later time multiplies the checker's configurations.
     shape.operations = 60;
     shape.habits.pause_ns = 100 * MS + rng.below(300 * MS);
+    // The cleaner works if there is little memory, so that backups hold what no log names any more.
+    shape.log_bytes = [768 << 10, 192 << 10][rng.below(2) as usize];
     shape
 }
 
