@@ -19,6 +19,8 @@ use crate::out;
 /// The least memory that a server's log needs, in bytes.
 pub const LEAST: u64 = MIN_SEGMENTS as u64 * SEGMENT_BYTES as u64;
 
+/// The remedy if memory cannot be populated.
+const WITHOUT: &str = "give the server less with --memory, or leave --populate out";
 /// The time between two reports of the progress while memory is touched.
 const REPORT: Duration = Duration::from_secs(5);
 
@@ -46,16 +48,7 @@ pub fn check(each: u64, servers: u16) -> Result<(), Fail> {
 /// The machine has less memory that no program uses.
 pub fn populate(bytes: u64) -> Result<(), Fail> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let free = of(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
-    let room = usize::try_from(bytes).ok().filter(|_| bytes <= free);
-    let Some(room) = room else {
-        let text = format!(
-            "{} to populate is more than the {} that are free",
-            binary(bytes),
-            binary(free)
-        );
-        return Err(Fail::new(text).next("give it less with --memory, or leave --populate out"));
-    };
+    let room = room(bytes, &meminfo)?;
     let mut last = Instant::now();
     let report = |touched: usize| {
         if last.elapsed() > REPORT {
@@ -63,9 +56,17 @@ pub fn populate(bytes: u64) -> Result<(), Fail> {
             out::note(format!("touched {} of {}", binary(touched as u64), binary(bytes)));
         }
     };
-    populated::populate(room, report).map_err(|error| {
-        Fail::new(format!("cannot take {}: {error}", binary(bytes)))
-            .next("give it less with --memory, or leave --populate out")
+    populated::populate(room, report)
+        .map_err(|error| Fail::new(format!("cannot take {}: {error}", binary(bytes))).next(WITHOUT))
+}
+
+/// Refuses to populate more memory than /proc/meminfo says is free.
+fn room(bytes: u64, meminfo: &str) -> Result<usize, Fail> {
+    let free = of(meminfo, "MemAvailable:").unwrap_or(u64::MAX);
+    usize::try_from(bytes).ok().filter(|_| bytes <= free).ok_or_else(|| {
+        let (bytes, free) = (binary(bytes), binary(free));
+        Fail::new(format!("{bytes} to populate is more than the {free} that are free"))
+            .next(WITHOUT)
     })
 }
 
@@ -166,6 +167,15 @@ mod tests {
             fs::write(path, text).expect("writes");
         }
         root
+    }
+
+    #[test]
+    fn no_more_than_is_free_is_populated() {
+        let meminfo = "MemTotal: 8388608 kB\nMemAvailable:    2097152 kB\n";
+        assert_eq!(room(2 * GIB, meminfo).expect("it fits"), 2 << 30);
+        let fail = room(2 * GIB + 1, meminfo).expect_err("too much").to_string();
+        assert!(fail.contains("the 2 GiB that are free") && fail.contains("--populate"), "{fail}");
+        assert_eq!(room(GIB, "").expect("nothing is known"), 1 << 30);
     }
 
     fn smallest(files: &[(&str, &str)]) -> (u64, String) {

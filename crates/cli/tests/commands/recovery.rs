@@ -1,6 +1,7 @@
 //! Tests of clusters with replicas whose servers are killed.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
@@ -58,5 +59,28 @@ fn a_killed_server_loses_nothing() {
     cluster.ok(&["put", "t", "key0", "another"]);
     assert_eq!(cluster.ok(&["get", "t", "key0"]), "another");
     assert!(cluster.ok(&["table", "list"]).contains("complete"));
+    cluster.end();
+}
+
+/// Servers with --populate have all of their memory from the start, and serve as others do.
+#[test]
+fn populated_memory_is_there_from_the_start() {
+    let resident = |id: u32| {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).expect("the server runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib =
+            line.and_then(|line| line.trim().strip_suffix(" kB")).expect("proc_pid_status(5)");
+        kib.parse::<u64>().expect("a number") << 10
+    };
+    // 64 MiB for objects, and as many for replicas.
+    let all = 128 << 20;
+    let cluster = Cluster::up_with(2, &["--replicas", "1"]);
+    assert!(cluster.ids[1..].iter().all(|&id| resident(id) < all));
+    cluster.end();
+    let cluster = Cluster::up_with(2, &["--replicas", "1", "--populate"]);
+    assert!(cluster.ids[1..].iter().all(|&id| resident(id) >= all));
+    cluster.ok(&["table", "create", "t", "--span", "2"]);
+    cluster.ok(&["put", "t", "k", "v"]);
+    assert_eq!(cluster.ok(&["get", "t", "k"]), "v");
     cluster.end();
 }
