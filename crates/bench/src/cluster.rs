@@ -128,8 +128,8 @@ pub const LEASE: Duration = Duration::from_secs(2);
 /// Command line option that allows a server to listen beyond loopback.
 pub const INSECURE: &str = "--insecure-network";
 
-/// The bytes of memory that a server touches in a second at least: a tenth of what a virtual machine
-/// needs whose hypervisor has to find the memory.
+/// The bytes of memory that a server touches in a second at least: a tenth of what was measured in
+/// a virtual machine whose hypervisor had to find the memory.
 const SLOWEST_TOUCH: u64 = 50_000_000;
 
 /// Name of the coordinator's state in the directory of a cluster.

@@ -4,9 +4,9 @@
 //!
 //! Blocks of [`LARGE`] bytes and more are mapped at a multiple of 2 MiB and offered to the kernel
 //! for huge pages, which it takes where `/sys/kernel/mm/transparent_hugepage/enabled` says
-//! `madvise` or `always`; they come zeroed, and page by page as they are touched. If the program has
-//! memory that was touched at its start ([`super::populated`]), they come from there. Everything
-//! smaller goes to the system's allocator. A program opts in:
+//! `madvise` or `always`; they come zeroed, and page by page as they are touched. If the program
+//! has memory that was touched at its start ([`super::populated`]), they come from there.
+//! Everything smaller goes to the system's allocator. A program opts in:
 //!
 //! ```
 //! #[global_allocator]
@@ -17,14 +17,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::munmap;
 
+use super::pages::{HUGE, map, rounded};
 use super::populated;
 
 /// Size in bytes from which the allocator maps a block. It lies above the usual size of messages,
 /// so that buffers that come and go are not mapped each time.
 pub const LARGE: usize = 4 << 20;
-pub(super) const HUGE: usize = 2 << 20;
 
 /// The allocator that puts large blocks on huge pages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,46 +112,6 @@ unsafe impl GlobalAlloc for Allocator {
         }
         moved
     }
-}
-
-/// Rounds `size` up to whole huge pages: the address space that a block of this size takes.
-const fn rounded(size: usize) -> usize {
-    (size + HUGE - 1) & !(HUGE - 1)
-}
-
-/// Maps `size` bytes, rounded up to whole huge pages, at a multiple of 2 MiB. Returns null if there
-/// is no memory.
-pub(super) fn map(size: usize) -> *mut u8 {
-    let want = rounded(size);
-    let Some(reserve) = want.checked_add(HUGE) else { return ptr::null_mut() };
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that
-    // exists.
-    let mapped = unsafe {
-        mmap_anonymous(
-            ptr::null_mut(),
-            reserve,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE,
-        )
-    };
-    let Ok(start) = mapped else { return ptr::null_mut() };
-    let start: *mut u8 = start.cast();
-    let before = start.align_offset(HUGE);
-    let block = start.wrapping_add(before);
-    let after = reserve - before - want;
-    if before > 0 {
-        // SAFETY: These bytes are the beginning of the mapping just made, and nothing uses them
-        // yet.
-        let _ = unsafe { munmap(start.cast(), before) };
-    }
-    if after > 0 {
-        // SAFETY: likewise the end of it.
-        let _ = unsafe { munmap(block.wrapping_add(want).cast(), after) };
-    }
-    // SAFETY: the range is the rest of the mapping just made; the advice changes how it is backed,
-    // not what it holds. A kernel without huge pages refuses, and the block is as good.
-    let _ = unsafe { madvise(block.cast(), want, Advice::LinuxHugepage) };
-    block
 }
 
 #[cfg(test)]

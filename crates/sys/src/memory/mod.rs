@@ -23,6 +23,7 @@ pub mod file;
 mod foreign;
 mod guard;
 pub mod huge;
+mod pages;
 pub mod populated;
 mod sum;
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::huge::{HUGE, map};
+use super::pages::{HUGE, map};
 
 /// The largest block that is taken from this memory, in bytes: a segment of a log. A larger one, of
 /// a hash table, is wanted as zeros. Fresh pages are zero, and these would have to be cleared while
