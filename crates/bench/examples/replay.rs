@@ -18,7 +18,7 @@ use sprat_store::objects::memory::{Change, Memory, Mutation};
 use sprat_store::objects::partition::Partition;
 use sprat_store::objects::segment::{SEGMENT_BYTES, SegmentId};
 use sprat_store::objects::tablet::Tablet;
-use sprat_store::types::{HashKey, LeaseId, ServerId, TableId};
+use sprat_store::types::{HashKey, LeaseId, ServerId, TableId, Version};
 use sprat_sys::crc::crc32c;
 
 const TABLE: TableId = TableId(1);
@@ -62,7 +62,7 @@ fn log_of(size: usize, bytes: u64) -> (Vec<(SegmentId, Vec<u8>)>, u64) {
 }
 
 fn replay(log: &[(SegmentId, Vec<u8>)], memory: &mut Memory) {
-    memory.tablets.prepare(ALL, KEY).expect("no tablet");
+    memory.tablets.prepare(ALL, KEY, Version(0)).expect("no tablet");
     let since = memory.log.begin_side().expect("room");
     let bytes: usize = log.iter().map(|(_, bytes)| bytes.len()).sum();
     let mut partition = Partition::new(CRASHED, bytes as u64, vec![(ALL, SegmentId(0))], since);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, LeaderInfo, Number, ServerInfo, ServerState, TableId, TableInfo,
-    Version, WaitedFor,
+    Client, Condition, Error, LeaderInfo, Loss, Number, ServerId, ServerInfo, ServerState, TableId,
+    TableInfo, Version, WaitedFor,
 };
 
 use sprat::internals::transports::Options;
@@ -107,6 +107,17 @@ impl Store {
     /// Returns the coordinator that leads, and its term.
     pub fn leader(&mut self) -> Result<LeaderInfo, Fail> {
         self.ask("the coordinator that leads", |client| client.leader())
+    }
+
+    /// Returns what the blocked recovery of a server loses, and accepts that if `accept` is true.
+    pub fn accept_loss(&mut self, server: ServerId, accept: bool) -> Result<Loss, Fail> {
+        match self.client.accept_loss(server, accept) {
+            Err(Error::Refused { text, .. }) => {
+                Err(Fail::new(text).next("sprat status shows the state of each server"))
+            }
+            Err(error) => Err(self.explain(error, &format!("server {server}"))),
+            Ok(loss) => Ok(loss),
+        }
     }
 
     /// Returns the counters of a server: a JSON object.

@@ -31,6 +31,7 @@ use commands::object::{Del, Get, Incr, Put};
 use commands::perf::Perf;
 use commands::ping::Ping;
 use commands::rdma::Rdma;
+use commands::recover::Recover;
 use commands::scan::Scan;
 use commands::server::Server;
 use commands::stats::Stats;
@@ -85,6 +86,7 @@ enum Command {
     Up(Up),
     Down(Down),
     Status(Status),
+    Recover(Recover),
     Coordinator(Coordinator),
     Server(Server),
     #[command(subcommand)]
@@ -163,6 +165,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Up(args) => commands::up::run(args),
         Command::Down(args) => commands::down::run(args),
         Command::Status(args) => commands::status::run(args),
+        Command::Recover(args) => commands::recover::run(args),
         Command::Coordinator(args) => commands::coordinator::run(args),
         Command::Server(args) => commands::server::run(args),
         Command::Table(command) => commands::table::run(command),

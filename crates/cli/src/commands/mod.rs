@@ -16,6 +16,7 @@ pub(crate) mod object;
 pub(crate) mod perf;
 pub(crate) mod ping;
 pub(crate) mod rdma;
+pub(crate) mod recover;
 pub(crate) mod scan;
 mod serve;
 pub(crate) mod server;

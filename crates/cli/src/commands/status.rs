@@ -12,8 +12,9 @@ use crate::options::Cluster;
 /// Show whether the cluster serves: its servers, and the tables that lack data.
 ///
 /// A crashed server is `recovering` while other servers restore its data from their replicas. It is
-/// `blocked` while replicas are missing, which are in memory and gone with their servers. The exit
-/// code is 0 if the coordinator answers, a server is up and no table lacks data; else 1.
+/// `blocked` while replicas are missing: the servers that have them must come back, or `sprat
+/// recover` gives them up. The exit code is 0 if the coordinator answers, a server is up and no
+/// table lacks data; else 1.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat status
@@ -47,11 +48,14 @@ pub(crate) fn run(args: &Status) -> Result<(), Fail> {
             .map_err(|fail| fail.next("start one: sprat server -L LOCATOR")),
         0 => Ok(()),
         n => fail(format!("{n} of {} tables lack data", tables.len())).map_err(|fail| {
-            fail.next(if servers.iter().any(|server| server.state == ServerState::Blocked) {
-                "replicas are in memory: if their servers have ended, sprat table drop NAME gives \
-                 up the table"
-            } else {
-                "sprat table list has details; sprat table drop NAME gives up a lost table"
+            fail.next(match servers.iter().find(|server| server.state == ServerState::Blocked) {
+                Some(blocked) => format!(
+                    "start the servers that have the missing replicas; if they are gone for good, \
+                     sprat recover {} says what is lost, and goes on without it",
+                    blocked.server
+                ),
+                None => "sprat table list has details; sprat table drop NAME gives up a lost table"
+                    .to_owned(),
             })
         }),
     }
@@ -162,7 +166,7 @@ fn human_text(
 }
 
 /// Returns a number and its noun: `1 table`, `2 tables`.
-fn number_of(count: usize, thing: &str) -> String {
+pub(super) fn number_of(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 

@@ -9,11 +9,12 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command of `sprat` that a user sees.
-const COMMANDS: [&[&str]; 52] = [
+const COMMANDS: [&[&str]; 53] = [
     &[],
     &["up"],
     &["down"],
     &["status"],
+    &["recover"],
     &["coordinator"],
     &["server"],
     &["table"],

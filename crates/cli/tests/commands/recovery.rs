@@ -84,3 +84,54 @@ fn populated_memory_is_there_from_the_start() {
     assert_eq!(cluster.ok(&["get", "t", "k"]), "v");
     cluster.end();
 }
+
+/// Two servers with the only replicas of each other's logs die at once. The status says so and
+/// names the command that goes on, which refuses without its flag.
+#[test]
+fn a_loss_is_accepted_by_hand() {
+    let cluster = Cluster::up_with(2, &["--replicas", "1"]);
+    cluster.ok(&["table", "create", "t", "--span", "2"]);
+    for i in 0..20 {
+        cluster.ok(&["put", "t", &format!("key{i}"), "before"]);
+    }
+    assert!(cluster.fails(1, &["recover", "0.1"]).contains("server 0.1 is up"));
+    let wrong = cluster.fails(2, &["recover", "first"]);
+    assert!(wrong.contains("2.1"), "{wrong}");
+    signal(cluster.ids[1], "KILL");
+    signal(cluster.ids[2], "KILL");
+    let mut losses = 0;
+    let serves = wait_until(PATIENCE, || {
+        let status = cluster.run(&["status"]);
+        if status.status.success() {
+            return losses > 0;
+        }
+        let shown = text(&status);
+        let blocked = shown.lines().find_map(|line| {
+            line.strip_prefix("server ")?.split_once(" is blocked: no server has ").map(|it| it.0)
+        });
+        let Some(blocked) = blocked else { return false };
+        let next = errors(&status);
+        assert!(next.contains(&format!("sprat recover {blocked}")), "{next}");
+        let refused = cluster.run(&["recover", blocked]);
+        if !text(&refused).contains("would lose") {
+            return false;
+        }
+        assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+        assert!(errors(&refused).contains("--accept-loss"), "{}", errors(&refused));
+        assert!(text(&refused).contains("  t "), "{}", text(&refused));
+        let accepted = cluster.ok(&["recover", blocked, "--accept-loss"]);
+        assert!(accepted.contains("goes on"), "{accepted}");
+        losses += 1;
+        false
+    });
+    assert!(serves, "{losses}: {}", text(&cluster.run(&["status"])));
+    for i in 0..20 {
+        let key = format!("key{i}");
+        let read = cluster.run(&["get", "t", &key]);
+        let code = read.status.code();
+        assert!(code == Some(3) || (code == Some(0) && text(&read) == "before"), "{key}: {code:?}");
+        cluster.ok(&["put", "t", &key, "after"]);
+        assert_eq!(cluster.ok(&["get", "t", &key]), "after");
+    }
+    cluster.end();
+}

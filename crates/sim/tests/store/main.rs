@@ -2,6 +2,7 @@
 //! once, and after the faults end all operations complete.
 
 mod leaders;
+mod loss;
 mod power;
 mod readers;
 mod recovery;

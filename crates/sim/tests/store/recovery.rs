@@ -15,7 +15,7 @@ use crate::score::Score;
 use crate::{Shape, any_chaos, any_fault, check, finish, replicated, run, world};
 
 /// The interval at which a test checks the servers of a world, in nanoseconds.
-const STEP_NS: u64 = 20 * MS;
+pub(crate) const STEP_NS: u64 = 20 * MS;
 /// The most steps in which the users start their operations.
 const MOST_STEPS: u32 = 3_000;
 /// The time in which all logs must be whole again, once no fault happens any more.

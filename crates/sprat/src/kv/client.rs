@@ -9,7 +9,8 @@ use sprat_proto::time::SECOND;
 use sprat_store::client::{
     Answer, Client as Machine, Config, Error, LeaderInfo, PeerId, ServerInfo, TableInfo,
 };
-use sprat_store::types::TableId;
+use sprat_store::message::recovery::Loss;
+use sprat_store::types::{ServerId, TableId};
 use sprat_sys::clock::Clock;
 
 use super::machine::{Operations, Outcome, unexpected};
@@ -212,6 +213,21 @@ impl Client {
     pub fn leader(&self) -> Result<LeaderInfo, Error> {
         match self.shared.ask(|client, deadline| client.leader(deadline))? {
             Answer::Leader(leader) => Ok(leader),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns what the recovery of a crashed server loses that is blocked, because replicas of its
+    /// log are missing. If `accept` is true, the recovery goes on without them: the loss is for
+    /// good.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the recovery is not blocked, [`Error::NotDurable`], and errors of the
+    /// network.
+    pub fn accept_loss(&self, server: ServerId, accept: bool) -> Result<Loss, Error> {
+        let ask = |client: &mut Machine, deadline| client.accept_loss(server, accept, deadline);
+        match self.shared.ask(ask)? {
+            Answer::Loss(loss) => Ok(loss),
             other => unexpected(&other),
         }
     }

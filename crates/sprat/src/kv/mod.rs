@@ -43,8 +43,10 @@ pub use sprat_store::client::{
     Answer, Cursor, Error, LeaderInfo, Page, ServerInfo, TableInfo, Value, WaitedFor,
 };
 pub use sprat_store::message::control::ServerState;
+pub use sprat_store::message::recovery::{DamagedReplica, Loss, Range, SegmentRange};
 pub use sprat_store::objects::number::double_text;
-pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};
+pub use sprat_store::objects::segment::SegmentId;
+pub use sprat_store::types::{MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
 pub use asynchronous::{AsyncClient, AsyncTable, Operation};
 pub use client::{Builder, Client};

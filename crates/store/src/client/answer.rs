@@ -13,6 +13,7 @@ use crate::durability::Durability;
 use crate::message::Status;
 use crate::message::control::{ServerState, Usage};
 use crate::message::list::objects_reply;
+use crate::message::recovery::Loss;
 use crate::ops::{Cursor, Reply};
 use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
@@ -63,6 +64,9 @@ pub enum Answer<'b> {
     Servers(Vec<ServerInfo>),
     /// The coordinator that leads.
     Leader(LeaderInfo),
+    /// The answer to [`Client::accept_loss`](super::Client::accept_loss): what the recovery of a
+    /// server loses.
+    Loss(Loss),
     /// A page of an enumeration: some objects of a table.
     Page(Page<'b>),
     /// The bytes of an echo, or the counters of a server as a JSON object.
@@ -102,6 +106,7 @@ impl Answer<'_> {
             Self::Tables(tables) => Answer::Tables(tables),
             Self::Servers(servers) => Answer::Servers(servers),
             Self::Leader(leader) => Answer::Leader(leader),
+            Self::Loss(loss) => Answer::Loss(loss),
             Self::Page(page) => Answer::Page(page.into_owned()),
             Self::Bytes(bytes) => Answer::Bytes(bytes.into_owned()),
         }

@@ -11,6 +11,7 @@ use super::state::{Client, Kind, State};
 use crate::message::Status;
 use crate::message::control::{self, Leader, Leased, ServerPage, TableKey, TablePage, Tablets};
 use crate::message::data::Refusal;
+use crate::message::recovery::Loss;
 use crate::types::{LeaseId, TableId};
 
 impl Client {
@@ -90,6 +91,7 @@ impl Client {
                 let locators = locators.to_string();
                 return Ok(Some(Answer::Leader(LeaderInfo { term, locators })));
             }
+            Kind::AcceptLoss { .. } => return Ok(Some(Answer::Loss(Loss::parse(reply)?))),
             Kind::ListServers => return self.add_servers(index, &ServerPage::parse(reply)?),
             Kind::Tablets => {
                 let tablets = Tablets::parse(reply)?;

@@ -14,6 +14,7 @@ use crate::message::control::{
     CreateTable, DropTable, GetLeader, GetTable, GetTablets, ListServers, ListTables, RenewClient,
 };
 use crate::message::data::{Once, Target};
+use crate::message::recovery::AcceptLoss;
 use crate::ops::{Parts, Request, Scan};
 use crate::types::{LeaseId, TableId};
 
@@ -177,6 +178,7 @@ impl Client {
                 ListServers { from }.emit()
             }
             Kind::Leader => GetLeader {}.emit(),
+            Kind::AcceptLoss { server, accept } => AcceptLoss { server, accept }.emit(),
             Kind::Tablets => {
                 GetTablets { table: self.routes.tables[slot.place as usize].id }.emit()
             }

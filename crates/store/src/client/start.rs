@@ -13,7 +13,7 @@ use super::values::LONG;
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, Once, RejectRules, Target};
 use crate::ops::{Cursor, Parts, Request, Scan, Write};
-use crate::types::{MAX_KEY, MAX_VALUE, TableId};
+use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId};
 
 /// The value of an operation that starts: copied, owned or lent.
 enum NewValue<'v> {
@@ -184,6 +184,12 @@ impl Client {
     /// Lists all servers. The answer is [`Answer::Servers`](super::Answer::Servers).
     pub fn list_servers(&mut self, deadline: Instant) -> Op {
         self.plain(Kind::ListServers, PeerId::COORDINATOR, &[], deadline)
+    }
+
+    /// Asks what the blocked recovery of a crashed server loses, and accepts that if `accept` is
+    /// true. The answer is [`Answer::Loss`](super::Answer::Loss).
+    pub fn accept_loss(&mut self, server: ServerId, accept: bool, deadline: Instant) -> Op {
+        self.plain(Kind::AcceptLoss { server, accept }, PeerId::COORDINATOR, &[], deadline)
     }
 
     /// Sends `bytes` (up to 1 MiB) to a server and back. The answer is

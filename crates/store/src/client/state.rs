@@ -17,7 +17,7 @@ use super::values::{LongValue, Values};
 use crate::hash::KeyHasher;
 use crate::leading::{Binding, Coordinators};
 use crate::ops::Request;
-use crate::types::{KeyHash, LeaseId, TableId};
+use crate::types::{KeyHash, LeaseId, ServerId, TableId};
 
 /// The length in bytes of the buffer that a free slot keeps for the request of the next operation.
 pub(super) const KEPT_BYTES: usize = 4096;
@@ -80,6 +80,11 @@ pub(super) enum Kind {
     ListTables,
     ListServers,
     Leader,
+    /// A question what a blocked recovery loses, or its acceptance.
+    AcceptLoss {
+        server: ServerId,
+        accept: bool,
+    },
     /// The client itself asks the coordinator for the tablets of a table.
     Tablets,
     /// The client itself asks the coordinator for a lease.
@@ -107,7 +112,11 @@ impl Kind {
     /// Returns true if an operation of this kind can leave a change behind though its reply is
     /// lost.
     pub(super) fn changes_something(self) -> bool {
-        self.is_numbered() || matches!(self, Self::Create { .. } | Self::Drop(_))
+        let order = matches!(
+            self,
+            Self::Create { .. } | Self::Drop(_) | Self::AcceptLoss { accept: true, .. }
+        );
+        self.is_numbered() || order
     }
 }
 

@@ -15,10 +15,10 @@ use crate::durability::Durability;
 use crate::message::Status;
 use crate::message::codec::{Field, Reader, choices, records};
 use crate::objects::segment::SegmentId;
-use crate::types::{HashKey, ServerId};
+use crate::types::{HashKey, ServerId, Version};
 
 /// The version of the format in which the coordinator's state is written.
-pub(super) const FORMAT: u16 = 4;
+pub(super) const FORMAT: u16 = 5;
 
 /// The reason why the coordinator does not accept a stored state. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -80,6 +80,8 @@ records! {
         server_term_ns: u64,
         /// The longest term that any client was ever granted, in nanoseconds.
         client_term_ns: u64,
+        /// The number of losses that were accepted. Each begins a new range of versions.
+        losses: u16,
     }
 
     /// A server's record in the durable state, the value of a key 's'.
@@ -104,6 +106,19 @@ records! {
         control: &'a str,
         /// The locators at which clients reach the server.
         data: &'a str,
+        /// The number of the accepted loss by which the server's recovery goes on, or 0 if none was
+        /// accepted.
+        loss: u16,
+        /// The segments of the server's log that the recovery replays after that loss, by id.
+        kept: Vec<Kept>,
+    }
+
+    /// A segment that a recovery replays after an accepted loss.
+    Kept {
+        /// The id of the segment.
+        segment: SegmentId,
+        /// The number of bytes of the segment to replay.
+        len: u32,
     }
 
     /// A table's record in the durable state, the value of a key 't'.
@@ -130,6 +145,8 @@ records! {
         /// The segment of the owner's log up to which entries do not count for the tablet: they are
         /// of an earlier time of the tablet there. 0 in a new tablet.
         since: SegmentId,
+        /// The lowest version of a write to the tablet. 0 unless a loss was accepted.
+        floor: Version,
     }
 }
 

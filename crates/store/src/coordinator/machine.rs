@@ -11,7 +11,7 @@ use crate::message::control::{
     self, CheckLease, CreateTable, DropTable, Enlist, GetLeader, GetTable, GetTablets, HintCrashed,
     ListServers, ListTables, RenewClient, RenewServer, SetHead,
 };
-use crate::message::recovery::RecoveryEnded;
+use crate::message::recovery::{AcceptLoss, RecoveryEnded};
 use crate::message::{Opcode, Status};
 
 impl Coordinator {
@@ -39,6 +39,7 @@ impl Coordinator {
                 self.recovery_ended(now, caller, &RecoveryEnded::parse(payload)?)
             }
             Opcode::GetLeader => self.leader(caller, &GetLeader::parse(payload)?),
+            Opcode::AcceptLoss => self.accept_loss(caller, &AcceptLoss::parse(payload)?),
             Opcode::SetHead => self.set_head(caller, &SetHead::parse(payload)?),
             _ => return Err(Status::UnknownOpcode),
         })

@@ -105,6 +105,7 @@ impl Coordinator {
             replicas: request.replicas,
             durability: request.durability,
             head: (SegmentId(0), 0),
+            loss: (0, Vec::new()),
             until,
             heard: true,
             tablets: 0,

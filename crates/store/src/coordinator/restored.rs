@@ -6,6 +6,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{self, FORMAT, Key, Place, RestoreError};
 use super::leases::Leases;
+use super::recovery::MOST_LOSSES;
 use super::servers::{MAX_PLACES, Servers, Slot};
 use super::table::{Table, Tables};
 use crate::durability::Durability;
@@ -71,6 +72,7 @@ fn check_restored(
     // second it takes 136 years to get there.
     if cluster.id == 0
         || cluster.incarnation >= u64::from(u32::MAX)
+        || cluster.losses > MOST_LOSSES
         || counters.iter().any(|&counter| counter >= 1 << 63)
     {
         return Err(RestoreError::Damaged("cluster record"));
@@ -105,6 +107,8 @@ fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(),
             head_epoch: 0,
             control: "",
             data: "",
+            loss: 0,
+            kept: Vec::new(),
         }));
     }
     servers.slots[index as usize] = Slot::restored(&record);
@@ -121,5 +125,6 @@ pub(super) fn new_cluster(rng: &mut Rng) -> durable::Cluster {
         next_lease: 1,
         server_term_ns: 0,
         client_term_ns: 0,
+        losses: 0,
     }
 }

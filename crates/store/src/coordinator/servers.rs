@@ -41,6 +41,9 @@ pub(super) struct Slot {
     /// The lowest segment and epoch of a replica of the server's log that is valid although it is
     /// not closed.
     pub(super) head: (SegmentId, u32),
+    /// The number of the accepted loss by which the server's recovery goes on, or 0, and the
+    /// segments that it replays then.
+    pub(super) loss: (u16, Vec<durable::Kept>),
     /// The end of the server's lease and the margin, unless [`Servers::floor`] is later.
     pub(super) until: Instant,
     /// True if the server has renewed its lease since this coordinator started and since another
@@ -70,6 +73,8 @@ impl Slot {
             head_epoch: self.head.1,
             control: &self.control,
             data: &self.data,
+            loss: self.loss.0,
+            kept: self.loss.1.clone(),
         }
     }
 
@@ -84,6 +89,7 @@ impl Slot {
             replicas: record.replicas,
             durability: record.durability,
             head: (record.head_segment, record.head_epoch),
+            loss: (record.loss, record.kept.clone()),
             until: Instant::ZERO,
             heard: false,
             tablets: 0,
@@ -165,6 +171,7 @@ impl Servers {
             slot.generation == id.generation && slot.place == Place::Crashed && slot.tablets == 0
         })?;
         slot.place = Place::Free;
+        slot.loss = (0, Vec::new());
         self.version += 1;
         Some(slot)
     }

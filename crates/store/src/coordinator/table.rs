@@ -10,7 +10,7 @@ use sprat_proto::node::machine::Caller;
 use super::durable::{self, Stage};
 use crate::message::control::{self, TableKey};
 use crate::objects::segment::SegmentId;
-use crate::types::{HashKey, ServerId, TableId};
+use crate::types::{HashKey, ServerId, TableId, Version};
 
 /// The most tablets of a table: the entries of a list.
 const MOST_TABLETS: usize = u16::MAX as usize;
@@ -39,6 +39,8 @@ pub(super) struct Tablet {
     pub(super) server: ServerId,
     /// The segment of the owner's log up to which entries do not count for the tablet.
     pub(super) since: SegmentId,
+    /// The lowest version of a write to the tablet.
+    pub(super) floor: Version,
     pub(super) work: Work,
     /// The number of calls to the tablet's server that failed in a row.
     pub(super) failures: u32,
@@ -47,12 +49,13 @@ pub(super) struct Tablet {
 impl Tablet {
     /// Returns a tablet of the hashes `range` without a call in progress.
     pub(super) fn new(range: (u64, u64), server: ServerId, since: SegmentId, work: Work) -> Self {
-        Self { first: range.0, last: range.1, server, since, work, failures: 0 }
+        let (floor, failures) = (Version(0), 0);
+        Self { first: range.0, last: range.1, server, since, floor, work, failures }
     }
 
     fn record(&self) -> durable::Tablet {
-        let &Self { first, last, server, since, .. } = self;
-        durable::Tablet { first, last, server, since }
+        let &Self { first, last, server, since, floor, .. } = self;
+        durable::Tablet { first, last, server, since, floor }
     }
 }
 
@@ -88,7 +91,10 @@ impl Table {
             hash_key: record.hash_key,
             stage: record.stage,
             tablets: tablets
-                .map(|t| Tablet::new((t.first, t.last), t.server, t.since, work))
+                .map(|t| Tablet {
+                    floor: t.floor,
+                    ..Tablet::new((t.first, t.last), t.server, t.since, work)
+                })
                 .collect(),
             waiters: Vec::new(),
             changed: 0,
@@ -117,18 +123,27 @@ impl Table {
         (tablet.first <= first && first <= last && last <= tablet.last).then_some(i)
     }
 
-    /// Gives a range within one tablet of a table in use to another server. The rest of the tablet
-    /// stays with its owner.
-    pub(super) fn give(&mut self, range: (u64, u64), owner: ServerId, since: SegmentId) {
+    /// Gives a range within one tablet of a table in use to another server, and raises the lowest
+    /// version of its writes to `floor`. The rest of the tablet stays with its owner.
+    pub(super) fn give(
+        &mut self,
+        range: (u64, u64),
+        owner: ServerId,
+        since: SegmentId,
+        floor: Version,
+    ) {
         let Some(i) = self.index(range) else { return };
-        let &Tablet { first, last, server, since: old, .. } = &self.tablets[i];
+        let &Tablet { first, last, server, since: old, floor: old_floor, .. } = &self.tablets[i];
+        let rest =
+            |range| Tablet { floor: old_floor, ..Tablet::new(range, server, old, Work::Settled) };
         let mut pieces = Vec::with_capacity(3);
         if first < range.0 {
-            pieces.push(Tablet::new((first, range.0 - 1), server, old, Work::Settled));
+            pieces.push(rest((first, range.0 - 1)));
         }
-        pieces.push(Tablet::new(range, owner, since, Work::Settled));
+        let floor = floor.max(old_floor);
+        pieces.push(Tablet { floor, ..Tablet::new(range, owner, since, Work::Settled) });
         if range.1 < last {
-            pieces.push(Tablet::new((range.1 + 1, last), server, old, Work::Settled));
+            pieces.push(rest((range.1 + 1, last)));
         }
         self.tablets.splice(i..=i, pieces);
     }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::{Opcode, Status, VERSION};
 use crate::durability::Durability;
 use crate::objects::segment::SegmentId;
-use crate::types::{HashKey, LeaseId, ServerId, TableId};
+use crate::types::{HashKey, LeaseId, ServerId, TableId, Version};
 
 /// The bytes of a message that are still to be parsed.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
@@ -145,6 +145,7 @@ macro_rules! fields {
 fields!(TableId { 0: u64 });
 fields!(LeaseId { 0: u64 });
 fields!(SegmentId { 0: u32 });
+fields!(Version { 0: u64 });
 fields!(ServerId { index: u32, generation: u32 });
 
 /// Declares structs of messages together with their format.

@@ -105,6 +105,8 @@ codes! {
         RecoveryEnded = 76,
         /// The coordinator that leads gives its locators and its term.
         GetLeader = 77,
+        /// The coordinator says what a blocked recovery would lose, and accepts that.
+        AcceptLoss = 78,
         /// The coordinator orders a master to take a tablet.
         TakeTablet = 128,
         /// The coordinator orders a master to drop a tablet and its objects.

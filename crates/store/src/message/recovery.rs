@@ -7,6 +7,7 @@
 //!       master ── ReadReplica ──► backups
 //!              ── RecoveryEnded ► coordinator  the tablets have another owner
 //!  coordinator ── FreeReplicas ─► backups      when no tablet is left
+//!       client ── AcceptLoss ───► coordinator  to go on without the replicas that are missing
 //! ```
 //!
 //! The formats are those of [`super::control`], apart from the reply to [`ReadReplica`].
@@ -15,7 +16,7 @@ use alloc::vec::Vec;
 
 use super::codec::{choices, records, replies, requests};
 use crate::objects::segment::SegmentId;
-use crate::types::{HashKey, ServerId, TableId};
+use crate::types::{HashKey, ServerId, TableId, Version};
 
 /// The most bytes of a replica in one reply to [`ReadReplica`].
 pub const MOST_READ: u32 = 1 << 20;
@@ -60,6 +61,9 @@ records! {
         /// The segment of the crashed master's log up to which its entries are not of this tablet's
         /// life there, and do not count.
         since: SegmentId,
+        /// The lowest version of a later write to the tablet. Segments that are lost may have given
+        /// all lower ones.
+        floor: Version,
     }
 
     /// A server with replicas of the crashed master's log, in [`Recover`].
@@ -80,14 +84,30 @@ records! {
         on: Vec<u16>,
     }
 
-    /// A recovered tablet, in [`RecoveryEnded`].
+    /// A tablet without its owner, in [`RecoveryEnded`] and [`Loss`].
     Range {
-        /// The table of the recovered tablet.
+        /// The table of the tablet.
         table: TableId,
-        /// The first key hash of the recovered tablet.
+        /// The first key hash of the tablet.
         first: u64,
-        /// The last key hash of the recovered tablet.
+        /// The last key hash of the tablet.
         last: u64,
+    }
+
+    /// A replica whose bytes are not those that were written, in [`RecoveryEnded`] and [`Loss`].
+    DamagedReplica {
+        /// The server that holds the replica.
+        backup: ServerId,
+        /// The segment of which this is a replica.
+        segment: SegmentId,
+    }
+
+    /// Segments whose ids follow each other, in [`Loss`].
+    SegmentRange {
+        /// The first segment of the range.
+        first: SegmentId,
+        /// The last segment of the range.
+        last: SegmentId,
     }
 }
 
@@ -200,6 +220,22 @@ requests! {
         since: SegmentId,
         /// The recovered tablets.
         tablets: Vec<Range>,
+        /// The replicas that were found damaged, if the ending is [`Ending::Lacking`]: at most
+        /// [`MAX_PAGE`](super::control::MAX_PAGE).
+        damaged: Vec<DamagedReplica>,
+    }
+
+    /// Asks the coordinator what the blocked recovery of a crashed server would lose if it went on,
+    /// and lets it go on. The reply is [`Loss`] once the decision is durable.
+    /// [`Status::NoRecovery`] means that the recovery is not blocked.
+    ///
+    /// [`Status::NoRecovery`]: crate::message::Status::NoRecovery
+    AcceptLoss {
+        /// The crashed server whose recovery is blocked.
+        server: ServerId,
+        /// True if the recovery goes on without the segments that are missing. Otherwise nothing
+        /// changes.
+        accept: bool,
     }
 }
 
@@ -211,6 +247,30 @@ replies! {
         more: bool,
         /// At most [`MAX_PAGE`](super::control::MAX_PAGE) replicas by segment.
         replicas: Vec<Replica>,
+    }
+
+    /// The reply to [`AcceptLoss`]: what a recovery loses that goes on without the segments that
+    /// are missing. Lists are cut off at [`MAX_PAGE`](super::control::MAX_PAGE) entries.
+    Loss {
+        /// True if the end of the log is among what is lost: the latest changes, of which nothing
+        /// is known.
+        head: bool,
+        /// The number of segments that are lost, as far as they are known.
+        segments: u32,
+        /// The number of bytes in those segments.
+        bytes: u64,
+        /// The segments that are lost.
+        lost: Vec<SegmentRange>,
+        /// The replicas of lost segments that are there and damaged.
+        damaged: Vec<DamagedReplica>,
+        /// The number of segments that are recovered.
+        kept_segments: u32,
+        /// The number of bytes in the segments that are recovered.
+        kept_bytes: u64,
+        /// The number of tablets that may have lost objects.
+        tablets: u32,
+        /// The tablets that may have lost objects.
+        ranges: Vec<Range>,
     }
 
     /// The reply to [`Recover`].

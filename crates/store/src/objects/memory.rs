@@ -175,7 +175,8 @@ impl Memory {
             return Err(Status::NoSpace);
         }
         let safe_version = self.log.safe_version();
-        let version = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
+        let next = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
+        let version = next.max(self.tablets.floor(mutation.target.table, mutation.hash));
         if version > Version::MAX {
             return Err(Status::NoSpace);
         }

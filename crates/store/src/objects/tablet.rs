@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use crate::hash::KeyHasher;
-use crate::types::{HashKey, KeyHash, TableId};
+use crate::types::{HashKey, KeyHash, TableId, Version};
 
 /// A range of a table's key hashes, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,9 +65,20 @@ pub struct Tablets {
     /// The tablets that the master recovers and does not serve yet.
     arriving: Vec<Tablet>,
     dropped: Vec<Tablet>,
+    /// The tablets whose writes have a lowest version, by which an accepted loss gives no version
+    /// twice.
+    floors: Vec<(Tablet, Version)>,
 }
 
 impl Tablets {
+    /// Returns the lowest version of a write to the object of `table` under `hash`.
+    #[inline]
+    #[must_use]
+    pub fn floor(&self, table: TableId, hash: KeyHash) -> Version {
+        let of_tablet = self.floors.iter().filter(|(tablet, _)| tablet.contains(table, hash));
+        of_tablet.map(|&(_, floor)| floor).max().unwrap_or_default()
+    }
+
     /// Returns the hash of `key` in `table`, or `None` if the master does not own its tablet.
     #[inline]
     pub fn locate(&mut self, table: TableId, key: &[u8]) -> Option<KeyHash> {
@@ -112,11 +123,16 @@ impl Tablets {
     }
 
     /// Prepares to recover a tablet: its objects may be put into the memory, and nothing serves
-    /// them.
+    /// them. Its later writes have at least the version `floor`.
     ///
     /// # Errors
     /// [`TakeError`], and nothing changed.
-    pub fn prepare(&mut self, tablet: Tablet, hash_key: HashKey) -> Result<(), TakeError> {
+    pub fn prepare(
+        &mut self,
+        tablet: Tablet,
+        hash_key: HashKey,
+        floor: Version,
+    ) -> Result<(), TakeError> {
         if self.dropped.iter().any(|dropped| dropped.overlaps(&tablet)) {
             return Err(TakeError::Sweeping);
         }
@@ -135,6 +151,10 @@ impl Tablets {
             self.tables.insert(index, Owned { table, hash_key, hasher, ranges });
         }
         self.arriving.push(tablet);
+        if floor > Version(0) {
+            self.floors.retain(|(other, _)| *other != tablet);
+            self.floors.push((tablet, floor));
+        }
         Ok(())
     }
 
@@ -244,6 +264,8 @@ impl Tablets {
         let needed = self.dropped.iter().chain(&self.arriving).map(|tablet| tablet.table);
         let needed = needed.collect::<Vec<_>>();
         self.tables.retain(|o| !o.ranges.is_empty() || needed.contains(&o.table));
+        let tables = &self.tables;
+        self.floors.retain(|(tablet, _)| tables.iter().any(|o| o.table == tablet.table));
         self.recent = 0;
     }
 

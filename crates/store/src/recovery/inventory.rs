@@ -103,6 +103,17 @@ impl ReadHead {
     pub fn has_digest(&self) -> bool {
         self.named.is_some()
     }
+
+    /// Returns the number of intact bytes at the start of the replica.
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Returns the other segments of the log with their lengths, if the replica is intact up to a
+    /// digest.
+    pub(super) fn named(&self) -> Option<&BTreeMap<SegmentId, u32>> {
+        self.named.as_ref()
+    }
 }
 
 /// A segment of a log, and the servers that have it.
@@ -154,17 +165,25 @@ pub fn search<'a>(
             Ok(None) => continue,
             Err(backup) => return Search::Read(backup, id),
         };
-        let found = |(&segment, &len): (&SegmentId, &u32)| {
-            let listed = of_segments.get(&segment).map_or(&[][..], |replicas| replicas);
-            let long_enough = listed.iter().filter(|replica| replica.len >= len);
-            Found { segment, len, backups: long_enough.map(|replica| replica.backup).collect() }
-        };
-        let mut segments: Vec<_> = named.iter().map(found).collect();
+        let mut segments: Vec<_> = of_digest(named, &of_segments).collect();
         let at = segments.partition_point(|other| other.segment < id);
         segments.insert(at, head);
         return Search::Log { head: id, segments };
     }
     Search::NoHead
+}
+
+/// Returns the segments that a digest names, with the servers of those replicas that are long
+/// enough.
+pub(super) fn of_digest(
+    named: &BTreeMap<SegmentId, u32>,
+    of_segments: &BTreeMap<SegmentId, Vec<&Listed>>,
+) -> impl Iterator<Item = Found> {
+    named.iter().map(|(&segment, &len)| {
+        let listed = of_segments.get(&segment).map_or(&[][..], |replicas| replicas);
+        let long_enough = listed.iter().filter(|replica| replica.len >= len);
+        Found { segment, len, backups: long_enough.map(|replica| replica.backup).collect() }
+    })
 }
 
 /// Finds the log of `crashed` among the replicas that backups have listed. `read` returns the bytes

@@ -1,14 +1,14 @@
 //! The steps of recoveries in their order: lists, the search, the plan, and the end.
 
 use alloc::collections::BTreeSet;
-use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::Output;
 use sprat_proto::time::SECOND;
 
-use super::state::{Blocked, Job, Reading, Recovery, Step};
+use super::lost::{Lost, TOO_LONG};
+use super::state::{Job, Reading, Recovery, Step};
 use crate::coordinator::durable::{Batch, Key, Place};
 use crate::coordinator::state::Coordinator;
 use crate::message::recovery::{FreeReplicas, ListReplicas, MOST_READ, ReadReplica};
@@ -60,7 +60,7 @@ impl Coordinator {
         let tablets = self.servers.slots.get(id.index as usize).map_or(0, |slot| slot.tablets);
         if tablets == 0 {
             recovery.partitions.clear();
-            recovery.blocked.clear();
+            recovery.unblock();
             self.recoveries.dirty |= recovery.reading.take().is_some();
             let after = *recovery.free_after.get_or_insert(self.journal.issued);
             return self.journal.safe >= after && self.free_replicas(id, recovery);
@@ -125,39 +125,57 @@ impl Coordinator {
 
     /// Searches for the log in the lists so far, and begins to read the replica that is needed.
     fn search_log(&mut self, now: Instant, id: ServerId, recovery: &mut Recovery) {
-        let blocked = match recovery.search(&self.crashed(id)) {
-            // All recoveries together hold the bytes of one replica.
-            Search::Read(..) if self.recoveries.all.values().any(|r| r.reading.is_some()) => return,
-            Search::Read(backup, segment) => {
-                let listed = recovery.backups.get(&backup).map(|backup| &backup.replicas);
-                let listed = listed.and_then(|all| all.iter().find(|r| r.segment == segment));
-                let len = listed.map_or(0, |replica| replica.len.min(SEGMENT_BYTES));
-                let bytes = Vec::new();
-                self.recoveries.last_reader = Some(id);
-                recovery.reading = Some(Reading { backup, segment, len, bytes, failures: 0 });
-                self.recoveries.ready.push_back((id, Step::Read(segment, 0)));
-                return;
-            }
-            Search::NoHead => Blocked::NoHead,
+        let found = match self.accepted(id) {
+            Some(kept) => Search::Log { head: SegmentId(0), segments: recovery.find(kept) },
+            None => recovery.search(&self.crashed(id)),
+        };
+        let lost = match found {
+            Search::Read(backup, segment) => return self.begin_read(id, recovery, backup, segment),
+            Search::NoHead if !recovery.all_listed() => None,
+            Search::NoHead => match recovery.salvage() {
+                Ok(segments) => Some(Lost::new(true, segments, &recovery.damaged)),
+                Err((backup, segment)) => return self.begin_read(id, recovery, backup, segment),
+            },
             Search::Log { segments, .. } => {
-                let missing = segments.iter().filter(|found| found.backups.is_empty()).count();
                 let fits = segments.len() <= MOST_SEGMENTS && self.order_fits(&segments);
-                if missing == 0 && fits {
+                if fits && segments.iter().all(|found| !found.backups.is_empty()) {
                     recovery.replan |= recovery.log.is_none();
                     recovery.log = Some(segments);
-                    recovery.blocked.clear();
+                    recovery.unblock();
                     recovery.suspect = false;
                     recovery.unsearched = false;
                     return;
                 }
-                if fits { Blocked::Missing(missing) } else { Blocked::TooLong }
+                fits.then(|| Lost::new(false, segments, &recovery.damaged))
             }
         };
         recovery.unsearched = false;
         if recovery.all_listed() {
-            recovery.blocked = blocked.to_string();
+            recovery.blocked = lost.as_ref().map_or_else(|| TOO_LONG.into(), Lost::text);
+            recovery.lost = lost;
             self.again(now, id, recovery);
         }
+    }
+
+    /// Begins to read a replica that a search needs.
+    fn begin_read(
+        &mut self,
+        id: ServerId,
+        recovery: &mut Recovery,
+        backup: ServerId,
+        segment: SegmentId,
+    ) {
+        // All recoveries together hold the bytes of one replica.
+        if self.recoveries.all.values().any(|other| other.reading.is_some()) {
+            return;
+        }
+        let listed = recovery.backups.get(&backup).map(|backup| &backup.replicas);
+        let listed = listed.and_then(|all| all.iter().find(|r| r.segment == segment));
+        let len = listed.map_or(0, |replica| replica.len.min(SEGMENT_BYTES));
+        let bytes = Vec::new();
+        self.recoveries.last_reader = Some(id);
+        recovery.reading = Some(Reading { backup, segment, len, bytes, failures: 0 });
+        self.recoveries.ready.push_back((id, Step::Read(segment, 0)));
     }
 
     /// Lets a recovery try again, after a pause, what is not possible now.

@@ -15,13 +15,18 @@
 //!   master of the last assignment becomes the owner, by one durable change.
 //! - A backup is asked to free replicas only after it has fenced their master, and after the change
 //!   by which the last tablet got another owner is durable.
+//! - A recovery that lacks segments goes on only after `AcceptLoss`. The crashed server's record
+//!   then names the segments that are replayed, and each of them must be found.
 //!
 //! Elsewhere: the rules by which a log is found ([`crate::recovery`]), and the replay.
 
 mod agenda;
 mod answers;
+mod loss;
+mod lost;
 mod plan;
 mod replay;
 mod state;
 
+pub(super) use loss::MOST_LOSSES;
 pub(super) use state::Recoveries;

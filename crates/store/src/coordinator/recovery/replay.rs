@@ -19,7 +19,7 @@ use crate::recovery::inventory::Found;
 use crate::types::{ServerId, TableId};
 
 /// The bytes of a tablet in an order.
-const PART_BYTES: usize = 44;
+const PART_BYTES: usize = 52;
 
 impl Coordinator {
     /// Plans the partitions of a crashed server's tablets that belong to none. A partition stays if
@@ -42,6 +42,7 @@ impl Coordinator {
                     last: tablet.last,
                     hash_key: state.hash_key,
                     since: tablet.since,
+                    floor: tablet.floor,
                 };
                 let mut is_left = true;
                 while let Some(&(at, first, last)) =
@@ -138,7 +139,9 @@ impl Coordinator {
         let partition = recovery.partitions.get_mut(&key)?;
         partition.due = None;
         let server = partition.master?;
-        let (number, tablets) = (partition.number, partition.parts.clone());
+        let (number, mut tablets) = (partition.number, partition.parts.clone());
+        let floor = self.loss_floor(crashed);
+        tablets.iter_mut().for_each(|part| part.floor = part.floor.max(floor));
         let log = self.recoveries.all.get(&crashed)?.log.as_ref()?;
         Some((server, self.order_of((server, crashed), number, tablets, log).emit()))
     }
@@ -217,6 +220,7 @@ impl Coordinator {
                 && let Some(mut recovery) = self.recoveries.all.remove(&request.crashed)
             {
                 recovery.suspect = true;
+                recovery.take_damaged(&request.damaged);
                 self.again(now, request.crashed, &mut recovery);
                 self.recoveries.all.insert(request.crashed, recovery);
             }
@@ -276,10 +280,11 @@ impl Coordinator {
     /// Makes the sender of a request the owner of the recovered tablets, by one durable change.
     fn give(&mut self, request: &RecoveryEnded) {
         let mut changed = BTreeSet::new();
+        let floor = self.loss_floor(request.crashed);
         for range in &request.tablets {
             let Some(table) = self.tables.by_id.get_mut(&range.table.0) else { continue };
             let before = table.tablets.len();
-            table.give((range.first, range.last), request.server, request.since);
+            table.give((range.first, range.last), request.server, request.since, floor);
             let more = table.tablets.len() - before;
             self.tables.tablets += more;
             self.servers.count(request.crashed, more as i32 - 1);

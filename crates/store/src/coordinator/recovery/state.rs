@@ -3,14 +3,14 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
-
 use sprat_proto::Instant;
 
-use crate::message::recovery::{Part, Replica};
+use super::lost::Lost;
+use crate::coordinator::durable::Kept;
+use crate::message::recovery::{DamagedReplica, Part, Replica};
 use crate::objects::segment::SegmentId;
 use crate::recovery::inventory::Found;
-use crate::recovery::{Crashed, Listed, ReadHead, Search, search};
+use crate::recovery::{Crashed, Listed, ReadHead, Search, salvage, search};
 use crate::types::ServerId;
 
 /// A call that a recovery makes.
@@ -123,6 +123,10 @@ pub(super) struct Recovery {
     pub(super) unsearched: bool,
     /// The text of the reason why the log cannot be recovered now, or empty.
     pub(super) blocked: String,
+    /// The log that the recovery would lose a part of, unless nothing blocks it.
+    pub(super) lost: Option<Lost>,
+    /// The replicas that masters have found damaged. They do not count.
+    pub(super) damaged: BTreeSet<(ServerId, SegmentId)>,
     /// True if the step [`Step::Again`] is queued or waits.
     pub(super) again: bool,
     /// The segments of the log, once they are found.
@@ -132,28 +136,6 @@ pub(super) struct Recovery {
     /// True if the tablets have changed since the partitions were planned.
     pub(super) replan: bool,
     pub(super) partitions: BTreeMap<u64, Partition>,
-}
-
-/// The reason why a log cannot be recovered now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Blocked {
-    /// No backup that is up has the head of the log.
-    NoHead,
-    /// No backup that is up has this many segments of the log.
-    Missing(usize),
-    /// The log has more segments than an order can name.
-    TooLong,
-}
-
-impl fmt::Display for Blocked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoHead => f.write_str("no server has the head of the log"),
-            Self::Missing(1) => f.write_str("no server has 1 segment of the log"),
-            Self::Missing(count) => write!(f, "no server has {count} segments of the log"),
-            Self::TooLong => f.write_str("the log has too many segments"),
-        }
-    }
 }
 
 /// A server that holds replicas, as a recovery knows it.
@@ -209,21 +191,63 @@ impl Recovery {
         self.backups.values().all(|backup| backup.listed)
     }
 
-    /// Searches for the log among the replicas of complete lists.
-    pub(super) fn search(&self, crashed: &Crashed) -> Search {
+    /// Returns the replicas of complete lists that are not known as damaged.
+    fn counted(&self) -> Vec<Listed> {
         let mut all = Vec::new();
         for (&id, backup) in self.backups.iter().filter(|(_, backup)| backup.listed) {
-            all.extend(backup.replicas.iter().map(|replica| {
+            let good = |replica: &&Replica| !self.damaged.contains(&(id, replica.segment));
+            all.extend(backup.replicas.iter().filter(good).map(|replica| {
                 let &Replica { segment, epoch, len, closed } = replica;
                 Listed { backup: id, segment, epoch, len, closed }
             }));
         }
-        search(crashed, &all, |backup, segment| self.heads.get(&(backup, segment)))
+        all
     }
 
-    /// Forgets all lists, so that they are made again.
+    /// Searches for the log among the replicas of complete lists.
+    pub(super) fn search(&self, crashed: &Crashed) -> Search {
+        search(crashed, &self.counted(), |backup, id| self.heads.get(&(backup, id)))
+    }
+
+    /// Searches for what is left of the log without its head.
+    ///
+    /// # Errors
+    /// The replica that must be read first.
+    pub(super) fn salvage(&self) -> Result<Vec<Found>, (ServerId, SegmentId)> {
+        salvage(&self.counted(), |backup, id| self.heads.get(&(backup, id)))
+    }
+
+    /// Returns the segments that are left after an accepted loss, with the servers that have them.
+    pub(super) fn find(&self, kept: &[Kept]) -> Vec<Found> {
+        let counted = self.counted();
+        let found = |&Kept { segment, len }: &Kept| {
+            let has = |replica: &&Listed| replica.segment == segment && replica.len >= len;
+            let backups = counted.iter().filter(has).map(|replica| replica.backup).collect();
+            Found { segment, len, backups }
+        };
+        kept.iter().map(found).collect()
+    }
+
+    /// Takes the damaged replicas that a master reports, as far as they are listed.
+    pub(super) fn take_damaged(&mut self, damaged: &[DamagedReplica]) {
+        for &DamagedReplica { backup, segment } in damaged {
+            let listed = self.backups.get(&backup).map_or(&[][..], |state| &state.replicas);
+            if listed.binary_search_by_key(&segment, |replica| replica.segment).is_ok() {
+                self.damaged.insert((backup, segment));
+            }
+        }
+    }
+
+    /// Records that nothing blocks the recovery.
+    pub(super) fn unblock(&mut self) {
+        self.blocked.clear();
+        self.lost = None;
+    }
+
+    /// Forgets all lists, so that they are made again. Replicas that are no heads are not read
+    /// again: the backups take no more writes to them.
     pub(super) fn forget_lists(&mut self) {
-        self.heads.clear();
+        self.heads.retain(|_, head| !head.has_digest() && *head != ReadHead::default());
         self.reading = None;
         for backup in self.backups.values_mut() {
             backup.listed = false;

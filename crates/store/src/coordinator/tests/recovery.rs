@@ -8,6 +8,7 @@ use crate::objects::entry::{self, DIGESTED, HEADER, Header};
 
 mod faults;
 mod lists;
+mod loss;
 mod masters;
 mod random;
 
@@ -31,6 +32,7 @@ pub(super) struct Ended {
     crashed: ServerId,
     tablets: Vec<Range>,
     since: Vec<u32>,
+    floors: Vec<u64>,
     segments: Vec<(u32, u32, usize)>,
 }
 
@@ -79,6 +81,7 @@ impl Recoverer {
                     crashed: order.crashed,
                     tablets: order.tablets.iter().map(range).collect(),
                     since: order.tablets.iter().map(|part| part.since.0).collect(),
+                    floors: order.tablets.iter().map(|part| part.floor.0).collect(),
                     segments: order
                         .segments
                         .iter()
@@ -173,7 +176,17 @@ impl World {
         let (recovery, Ended { crashed, tablets, .. }) = self.order(on).unwrap();
         let (cluster, server) = (self.coordinator.cluster(), self.masters[on].id);
         let since = SegmentId(since);
-        RecoveryEnded { cluster, recovery, server, crashed, ending, since, tablets }.emit()
+        RecoveryEnded {
+            cluster,
+            recovery,
+            server,
+            crashed,
+            ending,
+            since,
+            tablets,
+            damaged: Vec::new(),
+        }
+        .emit()
     }
 
     fn end(&mut self, on: &str, ending: Ending, since: u32) -> Status {
@@ -209,7 +222,7 @@ fn a_crashed_servers_tablets_are_recovered_and_its_replicas_freed() {
     let tablets = vec![Range { table: a, first: 0, last: u64::MAX }];
     let (head, one) = ((HEADER + 8 + DIGESTED) as u32, HEADER as u32);
     let segments = vec![(1, one, 1), (2, head, 1)];
-    assert_eq!(order, Ended { crashed: x, tablets, since: vec![0], segments });
+    assert_eq!(order, Ended { crashed: x, tablets, since: vec![0], floors: vec![0], segments });
 
     // The reply and the order to free wait for the disk.
     w.disk_stalls = true;

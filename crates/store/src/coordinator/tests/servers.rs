@@ -325,6 +325,8 @@ fn the_places_of_the_list_are_limited() {
         head_epoch: 0,
         control: "",
         data: "",
+        loss: 0,
+        kept: Vec::new(),
     };
     let last = MAX_PLACES as usize - 1;
     servers.slots.extend((0..last).map(|_| Slot::restored(&record)));

@@ -12,7 +12,7 @@ fn a_state_that_makes_no_sense_is_refused() {
     };
     assert_eq!(restore(&[(b"c", &[0, 9, 1])]), RestoreError::Format(9));
     assert_eq!(restore(&[(b"c", &[0, 2, 1])]), RestoreError::Format(2));
-    assert_eq!(restore(&[(b"c", &[0, 4, 1])]), RestoreError::Damaged("cluster record"));
+    assert_eq!(restore(&[(b"c", &[0, 5, 1])]), RestoreError::Damaged("cluster record"));
     assert_eq!(restore(&[(b"l\0\0\0\0\0\0\0\x01", &[])]), RestoreError::NoCluster);
     assert_eq!(restore(&[(b"", &[])]), RestoreError::Damaged("key"));
     assert_eq!(restore(&[(b"x", &[])]), RestoreError::Damaged("key"));
@@ -29,10 +29,14 @@ fn a_state_that_makes_no_sense_is_refused() {
         next_lease: 3,
         server_term_ns: 4,
         client_term_ns: 5,
+        losses: 6,
     };
     let worn = durable::Cluster { incarnation: u64::from(u32::MAX), ..cluster(2) };
     let worn = restore(&[(b"c", &durable::encode(&worn))]);
     assert_eq!(worn, RestoreError::Damaged("cluster record"));
+    let lost = durable::Cluster { losses: 64, ..cluster(2) };
+    let lost = restore(&[(b"c", &durable::encode(&lost))]);
+    assert_eq!(lost, RestoreError::Damaged("cluster record"));
     let table = |name, last| durable::Table {
         stage: durable::Stage::Ready,
         name,
@@ -42,6 +46,7 @@ fn a_state_that_makes_no_sense_is_refused() {
             last,
             server: ServerId::default(),
             since: SegmentId(0),
+            floor: Version(0),
         }],
     };
     let bad_cluster = |next_table| restore(&[(b"c", &durable::encode(&cluster(next_table)))]);
@@ -76,9 +81,10 @@ fn golden_state() {
         next_lease: 3,
         server_term_ns: 4,
         client_term_ns: 5,
+        losses: 6,
     };
     let numbers = [9u64, 1, 2, 3, 4, 5].map(u64::to_be_bytes).concat();
-    assert_eq!(encode(&cluster), [vec![0, 4], numbers].concat());
+    assert_eq!(encode(&cluster), [vec![0, 5], numbers, vec![0, 6]].concat());
     let server = Server {
         generation: 2,
         place: Place::Crashed,
@@ -90,9 +96,11 @@ fn golden_state() {
         head_epoch: 6,
         control: "c",
         data: "d",
+        loss: 8,
+        kept: vec![Kept { segment: SegmentId(9), len: 10 }],
     };
     let mut bytes = b"\0\0\0\x02\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04".to_vec();
-    bytes.extend(b"\x07\x04\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d");
+    bytes.extend(b"\x07\x04\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d\0\x08\0\x01\0\0\0\x09\0\0\0\x0a");
     assert_eq!(encode(&server), bytes);
     let table = Table {
         stage: Stage::Dropping,
@@ -103,11 +111,13 @@ fn golden_state() {
             last: 2,
             server: ServerId { index: 3, generation: 4 },
             since: SegmentId(5),
+            floor: Version(6),
         }],
     };
     let mut bytes = b"\x02\0\x01a".to_vec();
     bytes.extend([7; 16]);
     bytes.extend(b"\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\x03\0\0\0\x04\0\0\0\x05");
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 6]);
     assert_eq!(encode(&table), bytes);
     for (key, bytes) in [
         (Key::Cluster, &b"c"[..]),

@@ -160,7 +160,10 @@ fn a_call_from_before_a_rollback_belongs_to_its_tablet_alone() {
 
     let server = ServerId { index: 0, generation: 1 };
     let half = 1 << 63;
-    let tablet = |first, last| durable::Tablet { first, last, server, since: SegmentId(0) };
+    let tablet = |first, last| {
+        let (since, floor) = (SegmentId(0), Version(0));
+        durable::Tablet { first, last, server, since, floor }
+    };
     let record = durable::Table {
         stage: Stage::Dropping,
         name: "a",

@@ -191,6 +191,7 @@ impl Recovery {
                     ending,
                     since: partition.since(),
                     tablets: partition.tablets().map(range).collect(),
+                    damaged: reading.damaged_replicas(backups),
                 };
                 let (message, deadline) = (message.emit().into(), now.after(CALL_NS));
                 Some(Output::Call { link: COORDINATOR, tag, message, deadline })
@@ -328,7 +329,6 @@ impl Current {
     fn new(order: &Recover<'_>, memory: &mut Memory) -> Result<Self, Status> {
         let sources = order.backups.len();
         let makes_sense = !order.tablets.is_empty()
-            && !order.segments.is_empty()
             && order
                 .tablets
                 .iter()
@@ -344,7 +344,7 @@ impl Current {
         let mut tablets = Vec::new();
         let prepared = order.tablets.iter().try_for_each(|part| {
             let tablet = Tablet { table: part.table, first: part.first, last: part.last };
-            memory.tablets.prepare(tablet, part.hash_key)?;
+            memory.tablets.prepare(tablet, part.hash_key, part.floor)?;
             tablets.push((tablet, part.since));
             Ok(())
         });

@@ -12,7 +12,8 @@ use alloc::vec::Vec;
 use sprat_proto::Instant;
 use sprat_proto::time::MS;
 
-use crate::message::recovery::{MOST_READ, Piece};
+use crate::message::control::MAX_PAGE;
+use crate::message::recovery::{DamagedReplica, MOST_READ, Piece};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 
@@ -74,8 +75,12 @@ pub(super) struct Reading {
     /// The number of attempts to read a segment.
     attempts: u32,
     not_before: Instant,
-    /// True if a segment cannot be read from any backup.
-    lacking: bool,
+    /// True if no backup answers for a segment.
+    silent: bool,
+    /// The replicas that are damaged, short or gone: the index of the backup, and the segment.
+    damaged: Vec<(u16, SegmentId)>,
+    /// The number of segments all of whose replicas are damaged.
+    lost: usize,
 }
 
 impl Reading {
@@ -86,13 +91,26 @@ impl Reading {
             spare: Vec::new(),
             attempts: 0,
             not_before: Instant::ZERO,
-            lacking: false,
+            silent: false,
+            damaged: Vec::new(),
+            lost: 0,
         }
     }
 
-    /// Returns true if a segment cannot be read from any backup.
+    /// Returns true if a segment cannot be read from any backup, and there is no more to read. The
+    /// segments behind one whose replicas are damaged are read all the same, so that one report
+    /// names all damaged replicas.
     pub(super) fn is_lacking(&self) -> bool {
-        self.lacking
+        self.silent || (self.lost > 0 && self.is_empty())
+    }
+
+    /// Returns the first damaged replicas, as many as a report has room for.
+    pub(super) fn damaged_replicas(&self, backups: &[Source]) -> Vec<DamagedReplica> {
+        let replica = |&(index, segment): &(u16, SegmentId)| {
+            let source = backups.get(usize::from(index))?;
+            Some(DamagedReplica { backup: source.backup, segment })
+        };
+        self.damaged.iter().filter_map(replica).take(MAX_PAGE).collect()
     }
 
     /// Returns true if all segments were read and taken.
@@ -113,7 +131,7 @@ impl Reading {
 
     /// Begins to read the next segments of other backups, as long as few enough are being read.
     pub(super) fn begin(&mut self, me: ServerId, backups: &[Source]) {
-        while !self.lacking
+        while !self.silent
             && self.open.len() < MOST_OPEN
             && let Some(at) = self.next_left((me, backups), false)
         {
@@ -125,10 +143,6 @@ impl Reading {
 
     /// Begins to read a segment from the backup with the index `source` in `piece.on`.
     fn open(&mut self, piece: Piece, source: usize, failures: u32) {
-        if piece.on.is_empty() {
-            self.lacking = true;
-            return;
-        }
         self.attempts += 1;
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.resize(piece.len as usize, 0);
@@ -182,7 +196,7 @@ impl Reading {
         let Some(open) = self.close(attempt) else { return };
         let failures = open.failures + 1;
         if failures >= MOST_FAILURES {
-            self.lacking = true;
+            self.silent = true;
             return;
         }
         self.not_before = now.after(AGAIN_NS);
@@ -200,7 +214,7 @@ impl Reading {
 
     /// Returns a segment that was read, or the next one that has a replica on this server.
     pub(super) fn next(&mut self, me: ServerId, backups: &[Source]) -> Option<Segment> {
-        if self.lacking {
+        if self.silent {
             return None;
         }
         if let Some(at) = self.open.iter().position(Open::is_read) {
@@ -221,11 +235,12 @@ impl Reading {
     pub(super) fn damaged(&mut self, segment: Segment) {
         let Segment { mut piece, source, bytes } = segment;
         self.spare.extend(bytes);
-        piece.on.remove(source);
+        self.damaged.push((piece.on.remove(source), piece.segment));
         if piece.on.is_empty() {
-            self.lacking = true;
+            self.lost += 1;
+        } else {
+            self.left.push(piece);
         }
-        self.left.push(piece);
     }
 }
 

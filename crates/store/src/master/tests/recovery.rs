@@ -71,6 +71,7 @@ fn order(recovery: u64, log: &[(SegmentId, Vec<u8>)], on: &[u32]) -> Recover<'st
             last: u64::MAX,
             hash_key: KEY,
             since: SegmentId(0),
+            floor: Version(0),
         }],
         backups: on.iter().map(source).collect(),
         segments: log.iter().map(piece).collect(),
@@ -210,6 +211,9 @@ fn a_damaged_or_missing_replica_is_replaced_by_another() {
         Some(bytes)
     });
     assert_eq!(ended.ending, Ending::Lacking);
+    // The report names the replicas of all segments.
+    assert_eq!(ended.damaged.len(), 2 * log.len());
+    assert!(ended.damaged.iter().all(|replica| [2, 3].contains(&replica.backup.index)));
     rig.respond(tag, Ok(&done()));
     rig.wait();
     assert_eq!(rig.read(&0u64.to_be_bytes()), Err(Status::UnknownTablet));
@@ -309,6 +313,36 @@ fn a_master_without_room_says_so() {
     assert!(rig.master.memory.table.is_empty());
 }
 
+/// The lost segments may have given the versions below the floor to any key, existing or not.
+#[test]
+fn after_an_accepted_loss_no_version_is_given_twice() {
+    let log = log_of(2);
+    let mut rig = heir(64 << 12);
+    let floor = Version(1 << 42);
+    let mut loss = order(5, &log, &[2]);
+    loss.tablets[0].floor = floor;
+    assert_eq!(rig.order(&loss), Ok(0));
+    let (tag, _) = rig.feed(|asked| bytes_of(&log, asked));
+    rig.respond(tag, Ok(&done()));
+    let (old, new) = (0u64.to_be_bytes(), 9u64.to_be_bytes());
+    assert_eq!(rig.read(&old), Ok((Version(1), VALUE.to_vec())));
+    rig.master.memory.results.extend(LeaseId(78), Instant::NEVER);
+    assert_eq!(rig.write(once(78, 1, 0), &old, b"a"), Ok(floor));
+    assert_eq!(rig.write(once(78, 2, 0), &old, b"b"), Ok(Version(floor.0 + 1)));
+    assert_eq!(rig.write(once(78, 3, 0), &new, b"c"), Ok(floor));
+}
+
+/// Nothing is left of a log: the tablet is empty, and the coordinator makes this master its owner.
+#[test]
+fn an_order_without_segments_gives_an_empty_tablet() {
+    let mut rig = heir(64 << 12);
+    assert_eq!(rig.order(&order(5, &[], &[])), Ok(0));
+    let (tag, ended) = rig.feed(|_| None);
+    assert_eq!((ended.ending, ended.damaged.len()), (Ending::Done, 0));
+    rig.respond(tag, Ok(&done()));
+    assert_eq!(rig.read(b"key"), Err(Status::ObjectDoesntExist));
+}
+
 #[test]
 fn orders_that_make_no_sense_are_refused() {
     let log = log_of(3);
@@ -319,7 +353,6 @@ fn orders_that_make_no_sense_are_refused() {
     let mut rig = heir(64 << 12);
     for bad in [
         Recover { tablets: vec![], ..good.clone() },
-        Recover { segments: vec![], ..good.clone() },
         part(Part { first: 2, last: 1, ..first.clone() }),
         part(Part { table: TableId(1 << 40), ..first.clone() }),
         piece(Piece { len: 0, ..one.clone() }),

@@ -11,7 +11,7 @@ const CRASHED: ServerId = ServerId { index: 8, generation: 3 };
 /// Returns one order of each kind, from a coordinator of this term.
 fn orders(term: u64) -> [Vec<u8>; 5] {
     let (cluster, table, first, last) = (CLUSTER, TABLE, 0, u64::MAX);
-    let part = Part { table, first, last, hash_key: KEY, since: SegmentId(0) };
+    let part = Part { table, first, last, hash_key: KEY, since: SegmentId(0), floor: Version(0) };
     let recover = Recover {
         cluster,
         term,

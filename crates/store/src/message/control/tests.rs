@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::durability::Durability;
 use crate::message::recovery::{
-    FreeLeftReplicas, FreeReplicas, ListReplicas, ReadReplica, Recover, Recovering, RecoveryEnded,
-    ReplicaPage,
+    AcceptLoss, FreeLeftReplicas, FreeReplicas, ListReplicas, Loss, ReadReplica, Recover,
+    Recovering, RecoveryEnded, ReplicaPage,
 };
 use crate::message::{Opcode, Status, VERSION};
 
@@ -291,7 +291,7 @@ proptest! {
         same_again!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable
             ListTables GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet DropTablet);
         same_again!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas);
-        same_again!(bytes, Recover RecoveryEnded);
+        same_again!(bytes, Recover RecoveryEnded AcceptLoss);
     }
 
     #[test]
@@ -300,7 +300,7 @@ proptest! {
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
         same_again!(bytes, Leader Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets
             ServerPage);
-        same_again!(bytes, ReplicaPage Recovering);
+        same_again!(bytes, ReplicaPage Recovering Loss);
         // The last two bytes of a head are reserved and ignored in replies.
         bytes[2] = 7;
         prop_assert!(outcome(&bytes).is_ok());

@@ -4,13 +4,13 @@ use alloc::vec;
 
 use super::*;
 use crate::objects::segment::SegmentId;
-use crate::types::{HashKey, TableId};
+use crate::types::{HashKey, TableId, Version};
 
 const MIB: u64 = 1 << 20;
 
 fn part(table: u64, first: u64, last: u64) -> Part {
     let (hash_key, since) = (HashKey::default(), SegmentId(table as u32));
-    Part { table: TableId(table), first, last, hash_key, since }
+    Part { table: TableId(table), first, last, hash_key, since, floor: Version(0) }
 }
 
 /// Returns the ranges of each share by table, and checks the since of each.

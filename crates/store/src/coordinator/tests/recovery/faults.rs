@@ -17,7 +17,7 @@ fn a_log_without_a_head_is_blocked_until_a_server_brings_it() {
     w.put("y", x, 2, Some(&[(1, HEADER as u32)]));
     w.pass(2 * SECOND, &["y"]);
     assert_eq!(w.servers()[0].1, ServerState::Blocked);
-    assert_eq!(w.blocked(), ["no server has 1 segment of the log", ""]);
+    assert_eq!(w.blocked(), ["no server has 1 segment of the log: 1", ""]);
     assert_eq!(w.order("y"), None);
     w.put("y", x, 1, None);
     w.pass(2 * SECOND, &["y"]);

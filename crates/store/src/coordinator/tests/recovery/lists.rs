@@ -179,7 +179,7 @@ fn a_log_that_an_order_cannot_name_is_blocked() {
     assert_eq!(w.coordinator.recoveries.blocked(x), "the log has too many segments");
     w.put("y", x, 65_536, Some(&names[1..]));
     w.pass(2 * SECOND, &["y"]);
-    let missing = "no server has 65534 segments of the log";
+    let missing = "no server has 65534 segments of the log: 2, 3, 4, 5 and others";
     assert_eq!(w.coordinator.recoveries.blocked(x), missing);
 
     let found = |backups| Found { segment: SegmentId(1), len: 1, backups: vec![y; backups] };

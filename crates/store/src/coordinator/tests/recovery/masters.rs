@@ -97,7 +97,7 @@ fn a_log_whose_backup_leaves_is_searched_again() {
     let (mut w, x, ..) = two_masters();
     let y = w.masters["y"].id;
     w.leave(y);
-    assert_eq!(w.coordinator.recoveries.blocked(x), "no server has 1 segment of the log");
+    assert_eq!(w.coordinator.recoveries.blocked(x), "no server has 1 segment of the log: 1");
 }
 
 #[test]

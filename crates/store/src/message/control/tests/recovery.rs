@@ -3,8 +3,11 @@
 use alloc::vec;
 
 use super::*;
-use crate::message::recovery::{Ending, Part, Piece, Range, Replica, Source};
+use crate::message::recovery::{
+    DamagedReplica, Ending, Part, Piece, Range, Replica, SegmentRange, Source,
+};
 use crate::message::ring::{OpenRing, Ring};
+use crate::types::Version;
 
 const MASTER: ServerId = ServerId { index: 3, generation: 4 };
 
@@ -56,7 +59,7 @@ fn requests_of_a_recovery() {
         Recover,
         "01 82 0000 0000000000000009 0000000000000004 0000000000000005 00000001 00000002
          00000003 00000004 0001 0000000000000006 0000000000000000 7fffffffffffffff
-              000102030405060708090a0b0c0d0e0f 0000000a
+              000102030405060708090a0b0c0d0e0f 0000000a 000000000000000b
          0001 00000001 00000002 0003 6d3a62
          0001 00000007 00000800 0002 0000 0001",
         Recover {
@@ -71,6 +74,7 @@ fn requests_of_a_recovery() {
                 last: u64::MAX / 2,
                 hash_key: HashKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
                 since: SegmentId(10),
+                floor: Version(11),
             }],
             backups: vec![Source { backup: ONE, data: "m:b" }],
             segments: vec![Piece { segment: SegmentId(7), len: 2048, on: vec![0, 1] }],
@@ -79,7 +83,8 @@ fn requests_of_a_recovery() {
     golden!(
         RecoveryEnded,
         "01 4c 0000 0000000000000009 0000000000000005 00000001 00000002 00000003 00000004 01
-         0000000a 0001 0000000000000006 0000000000000000 7fffffffffffffff",
+         0000000a 0001 0000000000000006 0000000000000000 7fffffffffffffff
+         0001 00000001 00000002 00000007",
         RecoveryEnded {
             cluster: 9,
             recovery: 5,
@@ -88,6 +93,29 @@ fn requests_of_a_recovery() {
             ending: Ending::Lacking,
             since: SegmentId(10),
             tablets: vec![Range { table: TableId(6), first: 0, last: u64::MAX / 2 }],
+            damaged: vec![DamagedReplica { backup: ONE, segment: SegmentId(7) }],
+        }
+    );
+    golden!(
+        AcceptLoss,
+        "01 4e 0000 00000003 00000004 01",
+        AcceptLoss { server: MASTER, accept: true }
+    );
+    golden!(
+        Loss,
+        "01 00 0000 01 00000002 0000000000000003 0001 00000004 00000005
+         0001 00000001 00000002 00000004 00000006 0000000000000007
+         00000008 0001 0000000000000009 000000000000000a 000000000000000b",
+        Loss {
+            head: true,
+            segments: 2,
+            bytes: 3,
+            lost: vec![SegmentRange { first: SegmentId(4), last: SegmentId(5) }],
+            damaged: vec![DamagedReplica { backup: ONE, segment: SegmentId(4) }],
+            kept_segments: 6,
+            kept_bytes: 7,
+            tablets: 8,
+            ranges: vec![Range { table: TableId(9), first: 10, last: 11 }],
         }
     );
 }

@@ -42,7 +42,7 @@ impl World {
 
     /// Replays segments in a random order, while the cleaner works and replicas are written.
     fn inherit(&mut self, mut log: Vec<Bytes>, since: SegmentId) -> Partition {
-        self.memory.tablets.prepare(ALL, KEY).unwrap();
+        self.memory.tablets.prepare(ALL, KEY, Version(0)).unwrap();
         let mut begun = self.memory.log.begin_side();
         while begun.is_err() {
             self.make_room();
