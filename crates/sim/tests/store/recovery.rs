@@ -197,7 +197,7 @@ fn with_recovery_under_faults() {
         (crashes, repairs) = (crashes + run.crashes, repairs + run.repairs);
         (worlds, held) = (worlds + 1, held + u64::from(run.held));
     });
-    assert!(repairs > 0, "{repairs} of {crashes}: {audits:?}");
+    assert!(repairs > 0 || worlds == 1, "{repairs} of {crashes}: {audits:?}");
     assert!(held * 2 > worlds || worlds == 1, "{held} of {worlds}");
 }
 

@@ -58,6 +58,11 @@ impl Leases {
         self.until.get(&id).map(|&until| until.max(self.floor).since(now))
     }
 
+    /// Returns true if a client lease has not been removed.
+    pub(super) fn has(&self, id: u64) -> bool {
+        self.until.contains_key(&id)
+    }
+
     /// Returns a client lease that has ended, if there is one.
     pub(super) fn expired(&self, now: Instant) -> Option<u64> {
         let &(until, id) = self.by_time.first()?;

@@ -18,7 +18,7 @@ use super::table::Tables;
 use crate::message::Status;
 use crate::message::control;
 use crate::objects::segment::SegmentId;
-use crate::types::{ServerId, TableId};
+use crate::types::{LeaseId, ServerId, TableId};
 
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
@@ -196,6 +196,12 @@ impl Coordinator {
         let tablets = &self.tables.by_id.get(&table.0)?.tablets;
         let tablet = tablets.iter().find(|tablet| (tablet.first..=tablet.last).contains(&hash))?;
         (tablet.server == server).then_some(tablet.since)
+    }
+
+    /// Returns true if the lease of a client has not expired.
+    #[must_use]
+    pub fn has_lease(&self, lease: LeaseId) -> bool {
+        self.leases.has(lease.0)
     }
 
     /// Sends a change to the disk and returns its number.

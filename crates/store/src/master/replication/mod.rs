@@ -324,7 +324,7 @@ impl Replication {
         let is_whole = |(&id, segment): (&SegmentId, &Segment)| {
             // A recovery knows the replicas of a segment aside by their lengths.
             let recorded = segment.kind == Kind::Side || !self.must_record(id, segment);
-            segment.is_sound() && recorded
+            segment.is_sound() && segment.waived == 0 && recorded
         };
         let is_there = |complete: &Complete| complete.backups.iter().all(|b| self.backups.has(*b));
         self.active.iter().all(is_whole) && self.complete.values().all(is_there)
@@ -464,7 +464,10 @@ impl Replication {
         }
         self.free_given_up();
         let heads = &self.heads;
-        let done = |id: &SegmentId, segment: &Segment| segment.is_complete() && !heads.contains(id);
+        // What was given up of a segment with waived replicas may be needed until it leaves the log.
+        let done = |id: &SegmentId, segment: &Segment| {
+            segment.is_complete() && segment.waived == 0 && !heads.contains(id)
+        };
         let complete: Vec<_> =
             self.active.iter().filter(|(id, s)| done(id, s)).map(|(&id, _)| id).collect();
         for id in complete {
@@ -482,7 +485,8 @@ impl Replication {
         let (recorded, backups) = (self.recorded, &self.backups);
         for (&id, segment) in &mut self.active {
             let settled = segment.kind == Kind::Side || recorded >= (id, segment.epoch);
-            if segment.given_up.is_empty() || !settled || !segment.is_sound() {
+            let is_sound = segment.is_sound() && segment.waived == 0;
+            if segment.given_up.is_empty() || !settled || !is_sound {
                 continue;
             }
             for (backup, epoch) in segment.given_up.drain(..) {

@@ -65,12 +65,15 @@ pub(super) struct Segment {
     /// its replicas again: until then a recovery may need them.
     pub(super) given_up: Vec<(ServerId, u32)>,
     pub(super) replicas: ArrayVec<Replica, MAX_REPLICAS>,
+    /// The number of replicas that are no longer among `replicas`, since nothing has their bytes.
+    pub(super) waived: usize,
 }
 
 impl Segment {
     pub(super) fn new(kind: Kind, front: u32, replicas: usize) -> Self {
         let replicas = core::iter::repeat_n(Replica::default(), replicas).collect();
-        Self { kind, front, len: None, epoch: 0, needed: 0, given_up: Vec::new(), replicas }
+        let (len, epoch, needed, given_up, waived) = (None, 0, 0, Vec::new(), 0);
+        Self { kind, front, len, epoch, needed, given_up, replicas, waived }
     }
 
     /// Returns the number of writes to the replicas that are in progress.
@@ -114,6 +117,23 @@ impl Segment {
             self.epoch += 1;
         }
         Some(old.backup)
+    }
+
+    /// Waives the replicas that lack bytes of a segment whose memory is free: the cleaner has moved
+    /// what was live, and the log still names the segment until the replicas have that elsewhere.
+    /// The other replicas must do until then. Returns true if there was one to waive.
+    pub(super) fn waive(&mut self) -> bool {
+        let needed = self.needed;
+        let lacks = |replica: &Replica| {
+            replica.backup.generation == 0 || !replica.calling && replica.acked < needed
+        };
+        let before = self.waived;
+        while let Some(index) = self.replicas.iter().position(lacks) {
+            self.give_up(index);
+            self.replicas.remove(index);
+            self.waived += 1;
+        }
+        self.waived > before
     }
 
     /// Returns true if all replicas have what any recovery needs, in this epoch.

@@ -66,19 +66,26 @@ impl Replication {
             .sum::<usize>();
         let ids: Vec<SegmentId> = self.active.keys().copied().collect();
         for id in ids {
-            let segment = self.active.get_mut(&id)?;
-            if let Some(slot) = log.slot(id) {
-                let memory = &log.slots()[slot as usize];
-                if memory.state != State::Open {
-                    segment.len = Some(memory.written);
+            let Some(segment) = self.active.get_mut(&id) else { continue };
+            match log.slot(id) {
+                Some(slot) => {
+                    let memory = &log.slots()[slot as usize];
+                    if memory.state != State::Open {
+                        segment.len = Some(memory.written);
+                    }
                 }
+                None if segment.waive() => {
+                    self.posts.durable = self.durable().or(self.posts.durable);
+                }
+                None => {}
             }
+            let Some(segment) = self.active.get_mut(&id) else { continue };
             let is_head = segment.kind == Kind::Head;
             if is_head && !earlier_open || !is_head && aside >= MOST_ASIDE * self.replicas {
                 continue;
             }
             earlier_open &= !is_head || segment.is_open();
-            for index in 0..self.replicas {
+            for index in 0..segment.replicas.len() {
                 if let Some(output) = self.write(now, log, me, tag, id, index) {
                     return Some(output);
                 }
