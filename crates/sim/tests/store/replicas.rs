@@ -111,6 +111,25 @@ fn audit_removals(
     }
 }
 
+/// Checks that each outcome that `host` remembers is in the replicas of its log, which all of the
+/// log is. Returns the number of outcomes. After the end of a client's lease a master may remember
+/// some that were acknowledged before, until it asks the coordinator.
+fn audit_outcomes(world: &mut World<Score>, host: HostId, replay: &Replay, what: &str) -> u64 {
+    let recovered: BTreeMap<_, _> =
+        replay.outcomes().map(|(lease, rpc, _, outcome)| ((lease, rpc), outcome)).collect();
+    let Some(master) = world.state::<Master>(host) else { return 0 };
+    let outcomes: Vec<_> = master.memory().results.outcomes().collect();
+    let Some(coordinator) = world.state::<Coordinator>(0) else { return 0 };
+    let mut count = 0;
+    for (lease, rpc, outcome, _) in outcomes {
+        if coordinator.has_lease(lease) {
+            assert_eq!(recovered.get(&(lease, rpc)), Some(&outcome), "{what}: {lease:?} {rpc}");
+            count += 1;
+        }
+    }
+    count
+}
+
 fn audit_one(
     world: &mut World<Score>,
     hosts: &[HostId],
@@ -162,21 +181,8 @@ fn audit_one(
     }
     let what = format!("{at:?}: {server} without {without:?}");
     audits.objects += audit_objects(&replay, &objects, &what);
-    let Some(master) = world.state::<Master>(host) else { return };
     if all_named {
-        // Each outcome that the master remembers is in the replicas. After the end of a lease it
-        // may remember outcomes that were acknowledged before, until it asks the coordinator.
-        let recovered: BTreeMap<_, _> =
-            replay.outcomes().map(|(lease, rpc, _, outcome)| ((lease, rpc), outcome)).collect();
-        let outcomes: Vec<_> = master.memory().results.outcomes().collect();
-        let Some(coordinator) = world.state::<Coordinator>(0) else { return };
-        for (lease, rpc, outcome, _) in outcomes {
-            if coordinator.has_lease(lease) {
-                let found = recovered.get(&(lease, rpc));
-                assert_eq!(found, Some(&outcome), "{what}: {lease:?} {rpc}");
-                audits.outcomes += 1;
-            }
-        }
+        audits.outcomes += audit_outcomes(world, host, &replay, &what);
     }
     if all_durable {
         audit_removals(world, host, &replay, &objects, &what);

@@ -464,7 +464,8 @@ impl Replication {
         }
         self.free_given_up();
         let heads = &self.heads;
-        // What was given up of a segment with waived replicas may be needed until it leaves the log.
+        // What was given up of a segment with waived replicas may be needed until it leaves the
+        // log.
         let done = |id: &SegmentId, segment: &Segment| {
             segment.is_complete() && segment.waived == 0 && !heads.contains(id)
         };

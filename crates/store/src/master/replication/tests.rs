@@ -21,6 +21,7 @@ use crate::objects::log::Purpose;
 use crate::objects::segment::Span;
 use crate::types::{TableId, Version};
 
+mod freed;
 mod posted;
 
 const CLUSTER: u64 = 7;
@@ -514,60 +515,6 @@ fn a_full_backup_is_avoided_for_a_while() {
     rig.roll();
     rig.step();
     assert!(rig.has(is_write_to(3, A)), "it has the fewest replicas");
-}
-
-#[test]
-fn a_freed_segment_is_freed_on_all_backups_until_they_answer() {
-    let mut rig = Rig::new(2, 2, 1 << 10);
-    rig.append(200);
-    rig.roll();
-    rig.end_all(any);
-    rig.log.free(rig.log.slot(SegmentId(1)).unwrap());
-    assert!(rig.log.change_digest());
-    rig.step();
-    assert!(!rig.has(is_free), "the digest still names it");
-    rig.end_all(|call| !is_free(call));
-    rig.end(is_free, Some(UNSENT));
-    rig.end(is_free, None);
-    assert!(!rig.has(any));
-    assert_eq!(rig.wait(), LATER_NS);
-    rig.end(is_free, Some(LOST));
-    rig.wait();
-    rig.end(is_free, None);
-    assert!(!rig.has(any) && rig.replication.deadline() == Instant::NEVER);
-    assert_eq!([A, B].map(|backup| rig.backups[&backup].replicas()), [1, 1]);
-}
-
-/// A segment is durable before its replicas are closed, and the cleaner may free its memory then. A
-/// replica that is lost after that cannot be made anew, and must not hold up the log.
-#[test]
-fn a_lost_replica_of_a_segment_without_memory_is_waived() {
-    for replicas in [1, 2] {
-        let mut rig = Rig::new(replicas, 3, 1 << 10);
-        rig.append(200);
-        rig.roll();
-        rig.step();
-        let is_first =
-            |call: &Call| matches!(call, Call::Write { segment, .. } if *segment == SegmentId(1));
-        rig.end_all(is_first);
-        assert_eq!(rig.log.durable().segment, SegmentId(1));
-        rig.log.free(rig.log.slot(SegmentId(1)).unwrap());
-        let gone = rig.holder(1);
-        rig.backups.remove(&gone);
-        rig.list();
-        for _ in 0..100 {
-            if rig.has(any) {
-                rig.end(any, None);
-            }
-        }
-        assert!(!rig.has(any), "{replicas}: {:?}", rig.writes());
-        assert!(rig.log.is_all_durable() && !rig.replication.is_whole());
-        assert!(rig.log.change_digest());
-        rig.end_all(any);
-        assert!(rig.log.is_all_durable() && rig.replication.is_whole());
-        let count: usize = rig.backups.values().map(Backup::replicas).sum();
-        assert_eq!(count, replicas, "of the head alone");
-    }
 }
 
 #[test]
