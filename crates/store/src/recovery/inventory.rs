@@ -13,6 +13,8 @@
 //!
 //! Invariants:
 //! - The log is found whole, or not at all. An entry that is not intact is never skipped.
+//! - A replica whose bytes are not intact up to its length does not end the log: what is behind
+//!   the damage may have been acknowledged. Only the last entry may be cut off.
 //! - An open replica of an epoch that its master has given up says nothing about the end of the
 //!   log. The bytes of any replica are those of the segment, so that it may serve for a segment
 //!   whose length the digest has.
@@ -27,7 +29,7 @@ use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use crate::objects::entry::{self, Entry};
+use crate::objects::entry::{self, Entries, Entry};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 
@@ -86,6 +88,8 @@ pub enum Inventory {
 pub struct ReadHead {
     /// The number of intact bytes at the start of the replica.
     len: u32,
+    /// True if an entry behind them is damaged.
+    damaged: bool,
     /// The other segments of the log with their lengths, if the replica is intact up to a digest.
     named: Option<BTreeMap<SegmentId, u32>>,
 }
@@ -95,7 +99,14 @@ impl ReadHead {
     #[must_use]
     pub fn parse(crc32c: Crc32c, crashed: &Crashed, id: SegmentId, bytes: &[u8]) -> Self {
         let len = intact(crc32c, crashed, id, bytes);
-        Self { len: len as u32, named: named(crc32c, id, &bytes[..len]) }
+        let damaged = len < bytes.len() && !is_cut(crc32c, bytes);
+        Self { len: len as u32, damaged, named: named(crc32c, id, &bytes[..len]) }
+    }
+
+    /// Returns true if an entry of the replica is damaged.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.damaged
     }
 
     /// Returns true if the bytes begin with the header and the digest of a head.
@@ -259,7 +270,7 @@ fn find_head<'a>(
             continue;
         }
         let read = known(replica.backup, id).ok_or(replica.backup)?;
-        let (len, Some(named)) = (read.len, &read.named) else { continue };
+        let (len, Some(named), false) = (read.len, &read.named, read.damaged) else { continue };
         is_head |= is_open;
         match &mut longest {
             Some((found, _)) if found.len > len => {}
@@ -287,6 +298,13 @@ fn intact(crc32c: Crc32c, crashed: &Crashed, id: SegmentId, bytes: &[u8]) -> usi
         end = at + entry::parse(&bytes[at..]).map_or(0, |(_, len)| len);
     }
     end
+}
+
+/// Returns true if the bytes of a replica end within an entry, and all entries before it are intact.
+fn is_cut(crc32c: Crc32c, bytes: &[u8]) -> bool {
+    let mut entries = Entries::default();
+    while entries.next(crc32c, bytes).is_some() {}
+    entries.is_cut(bytes)
 }
 
 /// Returns the segments that the head `id` names by its digest and its changes, with their least

@@ -133,7 +133,7 @@ impl Coordinator {
             Search::Read(backup, segment) => return self.begin_read(id, recovery, backup, segment),
             Search::NoHead if !recovery.all_listed() => None,
             Search::NoHead => match recovery.salvage() {
-                Ok(segments) => Some(Lost::new(true, segments, &recovery.damaged)),
+                Ok(segments) => Some(Lost::new(true, segments, &recovery.all_damaged())),
                 Err((backup, segment)) => return self.begin_read(id, recovery, backup, segment),
             },
             Search::Log { segments, .. } => {

@@ -28,8 +28,8 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Returns a log with these segments, without its end if `head` is true. Some replicas of
-    /// `damaged` are of its lost segments.
+    /// Returns a log with these segments, without its end if `head` is true: then each replica of
+    /// `damaged` may have the end. Otherwise those of lost segments are of interest.
     pub(super) fn new(
         head: bool,
         segments: Vec<Found>,
@@ -37,7 +37,7 @@ impl Lost {
     ) -> Self {
         let is_lost = |&&(_, segment): &&(ServerId, SegmentId)| {
             let at = segments.binary_search_by_key(&segment, |found| found.segment);
-            at.map_or(head, |at| segments[at].backups.is_empty())
+            head || at.is_ok_and(|at| segments[at].backups.is_empty())
         };
         let replica = |&(backup, segment): &_| DamagedReplica { backup, segment };
         let damaged = damaged.iter().filter(is_lost).map(replica).collect();

@@ -238,6 +238,12 @@ impl Recovery {
         }
     }
 
+    /// Returns the replicas that are known as damaged, by masters or by the search for the head.
+    pub(super) fn all_damaged(&self) -> BTreeSet<(ServerId, SegmentId)> {
+        let heads = self.heads.iter().filter(|(_, head)| head.is_damaged());
+        self.damaged.iter().chain(heads.map(|(id, _)| id)).copied().collect()
+    }
+
     /// Records that nothing blocks the recovery.
     pub(super) fn unblock(&mut self) {
         self.blocked.clear();

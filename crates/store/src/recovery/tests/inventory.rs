@@ -167,7 +167,12 @@ fn the_longest_intact_replica_of_the_head_counts() {
     let cut = &long.0[..long.0.len() - 1];
     let mut damaged = long.0.clone();
     damaged[len as usize + 20] ^= 1;
-    let all = Replicas::new().replica(1, 2, 1, false, cut).replica(2, 2, 1, false, &damaged);
+    // What is behind the damage may have been acknowledged.
+    let rotten = || Replicas::new().replica(2, 2, 1, false, &damaged);
+    rotten().misses(true, &[]);
+    rotten().replica(1, 2, 1, true, &damaged).misses(true, &[]);
+    rotten().open(4, 2, &long).finds(2, &[(2, 4, long.len())]);
+    let all = rotten().replica(1, 2, 1, false, cut);
     let both = all.replica(3, 2, 1, false, &long.0[..HEADER + 1]);
     assert_eq!(lengths(&both.inventory()), {
         let segments = vec![(SegmentId(2), ServerId::default(), len)];

@@ -185,6 +185,31 @@ fn a_log_without_a_head_ends_with_the_last_digest_that_is_left() {
     assert_eq!(ids, [3, 4, 5]);
 }
 
+/// The head is there, and one of its entries is damaged. Its intact bytes are not taken for all.
+#[test]
+fn a_damaged_head_does_not_end_the_log() {
+    let mut w = World::new(config());
+    let x = w.join("x");
+    w.create("a", 1).unwrap();
+    let y = w.join("y");
+    w.put_log("y", x);
+    // A change of 8 bytes with a wrong checksum.
+    w.extend("y", x, 2, &[[6, 0, 0, 8].as_slice(), &[0; 12]].concat());
+    w.leave(x);
+    w.pass(3 * SECOND, &["y"]);
+    assert_eq!(w.order("y"), None);
+    assert_eq!(
+        w.blocked()[0],
+        "no server has the head of the log; the replica of segment 2 on server 1.1 is damaged"
+    );
+    let loss = w.loss(x, true).unwrap();
+    let damaged = vec![DamagedReplica { backup: y, segment: SegmentId(2) }];
+    assert_eq!((loss.head, loss.segments, loss.damaged), (true, 0, damaged));
+    // Of the head its intact bytes are left.
+    let head = ONE + 8 + DIGESTED as u32;
+    assert_eq!(w.order("y").unwrap().1.segments, [(1, ONE, 1), (2, head, 1)]);
+}
+
 /// All replicas are gone. The tablets are recovered without objects.
 #[test]
 fn a_log_of_which_nothing_is_left_is_recovered_empty() {
