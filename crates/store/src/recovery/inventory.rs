@@ -300,7 +300,7 @@ fn intact(crc32c: Crc32c, crashed: &Crashed, id: SegmentId, bytes: &[u8]) -> usi
     end
 }
 
-/// Returns true if the bytes of a replica end within an entry, and all entries before it are intact.
+/// Returns true if the bytes of a replica end within an entry, and all before it are intact.
 fn is_cut(crc32c: Crc32c, bytes: &[u8]) -> bool {
     let mut entries = Entries::default();
     while entries.next(crc32c, bytes).is_some() {}
