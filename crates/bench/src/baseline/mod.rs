@@ -18,6 +18,7 @@ use sprat_sys::cpu;
 use sprat_sys::fork::Child;
 
 mod device;
+mod disk;
 mod memory;
 mod ring;
 mod socket;
@@ -25,6 +26,7 @@ mod socket;
 mod tests;
 
 pub use device::{HEADERS, Open, device, device_stream};
+pub use disk::{Batch, commit_direct, commit_mapped};
 pub use memory::memory;
 pub use ring::{cache_line, ring, ring_stream};
 pub use socket::Kernel;

@@ -9,6 +9,7 @@ use crate::baseline::Open;
 use sprat::locator::Locator;
 use sprat_sys::netns::{Inside, Wire};
 
+use super::disk::Copies;
 use super::net::{self, Net};
 use crate::cluster::{Cluster, INSECURE, LEASE, Plan, ports};
 use crate::fail::Fail;
@@ -25,6 +26,10 @@ pub(crate) struct Local {
     transports: Vec<String>,
     echo: Option<Echo>,
     cluster: Option<Cluster>,
+    /// The replicas of a cluster.
+    copies: Copies,
+    /// The directory of the cluster, if it has one.
+    directory: Option<Folder>,
     folder: Option<Folder>,
     net: Option<Net>,
     tracepoints: bool,
@@ -34,6 +39,9 @@ pub(crate) struct Local {
 
 /// Beginning of the name of a benchmark run's folder, which has its socket files.
 const FOLDER: &str = "sprat-perf-";
+
+/// Beginning of the name of the directory of a run's cluster.
+const DIRECTORY: &str = "sprat-perf-cluster-";
 
 /// A function that makes the openers of a baseline's two packet devices. Each round calls it again.
 pub(crate) type Ends<'l> = Box<dyn Fn() -> std::io::Result<[Open<'static>; 2]> + 'l>;
@@ -59,11 +67,31 @@ impl Local {
             transports,
             echo: None,
             cluster: None,
+            copies: Copies::default(),
+            directory: None,
             folder,
             net,
             tracepoints: false,
             memory: MEMORY,
         })
+    }
+
+    /// Sets the replicas of a cluster, and makes its directory if it needs one.
+    pub(crate) fn with_copies(mut self, copies: Copies) -> Result<Self, Fail> {
+        let parent = copies.parent();
+        if let Some(durability) = copies.durability {
+            durability.check(copies.replicas.into(), parent.is_some()).map_err(
+                |contradiction| Fail::usage(contradiction.to_string()).next(contradiction.remedy()),
+            )?;
+        }
+        self.directory = parent.map(|parent| Folder::new(&parent, DIRECTORY)).transpose()?;
+        self.copies = copies;
+        Ok(self)
+    }
+
+    /// Returns the replicas of a cluster.
+    pub(crate) fn copies(&self) -> &Copies {
+        &self.copies
     }
 
     /// Sets whether the servers that the run starts record tracepoints. Ends running servers that
@@ -143,11 +171,14 @@ impl Local {
         Ok(self.echo.as_ref().expect("it was started above"))
     }
 
-    /// Returns a cluster of a coordinator and one server, which it starts if need be.
+    /// Returns a cluster of a coordinator and as many servers as its replicas need, which it starts
+    /// if need be. A server that has replicas shares the cores with all others.
     pub(crate) fn cluster(&mut self) -> Result<&Cluster, Fail> {
         if self.cluster.is_none() {
             let name = format!("perf-{}", std::process::id());
-            let core = self.server_core();
+            let Copies { replicas, durability, .. } = self.copies;
+            let servers = 1 + replicas;
+            let core = self.server_core().filter(|_| replicas == 0);
             let devices: Vec<_> =
                 self.transports.iter().filter(|t| net::is_device(t)).cloned().collect();
             let besides = match &devices[..] {
@@ -159,14 +190,14 @@ impl Local {
             let far = self.far()?;
             let plan = Plan {
                 name: &name,
-                port: free_ports(ports(1))?,
-                servers: 1,
-                memory: self.memory.min(memory::available()),
-                replicas: 0,
-                durability: None,
+                port: free_ports(ports(servers))?,
+                servers,
+                memory: self.memory.min(memory::available()) / u64::from(servers),
+                replicas,
+                durability,
                 lease: LEASE,
                 leaving: 0,
-                directory: None,
+                directory: self.directory.as_ref().map(Folder::path),
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),

@@ -14,6 +14,7 @@ mod basic;
 mod bench;
 pub mod breakdown;
 mod clients;
+mod disk;
 pub mod echo;
 mod failover;
 mod idle;
@@ -32,6 +33,7 @@ mod sessions;
 mod single_thread;
 
 use bench::Bench;
+pub use disk::Copies;
 pub use options::{Options, Test};
 use report::{Context, Report};
 
@@ -41,6 +43,10 @@ pub fn run(args: &Options) -> Result<(), Fail> {
     if let (Some(test), Some(_)) = (own, &args.coordinator) {
         return Err(Fail::usage(format!("{} measures processes of its own", test.name()))
             .next("add --local"));
+    }
+    if args.coordinator.is_some() && args.copies != Copies::default() {
+        return Err(Fail::usage("a running cluster has its own replicas and durability")
+            .next("add --local, or leave out --replicas, --durability and --dir"));
     }
     let context = Context::now(args.rounds, args.seconds);
     // Baselines and a single thread need no server.
@@ -61,7 +67,8 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         objects: args.objects,
         bytes: args.bytes,
         coordinator: args.coordinator.clone(),
-        local: local::Local::new(&served, args.coordinator.is_none() || only_floors)?,
+        local: local::Local::new(&served, args.coordinator.is_none() || only_floors)?
+            .with_copies(args.copies.clone())?,
         svg: args.svg.clone(),
     };
     if let Some(core) = bench.local.client_core() {

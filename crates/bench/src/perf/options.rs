@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::disk::Copies;
+
 /// A test of `sprat bench`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
@@ -105,6 +107,8 @@ pub struct Options {
     pub clients: Vec<usize>,
     /// Number of requests in progress in throughput tests.
     pub outstanding: usize,
+    /// The replicas of the cluster that the run starts.
+    pub copies: Copies,
     /// File that takes the results as JSON Lines; `-` is standard output, which then has no table.
     pub json: Option<PathBuf>,
     /// File that the run writes a breakdown's picture to, as SVG.
@@ -128,6 +132,7 @@ impl Options {
             sessions: 100_000,
             clients: vec![16],
             outstanding: 64,
+            copies: Copies::default(),
             json: None,
             svg: None,
         }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use sprat::server::{Durability, MAX_REPLICAS};
 use sprat_bench::fail::Fail;
-use sprat_bench::perf::{self, Options, Test};
+use sprat_bench::perf::{self, Copies, Options, Test};
 use sprat_bench::units::{data, seconds, size};
 
-use crate::options::{COORDINATOR, transports};
+use crate::options::{COORDINATOR, durability, transports};
 
 /// Measure latency and throughput, each figure beside what the machine allows.
 ///
@@ -175,6 +176,27 @@ struct Objects {
     full: bool,
 }
 
+/// Options for the replicas of the cluster that a test of `sprat bench` starts.
+#[derive(Args, Debug)]
+struct Replicas {
+    /// Number of replicas of each object in the cluster that the test starts, which has one server
+    /// more.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
+    )]
+    replicas: Option<u16>,
+    /// Time at which a change is acknowledged, as of `sprat up`. With disk the floor of writes is
+    /// the disk's own group commit, with as many in progress.
+    #[arg(long, value_name = "WHEN", value_parser = durability())]
+    durability: Option<Durability>,
+    /// Make the cluster's directory in this one, and remove it afterwards. The default with
+    /// --durability process or disk is the directory of temporary files.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
 /// Options for the number of requests that a test of `sprat bench` has in progress.
 #[derive(Args, Debug)]
 struct Outstanding {
@@ -237,6 +259,8 @@ pub(crate) struct ReadWrite {
     #[command(flatten)]
     objects: Objects,
     #[command(flatten)]
+    copies: Replicas,
+    #[command(flatten)]
     plain: Plain,
 }
 
@@ -252,12 +276,15 @@ pub(crate) struct Throughput {
     #[command(flatten)]
     outstanding: Outstanding,
     #[command(flatten)]
+    copies: Replicas,
+    #[command(flatten)]
     plain: Plain,
 }
 
 impl Throughput {
     fn options(&self, test: Test) -> Options {
         Options {
+            copies: self.copies.copies(),
             coordinator: self.target.coordinator(),
             sizes: self.sizes.size.clone(),
             objects: self.objects.count(),
@@ -384,6 +411,18 @@ impl Objects {
     }
 }
 
+impl Replicas {
+    fn copies(&self) -> Copies {
+        let needs_one =
+            self.durability.is_some_and(|d| d != Durability::None) || self.dir.is_some();
+        Copies {
+            replicas: self.replicas.unwrap_or(needs_one.into()),
+            durability: self.durability,
+            directory: self.dir.clone(),
+        }
+    }
+}
+
 impl Recovery {
     fn options(&self, test: Test) -> Options {
         Options {
@@ -416,6 +455,7 @@ impl Bench {
                 ..args.plain.options(Test::Sessions)
             },
             Self::ReadWrite(args) => Options {
+                copies: args.copies.copies(),
                 coordinator: args.target.coordinator(),
                 sizes: args.sizes.size.clone(),
                 objects: args.objects.count(),
