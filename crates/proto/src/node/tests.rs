@@ -373,6 +373,29 @@ fn output_goes_on_while_a_transport_has_more() {
     assert_eq!(node.machine().released, [slice]);
 }
 
+/// Clients wait for it, and timers are checked more rarely.
+#[test]
+fn the_next_turn_takes_the_outcome_of_a_write() {
+    let mut node = node(1);
+    let persist = |seq| Output::Persist { seq, puts: vec![], deletes: vec![] };
+    assert!(!node.is_awaiting());
+    turn(&mut node, 0, [persist(2), persist(3)]);
+    assert!(node.is_awaiting(), "an answer is under way");
+    node.host_mut().written.push_back(Written::Durable(2));
+    assert!(turn(&mut node, 1, []));
+    assert!(node.machine().persisted == [2] && node.is_awaiting());
+    node.host_mut().written.push_back(Written::Durable(3));
+    assert!(turn(&mut node, 2, []) && !node.is_awaiting());
+    for (seq, outcome) in [
+        (4, Written::Refused { reason: "full".into(), durable: vec![] }),
+        (5, Written::Failed("broken".into())),
+    ] {
+        turn(&mut node, 3, [persist(seq)]);
+        node.host_mut().written.push_back(outcome);
+        assert!(turn(&mut node, 4, []) && !node.is_awaiting());
+    }
+}
+
 #[test]
 fn writes_are_confirmed_refused_or_end_the_node() {
     let mut node = node(1);

@@ -52,6 +52,9 @@ pub struct Node<M: Machine, H: Host> {
     pub(super) awaited: usize,
     /// The machine's calls that wait for a race.
     pub(super) held: Calls,
+    /// The numbers of the machine's last write to its durable state, and of the last one that has
+    /// an outcome.
+    writes: (u64, u64),
     /// The buffer for the machine's next reply.
     reply: Message,
     stopped: Option<String>,
@@ -81,6 +84,7 @@ impl<M: Machine, H: Host> Node<M, H> {
             unsent: true,
             awaited: 0,
             held: Calls::default(),
+            writes: (0, 0),
             reply: Message::default(),
             stopped: None,
         }
@@ -103,10 +107,17 @@ impl<M: Machine, H: Host> Node<M, H> {
         &mut self.host
     }
 
-    /// True while calls of the machine have no response yet.
+    /// True while calls of the machine have no response yet, or a write to its durable state has no
+    /// outcome.
     #[inline]
     pub fn is_awaiting(&self) -> bool {
-        self.awaited > 0
+        self.awaited > 0 || self.is_writing()
+    }
+
+    /// True while a write to the machine's durable state has no outcome.
+    #[inline]
+    pub fn is_writing(&self) -> bool {
+        self.writes.0 != self.writes.1
     }
 
     /// Marks that the machine may have output that no turn has seen: the next turn asks for it.
@@ -140,6 +151,9 @@ impl<M: Machine, H: Host> Node<M, H> {
         if now >= self.next_timers || self.ticking && !work {
             self.ticking = self.timers(now);
             work |= self.ticking;
+        } else if self.is_writing() {
+            // Clients wait for the outcome, and no transport announces it.
+            work |= self.written(now);
         }
         if !self.links.racing().is_empty() {
             self.races(now);
@@ -256,22 +270,36 @@ impl<M: Machine, H: Host> Node<M, H> {
         if !self.held.is_empty() {
             work |= self.expire(now);
         }
-        while let Some(written) = self.host.written() {
-            match written {
-                Written::Durable(seq) => self.machine.persisted(now, seq),
-                Written::Refused { reason, durable } => {
-                    self.machine.rollback(now, &reason, durable);
-                }
-                Written::Failed(reason) => self.stopped = Some(reason),
-                Written::Election(election) => self.machine.election(now, election),
-            }
-            self.unsent = true;
-            work = true;
-        }
+        work |= self.written(now);
         if self.machine.deadline().is_some_and(|at| at <= now) {
             work = true;
             self.unsent = true;
             self.machine.tick(now);
+        }
+        work
+    }
+
+    /// Gives the machine the outcomes of its writes. Returns true if there were any.
+    fn written(&mut self, now: Instant) -> bool {
+        let mut work = false;
+        while let Some(written) = self.host.written() {
+            match written {
+                Written::Durable(seq) => {
+                    self.writes.1 = seq;
+                    self.machine.persisted(now, seq);
+                }
+                Written::Refused { reason, durable } => {
+                    self.writes.1 = self.writes.0;
+                    self.machine.rollback(now, &reason, durable);
+                }
+                Written::Failed(reason) => {
+                    self.writes.1 = self.writes.0;
+                    self.stopped = Some(reason);
+                }
+                Written::Election(election) => self.machine.election(now, election),
+            }
+            self.unsent = true;
+            work = true;
         }
         work
     }
@@ -316,7 +344,9 @@ impl<M: Machine, H: Host> Node<M, H> {
                 }
             }
             Output::Persist { seq, puts, deletes } => {
+                self.writes.0 = seq;
                 if self.host.persist(seq, puts, deletes) {
+                    self.writes.1 = seq;
                     self.machine.persisted(now, seq);
                 }
             }

@@ -21,11 +21,16 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use sprat_proto::node::{Pairs, Written};
+use sprat_proto::time::US;
+use sprat_sys::clock::Clock;
 
 use crate::disk::Disk;
 
 /// The time after which the device has what was written, if it can.
 const SYNC: Duration = Duration::from_secs(1);
+
+/// The time after a sync in which the thread looks for the next order without sleep.
+const SOON_NS: u64 = 60 * US;
 
 /// The functions by which a file is synced, and by which an error is reported.
 #[derive(Clone, Copy)]
@@ -99,10 +104,27 @@ pub(super) fn start(
     Ok((Syncs { orders, thread: Some(thread) }, disk))
 }
 
+/// Waits a short time for the next order: while clients write one change after the other, it
+/// comes soon, and the thread need not be woken. It yields, for the next order may come from a
+/// thread on this processor.
+fn next_soon(clock: &Clock, orders: &Receiver<Order>) -> Option<Order> {
+    let end = clock.now().after(SOON_NS);
+    while clock.now() < end {
+        if let Ok(order) = orders.try_recv() {
+            return Some(order);
+        }
+        std::thread::yield_now();
+    }
+    None
+}
+
 impl Syncer {
     fn run(mut self, orders: &Receiver<Order>) {
+        let (clock, mut soon) = (Clock::new(), false);
         loop {
-            let order = orders.recv_timeout(SYNC);
+            let next = if soon { next_soon(&clock, orders) } else { None };
+            let order = next.map_or_else(|| orders.recv_timeout(SYNC), Ok);
+            soon = matches!(order, Ok(Order::Sync(_)));
             if let Ok(Order::Sync(seq)) = order {
                 let outcome = match self.sync() {
                     Ok(()) => Written::Durable(seq),

@@ -79,6 +79,8 @@ pub(super) struct Replicas {
     pub(super) posted: u64,
     /// The posted writes that the server has taken as a backup.
     pub(super) taken: u64,
+    /// The syncs that writes to replicas here have waited for.
+    pub(super) syncs: u64,
     /// The most bytes that are acknowledged and not replicated, and the mutations that waited
     /// because of them.
     pub(super) lag: (u64, u64),
@@ -126,6 +128,8 @@ catalogue! {
         "Writes to replicas that this server has posted in shared memory.";
     posted_writes_taken Total Events = replicas.taken,
         "Posted writes of other servers that this server has taken.";
+    replica_syncs Total Events = replicas.syncs,
+        "Syncs of the disk that writes to replicas of other servers have waited for.";
     replicas_lag_bytes Level Bytes = replicas.lag.0,
         "The most bytes of the log that are acknowledged and have no replicas yet.";
     replicas_lag_waits Total Requests = replicas.lag.1,

@@ -7,6 +7,7 @@ use sprat_proto::node::machine::{Caller, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
 
 use super::burst::Burst;
+use super::gather::Gather;
 use super::leases::Suspended;
 use super::membership::COORDINATOR;
 use super::state::Master;
@@ -112,9 +113,27 @@ impl Master {
     /// Takes the result of a call of the replication.
     fn replicated(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         if let Some(position) = self.replication.response(now, &mut self.memory.log, tag, result) {
+            let in_progress = self.gated.len();
             self.durable(position);
             self.recovery.look(&self.memory.log);
+            if let Some(gather) = &mut self.gather {
+                gather.confirmed(now, in_progress, self.gated.len());
+            }
         }
+    }
+
+    /// Returns the end of the pause before the next write to the replicas, if there is one.
+    fn pause(&self) -> Option<Instant> {
+        self.gather.as_ref()?.pause(self.gated.len())
+    }
+
+    /// Returns true if the replication has to wait for the end of a pause.
+    fn is_gathering(&mut self, now: Instant) -> bool {
+        let Some(until) = self.pause() else { return false };
+        if now >= until {
+            self.gather.iter_mut().for_each(Gather::end);
+        }
+        now < until
     }
 
     /// Answers a write to a replica that has waited for the disk.
@@ -164,7 +183,8 @@ impl Master {
                 return output;
             }
         }
-        let output = if self.memory.log.is_replicated() { self.replicate(now) } else { None };
+        let is_due = self.memory.log.is_replicated() && !self.is_gathering(now);
+        let output = if is_due { self.replicate(now) } else { None };
         // All writes to replicas that arrived in this turn are made: one sync carries them.
         output.or_else(|| {
             let seq = self.syncs.begin()?;
@@ -274,7 +294,7 @@ impl Machine for Master {
     #[inline]
     fn has_output(&self) -> bool {
         !self.out.is_empty()
-            || self.replication.pending
+            || self.replication.pending && self.pause().is_none()
             || self.recovery.pending
             || self.syncs.is_due()
     }
@@ -311,7 +331,8 @@ impl Machine for Master {
             return Some(Instant::ZERO);
         }
         let next = self.membership.deadline().min(self.leases.deadline());
-        let next = next.min(self.replication.deadline()).min(self.recovery.deadline());
+        let replication = self.replication.deadline().max(self.pause().unwrap_or(Instant::ZERO));
+        let next = next.min(replication).min(self.recovery.deadline());
         (next != Instant::NEVER).then_some(next)
     }
 

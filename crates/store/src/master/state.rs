@@ -13,6 +13,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::burst::Burst;
 use super::counters::{self, Counters};
+use super::gather::Gather;
 use super::lag::Lag;
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
@@ -123,6 +124,8 @@ pub struct Master {
     pub(crate) syncs: Syncs,
     /// The lag of the replicas, if mutations do not wait for them.
     lag: Option<Lag>,
+    /// The pause before the next write to the replicas, if their disks confirm it.
+    pub(super) gather: Option<Gather>,
     pub(crate) recovery: Recovery,
     pub(crate) gated: VecDeque<Gated>,
     pub(crate) out: VecDeque<Output>,
@@ -176,6 +179,7 @@ impl Master {
             backup,
             syncs: Syncs::default(),
             lag: (durability == Durability::Async).then(Lag::default),
+            gather: is_on_disk.then(Gather::default),
             recovery: Recovery::default(),
             gated: VecDeque::new(),
             out,
@@ -340,6 +344,7 @@ impl Master {
             damaged: damaged as u64,
             posted: self.replication.posted_writes(),
             taken: self.backup.posted_writes(),
+            syncs: self.syncs.begun(),
             lag: self.lag(),
         };
         counters::list(&self.counters, &self.memory, self.cleaner.cleaned(), replicas)

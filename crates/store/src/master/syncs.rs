@@ -49,6 +49,11 @@ impl Syncs {
         self.waiting.push(write);
     }
 
+    /// Returns the number of syncs that have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.last
+    }
+
     /// Returns true if [`Syncs::begin`] has a sync to begin.
     pub(super) fn is_due(&self) -> bool {
         !self.in_progress && !self.waiting.is_empty()

@@ -145,8 +145,8 @@ fn a_backup_in_memory_has_no_disk_to_write_to() {
     assert_eq!(rig.master.backup().replicas(), 0);
 }
 
-#[test]
-fn a_lone_server_acknowledges_what_its_disk_has() {
+/// Returns a server whose own disk has the only replica, and which serves a tablet.
+fn lone() -> Rig {
     let (mut rig, _) = on_disk(Config {
         replicas: 1,
         durability: Durability::Disk,
@@ -161,6 +161,46 @@ fn a_lone_server_acknowledges_what_its_disk_has() {
     rig.synced();
     assert_eq!(rig.replies.remove(&taken), Some(done()));
     rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    rig
+}
+
+#[test]
+fn writers_that_wait_for_their_answers_settle_into_one_sync() {
+    const WRITERS: u64 = 8;
+    let mut rig = lone();
+    let mut rpc = 0;
+    let mut send = |rig: &mut Rig| {
+        rpc += 1;
+        rig.send(&write_of(rpc, 1)).unwrap_err()
+    };
+    let first = send(&mut rig);
+    let mut others: Vec<u64> = (1..WRITERS).map(|_| send(&mut rig)).collect();
+    assert_eq!(rig.syncs.len(), 1);
+    rig.synced();
+    assert_eq!(rig.replies.keys().copied().collect::<Vec<_>>(), [first]);
+    assert!(rig.syncs.is_empty() && !rig.master.has_output(), "the first writer has an answer");
+    others.push(send(&mut rig));
+    for _ in 0..3 {
+        assert_eq!(rig.syncs.len(), 1, "all writers are back");
+        rig.replies.clear();
+        rig.synced();
+        assert!(others.iter().all(|rpc| rig.replies.contains_key(rpc)));
+        others = (0..WRITERS).map(|_| send(&mut rig)).collect();
+    }
+    rig.synced();
+    // All but two writers are gone. Their changes wait for a pause, once.
+    (send(&mut rig), send(&mut rig));
+    assert!(rig.syncs.is_empty() && rig.master.deadline().is_some_and(|at| at > rig.now));
+    rig.pass(MS);
+    assert_eq!(rig.syncs.len(), 1);
+    rig.synced();
+    (send(&mut rig), send(&mut rig));
+    assert_eq!(rig.syncs.len(), 1);
+}
+
+#[test]
+fn a_lone_server_acknowledges_what_its_disk_has() {
+    let mut rig = lone();
     for rpc in 1..30 {
         let (once, value) = (once(1, rpc, rpc - 1), &[7; 500]);
         let write = Write { target: TARGET, once, key: b"k", value };
