@@ -22,6 +22,20 @@ fn every_floor_gives_its_samples() {
 }
 
 #[test]
+fn a_disk_commits_batches_of_any_size_and_keeps_no_file() {
+    // A file in the directory of the build: one in memory has no direct writes.
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    for (records, bytes) in [(1, 100), (64, 190), (3, 1_000_000)] {
+        let batch = Batch { records, bytes };
+        for commit in [commit_mapped, commit_direct] {
+            let few = Limits { count: 3, ..FEW };
+            assert_eq!(commit(folder.path(), batch, few).unwrap().len(), 3, "{batch:?}");
+        }
+    }
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}
+
+#[test]
 fn streams_count_what_arrived() {
     let flow = ring_stream(65_536, FEW).unwrap();
     assert_eq!(flow.bytes, 50 * 65_536);

@@ -125,3 +125,41 @@ impl Durable {
 fn share(rate: Option<f64>, floor: Option<f64>) -> Option<f64> {
     Some(rate? * 100.0 / floor.filter(|floor| *floor > 0.0)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copies(durability: Option<Durability>, directory: Option<&str>) -> Copies {
+        Copies { replicas: 2, durability, directory: directory.map(PathBuf::from) }
+    }
+
+    #[test]
+    fn only_what_survives_processes_needs_a_directory() {
+        let tmp = std::env::temp_dir();
+        for (durability, directory) in [
+            (None, None),
+            (Some(Durability::Memory), None),
+            (Some(Durability::Process), Some(tmp.clone())),
+            (Some(Durability::Disk), Some(tmp)),
+        ] {
+            assert_eq!(copies(durability, None).parent(), directory, "{durability:?}");
+        }
+        let named = copies(Some(Durability::Disk), Some("here"));
+        assert_eq!(named.parent().as_deref(), Some(Path::new("here")));
+    }
+
+    #[test]
+    fn the_floor_of_a_disk_has_the_records_of_all_writers_and_replicas() {
+        assert!(copies(Some(Durability::Process), None).floors(100, 64).is_none());
+        let floors = copies(Some(Durability::Disk), None).floors(100, 64).expect("a floor");
+        let entry = OBJECT + KEY + 100 + Record::size(false);
+        assert_eq!(floors.batch, Batch { records: 64, bytes: 2 * entry });
+    }
+
+    #[test]
+    fn the_share_is_that_of_the_rates() {
+        assert_eq!(share(Some(40.0), Some(50.0)), Some(80.0));
+        assert_eq!((share(None, Some(1.0)), share(Some(1.0), Some(0.0))), (None, None));
+    }
+}

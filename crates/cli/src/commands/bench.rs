@@ -416,7 +416,7 @@ impl Replicas {
         let needs_one =
             self.durability.is_some_and(|d| d != Durability::None) || self.dir.is_some();
         Copies {
-            replicas: self.replicas.unwrap_or(needs_one.into()),
+            replicas: self.replicas.unwrap_or_else(|| needs_one.into()),
             durability: self.durability,
             directory: self.dir.clone(),
         }
