@@ -22,7 +22,7 @@ use crate::store::Store;
 use crate::{memory, out};
 
 /// Bytes of an object's key.
-pub(crate) const KEY: usize = 30;
+const KEY: usize = 30;
 /// Bytes of a read request before its key, of a write request before its key, and of a reply before
 /// its value.
 const HEADS: [usize; 3] = [32, 60, 12];
@@ -77,7 +77,7 @@ pub(crate) fn one_size(bench: &mut Bench, size: usize, count: u64) -> Result<(),
         let compared = bench.compare(&transport, reading(size), reads)?;
         bench.report.row(compared.row("basic.read", &transport, size))?;
         let writes: Lane<'_> = Box::new(|time| objects.write(time));
-        if let Some(floors) = bench.local.copies().floors(size, 1) {
+        if let Some(floors) = bench.local.copies().floors(KEY + size, 1) {
             let durable = floors.compare(writes, bench.rounds, bench.time)?;
             durable.report(&mut bench.report, ("basic.write", &transport), size)?;
             continue;
@@ -312,7 +312,7 @@ pub(crate) fn throughput(bench: &mut Bench, kind: Kind) -> Result<(), Fail> {
         for transport in bench.transports.clone() {
             let mut objects = set.over(bench, &transport)?;
             let lane: Lane<'_> = Box::new(|time| objects.many(kind, outstanding, time));
-            let floors = bench.local.copies().floors(size, outstanding);
+            let floors = bench.local.copies().floors(KEY + size, outstanding);
             if let Some(floors) = floors.filter(|_| kind == Kind::Writes) {
                 let durable = floors.compare(lane, bench.rounds, bench.time)?;
                 durable.report(&mut bench.report, (name, &transport), size)?;

@@ -10,7 +10,6 @@ use std::time::Duration;
 use sprat::server::Durability;
 use sprat_store::objects::entry::{OBJECT, Record};
 
-use super::basic::KEY;
 use super::measure::{Figures, Lane, Sample, in_turns};
 use super::report::{Report, Row};
 use crate::baseline::{Batch, Limits, commit_direct, commit_mapped};
@@ -42,10 +41,10 @@ impl Copies {
         needed.then(|| self.directory.clone().unwrap_or_else(std::env::temp_dir))
     }
 
-    /// Returns the floors of writes of `size` bytes, `outstanding` of them in progress. `None` if no
-    /// write waits for a disk.
+    /// Returns the floors of writes whose keys and values have `size` bytes, `outstanding` of them
+    /// in progress. `None` if no write waits for a disk.
     pub(crate) fn floors(&self, size: usize, outstanding: usize) -> Option<Floors> {
-        let entry = OBJECT + KEY + size + Record::size(false);
+        let entry = OBJECT + size + Record::size(false);
         let batch = Batch { records: outstanding, bytes: entry * usize::from(self.replicas) };
         let folder = self.parent().filter(|_| self.durability == Some(Durability::Disk))?;
         Some(Floors { folder, batch })
@@ -151,9 +150,9 @@ mod tests {
 
     #[test]
     fn the_floor_of_a_disk_has_the_records_of_all_writers_and_replicas() {
-        assert!(copies(Some(Durability::Process), None).floors(100, 64).is_none());
-        let floors = copies(Some(Durability::Disk), None).floors(100, 64).expect("a floor");
-        let entry = OBJECT + KEY + 100 + Record::size(false);
+        assert!(copies(Some(Durability::Process), None).floors(130, 64).is_none());
+        let floors = copies(Some(Durability::Disk), None).floors(130, 64).expect("a floor");
+        let entry = OBJECT + 130 + Record::size(false);
         assert_eq!(floors.batch, Batch { records: 64, bytes: 2 * entry });
     }
 

@@ -1,7 +1,7 @@
 //! The pause after which writes that wait for a disk go to the replicas together.
 //!
 //! ```text
-//!  disk ── confirms n of n + m ─► n replies ─► n new requests ─► n + m in one write to each replica
+//!  disk ── confirms n of n + m ─► n replies ─► n new requests ─► one write of n + m changes
 //! ```
 //!
 //! A disk takes as long to confirm one change as to confirm many. When it has confirmed some,

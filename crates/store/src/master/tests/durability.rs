@@ -189,12 +189,12 @@ fn writers_that_wait_for_their_answers_settle_into_one_sync() {
     }
     rig.synced();
     // All but two writers are gone. Their changes wait for a pause, once.
-    (send(&mut rig), send(&mut rig));
+    let _two = [send(&mut rig), send(&mut rig)];
     assert!(rig.syncs.is_empty() && rig.master.deadline().is_some_and(|at| at > rig.now));
     rig.pass(MS);
     assert_eq!(rig.syncs.len(), 1);
     rig.synced();
-    (send(&mut rig), send(&mut rig));
+    let _two = [send(&mut rig), send(&mut rig)];
     assert_eq!(rig.syncs.len(), 1);
 }
 
