@@ -17,8 +17,8 @@ use sprat_proto::Instant;
 use sprat_proto::time::US;
 
 /// The longest pause: the time in which clients on the same two processors take 32 replies and send
-/// the next requests. It is a fraction of the time that a disk takes. With 25 us few of them came in
-/// time, and a write was no faster than without a pause.
+/// the next requests. It is a fraction of the time that a disk takes. With 25 us few of them came
+/// in time, and a write was no faster than without a pause.
 const PAUSE_NS: u64 = 100 * US;
 
 /// The changes that the master expects before it writes to the replicas.
