@@ -150,8 +150,9 @@ impl Backup {
             return Err(if write.open { Status::NoSpace } else { Status::NoReplica });
         }
         let mut known = self.replicas.get(&(master, segment)).copied();
-        if write.open && known.is_some_and(|replica| replica.damaged) {
-            self.release((master, segment));
+        let id = (master, segment);
+        if write.open && known.is_some_and(|replica| !self.may_continue(id, &replica)) {
+            self.release(id);
             known = None;
         }
         let mut replica = match known {

@@ -59,7 +59,7 @@ impl Backup {
     /// `boot` is a number of this run of the machine: it differs from those of earlier runs.
     ///
     /// The bytes of open replicas are verified, and after a restart of the machine those of all
-    /// replicas. After a restart, which may follow a loss of power, an open replica has the intact
+    /// replicas. Those of the others are when their master goes on with them. After a restart, which may follow a loss of power, an open replica has the intact
     /// bytes at its start. A replica that lacks bytes otherwise is damaged: it does not count, and
     /// keeps its frame until it is freed.
     #[must_use]
@@ -140,6 +140,20 @@ impl Backup {
         }
         let replica = Replica { frame, epoch, len, closed, committed, left: true, damaged };
         ((held.master, held.segment), replica)
+    }
+
+    /// Returns true if a master may go on with a replica that it opens. The bytes of one that an
+    /// earlier life of the server has left are verified: a closed one was not before.
+    pub(super) fn may_continue(
+        &self,
+        (master, segment): (ServerId, SegmentId),
+        replica: &Replica,
+    ) -> bool {
+        let &Replica { frame, epoch, len, closed, committed, left, damaged } = replica;
+        let owner = self.file.and_then(|file| file.owner);
+        let Some((cluster, _)) = owner.filter(|_| left && !damaged) else { return !damaged };
+        let held = Held { cluster, master, segment, epoch, len, closed, committed };
+        held.intact(self.crc32c, self.frames.bytes(frame)) >= len
     }
 
     /// Executes a write that a master has posted to an earlier life of the server. The replica

@@ -236,6 +236,34 @@ fn damaged_replicas_do_not_count() {
     assert_eq!((backup.replicas(), backup.free_frames()), (1, 1), "only those that were left");
 }
 
+/// The bytes of a closed replica are not verified at a start of the process alone. When its master
+/// goes on with it, they are.
+#[test]
+fn a_master_goes_on_with_intact_replicas_alone() {
+    let (id, bytes) = (SegmentId(1), sealed(SegmentId(1)));
+    for is_flipped in [false, true] {
+        let kept = Kept::new(4);
+        fill(&mut kept.start(1, 1), id, bytes.len());
+        if is_flipped {
+            kept.change(|all| {
+                let at = all.windows(bytes.len()).position(|there| there == bytes).unwrap();
+                all[at + bytes.len() - 1] ^= 4;
+            });
+        }
+        let mut backup = kept.start(1, 2);
+        assert_eq!(backup.left(), (1, 0));
+        let reply = backup.write(&write_of(id, &bytes, 0, HEADER));
+        let len = if is_flipped { HEADER } else { bytes.len() };
+        assert_eq!((reply, backup.left()), (Ok(len as u32), (0, 0)));
+        if is_flipped {
+            let rest = write_of(id, &bytes, HEADER, bytes.len());
+            assert_eq!(backup.write(&rest), Ok(bytes.len() as u32));
+        }
+        assert_eq!(backup.bytes(MASTER, id), Some(&bytes[..]));
+        assert_eq!(backup.free_frames(), 3);
+    }
+}
+
 #[test]
 fn a_header_of_another_frame_or_without_an_intact_slot_is_no_replica() {
     let kept = Kept::new(2);
