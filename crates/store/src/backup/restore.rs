@@ -59,9 +59,10 @@ impl Backup {
     /// `boot` is a number of this run of the machine: it differs from those of earlier runs.
     ///
     /// The bytes of open replicas are verified, and after a restart of the machine those of all
-    /// replicas. Those of the others are when their master goes on with them. After a restart, which may follow a loss of power, an open replica has the intact
-    /// bytes at its start. A replica that lacks bytes otherwise is damaged: it does not count, and
-    /// keeps its frame until it is freed.
+    /// replicas. Those of the others are when their master goes on with them. After a restart,
+    /// which may follow a loss of power, an open replica has the intact bytes at its start. A
+    /// replica that lacks bytes otherwise is damaged: it does not count, and keeps its frame until
+    /// it is freed.
     #[must_use]
     pub fn new(frames: Box<dyn Frames>, crc32c: Crc32c, boot: u64) -> Self {
         let count = frames.count();
