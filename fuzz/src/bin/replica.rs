@@ -74,7 +74,7 @@ fn recovery(bytes: &[u8]) {
     whole.extend_from_slice(bytes);
     let mut memory = Memory::new(Log::new(1 << 16, 1 << 12, crc32c, false));
     let tablet = Tablet { table: TableId(1), first: 0, last: u64::MAX };
-    memory.tablets.prepare(tablet, HashKey([1; 16])).expect("the only tablet");
+    memory.tablets.prepare(tablet, HashKey([1; 16]), Version(0)).expect("the only tablet");
     let since = memory.log.begin_side().expect("an empty log");
     let len = whole.len() as u64;
     let mut partition = Partition::new(master, len, vec![(tablet, SegmentId(0))], since);
