@@ -26,7 +26,7 @@ use crate::{Shape, locators_of, replicas, replicated, world};
 const KEYS: u64 = 12;
 /// The longest pause between two operations.
 const PAUSE_NS: u64 = 8 * MS;
-/// The pause between two looks at the list of servers.
+/// The pause between two requests for the list of servers.
 const WATCH_NS: u64 = 300 * MS;
 /// The longest time in which a blocked cluster serves again.
 const PATIENCE_NS: u64 = 60 * SECOND;

@@ -149,8 +149,8 @@ impl Backup {
             // NoSpace lets the master look elsewhere for a while.
             return Err(if write.open { Status::NoSpace } else { Status::NoReplica });
         }
-        let mut known = self.replicas.get(&(master, segment)).copied();
         let id = (master, segment);
+        let mut known = self.replicas.get(&id).copied();
         if write.open && known.is_some_and(|replica| !self.may_continue(id, &replica)) {
             self.release(id);
             known = None;

@@ -54,6 +54,12 @@ impl Held {
     }
 }
 
+/// Returns what the header of a frame says of the replica there.
+fn held(cluster: u64, (master, segment): (ServerId, SegmentId), replica: &Replica) -> Held {
+    let &Replica { epoch, len, closed, committed, .. } = replica;
+    Held { cluster, master, segment, epoch, len, closed, committed }
+}
+
 impl Backup {
     /// Returns a backup with the replicas that an earlier life of the server has left in `frames`.
     /// `boot` is a number of this run of the machine: it differs from those of earlier runs.
@@ -145,16 +151,13 @@ impl Backup {
 
     /// Returns true if a master may go on with a replica that it opens. The bytes of one that an
     /// earlier life of the server has left are verified: a closed one was not before.
-    pub(super) fn may_continue(
-        &self,
-        (master, segment): (ServerId, SegmentId),
-        replica: &Replica,
-    ) -> bool {
-        let &Replica { frame, epoch, len, closed, committed, left, damaged } = replica;
+    pub(super) fn may_continue(&self, id: (ServerId, SegmentId), replica: &Replica) -> bool {
         let owner = self.file.and_then(|file| file.owner);
-        let Some((cluster, _)) = owner.filter(|_| left && !damaged) else { return !damaged };
-        let held = Held { cluster, master, segment, epoch, len, closed, committed };
-        held.intact(self.crc32c, self.frames.bytes(frame)) >= len
+        let Some((cluster, _)) = owner.filter(|_| replica.left && !replica.damaged) else {
+            return !replica.damaged;
+        };
+        let bytes = self.frames.bytes(replica.frame);
+        held(cluster, id, replica).intact(self.crc32c, bytes) >= replica.len
     }
 
     /// Executes a write that a master has posted to an earlier life of the server. The replica
@@ -195,10 +198,7 @@ impl Backup {
         let Some((cluster, _)) = self.file.and_then(|file| file.owner) else { return };
         let Some(sequence) = self.sequences.get_mut(frame as usize) else { return };
         *sequence += 1;
-        let replica = replica.map(|((master, segment), replica)| {
-            let &Replica { epoch, len, closed, committed, .. } = replica;
-            Held { cluster, master, segment, epoch, len, closed, committed }
-        });
+        let replica = replica.map(|(id, replica)| held(cluster, id, replica));
         let header = FrameHeader { frame, sequence: *sequence, replica };
         let (slot, bytes) = header.emit(self.crc32c);
         self.frames.write_header(Block::Frame(frame), slot, &bytes);
