@@ -170,6 +170,7 @@ fn rows(bench: &mut Bench, size: usize, all: &[Times]) -> Result<(), Fail> {
          made anew.\n\
          floor is the lease and its margin. bytes and objects are those of the values, over the \
          time from noticed to\n\
-         recovered. Medians over the rounds.\n",
+         recovered. Medians over the rounds. The servers touch their memory at the start \
+         (--populate).\n",
     )
 }
