@@ -20,7 +20,9 @@ use sprat_proto::Rng;
 /// The bytes of a block.
 const BLOCK: usize = 4096;
 /// The bytes of a sector, which a disk writes as a whole.
-const SECTOR: usize = 512;
+pub(crate) const SECTOR: usize = 512;
+/// The share of changed blocks that the kernel writes to the disk between two syncs.
+const WRITTEN_BACK_PPM: u32 = 100_000;
 
 /// A simulated disk of blocks and its cache.
 #[derive(Debug, Default)]
@@ -72,6 +74,18 @@ impl Blocks {
         while let Some((_, blocks)) = self.in_flight.pop_front_if(|(number, _)| *number <= seq) {
             for (block, bytes) in blocks {
                 self.disk[range(block, len)].copy_from_slice(&bytes);
+            }
+        }
+    }
+
+    /// Writes some changed blocks to the disk, as the kernel does at any time.
+    pub(crate) fn write_back(&mut self, rng: &mut Rng) {
+        let len = self.disk.len();
+        for block in std::mem::take(&mut self.changed) {
+            if rng.chance(WRITTEN_BACK_PPM) {
+                self.disk[range(block, len)].copy_from_slice(&self.cache[range(block, len)]);
+            } else {
+                self.changed.insert(block);
             }
         }
     }

@@ -72,8 +72,11 @@ impl Disk {
 
     /// Starts a write to the simulated disk that completes at `at`, but not before earlier writes.
     /// Returns the time of completion.
-    pub fn write(&mut self, at: Instant, write: Write) -> Instant {
-        self.frames.iter().for_each(|frames| frames.begin_sync(write.seq));
+    pub fn write(&mut self, at: Instant, mut write: Write) -> Instant {
+        if let Some(frames) = &self.frames {
+            let batch = write.puts.pop().map(|(_, batch)| batch);
+            frames.begin_sync(write.seq, batch);
+        }
         let at = self.pending.back().map_or(at, |(last, _)| at.max(*last));
         self.pending.push_back((at, write));
         at
@@ -127,7 +130,7 @@ impl Disk {
         self.health = Health::Sound;
         if let Some(frames) = &self.frames {
             // The next process finds frames that work.
-            frames.kill();
+            frames.kill(rng);
             self.full = false;
         }
         let most = if self.full { 0 } else { self.pending.len() as u64 };

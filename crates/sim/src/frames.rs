@@ -2,18 +2,25 @@
 //!
 //! A process has a copy of their bytes while it runs, and each of its writes goes to the host's
 //! disk of blocks. The end of the process leaves all of them, a loss of power what the disk has.
+//! The disk has a region for their journal, too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sprat_proto::Rng;
 use sprat_proto::wire::checksum::crc32c;
-use sprat_store::backup::{Block, FlatFrames, Frames, SLOTS, Slot, Storage, flat_bytes};
+use sprat_store::backup::{
+    Block, FlatFrames, Frames, Journal, JournalContent, SLOTS, Slot, Storage, flat_bytes,
+    set_journal,
+};
 
 use crate::blocks::Blocks;
+use crate::journal::Region;
 
 /// The bytes from the start of a header to its next slot, and to the bytes of the frame.
 const SLOT_STEP: usize = 2048;
 const HEADER: usize = 4096;
+/// The number of the journal.
+const NUMBER: u32 = 7;
 
 /// The frames of one host.
 #[derive(Clone, Debug, Default)]
@@ -23,10 +30,24 @@ pub struct Kept(Arc<Mutex<State>>);
 struct State {
     /// `None` until the first process makes the frames.
     blocks: Option<Blocks>,
+    journal: Region,
+    /// The write to the disk that is in progress.
+    flight: Option<Flight>,
     lent: bool,
     failed: bool,
     /// The number of losses of power.
     boots: u64,
+}
+
+/// A write to a host's disk.
+#[derive(Debug)]
+enum Flight {
+    /// A sync of the frames.
+    Sync,
+    /// A write of a batch to the journal.
+    Append(Vec<u8>),
+    /// A sync of the frames, the mark, and then a write of a batch to the start of the journal.
+    Turn(Vec<u8>),
 }
 
 /// The bytes of the frames of one host, while a process has them.
@@ -55,12 +76,12 @@ impl Kept {
     }
 
     /// Returns the frames of the host for a process that starts: those that were left, or `count`
-    /// new ones of `size` bytes.
+    /// new ones of `size` bytes. If `journals`, the process may write to a journal of them.
     ///
     /// # Panics
     /// Another process has them.
     #[must_use]
-    pub fn frames(&self, size: u32, count: u32) -> KeptFrames {
+    pub fn frames(&self, size: u32, count: u32, journals: bool) -> KeptFrames {
         let mut state = self.state();
         assert!(!state.lent, "another process has the frames");
         (state.lent, state.failed) = (true, false);
@@ -84,7 +105,32 @@ impl Kept {
             }
             self.state().blocks = Some(Blocks::new(bytes));
         }
-        KeptFrames { frames, kept: self.clone() }
+        let mut frames = KeptFrames { frames, kept: self.clone() };
+        if journals {
+            self.open_journal(&mut frames);
+        }
+        frames
+    }
+
+    /// Brings what the journal has into the frames, and opens it.
+    fn open_journal(&self, frames: &mut KeptFrames) {
+        let header = frames.frames.file_header();
+        let region = self.state().journal.start();
+        let content = JournalContent::parse(crc32c, header.journal, header.batches, &region);
+        let mut journal = Journal::replay(crc32c, frames, &content);
+        self.sync();
+        let last = self.state().journal.open(NUMBER, &content);
+        set_journal(crc32c, frames, NUMBER, last);
+        self.sync();
+        journal.begin(Region::most());
+        frames.frames.set_journal(journal);
+    }
+
+    fn sync(&self) {
+        self.change(|blocks| {
+            blocks.begin(0);
+            blocks.end(0);
+        });
     }
 
     /// Returns a number of this run of the host's machine.
@@ -93,33 +139,75 @@ impl Kept {
         self.state().boots
     }
 
-    /// Begins a sync of all that was written.
-    pub(crate) fn begin_sync(&self, seq: u64) {
-        self.change(|blocks| blocks.begin(seq));
+    /// Begins a write of a batch to the journal, or a sync of all that was written to the frames.
+    pub(crate) fn begin_sync(&self, seq: u64, batch: Option<Vec<u8>>) {
+        let mut state = self.state();
+        let (flight, syncs) = match batch {
+            Some(batch) if state.journal.has_room(&batch) => (Flight::Append(batch), false),
+            Some(batch) => (Flight::Turn(batch), true),
+            None => (Flight::Sync, true),
+        };
+        if let Some(blocks) = &mut state.blocks {
+            match syncs {
+                true => blocks.begin(seq),
+                false => blocks.write_back(&mut Rng::seeded(seq)),
+            }
+        }
+        state.flight = Some(flight);
     }
 
-    /// Ends the syncs up to this number.
+    /// Ends the write to the disk with this number.
     pub(crate) fn end_sync(&self, seq: u64) {
         self.change(|blocks| blocks.end(seq));
+        let mut state = self.state();
+        match state.flight.take() {
+            None => {}
+            Some(Flight::Sync) => state.journal.synced(),
+            Some(Flight::Append(batch)) => state.journal.append(&batch),
+            Some(Flight::Turn(batch)) => {
+                state.journal.turn();
+                state.journal.append(&batch);
+            }
+        }
     }
 
     /// Fails the syncs in progress, and the frames for the process that has them.
     pub(crate) fn fail_syncs(&self) {
         self.change(Blocks::fail);
-        self.state().failed = true;
+        let mut state = self.state();
+        (state.failed, state.flight) = (true, None);
     }
 
     /// Handles the end of the process.
-    pub(crate) fn kill(&self) {
-        self.change(Blocks::kill);
+    pub(crate) fn kill(&self, rng: &mut Rng) {
+        let mut state = self.state();
+        let State { blocks, journal, flight, .. } = &mut *state;
+        match flight.take() {
+            None | Some(Flight::Sync) => journal.kill(None, false),
+            Some(Flight::Append(batch)) => journal.kill(Some(&batch), false),
+            // It has three parts, one after the other.
+            Some(Flight::Turn(batch)) => match rng.below(3) {
+                0 => journal.kill(None, false),
+                part => {
+                    blocks.iter_mut().for_each(|blocks| blocks.end(u64::MAX));
+                    if part == 2 {
+                        journal.turn();
+                    }
+                    journal.kill((part == 2).then_some(&batch[..]), part == 1);
+                }
+            },
+        }
+        blocks.iter_mut().for_each(Blocks::kill);
     }
 
     /// Handles a loss of power. No process has the frames.
     pub(crate) fn lose_power(&self, rng: &mut Rng) {
-        self.change(|blocks| {
+        let mut state = self.state();
+        state.journal.lose_power(rng);
+        if let Some(blocks) = &mut state.blocks {
             blocks.lose_power(rng);
-        });
-        self.state().boots += 1;
+        }
+        state.boots += 1;
     }
 }
 
@@ -196,5 +284,9 @@ impl Frames for KeptFrames {
 
     fn has_failed(&self) -> bool {
         self.frames.has_failed()
+    }
+
+    fn journal(&self) -> Option<&Journal> {
+        self.frames.journal()
     }
 }

@@ -20,6 +20,7 @@ mod clock;
 pub mod disk;
 pub mod etcd;
 pub mod frames;
+mod journal;
 pub mod node;
 pub mod process;
 pub mod queue;

@@ -2,7 +2,10 @@
 //!
 //! ```text
 //!  backup ── bytes, headers ─► mapped file ── fdatasync, by a thread ─► device
+//!         ── batch ─► journal: direct write, by the same thread ──────► device
 //! ```
+//!
+//! The journal lies beside the file, as `journal`. A server whose replies wait for the disk has one.
 //!
 //! Always holds:
 //! - One process has the file, by a lock. That proves that the last process is dead.
@@ -25,16 +28,21 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use rustix::io::{Errno, retry_on_intr};
 use sprat_store::backup::{
-    FileHeader, FlatFrames, Found, Storage, Unusable, flat_bytes, flat_header,
+    FileHeader, FlatFrames, Found, Journal, JournalContent, JournalWriter, Storage, Unusable,
+    flat_bytes, flat_header, set_journal,
 };
 use sprat_sys::crc::crc32c;
 use sprat_sys::memory::file::{MappedFile, lock};
 
+use self::journal::JournalFile;
 use self::sync::{Functions, State, Syncs};
 use crate::disk::sync_folder;
+use crate::random::rng;
 
 pub(crate) mod check;
+mod journal;
 mod sync;
+pub(crate) use self::journal::JOURNAL_BYTES;
 pub(crate) use self::sync::FrameDisk;
 
 /// The number of times that a lock is tried again, and the pause before each.
@@ -61,27 +69,88 @@ pub(crate) struct FrameFile {
 
 /// Opens the frames in the file at `path`, or makes the file with at least `count` frames of `size`
 /// bytes. Frames of another size stay as they are. `warn` gets a text if the device fails later.
-/// The disk brings what was written to the device.
+/// The disk brings what was written to the device. If `journals`, it has a journal for it, unless
+/// the file system has no direct writes.
 ///
 /// # Errors
-/// The file cannot be read, written or locked, the device has no room, or the file holds something
+/// A file cannot be read, written or locked, the device has no room, or the file holds something
 /// else. The error names the file.
 pub(crate) fn open(
     path: &Path,
     size: u32,
     count: u32,
+    journals: bool,
     warn: fn(&str),
 ) -> io::Result<(FileFrames, FrameDisk)> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-    open_or_make(path, size, count, warn).map_err(named)
+    let named =
+        |path: &Path, e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+    let (mut frames, disk, file) =
+        open_or_make(path, size, count, warn).map_err(|e| named(path, e))?;
+    let journal = journal::path_of(path);
+    let opened =
+        open_journal(&journal, &mut frames, &file, journals).map_err(|e| named(&journal, e))?;
+    match opened {
+        Some(journal) => disk.set_journal(journal),
+        None if journals => warn(&format!(
+            "{}: the file system has no direct writes, which make changes faster",
+            journal.display()
+        )),
+        None => {}
+    }
+    Ok((frames, disk))
 }
 
+/// Brings what a journal has into the frames, whose file is `file`. Returns the journal to go on
+/// with, if one is wanted and the file system has direct writes.
+fn open_journal(
+    path: &Path,
+    frames: &mut FileFrames,
+    file: &File,
+    wanted: bool,
+) -> io::Result<Option<JournalFile>> {
+    let FileHeader { journal: left, batches, .. } = frames.file_header();
+    let region = if left == 0 { Vec::new() } else { journal::read(path)? };
+    let content = JournalContent::parse(crc32c, left, batches, &region);
+    let mut replayed = Journal::replay(crc32c, frames, &content);
+    let goes_on = wanted && region.len() as u64 == JOURNAL_BYTES;
+    if left != 0 {
+        // The records are not needed any more.
+        file.sync_data()?;
+        if !goes_on {
+            set_journal(crc32c, frames, 0, 0);
+            file.sync_data()?;
+        }
+    }
+    let opened = match if wanted { journal::open(path)? } else { journal::remove(path)? } {
+        Some(direct) if goes_on => Some((left, JournalFile::new(direct, left, &content))),
+        Some(direct) => {
+            let number = rng()?.u64() as u32 | 1;
+            let mut opened = JournalFile::new(direct, number, &JournalContent::default());
+            // With a batch that the frames name, the loss of the file is noticed.
+            opened.turn()?;
+            Some((number, opened))
+        }
+        None => None,
+    };
+    let opened = opened.map(|(number, opened)| {
+        set_journal(crc32c, frames, number, opened.last());
+        replayed.begin(JournalWriter::most(JOURNAL_BYTES));
+        opened
+    });
+    if opened.is_some() {
+        file.sync_data()?;
+    }
+    frames.set_journal(replayed);
+    Ok(opened)
+}
+
+/// Returns the frames, their disk, and their file.
 fn open_or_make(
     path: &Path,
     size: u32,
     count: u32,
     warn: fn(&str),
-) -> io::Result<(FileFrames, FrameDisk)> {
+) -> io::Result<(FileFrames, FrameDisk, File)> {
     let mut options = OpenOptions::new();
     // The replicas hold the users' objects.
     options.read(true).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
@@ -114,7 +183,7 @@ fn open_or_make(
     }
     file.sync_all()?;
     sync_folder(path)?;
-    let is_new = made == Found::Nothing;
+    let (is_new, same_file) = (made == Found::Nothing, file.try_clone()?);
     let (storage, disk) = FrameFile::start(
         MappedFile::map(file)?,
         path.display().to_string(),
@@ -125,7 +194,7 @@ fn open_or_make(
     } else {
         FlatFrames::open(crc32c, storage, count)
     };
-    frames.map(|frames| (frames, disk)).map_err(unusable)
+    frames.map(|frames| (frames, disk, same_file)).map_err(unusable)
 }
 
 /// Locks a file. A process that was killed keeps its lock until the kernel has freed its memory, so

@@ -9,7 +9,7 @@ pub mod device {
 
 /// The frames of a server's replicas, read for an operator.
 pub mod frames {
-    pub use crate::frames::check::{Checked, check};
+    pub use crate::frames::check::{Checked, CheckedJournal, check};
 }
 
 /// The coordinator's durable state, in a file.

@@ -268,6 +268,7 @@ fn frames_in(directory: &Path, options: &ServerOptions) -> io::Result<(FileFrame
         &directory.join(FRAMES),
         SEGMENT_BYTES,
         count.min(u32::MAX.into()) as u32,
+        options.durability == Some(Durability::Disk),
         options.warn,
     )
 }
@@ -275,7 +276,11 @@ fn frames_in(directory: &Path, options: &ServerOptions) -> io::Result<(FileFrame
 /// Returns the most bytes of disk that the directory of a server with these options takes.
 #[must_use]
 pub fn disk_bytes(options: &ServerOptions) -> u64 {
-    flat_bytes(SEGMENT_BYTES, (backup_bytes(options) / u64::from(SEGMENT_BYTES)) as u32)
+    let journal = match options.durability {
+        Some(Durability::Disk) => frames::JOURNAL_BYTES,
+        _ => 0,
+    };
+    journal + flat_bytes(SEGMENT_BYTES, (backup_bytes(options) / u64::from(SEGMENT_BYTES)) as u32)
 }
 
 /// Returns a warning about the file system of a directory, if it keeps data less well than a local

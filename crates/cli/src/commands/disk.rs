@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::{Value, json};
 use sprat::internals::disk::check_state;
-use sprat::internals::frames::{Checked, check};
+use sprat::internals::frames::{Checked, CheckedJournal, check};
 use sprat::server::FRAMES;
 use sprat_bench::cluster::{coordinator_state, frames_file};
 use sprat_bench::fail::{Fail, Named as _};
@@ -124,7 +124,8 @@ fn condition(sound: bool) -> &'static str {
 
 fn is_sound(checked: &Checked) -> bool {
     let (needed, len) = checked.bytes;
-    len >= needed && checked.survey.flaws.iter().all(|(_, _, flaw)| !flaw.is_damaged())
+    let is_whole = checked.journal.is_none_or(|journal| journal.is_whole);
+    len >= needed && is_whole && checked.survey.flaws.iter().all(|(_, _, f)| !f.is_damaged())
 }
 
 /// Returns the condition of a frame as a sentence.
@@ -148,9 +149,16 @@ fn flaw(content: &Content, condition: Condition) -> String {
     }
 }
 
+/// Returns a line about the journal of frames.
+fn journal_text(journal: CheckedJournal) -> String {
+    let CheckedJournal { last, needed: (batches, records), is_whole } = journal;
+    let whole = if is_whole { "sound" } else { "DAMAGED: open replicas may lack their last bytes" };
+    format!("  journal: {whole}; {records} records in {batches} batches up to batch {last}\n")
+}
+
 /// Returns a text about the frames of a server for people.
 fn human_text(path: &Path, checked: &Checked) -> String {
-    let Checked { header, bytes: (needed, len), survey } = checked;
+    let Checked { header, bytes: (needed, len), journal, survey } = checked;
     let Some(header) = header else {
         return format!("{}: sound; no server has used it\n", path.display());
     };
@@ -168,6 +176,7 @@ fn human_text(path: &Path, checked: &Checked) -> String {
     if len < needed {
         text += &format!("  the file was cut off: it has {len} B instead of {needed}\n");
     }
+    text += &journal.map_or_else(String::new, journal_text);
     if !survey.masters.is_empty() {
         let mut columns = Columns::new(&["  log of", ">open", ">closed", ">bytes", ">epochs"]);
         for ((_, master), counted) in &survey.masters {
@@ -190,7 +199,7 @@ fn human_text(path: &Path, checked: &Checked) -> String {
 
 /// Returns the JSON object of the frames of a server.
 fn machine_text(path: &Path, checked: &Checked) -> Value {
-    let Checked { header, bytes: (needed, len), survey } = checked;
+    let Checked { header, bytes: (needed, len), journal, survey } = checked;
     let size = header.map_or(0, |header| header.frame_bytes);
     let masters = survey.masters.iter().map(|((cluster, master), counted)| {
         json!({
@@ -212,6 +221,10 @@ fn machine_text(path: &Path, checked: &Checked) -> Value {
         "boot": header.map(|h| format!("{:016x}", h.boot)),
         "frame_bytes": size, "frames": header.map_or(0, |h| h.count), "free": survey.free,
         "file_bytes": len, "needed_bytes": needed,
+        "journal": journal.map(|journal| json!({
+            "sound": journal.is_whole, "last_batch": journal.last, "batches": journal.needed.0,
+            "records": journal.needed.1,
+        })),
         "masters": masters.collect::<Vec<_>>(), "flaws": flaws.collect::<Vec<_>>(),
     })
 }

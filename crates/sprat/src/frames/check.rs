@@ -6,13 +6,14 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use sprat_store::backup::{
-    BLOCK, FileHeader, Found, Survey, Unusable, flat_bytes, flat_header, flat_offset, flat_slots,
+    BLOCK, FileHeader, Found, JournalContent, Survey, Unusable, flat_bytes, flat_header,
+    flat_offset, flat_slots,
 };
 use sprat_store::objects::segment::SEGMENT_BYTES;
 use sprat_sys::crc::crc32c;
 use sprat_sys::memory::file::lock_shared;
 
-use super::{boot, unusable};
+use super::{boot, journal, unusable};
 
 /// The frames of a server, and their condition.
 #[derive(Debug)]
@@ -21,11 +22,24 @@ pub struct Checked {
     pub header: Option<FileHeader>,
     /// The number of bytes that the file must have, and that it has.
     pub bytes: (u64, u64),
-    /// The frames one by one.
+    /// The journal of the frames, if they have one.
+    pub journal: Option<CheckedJournal>,
+    /// The frames one by one, with what the journal has of them.
     pub survey: Survey,
 }
 
-/// Examines the file of frames at `path`. `progress` gets the number of frames that were
+/// The journal of frames, and its condition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckedJournal {
+    /// The number of the last batch.
+    pub last: u64,
+    /// The number of batches that may have what the frames lack, and of their records.
+    pub needed: (u64, usize),
+    /// True if none of these batches is missing.
+    pub is_whole: bool,
+}
+
+/// Examines the file of frames at `path`, and its journal. `progress` gets the number of frames that were
 /// examined.
 ///
 /// # Errors
@@ -46,7 +60,10 @@ pub fn check(path: &Path, mut progress: impl FnMut(u32)) -> io::Result<Checked> 
         Found::Nothing => None,
         Found::Damaged => return Err(unusable(Unusable::Foreign)),
     };
-    let FileHeader { frame_bytes, count, .. } = header.unwrap_or_default();
+    let FileHeader { frame_bytes, count, journal: number, batches, .. } =
+        header.unwrap_or_default();
+    let region = if number == 0 { Vec::new() } else { journal::read(&journal::path_of(path))? };
+    let content = JournalContent::parse(crc32c, number, batches, &region);
     let mut survey = Survey::new(crc32c, &header.unwrap_or_default(), boot()?);
     let needed = flat_bytes(frame_bytes, count);
     // A frame is as long as the segments of any server, or its header is refused when it is used.
@@ -55,12 +72,16 @@ pub fn check(path: &Path, mut progress: impl FnMut(u32)) -> io::Result<Checked> 
     for frame in (0..count).take_while(present) {
         let at = flat_offset(frame_bytes, frame);
         let slots = file.read_exact_at(&mut block, at).ok().and_then(|()| flat_slots(&block, 0));
-        survey.examine(frame, slots, |len| {
-            let bytes = bytes.get_mut(..len as usize)?;
-            file.read_exact_at(bytes, at + BLOCK as u64).ok()?;
-            Some(bytes)
+        survey.examine(frame, slots, &content, || {
+            file.read_exact_at(&mut bytes, at + BLOCK as u64).ok()?;
+            Some(&mut bytes)
         });
         progress(frame + 1);
     }
-    Ok(Checked { header, bytes: (needed, len), survey })
+    let journal = (number != 0).then(|| CheckedJournal {
+        last: content.last,
+        needed: (content.needed, content.records()),
+        is_whole: content.is_whole,
+    });
+    Ok(Checked { header, bytes: (needed, len), journal, survey })
 }

@@ -1,13 +1,14 @@
 //! The thread that brings what was written to the frames to the disk: at once for a write that is
-//! answered when it is on disk, and each second for the rest.
+//! answered when it is on disk, and after a second without orders for the rest.
 //!
 //! ```text
-//!  worker ── Sync(seq) ─► thread: fdatasync of all that was written before ── outcome ─► worker
-//!                           └ also a second after the last one, and at the end
+//!  worker ── Append(seq, batch) ─► thread: direct write to the journal ────── outcome ─► worker
+//!         ── Sync(seq) ─► thread: fdatasync of all that was written before ── outcome ─► worker
+//!                           └ also when the journal is full, after a second, and at the end
 //! ```
 //!
-//! Invariant: after a failed sync no later one counts. The kernel marks the pages that it could not
-//! write as clean, so that the next `fdatasync` would succeed without them.
+//! Invariant: after a failed sync or write no later one counts. The kernel marks the pages that it
+//! could not write as clean, so that the next `fdatasync` would succeed without them.
 
 use std::fs::File;
 use std::io;
@@ -24,6 +25,7 @@ use sprat_proto::node::{Pairs, Written};
 use sprat_proto::time::US;
 use sprat_sys::clock::Clock;
 
+use super::journal::JournalFile;
 use crate::disk::Disk;
 
 /// The time after which the device has what was written, if it can.
@@ -48,6 +50,10 @@ pub(super) struct State {
 }
 
 enum Order {
+    /// Use this journal from now on.
+    Journal(JournalFile),
+    /// Write a batch to the journal, for the write to the durable state with this number.
+    Append(u64, Vec<u8>),
     /// Sync the file, for the write to the durable state with this number.
     Sync(u64),
     /// Sync the file a last time.
@@ -61,8 +67,8 @@ pub(super) struct Syncs {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The disk of the frames, as the worker of their server sees it. What the server persists is empty
-/// and means: all that was written to the frames before.
+/// The disk of the frames, as the worker of their server sees it. What the server persists is a
+/// batch for the journal, or is empty and means: all that was written to the frames before.
 #[derive(Debug)]
 pub(crate) struct FrameDisk {
     orders: Sender<Order>,
@@ -73,6 +79,7 @@ pub(crate) struct FrameDisk {
 /// The part that runs in the thread.
 struct Syncer {
     file: File,
+    journal: Option<JournalFile>,
     name: String,
     state: Arc<State>,
     functions: Functions,
@@ -96,7 +103,8 @@ pub(super) fn start(
     let (orders, ordered) = channel();
     let (report, done) = channel();
     let bell = Arc::clone(&ready);
-    let syncer = Syncer { file, name, state, functions, report, bell, was_written: false };
+    let (journal, was_written) = (None, false);
+    let syncer = Syncer { file, journal, name, state, functions, report, bell, was_written };
     let thread = std::thread::Builder::new()
         .name("sprat-frames".to_owned())
         .spawn(move || syncer.run(&ordered))?;
@@ -124,16 +132,23 @@ impl Syncer {
         loop {
             let next = if soon { next_soon(&clock, orders) } else { None };
             let order = next.map_or_else(|| orders.recv_timeout(SYNC), Ok);
-            soon = matches!(order, Ok(Order::Sync(_)));
-            if let Ok(Order::Sync(seq)) = order {
-                let outcome = match self.sync() {
-                    Ok(()) => Written::Durable(seq),
-                    Err(reason) => Written::Refused { reason, durable: Pairs::new() },
-                };
-                // If the worker is gone, nothing depends on the outcome.
-                let _ = self.report.send(outcome);
-                let _ = rustix::io::write(&*self.bell, &[0, 0, 0, 0, 0, 0, 0, 1]);
-                continue;
+            soon = matches!(order, Ok(Order::Sync(_) | Order::Append(..)));
+            match order {
+                Ok(Order::Sync(seq)) => {
+                    let outcome = self.sync();
+                    self.report(seq, outcome);
+                    continue;
+                }
+                Ok(Order::Append(seq, batch)) => {
+                    let outcome = self.append(&batch);
+                    self.report(seq, outcome);
+                    continue;
+                }
+                Ok(Order::Journal(journal)) => {
+                    self.journal = Some(journal);
+                    continue;
+                }
+                Ok(Order::End) | Err(_) => {}
             }
             // A write may have found the mark of the one before it, and the last sync may have
             // come between that look and the write.
@@ -146,18 +161,59 @@ impl Syncer {
         }
     }
 
-    /// Brings what was written to the disk. Warns of the first error.
+    /// Reports the outcome of a write to the durable state.
+    fn report(&self, seq: u64, outcome: Result<(), String>) {
+        let outcome = match outcome {
+            Ok(()) => Written::Durable(seq),
+            Err(reason) => Written::Refused { reason, durable: Pairs::new() },
+        };
+        // If the worker is gone, nothing depends on the outcome.
+        let _ = self.report.send(outcome);
+        let _ = rustix::io::write(&*self.bell, &[0, 0, 0, 0, 0, 0, 0, 1]);
+    }
+
+    /// Brings what was written to the disk.
     fn sync(&mut self) -> Result<(), String> {
-        let Functions { sync, warn } = self.functions;
-        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", self.name);
-        if self.state.failed.load(Ordering::Acquire) {
-            return Err(failed(&"the disk has failed"));
-        }
+        self.check()?;
         self.was_written = self.state.written.swap(false, Ordering::AcqRel);
-        sync(&self.file).map_err(|e| {
+        let synced = (self.functions.sync)(&self.file);
+        self.done(synced)?;
+        self.journal.iter_mut().for_each(JournalFile::synced);
+        Ok(())
+    }
+
+    /// Writes a batch to the journal.
+    fn append(&mut self, batch: &[u8]) -> Result<(), String> {
+        self.check()?;
+        if self.journal.as_ref().is_some_and(|journal| !journal.has_room(batch)) {
+            self.sync()?;
+            let turned = self.journal.as_mut().map_or(Ok(()), JournalFile::turn);
+            self.done(turned)?;
+        }
+        match &mut self.journal {
+            Some(journal) => {
+                let written = journal.append(batch);
+                self.done(written)
+            }
+            // No batch is made without a journal. The frames have its bytes, too.
+            None => self.sync(),
+        }
+    }
+
+    /// Returns an error if the disk has failed.
+    fn check(&self) -> Result<(), String> {
+        match self.state.failed.load(Ordering::Acquire) {
+            true => Err(format!("{}: the disk has failed", self.name)),
+            false => Ok(()),
+        }
+    }
+
+    /// Handles the result of a system call. Warns of the first error.
+    fn done(&self, result: io::Result<()>) -> Result<(), String> {
+        result.map_err(|e| {
             self.state.failed.store(true, Ordering::Release);
-            let reason = failed(&e);
-            warn(&format!("{reason}; the server holds no replicas any more"));
+            let reason = format!("{}: {e}", self.name);
+            (self.functions.warn)(&format!("{reason}; the server holds no replicas any more"));
             reason
         })
     }
@@ -173,11 +229,22 @@ impl Drop for Syncs {
     }
 }
 
+impl FrameDisk {
+    /// Lets batches go to this journal.
+    pub(super) fn set_journal(&self, journal: JournalFile) {
+        let _ = self.orders.send(Order::Journal(journal));
+    }
+}
+
 impl Disk for FrameDisk {
-    fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) {
-        debug_assert!(puts.is_empty() && deletes.is_empty(), "frames have no keys");
+    fn persist(&mut self, seq: u64, mut puts: Pairs, deletes: Vec<Vec<u8>>) {
+        debug_assert!(puts.len() <= 1 && deletes.is_empty(), "frames have no keys");
+        let batch = puts.pop().map(|(_, batch)| batch);
         // If the thread is gone, the server ends, and nothing waits for the outcome.
-        let _ = self.orders.send(Order::Sync(seq));
+        let _ = self.orders.send(match batch {
+            Some(batch) => Order::Append(seq, batch),
+            None => Order::Sync(seq),
+        });
     }
 
     fn completed(&mut self) -> Option<Written> {

@@ -18,7 +18,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn error(path: &Path, count: u32) -> (io::ErrorKind, String) {
-    let e = open(path, SIZE, count, |_| {}).unwrap_err();
+    let e = open(path, SIZE, count, false, |_| {}).unwrap_err();
     assert!(e.to_string().starts_with(&path.display().to_string()), "{e}");
     (e.kind(), e.to_string())
 }
@@ -26,7 +26,7 @@ fn error(path: &Path, count: u32) -> (io::ErrorKind, String) {
 #[test]
 fn what_was_written_is_there_after_reopening() {
     let (_folder, path) = folder();
-    let mut frames = open(&path, SIZE, 3, |_| {}).unwrap().0;
+    let mut frames = open(&path, SIZE, 3, false, |_| {}).unwrap().0;
     assert_eq!((frames.count(), frames.size()), (3, SIZE));
     assert_eq!(fs::metadata(&path).unwrap().len(), flat_bytes(SIZE, 3));
     frames.write(2, 5, b"hello");
@@ -35,7 +35,7 @@ fn what_was_written_is_there_after_reopening() {
     drop(frames);
     // The size of frames stays, and their number only grows.
     for (count, counted) in [(1, 3), (3, 3), (5, 5), (2, 5)] {
-        let (frames, _) = open(&path, SIZE / 2, count, |_| {}).unwrap();
+        let (frames, _) = open(&path, SIZE / 2, count, false, |_| {}).unwrap();
         assert_eq!((frames.count(), frames.size()), (counted, SIZE));
         assert_eq!(&frames.bytes(2)[5..10], b"hello");
         assert_eq!(frames.header(Block::Frame(2)).unwrap()[1], &[9; 64]);
@@ -48,14 +48,14 @@ fn a_file_that_was_not_finished_is_made_anew() {
     let (_folder, path) = folder();
     for len in [0, 4096, flat_bytes(SIZE, 1), flat_bytes(SIZE, 9)] {
         File::create(&path).unwrap().set_len(len).unwrap();
-        assert_eq!(open(&path, SIZE, 2, |_| {}).unwrap().0.count(), 2);
+        assert_eq!(open(&path, SIZE, 2, false, |_| {}).unwrap().0.count(), 2);
     }
 }
 
 #[test]
 fn other_files_are_refused_and_stay() {
     let (folder, path) = folder();
-    drop(open(&path, SIZE, 2, |_| {}).unwrap());
+    drop(open(&path, SIZE, 2, false, |_| {}).unwrap());
     let good = fs::read(&path).unwrap();
     fs::write(&path, &good[..good.len() - 1]).unwrap();
     // What was cut off may be needed: the file is not made longer.
@@ -161,9 +161,10 @@ fn a_run_of_the_machine_has_one_number_and_tmpfs_a_warning() {
 #[test]
 fn a_lock_that_ends_soon_is_waited_for() {
     let (_folder, path) = folder();
-    let (frames, _) = open(&path, SIZE, 1, |_| {}).unwrap();
+    let (frames, _) = open(&path, SIZE, 1, false, |_| {}).unwrap();
     std::thread::scope(|scope| {
-        let next = scope.spawn(|| open(&path, SIZE, 1, |_| {}).map(|(frames, _)| frames.count()));
+        let next =
+            scope.spawn(|| open(&path, SIZE, 1, false, |_| {}).map(|(frames, _)| frames.count()));
         let busy = File::open(&path).unwrap();
         assert_eq!(lock(&busy).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         drop(frames);

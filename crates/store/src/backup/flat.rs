@@ -13,7 +13,7 @@ use core::fmt::Debug;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use super::{Block, FileHeader, Found, Frames, SLOT_BYTES, SLOTS, Slot};
+use super::{Block, FileHeader, Found, Frames, Journal, SLOT_BYTES, SLOTS, Slot};
 use crate::objects::segment::{MAX_SEGMENTS, SEGMENT_BYTES};
 
 /// The bytes of a header's block.
@@ -58,6 +58,7 @@ pub enum Unusable {
 pub struct FlatFrames<S> {
     storage: S,
     header: FileHeader,
+    journal: Option<Journal>,
 }
 
 /// Returns the offset of the header of a frame, if the frames have `size` bytes. The bytes of the
@@ -88,7 +89,7 @@ impl<S: Storage> FlatFrames<S> {
             return Err(Unusable::NoRoom);
         }
         put(&mut storage, crc32c, &header);
-        Ok(Self { storage, header })
+        Ok(Self { storage, header, journal: None })
     }
 
     /// Returns the frames in these bytes. If there are fewer than `count` and the storage has room
@@ -108,12 +109,23 @@ impl<S: Storage> FlatFrames<S> {
             (header.count, header.sequence) = (count, header.sequence + 1);
             put(&mut storage, crc32c, &header);
         }
-        let mut this = Self { storage, header };
+        let mut this = Self { storage, header, journal: None };
         let used = |&frame: &u32| {
             this.header(Block::Frame(frame)).is_some_and(|slots| slots.iter().any(|s| **s != NONE))
         };
         let used = (0..header.count).rev().find(used).map_or(0, |last| this.end(last));
         if this.storage.reserve(used.max(BLOCK)) { Ok(this) } else { Err(Unusable::NoRoom) }
+    }
+
+    /// Returns the header of all frames as it was when they were opened.
+    #[must_use]
+    pub fn file_header(&self) -> FileHeader {
+        self.header
+    }
+
+    /// Sets what the journal of the frames says of them.
+    pub fn set_journal(&mut self, journal: Journal) {
+        self.journal = Some(journal);
     }
 
     fn at(&self, block: Block) -> usize {
@@ -203,5 +215,9 @@ impl<S: Storage> Frames for FlatFrames<S> {
 
     fn has_failed(&self) -> bool {
         self.storage.has_failed()
+    }
+
+    fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
     }
 }

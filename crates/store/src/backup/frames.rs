@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt::Debug;
 
 use super::header::{SLOTS, Slot};
+use super::replay::Journal;
 use crate::objects::segment::MAX_SEGMENTS;
 
 /// A header of frames that outlive the process.
@@ -49,6 +50,9 @@ pub trait Frames: Debug + Send {
     /// Returns true if what was written may be lost, because of an error of the device. No frame
     /// is used any more then.
     fn has_failed(&self) -> bool;
+
+    /// Returns what the journal of the frames says of them. `None` if they have none.
+    fn journal(&self) -> Option<&Journal>;
 }
 
 /// Frames that take memory while they are open.
@@ -104,5 +108,9 @@ impl Frames for MemoryFrames {
 
     fn has_failed(&self) -> bool {
         false
+    }
+
+    fn journal(&self) -> Option<&Journal> {
+        None
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  of all frames   magic 8 | frame bytes 4 | count 4 | sequence 8 | boot 8 | cluster 8
-//!                  | server 8 | 0 12 | CRC32C 4
+//!                  | server 8 | journal 4 | batches 8 | CRC32C 4
 //!  of a frame      magic 8 | frame 4 | epoch 4 | sequence 8 | cluster 8 | master 8 | segment 4
 //!                  | length 4 | state 1 | committed 1 | 0 10 | CRC32C 4
 //! ```
@@ -43,6 +43,10 @@ pub struct FileHeader {
     pub boot: u64,
     /// The server that used the frames last, and its cluster, if any has.
     pub owner: Option<(u64, ServerId)>,
+    /// The number of the frames' journal. 0: they have none.
+    pub journal: u32,
+    /// The number of a batch that the journal has, or has had before later ones.
+    pub batches: u64,
 }
 
 /// The header of a frame.
@@ -155,6 +159,8 @@ impl FileHeader {
             put(&mut slot, 32, &cluster.to_be_bytes());
             put_server(&mut slot, 40, server);
         }
+        put(&mut slot, 48, &self.journal.to_be_bytes());
+        put(&mut slot, 52, &self.batches.to_be_bytes());
         seal(crc32c, &mut slot);
         (self.sequence as usize % SLOTS, slot)
     }
@@ -170,6 +176,8 @@ impl FileHeader {
                 sequence: u64_at(slot, 16),
                 boot: u64_at(slot, 24),
                 owner: (server.generation != 0).then_some((cluster, server)),
+                journal: u32_at(slot, 48),
+                batches: u64_at(slot, 52),
             })
         };
         newest(crc32c, slots, FILE_MAGIC, parse, |header| header.sequence)

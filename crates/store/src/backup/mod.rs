@@ -34,10 +34,13 @@ use core::ops::Bound;
 
 use sprat_proto::wire::checksum::Crc32c;
 
+mod appends;
 mod flat;
 mod frames;
 mod header;
+mod journal;
 mod posted;
+mod replay;
 mod restore;
 mod survey;
 #[cfg(test)]
@@ -49,7 +52,9 @@ pub use flat::{
 };
 pub use frames::{Block, Frames, MemoryFrames};
 pub use header::{FileHeader, Found, FrameHeader, Held, SLOT_BYTES, SLOTS, Slot};
+pub use journal::{Content as JournalContent, Writer as JournalWriter};
 pub use posted::{Inbox, Outbox, Posted, Rings};
+pub use replay::{Journal, set_journal};
 pub use survey::{Condition, Content, Counted, Survey};
 
 use crate::message::Status;
@@ -59,6 +64,7 @@ use crate::message::replica::{Target, WriteReplica};
 use crate::objects::entry::{self, Entry};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
+use appends::Appends;
 use posted::{Inboxes, MOST_TAKEN};
 
 /// The most masters that a backup fences: more than a cluster has servers.
@@ -76,6 +82,8 @@ pub struct Backup {
     /// The numbers of the free frames.
     free: Vec<u32>,
     replicas: BTreeMap<(ServerId, SegmentId), Replica>,
+    /// The appended bytes since the last sync began, if a journal may carry them.
+    appends: Option<Appends>,
     /// The fenced masters: for each index of a server the last fenced generation. The earlier ones
     /// crashed before it.
     fenced: BTreeMap<u32, u32>,
@@ -183,8 +191,11 @@ impl Backup {
         }
         replica.closed |= write.close;
         replica.left = false;
-        self.record(replica.frame, Some(((master, segment), &replica)));
-        self.replicas.insert((master, segment), replica);
+        if let Some(appends) = &mut self.appends {
+            appends.add(id, known.as_ref(), &replica, write.sync);
+        }
+        self.record(replica.frame, Some((id, &replica)));
+        self.replicas.insert(id, replica);
         Ok(replica.len)
     }
 
@@ -224,6 +235,7 @@ impl Backup {
     /// Frees a replica if it exists.
     fn release(&mut self, id: (ServerId, SegmentId)) {
         if let Some(replica) = self.replicas.remove(&id) {
+            self.appends.iter_mut().for_each(|appends| appends.remove(id));
             self.record(replica.frame, None);
             self.frames.free(replica.frame);
             self.free.push(replica.frame);

@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
+use super::appends::Appends;
 use super::posted::Inboxes;
-use super::{Backup, Block, FileHeader, FrameHeader, Frames, Held, Replica};
+use super::{Backup, Block, FileHeader, FrameHeader, Frames, Held, Journal, Replica};
 use crate::message::replica::WriteReplica;
 use crate::objects::entry::{Entries, Entry};
 use crate::objects::segment::SegmentId;
@@ -47,9 +48,11 @@ impl Held {
     }
 
     /// Returns the length that counts of a replica with `intact` intact bytes. `None` if the
-    /// replica is damaged. If `lossy`, an open replica may have lost its last bytes with the power.
-    pub(super) fn end(&self, intact: u32, lossy: bool) -> Option<u32> {
-        let is_damaged = intact < self.len && (self.closed || !lossy || intact == 0);
+    /// replica is damaged. If `lossy`, an open replica may have lost its last bytes with the power,
+    /// but not the first `proven` ones, which the journal proves.
+    pub(super) fn end(&self, intact: u32, lossy: bool, proven: u32) -> Option<u32> {
+        let is_damaged =
+            intact < self.len && (self.closed || !lossy || intact == 0) || lossy && intact < proven;
         (!is_damaged).then_some(intact)
     }
 }
@@ -75,7 +78,10 @@ impl Backup {
         let (file, free, fenced) = (None, Vec::new(), BTreeMap::new());
         let (replicas, sequences) = (BTreeMap::new(), Vec::new());
         let inboxes = Inboxes::default();
-        let mut this = Self { frames, crc32c, file, sequences, free, replicas, fenced, inboxes };
+        let most = frames.journal().and_then(Journal::most);
+        let appends = most.map(Appends::new);
+        let mut this =
+            Self { frames, crc32c, file, sequences, free, replicas, appends, fenced, inboxes };
         match this.frames.header(Block::File) {
             None => this.free = (0..count).rev().collect(),
             Some(slots) => {
@@ -139,10 +145,15 @@ impl Backup {
         let mut damaged = len > self.frames.size();
         if !damaged && (lossy || !closed) {
             let intact = held.intact(self.crc32c, self.frames.bytes(frame));
-            match held.end(intact, lossy) {
+            let proven = self.frames.journal().map_or(0, |journal| journal.proven(frame, held));
+            match held.end(intact, lossy, proven) {
                 Some(end) if closed || certain => len = end,
                 Some(end) => len = end.max(held.whole(self.crc32c, self.frames.bytes(frame))),
-                None => damaged = true,
+                None => {
+                    damaged = true;
+                    // Later lives know only by the length that bytes are missing.
+                    len = if proven > self.frames.size() { u32::MAX } else { len };
+                }
             }
         }
         let replica = Replica { frame, epoch, len, closed, committed, left: true, damaged };

@@ -3,14 +3,15 @@
 //!
 //! The caller reads the bytes, so that an error of the device is that of one frame. The rules are
 //! those by which a backup takes over its frames ([`super::Backup::new`]), apart from one: the
-//! bytes of each replica are verified.
+//! bytes of each replica are verified. What the journal has is put into the bytes that were read.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use super::{FileHeader, Found, FrameHeader, Held, SLOTS, Slot};
+use super::journal::Proof;
+use super::{FileHeader, Found, FrameHeader, Held, JournalContent, SLOTS, Slot};
 use crate::types::ServerId;
 
 /// The content of a frame by its header.
@@ -85,13 +86,14 @@ impl Survey {
         Self { crc32c, lossy, size, free, masters, flaws }
     }
 
-    /// Examines a frame with this header. `read` returns that many bytes from the start of the
-    /// frame, or `None` if the device does not deliver them.
+    /// Examines a frame with this header, whose journal has this content. `read` returns all bytes
+    /// of the frame, or `None` if the device does not deliver them.
     pub fn examine<'a>(
         &mut self,
         frame: u32,
         slots: Option<[&Slot; SLOTS]>,
-        read: impl FnOnce(u32) -> Option<&'a [u8]>,
+        journal: &JournalContent<'_>,
+        read: impl FnOnce() -> Option<&'a mut [u8]>,
     ) {
         let Some(slots) = slots else {
             return self.flaw(frame, Content::Unknown, Condition::Unreadable);
@@ -105,9 +107,10 @@ impl Survey {
             Found::Nothing => (Content::Free, slot),
             Found::Damaged => (Content::Unknown, Condition::Header),
             Found::Header(FrameHeader { replica: None, .. }) => (Content::Free, slot),
-            Found::Header(FrameHeader { replica: Some(held), .. }) => {
+            Found::Header(header @ FrameHeader { replica: Some(mut held), .. }) => {
+                let condition = self.replica(&header, &mut held, journal, read);
                 self.count(&held);
-                let condition = match self.replica(&held, read) {
+                let condition = match condition {
                     Condition::Sound => slot,
                     flaw => flaw,
                 };
@@ -137,14 +140,30 @@ impl Survey {
         counted.epochs = (low.min(held.epoch), high.max(held.epoch));
     }
 
-    /// Verifies the bytes of a replica.
-    fn replica<'a>(&self, held: &Held, read: impl FnOnce(u32) -> Option<&'a [u8]>) -> Condition {
+    /// Verifies the bytes of a replica, and gives it the length that it has by the journal.
+    fn replica<'a>(
+        &self,
+        header: &FrameHeader,
+        held: &mut Held,
+        journal: &JournalContent<'_>,
+        read: impl FnOnce() -> Option<&'a mut [u8]>,
+    ) -> Condition {
         if held.len > self.size {
             return Condition::Bytes(0);
         }
-        let Some(bytes) = read(held.len) else { return Condition::Unreadable };
+        let Some(bytes) = read() else { return Condition::Unreadable };
+        let write = |at: u32, data: &[u8]| {
+            let to = bytes.get_mut(at as usize..at as usize + data.len());
+            to.into_iter().for_each(|to| to.copy_from_slice(data));
+        };
+        let proof = journal.replay(header, self.size, write);
+        let Proof { len, mut proven } = proof.unwrap_or(Proof { len: held.len, proven: 0 });
+        held.len = len;
+        if !journal.is_whole && !held.closed {
+            proven = u32::MAX;
+        }
         let intact = held.intact(self.crc32c, bytes);
-        match held.end(intact, self.lossy) {
+        match held.end(intact, self.lossy, proven) {
             Some(end) if end == held.len => Condition::Sound,
             Some(end) => Condition::Cut(end),
             None => Condition::Bytes(intact),

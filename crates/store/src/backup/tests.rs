@@ -10,6 +10,7 @@ use super::*;
 use crate::objects::entry::{HEADER, Header, put_header};
 use crate::types::Version;
 
+mod journal;
 mod kept;
 pub(crate) mod posted;
 

@@ -188,7 +188,9 @@ impl Master {
         // All writes to replicas that arrived in this turn are made: one sync carries them.
         output.or_else(|| {
             let seq = self.syncs.begin()?;
-            Some(Output::Persist { seq, puts: Vec::new(), deletes: Vec::new() })
+            let batch = self.backup.take_batch();
+            let puts = batch.into_iter().map(|batch| (Vec::new(), batch)).collect();
+            Some(Output::Persist { seq, puts, deletes: Vec::new() })
         })
     }
 

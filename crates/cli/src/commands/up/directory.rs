@@ -35,6 +35,7 @@ pub(super) struct Servers {
     /// The memory of each server for objects, in bytes.
     pub(super) memory: u64,
     pub(super) replicas: u16,
+    pub(super) durability: Durability,
 }
 
 /// Returns the directory of the cluster `name` below the data of this user, as the XDG base
@@ -140,6 +141,7 @@ fn check_content(dir: &Path, last: u16) -> Result<bool, Fail> {
 fn room(dir: &Path, servers: Servers) -> (u64, u64) {
     let mut options = ServerOptions::new("", "");
     (options.memory_bytes, options.replicas) = (servers.memory, servers.replicas.into());
+    options.durability = Some(servers.durability);
     let each = server::disk_bytes(&options);
     (1..=servers.count).fold((0, 0), |(taken, most), index| {
         let file = fs::metadata(frames_file(dir, index)).ok();
@@ -195,7 +197,7 @@ mod tests {
     fn the_room_counts_what_is_there() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let dir = folder.path();
-        let servers = Servers { count: 2, most: 64, memory: 64 << 20, replicas: 1 };
+        let servers = Servers { count: 2, most: 64, memory: 64 << 20, replicas: 1, durability: Durability::Process };
         let (taken, most) = room(dir, servers);
         assert_eq!((taken, most / 2 > 128 << 20), (0, true), "twice the memory of each");
         fs::create_dir(server_directory(dir, 1)).expect("it is ours");

@@ -8,16 +8,16 @@ use std::sync::Mutex;
 use super::*;
 use crate::objects::entry::{self, DIGESTED};
 
-const HEADER_BYTES: usize = 4096;
-const SIZE: u32 = 512;
-const STRIDE: usize = HEADER_BYTES + SIZE as usize;
+pub(super) const HEADER_BYTES: usize = 4096;
+pub(super) const SIZE: u32 = 512;
+pub(super) const STRIDE: usize = HEADER_BYTES + SIZE as usize;
 
 /// Bytes that stay when the frames are dropped.
 #[derive(Clone, Debug, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Kept(Arc<Mutex<Vec<u8>>>);
 
 #[derive(Debug)]
-struct Life {
+pub(super) struct Life {
     bytes: Vec<u8>,
     kept: Kept,
     failed: bool,
@@ -52,13 +52,13 @@ impl Storage for Life {
 }
 
 impl Kept {
-    fn new(frames: u32) -> Self {
+    pub(super) fn new(frames: u32) -> Self {
         let kept = Self(Arc::new(Mutex::new(vec![0; flat_bytes(SIZE, frames) as usize])));
         drop(FlatFrames::format(crc32c, kept.life(), SIZE, frames).unwrap());
         kept
     }
 
-    fn life(&self) -> Life {
+    pub(super) fn life(&self) -> Life {
         let bytes = self.0.lock().unwrap().clone();
         Life { bytes, kept: self.clone(), failed: false, full_at: None }
     }
@@ -70,7 +70,7 @@ impl Kept {
         life
     }
 
-    fn frames(&self) -> FlatFrames<Life> {
+    pub(super) fn frames(&self) -> FlatFrames<Life> {
         FlatFrames::open(crc32c, self.life(), 0).unwrap()
     }
 
@@ -81,13 +81,17 @@ impl Kept {
         backup
     }
 
-    fn change(&self, change: impl FnOnce(&mut [u8])) {
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut [u8])) {
         change(&mut self.0.lock().unwrap());
     }
 }
 
 /// Returns a segment of sealed entries: the header, and changes that name as many segments.
-fn sealed(id: SegmentId) -> Vec<u8> {
+pub(super) fn sealed(id: SegmentId) -> Vec<u8> {
     let mut bytes = vec![0; SIZE as usize];
     let (cluster, server, capacity) = (CLUSTER, MASTER, SIZE);
     let header = Header { cluster, server, segment: id, capacity, safe_version: Version(1) };
@@ -104,7 +108,7 @@ fn sealed(id: SegmentId) -> Vec<u8> {
     bytes
 }
 
-fn write_of(id: SegmentId, bytes: &[u8], from: usize, to: usize) -> WriteReplica<'_> {
+pub(super) fn write_of(id: SegmentId, bytes: &[u8], from: usize, to: usize) -> WriteReplica<'_> {
     WriteReplica {
         target: target(MASTER, id),
         epoch: 2,
@@ -355,11 +359,13 @@ fn bytes_that_are_no_frames_are_refused() {
 #[test]
 fn the_headers_have_these_bytes() {
     let owner = Some((0x0102_0304_0506_0708, ServerId { index: 9, generation: 10 }));
-    let file = FileHeader { frame_bytes: 0x0080_0000, count: 3, sequence: 5, boot: 0x11, owner };
+    let (frame_bytes, count, sequence, boot) = (0x0080_0000, 3, 5, 0x11);
+    let (journal, batches) = (0x71, 0x81);
+    let file = FileHeader { frame_bytes, count, sequence, boot, owner, journal, batches };
     let (slot, bytes) = file.emit(crc32c);
     let mut golden = b"SPRTBAK1\x00\x80\0\0\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x11".to_vec();
     golden.extend(*b"\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x09\0\0\0\x0a");
-    golden.extend([0; 12]);
+    golden.extend(*b"\0\0\0\x71\0\0\0\0\0\0\0\x81");
     golden.extend(crc32c(0, &golden).to_be_bytes());
     assert_eq!((slot, bytes.to_vec()), (1, golden));
 
@@ -502,12 +508,12 @@ fn a_survey_counts_the_replicas_and_finds_each_flaw() {
     let survey = |kept: &Kept, boot: u64| {
         let bytes = kept.0.lock().unwrap().clone();
         let header = flat_header(crc32c, &bytes).header().unwrap();
-        let mut survey = Survey::new(crc32c, &header, boot);
+        let (mut survey, journal) = (Survey::new(crc32c, &header, boot), JournalContent::default());
         for frame in 0..header.count {
             let at = flat_offset(SIZE, frame) as usize;
-            let data = at + BLOCK;
-            survey
-                .examine(frame, flat_slots(&bytes, at), |len| bytes.get(data..data + len as usize));
+            let mut frame_bytes = bytes[at + BLOCK..at + BLOCK + SIZE as usize].to_vec();
+            let slots = flat_slots(&bytes, at);
+            survey.examine(frame, slots, &journal, || Some(&mut frame_bytes));
         }
         assert_eq!(*kept.0.lock().unwrap(), bytes, "nothing changes");
         survey
@@ -547,6 +553,6 @@ fn a_survey_counts_the_replicas_and_finds_each_flaw() {
     let found = survey(&kept, 1).flaws;
     assert_eq!(found, [(0, Content::Unknown, Condition::Header)]);
     let mut empty = Survey::new(crc32c, &FileHeader::default(), 1);
-    empty.examine(7, None, |_| None);
+    empty.examine(7, None, &JournalContent::default(), || None);
     assert_eq!(empty.flaws, [(7, Content::Unknown, Condition::Unreadable)]);
 }
