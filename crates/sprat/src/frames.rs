@@ -69,29 +69,27 @@ pub(crate) struct FrameFile {
 
 /// Opens the frames in the file at `path`, or makes the file with at least `count` frames of `size`
 /// bytes. Frames of another size stay as they are. `warn` gets a text if the device fails later.
-/// The disk brings what was written to the device. If `journals`, it has a journal for it, unless
-/// the file system has no direct writes.
+/// The disk brings what was written to the device. If `waits`, replies wait for it, and it has a
+/// journal in the file at `journal`, unless the file system has no direct writes.
 ///
 /// # Errors
 /// A file cannot be read, written or locked, the device has no room, or the file holds something
 /// else. The error names the file.
 pub(crate) fn open(
-    path: &Path,
+    (path, journal): (&Path, &Path),
     size: u32,
     count: u32,
-    journals: bool,
+    waits: bool,
     warn: fn(&str),
 ) -> io::Result<(FileFrames, FrameDisk)> {
     let named =
         |path: &Path, e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
     let (mut frames, disk, file) =
         open_or_make(path, size, count, warn).map_err(|e| named(path, e))?;
-    let journal = journal::path_of(path);
-    let opened =
-        open_journal(&journal, &mut frames, &file, journals).map_err(|e| named(&journal, e))?;
+    let opened = open_journal(journal, &mut frames, &file, waits).map_err(|e| named(journal, e))?;
     match opened {
         Some(journal) => disk.set_journal(journal),
-        None if journals => warn(&format!(
+        None if waits => warn(&format!(
             "{}: the file system has no direct writes, which make changes faster",
             journal.display()
         )),

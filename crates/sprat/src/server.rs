@@ -47,6 +47,8 @@ const KEPT: u64 = 2;
 const LEAVE_NS: u64 = 600 * MS;
 /// The name of the file of replicas in a server's directory.
 pub const FRAMES: &str = "frames";
+/// The name of the journal in the directory of a server with [`Durability::Disk`].
+pub const JOURNAL: &str = "journal";
 
 /// The options of a coordinator.
 #[derive(Clone, Debug)]
@@ -264,11 +266,13 @@ fn frames_in(directory: &Path, options: &ServerOptions) -> io::Result<(FileFrame
     std::fs::create_dir_all(directory)
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", directory.display())))?;
     let count = backup_bytes(options) / u64::from(SEGMENT_BYTES);
+    let journal = directory.join(JOURNAL);
+    let waits = options.durability == Some(Durability::Disk);
     frames::open(
-        &directory.join(FRAMES),
+        (&directory.join(FRAMES), &journal),
         SEGMENT_BYTES,
         count.min(u32::MAX.into()) as u32,
-        options.durability == Some(Durability::Disk),
+        waits,
         options.warn,
     )
 }

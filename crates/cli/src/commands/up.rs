@@ -169,7 +169,8 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
     let mut leaving = 0;
     if let Some(directory) = &directory {
         let (count, most, memory) = (args.servers, MOST_SERVERS, args.memory);
-        let prepared = directory::prepare(directory, Servers { count, most, memory, replicas, durability })?;
+        let prepared =
+            directory::prepare(directory, Servers { count, most, memory, replicas, durability })?;
         out::print(prepared.text + "\n")?;
         leaving = prepared.further;
     }

@@ -14,6 +14,7 @@ use sprat_sys::crc::crc32c;
 use sprat_sys::memory::file::lock_shared;
 
 use super::{boot, journal, unusable};
+use crate::server::JOURNAL;
 
 /// The frames of a server, and their condition.
 #[derive(Debug)]
@@ -62,7 +63,8 @@ pub fn check(path: &Path, mut progress: impl FnMut(u32)) -> io::Result<Checked> 
     };
     let FileHeader { frame_bytes, count, journal: number, batches, .. } =
         header.unwrap_or_default();
-    let region = if number == 0 { Vec::new() } else { journal::read(&journal::path_of(path))? };
+    let region =
+        if number == 0 { Vec::new() } else { journal::read(&path.with_file_name(JOURNAL))? };
     let content = JournalContent::parse(crc32c, number, batches, &region);
     let mut survey = Survey::new(crc32c, &header.unwrap_or_default(), boot()?);
     let needed = flat_bytes(frame_bytes, count);

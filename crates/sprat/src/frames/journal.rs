@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -47,11 +47,6 @@ pub(super) struct JournalFile {
     file: File,
     writer: JournalWriter,
     buffer: Aligned,
-}
-
-/// Returns the path of the journal of the frames at `path`.
-pub(super) fn path_of(path: &Path) -> PathBuf {
-    path.with_file_name("journal")
 }
 
 /// Returns the bytes of the journal at `path`, as far as the device delivers them. They are empty

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use sprat_proto::node::{Pairs, Written};
-use sprat_store::backup::{Block, Frames as _};
+use sprat_store::backup::{BLOCK, Block, Frames as _};
 
 use super::*;
 use crate::disk::Disk as _;
@@ -17,8 +17,18 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
+/// Opens frames without a journal.
+fn open_at(
+    path: &Path,
+    size: u32,
+    count: u32,
+    warn: fn(&str),
+) -> io::Result<(FileFrames, FrameDisk)> {
+    open((path, &path.with_file_name("journal")), size, count, false, warn)
+}
+
 fn error(path: &Path, count: u32) -> (io::ErrorKind, String) {
-    let e = open(path, SIZE, count, false, |_| {}).unwrap_err();
+    let e = open_at(path, SIZE, count, |_| {}).unwrap_err();
     assert!(e.to_string().starts_with(&path.display().to_string()), "{e}");
     (e.kind(), e.to_string())
 }
@@ -26,7 +36,7 @@ fn error(path: &Path, count: u32) -> (io::ErrorKind, String) {
 #[test]
 fn what_was_written_is_there_after_reopening() {
     let (_folder, path) = folder();
-    let mut frames = open(&path, SIZE, 3, false, |_| {}).unwrap().0;
+    let mut frames = open_at(&path, SIZE, 3, |_| {}).unwrap().0;
     assert_eq!((frames.count(), frames.size()), (3, SIZE));
     assert_eq!(fs::metadata(&path).unwrap().len(), flat_bytes(SIZE, 3));
     frames.write(2, 5, b"hello");
@@ -35,7 +45,7 @@ fn what_was_written_is_there_after_reopening() {
     drop(frames);
     // The size of frames stays, and their number only grows.
     for (count, counted) in [(1, 3), (3, 3), (5, 5), (2, 5)] {
-        let (frames, _) = open(&path, SIZE / 2, count, false, |_| {}).unwrap();
+        let (frames, _) = open_at(&path, SIZE / 2, count, |_| {}).unwrap();
         assert_eq!((frames.count(), frames.size()), (counted, SIZE));
         assert_eq!(&frames.bytes(2)[5..10], b"hello");
         assert_eq!(frames.header(Block::Frame(2)).unwrap()[1], &[9; 64]);
@@ -48,14 +58,14 @@ fn a_file_that_was_not_finished_is_made_anew() {
     let (_folder, path) = folder();
     for len in [0, 4096, flat_bytes(SIZE, 1), flat_bytes(SIZE, 9)] {
         File::create(&path).unwrap().set_len(len).unwrap();
-        assert_eq!(open(&path, SIZE, 2, false, |_| {}).unwrap().0.count(), 2);
+        assert_eq!(open_at(&path, SIZE, 2, |_| {}).unwrap().0.count(), 2);
     }
 }
 
 #[test]
 fn other_files_are_refused_and_stay() {
     let (folder, path) = folder();
-    drop(open(&path, SIZE, 2, false, |_| {}).unwrap());
+    drop(open_at(&path, SIZE, 2, |_| {}).unwrap());
     let good = fs::read(&path).unwrap();
     fs::write(&path, &good[..good.len() - 1]).unwrap();
     // What was cut off may be needed: the file is not made longer.
@@ -161,13 +171,92 @@ fn a_run_of_the_machine_has_one_number_and_tmpfs_a_warning() {
 #[test]
 fn a_lock_that_ends_soon_is_waited_for() {
     let (_folder, path) = folder();
-    let (frames, _) = open(&path, SIZE, 1, false, |_| {}).unwrap();
+    let (frames, _) = open_at(&path, SIZE, 1, |_| {}).unwrap();
     std::thread::scope(|scope| {
         let next =
-            scope.spawn(|| open(&path, SIZE, 1, false, |_| {}).map(|(frames, _)| frames.count()));
+            scope.spawn(|| open_at(&path, SIZE, 1, |_| {}).map(|(frames, _)| frames.count()));
         let busy = File::open(&path).unwrap();
         assert_eq!(lock(&busy).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         drop(frames);
         assert_eq!(next.join().unwrap().unwrap(), 1);
     });
+}
+
+/// Returns a batch for the journal, with one record of a replica that no frame holds.
+fn batch(len: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 48 + 32];
+    bytes.extend(len.to_be_bytes());
+    bytes.resize(bytes.len() + len as usize, 7);
+    bytes
+}
+
+/// Opens frames with a journal. `None` if the file system has no direct writes.
+fn open_with_journal(path: &Path) -> Option<(FileFrames, FrameDisk)> {
+    let journal = path.with_file_name("journal");
+    let opened = open((path, &journal), SIZE, 1, true, |_| {}).unwrap();
+    journal.exists().then_some(opened)
+}
+
+fn append(disk: &mut FrameDisk, seq: u64, len: u32) {
+    disk.persist(seq, vec![(Vec::new(), batch(len))], Vec::new());
+    assert!(matches!(outcome(disk), Written::Durable(done) if done == seq));
+}
+
+#[test]
+fn a_batch_is_in_the_journal_and_the_next_life_goes_on_behind_it() {
+    let (_folder, path) = folder();
+    let Some((frames, mut disk)) = open_with_journal(&path) else { return };
+    let journal = path.with_file_name("journal");
+    assert_eq!(fs::metadata(&journal).unwrap().len(), JOURNAL_BYTES);
+    append(&mut disk, 1, 5);
+    append(&mut disk, 2, 10_000);
+    assert!(frames.journal().is_some());
+    drop((frames, disk));
+    let checked = |path: &Path| check::check(path, |_| {}).unwrap().journal;
+    let journal_of = |last, needed| check::CheckedJournal { last, needed, is_whole: true };
+    // The first batch is the mark of a new journal. The server's end is a sync of the frames.
+    assert_eq!(checked(&path), Some(journal_of(3, (2, 2))));
+    let Some((frames, mut disk)) = open_with_journal(&path) else { panic!("it was there") };
+    append(&mut disk, 1, 5);
+    drop((frames, disk));
+    assert_eq!(checked(&path), Some(journal_of(4, (1, 1))));
+    // A flipped bit in a batch that is not the last one, or no file, is damage.
+    let (frames, mut disk) = open_with_journal(&path).unwrap();
+    append(&mut disk, 1, 5);
+    append(&mut disk, 2, 5);
+    drop((frames, disk));
+    let good = fs::read(&journal).unwrap();
+    let mut bad = good.clone();
+    bad[6 * BLOCK..].iter_mut().take(50).for_each(|byte| *byte ^= 1);
+    fs::write(&journal, bad).unwrap();
+    assert!(!checked(&path).unwrap().is_whole || checked(&path).unwrap().last == 6);
+    fs::remove_file(&journal).unwrap();
+    assert!(!checked(&path).unwrap().is_whole);
+    // A server whose replies do not wait for the disk replays it, and needs none.
+    fs::write(&journal, good).unwrap();
+    drop(open_at(&path, SIZE, 1, |_| {}).unwrap());
+    assert!(!journal.exists() && checked(&path).is_none());
+}
+
+#[test]
+fn a_full_journal_begins_again_after_a_sync_of_the_frames() {
+    static SYNCED: AtomicU32 = AtomicU32::new(0);
+    let count = |_: &File| {
+        SYNCED.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    let (frames, mut disk, _) = synced_by(count, |_| {});
+    let (_folder, path) = folder();
+    let Some(file) = journal::open(&path).unwrap() else { return };
+    disk.set_journal(JournalFile::new(file, 7, &JournalContent::default()));
+    let len = 200_000;
+    let most = JOURNAL_BYTES / u64::from(len);
+    (1..most - 10).for_each(|seq| append(&mut disk, seq, len));
+    assert_eq!(SYNCED.load(Ordering::Relaxed), 0);
+    (most..most + 20).for_each(|seq| append(&mut disk, seq, len));
+    assert_eq!(SYNCED.load(Ordering::Relaxed), 1);
+    let bytes = fs::read(&path).unwrap();
+    let content = JournalContent::parse(crc32c, 7, 1, &bytes);
+    assert!(content.is_whole && content.needed < 30, "{content:?}");
+    drop(frames);
 }

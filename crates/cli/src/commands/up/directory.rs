@@ -15,7 +15,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use sprat::server::{self, ServerOptions};
+use sprat::server::{self, Durability, ServerOptions};
 use sprat_bench::cluster::{coordinator_state, frames_file, server_directory};
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::out;
@@ -145,7 +145,9 @@ fn room(dir: &Path, servers: Servers) -> (u64, u64) {
     let each = server::disk_bytes(&options);
     (1..=servers.count).fold((0, 0), |(taken, most), index| {
         let file = fs::metadata(frames_file(dir, index)).ok();
-        let blocks = file.as_ref().map_or(0, |file| file.blocks() * STAT_BLOCK);
+        let journal = fs::metadata(server_directory(dir, index).join(server::JOURNAL)).ok();
+        let all = file.iter().chain(&journal);
+        let blocks = all.map(|file| file.blocks() * STAT_BLOCK).sum::<u64>();
         // The number of frames never falls.
         (taken + blocks, most + file.map_or(0, |file| file.len()).max(each))
     })
@@ -197,7 +199,13 @@ mod tests {
     fn the_room_counts_what_is_there() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let dir = folder.path();
-        let servers = Servers { count: 2, most: 64, memory: 64 << 20, replicas: 1, durability: Durability::Process };
+        let servers = Servers {
+            count: 2,
+            most: 64,
+            memory: 64 << 20,
+            replicas: 1,
+            durability: Durability::Process,
+        };
         let (taken, most) = room(dir, servers);
         assert_eq!((taken, most / 2 > 128 << 20), (0, true), "twice the memory of each");
         fs::create_dir(server_directory(dir, 1)).expect("it is ours");
