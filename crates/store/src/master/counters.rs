@@ -129,7 +129,7 @@ catalogue! {
     posted_writes_taken Total Events = replicas.taken,
         "Posted writes of other servers that this server has taken.";
     replica_syncs Total Events = replicas.syncs,
-        "Syncs of the disk that writes to replicas of other servers have waited for.";
+        "Writes to the journal and syncs of the frames that writes to replicas have waited for.";
     replicas_lag_bytes Level Bytes = replicas.lag.0,
         "The most bytes of the log that are acknowledged and have no replicas yet.";
     replicas_lag_waits Total Requests = replicas.lag.1,

@@ -2,14 +2,15 @@
 
 use alloc::collections::BTreeMap;
 
-use super::kept::{Kept, SIZE, sealed, write_of};
+use super::kept::{Kept, sealed, write_of};
 use super::*;
 use crate::backup::journal::{Batch, Record};
+use crate::objects::entry::DIGESTED;
 
 const NUMBER: u32 = 0x71;
 const BLOCKS: usize = 9;
 /// The bytes of an entry of [`sealed`].
-const ENTRY: usize = 8 + crate::objects::entry::DIGESTED;
+const ENTRY: usize = 8 + DIGESTED;
 
 /// A disk with frames and the region of their journal.
 struct Disk {

@@ -8,9 +8,9 @@ use std::sync::Mutex;
 use super::*;
 use crate::objects::entry::{self, DIGESTED};
 
-pub(super) const HEADER_BYTES: usize = 4096;
-pub(super) const SIZE: u32 = 512;
-pub(super) const STRIDE: usize = HEADER_BYTES + SIZE as usize;
+const HEADER_BYTES: usize = 4096;
+const SIZE: u32 = 512;
+const STRIDE: usize = HEADER_BYTES + SIZE as usize;
 
 /// Bytes that stay when the frames are dropped.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ impl Kept {
         kept
     }
 
-    pub(super) fn life(&self) -> Life {
+    fn life(&self) -> Life {
         let bytes = self.0.lock().unwrap().clone();
         Life { bytes, kept: self.clone(), failed: false, full_at: None }
     }
