@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sprat_proto::Rng;
 use sprat_proto::wire::checksum::crc32c;
 use sprat_store::backup::{
-    Block, FlatFrames, Frames, Journal, JournalContent, SLOTS, Slot, Storage, flat_bytes,
+    Block, FlatFrames, Frames, Journal, JournalContent, SLOTS, Slot, Storage, flat_bytes, replay,
     set_journal,
 };
+use sprat_store::durability::Durability;
 
 use crate::blocks::Blocks;
 use crate::journal::Region;
@@ -76,12 +77,12 @@ impl Kept {
     }
 
     /// Returns the frames of the host for a process that starts: those that were left, or `count`
-    /// new ones of `size` bytes. If `journals`, the process may write to a journal of them.
+    /// new ones of `size` bytes. With [`Durability::Disk`] they have a journal.
     ///
     /// # Panics
     /// Another process has them.
     #[must_use]
-    pub fn frames(&self, size: u32, count: u32, journals: bool) -> KeptFrames {
+    pub fn frames(&self, size: u32, count: u32, durability: Durability) -> KeptFrames {
         let mut state = self.state();
         assert!(!state.lent, "another process has the frames");
         (state.lent, state.failed) = (true, false);
@@ -106,7 +107,7 @@ impl Kept {
             self.state().blocks = Some(Blocks::new(bytes));
         }
         let mut frames = KeptFrames { frames, kept: self.clone() };
-        if journals {
+        if durability == Durability::Disk {
             self.open_journal(&mut frames);
         }
         frames
@@ -117,7 +118,7 @@ impl Kept {
         let header = frames.frames.file_header();
         let region = self.state().journal.start();
         let content = JournalContent::parse(crc32c, header.journal, header.batches, &region);
-        let mut journal = Journal::replay(crc32c, frames, &content);
+        let mut journal = replay(crc32c, frames, &content);
         self.sync();
         let last = self.state().journal.open(NUMBER, &content);
         set_journal(crc32c, frames, NUMBER, last);

@@ -5,7 +5,7 @@
 //!         ── batch ─► journal: direct write, by the same thread ──────► device
 //! ```
 //!
-//! The journal lies beside the file, as `journal`. A server whose replies wait for the disk has one.
+//! The journal is the file `journal` beside it. A server whose replies wait for the disk has one.
 //!
 //! Always holds:
 //! - One process has the file, by a lock. That proves that the last process is dead.
@@ -28,8 +28,8 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use rustix::io::{Errno, retry_on_intr};
 use sprat_store::backup::{
-    FileHeader, FlatFrames, Found, Journal, JournalContent, JournalWriter, Storage, Unusable,
-    flat_bytes, flat_header, set_journal,
+    FileHeader, FlatFrames, Found, JournalContent, JournalWriter, Storage, Unusable, flat_bytes,
+    flat_header, replay, set_journal,
 };
 use sprat_sys::crc::crc32c;
 use sprat_sys::memory::file::{MappedFile, lock};
@@ -109,7 +109,7 @@ fn open_journal(
     let FileHeader { journal: left, batches, .. } = frames.file_header();
     let region = if left == 0 { Vec::new() } else { journal::read(path)? };
     let content = JournalContent::parse(crc32c, left, batches, &region);
-    let mut replayed = Journal::replay(crc32c, frames, &content);
+    let mut replayed = replay(crc32c, frames, &content);
     let goes_on = wanted && region.len() as u64 == JOURNAL_BYTES;
     if left != 0 {
         // The records are not needed any more.

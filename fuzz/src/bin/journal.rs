@@ -5,8 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_store::backup::{
-    BLOCK, Backup, Block, FlatFrames, FrameHeader, Frames as _, Held, Journal, JournalContent,
-    JournalWriter, Storage, flat_bytes,
+    BLOCK, Backup, Block, FlatFrames, FrameHeader, Frames as _, Held, JournalContent,
+    JournalWriter, Storage, flat_bytes, replay,
 };
 use sprat_store::objects::segment::SegmentId;
 use sprat_store::types::ServerId;
@@ -65,9 +65,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let journal = JournalContent::parse(no_checksum, 0, 1, &region);
     assert!(journal.last >= 1 && (journal.records() == 0 || journal.needed > 0));
-    let _ = Journal::replay(no_checksum, &mut frames, &journal);
+    let _ = replay(no_checksum, &mut frames, &journal);
     let first = content(&frames);
-    let replayed = Journal::replay(no_checksum, &mut frames, &journal);
+    let replayed = replay(no_checksum, &mut frames, &journal);
     assert_eq!(content(&frames), first);
     frames.set_journal(replayed);
     let backup = Backup::new(Box::new(frames), no_checksum, 1);

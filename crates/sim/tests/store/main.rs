@@ -157,9 +157,8 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
             };
             let mut master = if keeps {
                 let count = config_.backup_bytes / u64::from(segment_bytes);
-                let journals = durability == Durability::Disk;
-                let frames = Box::new(kept.frames(segment_bytes, count as u32, journals));
-                Master::with_frames(config_, frames, rng.fork())
+                let frames = kept.frames(segment_bytes, count as u32, durability);
+                Master::with_frames(config_, Box::new(frames), rng.fork())
             } else {
                 Master::new(config_, rng.fork())
             };

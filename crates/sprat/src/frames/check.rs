@@ -40,8 +40,8 @@ pub struct CheckedJournal {
     pub is_whole: bool,
 }
 
-/// Examines the file of frames at `path`, and its journal. `progress` gets the number of frames that were
-/// examined.
+/// Examines the file of frames at `path`, and its journal. `progress` gets the number of frames
+/// that were examined.
 ///
 /// # Errors
 /// The file cannot be read, a process uses it (`ResourceBusy`), or it is no file of frames
@@ -63,8 +63,8 @@ pub fn check(path: &Path, mut progress: impl FnMut(u32)) -> io::Result<Checked> 
     };
     let FileHeader { frame_bytes, count, journal: number, batches, .. } =
         header.unwrap_or_default();
-    let region =
-        if number == 0 { Vec::new() } else { journal::read(&path.with_file_name(JOURNAL))? };
+    let beside = path.with_file_name(JOURNAL);
+    let region = if number == 0 { Vec::new() } else { journal::read(&beside)? };
     let content = JournalContent::parse(crc32c, number, batches, &region);
     let mut survey = Survey::new(crc32c, &header.unwrap_or_default(), boot()?);
     let needed = flat_bytes(frame_bytes, count);

@@ -5,12 +5,22 @@
 //! epoch, or they are many: then the frames are synced.
 
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
-use super::journal::{Batch, Record};
-use super::{Backup, Replica};
+use super::journal::Batch;
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
+
+/// The offset of the first new byte of each replica.
+pub(super) type Offsets = BTreeMap<(ServerId, SegmentId), u32>;
+
+/// The state of a replica that a write may change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stage {
+    pub(super) len: u32,
+    pub(super) epoch: u32,
+    pub(super) committed: bool,
+    pub(super) closed: bool,
+}
 
 /// The appended bytes of replicas.
 #[derive(Debug)]
@@ -19,8 +29,8 @@ pub(super) struct Appends {
     most: usize,
     /// True if the frames have to be synced.
     all: bool,
-    /// The offsets of the first new byte of each replica.
-    from: BTreeMap<(ServerId, SegmentId), u32>,
+    /// The replicas with new bytes.
+    from: Offsets,
 }
 
 impl Appends {
@@ -34,12 +44,13 @@ impl Appends {
     pub(super) fn add(
         &mut self,
         id: (ServerId, SegmentId),
-        before: Option<&Replica>,
-        after: &Replica,
+        before: Option<Stage>,
+        after: Stage,
         sync: bool,
     ) {
-        let state = |replica: &Replica| (replica.epoch, replica.committed, replica.closed);
-        match before.filter(|before| before.committed && state(before) == state(after)) {
+        let appends =
+            |before: &Stage| before.committed && Stage { len: after.len, ..*before } == after;
+        match before.filter(appends) {
             Some(before) if before.len < after.len => {
                 self.from.entry(id).or_insert(before.len);
             }
@@ -47,6 +58,14 @@ impl Appends {
             // A replica that does not count need not be durable.
             None => self.all |= after.committed || sync,
         }
+    }
+
+    /// Returns an empty batch, and the offset of the first new byte of each replica that it has to
+    /// carry. `None` if the frames have to be synced. Then nothing has been appended.
+    pub(super) fn take(&mut self) -> Option<(Batch, Offsets)> {
+        let from = core::mem::take(&mut self.from);
+        let all = core::mem::take(&mut self.all);
+        (!all).then(|| (Batch::new(self.most), from))
     }
 
     #[cfg(test)]
@@ -57,30 +76,5 @@ impl Appends {
     /// Forgets a replica that is freed.
     pub(super) fn remove(&mut self, id: (ServerId, SegmentId)) {
         self.from.remove(&id);
-    }
-}
-
-impl Backup {
-    /// Returns the batch that brings all writes to replicas since the last call to the disk. `None`
-    /// if the frames have to be synced for it.
-    pub(crate) fn take_batch(&mut self) -> Option<Vec<u8>> {
-        let appends = self.appends.as_mut()?;
-        let from = core::mem::take(&mut appends.from);
-        if core::mem::take(&mut appends.all) {
-            return None;
-        }
-        let mut batch = Batch::new(appends.most);
-        for ((master, segment), offset) in from {
-            let Some(replica) = self.replicas.get(&(master, segment)) else { continue };
-            let &Replica { frame, epoch, len: end, .. } = replica;
-            let sequence = self.sequences.get(frame as usize).copied()?;
-            let data = self.frames.bytes(frame).get(offset as usize..end as usize)?;
-            let len = end - offset;
-            let record = Record { frame, epoch, sequence, master, segment, offset, len };
-            if !batch.push(&record, data) {
-                return None;
-            }
-        }
-        batch.finish()
     }
 }

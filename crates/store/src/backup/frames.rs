@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt::Debug;
 
 use super::header::{SLOTS, Slot};
-use super::replay::Journal;
+use super::journal::Journal;
 use crate::objects::segment::MAX_SEGMENTS;
 
 /// A header of frames that outlive the process.

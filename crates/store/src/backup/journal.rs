@@ -34,11 +34,12 @@ use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use super::flat::BLOCK;
-use super::header::FrameHeader;
+use super::header::{FrameHeader, Held};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 
+/// The bytes of a block: a direct write has whole ones.
+const BLOCK: usize = 4096;
 /// The bytes of a batch before its records.
 const HEADER: usize = 48;
 /// The bytes of a record before those of the replica.
@@ -197,13 +198,50 @@ pub struct Content<'a> {
     frames: BTreeMap<u32, Vec<(Record, &'a [u8])>>,
 }
 
-/// What a journal says of a replica.
+/// The length of a replica by a journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Proof {
     /// The length of the replica.
     pub(super) len: u32,
     /// The bytes at its start that were durable.
     pub(super) proven: u32,
+}
+
+/// The journal of frames, as the backup of the frames sees it.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    /// The bytes at the start of a frame's replica that were durable.
+    proven: BTreeMap<u32, u32>,
+    /// False if the device has lost some of the journal: any open replica may lack bytes.
+    is_whole: bool,
+    /// The most bytes of a batch. 0: the journal is not written any more.
+    most: usize,
+}
+
+impl Journal {
+    /// Returns a journal that is not written any more, and proves these lengths of replicas.
+    pub(super) fn new(proven: BTreeMap<u32, u32>, is_whole: bool) -> Self {
+        Self { proven, is_whole, most: 0 }
+    }
+
+    /// Lets the journal take batches of at most `most` bytes.
+    pub fn begin(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// Returns the bytes at the start of a replica in this frame that were durable. More than a
+    /// replica can have: their number is unknown.
+    pub(super) fn proven(&self, frame: u32, held: &Held) -> u32 {
+        match self.is_whole || held.closed {
+            true => self.proven.get(&frame).copied().unwrap_or(0),
+            false => u32::MAX,
+        }
+    }
+
+    /// Returns the most bytes of a batch for the journal. `None` if it is not written any more.
+    pub(super) fn most(&self) -> Option<usize> {
+        (self.most > 0).then_some(self.most)
+    }
 }
 
 /// A batch in a region.

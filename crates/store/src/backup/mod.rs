@@ -52,9 +52,9 @@ pub use flat::{
 };
 pub use frames::{Block, Frames, MemoryFrames};
 pub use header::{FileHeader, Found, FrameHeader, Held, SLOT_BYTES, SLOTS, Slot};
-pub use journal::{Content as JournalContent, Writer as JournalWriter};
+pub use journal::{Content as JournalContent, Journal, Writer as JournalWriter};
 pub use posted::{Inbox, Outbox, Posted, Rings};
-pub use replay::{Journal, set_journal};
+pub use replay::{replay, set_journal};
 pub use survey::{Condition, Content, Counted, Survey};
 
 use crate::message::Status;
@@ -64,7 +64,7 @@ use crate::message::replica::{Target, WriteReplica};
 use crate::objects::entry::{self, Entry};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
-use appends::Appends;
+use appends::{Appends, Stage};
 use posted::{Inboxes, MOST_TAKEN};
 
 /// The most masters that a backup fences: more than a cluster has servers.
@@ -104,6 +104,13 @@ struct Replica {
     left: bool,
     /// True if the replica lacks bytes that it had.
     damaged: bool,
+}
+
+impl Replica {
+    fn stage(&self) -> Stage {
+        let &Self { len, epoch, committed, closed, .. } = self;
+        Stage { len, epoch, committed, closed }
+    }
 }
 
 impl Drop for Backup {
@@ -192,7 +199,7 @@ impl Backup {
         replica.closed |= write.close;
         replica.left = false;
         if let Some(appends) = &mut self.appends {
-            appends.add(id, known.as_ref(), &replica, write.sync);
+            appends.add(id, known.as_ref().map(Replica::stage), replica.stage(), write.sync);
         }
         self.record(replica.frame, Some((id, &replica)));
         self.replicas.insert(id, replica);

@@ -1,5 +1,5 @@
-//! Frames that outlive the process: what a backup records in their headers, and what it finds there
-//! when it starts.
+//! Frames that outlive the process: what a backup records in their headers and for their journal,
+//! and what it finds there when it starts.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -9,8 +9,9 @@ use alloc::vec::Vec;
 use sprat_proto::wire::checksum::Crc32c;
 
 use super::appends::Appends;
+use super::journal::{Journal, Record};
 use super::posted::Inboxes;
-use super::{Backup, Block, FileHeader, FrameHeader, Frames, Held, Journal, Replica};
+use super::{Backup, Block, FileHeader, FrameHeader, Frames, Held, Replica};
 use crate::message::replica::WriteReplica;
 use crate::objects::entry::{Entries, Entry};
 use crate::objects::segment::SegmentId;
@@ -213,6 +214,24 @@ impl Backup {
         let header = FrameHeader { frame, sequence: *sequence, replica };
         let (slot, bytes) = header.emit(self.crc32c);
         self.frames.write_header(Block::Frame(frame), slot, &bytes);
+    }
+
+    /// Returns the batch that brings all writes to replicas since the last call to the disk. `None`
+    /// if the frames have to be synced for it.
+    pub(crate) fn take_batch(&mut self) -> Option<Vec<u8>> {
+        let (mut batch, from) = self.appends.as_mut()?.take()?;
+        for ((master, segment), offset) in from {
+            let Some(replica) = self.replicas.get(&(master, segment)) else { continue };
+            let &Replica { frame, epoch, len: end, .. } = replica;
+            let sequence = self.sequences.get(frame as usize).copied()?;
+            let data = self.frames.bytes(frame).get(offset as usize..end as usize)?;
+            let len = end - offset;
+            let record = Record { frame, epoch, sequence, master, segment, offset, len };
+            if !batch.push(&record, data) {
+                return None;
+            }
+        }
+        batch.finish()
     }
 
     /// Returns the number of replicas that earlier lives of the server have left, and how many of
