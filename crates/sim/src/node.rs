@@ -221,6 +221,11 @@ impl Host for Net {
         Ok((0, self.transport.open(now, addr)))
     }
 
+    fn has_ended(&mut self, candidate: &str) -> bool {
+        let host = candidate.strip_prefix("sim:host=").and_then(|text| text.parse().ok());
+        host.is_some_and(|host| self.transport.driver().resolve(host).is_none())
+    }
+
     fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) -> bool {
         match &mut self.etcd {
             Some(etcd) => etcd.persist(self.turns, seq, puts, deletes),

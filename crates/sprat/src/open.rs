@@ -87,6 +87,13 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<AnyTranspor
     }
 }
 
+/// Returns true if no process listens at `locator` any more, so that the server with which a
+/// session by this locator was open has ended. Only shared memory tells: the kernel of this machine
+/// has both processes, while what says that a port is closed may be another machine.
+pub(crate) fn has_ended(locator: &Locator) -> bool {
+    matches!(locator.kind(), Ok(Kind::Shm { name }) if shm::is_deserted(&name))
+}
+
 fn framed_options(options: &Options) -> framed::Options {
     framed::Options {
         insecure_network: options.insecure_network,

@@ -19,7 +19,7 @@ macro_rules! same {
 fuzz_target!(|bytes: &[u8]| {
     let _ = control::opcode(bytes);
     same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
-        GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet DropTablet);
+        GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet Ping DropTablet);
     same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded
         OpenRing);
     let _ = control::outcome(bytes);

@@ -72,6 +72,11 @@ pub trait Host {
     /// The server cannot be reached. The text begins with the locator.
     fn connect(&mut self, now: Instant, candidate: &str) -> Result<Opened, Self::Error>;
 
+    /// Returns true if the server at `candidate` has certainly ended, after the driver has reported
+    /// that the peer of a session by this locator is gone. A driver reports that of a living peer
+    /// too, which gave up the connection.
+    fn has_ended(&mut self, candidate: &str) -> bool;
+
     /// Writes to the machine's durable state, all or nothing, after all writes before it. Returns
     /// true if the write is durable already; otherwise [`Host::written`] returns its outcome later.
     fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) -> bool;

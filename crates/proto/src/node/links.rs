@@ -16,6 +16,7 @@
 //! Always: a session belongs to at most one lane. A server has a race exactly while it is listed in
 //! `racing`. Not here: opening and closing sessions.
 
+use alloc::borrow::ToOwned as _;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -59,6 +60,17 @@ pub(crate) struct Links<E> {
     /// The numbers of servers that have a race, which chooses their locator.
     racing: Vec<u32>,
     by_session: Vec<Vec<Link>>,
+}
+
+/// The end of a session that had reached a server.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    /// The link whose server the session reached.
+    pub(crate) link: Link,
+    /// The reason why the server cannot be reached.
+    pub(crate) why: String,
+    /// The locator of the session, if the driver reported that the peer is gone.
+    pub(crate) gone: Option<String>,
 }
 
 impl<E: Display> Links<E> {
@@ -216,15 +228,14 @@ impl<E: Display> Links<E> {
     }
 
     /// Handles the end of a session. The next call on its lane needs another session, and a race
-    /// goes on without it. Returns the link whose server the session reached, and the reason why
-    /// the server cannot be reached.
+    /// goes on without it. Returns nothing if the session had reached no server.
     pub(crate) fn closed(
         &mut self,
         now: Instant,
         (transport, session): Opened,
         reason: CloseReason,
         cause: Option<String>,
-    ) -> Option<(Link, String)> {
+    ) -> Option<Closed> {
         for &target in &self.racing {
             let target = &mut self.targets[target as usize];
             let Some((race, _)) = &mut target.race else { continue };
@@ -244,11 +255,14 @@ impl<E: Display> Links<E> {
         bound.session = None;
         let target = &mut self.targets[bound.target as usize];
         // Another locator may be in use by now.
-        if let Some(candidate) = target.chosen().filter(|_| target.transport == Some(transport)) {
+        let used = target.chosen().filter(|_| target.transport == Some(transport));
+        if let Some(candidate) = used {
             target.ended(candidate, reason, cause);
         }
+        let is_gone = reason == CloseReason::PeerGone;
+        let gone = used.filter(|_| is_gone).map(|candidate| target.locator(candidate).to_owned());
         let why = target.why();
-        Some((self.link(lane), why))
+        Some(Closed { link: self.link(lane), why, gone })
     }
 
     // Servers.

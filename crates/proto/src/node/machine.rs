@@ -180,6 +180,10 @@ pub trait Machine: Slices {
     /// by [`Machine::response`] all the same.
     fn unreachable(&mut self, _link: Link, _why: &str) {}
 
+    /// Informs the machine that the server to which the last session of a link led has certainly
+    /// ended: the kernel that both run on says so. [`Machine::unreachable`] follows.
+    fn ended(&mut self, _now: Instant, _link: Link) {}
+
     /// True if [`Machine::output`] may return an action.
     fn has_output(&self) -> bool;
 

@@ -80,8 +80,26 @@ fn a_lost_session_is_opened_anew_by_the_next_call() {
     turn(&mut node, 1, []);
     assert_eq!(ended(&mut node), [(0, Err(RpcError::MaybeExecuted))]);
     assert_eq!(node.machine().unreachable, [(A, "0.a: the server is gone".into())]);
+    assert_eq!(node.machine().ended_servers, [], "it has given up the connection");
     turn(&mut node, 2, [call(A, 1)]);
     assert_eq!((load(&node, 0), node.host().tried.len()), (vec![1], 2));
+}
+
+#[test]
+fn the_machine_learns_that_a_server_has_ended_from_the_driver_and_the_host() {
+    let mut node = node(1);
+    turn(&mut node, 0, [connect(A, "0.a"), call(A, 0)]);
+    node.host_mut().down = vec!["0.a"];
+    node.host_mut().wires[0].end(0, CloseReason::Reset);
+    turn(&mut node, 1, []);
+    assert_eq!(node.machine().ended_servers, [], "the server itself has ended the session");
+    node.host_mut().down = vec![];
+    turn(&mut node, 2, [call(A, 1)]);
+    node.host_mut().down = vec!["0.a"];
+    node.host_mut().wires[0].end(1, CloseReason::PeerGone);
+    turn(&mut node, 3, []);
+    assert_eq!(node.machine().ended_servers, [A]);
+    assert_eq!(node.machine().unreachable.len(), 2);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 use super::counters;
 use super::held::Calls;
 use super::host::{Host, Opened, Written};
-use super::links::Links;
+use super::links::{Closed, Links};
 use super::machine::{Caller, Link, Machine, Output, Replied};
 use super::transport::Transport;
 use crate::Instant;
@@ -221,7 +221,7 @@ impl<M: Machine, H: Host> Node<M, H> {
 
     /// Handles the events of one transport, until there are none.
     fn events(&mut self, index: usize, now: Instant) {
-        let transport = self.host.transport(index);
+        let mut transport = self.host.transport(index);
         while let Some(event) = transport.event(now) {
             match event {
                 Event::Request { rpc, payload, deadline } => {
@@ -244,8 +244,12 @@ impl<M: Machine, H: Host> Node<M, H> {
                 Event::Closed { session, reason } => {
                     let cause = transport.cause(session);
                     let ended = self.links.closed(now, (index, session), reason, cause);
-                    if let Some((link, why)) = ended {
+                    if let Some(Closed { link, why, gone }) = ended {
+                        if gone.is_some_and(|locator| self.host.has_ended(&locator)) {
+                            self.machine.ended(now, link);
+                        }
                         self.machine.unreachable(link, &why);
+                        transport = self.host.transport(index);
                     }
                 }
             }

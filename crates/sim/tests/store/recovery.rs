@@ -8,7 +8,7 @@ use sprat_proto::Rng;
 use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::store::Answer;
 use sprat_sim::wire::HostId;
-use sprat_sim::{Chaos, HostFaults, Options, World, seeds};
+use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 
 use crate::replicas::{self, Audits};
 use crate::score::Score;
@@ -164,6 +164,15 @@ fn run_crashing(
     Run { crashes: budget.crashes, repairs: budget.repairs, held }
 }
 
+/// Returns a lossy wire or, in a third of the worlds, a lossless one: over it the coordinator learns
+/// of the end of a process at once.
+fn any_wire(rng: &mut Rng) -> wire::Options {
+    match rng.below(3) {
+        0 => wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() },
+        _ => wire::Options::default(),
+    }
+}
+
 /// Up to as many servers crash at once as a log has replicas. No other fault happens.
 #[test]
 fn with_recovery() {
@@ -171,7 +180,8 @@ fn with_recovery() {
     seeds::each("with_recovery", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x4ec0);
         let shape = crashing(&mut rng, HostFaults::NONE);
-        let run = run_crashing(seed, &mut rng, Options::default(), &shape, &mut audits);
+        let options = Options { wire: any_wire(&mut rng), ..Options::default() };
+        let run = run_crashing(seed, &mut rng, options, &shape, &mut audits);
         assert!(run.held, "no lease ends");
         (crashes, repairs) = (crashes + run.crashes, repairs + run.repairs);
     });
@@ -208,7 +218,7 @@ fn with_recovery_beyond_the_budget() {
     seeds::each("with_recovery_beyond_the_budget", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x4ec2);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
-        options.wire.fault = any_fault(&mut rng);
+        options.wire = wire::Options { fault: any_fault(&mut rng), ..any_wire(&mut rng) };
         options.drift_ppm = rng.below(5_000) as u32;
         let shape = crashing(&mut rng, HostFaults::ALL);
         let mut world = world(seed, options, &shape);

@@ -50,6 +50,10 @@ impl Host for System {
         self.transports.connect(now, &candidate.parse()?)
     }
 
+    fn has_ended(&mut self, candidate: &str) -> bool {
+        candidate.parse().is_ok_and(|locator| crate::open::has_ended(&locator))
+    }
+
     fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) -> bool {
         match &mut self.disk {
             Some(disk) => disk.persist(seq, puts, deletes),

@@ -20,7 +20,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::{Caller, Election, Machine, Output, Replied};
+use sprat_proto::node::machine::{Caller, Election, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use sprat_proto::{Instant, Rng};
 
@@ -146,6 +146,18 @@ impl Machine for Candidate {
             && let Some(coordinator) = &mut self.leading
         {
             coordinator.response(now, tag, result);
+        }
+    }
+
+    fn unreachable(&mut self, link: Link, why: &str) {
+        if let Some(coordinator) = &mut self.leading {
+            coordinator.unreachable(link, why);
+        }
+    }
+
+    fn ended(&mut self, now: Instant, link: Link) {
+        if let Some(coordinator) = self.leading(now) {
+            coordinator.ended(now, link);
         }
     }
 

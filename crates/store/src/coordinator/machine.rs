@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
-use sprat_proto::node::machine::{Caller, Machine, Output, Replied};
+use sprat_proto::node::machine::{Caller, Link, Machine, Output, Replied};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 
 use super::state::{Coordinator, Effect};
@@ -75,13 +75,25 @@ impl Machine for Coordinator {
 
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         self.notice(now);
-        if !self.recovery_called(now, tag, &result) {
+        if !self.recovery_called(now, tag, &result) && !self.pinged(tag, &result) {
             self.called(now, tag, result);
         }
     }
 
+    fn unreachable(&mut self, link: Link, _: &str) {
+        self.lost_session(link);
+    }
+
+    fn ended(&mut self, now: Instant, link: Link) {
+        self.notice(now);
+        self.process_ended(link);
+    }
+
     fn has_output(&self) -> bool {
-        !self.out.is_empty() || !self.tables.ready.is_empty() || self.recoveries.has_output()
+        !self.out.is_empty()
+            || !self.tables.ready.is_empty()
+            || self.recoveries.has_output()
+            || self.pings.has_output()
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {
@@ -89,6 +101,7 @@ impl Machine for Coordinator {
             return Some(output);
         }
         let call = self.next_call(now).or_else(|| self.next_recovery_call(now));
+        let call = call.or_else(|| self.next_ping(now));
         // The search for the next call may have moved a tablet, which must become durable.
         call.or_else(|| self.out.pop_front())
     }

@@ -11,6 +11,7 @@ use super::durable::{Batch, Key, Place, Stage};
 use super::servers::Slot;
 use super::state::{Coordinator, Otherwise};
 use super::table::Tablet;
+use super::watch::Reach;
 use crate::message::Status;
 use crate::message::control::{
     self, CheckLease, Enlist, Enlisted, GetLeader, GetTable, GetTablets, Hint, HintCrashed, Leader,
@@ -110,6 +111,7 @@ impl Coordinator {
             heard: true,
             tablets: 0,
             linked: false,
+            reach: Reach::Unknown,
         };
         let mut batch = Batch::default();
         batch.put(Key::Server(place as u32), &slot.record());
@@ -141,6 +143,7 @@ impl Coordinator {
         };
         (slot.until, slot.heard) = (until, true);
         slot.usage = request.usage;
+        self.watch(request.server);
         let list_version = self.servers.version();
         let (lease_ns, term) = (self.config.server_term_ns, self.cluster.incarnation);
         let reply = Renewed { list_version, lease_ns, term }.emit();
@@ -198,7 +201,7 @@ impl Coordinator {
     }
 
     /// Marks a server as gone. From now on no server serves its tablets.
-    fn server_gone(&mut self, server: ServerId) {
+    pub(super) fn server_gone(&mut self, server: ServerId) {
         let Some(slot) = self.servers.leave(server) else { return };
         if core::mem::take(&mut slot.linked) {
             self.out.push_back(Output::Disconnect { link: Link(server.index) });

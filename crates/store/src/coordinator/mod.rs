@@ -37,6 +37,7 @@ mod table;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use candidate::Candidate;
 pub use durable::RestoreError;

@@ -20,6 +20,7 @@ use super::restored::{Restored, new_cluster};
 use super::servers::{Servers, Slot};
 use super::state::{Config, Coordinator, Effect, Journal, Otherwise, Refusal};
 use super::table::Tables;
+use super::watch::Pings;
 use crate::message::Status;
 use crate::message::control;
 
@@ -81,6 +82,7 @@ impl Coordinator {
             servers,
             tables,
             recoveries: Recoveries::default(),
+            pings: Pings::default(),
             leases,
             journal: Journal::default(),
             out: VecDeque::new(),

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - A (place, generation) names one life of one server for ever.
 //! - A server counts as crashed only when its last term and a margin for differing clocks have
-//!   passed by this clock, or when it reported itself that it has stopped.
+//!   passed by this clock, when it reported itself that it has stopped, when a server has its
+//!   directory, or when the kernel of this machine says that its process has ended.
 //! - A crashed server keeps its place as long as it has tablets, or its log has replicas. Its
 //!   record is needed to recover the tablets and to free the replicas.
 //! - Each change of the list of servers that are up or crashed gives the list a higher version.
@@ -15,6 +16,7 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 
 use super::durable::{self, Place};
+use super::watch::Reach;
 use crate::durability::Durability;
 use crate::message::control::{Enlist, Usage};
 use crate::objects::segment::SegmentId;
@@ -53,6 +55,8 @@ pub(super) struct Slot {
     pub(super) tablets: u32,
     /// True if the coordinator's link to this server is connected.
     pub(super) linked: bool,
+    /// The knowledge about where that link leads.
+    pub(super) reach: Reach,
 }
 
 impl Slot {
@@ -94,6 +98,7 @@ impl Slot {
             heard: false,
             tablets: 0,
             linked: false,
+            reach: Reach::Unknown,
         }
     }
 }

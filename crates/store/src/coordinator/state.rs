@@ -15,6 +15,7 @@ use super::leases::Leases;
 use super::recovery::Recoveries;
 use super::servers::Servers;
 use super::table::Tables;
+use super::watch::Pings;
 use crate::message::Status;
 use crate::message::control;
 use crate::objects::segment::SegmentId;
@@ -148,6 +149,7 @@ pub struct Coordinator {
     pub(super) servers: Servers,
     pub(super) tables: Tables,
     pub(super) recoveries: Recoveries,
+    pub(super) pings: Pings,
     pub(super) leases: Leases,
     pub(super) journal: Journal,
     pub(super) out: VecDeque<Output>,
@@ -295,12 +297,13 @@ impl Coordinator {
         let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
         let (running, blocked, done) = self.recoveries.counts();
         format!(
-            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"tables\":{},\
+            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"servers_ended\":{},\"tables\":{},\
              \"tablets\":{},\"client_leases\":{},\"changes\":{},\"refusals\":{},\"recoveries\":{},\
              \"recoveries_blocked\":{},\"recoveries_done\":{}}}",
             self.cluster.incarnation,
             place(Place::Up),
             place(Place::Crashed),
+            self.pings.ended,
             self.tables.by_id.len(),
             self.tables.tablets,
             self.leases.len(),

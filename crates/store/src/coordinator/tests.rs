@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
-use sprat_proto::node::machine::{Caller, Machine, Output};
+use sprat_proto::node::machine::{Caller, Link, Machine, Output};
 use sprat_proto::rpc::{Payload, RpcError, ServerRpc};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
@@ -351,6 +351,11 @@ impl Master {
                     return failure(Status::NotInCluster, "");
                 }
                 self.owns.remove(&(drop.table, drop.first, drop.last));
+            }
+            Ok(Opcode::Ping) => {
+                if Ping::parse(request).unwrap().server != self.id {
+                    return failure(Status::NotInCluster, "");
+                }
             }
             _ => return self.recoverer.request(self.id, request),
         }

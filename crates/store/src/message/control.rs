@@ -299,6 +299,17 @@ requests! {
         hash_key: HashKey,
     }
 
+    /// Asks a server whether it is the one that the coordinator means. The reply is `Status::Ok`
+    /// alone. `Status::NotInCluster` means that it is another server.
+    Ping {
+        /// The id of the cluster whose coordinator asks.
+        cluster: u64,
+        /// The term of the coordinator that asks.
+        term: u64,
+        /// The server that the coordinator means.
+        server: ServerId,
+    }
+
     /// Orders a master to drop a tablet and its objects. The reply is `Status::Ok` alone, even if
     /// it does not own the tablet. `Status::NotInCluster` means that the master is another
     /// server.

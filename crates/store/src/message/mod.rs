@@ -113,6 +113,8 @@ codes! {
         DropTablet = 129,
         /// The coordinator orders a master to recover tablets of a crashed master.
         Recover = 130,
+        /// The coordinator asks whether its link leads to a server.
+        Ping = 131,
         /// A master opens, continues or closes a replica of a segment on a backup.
         WriteReplica = 192,
         /// A master does not need a replica any more.

@@ -10,7 +10,7 @@ use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use crate::master::Master;
-use crate::message::control::{DropTablet, TakeTablet};
+use crate::message::control::{DropTablet, Ping, TakeTablet};
 use crate::message::data::Refusal;
 use crate::message::recovery::{
     FreeLeftReplicas, FreeReplicas, ListReplicas, ReadReplica, Recover,
@@ -99,6 +99,7 @@ master_operations! {
         TakeTablet,
         DropTablet,
         Recover,
+        Ping,
         WriteReplica,
         FreeReplica,
         ListReplicas,

@@ -8,7 +8,7 @@ use sprat_proto::rpc::Message;
 use super::operation::{Call, Order};
 use crate::master::Master;
 use crate::message::Status;
-use crate::message::control::{self, DropTablet, TakeTablet};
+use crate::message::control::{self, DropTablet, Ping, TakeTablet};
 use crate::message::recovery::{Recover, Recovering};
 use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::TableId;
@@ -52,6 +52,19 @@ impl Order for DropTablet {
         master.busy |= master.memory.tablets.drop_tablet(tablet);
         *reply = control::done().into();
         Ok(Replied::Now)
+    }
+}
+
+impl Order for Ping {
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        master.membership.is_ordered(self.cluster, self.server, self.term)?;
+        *reply = control::done().into();
+        Ok(Replied::Idempotent)
     }
 }
 

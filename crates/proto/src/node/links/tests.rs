@@ -32,8 +32,9 @@ fn links_share_servers_and_lead_to_their_sessions_and_back() {
     let [first, second] = [SessionId::new(1, 9), SessionId::new(2, 9)];
     links.opened(Link(5), (3, first));
     assert_eq!(links.session(Link(5)), Some((3, first)));
-    let (link, why) = links.closed(NOW, (3, first), RESET, Some("broken".into())).unwrap();
-    assert_eq!((link, &*why), (Link(5), "fast+shm:name=a: broken"));
+    let closed = links.closed(NOW, (3, first), RESET, Some("broken".into())).unwrap();
+    assert_eq!((closed.link, &*closed.why), (Link(5), "fast+shm:name=a: broken"));
+    assert_eq!(closed.gone, None, "the peer is there");
     assert_eq!(links.session(Link(5)), None);
     links.opened(Link(2), (3, second));
     for (transport, session) in [(3, first), (2, second), (9, second), (3, SessionId::new(2, 99))] {
@@ -85,7 +86,9 @@ fn a_server_whose_session_ends_is_tried_from_the_best_locator_again() {
         links.target(target).choose(0, 7);
         let session = (7, SessionId::new(1, 0));
         links.opened(Link(0), session);
-        links.closed(NOW, session, reason, None).unwrap();
+        let closed = links.closed(NOW, session, reason, None).unwrap();
+        let is_gone = reason == CloseReason::PeerGone;
+        assert_eq!(closed.gone.as_deref(), is_gone.then_some("fast+shm:name=a"));
         assert_eq!(links.target(target).chosen(), None);
         links.begin_race(NOW, target, Link(0));
         links.end_race(target).unwrap().0.due(NOW)

@@ -36,6 +36,7 @@ pub(super) struct Script {
     pub(super) ended: Vec<Ended>,
     pub(super) sent: Vec<(u64, u32, RpcId)>,
     pub(super) unreachable: Vec<(Link, Box<str>)>,
+    pub(super) ended_servers: Vec<Link>,
     pub(super) requests: Vec<(Caller, u8)>,
     /// The first bytes of the requests that the node announced by `expect`, and the number of them
     /// at the calls of `prefetch`.
@@ -94,6 +95,10 @@ impl Machine for Script {
     fn response(&mut self, _: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         assert!(self.ended.iter().all(|(other, _)| *other != tag), "call {tag} ends again");
         self.ended.push((tag, result.map(|payload| payload[0])));
+    }
+
+    fn ended(&mut self, _: Instant, link: Link) {
+        self.ended_servers.push(link);
     }
 
     fn unreachable(&mut self, link: Link, why: &str) {
@@ -378,6 +383,10 @@ impl Host for Fake {
         let id = SessionId::new(7, wire.sessions.len() as u32);
         wire.sessions.push(Session { id, is_open: false, ended: false, calls: Vec::new() });
         Ok((index, id))
+    }
+
+    fn has_ended(&mut self, candidate: &str) -> bool {
+        self.down.contains(&candidate)
     }
 
     fn persist(&mut self, seq: u64, _: Pairs, _: Vec<Vec<u8>>) -> bool {

@@ -46,7 +46,7 @@ mod tests;
 #[cfg(fuzzing)]
 pub(crate) use hello::fuzz as fuzz_hello;
 pub use options::{Counters, Options};
-pub(crate) use path::{Call, Listener, connect_at};
+pub(crate) use path::{Call, Listener, connect_at, is_deserted};
 
 /// The datagram driver over shared memory.
 pub struct Shm {

@@ -77,6 +77,13 @@ pub(crate) fn connect_at(path: &Path) -> io::Result<Connected> {
     })
 }
 
+/// Returns true if a server of this user has listened at `name` and ended without removing the
+/// name: the kernel refuses the connection. A living server whose queue is full does not look so.
+pub(crate) fn is_deserted(name: &str) -> bool {
+    let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+    connect(&default_directory(), name).is_err_and(refused)
+}
+
 /// Connects to the server's socket at `address`. Fails with `ConnectionRefused` also if the server
 /// was killed and a process that it had forked holds its socket open.
 fn connect_to(address: &SocketAddrUnix) -> io::Result<Connected> {

@@ -332,6 +332,8 @@ impl World {
                 }
                 done()
             }
+            Opcode::Ping if Ping::parse(request).unwrap().server == master.id => done(),
+            Opcode::Ping => no(Status::NotInCluster),
             Opcode::IncrementInteger => {
                 let Increment { target, once, amount, key } = Increment::parse(request).unwrap();
                 assert_eq!(target.cluster, cluster);

@@ -41,6 +41,63 @@ fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
     assert_eq!(w.enlist("z"), ServerId { index: 1, generation: 2 });
 }
 
+#[test]
+fn a_server_whose_process_has_ended_is_gone_at_once() {
+    let mut w = World::new(config());
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let a = w.create("a", 2).unwrap();
+    let ended = |w: &mut World| {
+        w.coordinator.ended(w.now, Link(y.index));
+        w.coordinator.unreachable(Link(y.index), "");
+        w.run();
+    };
+    ended(&mut w);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)], "the link may lead elsewhere");
+    w.pass(100 * MS, &["x", "y"]);
+    ended(&mut w);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+    assert!(!w.links.contains_key(&y.index) && w.links.contains_key(&x.index));
+    assert!(w.coordinator.stats().contains("\"servers_ended\":1"));
+    assert_eq!(w.renew("y"), Err(Status::NotInCluster));
+    ended(&mut w);
+    assert_eq!(w.servers(), [(x, ServerState::Up, 1), (y, ServerState::Crashed, 1)]);
+}
+
+#[test]
+fn the_end_of_a_process_counts_only_if_the_link_led_to_the_server() {
+    let mut w = World::new(config());
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let is_up = |w: &mut World| w.servers().contains(&(y, ServerState::Up, 0));
+    // Another server listens at the locator.
+    w.masters.get_mut("y").unwrap().id = x;
+    w.coordinator.watch(y);
+    w.run();
+    w.coordinator.ended(w.now, Link(y.index));
+    assert!(is_up(&mut w));
+    w.masters.get_mut("y").unwrap().id = y;
+    w.pass(100 * MS, &["x", "y"]);
+    // The session ended before, and the next one may lead elsewhere.
+    w.coordinator.unreachable(Link(y.index), "");
+    w.coordinator.ended(w.now, Link(y.index));
+    assert!(is_up(&mut w));
+    w.pass(100 * MS, &["x", "y"]);
+    w.coordinator.ended(w.now, Link(y.index));
+    assert!(!is_up(&mut w));
+}
+
+#[test]
+fn while_the_disk_takes_no_changes_no_process_counts_as_ended() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    let y = w.enlist("y");
+    w.create("a", 2).unwrap();
+    w.pass(100 * MS, &["x", "y"]);
+    w.disk_full = true;
+    let _ = w.create("b", 1);
+    w.coordinator.ended(w.now, Link(y.index));
+    assert!(w.servers().contains(&(y, ServerState::Up, 1)));
+}
+
 /// A server whose log has replicas loses nothing when it is given up.
 #[test]
 fn a_server_without_replicas_gets_a_further_time() {

@@ -126,6 +126,11 @@ fn requests_of_the_coordinator() {
         }
     );
     golden!(
+        Ping,
+        "01 83 0000 0000000000000009 0000000000000004 00000001 00000002",
+        Ping { cluster: 9, term: 4, server: ONE }
+    );
+    golden!(
         DropTablet,
         "01 81 0000 0000000000000009 0000000000000004 00000001 00000002 0000000000000006
          0000000000000000 7fffffffffffffff",
@@ -289,7 +294,8 @@ proptest! {
         bytes.extend(rest.iter().map(|&b| if plain { b } else { b % 3 }));
         let _ = opcode(&bytes);
         same_again!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable
-            ListTables GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet DropTablet);
+            ListTables GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet DropTablet
+            Ping);
         same_again!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas);
         same_again!(bytes, Recover RecoveryEnded AcceptLoss);
     }

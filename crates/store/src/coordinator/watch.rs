@@ -1,0 +1,114 @@
+//! Watches the processes of servers on the coordinator's machine, so that the end of one is noticed
+//! at once, and not when its lease ends.
+//!
+//! ```text
+//!  renewal ─► Ping on the server's link ─► reply: the link leads to the server
+//!                                            │ the kernel says that the process has ended
+//!                                            └─► the server is gone
+//! ```
+//! Invariant: a server is taken for gone only if the link leads to the server. Another server may
+//! listen at the locators by now, or have the same ones on another machine. What the kernel says is
+//! certain: a process that has ended answers no read, so that its lease need not end.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use sprat_proto::Instant;
+use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::rpc::{Payload, RpcError};
+
+use super::state::Coordinator;
+use crate::message::Status;
+use crate::message::control::{self, Ping};
+use crate::types::ServerId;
+
+/// The knowledge of the coordinator about its link to a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Reach {
+    /// The coordinator does not know where the link leads.
+    #[default]
+    Unknown,
+    /// A ping is on its way.
+    Asked,
+    /// The link leads to the server, since the server has answered a ping there.
+    Known,
+}
+
+/// The pings of the coordinator to servers.
+#[derive(Debug, Default)]
+pub(super) struct Pings {
+    /// The servers to ping.
+    ready: VecDeque<ServerId>,
+    /// The pings in progress, by the tags of their calls.
+    calls: BTreeMap<u64, ServerId>,
+    /// The number of servers whose processes had ended by the word of the kernel.
+    pub(super) ended: u64,
+}
+
+impl Pings {
+    /// Returns true if there is a server to ping.
+    pub(super) fn has_output(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}
+
+impl Coordinator {
+    /// Lets a server be pinged that has renewed its lease, if it is not known where the link leads.
+    pub(super) fn watch(&mut self, server: ServerId) {
+        if let Some(slot) = self.servers.up_mut(server)
+            && slot.reach == Reach::Unknown
+        {
+            slot.reach = Reach::Asked;
+            self.pings.ready.push_back(server);
+        }
+    }
+
+    /// Returns the next ping.
+    pub(super) fn next_ping(&mut self, now: Instant) -> Option<Output> {
+        while self.pings.calls.len() < self.config.max_calls {
+            let server = self.pings.ready.pop_front()?;
+            if self.servers.up(server).is_none() {
+                continue;
+            }
+            if let Some(connect) = self.servers.connect(server) {
+                self.pings.ready.push_front(server);
+                return Some(connect);
+            }
+            let (cluster, term) = (self.cluster.id, self.cluster.incarnation);
+            let (tag, output) = self.call(now, server, Ping { cluster, term, server }.emit());
+            self.pings.calls.insert(tag, server);
+            return Some(output);
+        }
+        None
+    }
+
+    /// Handles the result of a ping. Returns false if the call was none.
+    pub(super) fn pinged(&mut self, tag: u64, result: &Result<Payload<'_>, RpcError>) -> bool {
+        let Some(server) = self.pings.calls.remove(&tag) else { return false };
+        let is_reply = |reply: &Payload<'_>| control::outcome(reply) == Ok((Status::Ok, &[][..]));
+        let reach = if result.as_ref().is_ok_and(is_reply) { Reach::Known } else { Reach::Unknown };
+        self.servers.up_mut(server).into_iter().for_each(|slot| slot.reach = reach);
+        true
+    }
+
+    /// Handles the end of a session with the server of a link.
+    pub(super) fn lost_session(&mut self, link: Link) {
+        if let Some(slot) = self.servers.slots.get_mut(link.0 as usize)
+            && slot.reach == Reach::Known
+        {
+            slot.reach = Reach::Unknown;
+        }
+    }
+
+    /// Handles the certain end of the server to which a link has led.
+    pub(super) fn process_ended(&mut self, link: Link) {
+        let known = self.servers.all_up().find(|(id, _)| id.index == link.0);
+        let known = known.filter(|(_, slot)| slot.linked && slot.reach == Reach::Known);
+        // While the disk takes no changes, no server goes. The lease ends all the same.
+        if let Some((server, _)) = known
+            && self.refusal.is_none()
+        {
+            self.pings.ended += 1;
+            self.server_gone(server);
+        }
+    }
+}
