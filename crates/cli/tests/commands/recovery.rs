@@ -62,6 +62,29 @@ fn a_killed_server_loses_nothing() {
     cluster.end();
 }
 
+/// The coordinator learns from the kernel that a server on its machine was killed. The server's
+/// objects are there again long before its lease ends.
+#[test]
+fn a_killed_server_is_noticed_before_its_lease_ends() {
+    let lease = (4 * PATIENCE).as_secs().to_string();
+    let cluster = Cluster::up_with(3, &["--replicas", "1", "--lease", &lease]);
+    cluster.ok(&["table", "create", "t", "--span", "3"]);
+    for i in 0..20 {
+        cluster.ok(&["put", "t", &format!("key{i}"), "value"]);
+    }
+    // The coordinator has to know where its links lead.
+    let stats = || cluster.ok(&["stats", "--json"]);
+    let pinged = || stats().lines().filter(|line| !line.contains(r#""pings":0"#)).count() == 3;
+    assert!(wait_until(PATIENCE, pinged), "{}", stats());
+    signal(cluster.ids[1], "KILL");
+    let serves = wait_until(PATIENCE, || cluster.run(&["status"]).status.success());
+    assert!(serves, "{}", text(&cluster.run(&["status"])));
+    for i in 0..20 {
+        assert_eq!(cluster.ok(&["get", "t", &format!("key{i}")]), "value");
+    }
+    cluster.end();
+}
+
 /// Servers with --populate have all of their memory from the start, and serve as others do.
 #[test]
 fn populated_memory_is_there_from_the_start() {

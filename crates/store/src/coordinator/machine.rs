@@ -156,6 +156,7 @@ impl Machine for Coordinator {
             return false;
         }
         self.expire_servers(now);
+        self.ping_unknown();
         if self.expire_leases(now) {
             return true;
         }

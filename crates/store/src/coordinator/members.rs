@@ -11,7 +11,7 @@ use super::durable::{Batch, Key, Place, Stage};
 use super::servers::Slot;
 use super::state::{Coordinator, Otherwise};
 use super::table::Tablet;
-use super::watch::Reach;
+use super::watch::{FIRST_PING_NS, Reach};
 use crate::message::Status;
 use crate::message::control::{
     self, CheckLease, Enlist, Enlisted, GetLeader, GetTable, GetTablets, Hint, HintCrashed, Leader,
@@ -79,6 +79,7 @@ impl Coordinator {
                     "the coordinator's limit of servers is reached",
                 );
             };
+            self.next_check = self.next_check.min(now.after(FIRST_PING_NS));
             self.add_server(place, request, until)
         };
         let reply = Enlisted {
@@ -143,7 +144,6 @@ impl Coordinator {
         };
         (slot.until, slot.heard) = (until, true);
         slot.usage = request.usage;
-        self.watch(request.server);
         let list_version = self.servers.version();
         let (lease_ns, term) = (self.config.server_term_ns, self.cluster.incarnation);
         let reply = Renewed { list_version, lease_ns, term }.emit();

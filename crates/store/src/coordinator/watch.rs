@@ -2,24 +2,29 @@
 //! at once, and not when its lease ends.
 //!
 //! ```text
-//!  renewal ─► Ping on the server's link ─► reply: the link leads to the server
-//!                                            │ the kernel says that the process has ended
-//!                                            └─► the server is gone
+//!  Ping on the server's link ─► reply: the link leads to the server
+//!                                 │ the kernel says that the process has ended
+//!                                 └─► the server is gone
 //! ```
 //! Invariant: a server is taken for gone only if the link leads to the server. Another server may
 //! listen at the locators by now, or have the same ones on another machine. What the kernel says is
 //! certain: a process that has ended answers no read, so that its lease need not end.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
+use sprat_proto::time::MS;
 
 use super::state::Coordinator;
 use crate::message::Status;
 use crate::message::control::{self, Ping};
 use crate::types::ServerId;
+
+/// The time after which the coordinator pings a new server: it knows its id by then, mostly.
+pub(super) const FIRST_PING_NS: u64 = 20 * MS;
 
 /// The knowledge of the coordinator about its link to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,12 +57,12 @@ impl Pings {
 }
 
 impl Coordinator {
-    /// Lets a server be pinged that has renewed its lease, if it is not known where the link leads.
-    pub(super) fn watch(&mut self, server: ServerId) {
-        if let Some(slot) = self.servers.up_mut(server)
-            && slot.reach == Reach::Unknown
-        {
-            slot.reach = Reach::Asked;
+    /// Lets the servers be pinged of which it is not known where their links lead.
+    pub(super) fn ping_unknown(&mut self) {
+        let up = self.servers.all_up().filter(|(_, slot)| slot.reach == Reach::Unknown);
+        let unknown: Vec<_> = up.map(|(server, _)| server).collect();
+        for server in unknown {
+            self.servers.up_mut(server).into_iter().for_each(|slot| slot.reach = Reach::Asked);
             self.pings.ready.push_back(server);
         }
     }

@@ -21,6 +21,7 @@ pub(crate) struct Counters {
     pub(crate) increments: u64,
     pub(crate) enumerations: u64,
     pub(crate) echoes: u64,
+    pub(crate) pings: u64,
     pub(crate) repeated: u64,
     pub(crate) late: u64,
     /// The number of refused requests, by status code.
@@ -94,6 +95,8 @@ catalogue! {
     increments Total Requests = counters.increments, "Increments that were executed.";
     enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
     echoes Total Requests = counters.echoes, "Echoes.";
+    pings Total Requests = counters.pings,
+        "Questions of the coordinator whether this is the server that it means.";
     repeated Total Requests = counters.repeated,
         "Mutations that had been executed before and got the recorded outcome.";
     late Total Requests = counters.late, "Requests that came after their deadline.";

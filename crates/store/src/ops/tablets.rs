@@ -63,6 +63,7 @@ impl Order for Ping {
         reply: &mut Message,
     ) -> Result<Replied, Status> {
         master.membership.is_ordered(self.cluster, self.server, self.term)?;
+        master.counters.pings += 1;
         *reply = control::done().into();
         Ok(Replied::Idempotent)
     }

@@ -53,7 +53,7 @@ fn a_server_whose_process_has_ended_is_gone_at_once() {
     };
     ended(&mut w);
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)], "the link may lead elsewhere");
-    w.pass(100 * MS, &["x", "y"]);
+    w.pass(500 * MS, &["x", "y"]);
     ended(&mut w);
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
     assert!(!w.links.contains_key(&y.index) && w.links.contains_key(&x.index));
@@ -70,17 +70,17 @@ fn the_end_of_a_process_counts_only_if_the_link_led_to_the_server() {
     let is_up = |w: &mut World| w.servers().contains(&(y, ServerState::Up, 0));
     // Another server listens at the locator.
     w.masters.get_mut("y").unwrap().id = x;
-    w.coordinator.watch(y);
+    w.coordinator.ping_unknown();
     w.run();
     w.coordinator.ended(w.now, Link(y.index));
     assert!(is_up(&mut w));
     w.masters.get_mut("y").unwrap().id = y;
-    w.pass(100 * MS, &["x", "y"]);
+    w.pass(500 * MS, &["x", "y"]);
     // The session ended before, and the next one may lead elsewhere.
     w.coordinator.unreachable(Link(y.index), "");
     w.coordinator.ended(w.now, Link(y.index));
     assert!(is_up(&mut w));
-    w.pass(100 * MS, &["x", "y"]);
+    w.pass(500 * MS, &["x", "y"]);
     w.coordinator.ended(w.now, Link(y.index));
     assert!(!is_up(&mut w));
 }
@@ -91,7 +91,7 @@ fn while_the_disk_takes_no_changes_no_process_counts_as_ended() {
     w.enlist("x");
     let y = w.enlist("y");
     w.create("a", 2).unwrap();
-    w.pass(100 * MS, &["x", "y"]);
+    w.pass(500 * MS, &["x", "y"]);
     w.disk_full = true;
     let _ = w.create("b", 1);
     w.coordinator.ended(w.now, Link(y.index));

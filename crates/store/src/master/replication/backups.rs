@@ -49,8 +49,8 @@ struct Backup {
 /// The state of a master's ring for posted writes to a backup.
 #[derive(Debug)]
 enum RingTo {
-    /// The master asks the backup for a ring.
-    Wanted,
+    /// The master asks the backup for a ring, from this time on.
+    Wanted(Instant),
     /// The question is on its way, or the two share no memory: writes have replies.
     None,
     Open(Box<dyn Outbox>),
@@ -71,11 +71,9 @@ pub(super) struct Posts {
 
 impl Posts {
     /// Takes a backup's reply to the question for a ring.
-    pub(super) fn offer(&mut self, backup: ServerId, result: Result<Payload<'_>, RpcError>) {
-        self.offered = result.ok().and_then(|reply| {
-            let ring = Ring::parse(&reply).ok().filter(|ring| ring.offer.len() <= MAX_OFFER)?;
-            Some((backup, ring.offer.to_owned()))
-        });
+    pub(super) fn offer(&mut self, backup: ServerId, reply: &[u8]) {
+        let ring = Ring::parse(reply).ok().filter(|ring| ring.offer.len() <= MAX_OFFER);
+        self.offered = ring.map(|ring| (backup, ring.offer.to_owned()));
     }
 }
 
@@ -194,7 +192,7 @@ impl Backups {
             if !self.list.iter().any(|backup| backup.server == server) {
                 let (linked, replicas, not_before) = (false, 0, Instant::ZERO);
                 let clean_at = if is_first { Instant::NEVER } else { Instant::ZERO };
-                let ring = RingTo::Wanted;
+                let ring = RingTo::Wanted(Instant::ZERO);
                 let backup =
                     Backup { server, locator, linked, replicas, not_before, clean_at, ring };
                 self.list.push(backup);
@@ -268,15 +266,21 @@ impl Backups {
         self.list.iter_mut().find(|backup| backup.server == server)
     }
 
-    /// Returns the next server to ask for a ring, and considers it asked.
-    pub(super) fn next_to_share(&mut self) -> Option<ServerId> {
-        let wanted = |backup: &Backup| {
-            let is_own = self.own == Some(backup.server);
-            matches!(backup.ring, RingTo::Wanted) && backup.linked && !is_own
+    /// Returns the next server to ask for a ring, and considers it asked. Otherwise returns the time
+    /// at which there is one.
+    pub(super) fn next_to_share(&mut self, now: Instant) -> Result<ServerId, Instant> {
+        let wanted = |backup: &Backup| match backup.ring {
+            RingTo::Wanted(at) if backup.linked && self.own != Some(backup.server) => at,
+            _ => Instant::NEVER,
         };
-        let at = self.list.iter().position(wanted)?;
-        self.list[at].ring = RingTo::None;
-        Some(self.list[at].server)
+        let next = self.list.iter().map(wanted).enumerate().min_by_key(|(_, at)| *at);
+        match next {
+            Some((index, at)) if at <= now => {
+                self.list[index].ring = RingTo::None;
+                Ok(self.list[index].server)
+            }
+            next => Err(next.map_or(Instant::NEVER, |(_, at)| at)),
+        }
     }
 
     /// Sets the ring for posted writes to `server`.
@@ -299,18 +303,21 @@ impl Backups {
         false
     }
 
-    /// Forgets the ring of a server, which may give another one.
-    pub(super) fn want_ring(&mut self, server: ServerId) {
+    /// Forgets the ring of a server, which may give another one from this time on.
+    pub(super) fn want_ring(&mut self, server: ServerId, at: Instant) {
         if let Some(backup) = self.backup(server) {
-            backup.ring = RingTo::Wanted;
+            backup.ring = RingTo::Wanted(at);
         }
     }
 
-    /// Forgets the ring of the server of a link with which a session has ended. Returns the server.
+    /// Forgets the ring of the server of a link that cannot be reached, or with which a session has
+    /// ended. Returns the server.
     pub(super) fn unreachable(&mut self, to: Link) -> Option<ServerId> {
-        let server = self.list.iter().find(|backup| link(backup.server) == to)?.server;
-        self.want_ring(server);
-        Some(server)
+        let backup = self.list.iter_mut().find(|backup| link(backup.server) == to)?;
+        if !matches!(backup.ring, RingTo::Wanted(_)) {
+            backup.ring = RingTo::Wanted(Instant::ZERO);
+        }
+        Some(backup.server)
     }
 
     /// Records that a replica on `server` is gone.

@@ -353,7 +353,11 @@ impl Replication {
                 self.written(now, log, (segment, backup), (bytes, epoch, close), result)
             }
             Call::OpenRing(backup) => {
-                self.posts.offer(backup, result);
+                match result {
+                    Ok(reply) => self.posts.offer(backup, &reply),
+                    // A backup that is gone refuses at once, again and again.
+                    Err(_) => self.backups.want_ring(backup, now.after(LATER_NS)),
+                }
                 None
             }
             Call::Free(free) => {
@@ -425,7 +429,7 @@ impl Replication {
                     replica.confirm_at = Some(replica.not_before);
                 }
                 // It gets no more posted writes until it answers.
-                self.backups.want_ring(backup);
+                self.backups.want_ring(backup, now);
                 let suits = |server: ServerId| !segment.is_on(server);
                 if self.backups.can_choose(now, suits) {
                     // It may have the fewest replicas, and would be the next choice again.

@@ -74,7 +74,13 @@ impl Replication {
         if !self.posts.allowed {
             return None;
         }
-        let backup = self.backups.next_to_share()?;
+        let backup = match self.backups.next_to_share(now) {
+            Ok(backup) => backup,
+            Err(at) => {
+                self.due = self.due.min(at);
+                return None;
+            }
+        };
         self.calls.insert(tag, Call::OpenRing(backup));
         let message = OpenRing { cluster, backup, master }.emit().into();
         Some(Output::Call { link: link(backup), tag, message, deadline: now.after(CALL_NS) })

@@ -114,3 +114,24 @@ fn a_session_that_ends_is_followed_by_a_question_at_once() {
     rig.step();
     assert_eq!(rig.replication.posted_writes(), posted + 1, "by another ring");
 }
+
+/// A server that is gone refuses at once. The master asks it now and then, not as fast as it can.
+#[test]
+fn a_backup_that_refuses_at_once_is_asked_for_a_ring_after_a_pause() {
+    let is_question = |call: &Call| matches!(call, Call::OpenRing(_));
+    let mut rig = Rig::sharing(1, 1, 1 << 14);
+    rig.append(200);
+    rig.end_all(any);
+    rig.replication.unreachable(Link(1 + A.index));
+    rig.step();
+    for _ in 0..3 {
+        rig.replication.unreachable(Link(1 + A.index));
+        rig.end(is_question, Some(RpcError::NotExecuted));
+        assert!(!rig.has(is_question));
+        assert!(rig.replication.deadline() <= rig.now.after(LATER_NS));
+        rig.now = rig.now.after(LATER_NS);
+        rig.replication.tick(rig.now);
+        rig.step();
+        assert!(rig.has(is_question));
+    }
+}
