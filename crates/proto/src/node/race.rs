@@ -1,5 +1,7 @@
 //! Chooses the locator by which a client reaches a server: one attempt by each, the best first, and
-//! the first session that opens wins. The method is that of RFC 8305 ("Happy Eyeballs").
+//! the first session that opens wins. The method is that of RFC 8305 ("Happy Eyeballs"). A session
+//! by a better locator may open a little later and still win: a busy server answers its sockets
+//! before it looks for new clients over shared memory.
 //!
 //! ```text
 //!  0 ms        250 ms      500 ms
@@ -19,6 +21,10 @@ use crate::time::MS;
 /// beside it: RFC 8305's Connection Attempt Delay.
 pub(crate) const ATTEMPT_DELAY_NS: u64 = 250 * MS;
 
+/// The time in nanoseconds for which an open session waits for one by a better locator whose
+/// attempt has not failed.
+const BETTER_NS: u64 = 50 * MS;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Attempt<S> {
     Waiting,
@@ -34,6 +40,8 @@ pub(crate) struct Race<S> {
     attempts: Vec<(usize, Attempt<S>)>,
     /// The time at which the race's next attempt begins.
     due: Instant,
+    /// The time at which the race ends, since a session is open.
+    end: Option<Instant>,
 }
 
 impl<S: Copy + PartialEq> Race<S> {
@@ -41,7 +49,7 @@ impl<S: Copy + PartialEq> Race<S> {
     pub(crate) fn new(now: Instant, candidates: impl IntoIterator<Item = usize>) -> Self {
         let attempts =
             candidates.into_iter().map(|candidate| (candidate, Attempt::Waiting)).collect();
-        Self { attempts, due: now }
+        Self { attempts, due: now, end: None }
     }
 
     /// The candidate whose attempt has to begin now. Call [`Race::began`] or [`Race::failed`] for
@@ -72,14 +80,23 @@ impl<S: Copy + PartialEq> Race<S> {
         })
     }
 
+    /// True if the session of this candidate, which is open, wins: no better one may still open, or
+    /// the time for that is over.
+    pub(crate) fn wins(&mut self, now: Instant, candidate: usize) -> bool {
+        let better = self.attempts.iter().take_while(|(other, _)| *other != candidate);
+        let may_open = better.into_iter().any(|(_, attempt)| *attempt != Attempt::Failed);
+        !may_open || *self.end.get_or_insert_with(|| now.after(BETTER_NS)) <= now
+    }
+
     /// True if all attempts of the race have failed.
     pub(crate) fn is_lost(&self) -> bool {
         self.attempts.iter().all(|(_, attempt)| *attempt == Attempt::Failed)
     }
 
-    /// Returns the time at which the race's next attempt begins, if one is left.
+    /// Returns the time at which the race's next attempt begins, if one is left, or at which the
+    /// race ends.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.waiting().map(|_| self.due)
+        self.end.or_else(|| self.waiting().map(|_| self.due))
     }
 
     fn waiting(&self) -> Option<usize> {
@@ -116,6 +133,19 @@ mod tests {
         race.began(at(500), 2, 'c');
         assert_eq!((race.due(at(9000)), race.deadline(), race.is_lost()), (None, None, false));
         assert!(race.opening().eq([(0, 'a'), (1, 'b'), (2, 'c')]), "the first goes on");
+    }
+
+    #[test]
+    fn a_session_by_a_better_locator_wins_if_it_opens_soon() {
+        let mut race = Race::new(at(0), [1, 0, 2]);
+        race.began(at(0), 1, 'b');
+        race.began(at(250), 0, 'a');
+        assert!(race.wins(at(260), 1), "there is none better");
+        assert!(!race.wins(at(260), 0));
+        assert_eq!(race.deadline(), Some(at(310)), "not the start of another attempt");
+        assert!(!race.wins(at(309), 0) && race.wins(at(310), 0));
+        race.failed(at(270), 1);
+        assert!(race.wins(at(270), 0), "the better one has failed");
     }
 
     #[test]

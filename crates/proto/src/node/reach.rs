@@ -112,11 +112,14 @@ impl<M: Machine, H: Host> Node<M, H> {
     /// lost.
     fn race(&mut self, now: Instant, number: u32) -> Reach {
         loop {
-            let Some((race, _)) = &self.links.target(number).race else { return Reach::Failed };
+            let Some((race, _)) = &mut self.links.target(number).race else { return Reach::Failed };
             let open = race.opening().find(|(_, (transport, session))| {
                 self.host.transport(*transport).is_open(*session)
             });
             if let Some((candidate, session)) = open {
+                if !race.wins(now, candidate) {
+                    return Reach::Opening;
+                }
                 return self.won(now, number, candidate, session);
             }
             if race.is_lost() {

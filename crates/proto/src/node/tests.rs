@@ -239,9 +239,11 @@ fn calls_wait_for_a_race_and_go_out_by_its_winner() {
     assert_eq!(node.host().tried, ["0.a", "1.b"]);
     node.host_mut().wires[1].session(0).is_open = true;
     turn(&mut node, 250_001, []);
+    assert_eq!((load(&node, 0), load(&node, 1)), (vec![0], vec![0]), "the better may yet open");
+    turn(&mut node, 300_001, []);
     assert_eq!((load(&node, 0), load(&node, 1)), (vec![], vec![1]), "the loser is closed");
     node.host_mut().wires[1].answer(0);
-    turn(&mut node, 250_002, [call(A, 3)]);
+    turn(&mut node, 300_002, [call(A, 3)]);
     assert_eq!(ended(&mut node), [(0, Ok(0))]);
     assert_eq!(load(&node, 1), [1], "the winner is used from now on");
 }

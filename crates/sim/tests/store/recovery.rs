@@ -164,8 +164,8 @@ fn run_crashing(
     Run { crashes: budget.crashes, repairs: budget.repairs, held }
 }
 
-/// Returns a lossy wire or, in a third of the worlds, a lossless one: over it the coordinator learns
-/// of the end of a process at once.
+/// Returns a lossy wire or, in a third of the worlds, a lossless one: over it the coordinator
+/// learns of the end of a process at once.
 fn any_wire(rng: &mut Rng) -> wire::Options {
     match rng.below(3) {
         0 => wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() },

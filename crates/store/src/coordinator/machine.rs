@@ -93,7 +93,7 @@ impl Machine for Coordinator {
         !self.out.is_empty()
             || !self.tables.ready.is_empty()
             || self.recoveries.has_output()
-            || self.pings.has_output()
+            || self.has_pings()
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {

@@ -8,10 +8,10 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::Message;
 
 use super::durable::{Batch, Key, Place, Stage};
-use super::servers::Slot;
+use super::servers::{Reach, Slot};
 use super::state::{Coordinator, Otherwise};
 use super::table::Tablet;
-use super::watch::{FIRST_PING_NS, Reach};
+use super::watch::FIRST_PING_NS;
 use crate::message::Status;
 use crate::message::control::{
     self, CheckLease, Enlist, Enlisted, GetLeader, GetTable, GetTablets, Hint, HintCrashed, Leader,

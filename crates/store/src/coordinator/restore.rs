@@ -17,10 +17,9 @@ use super::durable::{Batch, Key, Place, RestoreError};
 use super::leases::Leases;
 use super::recovery::Recoveries;
 use super::restored::{Restored, new_cluster};
-use super::servers::{Servers, Slot};
+use super::servers::{Pings, Servers, Slot};
 use super::state::{Config, Coordinator, Effect, Journal, Otherwise, Refusal};
 use super::table::Tables;
-use super::watch::Pings;
 use crate::message::Status;
 use crate::message::control;
 

@@ -9,6 +9,7 @@
 //!   record is needed to recover the tablets and to free the replicas.
 //! - Each change of the list of servers that are up or crashed gives the list a higher version.
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -16,7 +17,6 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 
 use super::durable::{self, Place};
-use super::watch::Reach;
 use crate::durability::Durability;
 use crate::message::control::{Enlist, Usage};
 use crate::objects::segment::SegmentId;
@@ -27,6 +27,31 @@ pub(super) const MAX_PLACES: u32 = 1 << 16;
 /// The number of low bits of a version of the server list that count the changes of the list in one
 /// life of the coordinator. The bits above them are the coordinator's incarnation.
 const VERSION_BITS: u32 = 32;
+
+/// The knowledge of the coordinator about its link to a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Reach {
+    /// The coordinator does not know where the link leads.
+    #[default]
+    Unknown,
+    /// A ping is on its way.
+    Asked,
+    /// The link leads to the server, since the server has answered a ping there.
+    Known,
+}
+
+/// The pings of the coordinator to servers.
+#[derive(Debug, Default)]
+pub(super) struct Pings {
+    /// The servers to ping.
+    pub(super) ready: BTreeSet<ServerId>,
+    /// The version of the server list that the servers have heard of, or will.
+    pub(super) told: u64,
+    /// The pings in progress, by the tags of their calls.
+    pub(super) calls: BTreeMap<u64, ServerId>,
+    /// The number of servers whose processes had ended by the word of the kernel.
+    pub(super) ended: u64,
+}
 
 #[derive(Debug)]
 pub(super) struct Slot {

@@ -13,9 +13,8 @@ use sprat_proto::{Instant, Rng};
 use super::durable::{self, Batch, Place};
 use super::leases::Leases;
 use super::recovery::Recoveries;
-use super::servers::Servers;
+use super::servers::{Pings, Servers};
 use super::table::Tables;
-use super::watch::Pings;
 use crate::message::Status;
 use crate::message::control;
 use crate::objects::segment::SegmentId;
@@ -297,9 +296,9 @@ impl Coordinator {
         let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
         let (running, blocked, done) = self.recoveries.counts();
         format!(
-            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"servers_ended\":{},\"tables\":{},\
-             \"tablets\":{},\"client_leases\":{},\"changes\":{},\"refusals\":{},\"recoveries\":{},\
-             \"recoveries_blocked\":{},\"recoveries_done\":{}}}",
+            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"servers_ended\":{},\
+             \"tables\":{},\"tablets\":{},\"client_leases\":{},\"changes\":{},\"refusals\":{},\
+             \"recoveries\":{},\"recoveries_blocked\":{},\"recoveries_done\":{}}}",
             self.cluster.incarnation,
             place(Place::Up),
             place(Place::Crashed),

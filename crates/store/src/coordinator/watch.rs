@@ -1,5 +1,6 @@
-//! Watches the processes of servers on the coordinator's machine, so that the end of one is noticed
-//! at once, and not when its lease ends.
+//! Pings: they tell servers at once that the server list has changed. And they find out where the
+//! links to servers lead, so that the end of a process on the coordinator's machine is noticed at
+//! once, and not when its lease ends.
 //!
 //! ```text
 //!  Ping on the server's link ─► reply: the link leads to the server
@@ -10,7 +11,6 @@
 //! listen at the locators by now, or have the same ones on another machine. What the kernel says is
 //! certain: a process that has ended answers no read, so that its lease need not end.
 
-use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
@@ -18,43 +18,13 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 use sprat_proto::time::MS;
 
+use super::servers::Reach;
 use super::state::Coordinator;
 use crate::message::Status;
 use crate::message::control::{self, Ping};
-use crate::types::ServerId;
 
 /// The time after which the coordinator pings a new server: it knows its id by then, mostly.
 pub(super) const FIRST_PING_NS: u64 = 20 * MS;
-
-/// The knowledge of the coordinator about its link to a server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Reach {
-    /// The coordinator does not know where the link leads.
-    #[default]
-    Unknown,
-    /// A ping is on its way.
-    Asked,
-    /// The link leads to the server, since the server has answered a ping there.
-    Known,
-}
-
-/// The pings of the coordinator to servers.
-#[derive(Debug, Default)]
-pub(super) struct Pings {
-    /// The servers to ping.
-    ready: VecDeque<ServerId>,
-    /// The pings in progress, by the tags of their calls.
-    calls: BTreeMap<u64, ServerId>,
-    /// The number of servers whose processes had ended by the word of the kernel.
-    pub(super) ended: u64,
-}
-
-impl Pings {
-    /// Returns true if there is a server to ping.
-    pub(super) fn has_output(&self) -> bool {
-        !self.ready.is_empty()
-    }
-}
 
 impl Coordinator {
     /// Lets the servers be pinged of which it is not known where their links lead.
@@ -63,23 +33,33 @@ impl Coordinator {
         let unknown: Vec<_> = up.map(|(server, _)| server).collect();
         for server in unknown {
             self.servers.up_mut(server).into_iter().for_each(|slot| slot.reach = Reach::Asked);
-            self.pings.ready.push_back(server);
+            self.pings.ready.insert(server);
         }
+    }
+
+    /// Returns true if there is a server to ping.
+    pub(super) fn has_pings(&self) -> bool {
+        !self.pings.ready.is_empty() || self.pings.told != self.servers.version()
     }
 
     /// Returns the next ping.
     pub(super) fn next_ping(&mut self, now: Instant) -> Option<Output> {
+        let list_version = self.servers.version();
+        if core::mem::replace(&mut self.pings.told, list_version) != list_version {
+            self.pings.ready.extend(self.servers.all_up().map(|(server, _)| server));
+        }
         while self.pings.calls.len() < self.config.max_calls {
-            let server = self.pings.ready.pop_front()?;
+            let server = self.pings.ready.pop_first()?;
             if self.servers.up(server).is_none() {
                 continue;
             }
             if let Some(connect) = self.servers.connect(server) {
-                self.pings.ready.push_front(server);
+                self.pings.ready.insert(server);
                 return Some(connect);
             }
             let (cluster, term) = (self.cluster.id, self.cluster.incarnation);
-            let (tag, output) = self.call(now, server, Ping { cluster, term, server }.emit());
+            let ping = Ping { cluster, term, server, list_version };
+            let (tag, output) = self.call(now, server, ping.emit());
             self.pings.calls.insert(tag, server);
             return Some(output);
         }

@@ -281,12 +281,7 @@ impl Machine for Master {
         } else if let Some(stop) = self.membership.response(now, tag, result) {
             self.out.push_back(stop);
         }
-        if let (Some(cluster), Some(server)) = (self.membership.cluster(), self.membership.server())
-        {
-            self.memory.log.set_server(cluster, server);
-            self.backup.set_owner(cluster, server);
-            self.replication.member(cluster, server, self.membership.list_version());
-        }
+        self.follow_membership();
     }
 
     fn unreachable(&mut self, link: Link, _: &str) {

@@ -225,6 +225,12 @@ impl Membership {
         Ok(enlisted.lease_ns)
     }
 
+    /// Takes a version of the coordinator's server list. The news may come in another order than
+    /// the changes.
+    pub(crate) fn hear(&mut self, list_version: u64) {
+        self.list_version = self.list_version.max(list_version);
+    }
+
     /// Takes the result of a call to the coordinator. Returns an order to stop if the cluster has
     /// given this server up.
     pub(super) fn response(
@@ -245,7 +251,7 @@ impl Membership {
             }
             (_, Ok(reply)) => Renewed::parse(reply).and_then(|renewed| {
                 self.follow(renewed.term)?;
-                self.list_version = renewed.list_version;
+                self.hear(renewed.list_version);
                 Ok(renewed.lease_ns)
             }),
         };

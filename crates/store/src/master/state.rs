@@ -139,6 +139,17 @@ pub struct Master {
 }
 
 impl Master {
+    /// Passes the identity of this server, and the version of the coordinator's server list, to the
+    /// log, the backup and the replication.
+    pub(crate) fn follow_membership(&mut self) {
+        if let (Some(cluster), Some(server)) = (self.membership.cluster(), self.membership.server())
+        {
+            self.memory.log.set_server(cluster, server);
+            self.backup.set_owner(cluster, server);
+            self.replication.member(cluster, server, self.membership.list_version());
+        }
+    }
+
     /// Returns a master that will join the cluster, and that holds the replicas of other masters in
     /// memory. `rng` draws the number that identifies it in the cluster.
     #[must_use]

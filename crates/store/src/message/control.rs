@@ -299,8 +299,9 @@ requests! {
         hash_key: HashKey,
     }
 
-    /// Asks a server whether it is the one that the coordinator means. The reply is `Status::Ok`
-    /// alone. `Status::NotInCluster` means that it is another server.
+    /// Asks a server whether it is the one that the coordinator means, and tells it of a change of
+    /// the server list. The reply is `Status::Ok` alone. `Status::NotInCluster` means that it is
+    /// another server.
     Ping {
         /// The id of the cluster whose coordinator asks.
         cluster: u64,
@@ -308,6 +309,8 @@ requests! {
         term: u64,
         /// The server that the coordinator means.
         server: ServerId,
+        /// The version of the coordinator's server list.
+        list_version: u64,
     }
 
     /// Orders a master to drop a tablet and its objects. The reply is `Status::Ok` alone, even if

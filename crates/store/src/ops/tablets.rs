@@ -63,6 +63,8 @@ impl Order for Ping {
         reply: &mut Message,
     ) -> Result<Replied, Status> {
         master.membership.is_ordered(self.cluster, self.server, self.term)?;
+        master.membership.hear(self.list_version);
+        master.follow_membership();
         master.counters.pings += 1;
         *reply = control::done().into();
         Ok(Replied::Idempotent)

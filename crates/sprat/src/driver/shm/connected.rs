@@ -104,6 +104,16 @@ pub(super) fn hang_up(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
 }
 
+impl Connected {
+    /// Returns true if the peer's process ends, or hangs up, within this time.
+    pub(super) fn ends_within(&self, time: Timespec) -> bool {
+        let socket = PollFd::new(&self.socket, PollFlags::RDHUP);
+        let process = self.process.iter().map(|process| PollFd::new(process, PollFlags::IN));
+        let mut all: Vec<_> = std::iter::once(socket).chain(process).collect();
+        poll(&mut all, Some(&time)).is_ok_and(|ready| ready > 0)
+    }
+}
+
 fn has_ended(process: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)

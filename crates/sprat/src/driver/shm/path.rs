@@ -15,12 +15,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::event::Timespec;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
 use super::connected::{Connected, hang_up};
+
+/// The time in which a process that ends closes the rest of its files.
+const ENDING: Timespec = Timespec { tv_sec: 0, tv_nsec: 3_000_000 };
 
 /// The maximum of connections that wait for `accept`; the kernel reduces it to its own limit.
 const BACKLOG: i32 = 4096;
@@ -79,9 +83,19 @@ pub(crate) fn connect_at(path: &Path) -> io::Result<Connected> {
 
 /// Returns true if a server of this user has listened at `name` and ended without removing the
 /// name: the kernel refuses the connection. A living server whose queue is full does not look so.
+/// Takes a few milliseconds if a server listens there.
 pub(crate) fn is_deserted(name: &str) -> bool {
+    let directory = default_directory();
+    open_private(&directory).is_ok() && is_deserted_at(&directory.join(name))
+}
+
+pub(super) fn is_deserted_at(path: &Path) -> bool {
     let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
-    connect(&default_directory(), name).is_err_and(refused)
+    match connect_at(path) {
+        Err(e) => refused(e),
+        // The kernel closes the files of a process that ends one by one, and this one may be next.
+        Ok(connected) => connected.ends_within(ENDING) && connect_at(path).is_err_and(refused),
+    }
 }
 
 /// Connects to the server's socket at `address`. Fails with `ConnectionRefused` also if the server

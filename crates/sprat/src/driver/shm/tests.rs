@@ -5,6 +5,7 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, poll};
 use tempfile::TempDir;
 
+use super::path::is_deserted_at;
 use super::sockets::NOW;
 use super::*;
 use sprat_proto::Rng;
@@ -284,7 +285,9 @@ fn a_name_has_one_living_server_and_a_dead_ones_file_is_replaced() {
     let e = Shm::listen(&locator("s"), options(directory.path())).unwrap_err();
     assert_eq!(e.kind(), io::ErrorKind::AddrInUse);
     assert!(e.to_string().contains(path.to_str().unwrap()), "{e}");
+    assert!(!is_deserted_at(&path));
     drop(first);
+    assert!(!is_deserted_at(&path), "it may have been another server's");
     // A server that is killed leaves its file.
     let child = Child::spawn(|| {
         let _server = server(directory.path(), "s");
@@ -292,12 +295,13 @@ fn a_name_has_one_living_server_and_a_dead_ones_file_is_replaced() {
             .unwrap();
     });
     child.unwrap().wait();
-    assert!(path.exists());
+    assert!(path.exists() && is_deserted_at(&path));
     assert_eq!(
         client(directory.path()).resolve(&locator("s")).unwrap_err().kind(),
         io::ErrorKind::ConnectionRefused
     );
     let second = server(directory.path(), "s");
+    assert!(!is_deserted_at(&path));
     assert!(client(directory.path()).resolve(&locator("s")).is_ok());
     drop(second);
     // What is no socket is not ours to replace.

@@ -266,8 +266,8 @@ impl Backups {
         self.list.iter_mut().find(|backup| backup.server == server)
     }
 
-    /// Returns the next server to ask for a ring, and considers it asked. Otherwise returns the time
-    /// at which there is one.
+    /// Returns the next server to ask for a ring, and considers it asked. Otherwise returns the
+    /// time at which there is one.
     pub(super) fn next_to_share(&mut self, now: Instant) -> Result<ServerId, Instant> {
         let wanted = |backup: &Backup| match backup.ring {
             RingTo::Wanted(at) if backup.linked && self.own != Some(backup.server) => at,

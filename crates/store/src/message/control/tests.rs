@@ -127,8 +127,8 @@ fn requests_of_the_coordinator() {
     );
     golden!(
         Ping,
-        "01 83 0000 0000000000000009 0000000000000004 00000001 00000002",
-        Ping { cluster: 9, term: 4, server: ONE }
+        "01 83 0000 0000000000000009 0000000000000004 00000001 00000002 0000000000000007",
+        Ping { cluster: 9, term: 4, server: ONE, list_version: 7 }
     );
     golden!(
         DropTablet,
