@@ -160,7 +160,9 @@ impl Backups {
         };
         self.seen.extend(page.servers.iter().map(|server| server.server));
         let up = page.servers.iter().filter(|server| server.state == ServerState::Up);
-        let others = up.filter(|server| server.server != me);
+        // Another server may have this one's place already: the cluster has given this one up, and
+        // the link to that place leads here.
+        let others = up.filter(|server| server.server.index != me.index);
         self.pages.extend(others.map(|server| (server.server, server.data.into())));
         self.next = if version == self.newest { page.next } else { 0 };
         if self.next > 0 || version != self.newest {

@@ -307,6 +307,21 @@ fn shapes(rig: &Rig) -> Vec<(u32, ServerId, bool, bool)> {
     rig.writes().iter().map(|(s, b, w)| (*s, *b, w.close, !front(w))).collect()
 }
 
+/// The cluster has given this master up, and it has not heard so yet.
+#[test]
+fn a_server_in_the_place_of_this_one_gets_no_replicas() {
+    let mut rig = Rig::new(1, 0, 1 << 14);
+    rig.add(ServerId { generation: ME.generation + 1, ..ME }, 64);
+    rig.list();
+    rig.append(200);
+    rig.step();
+    assert!(rig.sent.is_empty());
+    rig.add(A, 64);
+    rig.list();
+    rig.end_all(any);
+    assert_eq!(rig.log.durable(), rig.log.tail());
+}
+
 #[test]
 fn replicas_of_an_earlier_life_are_freed_when_the_log_has_all_elsewhere() {
     let left = |call: &Call| matches!(call, Call::FreeLeft(_));
