@@ -353,10 +353,13 @@ impl Replication {
                 self.written(now, log, (segment, backup), (bytes, epoch, close), result)
             }
             Call::OpenRing(backup) => {
+                let outcome = result.as_deref().map(control::outcome);
+                let is_early = matches!(outcome, Ok(Ok((Status::Retry, _))));
                 match result {
-                    Ok(reply) => self.posts.offer(backup, &reply),
-                    // A backup that is gone refuses at once, again and again.
-                    Err(_) => self.backups.want_ring(backup, now.after(LATER_NS)),
+                    Ok(reply) if !is_early => self.posts.offer(backup, &reply),
+                    // A backup that is gone refuses at once, again and again. One that has just
+                    // joined does not know itself yet.
+                    _ => self.backups.want_ring(backup, now.after(LATER_NS)),
                 }
                 None
             }
@@ -369,8 +372,8 @@ impl Replication {
                 None
             }
             Call::FreeLeft(backup) => {
-                let answered = result.is_ok_and(|reply| control::outcome(&reply).is_ok());
-                if !answered {
+                let outcome = result.as_deref().map(control::outcome);
+                if !matches!(outcome, Ok(Ok((Status::Ok, _)))) {
                     self.backups.clean_again(backup, now.after(LATER_NS));
                 }
                 None

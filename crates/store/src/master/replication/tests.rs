@@ -57,6 +57,8 @@ struct Rig {
     /// The most slices that were lent at a time.
     most_lent: usize,
     rings: TestRings,
+    /// Backups that have just joined, and do not know themselves yet.
+    joining: BTreeSet<ServerId>,
 }
 
 impl Rig {
@@ -74,6 +76,7 @@ impl Rig {
             version: 0,
             most_lent: 0,
             rings: TestRings::default(),
+            joining: BTreeSet::new(),
         };
         for index in 0..servers {
             rig.add(ServerId { index, generation: 1 }, 64);
@@ -202,6 +205,9 @@ impl Rig {
     /// Returns the reply to a call.
     fn execute(&mut self, call: Call, bytes: &[u8]) -> Vec<u8> {
         match call {
+            Call::OpenRing(backup) | Call::FreeLeft(backup) if self.joining.contains(&backup) => {
+                failure(Status::Retry, "")
+            }
             Call::Write { backup, .. } => {
                 let write = WriteReplica::parse(bytes).unwrap();
                 match self.backups.get_mut(&backup).map(|b| b.write(&write)) {
@@ -305,6 +311,31 @@ fn is_free(call: &Call) -> bool {
 fn shapes(rig: &Rig) -> Vec<(u32, ServerId, bool, bool)> {
     let front = |w: &WriteReplica<'_>| w.open || w.data.is_empty();
     rig.writes().iter().map(|(s, b, w)| (*s, *b, w.close, !front(w))).collect()
+}
+
+/// A backup may be in the list before it has the reply to its enlistment.
+#[test]
+fn a_backup_that_has_just_joined_is_asked_again() {
+    let is_early = |call: &Call| matches!(call, Call::OpenRing(_) | Call::FreeLeft(_));
+    let mut rig = Rig::sharing(2, 2, 1 << 14);
+    rig.append(200);
+    rig.end_all(any);
+    rig.add(C, 64);
+    rig.joining.insert(C);
+    rig.list();
+    for _ in 0..2 {
+        rig.end_all(is_early);
+        assert!(!rig.has(is_early));
+        rig.now = rig.now.after(LATER_NS);
+        rig.step();
+        assert!(rig.has(|call| matches!(call, Call::OpenRing(_))));
+        assert!(rig.has(|call| matches!(call, Call::FreeLeft(_))));
+    }
+    rig.joining.clear();
+    rig.end_all(is_early);
+    rig.now = rig.now.after(LATER_NS);
+    rig.step();
+    assert!(!rig.has(is_early));
 }
 
 /// The cluster has given this master up, and it has not heard so yet.
