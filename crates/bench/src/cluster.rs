@@ -87,6 +87,8 @@ pub struct Plan<'p> {
     pub tracepoints: bool,
     /// True if the servers touch all of their memory at the start.
     pub populate: bool,
+    /// The servers' option `--scrub`. `None`: their default.
+    pub scrub: Option<String>,
 }
 
 impl Plan<'_> {
@@ -225,6 +227,7 @@ impl Cluster {
         args.extend(plan.is_beyond_loopback().then_some(INSECURE));
         args.extend(plan.tracepoints.then_some("--tracepoints"));
         args.extend(plan.populate.then_some("--populate"));
+        args.extend(plan.scrub.iter().flat_map(|days| ["--scrub", days.as_str()]));
         let mut args: Vec<_> = args.into_iter().map(str::to_owned).collect();
         if let Some(directory) = plan.directory {
             let own = server_directory(directory, index).to_string_lossy().into_owned();

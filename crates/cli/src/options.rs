@@ -1,12 +1,13 @@
 //! Options that several commands share, and the parsers of their values.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sprat::locator::Protocol;
-use sprat::server::Durability;
+use sprat::server::{self, Durability};
 use sprat_bench::fail::Fail;
 use sprat_bench::memory;
 use sprat_bench::store::Store;
@@ -110,6 +111,45 @@ pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.1 to 60".to_owned())
 }
 
+/// The days in which a server verifies all its replicas. `None`: it verifies none.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Scrub(Option<f64>);
+
+/// The seconds of a day.
+const DAY: f64 = 86_400.0;
+
+impl Default for Scrub {
+    fn default() -> Self {
+        Self(Some(server::SCRUB.as_secs_f64() / DAY))
+    }
+}
+
+impl Scrub {
+    /// Returns the time in which a server verifies all its replicas.
+    pub(crate) fn round(self) -> Option<Duration> {
+        self.0.map(|days| Duration::from_secs_f64(days * DAY))
+    }
+}
+
+impl fmt::Display for Scrub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(days) => write!(f, "{days}"),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+/// Parses the time in which a server verifies all its replicas, in days.
+pub(crate) fn scrub(text: &str) -> Result<Scrub, String> {
+    if text == "off" {
+        return Ok(Scrub(None));
+    }
+    let days = text.parse().ok().filter(|days| (0.00001..=365.0).contains(days));
+    days.map(|days| Scrub(Some(days)))
+        .ok_or_else(|| "expected days from 0.00001 to 365, or off".to_owned())
+}
+
 /// Parses the size of a server's memory in bytes, which must be at least what its log needs.
 pub(crate) fn server_memory(text: &str) -> Result<u64, String> {
     let bytes = limit(text)?;
@@ -158,6 +198,20 @@ mod tests {
         assert_eq!(server_memory("48M"), Ok(memory::LEAST), "as the help says");
         for text in ["0", "47M", "50331647"] {
             assert!(server_memory(text).expect_err(text).contains("at least 48M"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_round_of_scrubbing_is_a_number_of_days_or_off() {
+        assert_eq!(scrub("off"), Ok(Scrub(None)));
+        for (text, seconds) in [("7", 604_800.0), ("0.5", 43_200.0), ("0.00001", 0.864)] {
+            let days = scrub(text).expect(text);
+            assert_eq!(days.round(), Some(Duration::from_secs_f64(seconds)));
+            assert_eq!(scrub(&days.to_string()), Ok(days), "a server gets it as up did");
+        }
+        assert_eq!(Scrub::default().to_string(), "7");
+        for text in ["0", "-1", "366", "1d", "on", "", "NaN"] {
+            assert!(scrub(text).expect_err(text).contains("or off"), "{text}");
         }
     }
 

@@ -9,6 +9,9 @@
 //! the old or a newer version, or for each sector any of them: the disk writes blocks in any order,
 //! and sectors as a whole.
 //!
+//! What the disk has may change by itself: bits rot, a sector cannot be read any more, a write goes
+//! to the wrong place or nowhere. The cache hides that, unless the block was evicted.
+//!
 //! After a sync has failed, its blocks count as written although the disk does not have them, as in
 //! Linux.
 
@@ -18,7 +21,7 @@ use std::ops::Range;
 use sprat_proto::Rng;
 
 /// The bytes of a block.
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 /// The bytes of a sector, which a disk writes as a whole.
 pub(crate) const SECTOR: usize = 512;
 /// The share of changed blocks that the kernel writes to the disk between two syncs.
@@ -35,6 +38,8 @@ pub(crate) struct Blocks {
     changed: BTreeSet<usize>,
     /// The syncs in progress: their numbers, and the blocks that they write.
     in_flight: VecDeque<(u64, BTreeMap<usize, Vec<u8>>)>,
+    /// The blocks that the disk does not deliver. A write mends one.
+    unreadable: BTreeSet<usize>,
 }
 
 fn range(block: usize, len: usize) -> Range<usize> {
@@ -74,6 +79,7 @@ impl Blocks {
         while let Some((_, blocks)) = self.in_flight.pop_front_if(|(number, _)| *number <= seq) {
             for (block, bytes) in blocks {
                 self.disk[range(block, len)].copy_from_slice(&bytes);
+                self.unreadable.remove(&block);
             }
         }
     }
@@ -84,10 +90,53 @@ impl Blocks {
         for block in std::mem::take(&mut self.changed) {
             if rng.chance(WRITTEN_BACK_PPM) {
                 self.disk[range(block, len)].copy_from_slice(&self.cache[range(block, len)]);
+                self.unreadable.remove(&block);
             } else {
                 self.changed.insert(block);
             }
         }
+    }
+
+    /// Returns bytes as a direct read does, which brings them to the disk before. `None` if the
+    /// disk does not deliver them.
+    pub(crate) fn read_direct(&self, at: usize, bytes: usize) -> Option<Vec<u8>> {
+        let len = self.disk.len();
+        let mut read = Vec::with_capacity(bytes + BLOCK);
+        for block in at / BLOCK..(at + bytes).div_ceil(BLOCK) {
+            let is_newer = self.changed.contains(&block)
+                || self.in_flight.iter().any(|(_, blocks)| blocks.contains_key(&block));
+            if !is_newer && self.unreadable.contains(&block) {
+                return None;
+            }
+            let from = if is_newer { &self.cache } else { &self.disk };
+            read.extend_from_slice(&from[range(block, len)]);
+        }
+        Some(read[at % BLOCK..][..bytes].to_vec())
+    }
+
+    /// Replaces a block of the disk, unless a newer version is on its way. Returns false then.
+    pub(crate) fn replace(&mut self, block: usize, bytes: &[u8], readable: bool) -> bool {
+        let is_newer = self.changed.contains(&block)
+            || self.in_flight.iter().any(|(_, blocks)| blocks.contains_key(&block));
+        if !is_newer {
+            let len = self.disk.len();
+            self.disk[range(block, len)].copy_from_slice(bytes);
+            if !readable {
+                self.unreadable.insert(block);
+            }
+        }
+        !is_newer
+    }
+
+    /// Forgets the cache of a block that the disk has, so that processes read what the disk has.
+    pub(crate) fn evict(&mut self, block: usize) {
+        let range = range(block, self.disk.len());
+        self.cache[range.clone()].copy_from_slice(&self.disk[range]);
+    }
+
+    /// Returns the bytes of a block of the disk.
+    pub(crate) fn on_disk(&self, block: usize) -> &[u8] {
+        &self.disk[range(block, self.disk.len())]
     }
 
     /// Fails all syncs in progress.
@@ -134,6 +183,7 @@ impl Blocks {
                 old.copy_from_slice(&versions[draw(rng)]);
             }
             lost += usize::from(*old != newest[..]);
+            self.unreadable.remove(&block);
         }
         self.cache.copy_from_slice(&self.disk);
         lost
@@ -184,6 +234,26 @@ mod tests {
             });
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["kept", "lost", "torn"]);
+    }
+
+    #[test]
+    fn a_direct_read_sees_the_disk_and_what_is_on_its_way() {
+        let mut blocks = Blocks::new(vec![0; BYTES]);
+        blocks.write(5, &[1]);
+        assert_eq!(blocks.read_direct(5, 1), Some(vec![1]), "it is written first");
+        assert!(!blocks.replace(0, &[9; BLOCK], true), "the write comes later");
+        blocks.begin(1);
+        blocks.end(1);
+        assert!(blocks.replace(0, &[9; BLOCK], true));
+        assert_eq!((blocks.read_direct(5, 1), blocks.bytes()[5]), (Some(vec![9]), 1));
+        blocks.evict(0);
+        assert_eq!(blocks.bytes()[5], 9);
+        assert!(blocks.replace(1, &[9; BLOCK], false));
+        assert_eq!(blocks.read_direct(BLOCK - 1, 2), None);
+        blocks.write(BLOCK, &[2]);
+        blocks.begin(2);
+        blocks.end(2);
+        assert_eq!(blocks.read_direct(BLOCK - 1, 2), Some(vec![9, 2]));
     }
 
     #[test]

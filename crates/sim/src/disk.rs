@@ -65,6 +65,11 @@ impl Disk {
         &self.contents
     }
 
+    /// Returns the frames that a write syncs.
+    pub(crate) fn frames(&self) -> Option<&Kept> {
+        self.frames.as_ref()
+    }
+
     /// Lets each write sync the frames of the host's replicas.
     pub(crate) fn set_frames(&mut self, frames: Kept) {
         self.frames = Some(frames);

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sprat_proto::Rng;
 use sprat_proto::wire::checksum::crc32c;
 use sprat_store::backup::{
-    Block, FlatFrames, Frames, Journal, JournalContent, SLOTS, Slot, Storage, flat_bytes, replay,
-    set_journal,
+    Block, Condition, FlatFrames, Found, FrameHeader, Frames, Held, Journal, JournalContent, SLOTS,
+    Slot, Storage, flat_bytes, flat_slots, replay, set_journal, verify,
 };
 use sprat_store::durability::Durability;
 
-use crate::blocks::Blocks;
+use crate::blocks::{BLOCK, Blocks};
 use crate::journal::Region;
 
 /// The bytes from the start of a header to its next slot, and to the bytes of the frame.
@@ -38,6 +38,17 @@ struct State {
     failed: bool,
     /// The number of losses of power.
     boots: u64,
+    /// The size of a frame and the number of frames.
+    shape: (u32, u32),
+    /// The blocks that were evicted from the cache and that the process has to read again.
+    evicted: Vec<usize>,
+}
+
+/// Returns the frame that has a block behind the first one of the file, and the number of the block
+/// within the frame. The first block of a frame is its header.
+fn place(size: u32, block: usize) -> (u32, usize) {
+    let stride = 1 + size as usize / BLOCK;
+    (((block - 1) / stride) as u32, (block - 1) % stride)
 }
 
 /// A write to a host's disk.
@@ -63,6 +74,8 @@ struct Lent {
 pub struct KeptFrames {
     frames: FlatFrames<Lent>,
     kept: Kept,
+    /// The outcome of the last verification.
+    verified: Option<Condition>,
 }
 
 impl Kept {
@@ -86,6 +99,7 @@ impl Kept {
         let mut state = self.state();
         assert!(!state.lent, "another process has the frames");
         (state.lent, state.failed) = (true, false);
+        state.evicted.clear();
         let left = state.blocks.as_ref().map(|blocks| blocks.bytes().to_vec());
         drop(state);
         let lend = |bytes| Lent { bytes, kept: self.clone() };
@@ -106,7 +120,8 @@ impl Kept {
             }
             self.state().blocks = Some(Blocks::new(bytes));
         }
-        let mut frames = KeptFrames { frames, kept: self.clone() };
+        self.state().shape = (frames.size(), frames.count());
+        let mut frames = KeptFrames { frames, kept: self.clone(), verified: None };
         if durability == Durability::Disk {
             self.open_journal(&mut frames);
         }
@@ -179,6 +194,76 @@ impl Kept {
         (state.failed, state.flight) = (true, None);
     }
 
+    /// Returns the condition of the replica in a frame that has to have this header, on the disk.
+    fn condition(&self, header: &FrameHeader) -> Option<Condition> {
+        let state = self.state();
+        let (blocks, held) = (state.blocks.as_ref()?, header.replica?);
+        let at = flat_bytes(state.shape.0, header.frame) as usize;
+        let block = blocks.read_direct(at, HEADER);
+        let slots = block.as_deref().and_then(|block| flat_slots(block, 0));
+        let bytes = blocks.read_direct(at + HEADER, held.len as usize);
+        Some(verify(crc32c, header, slots, bytes.as_deref()))
+    }
+
+    /// Returns the closed replicas that the disk has as their headers name them.
+    #[must_use]
+    pub fn sound(&self) -> Vec<Held> {
+        let (_, count) = self.state().shape;
+        let sound = |frame| {
+            let state = self.state();
+            let at = flat_bytes(state.shape.0, frame) as usize;
+            let block = state.blocks.as_ref()?.read_direct(at, HEADER)?;
+            drop(state);
+            let found = FrameHeader::parse(crc32c, frame, flat_slots(&block, 0)?);
+            let Found::Header(header) = found else { return None };
+            let held = header.replica.filter(|held| held.closed)?;
+            (self.condition(&header) == Some(Condition::Sound)).then_some(held)
+        };
+        (0..count).filter_map(sound).collect()
+    }
+
+    /// Damages a frame on the disk: bits rot, a block cannot be read, is that of another frame, or
+    /// was never written, or the frame is another one as a whole. Half of the time processes see
+    /// it at once. Returns false if there is nothing to damage.
+    pub fn damage(&self, rng: &mut Rng) -> bool {
+        let mut state = self.state();
+        let (size, count) = state.shape;
+        let Some(blocks) = &mut state.blocks else { return false };
+        let stride = 1 + size as usize / BLOCK;
+        let of = |frame: u64| 1 + frame as usize * stride;
+        let is_used = |frame: &u64| {
+            let slots = flat_slots(blocks.on_disk(of(*frame)), 0)?;
+            FrameHeader::parse(crc32c, *frame as u32, slots).header()?.replica
+        };
+        let used: Vec<_> = (0..u64::from(count)).filter(|f| is_used(f).is_some()).collect();
+        let any = |rng: &mut Rng| match used.len() as u64 {
+            n if n > 0 && rng.chance(900_000) => used[rng.below(n) as usize],
+            _ => rng.below(u64::from(count)),
+        };
+        let (to, from) = (any(rng), any(rng));
+        let within = rng.below(stride as u64) as usize;
+        let kind = rng.below(5);
+        let which = if kind == 0 { 0..stride } else { within..within + 1 };
+        let evict = rng.chance(500_000);
+        let mut evicted = Vec::new();
+        for within in which {
+            let block = of(to) + within;
+            let mut bytes = blocks.on_disk(block).to_vec();
+            match kind {
+                0 | 1 => bytes.copy_from_slice(blocks.on_disk(of(from) + within)),
+                2 => bytes.fill(0),
+                3 => bytes[rng.below(BLOCK as u64) as usize] ^= 1 << rng.below(8),
+                _ => bytes.iter_mut().for_each(|byte| *byte = rng.u64() as u8),
+            }
+            if blocks.replace(block, &bytes, kind != 4) && evict {
+                blocks.evict(block);
+                evicted.push(block);
+            }
+        }
+        state.evicted.extend(evicted);
+        true
+    }
+
     /// Handles the end of the process.
     pub(crate) fn kill(&self, rng: &mut Rng) {
         let mut state = self.state();
@@ -225,6 +310,14 @@ impl Storage for Lent {
         end <= self.bytes.len()
     }
 
+    fn verify(&mut self, _: u64, _: &FrameHeader) -> bool {
+        false
+    }
+
+    fn verified(&mut self) -> Option<Condition> {
+        None
+    }
+
     fn has_failed(&self) -> bool {
         self.kept.state().failed
     }
@@ -244,6 +337,26 @@ impl KeptFrames {
             Block::Frame(frame) => flat_bytes(self.frames.size(), frame) as usize,
         }
     }
+
+    /// Takes what the disk has of blocks that were evicted from the cache.
+    fn read_evicted(&mut self) {
+        let evicted = std::mem::take(&mut self.kept.state().evicted);
+        for block in evicted {
+            let state = self.kept.state();
+            let Some(blocks) = &state.blocks else { return };
+            let bytes = blocks.bytes()[block * BLOCK..][..BLOCK].to_vec();
+            drop(state);
+            let (frame, within) = place(self.frames.size(), block);
+            if within > 0 {
+                self.frames.write(frame, ((within - 1) * BLOCK) as u32, &bytes);
+                continue;
+            }
+            for slot in 0..SLOTS {
+                let slot_bytes = bytes[slot * SLOT_STEP..].first_chunk().expect("a whole block");
+                self.frames.write_header(Block::Frame(frame), slot, slot_bytes);
+            }
+        }
+    }
 }
 
 impl Frames for KeptFrames {
@@ -256,10 +369,12 @@ impl Frames for KeptFrames {
     }
 
     fn open(&mut self, frame: u32) -> bool {
+        self.read_evicted();
         self.frames.open(frame)
     }
 
     fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) {
+        self.read_evicted();
         let at = self.at(Block::Frame(frame)) + HEADER + offset as usize;
         self.kept.change(|blocks| blocks.write(at, bytes));
         self.frames.write(frame, offset, bytes);
@@ -281,6 +396,16 @@ impl Frames for KeptFrames {
         let at = self.at(block) + slot * SLOT_STEP;
         self.kept.change(|blocks| blocks.write(at, bytes));
         self.frames.write_header(block, slot, bytes);
+    }
+
+    fn verify(&mut self, header: &FrameHeader) -> bool {
+        self.read_evicted();
+        self.verified = self.kept.condition(header);
+        self.verified.is_some()
+    }
+
+    fn verified(&mut self) -> Option<Condition> {
+        self.verified.take()
     }
 
     fn has_failed(&self) -> bool {

@@ -233,6 +233,12 @@ impl<S> World<S> {
         self.hosts[host].disk.set_frames(frames);
     }
 
+    /// Returns the frames of a host's replicas, if it has any.
+    #[must_use]
+    pub fn frames(&self, host: HostId) -> Option<&Kept> {
+        self.hosts[host].disk.frames()
+    }
+
     /// Returns the true time of the world, which no host's clock shows.
     #[must_use]
     pub fn now(&self) -> Instant {

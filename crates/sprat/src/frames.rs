@@ -3,6 +3,7 @@
 //! ```text
 //!  backup ── bytes, headers ─► mapped file ── fdatasync, by a thread ─► device
 //!         ── batch ─► journal: direct write, by the same thread ──────► device
+//!         ◄── condition of a replica ── direct reads, by another thread ─────┘
 //! ```
 //!
 //! The journal is the file `journal` beside it. A server whose replies wait for the disk has one.
@@ -15,7 +16,8 @@
 //! - After an error of the device no frame is used any more: the kernel forgets what it could not
 //!   write.
 //!
-//! Not here: what the bytes mean ([`sprat_store::backup`]); when they are on the device ([`sync`]).
+//! Not here: what the bytes mean ([`sprat_store::backup`]); when they are on the device ([`sync`]);
+//! whether they still are ([`scrub`]).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -28,19 +30,21 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use rustix::io::{Errno, retry_on_intr};
 use sprat_store::backup::{
-    FileHeader, FlatFrames, Found, JournalContent, JournalWriter, Storage, Unusable, flat_bytes,
-    flat_header, replay, set_journal,
+    Condition, FileHeader, FlatFrames, Found, FrameHeader, JournalContent, JournalWriter, Storage,
+    Unusable, flat_bytes, flat_header, replay, set_journal,
 };
 use sprat_sys::crc::crc32c;
 use sprat_sys::memory::file::{MappedFile, lock};
 
 use self::journal::JournalFile;
+use self::scrub::Scrubber;
 use self::sync::{Functions, State, Syncs};
 use crate::disk::sync_folder;
 use crate::random::rng;
 
 pub(crate) mod check;
 mod journal;
+mod scrub;
 mod sync;
 pub(crate) use self::journal::JOURNAL_BYTES;
 pub(crate) use self::sync::FrameDisk;
@@ -57,6 +61,8 @@ pub(crate) type FileFrames = FlatFrames<FrameFile>;
 pub(crate) struct FrameFile {
     /// The thread that syncs the file. It ends before the lock does.
     _syncs: Syncs,
+    /// The thread that reads the device, once it was needed.
+    scrubber: Option<Scrubber>,
     memory: MappedFile,
     /// The end of the bytes whose blocks the file has. Further bytes may have blocks too.
     reserved: u64,
@@ -257,8 +263,8 @@ impl FrameFile {
         let file = memory.file().try_clone()?;
         let warn = functions.warn;
         let (syncs, disk) = sync::start(file, name.clone(), Arc::clone(&state), functions)?;
-        let (reserved, full, _syncs) = (0, false, syncs);
-        Ok((Self { _syncs, memory, reserved, full, name, warn, state }, disk))
+        let (reserved, full, _syncs, scrubber) = (0, false, syncs, None);
+        Ok((Self { _syncs, scrubber, memory, reserved, full, name, warn, state }, disk))
     }
 }
 
@@ -291,6 +297,17 @@ impl Storage for FrameFile {
             Err(_) => {}
         }
         taken.is_ok()
+    }
+
+    fn verify(&mut self, at: u64, header: &FrameHeader) -> bool {
+        if self.scrubber.is_none() {
+            self.scrubber = Scrubber::start(self.memory.file(), &self.name, self.warn).ok();
+        }
+        self.scrubber.as_ref().is_some_and(|scrubber| scrubber.verify(at, header))
+    }
+
+    fn verified(&mut self) -> Option<Condition> {
+        self.scrubber.as_ref()?.verified()
     }
 
     fn has_failed(&self) -> bool {

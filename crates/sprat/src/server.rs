@@ -12,6 +12,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sprat_proto::Rng;
 use sprat_proto::time::MS;
@@ -45,6 +46,9 @@ const KEPT: u64 = 2;
 /// The longest time that a server which ends waits for the coordinator: a little more than its call
 /// takes.
 const LEAVE_NS: u64 = 600 * MS;
+/// The time in which a server verifies all replicas in its directory, unless the options say
+/// otherwise: a bit that changes is found before others do, and the disk hardly works for it.
+pub const SCRUB: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The name of the file of replicas in a server's directory.
 pub const FRAMES: &str = "frames";
 /// The name of the journal in the directory of a server with [`Durability::Disk`].
@@ -156,6 +160,9 @@ pub struct ServerOptions {
     /// True if the server holds the replicas of its own objects in its directory while no other
     /// server is up: they survive the process, and not the disk.
     pub own_replica: bool,
+    /// The time in which the server verifies each replica in its directory once on the disk.
+    /// `None`: it verifies none.
+    pub scrub: Option<Duration>,
     /// The function that takes a warning: the server goes on without its replicas, since the disk
     /// of its directory has failed.
     pub warn: fn(&str),
@@ -177,6 +184,7 @@ impl ServerOptions {
             durability: None,
             directory: None,
             own_replica: false,
+            scrub: Some(SCRUB),
             warn: |_| {},
             transports: Options::default(),
         }
@@ -219,6 +227,9 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         durability,
         crc32c,
         own_replica: options.own_replica && kept.is_some(),
+        scrub_ns: options
+            .scrub
+            .map_or(0, |round| u64::try_from(round.as_nanos().max(1)).unwrap_or(u64::MAX)),
         boot: if kept.is_some() { frames::boot()? } else { 0 },
         ..master::Config::default()
     };

@@ -5,6 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_store::message::control::{self, *};
+use sprat_store::message::damage::*;
 use sprat_store::message::recovery::*;
 use sprat_store::message::ring::*;
 
@@ -21,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables
         GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet Ping DropTablet);
     same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded
-        OpenRing);
+        ReplicaDamaged OpenRing);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
     replies(bytes);

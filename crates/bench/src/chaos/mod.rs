@@ -241,6 +241,7 @@ fn start(
         besides: Vec::new(),
         tracepoints: false,
         populate: false,
+        scrub: None,
     })
 }
 

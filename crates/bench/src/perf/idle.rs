@@ -50,6 +50,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         lease: LEASE,
         tracepoints: false,
         populate: false,
+        scrub: None,
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

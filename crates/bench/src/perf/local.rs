@@ -205,6 +205,7 @@ impl Local {
                 besides,
                 tracepoints: self.tracepoints,
                 populate: false,
+                scrub: None,
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }

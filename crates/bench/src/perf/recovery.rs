@@ -89,6 +89,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         lease: SHORT_LEASE,
         tracepoints: false,
         populate: true,
+        scrub: None,
     };
     let mut cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

@@ -99,6 +99,7 @@ fn one(bench: &mut Bench, round: u16, size: usize) -> Result<Times, Fail> {
         lease: LEASE,
         tracepoints: false,
         populate: false,
+        scrub: None,
     };
     let mut cluster = Cluster::start(&plan)?;
     bench.coordinator = Some(cluster.coordinator().to_owned());

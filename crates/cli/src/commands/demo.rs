@@ -95,6 +95,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         lease: LEASE,
         tracepoints: false,
         populate: false,
+        scrub: None,
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;

@@ -17,5 +17,6 @@ mod porcupine;
 mod rdma;
 mod recovery;
 mod scan;
+mod scrub;
 mod status;
 mod trace;

@@ -1,6 +1,7 @@
 //! Tests of the whole store under faults: every history is linearizable, every increment happens
 //! once, and after the faults end all operations complete.
 
+mod damage;
 mod leaders;
 mod loss;
 mod power;
@@ -54,6 +55,8 @@ struct Shape {
     durability: Durability,
     /// True if a server holds its own replicas while no other server is up.
     own: bool,
+    /// The time in nanoseconds in which a server verifies all its replicas; 0: never.
+    scrub_ns: u64,
     /// The time in nanoseconds for which a server gets its lease.
     server_term_ns: u64,
 }
@@ -76,6 +79,7 @@ impl Default for Shape {
             durability: Durability::Memory,
             posts: 0,
             own: false,
+            scrub_ns: 0,
             server_term_ns: 300 * MS,
         }
     }
@@ -115,8 +119,7 @@ fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
 fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
     let shared = SharedMemory::default();
-    let server_term_ns = shape.server_term_ns;
-    let coordinators = shape.coordinators();
+    let (server_term_ns, coordinators) = (shape.server_term_ns, shape.coordinators());
     if shape.coordinators > 1 {
         leaders::candidate(&mut world, shape);
     } else {
@@ -135,7 +138,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     }
     for _ in 0..shape.masters {
         let Shape { log_bytes, segment_bytes, replicas, keeps, posts, durability, .. } = *shape;
-        let own_replica = shape.own;
+        let (own_replica, scrub_ns) = (shape.own, shape.scrub_ns);
         let (kept, shared, coordinators) = (Kept::default(), shared.clone(), coordinators.clone());
         let its_frames = kept.clone();
         let host = world.host(shape.faults[1], move |start| {
@@ -151,6 +154,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 durability,
                 boot: kept.boot(),
                 own_replica,
+                scrub_ns,
                 backup_bytes: replicas as u64 * 2 * log_bytes,
                 slow_backup_ns: 50 * MS,
                 ..master::Config::default()

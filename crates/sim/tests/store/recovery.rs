@@ -106,7 +106,7 @@ pub(crate) fn end_whole(world: World<Score>, shape: &Shape, audits: &mut Audits)
 }
 
 /// Ends a world that may be beyond its budget: what operations were answered is right.
-fn end_blocked(mut world: World<Score>, shape: &Shape) {
+pub(crate) fn end_blocked(mut world: World<Score>, shape: &Shape) {
     // The operations on what is missing do not end.
     let _ = finish(&mut world);
     nothing_is_lost(&world);

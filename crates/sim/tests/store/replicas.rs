@@ -264,6 +264,11 @@ fn objects(master: &Master) -> Vec<Object> {
     objects
 }
 
+/// Returns the replicas of a master's log that a backup lists.
+pub(crate) fn listed_on(backup: &mut Master, master: ServerId) -> Vec<Listed> {
+    replicas_on(backup, master).into_iter().map(|copy| copy.listed).collect()
+}
+
 fn replicas_on(backup: &mut Master, master: ServerId) -> Vec<Copy> {
     backup.take_posted();
     let Some(me) = backup.server() else { return Vec::new() };

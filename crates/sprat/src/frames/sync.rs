@@ -152,8 +152,13 @@ impl Syncer {
             }
             // A write may have found the mark of the one before it, and the last sync may have
             // come between that look and the write.
-            if self.was_written || self.state.written.load(Ordering::Acquire) {
-                let _ = self.sync();
+            let had_failed = self.state.failed.load(Ordering::Acquire);
+            if (self.was_written || self.state.written.load(Ordering::Acquire))
+                && let Err(reason) = self.sync()
+                && !had_failed
+            {
+                // The masters of the replicas have to learn it.
+                self.notify(Written::Refused { reason, durable: Pairs::new() });
             }
             if !matches!(order, Err(RecvTimeoutError::Timeout)) {
                 return;
@@ -167,7 +172,11 @@ impl Syncer {
             Ok(()) => Written::Durable(seq),
             Err(reason) => Written::Refused { reason, durable: Pairs::new() },
         };
-        // If the worker is gone, nothing depends on the outcome.
+        self.notify(outcome);
+    }
+
+    /// Hands an outcome to the worker. If the worker is gone, nothing depends on it.
+    fn notify(&self, outcome: Written) {
         let _ = self.report.send(outcome);
         let _ = rustix::io::write(&*self.bell, &[0, 0, 0, 0, 0, 0, 0, 1]);
     }

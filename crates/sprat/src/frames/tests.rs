@@ -4,7 +4,10 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use sprat_proto::node::{Pairs, Written};
-use sprat_store::backup::{BLOCK, Block, Frames as _};
+use sprat_store::backup::{BLOCK, Block, Frames as _, Held, flat_offset};
+use sprat_store::objects::entry::{self, HEADER};
+use sprat_store::objects::segment::SegmentId;
+use sprat_store::types::{ServerId, Version};
 
 use super::*;
 use crate::disk::Disk as _;
@@ -157,6 +160,19 @@ fn after_a_failed_sync_no_other_one_counts() {
     assert_eq!((SYNCED.load(Ordering::Relaxed), WARNED.load(Ordering::Relaxed)), (1, 1));
 }
 
+/// The server does not wait for this sync. But it has to tell other servers that their replicas are
+/// lost.
+#[test]
+fn the_failure_of_a_sync_that_nothing_waits_for_is_reported_once() {
+    let (mut frames, mut disk, _) = synced_by(|_| Err(Errno::IO.into()), |_| {});
+    frames.write(0, 0, b"x");
+    assert!(matches!(outcome(&mut disk), Written::Refused { .. }));
+    assert!(frames.has_failed());
+    frames.write(0, 1, b"y");
+    drop(frames);
+    assert!(disk.completed().is_none());
+}
+
 #[test]
 fn a_run_of_the_machine_has_one_number_and_tmpfs_a_warning() {
     assert_eq!(boot().unwrap(), boot().unwrap());
@@ -260,4 +276,73 @@ fn a_full_journal_begins_again_after_a_sync_of_the_frames() {
     let content = JournalContent::parse(crc32c, 7, 1, &bytes);
     assert!(content.is_whole && content.needed < 30, "{content:?}");
     drop(frames);
+}
+
+/// Puts a closed replica of a segment that has its header alone into a frame. Returns the header of
+/// the frame.
+fn put_replica(frames: &mut FileFrames, frame: u32, id: u32) -> FrameHeader {
+    let (cluster, segment) = (7, SegmentId(id));
+    let master = ServerId { index: 1, generation: 2 };
+    let mut bytes = vec![0; HEADER];
+    let (server, capacity, safe_version) = (master, SIZE, Version(1));
+    let header = entry::Header { cluster, server, segment, capacity, safe_version };
+    entry::put_header(&mut bytes, &header);
+    entry::seal(crc32c, 0, &mut bytes).unwrap();
+    let (epoch, len, closed, committed) = (0, HEADER as u32, true, true);
+    let held = Held { cluster, master, segment, epoch, len, closed, committed };
+    let header = FrameHeader { frame, sequence: 1, replica: Some(held) };
+    assert!(frames.open(frame));
+    frames.write(frame, 0, &bytes);
+    let (slot, bytes) = header.emit(crc32c);
+    frames.write_header(Block::Frame(frame), slot, &bytes);
+    header
+}
+
+/// Waits for the condition of the replica in a frame that has to have this header.
+fn verified(frames: &mut FileFrames, header: &FrameHeader) -> Condition {
+    assert!(frames.verify(header));
+    loop {
+        if let Some(condition) = frames.verified() {
+            return condition;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_replica_is_verified_on_the_device() {
+    let (_folder, path) = folder();
+    let mut frames = open_at(&path, SIZE, 2, |_| {}).unwrap().0;
+    let one = put_replica(&mut frames, 0, 5);
+    let two = put_replica(&mut frames, 1, 6);
+    for header in [&one, &two] {
+        assert_eq!(verified(&mut frames, header), Condition::Sound);
+    }
+    let other = FrameHeader { sequence: 2, ..one };
+    assert_eq!(verified(&mut frames, &other), Condition::Header, "a later change is lost");
+    // Another program changes what the device has.
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let at = |frame| flat_offset(SIZE, frame) + BLOCK as u64;
+    let mut bytes = [0; HEADER];
+    file.read_exact_at(&mut bytes, at(0)).unwrap();
+    file.write_all_at(&bytes, at(1)).unwrap();
+    assert_eq!(verified(&mut frames, &two), Condition::Bytes(0), "those of another segment");
+    file.write_all_at(&[bytes[9] ^ 1], at(0) + 9).unwrap();
+    assert_eq!(verified(&mut frames, &one), Condition::Bytes(0));
+    file.write_all_at(&[bytes[9]], at(0) + 9).unwrap();
+    file.write_all_at(&[1], flat_offset(SIZE, 0) + 30).unwrap();
+    assert_eq!(verified(&mut frames, &one), Condition::Slot);
+    file.set_len(at(1)).unwrap();
+    assert_eq!(verified(&mut frames, &two), Condition::Bytes(0), "the file was cut off");
+    file.set_len(flat_bytes(SIZE, 2)).unwrap();
+}
+
+#[test]
+fn a_server_that_ends_waits_for_no_verification() {
+    let (_folder, path) = folder();
+    let mut frames = open_at(&path, SIZE, 1, |_| {}).unwrap().0;
+    let header = put_replica(&mut frames, 0, 5);
+    assert!(frames.verify(&header));
+    drop(frames);
+    assert!(open_at(&path, SIZE, 1, |_| {}).is_ok());
 }

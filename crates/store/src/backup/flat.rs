@@ -13,7 +13,9 @@ use core::fmt::Debug;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use super::{Block, FileHeader, Found, Frames, Journal, SLOT_BYTES, SLOTS, Slot};
+use super::{
+    Block, Condition, FileHeader, Found, FrameHeader, Frames, Journal, SLOT_BYTES, SLOTS, Slot,
+};
 use crate::objects::segment::{MAX_SEGMENTS, SEGMENT_BYTES};
 
 /// The bytes of a header's block.
@@ -34,6 +36,13 @@ pub trait Storage: Debug + Send {
     /// Takes room for all bytes below `end`, so that no write there fails for lack of it. Returns
     /// false if there is none.
     fn reserve(&mut self, end: usize) -> bool;
+
+    /// Begins to verify on the device the replica in the frame whose header, which has to be this
+    /// one, is in the block at the offset `at`. Returns false if that is not possible.
+    fn verify(&mut self, at: u64, header: &FrameHeader) -> bool;
+
+    /// Returns the outcome of the verification, once it has ended.
+    fn verified(&mut self) -> Option<Condition>;
 
     /// Returns true if what was written may be lost, because of an error of the device.
     fn has_failed(&self) -> bool;
@@ -211,6 +220,14 @@ impl<S: Storage> Frames for FlatFrames<S> {
     fn write_header(&mut self, block: Block, slot: usize, bytes: &Slot) {
         let at = self.at(block) + slot * STEP;
         self.storage.bytes_mut()[at..at + SLOT_BYTES].copy_from_slice(bytes);
+    }
+
+    fn verify(&mut self, header: &FrameHeader) -> bool {
+        self.storage.verify(flat_offset(self.size(), header.frame), header)
+    }
+
+    fn verified(&mut self) -> Option<Condition> {
+        self.storage.verified()
     }
 
     fn has_failed(&self) -> bool {

@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
-use super::header::{SLOTS, Slot};
+use super::header::{FrameHeader, SLOTS, Slot};
 use super::journal::Journal;
+use super::survey::Condition;
 use crate::objects::segment::MAX_SEGMENTS;
 
 /// A header of frames that outlive the process.
@@ -46,6 +47,13 @@ pub trait Frames: Debug + Send {
 
     /// Writes a slot of a header, if the frames outlive the process.
     fn write_header(&mut self, block: Block, slot: usize, bytes: &Slot);
+
+    /// Begins to verify on the device the replica in a frame that has to have this header. The
+    /// last verification has ended. Returns false if that is not possible.
+    fn verify(&mut self, header: &FrameHeader) -> bool;
+
+    /// Returns the outcome of the verification, once it has ended.
+    fn verified(&mut self) -> Option<Condition>;
 
     /// Returns true if what was written may be lost, because of an error of the device. No frame
     /// is used any more then.
@@ -105,6 +113,14 @@ impl Frames for MemoryFrames {
     }
 
     fn write_header(&mut self, _: Block, _: usize, _: &Slot) {}
+
+    fn verify(&mut self, _: &FrameHeader) -> bool {
+        false
+    }
+
+    fn verified(&mut self) -> Option<Condition> {
+        None
+    }
 
     fn has_failed(&self) -> bool {
         false

@@ -27,7 +27,7 @@
 //! memory of the replicas.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -35,6 +35,7 @@ use core::ops::Bound;
 use sprat_proto::wire::checksum::Crc32c;
 
 mod appends;
+mod damage;
 mod flat;
 mod frames;
 mod header;
@@ -42,6 +43,8 @@ mod journal;
 mod posted;
 mod replay;
 mod restore;
+mod round;
+mod scrub;
 mod survey;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -55,7 +58,7 @@ pub use header::{FileHeader, Found, FrameHeader, Held, SLOT_BYTES, SLOTS, Slot};
 pub use journal::{Content as JournalContent, Journal, Writer as JournalWriter};
 pub use posted::{Inbox, Outbox, Posted, Rings};
 pub use replay::{replay, set_journal};
-pub use survey::{Condition, Content, Counted, Survey};
+pub use survey::{Condition, Content, Counted, Survey, verify};
 
 use crate::message::Status;
 use crate::message::control;
@@ -66,6 +69,8 @@ use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 use appends::{Appends, Stage};
 use posted::{Inboxes, MOST_TAKEN};
+use round::Round;
+pub(crate) use round::Scrubbed;
 
 /// The most masters that a backup fences: more than a cluster has servers.
 pub const MAX_FENCED: usize = 1 << 16;
@@ -88,6 +93,13 @@ pub struct Backup {
     /// crashed before it.
     fenced: BTreeMap<u32, u32>,
     inboxes: Inboxes,
+    /// The lost replicas that their masters have to count as lost.
+    unreported: BTreeSet<(ServerId, SegmentId)>,
+    /// The damaged replicas that keep their frames until other ones here are committed.
+    replaced: BTreeMap<(ServerId, SegmentId), Replica>,
+    /// The frames whose bytes the device does not deliver.
+    retired: BTreeSet<u32>,
+    round: Round,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,10 +133,10 @@ impl Drop for Backup {
 }
 
 impl Backup {
-    /// Returns the number of replicas.
+    /// Returns the number of replicas, those among them whose place another one takes.
     #[must_use]
     pub fn replicas(&self) -> usize {
-        self.replicas.len()
+        self.replicas.len() + self.replaced.len()
     }
 
     /// Returns the number of frames without a replica.
@@ -165,11 +177,8 @@ impl Backup {
             return Err(if write.open { Status::NoSpace } else { Status::NoReplica });
         }
         let id = (master, segment);
-        let mut known = self.replicas.get(&id).copied();
-        if write.open && known.is_some_and(|replica| !self.may_continue(id, &replica)) {
-            self.release(id);
-            known = None;
-        }
+        let known = self.replicas.get(&id).copied();
+        let known = known.filter(|replica| !write.open || self.may_continue(id, replica));
         let mut replica = match known {
             Some(Replica { damaged: true, .. }) => return Err(Status::NoReplica),
             Some(replica) => replica,
@@ -203,6 +212,9 @@ impl Backup {
         }
         self.record(replica.frame, Some((id, &replica)));
         self.replicas.insert(id, replica);
+        if write.commit && !self.replaced.is_empty() {
+            self.free_replaced(id, u32::MAX);
+        }
         Ok(replica.len)
     }
 
@@ -219,11 +231,17 @@ impl Backup {
         if header.capacity > self.frames.size() {
             return Err(Status::NoSpace);
         }
+        let id = (master, segment);
+        if self.free.is_empty() {
+            // A replica of the segment that is not as it was written gives its frame.
+            self.release(id);
+        }
         let &frame = self.free.last().ok_or(Status::NoSpace)?;
         if !self.frames.open(frame) {
             return Err(Status::NoSpace);
         }
         self.free.pop();
+        self.replace(id);
         let (epoch, len) = (write.epoch, 0);
         let (closed, committed, left, damaged) = (false, false, false, false);
         Ok(Replica { frame, epoch, len, closed, committed, left, damaged })
@@ -237,16 +255,27 @@ impl Backup {
         if known.is_some_and(|replica| replica.epoch <= epoch) {
             self.release((master, segment));
         }
+        self.free_replaced((master, segment), epoch);
     }
 
-    /// Frees a replica if it exists.
+    /// Frees a replica if it exists, and one whose place it takes.
     fn release(&mut self, id: (ServerId, SegmentId)) {
         if let Some(replica) = self.replicas.remove(&id) {
             self.appends.iter_mut().for_each(|appends| appends.remove(id));
-            self.record(replica.frame, None);
-            self.frames.free(replica.frame);
-            self.free.push(replica.frame);
+            self.vacate(replica.frame);
+            self.unreported.remove(&id);
         }
+        self.free_replaced(id, u32::MAX);
+    }
+
+    /// Frees a frame, unless the device does not deliver its bytes.
+    fn vacate(&mut self, frame: u32) {
+        if self.retired.contains(&frame) {
+            return;
+        }
+        self.record(frame, None);
+        self.frames.free(frame);
+        self.free.push(frame);
     }
 
     /// Frees the replicas of `master` that earlier lives of this server have left.
@@ -265,7 +294,8 @@ impl Backup {
             return false;
         }
         let of_master = (master, SegmentId(0))..=(master, SegmentId(u32::MAX));
-        let all: Vec<_> = self.replicas.range(of_master).map(|(&id, _)| id).collect();
+        let mut all: Vec<_> = self.replicas.range(of_master).map(|(&id, _)| id).collect();
+        all.extend(self.replaced_of(master));
         all.into_iter().for_each(|id| self.release(id));
         true
     }
@@ -281,6 +311,7 @@ impl Backup {
         self.close_rings(|m| m.index == master.index && m.generation <= master.generation);
         let last = self.fenced.entry(master.index).or_default();
         *last = master.generation.max(*last);
+        self.forget_fenced();
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use sprat_proto::wire::checksum::Crc32c;
 use super::appends::Appends;
 use super::journal::{Journal, Record};
 use super::posted::Inboxes;
+use super::round::Round;
 use super::{Backup, Block, FileHeader, FrameHeader, Frames, Held, Replica};
 use crate::message::replica::WriteReplica;
 use crate::objects::entry::{Entries, Entry};
@@ -78,11 +79,24 @@ impl Backup {
         let count = frames.count();
         let (file, free, fenced) = (None, Vec::new(), BTreeMap::new());
         let (replicas, sequences) = (BTreeMap::new(), Vec::new());
-        let inboxes = Inboxes::default();
         let most = frames.journal().and_then(Journal::most);
         let appends = most.map(Appends::new);
-        let mut this =
-            Self { frames, crc32c, file, sequences, free, replicas, appends, fenced, inboxes };
+        let (inboxes, round) = (Inboxes::default(), Round::new());
+        let mut this = Self {
+            frames,
+            crc32c,
+            file,
+            sequences,
+            free,
+            replicas,
+            appends,
+            fenced,
+            inboxes,
+            unreported: BTreeSet::new(),
+            replaced: BTreeMap::new(),
+            retired: BTreeSet::new(),
+            round,
+        };
         match this.frames.header(Block::File) {
             None => this.free = (0..count).rev().collect(),
             Some(slots) => {
@@ -110,9 +124,9 @@ impl Backup {
                 continue;
             };
             let (id, replica) = self.found(frame, &held, boot != file.boot, certain);
-            // The power failed between the header of one frame and that of the other, if there are
-            // two replicas of a segment.
-            let better = |r: &Replica| (!r.damaged, r.epoch, r.len);
+            // There are two replicas of a segment if one was to take the other's place, or if the
+            // power failed between the header of one frame and that of the other.
+            let better = |r: &Replica| (!r.damaged, r.committed, r.epoch, r.len);
             let other = self.replicas.get(&id).copied();
             if other.is_some_and(|other| better(&other) >= better(&replica)) {
                 self.discard(frame);
@@ -209,6 +223,9 @@ impl Backup {
     ) {
         let Some((cluster, _)) = self.file.and_then(|file| file.owner) else { return };
         let Some(sequence) = self.sequences.get_mut(frame as usize) else { return };
+        if self.retired.contains(&frame) {
+            return;
+        }
         *sequence += 1;
         let replica = replica.map(|(id, replica)| held(cluster, id, replica));
         let header = FrameHeader { frame, sequence: *sequence, replica };
@@ -232,6 +249,18 @@ impl Backup {
             }
         }
         batch.finish()
+    }
+
+    /// Returns the header that the frame of a replica has to have now.
+    pub(super) fn header_of(
+        &self,
+        id: (ServerId, SegmentId),
+        replica: &Replica,
+    ) -> Option<FrameHeader> {
+        let (cluster, _) = self.file.and_then(|file| file.owner)?;
+        let &sequence = self.sequences.get(replica.frame as usize)?;
+        let held = held(cluster, id, replica);
+        Some(FrameHeader { frame: replica.frame, sequence, replica: Some(held) })
     }
 
     /// Returns the number of replicas that earlier lives of the server have left, and how many of

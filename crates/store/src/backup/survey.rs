@@ -162,11 +162,42 @@ impl Survey {
         if !journal.is_whole && !held.closed {
             proven = u32::MAX;
         }
-        let intact = held.intact(self.crc32c, bytes);
-        match held.end(intact, self.lossy, proven) {
-            Some(end) if end == held.len => Condition::Sound,
-            Some(end) => Condition::Cut(end),
-            None => Condition::Bytes(intact),
-        }
+        condition(self.crc32c, held, (self.lossy, proven), bytes)
+    }
+}
+
+/// Returns the condition of a replica whose frame has these bytes. If `lossy`, what was written
+/// last, behind what is `proven`, may be lost with the power.
+fn condition(crc32c: Crc32c, held: &Held, (lossy, proven): (bool, u32), bytes: &[u8]) -> Condition {
+    let intact = held.intact(crc32c, bytes);
+    match held.end(intact, lossy, proven) {
+        Some(end) if end == held.len => Condition::Sound,
+        Some(end) => Condition::Cut(end),
+        None => Condition::Bytes(intact),
+    }
+}
+
+/// Returns the condition of the replica in a frame that has to have this header. `slots` and
+/// `bytes` are what the device has; `None` if it does not deliver them.
+#[must_use]
+pub fn verify(
+    crc32c: Crc32c,
+    header: &FrameHeader,
+    slots: Option<[&Slot; SLOTS]>,
+    bytes: Option<&[u8]>,
+) -> Condition {
+    let (Some(slots), Some(bytes), Some(held)) = (slots, bytes, &header.replica) else {
+        return Condition::Unreadable;
+    };
+    match condition(crc32c, held, (false, 0), bytes) {
+        Condition::Sound => {}
+        flaw => return flaw,
+    }
+    if FrameHeader::parse(crc32c, header.frame, slots) != Found::Header(*header) {
+        return Condition::Header;
+    }
+    match FrameHeader::is_whole(crc32c, header.frame, slots) {
+        true => Condition::Sound,
+        false => Condition::Slot,
     }
 }

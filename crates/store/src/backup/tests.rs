@@ -10,9 +10,11 @@ use super::*;
 use crate::objects::entry::{HEADER, Header, put_header};
 use crate::types::Version;
 
+mod damage;
 mod journal;
 mod kept;
 pub(crate) mod posted;
+mod scrub;
 
 const CLUSTER: u64 = 7;
 const ME: ServerId = ServerId { index: 1, generation: 1 };

@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::backup::Scrubbed;
 use crate::counter::{Counter, Kind, Unit};
 use crate::message::Status;
 use crate::objects::memory::Memory;
@@ -74,8 +75,16 @@ pub(super) struct Replicas {
     pub(super) held: u64,
     /// The replicas among them that an earlier life of the server has left.
     pub(super) left: u64,
-    /// The replicas among those whose bytes are damaged.
+    /// The replicas here whose bytes are damaged.
     pub(super) damaged: u64,
+    /// The numbers of what scrubbing has verified.
+    pub(super) scrubbed: Scrubbed,
+    /// The replicas here that are lost and of which their masters have not heard.
+    pub(super) unreported: u64,
+    /// The replicas of the server's own segments that backups have reported as lost.
+    pub(super) lost: u64,
+    /// The replicas in reports of backups that the server does not have.
+    pub(super) unknown: u64,
     /// The writes to replicas that the server has posted.
     pub(super) posted: u64,
     /// The posted writes that the server has taken as a backup.
@@ -126,7 +135,17 @@ catalogue! {
     replicas_left Level Segments = replicas.left,
         "Replicas of other servers that an earlier process has left in the directory.";
     replicas_damaged Level Segments = replicas.damaged,
-        "Replicas among those whose bytes are damaged.";
+        "Replicas of other servers here whose bytes are damaged.";
+    scrubbed_bytes Total Bytes = replicas.scrubbed.bytes,
+        "Bytes of closed replicas here that scrubbing has verified on the device.";
+    scrub_damaged Total Segments = replicas.scrubbed.damaged,
+        "Replicas that scrubbing found damaged, or whose headers it wrote anew.";
+    replicas_unreported Level Segments = replicas.unreported,
+        "Lost replicas here of which their servers have not heard yet.";
+    replicas_lost Total Segments = replicas.lost,
+        "Replicas of this server's segments that backups have reported as lost or damaged.";
+    replica_reports_unknown Total Segments = replicas.unknown,
+        "Replicas in reports of backups that this server does not have, or not any more.";
     posted_writes Total Events = replicas.posted,
         "Writes to replicas that this server has posted in shared memory.";
     posted_writes_taken Total Events = replicas.taken,

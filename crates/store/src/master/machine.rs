@@ -73,6 +73,7 @@ impl Master {
         loop {
             let tag = self.tag();
             let output = self.replication.next(now, &mut self.memory.log, tag);
+            let output = output.or_else(|| self.report(now, tag));
             if let Some(position) = self.replication.take_posted() {
                 self.durable(position);
                 self.recovery.look(&self.memory.log);
@@ -90,6 +91,12 @@ impl Master {
                 output => return Some(output),
             }
         }
+    }
+
+    /// Returns the next action of the reports about replicas that this server has lost.
+    fn report(&mut self, now: Instant, tag: u64) -> Option<Output> {
+        let me = (self.membership.cluster()?, self.membership.server()?);
+        self.reports.next(now, &self.backup, &mut self.replication, me, tag)
     }
 
     /// Executes a call of the replication to this server itself.
@@ -110,8 +117,12 @@ impl Master {
         self.replicated(now, tag, Ok(Payload::Owned(reply.bytes)));
     }
 
-    /// Takes the result of a call of the replication.
+    /// Takes the result of a call of the replication, or of a report.
     fn replicated(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+        if self.reports.is_mine(tag) {
+            self.reports.response(now, &mut self.backup, result);
+            return;
+        }
         if let Some(position) = self.replication.response(now, &mut self.memory.log, tag, result) {
             let in_progress = self.gated.len();
             self.durable(position);
@@ -264,13 +275,14 @@ impl Machine for Master {
         let result = self.of_leader(tag, result);
         if self.leases.is_asked(tag) {
             self.resume(now, result);
-        } else if self.replication.is_mine(tag) {
+        } else if self.replication.is_mine(tag) || self.reports.is_mine(tag) {
             self.replicated(now, tag, result);
             if let Some((backup, offer)) = self.replication.take_offer() {
                 self.replication.set_ring(backup, self.backup.accept_ring(&offer));
             }
             if let Some(known) = self.replication.take_known() {
                 self.backup.free_unknown(&known);
+                self.reports.look();
             }
             return;
         } else if self.recovery.is_mine(tag) {
@@ -315,6 +327,8 @@ impl Machine for Master {
         for write in self.syncs.failed() {
             self.answer_waiting(now, write, Status::NoReplica);
         }
+        self.backup.lose_all();
+        self.reports.look();
     }
 
     fn released(&mut self, slice: Slice) {
@@ -328,8 +342,13 @@ impl Machine for Master {
             return Some(Instant::ZERO);
         }
         let next = self.membership.deadline().min(self.leases.deadline());
-        let replication = self.replication.deadline().max(self.pause().unwrap_or(Instant::ZERO));
+        let mut replication = self.replication.deadline();
+        if self.memory.log.is_replicated() && self.membership.server().is_some() {
+            replication = replication.min(self.reports.deadline());
+        }
+        let replication = replication.max(self.pause().unwrap_or(Instant::ZERO));
         let next = next.min(replication).min(self.recovery.deadline());
+        let next = next.min(self.backup.scrub_deadline());
         (next != Instant::NEVER).then_some(next)
     }
 
@@ -339,6 +358,9 @@ impl Machine for Master {
         }
         self.replication.tick(now);
         self.take_posted();
+        if self.backup.scrub(now) {
+            self.reports.look();
+        }
         let growing = self.memory.grow(GROW_LINES);
         let sweeping = self.memory.sweep(SWEEP_LINES);
         // While requests arrive, writes pay for cleaning, and a tick adds little.

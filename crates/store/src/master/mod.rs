@@ -19,6 +19,7 @@
 
 mod burst;
 mod counters;
+mod damage;
 mod gather;
 mod lag;
 mod leases;

@@ -13,6 +13,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::burst::Burst;
 use super::counters::{self, Counters};
+use super::damage::Reports;
 use super::gather::Gather;
 use super::lag::Lag;
 use super::leases::Leases;
@@ -67,6 +68,9 @@ pub struct Config {
     /// True if the server holds the replicas of its own log itself while no other server is up
     /// (RAMCloud's allowLocalBackup). That makes sense if the frames outlive the process.
     pub own_replica: bool,
+    /// The time in nanoseconds in which the server verifies each closed replica once on the device,
+    /// if its frames outlive the process. 0: never.
+    pub scrub_ns: u64,
     /// The time after which a backup that does not answer a write counts as slow, in nanoseconds:
     /// another backup takes its place. With [`Durability::Disk`] it counts as slow after
     /// `slow_disk_ns`.
@@ -92,6 +96,7 @@ impl Default for Config {
             durability: Durability::Memory,
             boot: 0,
             own_replica: false,
+            scrub_ns: 0,
             slow_backup_ns: 20 * MS,
             slow_disk_ns: 500 * MS,
         }
@@ -120,6 +125,7 @@ pub struct Master {
     pub(crate) leases: Leases,
     pub(crate) replication: Replication,
     pub(crate) backup: Backup,
+    pub(super) reports: Reports,
     /// The writes to replicas here that wait for the disk.
     pub(crate) syncs: Syncs,
     /// The lag of the replicas, if mutations do not wait for them.
@@ -174,7 +180,10 @@ impl Master {
         };
         let is_on_disk = durability == Durability::Disk;
         let log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
-        let backup = Backup::new(frames, crc32c, boot);
+        let mut backup = Backup::new(frames, crc32c, boot);
+        if config.scrub_ns > 0 {
+            backup.scrub_each(config.scrub_ns);
+        }
         let former = backup.owner();
         let mut out = VecDeque::new();
         let coordinators = Coordinators::new(COORDINATOR, &coordinator);
@@ -188,6 +197,7 @@ impl Master {
             leases: Leases::default(),
             replication: Replication::new(replicas, own, is_on_disk, slow_ns, rng.fork()),
             backup,
+            reports: Reports::new(),
             syncs: Syncs::default(),
             lag: (durability == Durability::Async).then(Lag::default),
             gather: is_on_disk.then(Gather::default),
@@ -344,15 +354,27 @@ impl Master {
         self.lag.as_ref().map_or((0, 0), |lag| lag.counts(&self.memory.log))
     }
 
+    /// Returns the value of the counter with this name, 0 if there is none.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> u64 {
+        let list = self.list_counters();
+        list.into_iter().find(|(counter, _)| counter == name).map_or(0, |(_, value)| value)
+    }
+
     /// Returns the names and values of all counters of the master.
     pub(crate) fn list_counters(&self) -> Vec<(String, u64)> {
-        let (left, damaged) = self.backup.left();
+        let (left, _) = self.backup.left();
+        let reported = self.replication.reported();
         let replicas = counters::Replicas {
             incomplete: self.replication.incomplete(),
             missing: self.replication.missing(),
             held: self.backup.replicas() as u64,
             left: left as u64,
-            damaged: damaged as u64,
+            damaged: self.backup.damaged() as u64,
+            scrubbed: self.backup.scrubbed(),
+            unreported: self.backup.unreported() as u64,
+            lost: reported.lost,
+            unknown: reported.unknown,
             posted: self.replication.posted_writes(),
             taken: self.backup.posted_writes(),
             syncs: self.syncs.begun(),

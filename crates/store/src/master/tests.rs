@@ -22,6 +22,7 @@ use crate::ops::tests::{echo_reply, increment_reply, mutation_reply, read_reply}
 use crate::ops::{Echo, Enumerate, Increment, Operation as _, Read, Remove, Stats, Write};
 use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
+mod damage;
 mod durability;
 mod leases;
 mod memory;

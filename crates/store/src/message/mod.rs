@@ -59,7 +59,7 @@ macro_rules! codes {
 codes! {
     /// The operation of a request. Clients send those below 64 to masters, and those from 64 to the
     /// coordinator. The coordinator sends those from 128 to masters, and servers send those from
-    /// 192 to backups.
+    /// 192 to each other.
     Opcode {
         /// The server replies with the same bytes.
         Echo = 1,
@@ -127,6 +127,8 @@ codes! {
         FreeReplicas = 196,
         /// A master does not need the replicas that an earlier life of a backup has left.
         FreeLeftReplicas = 197,
+        /// A backup has lost replicas of a master's log.
+        ReplicaDamaged = 198,
         /// A master asks a backup for a ring in shared memory, for posted writes.
         OpenRing = 199,
     }
@@ -246,6 +248,7 @@ impl fmt::Display for Status {
 
 pub(crate) mod codec;
 pub mod control;
+pub mod damage;
 pub mod data;
 pub mod list;
 pub mod recovery;

@@ -11,6 +11,7 @@ use sprat_proto::rpc::Message;
 
 use crate::master::Master;
 use crate::message::control::{DropTablet, Ping, TakeTablet};
+use crate::message::damage::ReplicaDamaged;
 use crate::message::data::Refusal;
 use crate::message::recovery::{
     FreeLeftReplicas, FreeReplicas, ListReplicas, ReadReplica, Recover,
@@ -106,6 +107,7 @@ master_operations! {
         ReadReplica,
         FreeReplicas,
         FreeLeftReplicas,
+        ReplicaDamaged,
         OpenRing,
     }
 }

@@ -1,4 +1,5 @@
-//! The operations of a backup: masters write and free replicas. After a crash the coordinator lists
+//! The operations of a backup: masters write and free replicas, and learn of those that are lost.
+//! After a crash the coordinator lists
 //! them, the servers that recover the log read them, and the coordinator frees them.
 //!
 //! [`crate::message`] has the formats, [`crate::backup`] the rules.
@@ -10,6 +11,7 @@ use super::operation::{Call, Order};
 use crate::master::{Master, Waiting};
 use crate::message::Status;
 use crate::message::control;
+use crate::message::damage::ReplicaDamaged;
 use crate::message::data::head;
 use crate::message::recovery::{
     FreeLeftReplicas, FreeReplicas, ListReplicas, MOST_READ, ReadReplica,
@@ -96,6 +98,23 @@ impl Order for OpenRing {
         master.membership.is_me(self.cluster, self.backup)?;
         let offer = master.backup.open_ring(self.master)?;
         *reply = Ring { offer: &offer }.emit().into();
+        Ok(Replied::Now)
+    }
+}
+
+impl Order for ReplicaDamaged {
+    fn execute(
+        self,
+        master: &mut Master,
+        _: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        master.membership.is_me(self.cluster, self.master)?;
+        if self.replicas.len() > control::MAX_PAGE {
+            return Err(Status::BadFormat);
+        }
+        master.replication.take_report(&master.memory.log, self.backup, &self.replicas)?;
+        *reply = control::done().into();
         Ok(Replied::Now)
     }
 }

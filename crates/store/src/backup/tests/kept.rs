@@ -8,18 +8,23 @@ use std::sync::Mutex;
 use super::*;
 use crate::objects::entry::{self, DIGESTED};
 
-const HEADER_BYTES: usize = 4096;
-const SIZE: u32 = 512;
+pub(super) const HEADER_BYTES: usize = 4096;
+pub(super) const SIZE: u32 = 512;
 const STRIDE: usize = HEADER_BYTES + SIZE as usize;
 
 /// Bytes that stay when the frames are dropped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kept(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Kept(pub(super) Arc<Mutex<Vec<u8>>>, pub(super) Rot);
+
+/// The bits that are flipped on the device, at offsets of the bytes. No bits: the device does not
+/// deliver the byte.
+pub(super) type Rot = Arc<Mutex<Vec<(usize, u8)>>>;
 
 #[derive(Debug)]
 pub(super) struct Life {
     bytes: Vec<u8>,
     kept: Kept,
+    verified: Option<Condition>,
     failed: bool,
     /// The end of the bytes that there is room for, if the disk is full.
     full_at: Option<usize>,
@@ -46,6 +51,24 @@ impl Storage for Life {
         self.full_at.is_none_or(|full_at| end <= full_at)
     }
 
+    fn verify(&mut self, at: u64, header: &FrameHeader) -> bool {
+        let (mut device, rot) = (self.bytes.clone(), self.kept.1.lock().unwrap().clone());
+        rot.iter().for_each(|&(at, bits)| device[at] ^= bits);
+        let read = |from: usize, len: usize| {
+            let is_gone = |&(at, bits): &(usize, u8)| bits == 0 && (from..from + len).contains(&at);
+            (!rot.iter().any(is_gone)).then(|| &device[from..from + len])
+        };
+        let at = at as usize;
+        let slots = read(at, HEADER_BYTES).and_then(|block| flat_slots(block, 0));
+        let bytes = read(at + HEADER_BYTES, header.replica.unwrap().len as usize);
+        self.verified = Some(verify(crc32c, header, slots, bytes));
+        true
+    }
+
+    fn verified(&mut self) -> Option<Condition> {
+        self.verified.take()
+    }
+
     fn has_failed(&self) -> bool {
         self.failed
     }
@@ -53,14 +76,16 @@ impl Storage for Life {
 
 impl Kept {
     pub(super) fn new(frames: u32) -> Self {
-        let kept = Self(Arc::new(Mutex::new(vec![0; flat_bytes(SIZE, frames) as usize])));
+        let bytes = vec![0; flat_bytes(SIZE, frames) as usize];
+        let kept = Self(Arc::new(Mutex::new(bytes)), Rot::default());
         drop(FlatFrames::format(crc32c, kept.life(), SIZE, frames).unwrap());
         kept
     }
 
     fn life(&self) -> Life {
         let bytes = self.0.lock().unwrap().clone();
-        Life { bytes, kept: self.clone(), failed: false, full_at: None }
+        let (kept, verified, failed, full_at) = (self.clone(), None, false, None);
+        Life { bytes, kept, verified, failed, full_at }
     }
 
     /// Returns the bytes on a disk that has room up to the offset `full_at`.
@@ -75,7 +100,7 @@ impl Kept {
     }
 
     /// Starts the backup. Its id has this generation.
-    fn start(&self, boot: u64, generation: u32) -> Backup {
+    pub(super) fn start(&self, boot: u64, generation: u32) -> Backup {
         let mut backup = Backup::new(Box::new(self.frames()), crc32c, boot);
         backup.set_owner(CLUSTER, ServerId { generation, ..ME });
         backup
@@ -122,14 +147,14 @@ pub(super) fn write_of(id: SegmentId, bytes: &[u8], from: usize, to: usize) -> W
 }
 
 /// Writes a segment up to `to` in two pieces.
-fn fill(backup: &mut Backup, id: SegmentId, to: usize) {
+pub(super) fn fill(backup: &mut Backup, id: SegmentId, to: usize) {
     let bytes = sealed(id);
     assert_eq!(backup.write(&write_of(id, &bytes, 0, HEADER)), Ok(HEADER as u32));
     assert_eq!(backup.write(&write_of(id, &bytes, HEADER, to)), Ok(to as u32));
 }
 
 /// Returns segment, epoch, length and state of the listed replicas of [`MASTER`].
-fn list(backup: &Backup) -> Vec<(u32, u32, u32, bool)> {
+pub(super) fn list(backup: &Backup) -> Vec<(u32, u32, u32, bool)> {
     let page = backup.list(MASTER, SegmentId(0));
     page.replicas.iter().map(|r| (r.segment.0, r.epoch, r.len, r.closed)).collect()
 }
@@ -473,7 +498,8 @@ fn a_full_disk_is_a_refusal() {
         let opened = FlatFrames::open(crc32c, kept.full_life(full_at), 0).map(|_| ());
         assert_eq!(opened, if opens { Ok(()) } else { Err(Unusable::NoRoom) });
     }
-    let nothing = Kept(Arc::new(Mutex::new(vec![0; flat_bytes(SIZE, 1) as usize])));
+    let zeros = vec![0; flat_bytes(SIZE, 1) as usize];
+    let nothing = Kept(Arc::new(Mutex::new(zeros)), Rot::default());
     let made = FlatFrames::format(crc32c, nothing.full_life(0), SIZE, 1).map(|_| ());
     assert_eq!(made, Err(Unusable::NoRoom));
 }

@@ -44,6 +44,7 @@ use crate::objects::segment::{Position, SegmentId};
 use crate::types::ServerId;
 
 mod backups;
+mod lost;
 mod posts;
 mod segment;
 #[cfg(test)]
@@ -52,7 +53,7 @@ mod writes;
 
 use backups::{Backups, Posts, link};
 pub use segment::MAX_REPLICAS;
-use segment::{Kind, Segment};
+use segment::{Kind, Reported, Segment};
 
 /// The pause after a failed write to a replica that has no other backup.
 const AGAIN_NS: u64 = 5 * MS;
@@ -134,6 +135,7 @@ pub(crate) struct Replication {
     /// The number of bytes that the log had taken when there was nothing more to do.
     seen: u64,
     posts: Posts,
+    reported: Reported,
 }
 
 impl Replication {
@@ -159,6 +161,7 @@ impl Replication {
             lacking_since: None,
             seen: 0,
             posts: Posts::default(),
+            reported: Reported::default(),
         }
     }
 
@@ -555,18 +558,7 @@ impl Replication {
         }
         let lost = self.complete.iter().filter(|(_, complete)| complete.backups.contains(&server));
         for id in lost.map(|(&id, _)| id).collect::<Vec<_>>() {
-            let Some(slot) = log.slot(id) else { continue };
-            let Some(Complete { epoch, backups }) = self.complete.remove(&id) else { continue };
-            let len = log.slots()[slot as usize].written;
-            let mut segment = Segment::new(Kind::Side, len, backups.len());
-            (segment.len, segment.needed, segment.epoch) = (Some(len), len, epoch + 1);
-            for (replica, backup) in segment.replicas.iter_mut().zip(backups) {
-                if backup != server {
-                    (replica.backup, replica.acked, replica.epoch) = (backup, len, epoch);
-                    (replica.opened, replica.maybe_opened, replica.closed) = (true, true, true);
-                }
-            }
-            self.active.insert(id, segment);
+            self.reopen(log, id, server);
         }
     }
 

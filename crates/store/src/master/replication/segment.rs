@@ -48,6 +48,15 @@ pub(super) struct Replica {
     pub(super) not_before: Instant,
 }
 
+/// The reports of backups that a master has taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::master) struct Reported {
+    /// The number of replicas that were lost.
+    pub(in crate::master) lost: u64,
+    /// The number of replicas in reports that the master does not have.
+    pub(in crate::master) unknown: u64,
+}
+
 /// The replicas of a segment that are not all complete.
 #[derive(Debug)]
 pub(super) struct Segment {
@@ -103,6 +112,11 @@ impl Segment {
     /// Returns true if `server` holds or may hold a replica of the segment.
     pub(super) fn is_on(&self, server: ServerId) -> bool {
         self.replicas.iter().any(|replica| replica.backup == server)
+    }
+
+    /// Returns true if `server` has a replica of the segment that was given up.
+    pub(super) fn had(&self, server: ServerId) -> bool {
+        self.given_up.iter().any(|&(backup, _)| backup == server)
     }
 
     /// Takes the replica with this index off its backup, and returns that backup. If the backup may

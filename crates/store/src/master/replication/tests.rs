@@ -22,6 +22,7 @@ use crate::objects::segment::Span;
 use crate::types::{TableId, Version};
 
 mod freed;
+mod lost;
 mod posted;
 
 const CLUSTER: u64 = 7;

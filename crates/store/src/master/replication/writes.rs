@@ -181,8 +181,11 @@ impl Replication {
     /// Chooses a backup for a replica that has none.
     fn choose(&mut self, now: Instant, id: SegmentId, index: usize) -> Option<ServerId> {
         let segment = self.active.get_mut(&id)?;
+        // A server that has lost a replica of the segment keeps its frame until this one is whole.
+        let (backups, rng) = (&mut self.backups, &mut self.rng);
         let suits = |server: ServerId| !segment.is_on(server);
-        let chosen = self.backups.choose(now, &mut self.rng, suits);
+        let is_new = |server: ServerId| suits(server) && !segment.had(server);
+        let chosen = backups.choose(now, rng, is_new).or_else(|| backups.choose(now, rng, suits));
         if let Some(backup) = chosen {
             segment.replicas[index].backup = backup;
             self.lacking_since = None;

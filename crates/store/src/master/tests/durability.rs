@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sprat_proto::wire::checksum::crc32c;
 
 use super::*;
-use crate::backup::{FlatFrames, Storage, flat_bytes};
+use crate::backup::{Condition, FlatFrames, FrameHeader, Storage, flat_bytes};
 use crate::durability::Durability;
 use crate::message::control::ServerPage;
 use crate::message::data::head;
@@ -37,6 +37,14 @@ impl Storage for Bytes {
 
     fn reserve(&mut self, _: usize) -> bool {
         true
+    }
+
+    fn verify(&mut self, _: u64, _: &FrameHeader) -> bool {
+        false
+    }
+
+    fn verified(&mut self) -> Option<Condition> {
+        None
     }
 
     fn has_failed(&self) -> bool {

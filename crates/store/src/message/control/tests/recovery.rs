@@ -3,6 +3,7 @@
 use alloc::vec;
 
 use super::*;
+use crate::message::damage::{LostReplica, ReplicaDamaged};
 use crate::message::recovery::{
     DamagedReplica, Ending, Part, Piece, Range, Replica, SegmentRange, Source,
 };
@@ -51,6 +52,25 @@ fn rings_for_posted_writes() {
         OpenRing { cluster: 9, backup: ONE, master: MASTER }
     );
     golden!(Ring, "01 00 0000 0003 612062", Ring { offer: "a b" });
+}
+
+#[test]
+fn reports_of_lost_replicas() {
+    golden!(
+        ReplicaDamaged,
+        "01 c6 0000 0000000000000009 00000003 00000004 00000001 00000002 0002
+         00000005 00000006
+         ffffffff 00000000",
+        ReplicaDamaged {
+            cluster: 9,
+            master: MASTER,
+            backup: ONE,
+            replicas: vec![
+                LostReplica { segment: SegmentId(5), epoch: 6 },
+                LostReplica { segment: SegmentId(u32::MAX), epoch: 0 },
+            ],
+        }
+    );
 }
 
 #[test]
