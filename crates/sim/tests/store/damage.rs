@@ -94,6 +94,7 @@ fn counted(world: &mut World<Score>, shape: &Shape, name: &str) -> u64 {
 #[test]
 fn with_damaged_disks() {
     let (mut damages, mut mended, mut found, mut audits) = (0, 0, 0, Audits::default());
+    let mut worlds = 0;
     seeds::each("with_damaged_disks", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0xda3a);
         let mut options = Options::default();
@@ -104,6 +105,7 @@ fn with_damaged_disks() {
         shape.replicas = shape.replicas.max(2);
         shape.masters = shape.masters.max(shape.replicas + 1);
         let mut world = world(seed, options, &shape);
+        worlds += 1;
         let mut damaged = None;
         run_steps(&mut world, |world| {
             if !rng.chance(40_000) {
@@ -136,7 +138,8 @@ fn with_damaged_disks() {
         // An open replica may be damaged: it is verified when it is closed.
         replicas::audit(&mut world, &hosts, shape.replicas, false, &mut audits);
     });
-    assert!(mended > 0 && found > 0, "{mended} of {damages} mended, {found} found");
+    let enough = mended > 0 && found > 0;
+    assert!(enough || worlds == 1, "{mended} of {damages} mended, {found} found");
 }
 
 /// Any disk is damaged at any time, and servers crash. Operations on what is lost block.
