@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_store::backup::{
-    BLOCK, Backup, Block, FlatFrames, FrameHeader, Frames as _, Held, JournalContent,
+    BLOCK, Backup, Block, Condition, FlatFrames, FrameHeader, Frames as _, Held, JournalContent,
     JournalWriter, Storage, flat_bytes, replay,
 };
 use sprat_store::objects::segment::SegmentId;
@@ -31,6 +31,14 @@ impl Storage for Bytes {
 
     fn reserve(&mut self, end: usize) -> bool {
         end <= self.0.len()
+    }
+
+    fn verify(&mut self, _: u64, _: &FrameHeader) -> bool {
+        false
+    }
+
+    fn verified(&mut self) -> Option<Condition> {
+        None
     }
 
     fn has_failed(&self) -> bool {
