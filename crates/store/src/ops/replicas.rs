@@ -1,6 +1,6 @@
 //! The operations of a backup: masters write and free replicas, and learn of those that are lost.
-//! After a crash the coordinator lists
-//! them, the servers that recover the log read them, and the coordinator frees them.
+//! After a crash the coordinator lists them, the servers that recover the log read them, and the
+//! coordinator frees them.
 //!
 //! [`crate::message`] has the formats, [`crate::backup`] the rules.
 
