@@ -78,6 +78,13 @@ impl Replicated {
         }
     }
 
+    /// Returns a position that all replicas have once they have all of the survivors that are not
+    /// settled, of which none is open.
+    pub(super) fn survivors_end(&self) -> Position {
+        let last = self.survivors.last_key_value();
+        last.map_or_else(Position::default, |(&segment, _)| Position { segment, offset: u32::MAX })
+    }
+
     /// Returns true if all replicas have the entries up to `position`, which is in a survivor.
     pub(super) fn has_survived(&self, position: Position) -> bool {
         let unsettled = self.survivors.range(..=position.segment);
@@ -121,6 +128,8 @@ impl Replicated {
         }
         for id in gone {
             self.named.remove(&id);
+            // All its entries may have died before a digest named it.
+            self.survivors.remove(&id);
             changed.retain(|&(other, _)| other != id);
             changed.push((id, 0));
         }

@@ -61,10 +61,12 @@ impl Log {
 
     /// Records that the cleaner has moved what was live in the segment `id`, whose memory is free.
     pub(super) fn freed(&mut self, id: SegmentId) {
-        let survivor = self.survivor_end();
+        let open = self.survivor.map(|_| self.survivor_end());
         if let Some(replicated) = &mut self.replicated {
+            // A recovery may have closed the survivor that has entries of the segment.
+            let end = open.unwrap_or_else(|| replicated.survivors_end());
             replicated.lingering.insert(id);
-            replicated.leaving.push_back((id, survivor));
+            replicated.leaving.push_back((id, end));
         }
     }
 

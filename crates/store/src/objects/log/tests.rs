@@ -127,6 +127,43 @@ fn a_survivor_that_was_replicated_before_it_closed_is_whole() {
     assert_eq!(named(&log, 3, at), [(2, 840), (1, 0)]);
 }
 
+/// A survivor whose entries all died leaves the log while no digest names it.
+#[test]
+fn no_digest_names_a_survivor_that_was_freed() {
+    let mut log = Log::new(8 << 10, 1024, crc32c, true);
+    log.append(200, Purpose::Survive).unwrap();
+    log.append(200, Purpose::Write).unwrap();
+    log.set_replicated(log.slot(SegmentId(1)).unwrap(), 240);
+    log.begin_side().unwrap();
+    log.free(log.slot(SegmentId(1)).unwrap());
+    assert!(log.change_digest());
+    log.set_durable(log.tail());
+    assert_eq!(log.take_freed(), Some(SegmentId(1)));
+    // The next change names all survivors up to this one.
+    log.append(200, Purpose::Recover).unwrap();
+    log.end_side();
+    let (end, at) = (log.survivor_end(), log.tail());
+    log.set_replicated(log.slot(end.segment).unwrap(), end.offset);
+    assert!(log.change_digest());
+    assert_eq!(named(&log, at.segment.0, at.offset), [(end.segment.0, end.offset)]);
+}
+
+/// A recovery closes the survivor that has what was moved out of a segment, which is cleaned later.
+#[test]
+fn a_segment_stays_until_a_closed_survivor_has_its_entries() {
+    let mut log = Log::new(12 << 10, 1024, crc32c, true);
+    (0..4).for_each(|_| _ = log.append(200, Purpose::Write).unwrap());
+    log.append(200, Purpose::Survive).unwrap();
+    log.begin_side().unwrap();
+    log.set_durable(log.tail());
+    log.free(log.slot(SegmentId(1)).unwrap());
+    assert!(!log.change_digest(), "no replica has the survivor");
+    log.set_replicated(log.slot(SegmentId(2)).unwrap(), 240);
+    let at = log.tail();
+    assert!(log.change_digest());
+    assert_eq!(named(&log, at.segment.0, at.offset), [(2, 240), (1, 0)]);
+}
+
 /// Entries of a recovery and later ones are in segments behind the returned one.
 #[test]
 fn a_side_log_begins_with_other_segments() {
