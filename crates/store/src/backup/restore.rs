@@ -19,34 +19,25 @@ use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 
 impl Held {
-    /// Returns the length up to which a frame has the bytes that its header names: entries of the
-    /// segment with correct checksums. If the replica is open, the last one may be cut off.
+    /// Returns the length up to which a frame has the bytes that its header names: whole entries of
+    /// the segment with correct checksums.
     pub(super) fn intact(&self, crc32c: Crc32c, frame: &[u8]) -> u32 {
-        let Some(bytes) = frame.get(..self.len as usize) else { return 0 };
-        let end = self.entries(crc32c, bytes);
-        // A long write brings an entry in pieces.
-        let is_cut = !self.closed && end.is_some_and(|entries| entries.is_cut(bytes));
-        if is_cut { self.len } else { end.map_or(0, |entries| entries.at() as u32) }
+        frame.get(..self.len as usize).map_or(0, |bytes| self.whole(crc32c, bytes))
     }
 
     /// Returns the length up to which a frame has whole entries of the segment with correct
     /// checksums, also behind the length that the header names.
     pub(super) fn whole(&self, crc32c: Crc32c, frame: &[u8]) -> u32 {
-        self.entries(crc32c, frame).map_or(0, |entries| entries.at() as u32)
-    }
-
-    /// Returns the end of the intact entries. `None` if they are not those of the segment.
-    fn entries(&self, crc32c: Crc32c, bytes: &[u8]) -> Option<Entries> {
         let mut entries = Entries::default();
-        while let Some((_, entry)) = entries.next(crc32c, bytes) {
+        while let Some((_, entry)) = entries.next(crc32c, frame) {
             if let Entry::Header(header) = entry
                 && (header.cluster, header.server, header.segment)
                     != (self.cluster, self.master, self.segment)
             {
-                return None;
+                return 0;
             }
         }
-        Some(entries)
+        entries.at() as u32
     }
 
     /// Returns the length that counts of a replica with `intact` intact bytes. `None` if the

@@ -14,7 +14,7 @@
 //! Invariants:
 //! - The log is found whole, or not at all. An entry that is not intact is never skipped.
 //! - A replica whose bytes are not intact up to its length does not end the log: what is behind
-//!   the damage may have been acknowledged. Only the last entry may be cut off.
+//!   the damage may have been acknowledged. Each write to a replica ends with an entry.
 //! - An open replica of an epoch that its master has given up says nothing about the end of the
 //!   log. The bytes of any replica are those of the segment, so that it may serve for a segment
 //!   whose length the digest has.
@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use crate::objects::entry::{self, Entries, Entry};
+use crate::objects::entry::{self, Entry};
 use crate::objects::segment::SegmentId;
 use crate::types::ServerId;
 
@@ -99,8 +99,11 @@ impl ReadHead {
     #[must_use]
     pub fn parse(crc32c: Crc32c, crashed: &Crashed, id: SegmentId, bytes: &[u8]) -> Self {
         let len = intact(crc32c, crashed, id, bytes);
-        let damaged = len < bytes.len() && !is_cut(crc32c, bytes);
-        Self { len: len as u32, damaged, named: named(crc32c, id, &bytes[..len]) }
+        Self {
+            len: len as u32,
+            damaged: len < bytes.len(),
+            named: named(crc32c, id, &bytes[..len]),
+        }
     }
 
     /// Returns true if an entry of the replica is damaged.
@@ -298,13 +301,6 @@ fn intact(crc32c: Crc32c, crashed: &Crashed, id: SegmentId, bytes: &[u8]) -> usi
         end = at + entry::parse(&bytes[at..]).map_or(0, |(_, len)| len);
     }
     end
-}
-
-/// Returns true if the bytes of a replica end within an entry, and all before it are intact.
-fn is_cut(crc32c: Crc32c, bytes: &[u8]) -> bool {
-    let mut entries = Entries::default();
-    while entries.next(crc32c, bytes).is_some() {}
-    entries.is_cut(bytes)
 }
 
 /// Returns the segments that the head `id` names by its digest and its changes, with their least

@@ -72,8 +72,8 @@ enum Call {
     Write {
         segment: SegmentId,
         backup: ServerId,
-        /// The range of the bytes in the segment.
-        bytes: (u32, u32),
+        /// The length of the replica after the write.
+        end: u32,
         epoch: Option<u32>,
         close: bool,
     },
@@ -352,8 +352,8 @@ impl Replication {
             return None;
         }
         match self.calls.remove(&tag)? {
-            Call::Write { segment, backup, bytes, epoch, close } => {
-                self.written(now, log, (segment, backup), (bytes, epoch, close), result)
+            Call::Write { segment, backup, end, epoch, close } => {
+                self.written(now, log, (segment, backup), (end, epoch, close), result)
             }
             Call::OpenRing(backup) => {
                 let outcome = result.as_deref().map(control::outcome);
@@ -400,7 +400,7 @@ impl Replication {
         now: Instant,
         log: &mut Log,
         (id, backup): (SegmentId, ServerId),
-        ((from, end), epoch, close): ((u32, u32), Option<u32>, bool),
+        (end, epoch, close): (u32, Option<u32>, bool),
         result: Result<Payload<'_>, RpcError>,
     ) -> Option<Position> {
         // The segment may have left the log, or the replica its backup, during the call.
@@ -410,10 +410,10 @@ impl Replication {
         let confirmed = core::mem::take(&mut replica.confirming);
         replica.calling = false;
         match result.as_deref().map(written_len) {
-            Ok(Ok(len)) if len >= from => {
+            Ok(Ok(len)) if len >= end => {
                 (replica.opened, replica.maybe_opened) = (true, true);
                 replica.failures = 0;
-                replica.acked = len.min(end).max(replica.acked);
+                replica.acked = end.max(replica.acked);
                 replica.epoch = epoch.unwrap_or_default().max(replica.epoch);
                 replica.closed |= close && len == end;
             }

@@ -569,11 +569,13 @@ fn long_writes_go_in_pieces_and_return_what_they_borrow() {
     let mut rig = Rig::new(2, 2, 8 << 20);
     rig.append(200);
     rig.end_all(any);
+    const PART: u32 = 400 << 10;
+    (0..3).for_each(|_| _ = rig.append(PART as usize));
     rig.append(2 << 20);
-    rig.append(100);
+    rig.append(104);
     rig.step();
     let waits = rig.sent.iter().map(|sent| sent.deadline.since(rig.now) / MS);
-    assert_eq!(waits.collect::<Vec<_>>(), [40, 40], "20 ms, and 20 ns for each byte");
+    assert_eq!(waits.collect::<Vec<_>>(), [36, 36], "20 ms, and 20 ns for each byte");
     let mut pieces = Vec::new();
     while rig.has(is_write_to(1, A)) {
         let at = rig.writes()[0].2;
@@ -584,9 +586,12 @@ fn long_writes_go_in_pieces_and_return_what_they_borrow() {
             rig.wait();
         }
     }
-    let (start, most) = (pieces[0].0, 1 << 20);
-    let second = (start + most, most as usize);
-    assert_eq!(pieces, [(start, most as usize), second, second, (start + 2 * most, 100)]);
+    // Each piece ends with an entry, and only one that is longer than a mebibyte exceeds that.
+    let start = pieces[0].0;
+    let second = (start + 2 * PART, PART as usize);
+    let third = (start + 3 * PART, 2 << 20);
+    let last = (start + 3 * PART + (2 << 20), 104);
+    assert_eq!(pieces, [(start, 2 * PART as usize), second, second, third, last]);
     rig.end_all(any);
     assert!(rig.log.is_all_durable());
     assert_eq!((rig.most_lent, rig.log.pinned(), rig.log.copied_bytes()), (2, 0, 0));

@@ -15,7 +15,7 @@ use crate::objects::log::Log;
 use crate::objects::segment::{Location, SegmentId, State};
 use crate::types::ServerId;
 
-/// The most bytes of a segment in one write to a replica.
+/// The most bytes of a segment in one write to a replica, unless one entry is longer.
 const MOST_DATA: u32 = 1 << 20;
 /// The length up to which the data of a write is copied into the request.
 const COPIED: u32 = 4 << 10;
@@ -144,8 +144,8 @@ impl Replication {
         (replica.calling, replica.confirm_at) = (true, None);
         replica.confirming = step == Step::Confirm;
         let (epoch, close) = (write.commit.then_some(write.epoch), write.close);
-        let bytes = (write.offset, write.offset + len);
-        self.calls.insert(tag, Call::Write { segment: id, backup, bytes, epoch, close });
+        let end = write.offset + len;
+        self.calls.insert(tag, Call::Write { segment: id, backup, end, epoch, close });
         let deadline = now.after(self.slow_ns + BYTE_NS * u64::from(len));
         Some(Output::Call { link: link(backup), tag, message, deadline })
     }
@@ -161,7 +161,13 @@ impl Replication {
         let most = if only_front { segment.front } else { written };
         // The first write of a head is its front alone, so that all backups open it at once.
         let most = if replica.opened || segment.kind == Kind::Side { most } else { segment.front };
-        let end = most.min(replica.acked + MOST_DATA).max(replica.acked);
+        let end = match slot {
+            // A replica ends with an entry, or a recovery could not tell its end from damage.
+            Some(slot) if most > replica.acked + MOST_DATA => {
+                log.end_of_entries(slot, replica.acked, MOST_DATA)
+            }
+            _ => most.max(replica.acked),
+        };
         let close = may_close && segment.len == Some(end);
         let commit = end >= segment.needed;
         let continues = replica.opened && replica.epoch == segment.epoch;

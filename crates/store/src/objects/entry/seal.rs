@@ -2,7 +2,7 @@
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use super::{DEAD, Entry, HEAD, RECORD_DEAD, len, parse};
+use super::{DEAD, Entry, HEAD, RECORD_DEAD, parse};
 
 /// Returns the checksum of the entry that fills `entry`. It continues `seed`: 0 for the header of a
 /// segment, the checksum of that header for the other entries.
@@ -34,13 +34,6 @@ impl Entries {
     #[must_use]
     pub fn at(&self) -> usize {
         self.at
-    }
-
-    /// Returns true if the bytes of `segment` end within the next entry.
-    #[must_use]
-    pub fn is_cut(&self, segment: &[u8]) -> bool {
-        let rest = segment.get(self.at..).unwrap_or_default();
-        rest.len() < HEAD || rest.len() < len(rest)
     }
 
     /// Returns the next entry of `segment` and its offset. Returns `None`, and stays, at the end of

@@ -114,7 +114,6 @@ impl Replicated {
             gone.push(id);
         }
         survived = survived.max(self.adoptable().unwrap_or_default());
-        // A replica may end within an entry, and a length in the digest may not.
         let named = self.survivors.range(..=survived.segment);
         let named: Vec<_> =
             named.map(|(&id, s)| (id, s.whole.unwrap_or(survived.offset), s.whole)).collect();

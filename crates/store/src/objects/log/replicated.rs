@@ -180,9 +180,29 @@ impl Log {
             return true;
         }
         let segment = &self.slots[at.slot()];
-        // Replicas can end within an entry.
-        let end = at.offset() + Head::of(self.bytes(at)).map_or(0, |head| head.entry_len());
-        segment.survivor || Position { segment: segment.id, offset: end as u32 } <= self.durable
+        let at = Position { segment: segment.id, offset: at.offset() as u32 };
+        // All that is durable ends with an entry.
+        segment.survivor || at < self.durable
+    }
+
+    /// Returns the end of the last entry in `slot` that ends at most `most` bytes behind `from`,
+    /// where an entry begins; the end of the first one there if that is longer.
+    #[must_use]
+    pub fn end_of_entries(&self, slot: u32, from: u32, most: u32) -> u32 {
+        let segment = &self.slots[slot as usize];
+        if segment.written - from <= most {
+            return segment.written;
+        }
+        let mut end = from;
+        let bytes = &segment.bytes[..segment.written as usize];
+        while let Some(head) = bytes.get(end as usize..).and_then(Head::of) {
+            let next = end + head.entry_len() as u32;
+            if next - from > most && end > from {
+                break;
+            }
+            end = next;
+        }
+        end.min(segment.written)
     }
 
     /// Returns true if the cleaner may take the closed segment in `slot`: all of it is durable, and

@@ -64,8 +64,8 @@ fn what_is_durable() {
     let after_first = log.tail();
     let (second, _) = log.append(200, Purpose::Write).unwrap();
     assert!(!log.is_durable(first) && !log.is_all_durable());
-    log.set_durable(Position { offset: first.offset() as u32 + 1, ..after_first });
-    assert!(!log.is_durable(first), "not all of it");
+    log.set_durable(Position { offset: first.offset() as u32, ..after_first });
+    assert!(!log.is_durable(first), "what is before it");
     log.set_durable(after_first);
     assert!(log.is_durable(first) && !log.is_durable(second));
     let (moved, _) = log.append(200, Purpose::Survive).unwrap();
@@ -74,6 +74,22 @@ fn what_is_durable() {
     assert!(log.is_durable(second) && log.is_all_durable());
     log.set_durable(after_first);
     assert!(log.is_all_durable(), "what is durable stays so");
+}
+
+#[test]
+fn the_end_of_entries_within_a_length() {
+    let mut log = Log::new(8 << 10, 1024, crc32c, true);
+    log.open_head().unwrap();
+    let from = log.tail().offset;
+    for (at, len) in [(from, 200), (from + 200, 100), (from + 300, 40)] {
+        let (_, memory) = log.append(len, Purpose::Write).unwrap();
+        entry::put_change(memory, (0..(len as u32 - 8) / 8).map(|id| (SegmentId(id), at)));
+    }
+    let slot = log.slot(SegmentId(1)).unwrap();
+    let end = |at, most| log.end_of_entries(slot, from + at, most) - from;
+    assert_eq!([end(0, 340), end(0, 9999), end(340, 9)], [340; 3], "all of it");
+    assert_eq!([end(0, 339), end(0, 300), end(200, 139)], [300; 3]);
+    assert_eq!([end(0, 299), end(0, 200), end(0, 199), end(0, 1)], [200; 4], "the first at least");
 }
 
 /// Returns the segments that the digest or change at `at` names.
@@ -97,16 +113,16 @@ fn cleaned_log() -> Log {
     log
 }
 
-/// A replica can end within an entry. A length in the digest that does is none that a recovery
-/// finds in any replica.
+/// The digest names no more of a survivor than all replicas have, and no less than was moved there
+/// out of what leaves the log.
 #[test]
-fn a_digest_names_whole_entries_of_a_survivor() {
+fn a_digest_names_what_was_moved_to_a_survivor() {
     let mut log = cleaned_log();
     log.append(200, Purpose::Survive).unwrap();
     let slot = log.slot(SegmentId(2)).unwrap();
-    log.set_replicated(slot, 239);
+    log.set_replicated(slot, 40);
     assert!(!log.change_digest(), "not all of what was moved is durable");
-    log.set_replicated(slot, 333);
+    log.set_replicated(slot, 240);
     let at = log.tail().offset;
     assert!(log.change_digest());
     assert_eq!(named(&log, 3, at), [(2, 240), (1, 0)]);
@@ -193,7 +209,7 @@ fn a_digest_names_what_was_recovered_when_all_replicas_have_it() {
     log.append(200, Purpose::Recover).unwrap();
     log.end_side();
     let slot = log.slot(id).unwrap();
-    log.set_replicated(slot, 239);
+    log.set_replicated(slot, 40);
     assert!(!log.change_digest() && !log.is_side_durable());
     log.set_replicated(slot, 240);
     let tail = log.tail();

@@ -16,7 +16,7 @@ use crate::message::Status;
 use crate::message::data::{Once, RejectRules, Target};
 use crate::message::replica::{self, WriteReplica};
 use crate::objects::cleaner::Cleaner;
-use crate::objects::entry::Outcome;
+use crate::objects::entry::{Head, Outcome};
 use crate::objects::log::Log;
 use crate::objects::memory::{Change, Memory, Mutation};
 use crate::objects::segment::{Position, SegmentId, State};
@@ -109,6 +109,17 @@ struct World {
 
 fn backup_id(index: usize) -> ServerId {
     ServerId { index: 10 + index as u32, generation: 1 }
+}
+
+/// Returns the end of the last entry of a segment that ends at most at `most`. One ends at `from`.
+fn end_of_entries(bytes: &[u8], from: u32, most: u32) -> u32 {
+    let mut end = from;
+    while let Some(head) = Head::of(&bytes[end as usize..])
+        && end + head.entry_len() as u32 <= most
+    {
+        end += head.entry_len() as u32;
+    }
+    end
 }
 
 impl World {
@@ -256,7 +267,8 @@ impl World {
         let bytes = self.bytes(head.id).unwrap_or_else(|| vec![0; head.lens[on] as usize]);
         let (len, have) = (bytes.len() as u32, head.lens[on]);
         let least = if have == 0 { head.front } else { have };
-        let to = if all { len } else { least + self.rng.below(u64::from(len - least) + 1) as u32 };
+        let most = least + self.rng.below(u64::from(len - least) + 1) as u32;
+        let to = if all { len } else { end_of_entries(&bytes, least, most) };
         self.send(on, &mut head, &bytes, to, false);
         if let Some(mut next) = next {
             if next.lens[on] == 0 && head.least() > 0 && (all || self.rng.chance(500_000)) {
@@ -284,7 +296,8 @@ impl World {
         let Some(bytes) = self.bytes(survivor.id) else { return };
         let (len, have) = (bytes.len() as u32, survivor.lens[on]);
         let least = if have == 0 { survivor.front } else { have };
-        let to = if all { len } else { least + self.rng.below(u64::from(len - least) + 1) as u32 };
+        let most = least + self.rng.below(u64::from(len - least) + 1) as u32;
+        let to = if all { len } else { end_of_entries(&bytes, least, most) };
         let slot = self.memory.log.slot(survivor.id).unwrap();
         let is_closed = self.memory.log.slots()[slot as usize].state == State::Closed;
         self.send(on, &mut survivor, &bytes, to, is_closed && to == len);
@@ -348,8 +361,10 @@ impl World {
             for replica in page.replicas {
                 let mut len = replica.len;
                 if replica.segment == durable.segment && !replica.closed {
-                    len =
+                    let bytes = self.backups[on].bytes(MASTER, replica.segment).unwrap();
+                    let most =
                         durable.offset + self.rng.below(u64::from(len - durable.offset) + 1) as u32;
+                    len = end_of_entries(&bytes[..len as usize], durable.offset, most);
                 }
                 let (segment, epoch, closed) = (replica.segment, replica.epoch, replica.closed);
                 listed.push(Listed { backup: backup_id(on), segment, epoch, len, closed });
