@@ -106,6 +106,12 @@ impl ReadHead {
         }
     }
 
+    /// Returns this result for the first bytes of a longer replica, which may end within an entry.
+    #[must_use]
+    pub fn of_a_part(self) -> Self {
+        Self { damaged: false, ..self }
+    }
+
     /// Returns true if an entry of the replica is damaged.
     #[must_use]
     pub fn is_damaged(&self) -> bool {

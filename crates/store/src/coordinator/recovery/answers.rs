@@ -111,7 +111,7 @@ impl Coordinator {
                     let next = Step::Read(segment, reading.bytes.len() as u32);
                     return self.recoveries.ready.push_back((job.0, next));
                 }
-                parsed()
+                if more { parsed().of_a_part() } else { parsed() }
             }
             Ok((Status::NoReplica, _)) => ReadHead::default(),
             _ if reading.failures < MOST_FAILURES => {

@@ -1,7 +1,6 @@
 //! Tests of the rules of the inventory.
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::crc32c;
