@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sprat_proto::Rng;
 use sprat_proto::wire::checksum::crc32c;
 use sprat_store::backup::{
-    Block, Condition, FlatFrames, Found, FrameHeader, Frames, Held, Journal, JournalContent, SLOTS,
-    Slot, Storage, flat_bytes, flat_slots, replay, set_journal, verify,
+    Block, Condition, FlatFrames, Found, FrameHeader, Frames, Held, Journal, JournalContent,
+    SLOT_BYTES, SLOTS, Slot, Storage, flat_bytes, flat_slots, replay, set_journal, verify,
 };
 use sprat_store::durability::Durability;
 
@@ -222,8 +222,8 @@ impl Kept {
         (0..count).filter_map(sound).collect()
     }
 
-    /// Damages a frame on the disk: bits rot, a block cannot be read, is that of another frame, or
-    /// was never written, or the frame is another one as a whole. Half of the time processes see
+    /// Damages a frame on the disk: a bit rots, perhaps in a slot of the header, a block cannot be
+    /// read, is that of another frame, or was never written, or the frame is another one as a whole. Half of the time processes see
     /// it at once. Returns false if there is nothing to damage.
     pub fn damage(&self, rng: &mut Rng) -> bool {
         let mut state = self.state();
@@ -242,8 +242,12 @@ impl Kept {
         };
         let (to, from) = (any(rng), any(rng));
         let within = rng.below(stride as u64) as usize;
-        let kind = rng.below(5);
-        let which = if kind == 0 { 0..stride } else { within..within + 1 };
+        let kind = rng.below(6);
+        let which = match kind {
+            0 => 0..stride,
+            5 => 0..1,
+            _ => within..within + 1,
+        };
         let evict = rng.chance(500_000);
         let mut evicted = Vec::new();
         for within in which {
@@ -253,6 +257,10 @@ impl Kept {
                 0 | 1 => bytes.copy_from_slice(blocks.on_disk(of(from) + within)),
                 2 => bytes.fill(0),
                 3 => bytes[rng.below(BLOCK as u64) as usize] ^= 1 << rng.below(8),
+                5 => {
+                    let slot = rng.below(SLOTS as u64) as usize * SLOT_STEP;
+                    bytes[slot + rng.below(SLOT_BYTES as u64) as usize] ^= 1 << rng.below(8);
+                }
                 _ => bytes.iter_mut().for_each(|byte| *byte = rng.u64() as u8),
             }
             if blocks.replace(block, &bytes, kind != 4) && evict {

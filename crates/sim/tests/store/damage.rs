@@ -113,7 +113,8 @@ fn counted(world: &mut World<Score>, shape: &Shape, name: &str) -> u64 {
     hosts.filter_map(|host| world.state::<Master>(host).map(|m| m.counter(name))).sum()
 }
 
-/// One host at a time is damaged, and crashes or loses its power perhaps.
+/// One host at a time is damaged, and crashes or loses its power perhaps. Sometimes all servers
+/// crash, and find their frames again.
 #[test]
 fn with_damaged_disks() {
     let (mut damages, mut mended, mut found, mut audits) = (0, 0, 0, Audits::default());
@@ -147,10 +148,12 @@ fn with_damaged_disks() {
             damages += 1;
             damage(world, host, &mut rng);
             if rng.chance(300_000) {
-                match rng.below(2) {
+                match rng.below(3) {
                     0 if shape.durability == Durability::Disk => {
                         world.lose_power(host, rng.below(200 * MS));
                     }
+                    1 => (1..=shape.masters)
+                        .for_each(|host| world.crash(host, Some(rng.below(200 * MS)))),
                     _ => world.crash(host, Some(rng.below(200 * MS))),
                 }
             }

@@ -2,8 +2,9 @@
 //! they are.
 //!
 //! A header has two slots of 64 bytes. Each change is written to the slot that does not hold the
-//! last one, so that a process that is killed in a write leaves the header before it. All integers
-//! are big-endian:
+//! last one, so that a process that is killed in a write leaves the header before it. That a
+//! replica is closed is written to both, or a damaged slot would open it again. All integers are
+//! big-endian:
 //!
 //! ```text
 //!  of all frames   magic 8 | frame bytes 4 | count 4 | sequence 8 | boot 8 | cluster 8
@@ -209,6 +210,13 @@ impl FrameHeader {
     #[must_use]
     pub fn is_whole(crc32c: Crc32c, frame: u32, slots: [&Slot; SLOTS]) -> bool {
         slots.iter().all(|slot| Self::parse(crc32c, frame, [slot, slot]) != Found::Damaged)
+    }
+
+    /// Returns true if both slots, which are those of `frame`, name the same replica.
+    #[must_use]
+    pub fn is_twice(crc32c: Crc32c, frame: u32, slots: [&Slot; SLOTS]) -> bool {
+        let [one, other] = slots.map(|slot| Self::parse(crc32c, frame, [slot, slot]).header());
+        one.zip(other).is_some_and(|(one, other)| one.replica == other.replica)
     }
 
     /// Returns the last intact header of these slots, which are those of `frame`.

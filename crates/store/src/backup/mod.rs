@@ -211,6 +211,10 @@ impl Backup {
             appends.add(id, known.as_ref().map(Replica::stage), replica.stage(), write.sync);
         }
         self.record(replica.frame, Some((id, &replica)));
+        if write.close {
+            // With either slot damaged, it must not look open, as if the log could end there.
+            self.record(replica.frame, Some((id, &replica)));
+        }
         self.replicas.insert(id, replica);
         if write.commit && !self.replaced.is_empty() {
             self.free_replaced(id, u32::MAX);

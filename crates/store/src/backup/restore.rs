@@ -104,11 +104,10 @@ impl Backup {
     /// Takes over the replicas that the headers of the frames name.
     fn restore(&mut self, file: &FileHeader, boot: u64) {
         for frame in (0..self.frames.count()).rev() {
-            let header = self.frames.header(Block::Frame(frame));
-            let certain =
-                header.is_some_and(|slots| FrameHeader::is_whole(self.crc32c, frame, slots));
-            let header = header.map(|slots| FrameHeader::parse(self.crc32c, frame, slots));
-            let header = header.and_then(super::Found::header);
+            let slots = self.frames.header(Block::Frame(frame));
+            let certain = slots.is_some_and(|s| FrameHeader::is_whole(self.crc32c, frame, s));
+            let twice = slots.is_some_and(|s| FrameHeader::is_twice(self.crc32c, frame, s));
+            let header = slots.and_then(|s| FrameHeader::parse(self.crc32c, frame, s).header());
             self.sequences[frame as usize] = header.map_or(0, |header| header.sequence);
             let Some(held) = header.and_then(|header| header.replica) else {
                 self.free.push(frame);
@@ -123,7 +122,7 @@ impl Backup {
                 self.discard(frame);
             } else {
                 other.into_iter().for_each(|other| self.discard(other.frame));
-                if replica.len != held.len {
+                if replica.len != held.len || replica.closed && !twice {
                     self.record(frame, Some((id, &replica)));
                 }
                 self.replicas.insert(id, replica);
