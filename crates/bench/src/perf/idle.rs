@@ -1,8 +1,8 @@
 //! The test `idle`: the processor time of an idle cluster, and the latency of the first request
 //! after a pause.
 //!
-//! The cluster has a coordinator and three servers. This process is its client, connected and
-//! silent.
+//! The cluster has a coordinator and three servers, or more if the object needs them for its
+//! replicas. This process is its client, connected and silent.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use sprat::kv::Condition;
 use sprat_sys::clock::Clock;
 
 use super::bench::Bench;
+use super::disk::Copies;
 use super::local;
 use super::measure::{Figures, Sample};
 use super::procfs::processor_time;
@@ -24,24 +25,26 @@ const QUIET: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Number of requests that the test times.
 const REQUESTS: usize = 30;
-/// Number of the idle cluster's servers.
+/// The least number of the idle cluster's servers.
 const SERVERS: u16 = 3;
 
 /// Runs the test `idle`.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
-    bench
-        .report
-        .begin("idle: a coordinator, three servers and a client that have nothing to do for 10 s");
+    let Copies { replicas, durability, .. } = *bench.local.copies();
+    let servers = SERVERS.max(replicas + 1);
+    bench.report.begin(&format!(
+        "idle: a coordinator, {servers} servers and a client that have nothing to do for 10 s"
+    ));
     let name = format!("idle-{}", std::process::id());
     let plan = Plan {
         name: &name,
-        port: local::free_ports(ports(SERVERS))?,
-        servers: SERVERS,
+        port: local::free_ports(ports(servers))?,
+        servers,
         memory: 64 << 20,
         leaving: 0,
-        replicas: 0,
-        durability: None,
-        directory: None,
+        replicas,
+        durability,
+        directory: bench.local.directory(),
         state: None,
         core: None,
         host: None,
@@ -55,7 +58,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {
         let mut store = Store::over(cluster.coordinator(), std::slice::from_ref(&transport))?;
-        let table = store.create_table("idle", u32::from(SERVERS))?;
+        let table = store.create_table("idle", u32::from(servers))?;
         store.write(table, b"key", &[7; 100], Condition::always())?;
         let processes: Vec<u32> = cluster.ids().into_iter().chain([std::process::id()]).collect();
         let used = |id: &u32| processor_time(*id);

@@ -94,6 +94,11 @@ impl Local {
         &self.copies
     }
 
+    /// Returns the directory of a cluster's replicas. `None` if it needs none.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.directory.as_ref().map(Folder::path)
+    }
+
     /// Sets whether the servers that the run starts record tracepoints. Ends running servers that
     /// have the other setting.
     pub(crate) fn record_tracepoints(&mut self, tracepoints: bool) {
@@ -197,7 +202,7 @@ impl Local {
                 durability,
                 lease: LEASE,
                 leaving: 0,
-                directory: self.directory.as_ref().map(Folder::path),
+                directory: self.directory(),
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),

@@ -112,57 +112,90 @@ fn connect(
     }
 }
 
-/// A cluster of one server, and its client, which one thread runs.
+/// A cluster of one server, and its client, which one thread runs. Backups hold the replicas of the
+/// server's objects.
 pub(super) struct Cluster {
     pub(super) coordinator: Worker<Candidate>,
     pub(super) server: Worker<Master>,
+    pub(super) backups: Vec<Worker<Master>>,
     pub(super) store: StoreClient,
     pub(super) table: TableId,
     pub(super) size: usize,
 }
 
 impl Cluster {
-    pub(super) fn open(size: usize, transport: &str) -> Result<Self, Fail> {
+    /// Opens a cluster, and writes the objects. Each has `replicas` replicas.
+    pub(super) fn open(size: usize, transport: &str, replicas: u16) -> Result<Self, Fail> {
         // The control path stays on shared memory.
-        let control = |role| locator("fast+shm", role);
+        let control = |role: &str| locator("fast+shm", role);
         let at = control("coordinator");
         let mut coordinator = coordinator(&CoordinatorOptions::at(&at)).map_err(failed)?;
         let mut options = ServerOptions::new(&at, &locator(transport, "server"));
         options.control = (transport != "fast+shm").then(|| control("control"));
         options.memory_bytes = MEMORY;
+        options.replicas = replicas.into();
         let mut server = server(&options).map_err(failed)?;
-        let begin = Clock::new().now();
-        while server.machine().server().is_none() {
-            if Clock::new().now().since(begin) > TIMEOUT.as_nanos() as u64 {
-                return Err(Fail::new(
-                    "cannot measure a single thread: the server did not join the cluster",
-                ));
-            }
-            coordinator.turn();
-            server.turn();
-        }
+        join(&mut server, || _ = coordinator.turn())?;
         let store = StoreClient::connect(&at).map_err(failed)?;
-        // The filling is not measured, so coordinator and server run in another thread.
+        // What is not measured runs beside the client, in another thread.
+        let mut table = Err(Fail::new("no table was created"));
+        meanwhile(
+            || _ = (coordinator.turn(), server.turn()),
+            || table = store.create_table("single-thread", 1).map(|table| table.id()).map_err(full),
+        );
+        // The table is on the only server. The others have nothing but replicas.
+        let mut backups = Vec::new();
+        for number in 0..replicas {
+            options.listen = control(&format!("backup{number}"));
+            options.control = None;
+            let mut backup = sprat::server::server(&options).map_err(failed)?;
+            join(&mut backup, || _ = (coordinator.turn(), server.turn()))?;
+            backups.push(backup);
+        }
+        let mut cluster = Self { coordinator, server, backups, store, table: table?, size };
         let mut filled = Err(Fail::new("nothing was written"));
+        let Self { coordinator, server, backups, store, table, .. } = &mut cluster;
         meanwhile(
             || {
                 coordinator.turn();
                 server.turn();
+                backups.iter_mut().for_each(|backup| _ = backup.turn());
             },
-            || {
-                filled =
-                    fill(&store, size).map_err(|e| Fail::new(format!("cannot fill a table: {e}")))
-            },
+            || filled = fill(store, *table, size).map_err(full),
         );
-        let table = filled?;
-        Ok(Self { coordinator, server, store, table, size })
+        filled.map(|()| cluster)
+    }
+
+    /// Lets the coordinator renew leases, and the backups take what was written.
+    pub(super) fn besides(&mut self) {
+        self.coordinator.turn();
+        self.backups.iter_mut().for_each(|backup| _ = backup.turn());
     }
 }
 
-fn fill(store: &StoreClient, size: usize) -> Result<TableId, sprat::kv::Error> {
-    let table = store.create_table("single-thread", 1)?;
+/// Waits until `server` has joined the cluster whose other machines `turn` runs.
+fn join(server: &mut Worker<Master>, mut turn: impl FnMut()) -> Result<(), Fail> {
+    let begin = Clock::new().now();
+    while server.machine().server().is_none() {
+        if Clock::new().now().since(begin) > TIMEOUT.as_nanos() as u64 {
+            return Err(Fail::new(
+                "cannot measure a single thread: the server did not join the cluster",
+            ));
+        }
+        turn();
+        server.turn();
+    }
+    Ok(())
+}
+
+fn full(error: sprat::kv::Error) -> Fail {
+    Fail::new(format!("cannot fill a table: {error}"))
+}
+
+fn fill(store: &StoreClient, table: TableId, size: usize) -> Result<(), sprat::kv::Error> {
+    let table = store.table_by_id(table);
     for index in 0..OBJECTS {
         table.put(&key(index), &vec![b'v'; size])?;
     }
-    Ok(table.id())
+    Ok(())
 }

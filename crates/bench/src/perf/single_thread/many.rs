@@ -136,14 +136,13 @@ pub(super) struct Reads(Cluster);
 
 impl Reads {
     /// Opens the cluster and its client, and fills the table.
-    pub(super) fn open(size: usize, transport: &str) -> Result<Self, Fail> {
-        let mut all = Self(Cluster::open(size, transport)?);
+    pub(super) fn open(size: usize, transport: &str, replicas: u16) -> Result<Self, Fail> {
+        let mut all = Self(Cluster::open(size, transport, replicas)?);
         // Buffers and tables grow, and sessions open, in a round that is not counted.
-        let Cluster { coordinator, server, store, table, size } = &mut all.0;
-        round(*size, |progress| {
-            read_turn(store, *table, *size, progress)?;
-            server.turn();
-            coordinator.turn();
+        round(size, |progress| {
+            read_turn(&all.0.store, all.0.table, size, progress)?;
+            all.0.server.turn();
+            all.0.besides();
             Ok(())
         })?;
         Ok(all)
@@ -151,14 +150,14 @@ impl Reads {
 
     /// Runs one round of reads.
     pub(super) fn run(&mut self) -> Result<Sample, Fail> {
-        let Cluster { coordinator, server, store, table, size } = &mut self.0;
-        round(*size, |progress| {
+        let size = self.0.size;
+        let cluster = &mut self.0;
+        round(size, |progress| {
             let before = progress.ended;
-            read_client(store, *table, *size, progress)?;
+            read_client(&cluster.store, cluster.table, size, progress)?;
             (before..progress.ended).for_each(read_ended);
-            read_server(server);
-            // The coordinator renews the server's lease.
-            coordinator.turn();
+            read_server(&mut cluster.server);
+            cluster.besides();
             Ok(())
         })
     }

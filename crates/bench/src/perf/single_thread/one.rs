@@ -15,8 +15,9 @@ use crate::perf::measure::Sample;
 
 /// The number of operations in one round of the benchmark; a round has no time limit.
 const OPERATIONS: u64 = 1000;
-/// Number of reads between two turns of the coordinator, which renews the server's lease.
-const COORDINATOR_EVERY: u64 = 16;
+/// Number of reads between two turns of the coordinator, which renews the server's lease, and of
+/// the backups.
+const BESIDES_EVERY: u64 = 16;
 
 /// Runs [`OPERATIONS`] operations and times each.
 fn times(bytes: usize, mut one: impl FnMut(u64) -> Result<(), Fail>) -> Result<Sample, Fail> {
@@ -69,18 +70,20 @@ pub(super) struct Reads(Cluster);
 
 impl Reads {
     /// Opens the cluster and its client, and fills the table.
-    pub(super) fn open(size: usize, transport: &str) -> Result<Self, Fail> {
-        Cluster::open(size, transport).map(Self)
+    pub(super) fn open(size: usize, transport: &str, replicas: u16) -> Result<Self, Fail> {
+        Cluster::open(size, transport, replicas).map(Self)
     }
 
     /// Runs one round of reads.
     pub(super) fn run(&mut self) -> Result<Sample, Fail> {
-        let Cluster { coordinator, server, store, table, size } = &mut self.0;
-        times(*size, |i| {
-            if i.is_multiple_of(COORDINATOR_EVERY) {
-                coordinator.turn();
+        let size = self.0.size;
+        let cluster = &mut self.0;
+        times(size, |i| {
+            if i.is_multiple_of(BESIDES_EVERY) {
+                cluster.besides();
             }
-            one_read(store.table_by_id(*table), &key(i * 37 % OBJECTS), *size, || _ = server.turn())
+            let Cluster { server, store, table, .. } = &mut *cluster;
+            one_read(store.table_by_id(*table), &key(i * 37 % OBJECTS), size, || _ = server.turn())
         })
     }
 }
