@@ -79,7 +79,7 @@ pub(crate) enum Bench {
     /// Measure the processor time of an idle cluster, and the first request after a pause.
     #[command(after_help = "Example:
   sprat bench idle --transport fast+shm")]
-    Idle(Plain),
+    Idle(Idle),
     /// Measure a bond (fast+bond) whose devices are removed in turn under load. It needs root.
     #[command(after_help = "Example:
   sprat bench failover --outstanding 16")]
@@ -98,7 +98,7 @@ pub(crate) enum Bench {
         after_help = "Example:
   sprat bench single-thread --transport fast+shm,fast+memif"
     )]
-    SingleThread(Sized),
+    SingleThread(SingleThread),
     /// Measure the time of a read and of a write by layer.
     #[command(after_help = "Example:
   sprat bench breakdown --transport fast+shm,fast+udp --svg layers.svg")]
@@ -210,11 +210,37 @@ struct Outstanding {
     outstanding: u16,
 }
 
-/// Options of `sprat bench baseline` and `sprat bench single-thread`.
+/// Options of `sprat bench baseline`.
 #[derive(Args, Debug)]
 pub(crate) struct Sized {
     #[command(flatten)]
     sizes: Sizes,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `sprat bench single-thread`.
+#[derive(Args, Debug)]
+pub(crate) struct SingleThread {
+    #[command(flatten)]
+    sizes: Sizes,
+    /// Number of replicas of each object, in servers that the same thread runs.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
+    )]
+    replicas: u16,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `sprat bench idle`.
+#[derive(Args, Debug)]
+pub(crate) struct Idle {
+    #[command(flatten)]
+    copies: Replicas,
     #[command(flatten)]
     plain: Plain,
 }
@@ -304,6 +330,8 @@ pub(crate) struct LoadedReads {
     #[command(flatten)]
     outstanding: Outstanding,
     #[command(flatten)]
+    copies: Replicas,
+    #[command(flatten)]
     plain: Plain,
 }
 
@@ -325,6 +353,8 @@ pub(crate) struct Clients {
     objects: Objects,
     #[command(flatten)]
     outstanding: Outstanding,
+    #[command(flatten)]
+    copies: Replicas,
     #[command(flatten)]
     plain: Plain,
 }
@@ -380,6 +410,8 @@ pub(crate) struct Breakdown {
     sizes: Sizes,
     #[command(flatten)]
     objects: Objects,
+    #[command(flatten)]
+    copies: Replicas,
     #[command(flatten)]
     plain: Plain,
     /// Write a picture of the layers to this file, as SVG.
@@ -464,12 +496,14 @@ impl Bench {
             Self::ReadThroughput(args) => args.options(Test::ReadThroughput),
             Self::WriteThroughput(args) => args.options(Test::WriteThroughput),
             Self::Loaded(args) => Options {
+                copies: args.copies.copies(),
                 coordinator: args.target.coordinator(),
                 objects: args.objects.count(),
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Loaded)
             },
             Self::Clients(args) => Options {
+                copies: args.copies.copies(),
                 clients: args.clients.iter().copied().map(usize::from).collect(),
                 coordinator: args.target.coordinator(),
                 objects: args.objects.count(),
@@ -480,17 +514,22 @@ impl Bench {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Overwrite)
             },
-            Self::Idle(plain) => plain.options(Test::Idle),
+            Self::Idle(args) => {
+                Options { copies: args.copies.copies(), ..args.plain.options(Test::Idle) }
+            }
             Self::Failover(args) => Options {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Failover)
             },
             Self::Recovery(args) => args.options(Test::Recovery),
             Self::Restart(args) => args.options(Test::Restart),
-            Self::SingleThread(args) => {
-                Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::SingleThread) }
-            }
+            Self::SingleThread(args) => Options {
+                copies: Copies { replicas: args.replicas, ..Copies::default() },
+                sizes: args.sizes.size.clone(),
+                ..args.plain.options(Test::SingleThread)
+            },
             Self::Breakdown(args) => Options {
+                copies: args.copies.copies(),
                 coordinator: args.target.coordinator(),
                 sizes: args.sizes.size.clone(),
                 objects: args.objects.count(),

@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// End the cluster that `sprat up` runs, with all its processes.
 ///
-/// Its objects are gone then. The coordinator's state stays in the file that --state named.
+/// The directory of the cluster keeps the objects, and the next `sprat up` with it has them. The
+/// objects of a cluster with --ephemeral are gone.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat down

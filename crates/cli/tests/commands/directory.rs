@@ -83,6 +83,41 @@ fn the_objects_of_one_server_survive_its_process() {
     cluster.end();
 }
 
+/// An old copy of a part of the directory, put back, says that data is missing, and serves none of
+/// what was overwritten. With the right files in their place all is there again.
+#[test]
+fn an_old_copy_of_files_is_no_state_of_the_cluster() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name);
+    let dir = at("books");
+    let cluster = || Cluster::up_with(1, &["--dir", dir.to_str().expect("a plain path")]);
+    let first = cluster();
+    first.ok(&["table", "create", "t"]);
+    first.ok(&["put", "t", "k", "old"]);
+    first.end();
+    let files = [("coordinator", "old state"), ("server-1/frames", "old frames")];
+    for (file, copy) in files {
+        fs::copy(dir.join(file), at(copy)).expect("it is ours");
+    }
+    let second = cluster();
+    second.ok(&["put", "t", "k", "new", "--timeout", "30"]);
+    second.end();
+    for (file, copy) in files {
+        fs::rename(dir.join(file), at("right")).expect("it is ours");
+        fs::copy(at(copy), dir.join(file)).expect("it is ours");
+        let wrong = cluster();
+        let blocked = || text(&wrong.run(&["status"])).contains("blocked");
+        assert!(wait_until(PATIENCE, blocked), "{copy}");
+        let read = wrong.run(&["get", "t", "k", "--timeout", "1"]);
+        assert!(!read.status.success() && read.stdout.is_empty(), "{copy}: {}", text(&read));
+        wrong.end();
+        fs::rename(at("right"), dir.join(file)).expect("it is ours");
+        let right = cluster();
+        assert_eq!(right.ok(&["get", "t", "k", "--timeout", "30"]), "new", "{copy}");
+        right.end();
+    }
+}
+
 #[test]
 fn a_directory_that_cannot_be_used_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -17,6 +17,8 @@ use crate::types::ServerId;
 
 /// The most bytes of a segment in one write to a replica, unless one entry is longer.
 const MOST_DATA: u32 = 1 << 20;
+/// The same if the replica is on disk when the backup replies: one sync brings all there.
+const MOST_SYNCED: u32 = 8 << 20;
 /// The length up to which the data of a write is copied into the request.
 const COPIED: u32 = 4 << 10;
 /// The time that a write to a replica has for each byte of its data.
@@ -161,10 +163,11 @@ impl Replication {
         let most = if only_front { segment.front } else { written };
         // The first write of a head is its front alone, so that all backups open it at once.
         let most = if replica.opened || segment.kind == Kind::Side { most } else { segment.front };
+        let most_data = if self.sync { MOST_SYNCED } else { MOST_DATA };
         let end = match slot {
             // A replica ends with an entry, or a recovery could not tell its end from damage.
-            Some(slot) if most > replica.acked + MOST_DATA => {
-                log.end_of_entries(slot, replica.acked, MOST_DATA)
+            Some(slot) if most > replica.acked + most_data => {
+                log.end_of_entries(slot, replica.acked, most_data)
             }
             _ => most.max(replica.acked),
         };
