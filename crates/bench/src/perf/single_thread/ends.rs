@@ -137,13 +137,6 @@ impl Cluster {
         let mut server = server(&options).map_err(failed)?;
         join(&mut server, || _ = coordinator.turn())?;
         let store = StoreClient::connect(&at).map_err(failed)?;
-        // What is not measured runs beside the client, in another thread.
-        let mut table = Err(Fail::new("no table was created"));
-        meanwhile(
-            || _ = (coordinator.turn(), server.turn()),
-            || table = store.create_table("single-thread", 1).map(|table| table.id()).map_err(full),
-        );
-        // The table is on the only server. The others have nothing but replicas.
         let mut backups = Vec::new();
         for number in 0..replicas {
             options.listen = control(&format!("backup{number}"));
@@ -152,18 +145,21 @@ impl Cluster {
             join(&mut backup, || _ = (coordinator.turn(), server.turn()))?;
             backups.push(backup);
         }
-        let mut cluster = Self { coordinator, server, backups, store, table: table?, size };
-        let mut filled = Err(Fail::new("nothing was written"));
-        let Self { coordinator, server, backups, store, table, .. } = &mut cluster;
+        let mut table = None;
+        // What is not measured runs beside the client, in another thread.
         meanwhile(
             || {
                 coordinator.turn();
                 server.turn();
                 backups.iter_mut().for_each(|backup| _ = backup.turn());
             },
-            || filled = fill(store, *table, size).map_err(full),
+            // The first tablet of a cluster is on the server that joined first.
+            || table = Some(fill(&store, size)),
         );
-        filled.map(|()| cluster)
+        let table = table.transpose();
+        let table = table.map_err(|error| Fail::new(format!("cannot fill a table: {error}")))?;
+        let table = table.ok_or_else(|| Fail::new("no table was created"))?;
+        Ok(Self { coordinator, server, backups, store, table, size })
     }
 
     /// Lets the coordinator renew leases, and the backups take what was written.
@@ -188,14 +184,10 @@ fn join(server: &mut Worker<Master>, mut turn: impl FnMut()) -> Result<(), Fail>
     Ok(())
 }
 
-fn full(error: sprat::kv::Error) -> Fail {
-    Fail::new(format!("cannot fill a table: {error}"))
-}
-
-fn fill(store: &StoreClient, table: TableId, size: usize) -> Result<(), sprat::kv::Error> {
-    let table = store.table_by_id(table);
+fn fill(store: &StoreClient, size: usize) -> Result<TableId, sprat::kv::Error> {
+    let table = store.create_table("single-thread", 1)?;
     for index in 0..OBJECTS {
         table.put(&key(index), &vec![b'v'; size])?;
     }
-    Ok(())
+    Ok(table.id())
 }
