@@ -319,6 +319,15 @@ impl Backup {
         Ok(())
     }
 
+    /// Fences a master that the cluster has given up, and frees its replicas. The coordinator, which
+    /// has freed those of its log, does not know of them: it came here later than that.
+    pub fn expel(&mut self, master: ServerId) {
+        // Too many masters are fenced: the next life of this server frees them.
+        if self.fence(master).is_ok() {
+            self.free_all(master);
+        }
+    }
+
     /// Lets the backup share memory with masters of its machine through `host`. Takes what masters
     /// have posted to an earlier life of the server.
     pub fn share(&mut self, host: Box<dyn Rings>) {

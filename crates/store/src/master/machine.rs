@@ -280,8 +280,9 @@ impl Machine for Master {
             if let Some((backup, offer)) = self.replication.take_offer() {
                 self.replication.set_ring(backup, self.backup.accept_ring(&offer));
             }
-            if let Some(known) = self.replication.take_known() {
-                self.backup.free_unknown(&known);
+            if let Some((known, given_up)) = self.replication.take_news() {
+                self.backup.free_unknown(known);
+                given_up.into_iter().for_each(|master| self.backup.expel(master));
                 self.reports.look();
             }
             return;

@@ -32,6 +32,9 @@ impl Order for WriteReplica<'_> {
             return Err(Status::NoSpace);
         }
         let len = master.backup.write(&self)?;
+        if self.open {
+            master.replication.meet(self.target.master);
+        }
         // A write that leaves a gap has changed nothing.
         if self.sync && len >= self.offset {
             master.syncs.add(Waiting { caller: call.caller, len });

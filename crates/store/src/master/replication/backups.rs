@@ -2,7 +2,9 @@
 //! master knows it.
 //!
 //! Invariants: one request for the list is in progress at a time. The list is taken whole: a page
-//! of another version than the first one is read again from the start at the next renewal.
+//! of another version than the first one is read again from the start at the next renewal. A master
+//! that has opened a replica here before the first page was asked for, and that the list does not
+//! name, was given up: a server is in the list before it knows its id, and no id comes back.
 
 use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
@@ -26,6 +28,8 @@ use crate::types::ServerId;
 const AGAIN_NS: u64 = 100 * MS;
 /// The time for which a master opens no replica on a backup that has failed.
 const AVOIDED_NS: u64 = SECOND;
+/// The most masters with replicas here that the last list does not name. More are not noticed.
+const MOST_STRANGERS: usize = 1024;
 /// The number of random candidates among which the one with the fewest replicas is chosen.
 const DRAWN: usize = 3;
 
@@ -91,8 +95,16 @@ pub(super) struct Backups {
     next: u32,
     due: Instant,
     unlinked: Vec<Link>,
-    /// The servers of the last list, crashed ones included, until they are taken.
-    known: Option<BTreeSet<ServerId>>,
+    /// The servers of the last list, crashed ones included.
+    known: BTreeSet<ServerId>,
+    /// True if the list was not taken by [`Self::take_news`].
+    is_new: bool,
+    /// The masters with replicas here that the last list does not name.
+    strangers: BTreeSet<ServerId>,
+    /// Those that the list in progress names unless they were given up.
+    judged: BTreeSet<ServerId>,
+    /// Those that were given up, until they are taken.
+    given_up: Vec<ServerId>,
     /// The servers of the pages that have arrived, crashed ones included.
     seen: BTreeSet<ServerId>,
     /// This server, if it may hold replicas of its own log.
@@ -122,11 +134,12 @@ impl Backups {
 
     /// Returns the request for the server list, if it is due.
     pub(super) fn call(&mut self, now: Instant, tag: u64) -> Option<Output> {
-        if self.version == self.newest || self.asked.is_some() || now < self.due {
+        if !self.is_due() || now < self.due {
             return None;
         }
         self.asked = Some((tag, self.newest));
         if self.next == 0 {
+            self.judged.append(&mut self.strangers);
             self.pages.clear();
             self.seen.clear();
         }
@@ -134,10 +147,22 @@ impl Backups {
         Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(CALL_NS) })
     }
 
+    /// Returns true if the server list has to be read.
+    fn is_due(&self) -> bool {
+        let unjudged = !self.strangers.is_empty() || !self.judged.is_empty();
+        self.asked.is_none() && (self.version != self.newest || unjudged)
+    }
+
     /// Returns the time of the next request for the server list.
     pub(super) fn deadline(&self) -> Instant {
-        let wanted = self.version != self.newest && self.asked.is_none();
-        if wanted { self.due } else { Instant::NEVER }
+        if self.is_due() { self.due } else { Instant::NEVER }
+    }
+
+    /// Records that `master` has opened a replica here.
+    pub(super) fn meet(&mut self, master: ServerId) {
+        if !self.known.contains(&master) && self.strangers.len() < MOST_STRANGERS {
+            self.strangers.insert(master);
+        }
     }
 
     pub(super) fn is_asked(&self, tag: u64) -> bool {
@@ -173,13 +198,17 @@ impl Backups {
             self.pages.push((me, String::new()));
         }
         let is_first = core::mem::replace(&mut self.version, version) == 0;
-        self.known = Some(core::mem::take(&mut self.seen));
+        (self.known, self.is_new) = (core::mem::take(&mut self.seen), true);
+        let judged = core::mem::take(&mut self.judged);
+        self.given_up.extend(judged.difference(&self.known));
         self.replace(is_first)
     }
 
-    /// Returns all servers of a list that was taken since the last call, crashed ones included.
-    pub(super) fn take_known(&mut self) -> Option<BTreeSet<ServerId>> {
-        self.known.take()
+    /// Returns the servers of a list that was read since the last call, crashed ones included, and
+    /// the masters with replicas here that it showed as given up.
+    pub(super) fn take_news(&mut self) -> Option<(&BTreeSet<ServerId>, Vec<ServerId>)> {
+        let is_new = core::mem::take(&mut self.is_new);
+        is_new.then(|| (&self.known, core::mem::take(&mut self.given_up)))
     }
 
     /// Takes the new list. Returns the servers that are no longer in it. No server of the first

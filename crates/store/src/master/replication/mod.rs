@@ -174,10 +174,18 @@ impl Replication {
         }
     }
 
-    /// Returns all servers of the coordinator's list, crashed ones included, if it was taken since
-    /// the last call.
-    pub(super) fn take_known(&mut self) -> Option<BTreeSet<ServerId>> {
-        self.backups.take_known()
+    /// Returns all servers of the coordinator's list, crashed ones included, if it was read since
+    /// the last call, and the masters with replicas here that it showed as given up.
+    pub(super) fn take_news(&mut self) -> Option<(&BTreeSet<ServerId>, Vec<ServerId>)> {
+        self.backups.take_news()
+    }
+
+    /// Records that `master` has opened a replica on this server.
+    pub(crate) fn meet(&mut self, master: ServerId) {
+        if self.replicas > 0 {
+            self.backups.meet(master);
+            self.pending = true;
+        }
     }
 
     /// Announces that the log has new entries.

@@ -55,3 +55,23 @@ fn a_lost_replica_of_a_segment_without_memory_is_waived() {
         assert_eq!(count, replicas, "of the head alone");
     }
 }
+
+/// It came to know this server after the coordinator had freed its replicas.
+#[test]
+fn a_master_that_the_next_list_does_not_name_was_given_up() {
+    let mut rig = Rig::new(1, 1, 1 << 10);
+    let news = |rig: &mut Rig| rig.replication.take_news().map(|(_, given_up)| given_up);
+    assert_eq!(news(&mut rig), Some(vec![]));
+    let stranger = ServerId { index: 9, generation: 4 };
+    rig.replication.meet(A);
+    rig.step();
+    assert!(rig.sent.is_empty() && news(&mut rig).is_none(), "the list names it");
+    rig.replication.meet(stranger);
+    rig.step();
+    assert_eq!(news(&mut rig), Some(vec![stranger]));
+    // It may have joined after a list that was asked for before.
+    rig.replication.meet(stranger);
+    rig.add(stranger, 4);
+    rig.list();
+    assert_eq!(news(&mut rig), Some(vec![]));
+}
