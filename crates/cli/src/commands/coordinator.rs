@@ -75,15 +75,30 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
 /// Returns the failure of a coordinator whose state in etcd cannot be used.
 fn no_etcd(error: &std::io::Error) -> Fail {
     let fail = Fail::new(format!("cannot serve: {error}"));
+    let text = error.to_string();
     fail.next(match error.kind() {
         std::io::ErrorKind::Unsupported => {
             "build it with the feature: cargo build --release -p sprat-cli --features etcd"
+        }
+        std::io::ErrorKind::PermissionDenied if text.contains("permission denied") => {
+            "give a role of that user these keys: etcdctl role grant-permission ROLE readwrite \
+             --prefix=true PREFIX"
         }
         std::io::ErrorKind::PermissionDenied => {
             "give a user of the etcd, and the file of its password: --state \
              etcd:host=...,user=USER,password=FILE"
         }
-        _ => "start etcd, or mend its hosts or files in --state",
+        _ if text.contains("peer certificate") => {
+            "give the file of the authority that has signed etcd's certificate with ca=FILE in \
+             --state, or mend etcd's certificate"
+        }
+        _ if text.contains("fatal alert") => {
+            "give a certificate that etcd accepts with ca=FILE,cert=FILE,key=FILE in --state"
+        }
+        _ => {
+            "start etcd, or mend its hosts or files in --state: an etcd with TLS needs ca=FILE, \
+             also cert=FILE,key=FILE if it asks for a certificate; one without TLS needs neither"
+        }
     })
 }
 

@@ -7,8 +7,10 @@
 //! ```
 //! Elsewhere: what the requests are ([`sprat_store::etcd`]).
 
+use std::error::Error as _;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -22,7 +24,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use sprat_proto::Rng;
 use sprat_proto::node::{Pairs, Written};
-use sprat_store::etcd::{EtcdState, Failure, Is, Op, Pair, Reply, Request, TRY_NS, Txn, is_turn};
+use sprat_store::etcd::{
+    EtcdState, Failure, Is, Keys, Op, Pair, Reply, Request, TRY_NS, Txn, is_turn,
+};
 use sprat_sys::clock::Clock;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -45,6 +49,9 @@ const REFUSALS: [i32; 3] = [3, 7, 11];
 const EXHAUSTED: i32 = 8;
 /// The text of etcd's error when its database is full.
 const FULL: &str = "database space exceeded";
+/// The text of etcd's error when users or roles have changed since the user got its token. A new
+/// token mends it.
+const OLD_TOKEN: &str = "revision of auth store is old";
 
 type Outcome = Result<Reply, Failure>;
 
@@ -84,7 +91,7 @@ impl EtcdDisk {
             std::thread::Builder::new().name("sprat-etcd".to_owned()).spawn(move || {
                 runtime.block_on(async move {
                     let mut members = members;
-                    let outcome = members.start().await;
+                    let outcome = members.start(&keys).await;
                     let failed = outcome.is_err();
                     let _ = started.send(outcome);
                     if !failed {
@@ -222,19 +229,32 @@ struct Told {
 
 impl Members {
     fn new(options: &EtcdOptions) -> io::Result<Self> {
-        let read = |path: &std::path::Path| {
-            std::fs::read(path)
-                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+        let named = |path: &Path, e: io::Error| {
+            io::Error::new(e.kind(), format!("a file for etcd, {}: {e}", path.display()))
+        };
+        let read = |path: &Path| std::fs::read(path).map_err(|e| named(path, e));
+        // The library takes a file without certificates, and trusts no member then.
+        let pem = |path: &Path, what: &str| {
+            let bytes = read(path)?;
+            let begins = String::from_utf8_lossy(&bytes).lines().any(|line| {
+                line.starts_with("-----BEGIN ")
+                    && line.trim_end().ends_with(&format!("{what}-----"))
+            });
+            let why = || io::Error::new(io::ErrorKind::InvalidData, format!("it has no {what}"));
+            if begins { Ok(bytes) } else { Err(named(path, why())) }
         };
         let mut connect = ConnectOptions::new();
         if let Some((user, password)) = &options.user {
-            let text = String::from_utf8(read(password)?).map_err(io::Error::other)?;
+            let text = String::from_utf8(read(password)?);
+            let text = text.map_err(|e| named(password, io::Error::other(e)))?;
             connect = connect.with_user(user, text.trim_end_matches(['\r', '\n']));
         }
         if let Some(ca) = &options.ca {
-            let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca)?));
+            let mut tls =
+                TlsOptions::new().ca_certificate(Certificate::from_pem(pem(ca, "CERTIFICATE")?));
             if let Some((cert, key)) = &options.identity {
-                tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+                let cert = pem(cert, "CERTIFICATE")?;
+                tls = tls.identity(Identity::from_pem(cert, pem(key, "PRIVATE KEY")?));
             }
             connect = connect.with_tls(tls);
         }
@@ -257,19 +277,20 @@ impl Members {
     }
 
     /// Waits until a member answers, and names the failures of all if none does.
-    async fn start(&mut self) -> io::Result<()> {
+    async fn start(&mut self, keys: &Keys) -> io::Result<()> {
         let clock = Clock::new();
         let end = clock.now().after(START.as_nanos() as u64);
         let mut failures = vec![String::new(); self.hosts.len()];
         loop {
             let talk = self.talk();
             let (member, host) = (talk.member, talk.host.clone());
-            let (told, outcome) = talk.ask(Request::Txn(Txn::default())).await;
+            let (told, outcome) = talk.ask(Request::Txn(rights(keys))).await;
             self.told(told);
             match outcome {
                 Ok(_) => return Ok(()),
                 Err(Failure::Refused(why)) => {
-                    let text = format!("etcd at {host} refuses: {why}");
+                    let prefix = keys.prefix();
+                    let text = format!("etcd at {host} refuses the keys at {prefix}: {why}");
                     return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
                 }
                 Err(Failure::Unknown(why)) => failures[member] = format!("{host}: {why}"),
@@ -304,6 +325,16 @@ impl Talk {
         let failed = matches!(outcome, Err(Failure::Unknown(_)));
         (Told { member, client: client.filter(|_| !failed), failed }, outcome)
     }
+}
+
+/// Returns a transaction that etcd refuses unless the user may read and write the cluster's keys.
+/// It changes nothing: without conditions the other branch, whose rights etcd checks too, is never
+/// executed. A full etcd takes it, for it adds nothing.
+fn rights(keys: &Keys) -> Txn {
+    let name = |text: &str| format!("{}{text}", keys.prefix()).into_bytes();
+    let all = Op::Get { from: name(""), end: name("\u{7f}"), limit: 1 };
+    let write = Op::Delete { from: name("rights"), end: Vec::new() };
+    Txn { otherwise: Vec::from([all, write]), ..Txn::default() }
 }
 
 /// Executes a request.
@@ -358,11 +389,35 @@ fn operation(op: Op) -> TxnOp {
 fn failure(error: &Error) -> Failure {
     match error {
         Error::GRpcStatus(status) => {
-            let (code, text) = (status.code() as i32, status.message().to_owned());
+            let (code, mut text) = (status.code() as i32, status.message().to_owned());
+            if text.contains(OLD_TOKEN) {
+                return Failure::Unknown(text);
+            }
             let refused = REFUSALS.contains(&code) || code == EXHAUSTED && text.contains(FULL);
-            if refused { Failure::Refused(text) } else { Failure::Unknown(text) }
+            if refused {
+                return Failure::Refused(text);
+            }
+            add_causes(&mut text, status.source());
+            Failure::Unknown(text)
         }
         Error::InvalidArgs(_) | Error::InvalidUri(_) => Failure::Refused(error.to_string()),
+        Error::TransportError(error) => {
+            let mut text = error.to_string();
+            add_causes(&mut text, error.source());
+            Failure::Unknown(text)
+        }
         error => Failure::Unknown(error.to_string()),
+    }
+}
+
+/// Adds the causes of an error to its text: that of a failed connection is only "transport error".
+fn add_causes(text: &mut String, mut cause: Option<&(dyn std::error::Error + 'static)>) {
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) && more != "transport error" {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
     }
 }

@@ -41,6 +41,8 @@ enum Purpose {
 struct Sent<P> {
     id: u64,
     at: Instant,
+    /// The highest revision of a reply by then.
+    revision: i64,
     purpose: P,
 }
 
@@ -173,7 +175,7 @@ impl EtcdState {
         if self.asked.is_none() && self.due <= now {
             let (purpose, txn) = self.ask(now);
             let id = self.id();
-            self.asked = Some(Sent { id, at: now, purpose });
+            self.asked = Some(Sent { id, at: now, revision: self.revision, purpose });
             return Some((id, Request::Txn(txn)));
         }
         let Role::Leader { revision, .. } = self.role else { return None };
@@ -186,19 +188,29 @@ impl EtcdState {
             None => return None,
         };
         let id = self.id();
-        self.writing = Some(Sent { id, at: now, purpose: compacts });
+        let sent = Sent { id, at: now, revision: self.revision, purpose: compacts };
+        self.writing = Some(sent);
         Some((id, request))
     }
 
     /// Handles the result of the request with this number. The result of a request that was given
     /// up changes nothing.
     pub fn response(&mut self, now: Instant, id: u64, result: Result<Reply, Failure>) {
+        let asked = self.asked.take_if(|sent| sent.id == id);
+        let writing = self.writing.take_if(|sent| sent.id == id);
         if let Ok(reply) = &result {
+            let sent = asked.as_ref().map(|sent| sent.revision);
+            let sent = sent.or_else(|| writing.as_ref().map(|sent| sent.revision));
+            let before = sent.unwrap_or_default();
+            if (1..before).contains(&reply.revision) {
+                // Only a restored snapshot is older than a reply that came before the request.
+                return self.replaced();
+            }
             self.revision = self.revision.max(reply.revision);
         }
-        if let Some(sent) = self.asked.take_if(|sent| sent.id == id) {
+        if let Some(sent) = asked {
             self.answered(now, sent, result);
-        } else if let Some(sent) = self.writing.take_if(|sent| sent.id == id) {
+        } else if let Some(sent) = writing {
             self.written(now, sent.purpose, result);
         }
     }
@@ -398,12 +410,16 @@ impl EtcdState {
         if follows {
             self.known = Some(new);
         } else {
-            let prefix = self.keys.prefix().to_string();
-            self.fail(alloc::format!(
-                "the cluster's keys at {prefix} were replaced: they are not those of before"
-            ));
+            self.replaced();
         }
         follows
+    }
+
+    fn replaced(&mut self) {
+        let prefix = self.keys.prefix().to_string();
+        self.fail(alloc::format!(
+            "the cluster's keys at {prefix} were replaced: they are not those of before"
+        ));
     }
 
     fn stand_by(&mut self, now: Instant, leader: Option<String>) {

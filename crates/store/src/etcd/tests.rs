@@ -272,3 +272,22 @@ fn a_leader_ends_with_its_term_and_a_cluster_with_its_keys() {
         assert_eq!(rig.state.output(rig.now), None, "it has ended");
     }
 }
+
+/// A snapshot of the present term has the same `term`, but not the writes that came after it.
+#[test]
+fn an_etcd_of_an_earlier_time_in_the_same_term_is_found() {
+    let mut rig = Rig::leading();
+    rig.state.persist(1, 1, vec![(b"a".to_vec(), b"1".to_vec())], vec![]);
+    rig.pass(200);
+    // Both are on the way at once, so that their replies may come in any order.
+    let (beat, _) = rig.sent();
+    let (write, _) = rig.sent();
+    rig.reply(write, true, 4, vec![]);
+    rig.reply(beat, true, 3, vec![]);
+    assert_eq!(rig.event().as_deref(), Some("1"));
+    assert!(rig.event().is_some_and(|event| event.contains("Extended")));
+    rig.pass(200);
+    let (beat, _) = rig.sent();
+    rig.reply(beat, true, 3, vec![]);
+    assert!(rig.event().is_some_and(|event| event.contains("replaced")));
+}
