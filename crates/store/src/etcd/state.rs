@@ -110,6 +110,9 @@ pub struct EtcdState {
     turns: u64,
     /// The reason why requests fail, or nothing.
     trouble: String,
+    /// True if an attempt to lead has failed since the beat last changed: a look that succeeds does
+    /// not end the trouble.
+    stuck: bool,
     events: VecDeque<Written>,
     failed: bool,
 }
@@ -136,6 +139,7 @@ impl EtcdState {
             next_id: 0,
             turns: 0,
             trouble: String::new(),
+            stuck: false,
             events: VecDeque::new(),
             failed: false,
         }
@@ -291,10 +295,13 @@ impl EtcdState {
             Ok(reply) => reply,
             Err(Failure::Unknown(why) | Failure::Refused(why)) => {
                 self.due = now.after(AGAIN_NS);
+                self.stuck |= matches!(sent.purpose, Purpose::Stand(_));
                 return self.trouble(why);
             }
         };
-        self.untroubled();
+        if !self.stuck || sent.purpose != Purpose::Watch {
+            self.untroubled();
+        }
         match sent.purpose {
             Purpose::Beat if reply.succeeded => self.led(now, sent.at),
             Purpose::Beat => {
@@ -374,6 +381,7 @@ impl EtcdState {
         let new = Seen { term: pair.modified, beat };
         let Role::Standby { seen, leader, next } = &mut self.role else { return };
         let since = seen.filter(|(old, _)| *old == new).map_or(now, |(_, since)| since);
+        let beats = seen.is_some_and(|(old, _)| old != new);
         *seen = Some((new, since));
         *next = Some(term.term + 1);
         // The next request is the attempt, if the time is over before the next look is due.
@@ -386,6 +394,13 @@ impl EtcdState {
             *leader = Some(term.locators.clone());
             let standby = Election::Standby { leader: term.locators };
             self.events.push_back(Written::Election(standby));
+            let why = self.trouble.clone();
+            if !why.is_empty() {
+                self.events.push_back(Written::Election(Election::Unsure { why }));
+            }
+        }
+        if beats {
+            self.untroubled();
         }
     }
 
@@ -448,6 +463,7 @@ impl EtcdState {
     }
 
     fn untroubled(&mut self) {
+        self.stuck = false;
         if core::mem::take(&mut self.trouble).is_empty() {
             return;
         }
@@ -487,6 +503,7 @@ impl EtcdState {
             Step::Deposed(term) => self.deposed(now, &term),
             Step::Resign(why) => {
                 self.stand_by(now, None);
+                self.stuck = true;
                 self.trouble(why);
             }
             Step::Again(_) => self.pause = now.after(AGAIN_NS),

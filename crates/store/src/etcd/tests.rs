@@ -291,3 +291,31 @@ fn an_etcd_of_an_earlier_time_in_the_same_term_is_found() {
     rig.reply(beat, true, 3, vec![]);
     assert!(rig.event().is_some_and(|event| event.contains("replaced")));
 }
+
+/// The reason why no coordinator leads stays known while looks succeed, until a leader beats.
+#[test]
+fn a_refused_attempt_is_the_trouble_until_a_leader_beats() {
+    let mut rig = Rig::new();
+    let (term, beat) = (rig.term(4, "tcp:a", 10), rig.keys.beat());
+    let look = |rig: &mut Rig, at| {
+        let (id, watch) = rig.sent();
+        assert!(watch.compares.is_empty());
+        rig.reply(id, true, 30, vec![term.clone(), pair(beat.clone(), b"x", at)]);
+        rig.event()
+    };
+    assert_eq!(look(&mut rig, 20).as_deref(), Some("standby tcp:a"));
+    rig.pass(1_000);
+    let (id, _) = rig.sent();
+    rig.state.response(rig.now, id, Err(Failure::Refused("full".into())));
+    assert!(rig.event().is_some_and(|event| event.contains("full")));
+    rig.pass(50);
+    assert_eq!(look(&mut rig, 20), None);
+    // The next attempt: another candidate leads and beats.
+    rig.pass(50);
+    rig.pass(150);
+    let (id, stand) = rig.sent();
+    assert!(!stand.compares.is_empty());
+    rig.state.response(rig.now, id, Err(Failure::Refused("full".into())));
+    rig.pass(50);
+    assert_eq!(look(&mut rig, 40).as_deref(), Some("standby tcp:a"));
+}
