@@ -25,7 +25,7 @@ use hashbrown::HashMap;
 use crate::message::Status;
 use crate::message::data::Once;
 use crate::objects::entry::{
-    COMPLETION, Completion, Entries, Entry, Object, Outcome, RECORD, Record, Tombstone,
+    self, COMPLETION, Completion, Entries, Entry, Object, Outcome, RECORD, Record, Tombstone,
     put_completion,
 };
 use crate::objects::log::{Full, Purpose};
@@ -199,6 +199,31 @@ impl Memory {
             self.table.reserve(partition.objects.saturating_mul(left) / partition.replayed);
         }
         Ok(())
+    }
+
+    /// Gives up the recovery of a tablet. Forgets the outcomes of mutations of its objects: another
+    /// recovery may find a shorter log, without mutations that nothing has acknowledged. The objects
+    /// are to be swept.
+    pub fn abandon(&mut self, tablet: Tablet) {
+        let (log, tablets) = (&self.log, &self.tablets);
+        let is_of_tablet = |at| {
+            let (table, hash) = match entry::parse(log.bytes(at)) {
+                Some((Entry::Completion(completion), _)) => {
+                    (completion.table, Some(completion.hash))
+                }
+                Some((
+                    Entry::Object(Object { table, key, .. }, _)
+                    | Entry::Tombstone(Tombstone { table, key, .. }, _),
+                    _,
+                )) => (table, tablets.hash(table, key)),
+                _ => return false,
+            };
+            hash.is_some_and(|hash| tablet.contains(table, hash))
+        };
+        for at in self.results.forget(is_of_tablet) {
+            self.log.dead_record(at);
+        }
+        self.tablets.abandon(tablet);
     }
 
     /// Returns the next entry of a segment. Returns `None` if it is not intact.

@@ -176,6 +176,21 @@ impl Results {
         self.location(once).map_or(Need::New, Need::Known)
     }
 
+    /// Forgets the outcomes with a completion record for which `is_gone` returns true. Returns the
+    /// locations of these records.
+    pub fn forget(&mut self, is_gone: impl Fn(Location) -> bool) -> Vec<Location> {
+        let mut gone = Vec::new();
+        for client in self.clients.values_mut() {
+            client.records.retain(|record| {
+                let stays = !is_gone(record.at);
+                gone.extend((!stays).then_some(record.at));
+                stays
+            });
+        }
+        self.records -= gone.len() as u64;
+        gone
+    }
+
     /// Records that the cleaner moved the completion record of `once` to `to`.
     pub fn moved(&mut self, once: Once, to: Location) {
         if let Some(client) = self.clients.get_mut(&once.lease)

@@ -174,7 +174,7 @@ impl Tablets {
     }
 
     /// Gives a prepared tablet up. Its objects are to be swept.
-    pub fn abandon(&mut self, tablet: Tablet) {
+    pub(super) fn abandon(&mut self, tablet: Tablet) {
         self.arriving.retain(|other| *other != tablet);
         self.dropped.push(tablet);
     }

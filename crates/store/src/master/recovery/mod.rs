@@ -272,7 +272,7 @@ impl Recovery {
     }
 
     /// Ends the recovery. If it has succeeded, this master serves the tablets. Otherwise their
-    /// objects are swept.
+    /// outcomes are forgotten, and their objects swept.
     fn end(&mut self, memory: &mut Memory, succeeded: bool) {
         let Some(current) = self.current.take() else { return };
         self.ended = current.number;
@@ -280,7 +280,7 @@ impl Recovery {
             if succeeded {
                 memory.tablets.open(tablet);
             } else {
-                memory.tablets.abandon(tablet);
+                memory.abandon(tablet);
             }
         }
         let linked = current.backups.iter().filter(|source| source.linked);
