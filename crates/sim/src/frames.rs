@@ -223,8 +223,9 @@ impl Kept {
     }
 
     /// Damages a frame on the disk: a bit rots, perhaps in a slot of the header, a block cannot be
-    /// read, is that of another frame, or was never written, or the frame is another one as a whole. Half of the time processes see
-    /// it at once. Returns false if there is nothing to damage.
+    /// read, is that of another frame, or was never written, or the frame is another one as a
+    /// whole. Half of the time processes see it at once. Returns false if there is nothing to
+    /// damage.
     pub fn damage(&self, rng: &mut Rng) -> bool {
         let mut state = self.state();
         let (size, count) = state.shape;

@@ -32,7 +32,7 @@ const SERVERS: u16 = 3;
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let Copies { replicas, durability, .. } = *bench.local.copies();
     let servers = SERVERS.max(replicas + 1);
-    bench.report.begin(&format!(
+    bench.report.begin(format!(
         "idle: a coordinator, {servers} servers and a client that have nothing to do for 10 s"
     ));
     let name = format!("idle-{}", std::process::id());

@@ -319,8 +319,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Fences a master that the cluster has given up, and frees its replicas. The coordinator, which
-    /// has freed those of its log, does not know of them: it came here later than that.
+    /// Fences a master that the cluster has given up, and frees its replicas. They came here after
+    /// the coordinator had all those of its log freed.
     pub fn expel(&mut self, master: ServerId) {
         // Too many masters are fenced: the next life of this server frees them.
         if self.fence(master).is_ok() {

@@ -202,8 +202,8 @@ impl Memory {
     }
 
     /// Gives up the recovery of a tablet. Forgets the outcomes of mutations of its objects: another
-    /// recovery may find a shorter log, without mutations that nothing has acknowledged. The objects
-    /// are to be swept.
+    /// recovery may find a shorter log, without mutations that nothing has acknowledged. The sweep
+    /// removes the objects.
     pub fn abandon(&mut self, tablet: Tablet) {
         let (log, tablets) = (&self.log, &self.tablets);
         let is_of_tablet = |at| {

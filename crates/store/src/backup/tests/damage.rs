@@ -1,5 +1,6 @@
 //! Tests of replicas that are lost while the server runs.
 
+use super::kept::{HEADER_BYTES, Kept, fill, list, sealed};
 use super::*;
 use crate::message::damage::LostReplica;
 
@@ -103,4 +104,28 @@ fn without_a_free_frame_the_damaged_replica_gives_its_own() {
     assert_eq!(backup.write(&WriteReplica { epoch: 3, ..open(&bytes, 50) }), Ok(50));
     assert_eq!((backup.replicas(), backup.damaged()), (1, 0));
     assert_eq!(listed(&backup), (3, 50, false));
+}
+
+/// An open replica of an early segment would look like the end of the log.
+#[test]
+fn a_closed_replica_stays_closed_with_either_slot_damaged() {
+    let (kept, len) = (Kept::new(1), sealed(SEGMENT).len());
+    let mut backup = kept.start(1, 1);
+    fill(&mut backup, SEGMENT, len);
+    drop(backup);
+    let whole = kept.0.lock().unwrap().clone();
+    let closed = [(SEGMENT.0, 2, len as u32, true)];
+    let slots = [0, 2048].map(|at| HEADER_BYTES + at + 20);
+    for at in slots {
+        kept.change(|bytes| {
+            bytes.copy_from_slice(&whole);
+            bytes[at] ^= 1;
+        });
+        assert_eq!(list(&kept.start(1, 2)), closed);
+        // That life has written the damaged slot anew.
+        slots.iter().filter(|&&other| other != at).for_each(|&other| {
+            kept.change(|bytes| bytes[other] ^= 1);
+        });
+        assert_eq!(list(&kept.start(1, 3)), closed);
+    }
 }

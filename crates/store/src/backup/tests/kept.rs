@@ -227,30 +227,6 @@ fn a_life_that_ends_in_a_write_leaves_the_header_before_it() {
     assert_eq!(list(&kept.start(1, 3)), [(SEGMENT.0, 2, 200, false)]);
 }
 
-/// An open replica of an early segment would look like the end of the log.
-#[test]
-fn a_closed_replica_stays_closed_with_either_slot_damaged() {
-    let (kept, len) = (Kept::new(1), sealed(SEGMENT).len());
-    let mut backup = kept.start(1, 1);
-    fill(&mut backup, SEGMENT, len);
-    drop(backup);
-    let whole = kept.0.lock().unwrap().clone();
-    let closed = [(SEGMENT.0, 2, len as u32, true)];
-    let slots = [0, 2048].map(|at| HEADER_BYTES + at + 20);
-    for at in slots {
-        kept.change(|bytes| {
-            bytes.copy_from_slice(&whole);
-            bytes[at] ^= 1;
-        });
-        assert_eq!(list(&kept.start(1, 2)), closed);
-        // That life has written the damaged slot anew.
-        slots.iter().filter(|&&other| other != at).for_each(|&other| {
-            kept.change(|bytes| bytes[other] ^= 1);
-        });
-        assert_eq!(list(&kept.start(1, 3)), closed);
-    }
-}
-
 #[test]
 fn damaged_replicas_do_not_count() {
     let kept = Kept::new(2);

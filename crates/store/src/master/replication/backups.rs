@@ -29,7 +29,7 @@ const AGAIN_NS: u64 = 100 * MS;
 /// The time for which a master opens no replica on a backup that has failed.
 const AVOIDED_NS: u64 = SECOND;
 /// The most masters with replicas here that the last list does not name. More are not noticed.
-const MOST_STRANGERS: usize = 1024;
+const MOST_UNLISTED: usize = 1024;
 /// The number of random candidates among which the one with the fewest replicas is chosen.
 const DRAWN: usize = 3;
 
@@ -100,7 +100,7 @@ pub(super) struct Backups {
     /// True if the list was not taken by [`Self::take_news`].
     is_new: bool,
     /// The masters with replicas here that the last list does not name.
-    strangers: BTreeSet<ServerId>,
+    unlisted: BTreeSet<ServerId>,
     /// Those that the list in progress names unless they were given up.
     judged: BTreeSet<ServerId>,
     /// Those that were given up, until they are taken.
@@ -139,7 +139,7 @@ impl Backups {
         }
         self.asked = Some((tag, self.newest));
         if self.next == 0 {
-            self.judged.append(&mut self.strangers);
+            self.judged.append(&mut self.unlisted);
             self.pages.clear();
             self.seen.clear();
         }
@@ -149,7 +149,7 @@ impl Backups {
 
     /// Returns true if the server list has to be read.
     fn is_due(&self) -> bool {
-        let unjudged = !self.strangers.is_empty() || !self.judged.is_empty();
+        let unjudged = !self.unlisted.is_empty() || !self.judged.is_empty();
         self.asked.is_none() && (self.version != self.newest || unjudged)
     }
 
@@ -160,8 +160,8 @@ impl Backups {
 
     /// Records that `master` has opened a replica here.
     pub(super) fn meet(&mut self, master: ServerId) {
-        if !self.known.contains(&master) && self.strangers.len() < MOST_STRANGERS {
-            self.strangers.insert(master);
+        if !self.known.contains(&master) && self.unlisted.len() < MOST_UNLISTED {
+            self.unlisted.insert(master);
         }
     }
 

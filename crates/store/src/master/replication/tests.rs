@@ -542,29 +542,6 @@ fn a_server_that_leaves_is_replaced_in_open_and_complete_segments() {
 }
 
 #[test]
-fn a_full_backup_is_avoided_for_a_while() {
-    let mut rig = Rig::new(1, 0, 1 << 10);
-    rig.add(A, 0);
-    rig.list();
-    rig.append(200);
-    rig.step();
-    rig.add(B, 64);
-    rig.list();
-    rig.end(is_write_to(1, A), None);
-    rig.end_all(any);
-    assert!(rig.log.is_all_durable());
-    assert_eq!(rig.replica(B, 1).unwrap().epoch, 0, "the full one has changed nothing");
-    rig.roll();
-    rig.step();
-    assert!(rig.has(is_write_to(2, B)) && !rig.has(is_write_to(2, A)));
-    rig.end_all(any);
-    rig.now = rig.now.after(1_001 * MS);
-    rig.roll();
-    rig.step();
-    assert!(rig.has(is_write_to(3, A)), "it has the fewest replicas");
-}
-
-#[test]
 fn long_writes_go_in_pieces_and_return_what_they_borrow() {
     let mut rig = Rig::new(2, 2, 8 << 20);
     rig.append(200);

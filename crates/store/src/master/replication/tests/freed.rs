@@ -62,16 +62,16 @@ fn a_master_that_the_next_list_does_not_name_was_given_up() {
     let mut rig = Rig::new(1, 1, 1 << 10);
     let news = |rig: &mut Rig| rig.replication.take_news().map(|(_, given_up)| given_up);
     assert_eq!(news(&mut rig), Some(vec![]));
-    let stranger = ServerId { index: 9, generation: 4 };
+    let unlisted = ServerId { index: 9, generation: 4 };
     rig.replication.meet(A);
     rig.step();
     assert!(rig.sent.is_empty() && news(&mut rig).is_none(), "the list names it");
-    rig.replication.meet(stranger);
+    rig.replication.meet(unlisted);
     rig.step();
-    assert_eq!(news(&mut rig), Some(vec![stranger]));
+    assert_eq!(news(&mut rig), Some(vec![unlisted]));
     // It may have joined after a list that was asked for before.
-    rig.replication.meet(stranger);
-    rig.add(stranger, 4);
+    rig.replication.meet(unlisted);
+    rig.add(unlisted, 4);
     rig.list();
     assert_eq!(news(&mut rig), Some(vec![]));
 }

@@ -124,3 +124,26 @@ fn a_report_about_a_segment_without_memory_is_repeated_until_it_has_left_the_log
     assert_eq!(report(&mut rig, lost, 1, 0), Ok(()));
     assert_eq!(rig.backups[&lost].damaged(), 0);
 }
+
+#[test]
+fn a_full_backup_is_avoided_for_a_while() {
+    let mut rig = Rig::new(1, 0, 1 << 10);
+    rig.add(A, 0);
+    rig.list();
+    rig.append(200);
+    rig.step();
+    rig.add(B, 64);
+    rig.list();
+    rig.end(is_write_to(1, A), None);
+    rig.end_all(any);
+    assert!(rig.log.is_all_durable());
+    assert_eq!(rig.replica(B, 1).unwrap().epoch, 0, "the full one has changed nothing");
+    rig.roll();
+    rig.step();
+    assert!(rig.has(is_write_to(2, B)) && !rig.has(is_write_to(2, A)));
+    rig.end_all(any);
+    rig.now = rig.now.after(1_001 * MS);
+    rig.roll();
+    rig.step();
+    assert!(rig.has(is_write_to(3, A)), "it has the fewest replicas");
+}
