@@ -7,6 +7,7 @@
 //! The replica that is lost is freed once the segment has all its replicas again, so that the
 //! backup still has it if the master crashes before.
 
+use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 
 use super::segment::{Kind, Reported, Segment};
@@ -84,7 +85,7 @@ impl Replication {
             // Its reply would count for the next replica on the same server.
             return Effect::Later;
         }
-        self.give_up(id, index);
+        self.give_up(id, index, Instant::ZERO);
         Effect::Lost
     }
 
@@ -122,5 +123,16 @@ impl Replication {
     /// Returns the number of replicas that backups have reported.
     pub(in crate::master) fn reported(&self) -> Reported {
         self.reported
+    }
+
+    /// Takes a replica off its backup, which may still have it. Another one is opened from
+    /// `not_before` on.
+    pub(super) fn give_up(&mut self, id: SegmentId, index: usize, not_before: Instant) {
+        let Some(segment) = self.active.get_mut(&id) else { return };
+        if let Some(backup) = segment.give_up(index) {
+            segment.replicas[index].not_before = not_before;
+            self.backups.lost(backup);
+            self.pending = true;
+        }
     }
 }

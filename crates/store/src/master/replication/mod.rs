@@ -426,13 +426,16 @@ impl Replication {
                 replica.closed |= close && len == end;
             }
             Ok(reply) => {
+                // The same server may be the only choice, and refuse at once, again and again.
+                let mut pause_ns = AGAIN_NS;
                 if reply == Err(Status::NoSpace) {
                     // The backup has changed nothing.
                     self.backups.avoid(now, backup);
+                    pause_ns = 0;
                 } else {
                     replica.maybe_opened = true;
                 }
-                self.give_up(id, index);
+                self.give_up(id, index, now.after(pause_ns));
             }
             Err(error) => {
                 replica.failures += 1;
@@ -448,7 +451,7 @@ impl Replication {
                 if self.backups.can_choose(now, suits) {
                     // It may have the fewest replicas, and would be the next choice again.
                     self.backups.avoid(now, backup);
-                    self.give_up(id, index);
+                    self.give_up(id, index, now);
                 }
             }
         }
@@ -513,15 +516,6 @@ impl Replication {
                     self.frees.push_back(Free { segment: id, backup, epoch, due: Instant::ZERO });
                 }
             }
-        }
-    }
-
-    /// Takes a replica off its backup, which may still have it.
-    fn give_up(&mut self, id: SegmentId, index: usize) {
-        let Some(segment) = self.active.get_mut(&id) else { return };
-        if let Some(backup) = segment.give_up(index) {
-            self.backups.lost(backup);
-            self.pending = true;
         }
     }
 

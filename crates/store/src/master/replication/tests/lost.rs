@@ -147,3 +147,19 @@ fn a_full_backup_is_avoided_for_a_while() {
     rig.step();
     assert!(rig.has(is_write_to(3, A)), "it has the fewest replicas");
 }
+
+/// It may be this server itself, which answers in the same turn.
+#[test]
+fn a_server_that_refuses_is_asked_again_after_a_pause() {
+    let mut rig = Rig::new(1, 1, 1 << 10);
+    rig.append(200);
+    rig.end_all(any);
+    let fenced = rig.backups.get_mut(&A).unwrap();
+    fenced.fence(ME).unwrap();
+    rig.append(200);
+    rig.step();
+    rig.end(is_write_to(1, A), None);
+    assert!(!rig.has(is_write_to(1, A)), "not at once");
+    assert_eq!(rig.wait(), AGAIN_NS);
+    assert!(rig.has(is_write_to(1, A)));
+}
