@@ -6,9 +6,9 @@
 //!  survivor                         open, data, close without order
 //! ```
 //!
-//! One write to each replica is in progress at a time and carries everything that was appended
-//! since the last one, up to a mebibyte. A mutation is durable when all replicas of the head
-//! have it and all earlier heads are closed on all backups.
+//! One write to each replica is in progress at a time and carries the entries that were appended
+//! since the last one, up to a mebibyte, or 8 if the disk confirms it. A mutation is durable when
+//! all replicas of the head have it and all earlier heads are closed on all backups.
 //!
 //! If a backup fails or is slow, another one takes its place: the segment's epoch grows, the other
 //! replicas take the new epoch, the new one gets all bytes, and then the coordinator makes the pair
