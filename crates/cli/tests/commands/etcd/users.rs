@@ -64,7 +64,7 @@ fn a_user_needs_its_password_and_the_prefix_of_the_cluster() {
     for (keys, said) in [
         (String::new(), ["user name is empty", "user=USER,password=FILE"]),
         (keys(&etcd, "sprat", "wrong"), ["invalid user ID or password", "file of its password"]),
-        (keys(&etcd, "nobody", "password"), ["invalid user ID or password", "give a user"]),
+        (keys(&etcd, "absent", "password"), ["invalid user ID or password", "give a user"]),
         (keys(&etcd, "sprat", "none"), ["none: No such file", "next:"]),
         (keys(&etcd, "poor", "password"), ["/sprat/main/: etcdserver: permission", "readwrite"]),
         (other, ["/sprat/other/: etcdserver: permission", "etcdctl role grant-permission"]),

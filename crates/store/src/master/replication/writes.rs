@@ -17,8 +17,8 @@ use crate::types::ServerId;
 
 /// The most bytes of a segment in one write to a replica, unless one entry is longer.
 const MOST_DATA: u32 = 1 << 20;
-/// The most bytes of a segment in one write whose reply waits for the disk: one sync brings all
-/// of them there.
+/// The most bytes of a segment in one write whose reply waits for the disk, unless one entry is
+/// longer: one sync brings all of them there.
 const MOST_SYNCED: u32 = 8 << 20;
 /// The length up to which the data of a write is copied into the request.
 const COPIED: u32 = 4 << 10;
