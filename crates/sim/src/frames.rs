@@ -311,8 +311,9 @@ impl Storage for Lent {
         &self.bytes
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+    fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        true
     }
 
     fn reserve(&mut self, end: usize) -> bool {
@@ -357,7 +358,7 @@ impl KeptFrames {
             drop(state);
             let (frame, within) = place(self.frames.size(), block);
             if within > 0 {
-                self.frames.write(frame, ((within - 1) * BLOCK) as u32, &bytes);
+                let _ = self.frames.write(frame, ((within - 1) * BLOCK) as u32, &bytes);
                 continue;
             }
             for slot in 0..SLOTS {
@@ -382,11 +383,11 @@ impl Frames for KeptFrames {
         self.frames.open(frame)
     }
 
-    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) {
+    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) -> bool {
         self.read_evicted();
         let at = self.at(Block::Frame(frame)) + HEADER + offset as usize;
         self.kept.change(|blocks| blocks.write(at, bytes));
-        self.frames.write(frame, offset, bytes);
+        self.frames.write(frame, offset, bytes)
     }
 
     fn bytes(&self, frame: u32) -> &[u8] {

@@ -30,8 +30,8 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use rustix::io::{Errno, retry_on_intr};
 use sprat_store::backup::{
-    Condition, FileHeader, FlatFrames, Found, FrameHeader, JournalContent, JournalWriter, Storage,
-    Unusable, flat_bytes, flat_header, replay, set_journal,
+    Condition, FileHeader, FlatFrames, Found, FrameHeader, Frames as _, JournalContent,
+    JournalWriter, Storage, Unusable, flat_bytes, flat_header, replay, set_journal,
 };
 use sprat_sys::crc::crc32c;
 use sprat_sys::memory::file::{MappedFile, lock};
@@ -69,7 +69,7 @@ pub(crate) struct FrameFile {
     /// True if the last warning was that the disk is full.
     full: bool,
     name: String,
-    warn: fn(&str),
+    functions: Functions,
     state: Arc<State>,
 }
 
@@ -116,6 +116,11 @@ fn open_journal(
     let region = if left == 0 { Vec::new() } else { journal::read(path)? };
     let content = JournalContent::parse(crc32c, left, batches, &region);
     let mut replayed = replay(crc32c, frames, &content);
+    if frames.has_failed() {
+        return Err(io::Error::other(
+            "the records of the journal cannot be brought into the frames",
+        ));
+    }
     let goes_on = wanted && region.len() as u64 == JOURNAL_BYTES;
     if left != 0 {
         // The records are not needed any more.
@@ -191,7 +196,7 @@ fn open_or_make(
     let (storage, disk) = FrameFile::start(
         MappedFile::map(file)?,
         path.display().to_string(),
-        Functions { sync: File::sync_data, warn },
+        Functions { write: MappedFile::write, sync: File::sync_data, warn },
     )?;
     let frames = if is_new {
         FlatFrames::format(crc32c, storage, size, count)
@@ -261,10 +266,9 @@ impl FrameFile {
     ) -> io::Result<(Self, FrameDisk)> {
         let state = Arc::new(State::default());
         let file = memory.file().try_clone()?;
-        let warn = functions.warn;
         let (syncs, disk) = sync::start(file, name.clone(), Arc::clone(&state), functions)?;
         let (reserved, full, _syncs, scrubber) = (0, false, syncs, None);
-        Ok((Self { _syncs, scrubber, memory, reserved, full, name, warn, state }, disk))
+        Ok((Self { _syncs, scrubber, memory, reserved, full, name, functions, state }, disk))
     }
 }
 
@@ -273,11 +277,12 @@ impl Storage for FrameFile {
         self.memory.bytes()
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
         if !self.state.written.load(Ordering::Relaxed) {
             self.state.written.store(true, Ordering::Release);
         }
-        self.memory.bytes_mut()
+        let written = (self.functions.write)(&mut self.memory, at, bytes);
+        written.map_err(|e| self.state.fail(&self.name, self.functions.warn, &e)).is_ok()
     }
 
     fn reserve(&mut self, end: usize) -> bool {
@@ -292,7 +297,10 @@ impl Storage for FrameFile {
             Err(e) if !self.full => {
                 self.full = true;
                 let e = io::Error::from(e);
-                (self.warn)(&format!("{}: {e}; the server takes no more replicas", self.name));
+                (self.functions.warn)(&format!(
+                    "{}: {e}; the server takes no more replicas",
+                    self.name
+                ));
             }
             Err(_) => {}
         }
@@ -301,7 +309,8 @@ impl Storage for FrameFile {
 
     fn verify(&mut self, at: u64, header: &FrameHeader) -> bool {
         if self.scrubber.is_none() {
-            self.scrubber = Scrubber::start(self.memory.file(), &self.name, self.warn).ok();
+            self.scrubber =
+                Scrubber::start(self.memory.file(), &self.name, self.functions.warn).ok();
         }
         self.scrubber.as_ref().is_some_and(|scrubber| scrubber.verify(at, header))
     }

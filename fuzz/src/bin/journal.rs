@@ -25,8 +25,9 @@ impl Storage for Bytes {
         &self.0
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+    fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        true
     }
 
     fn reserve(&mut self, end: usize) -> bool {

@@ -4,7 +4,8 @@
 //! once. One committer copies the batch into a file and syncs it, in one of two ways:
 //!
 //! ```text
-//!  mapped   copy into a mapped file · a header that counts it · fdatasync
+//!  mapped   copy into a mapped file, or pwrite of a long record · a header that counts it ·
+//!           fdatasync
 //!  direct   copy into a buffer of whole blocks · pwrite with O_DIRECT and O_DSYNC
 //!           more than a mebibyte: several pwrites with O_DIRECT · fdatasync
 //! ```
@@ -62,14 +63,13 @@ pub fn commit_mapped(folder: &Path, batch: Batch, limits: Limits) -> io::Result<
     let record = vec![1; batch.bytes];
     let (mut at, mut slot) = (BLOCK, 0);
     sample(limits, || {
-        let bytes = memory.bytes_mut();
-        if at + batch.all() > bytes.len() {
+        if at + batch.all() > memory.bytes().len() {
             at = BLOCK;
         }
-        for to in bytes[at..at + batch.all()].chunks_exact_mut(batch.bytes) {
-            to.copy_from_slice(&record);
+        for n in 0..batch.records {
+            memory.write(at + n * batch.bytes, &record)?;
         }
-        bytes[slot..slot + SLOT_BYTES].fill(at as u8);
+        memory.write(slot, &[at as u8; SLOT_BYTES])?;
         (at, slot) = (at + batch.all(), SLOT - slot);
         memory.file().sync_data()
     })

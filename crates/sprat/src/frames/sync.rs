@@ -24,6 +24,7 @@ use rustix::fd::OwnedFd;
 use sprat_proto::node::{Pairs, Written};
 use sprat_proto::time::US;
 use sprat_sys::clock::Clock;
+use sprat_sys::memory::file::MappedFile;
 
 use super::journal::JournalFile;
 use crate::disk::Disk;
@@ -34,9 +35,10 @@ const SYNC: Duration = Duration::from_secs(1);
 /// The time after a sync in which the thread looks for the next order without sleep.
 const SOON_NS: u64 = 60 * US;
 
-/// The functions by which a file is synced, and by which an error is reported.
-#[derive(Clone, Copy)]
+/// The functions by which a file is written to and synced, and by which an error is reported.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Functions {
+    pub(super) write: fn(&mut MappedFile, usize, &[u8]) -> io::Result<()>,
     pub(super) sync: fn(&File) -> io::Result<()>,
     pub(super) warn: fn(&str),
 }
@@ -47,6 +49,17 @@ pub(super) struct State {
     /// True if the file was written to since the last sync.
     pub(super) written: AtomicBool,
     pub(super) failed: AtomicBool,
+}
+
+impl State {
+    /// Records that the device has failed. Warns of the first error. Returns its text.
+    pub(super) fn fail(&self, name: &str, warn: fn(&str), error: &io::Error) -> String {
+        let reason = format!("{name}: {error}");
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            warn(&format!("{reason}; the server holds no replicas any more"));
+        }
+        reason
+    }
 }
 
 enum Order {
@@ -87,6 +100,8 @@ struct Syncer {
     bell: Arc<OwnedFd>,
     /// True if the file had been written to when the last sync began.
     was_written: bool,
+    /// True if the worker knows that the disk has failed.
+    told: bool,
 }
 
 /// Starts the thread that syncs the file with this name.
@@ -103,8 +118,8 @@ pub(super) fn start(
     let (orders, ordered) = channel();
     let (report, done) = channel();
     let bell = Arc::clone(&ready);
-    let (journal, was_written) = (None, false);
-    let syncer = Syncer { file, journal, name, state, functions, report, bell, was_written };
+    let (journal, was_written, told) = (None, false, false);
+    let syncer = Syncer { file, journal, name, state, functions, report, bell, was_written, told };
     let thread = std::thread::Builder::new()
         .name("sprat-frames".to_owned())
         .spawn(move || syncer.run(&ordered))?;
@@ -152,13 +167,12 @@ impl Syncer {
             }
             // A write may have found the mark of the one before it, and the last sync may have
             // come between that look and the write.
-            let had_failed = self.state.failed.load(Ordering::Acquire);
             if (self.was_written || self.state.written.load(Ordering::Acquire))
                 && let Err(reason) = self.sync()
-                && !had_failed
+                && !self.told
             {
                 // The masters of the replicas have to learn it.
-                self.notify(Written::Refused { reason, durable: Pairs::new() });
+                self.refuse(reason);
             }
             if !matches!(order, Err(RecvTimeoutError::Timeout)) {
                 return;
@@ -167,12 +181,17 @@ impl Syncer {
     }
 
     /// Reports the outcome of a write to the durable state.
-    fn report(&self, seq: u64, outcome: Result<(), String>) {
-        let outcome = match outcome {
-            Ok(()) => Written::Durable(seq),
-            Err(reason) => Written::Refused { reason, durable: Pairs::new() },
-        };
-        self.notify(outcome);
+    fn report(&mut self, seq: u64, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => self.notify(Written::Durable(seq)),
+            Err(reason) => self.refuse(reason),
+        }
+    }
+
+    /// Reports that the disk has failed.
+    fn refuse(&mut self, reason: String) {
+        self.told = true;
+        self.notify(Written::Refused { reason, durable: Pairs::new() });
     }
 
     /// Hands an outcome to the worker. If the worker is gone, nothing depends on it.
@@ -217,14 +236,9 @@ impl Syncer {
         }
     }
 
-    /// Handles the result of a system call. Warns of the first error.
+    /// Handles the result of a system call.
     fn done(&self, result: io::Result<()>) -> Result<(), String> {
-        result.map_err(|e| {
-            self.state.failed.store(true, Ordering::Release);
-            let reason = format!("{}: {e}", self.name);
-            (self.functions.warn)(&format!("{reason}; the server holds no replicas any more"));
-            reason
-        })
+        result.map_err(|e| self.state.fail(&self.name, self.functions.warn, &e))
     }
 }
 

@@ -88,10 +88,14 @@ fn synced_by(
     sync: fn(&File) -> io::Result<()>,
     warn: fn(&str),
 ) -> (FileFrames, FrameDisk, Arc<State>) {
+    over(Functions { write: MappedFile::write, sync, warn })
+}
+
+/// Makes frames over these functions.
+fn over(functions: Functions) -> (FileFrames, FrameDisk, Arc<State>) {
     let file = tempfile::tempfile().unwrap();
     file.set_len(flat_bytes(SIZE, 1)).unwrap();
     let memory = MappedFile::map(file).unwrap();
-    let functions = Functions { sync, warn };
     let (storage, disk) = FrameFile::start(memory, "test".to_owned(), functions).unwrap();
     let state = Arc::clone(&storage.state);
     (FlatFrames::format(crc32c, storage, SIZE, 1).unwrap(), disk, state)
@@ -171,6 +175,28 @@ fn the_failure_of_a_sync_that_nothing_waits_for_is_reported_once() {
     frames.write(0, 1, b"y");
     drop(frames);
     assert!(disk.completed().is_none());
+}
+
+/// The masters have to learn that their other replicas are lost, too.
+#[test]
+fn a_write_that_fails_is_reported_once() {
+    static WARNED: AtomicU32 = AtomicU32::new(0);
+    let (mut frames, mut disk, _) = over(Functions {
+        write: |memory, at, bytes| match bytes.len() {
+            100 => Err(Errno::IO.into()),
+            _ => memory.write(at, bytes),
+        },
+        sync: File::sync_data,
+        warn: |_| _ = WARNED.fetch_add(1, Ordering::Relaxed),
+    });
+    assert!(frames.open(0) && frames.write(0, 0, b"x"));
+    assert!(!frames.write(0, 1, &[7; 100]));
+    assert!(frames.has_failed() && !frames.open(0));
+    assert!(matches!(outcome(&mut disk), Written::Refused { .. }));
+    assert!(!frames.write(0, 1, &[7; 100]));
+    drop(frames);
+    assert!(disk.completed().is_none());
+    assert_eq!(WARNED.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -30,8 +30,9 @@ pub trait Storage: Debug + Send {
     /// Returns all bytes.
     fn bytes(&self) -> &[u8];
 
-    /// Returns all bytes to write some of them.
-    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Writes bytes at the offset `at`. They end within the bytes there are. Returns false if they
+    /// may not be there, because of an error of the device.
+    fn write(&mut self, at: usize, bytes: &[u8]) -> bool;
 
     /// Takes room for all bytes below `end`, so that no write there fails for lack of it. Returns
     /// false if there is none.
@@ -176,9 +177,8 @@ fn check(storage: &impl Storage, header: &FileHeader) -> Result<(), Unusable> {
 
 fn put(storage: &mut impl Storage, crc32c: Crc32c, header: &FileHeader) {
     let (slot, bytes) = header.emit(crc32c);
-    if let Some(place) = storage.bytes_mut().get_mut(slot * STEP..slot * STEP + SLOT_BYTES) {
-        place.copy_from_slice(&bytes);
-    }
+    // The next life of the server finds the other slot as it was.
+    let _ = storage.write(slot * STEP, &bytes);
 }
 
 /// Returns the slots of the header whose block begins at the offset `at`.
@@ -201,9 +201,8 @@ impl<S: Storage> Frames for FlatFrames<S> {
         !self.storage.has_failed() && self.storage.reserve(self.end(frame))
     }
 
-    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) {
-        let at = self.frame(frame) + offset as usize;
-        self.storage.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) -> bool {
+        self.storage.write(self.frame(frame) + offset as usize, bytes)
     }
 
     fn bytes(&self, frame: u32) -> &[u8] {
@@ -218,8 +217,8 @@ impl<S: Storage> Frames for FlatFrames<S> {
     }
 
     fn write_header(&mut self, block: Block, slot: usize, bytes: &Slot) {
-        let at = self.at(block) + slot * STEP;
-        self.storage.bytes_mut()[at..at + SLOT_BYTES].copy_from_slice(bytes);
+        // After an error the frames have failed.
+        let _ = self.storage.write(self.at(block) + slot * STEP, bytes);
     }
 
     fn verify(&mut self, header: &FrameHeader) -> bool {

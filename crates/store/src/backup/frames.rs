@@ -33,8 +33,8 @@ pub trait Frames: Debug + Send {
     fn open(&mut self, frame: u32) -> bool;
 
     /// Writes bytes at `offset` of an open frame. They end within the frame and begin where the
-    /// last ones ended.
-    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]);
+    /// last ones ended. Returns false if they may not be there, because of an error of the device.
+    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) -> bool;
 
     /// Returns the bytes of an open frame, at least those that were written.
     fn bytes(&self, frame: u32) -> &[u8];
@@ -94,10 +94,11 @@ impl Frames for MemoryFrames {
         memory.try_reserve_exact(self.size as usize).is_ok()
     }
 
-    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) {
+    fn write(&mut self, frame: u32, offset: u32, bytes: &[u8]) -> bool {
         let memory = &mut self.frames[frame as usize];
         debug_assert_eq!(memory.len(), offset as usize, "writes are in order");
         memory.extend_from_slice(bytes);
+        true
     }
 
     fn bytes(&self, frame: u32) -> &[u8] {

@@ -198,7 +198,9 @@ impl Backup {
         if let Some(new) = write.data.get((replica.len - write.offset) as usize..)
             && !new.is_empty()
         {
-            self.frames.write(replica.frame, replica.len, new);
+            if !self.frames.write(replica.frame, replica.len, new) {
+                return Err(Status::NoReplica);
+            }
             replica.len = end;
         }
         // Until it is whole in the new epoch, the replica counts in the old one.

@@ -9,7 +9,8 @@ use super::header::{FileHeader, Found, FrameHeader, Held};
 use super::journal::{Content, Journal, Proof};
 
 /// Brings the records of a journal into the frames, as often as wanted. They must be synced before
-/// the journal is written to. Returns the journal as the backup of the frames sees it.
+/// the journal is written to. Returns the journal as the backup of the frames sees it. After an
+/// error of the device the frames have failed.
 #[must_use]
 pub fn replay(crc32c: Crc32c, frames: &mut impl Frames, content: &Content<'_>) -> Journal {
     let mut proven = BTreeMap::new();
@@ -18,7 +19,7 @@ pub fn replay(crc32c: Crc32c, frames: &mut impl Frames, content: &Content<'_>) -
         let slots = frames.header(Block::Frame(frame));
         let header = slots.map(|slots| FrameHeader::parse(crc32c, frame, slots));
         let Some(header) = header.and_then(Found::header) else { continue };
-        let write = |offset, bytes: &[u8]| frames.write(frame, offset, bytes);
+        let write = |offset, bytes: &[u8]| _ = frames.write(frame, offset, bytes);
         let Some(Proof { len, proven: end }) = content.replay(&header, size, write) else {
             continue;
         };

@@ -10,11 +10,17 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+
+/// The length from which a write is a system call. It saves a page fault for each page, and the
+/// kernel need not clear new pages: 512 MB took 0.09 s of a processor instead of 0.4 (Linux 6.18,
+/// ext4, new blocks).
+const LONG: usize = 16 << 10;
 
 /// A mapped file that no other process uses.
 #[derive(Debug)]
@@ -94,15 +100,27 @@ impl MappedFile {
     /// Returns the bytes of the file.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has `len` bytes and lives as long as `self`. Only `bytes_mut` of this
+        // SAFETY: the mapping has `len` bytes and lives as long as `self`. Only `write` of this
         // value writes to them: the lock keeps other processes of ours away from the file, and
         // another program that writes to a locked file of ours is out of bounds.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 
-    /// Returns the bytes of the file to write some of them.
-    #[must_use]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
+    /// Writes bytes to the file at the offset `at`. They end within the file.
+    ///
+    /// # Errors
+    /// The system call of a long write failed. Some of its bytes may be in the file.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() < LONG {
+            self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+            return Ok(());
+        }
+        assert!(at <= self.len && bytes.len() <= self.len - at, "it ends within the file");
+        // The kernel has one copy of each page, which is the mapped one.
+        self.file.write_all_at(bytes, at as u64)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` is the only way to these bytes now.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
@@ -129,11 +147,37 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.set_len(10_000).unwrap();
         let mut mapped = MappedFile::map(file.try_clone().unwrap()).unwrap();
-        mapped.bytes_mut()[9_999] = 7;
+        mapped.write(9_999, &[7]).unwrap();
         assert_eq!(mapped.bytes().len(), 10_000);
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).unwrap();
         assert_eq!((bytes.len(), bytes[9_999]), (10_000, 7));
+    }
+
+    #[test]
+    fn short_and_long_writes_are_in_the_file_and_in_the_map() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(100_000).unwrap();
+        let mut mapped = MappedFile::map(file.try_clone().unwrap()).unwrap();
+        let mut model = vec![0; 100_000];
+        let writes = [(0, 5), (3, LONG - 1), (4, LONG), (100_000 - 3 * LONG, 3 * LONG), (70, 1)];
+        for (value, (at, len)) in (1..).zip(writes) {
+            mapped.write(at, &vec![value; len]).unwrap();
+            model[at..at + len].fill(value);
+            assert!(mapped.bytes() == model, "write {value}");
+            let mut bytes = vec![0; 100_000];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            assert!(bytes == model, "write {value}");
+        }
+        assert_eq!(file.metadata().unwrap().len(), 100_000);
+    }
+
+    #[test]
+    #[should_panic(expected = "within the file")]
+    fn a_long_write_does_not_extend_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(LONG as u64).unwrap();
+        let _ = MappedFile::map(file).unwrap().write(1, &[1; LONG]);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(super) struct Life {
     failed: bool,
     /// The end of the bytes that there is room for, if the disk is full.
     full_at: Option<usize>,
+    /// The offset of a byte that the device does not take.
+    broken_at: Option<usize>,
 }
 
 impl Drop for Life {
@@ -43,8 +45,13 @@ impl Storage for Life {
         &self.bytes
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+    fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
+        self.failed |=
+            self.broken_at.is_some_and(|broken| (at..at + bytes.len()).contains(&broken));
+        if !self.failed {
+            self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        !self.failed
     }
 
     fn reserve(&mut self, end: usize) -> bool {
@@ -84,8 +91,8 @@ impl Kept {
 
     fn life(&self) -> Life {
         let bytes = self.0.lock().unwrap().clone();
-        let (kept, verified, failed, full_at) = (self.clone(), None, false, None);
-        Life { bytes, kept, verified, failed, full_at }
+        let (kept, verified, failed) = (self.clone(), None, false);
+        Life { bytes, kept, verified, failed, full_at: None, broken_at: None }
     }
 
     /// Returns the bytes on a disk that has room up to the offset `full_at`.
@@ -354,6 +361,20 @@ fn frames_of_a_failed_device_hold_nothing() {
     assert_eq!(backup.write(&write_of(SEGMENT, &bytes, 104, 200)), Err(Status::NoReplica));
     let open = write_of(SEGMENT, &bytes, 0, HEADER);
     assert_eq!(backup.write(&open), Err(Status::NoSpace), "its master looks elsewhere");
+}
+
+#[test]
+fn a_write_that_the_device_does_not_take_is_refused_and_ends_all_replicas() {
+    let kept = Kept::new(2);
+    let mut life = kept.life();
+    life.broken_at = Some(flat_offset(SIZE, 0) as usize + HEADER_BYTES + 150);
+    let frames = FlatFrames::open(crc32c, life, 0).unwrap();
+    let mut backup = Backup::new(Box::new(frames), crc32c, 1);
+    let bytes = sealed(SEGMENT);
+    fill(&mut backup, SEGMENT, 104);
+    assert_eq!(list(&backup), [(SEGMENT.0, 2, 104, false)]);
+    assert_eq!(backup.write(&write_of(SEGMENT, &bytes, 104, 200)), Err(Status::NoReplica));
+    assert_eq!((list(&backup), backup.bytes(MASTER, SEGMENT)), (vec![], None));
 }
 
 #[test]

@@ -31,8 +31,9 @@ impl Storage for Bytes {
         &self.bytes
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+    fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        true
     }
 
     fn reserve(&mut self, _: usize) -> bool {
