@@ -212,7 +212,11 @@ impl Local {
                 populate: false,
                 scrub: None,
             };
-            self.cluster = Some(Cluster::start(&plan)?);
+            // The servers would have the one core of this process else.
+            self.cluster = Some(match core {
+                Some(_) => Cluster::start(&plan)?,
+                None => process::unpinned(|| Cluster::start(&plan))?,
+            });
         }
         Ok(self.cluster.as_ref().expect("it was started above"))
     }
