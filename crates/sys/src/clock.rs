@@ -3,10 +3,14 @@
 //!
 //! The counter is a clock if it runs at one rate in every state of the processor (CPUID says so)
 //! and the kernel itself keeps time by it, which it stops doing when processors disagree. The first
-//! use of the clock measures the counter's rate over [`CALIBRATE_NS`], against the kernel's
-//! monotonic clock. The two then drift apart by a few millionths, which is small enough for every
-//! protocol here. A machine that slept may set its counter to 0. If a reading lies before the
-//! clock's start, the clock reads the kernel's time from then on.
+//! use of the clock measures the counter's rate over [`CALIBRATE_NS`], against the kernel's clock.
+//! The two then drift apart by a few millionths, which is small enough for every protocol here. A
+//! machine that slept may set its counter to 0. If a reading lies before the clock's start, the
+//! clock reads the kernel's time from then on.
+//!
+//! The kernel's clock is `CLOCK_BOOTTIME`, which counts the time that the machine slept: a lease
+//! ends meanwhile, for the others go on. A counter that goes on counts it, too. Only a virtual
+//! machine that was stopped with its counter, and not told, counts less.
 //!
 //! All instants of one process share one start. Those of two processes have nothing in common.
 
@@ -145,7 +149,7 @@ impl Default for Clock {
 }
 
 fn kernel_ns() -> u64 {
-    let t = clock_gettime(ClockId::Monotonic);
+    let t = clock_gettime(ClockId::Boottime);
     t.tv_sec as u64 * SECOND + t.tv_nsec as u64
 }
 

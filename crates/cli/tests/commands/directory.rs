@@ -276,6 +276,28 @@ fn a_rolling_restart_loses_nothing() {
     cluster.end();
 }
 
+/// All processes stop for longer than a lease, as when their machine sleeps. No server is given up,
+/// so that also a cluster without replicas has all objects.
+#[test]
+fn a_machine_that_sleeps_wakes_with_its_cluster() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = folder.path().join("books");
+    let dir = dir.to_str().expect("a plain path");
+    for options in [&["--dir", dir][..], &[]] {
+        let cluster = Cluster::up_with(3, options);
+        cluster.ok(&["table", "create", "t", "--span", "3"]);
+        let fed = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines().as_bytes());
+        assert!(fed.status.success(), "{}", errors(&fed));
+        cluster.ids.iter().for_each(|&id| signal(id, "STOP"));
+        let asleep = cluster.run(&["get", "t", "key007", "--timeout", "4"]);
+        cluster.ids.iter().for_each(|&id| signal(id, "CONT"));
+        assert!(!asleep.status.success(), "{options:?}");
+        assert_eq!(objects(&cluster), lines(), "{options:?}");
+        assert_eq!(cluster.ok(&["incr", "t", "n", "--timeout", "30"]).trim(), "1");
+        cluster.end();
+    }
+}
+
 /// Returns the ids of the cluster's servers.
 fn servers(cluster: &Cluster) -> Vec<String> {
     let output = cluster.run(&["status", "--json"]);
