@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sprat::locator::Protocol;
-use sprat::server::{self, Durability};
+use sprat::server::{self, Durability, Role};
 use sprat_bench::fail::Fail;
 use sprat_bench::memory;
 use sprat_bench::store::Store;
@@ -34,6 +34,11 @@ pub(crate) fn transports() -> PossibleValuesParser {
 pub(crate) fn durability() -> impl TypedValueParser<Value = Durability> {
     PossibleValuesParser::new(Durability::ALL.map(Durability::name))
         .try_map(|name| name.parse::<Durability>())
+}
+
+/// Returns a parser of the roles of a server.
+pub(crate) fn role() -> impl TypedValueParser<Value = Role> {
+    PossibleValuesParser::new(Role::ALL.map(Role::name)).try_map(|name| name.parse::<Role>())
 }
 
 /// Returns the durability of servers with these options.

@@ -24,6 +24,8 @@ use sprat_store::master::{self, Master};
 #[cfg(feature = "etcd")]
 use sprat_store::message::control::MAX_LOCATORS;
 use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
+use sprat_store::site::OwnedSite;
+pub use sprat_store::site::{MAX_RACK, Role};
 
 use self::ahead::Ahead;
 #[cfg(feature = "etcd")]
@@ -153,6 +155,13 @@ pub struct ServerOptions {
     /// The time at which the server acknowledges a change. All servers of a cluster have the same.
     /// `None`: [`Durability::of`] the replicas and the directory.
     pub durability: Option<Durability>,
+    /// The roles of the server. With [`Role::Master`] it holds no replicas of other servers, and
+    /// has no directory. With [`Role::Backup`] it gets no tablets.
+    pub role: Role,
+    /// The name of the rack of this machine, at most [`MAX_RACK`] bytes. Replicas of an object are
+    /// in different racks, and never on one machine, as far as there are servers for that. Empty:
+    /// unknown.
+    pub rack: String,
     /// The directory of the replicas that the server holds, made if there is none. They survive the
     /// process then, and the next server with this directory has them. It grows as it fills, up to
     /// [`disk_bytes`]. `None`: the replicas are in memory.
@@ -182,6 +191,8 @@ impl ServerOptions {
             memory_bytes: 1 << 30,
             replicas: 0,
             durability: None,
+            role: Role::default(),
+            rack: String::new(),
             directory: None,
             own_replica: false,
             scrub: Some(SCRUB),
@@ -195,8 +206,8 @@ impl ServerOptions {
 ///
 /// # Errors
 /// A locator is malformed or cannot be listened at, or the directory cannot be used; the error
-/// names it. Too many replicas are an `InvalidInput`, and so is a durability that the replicas or
-/// the directory do not allow.
+/// names it. Too many replicas are an `InvalidInput`, and so are a durability that the replicas or
+/// the directory do not allow, and a role that they contradict.
 pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
     if options.replicas > MAX_REPLICAS {
         let text = format!("{} replicas are too many: {MAX_REPLICAS} at most", options.replicas);
@@ -225,6 +236,12 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         frame_bytes: SEGMENT_BYTES,
         replicas: options.replicas,
         durability,
+        // A machine without /proc is a host that is unknown.
+        site: OwnedSite {
+            role: options.role,
+            host: frames::boot().unwrap_or(0),
+            rack: options.rack.clone(),
+        },
         crc32c,
         own_replica: options.own_replica && kept.is_some(),
         scrub_ns: options
@@ -252,11 +269,28 @@ fn durability(options: &ServerOptions) -> io::Result<Durability> {
     let (replicas, has_directory) = (options.replicas, options.directory.is_some());
     let default = Durability::of(replicas, has_directory);
     let durability = options.durability.unwrap_or(default);
-    durability.check(replicas, has_directory).map_err(|contradiction| {
-        let text = format!("{contradiction}: {}", contradiction.remedy());
-        io::Error::new(io::ErrorKind::InvalidInput, text)
-    })?;
-    Ok(durability)
+    // A server without replicas of others needs no directory for them.
+    let keeps = matches!(durability, Durability::Process | Durability::Disk);
+    let has_one = has_directory || options.role == Role::Master && keeps;
+    durability
+        .check(replicas, has_one)
+        .map_err(|contradiction| invalid(format!("{contradiction}: {}", contradiction.remedy())))?;
+    match options.role {
+        Role::Master if has_directory => Err(invalid(
+            "a server with the role of a master alone holds no replicas: leave the directory out",
+        )),
+        Role::Backup if replicas == 0 => Err(invalid(
+            "a server with the role of a backup holds replicas: give the cluster's --replicas",
+        )),
+        _ if options.rack.len() > MAX_RACK => {
+            Err(invalid(format!("the name of a rack has at most {MAX_RACK} bytes")))
+        }
+        _ => Ok(durability),
+    }
+}
+
+fn invalid(text: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text.into())
 }
 
 /// Ends a server in order: it serves no more, and tells the coordinator, so that other servers
@@ -310,6 +344,9 @@ pub fn directory_warning(directory: &Path) -> io::Result<Option<&'static str>> {
 /// Returns the bytes of the frames in which a server holds replicas, as many as its own log has
 /// elsewhere. A frame takes memory only as it fills.
 fn backup_bytes(options: &ServerOptions) -> u64 {
+    if options.role == Role::Master {
+        return 0;
+    }
     let segments = options.memory_bytes / u64::from(segment_bytes(options.memory_bytes));
     let frames = (options.replicas as u64).saturating_mul(KEPT * segments);
     frames.saturating_mul(SEGMENT_BYTES.into())

@@ -22,6 +22,7 @@ pub mod message;
 pub mod objects;
 pub mod ops;
 pub mod recovery;
+pub mod site;
 #[cfg(test)]
 mod testing;
 pub mod types;

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sprat::internals::transports::Options;
-use sprat::server::{self, Durability, ServerOptions};
+use sprat::server::{self, Durability, Role, ServerOptions};
 use sprat::trace::TraceRing;
 use sprat_bench::fail::Fail;
 use sprat_bench::process::StopSignals;
 use sprat_bench::{memory, out};
 
 use super::serve::{self, apart, listening};
-use crate::options::{Place, Scrub, durability, durability_of, scrub, server_memory};
+use crate::options::{Place, Scrub, durability, durability_of, role, scrub, server_memory};
 
 /// Run a server, which keeps objects in memory.
 #[derive(Args, Debug)]
@@ -49,6 +49,13 @@ pub(crate) struct Server {
     /// same [default: none without replicas, process with --dir, else memory].
     #[arg(long, value_name = "WHEN", value_parser = durability())]
     durability: Option<Durability>,
+    /// Roles of the server: a master owns tablets, a backup holds replicas of other servers.
+    #[arg(long, value_name = "ROLE", default_value = "both", value_parser = role())]
+    role: Role,
+    /// Rack of this machine, by a name of your choice. The replicas of an object are on different
+    /// machines, and in different racks, as far as there are servers for that.
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    rack: String,
     /// Keep the replicas of other servers in this directory, so that they survive the process, also
     /// kill -9. The next server with this directory has them. As it fills, it takes up to twice
     /// --memory of disk for each of --replicas.
@@ -80,9 +87,14 @@ pub(crate) struct Server {
 /// Runs `sprat server`.
 pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
-    let durability = durability_of(args.durability, args.replicas, args.dir.is_some())?;
+    // A master alone keeps nothing, whatever the others do.
+    let durability = match args.role {
+        Role::Master => args.durability,
+        _ => Some(durability_of(args.durability, args.replicas, args.dir.is_some())?),
+    };
     // The kernel can write back and drop the pages of a file.
-    let replicas = if args.dir.is_some() { 0 } else { args.replicas.into() };
+    let holds = args.dir.is_none() && args.role.is_backup();
+    let replicas = if holds { args.replicas.into() } else { 0 };
     let memory = args.memory.saturating_mul(1 + replicas);
     memory::check(memory, 1)?;
     if args.populate {
@@ -92,7 +104,9 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
     options.replicas = args.replicas.into();
-    options.durability = Some(durability);
+    options.durability = durability;
+    options.role = args.role;
+    options.rack.clone_from(&args.rack);
     options.own_replica = args.allow_local_backup;
     options.directory.clone_from(&args.dir);
     options.scrub = args.scrub.round();

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use sprat::kv::{LeaderInfo, ServerInfo, ServerState, TableInfo};
+use sprat::kv::{LeaderInfo, Role, ServerInfo, ServerState, TableInfo};
 use sprat::server::Durability;
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
@@ -92,7 +92,7 @@ fn machine_text(
         json!({
             "server": server.server.to_string(), "state": state_of(server),
             "tablets": server.tablets, "control": server.control, "locators": server.data,
-            "blocked": server.blocked,
+            "role": server.site.role.name(), "rack": server.site.rack, "blocked": server.blocked,
         })
     };
     let serves = number_up(servers) > 0 && incomplete(tables).is_empty();
@@ -136,14 +136,24 @@ fn human_text(
         text += &format!("led by {}, in term {}\n", leader.locators, leader.term);
     }
     if !servers.is_empty() {
-        let mut columns = Columns::new(&["server", "state", ">tablets", "locator"]);
+        let has_roles = servers.iter().any(|server| server.site.role != Role::Both);
+        let has_racks = servers.iter().any(|server| !server.site.rack.is_empty());
+        let mut headings = vec!["server", "state", ">tablets"];
+        headings.extend(has_roles.then_some("role"));
+        headings.extend(has_racks.then_some("rack"));
+        headings.push("locator");
+        let mut columns = Columns::new(&headings);
         for server in servers {
             let (id, state) = (server.server.to_string(), state_of(server).to_owned());
-            let mut cells = [id, state, server.tablets.to_string()];
+            let mut cells = vec![id, state, server.tablets.to_string()];
+            cells.extend(has_roles.then(|| server.site.role.name().to_owned()));
+            cells.extend(has_racks.then(|| server.site.rack.clone()));
             for locator in server.data.split(';') {
+                cells.push(locator.to_owned());
+                columns.row(&cells);
                 // Only the first line of a server has its number.
-                let [id, state, tablets] = std::mem::take(&mut cells);
-                columns.row([id, state, tablets, locator.to_owned()]);
+                cells.pop();
+                cells.fill(String::new());
             }
         }
         text += &columns.text();
@@ -208,6 +218,7 @@ mod tests {
             usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
             replicas: 2,
             durability: Durability::Disk,
+            site: sprat::kv::OwnedSite::default(),
             control: "c".to_owned(),
             data: "d".to_owned(),
             blocked: if state == ServerState::Blocked { "no head" } else { "" }.to_owned(),

@@ -46,6 +46,7 @@ pub use sprat_store::message::control::ServerState;
 pub use sprat_store::message::recovery::{DamagedReplica, Loss, Range, SegmentRange};
 pub use sprat_store::objects::number::double_text;
 pub use sprat_store::objects::segment::SegmentId;
+pub use sprat_store::site::{OwnedSite, Role};
 pub use sprat_store::types::{MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
 pub use asynchronous::{AsyncClient, AsyncTable, Operation};

@@ -15,6 +15,7 @@ use crate::message::control::{ServerState, Usage};
 use crate::message::list::objects_reply;
 use crate::message::recovery::Loss;
 use crate::ops::{Cursor, Reply};
+use crate::site::OwnedSite;
 use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
 /// An operation that has ended.
@@ -240,6 +241,8 @@ pub struct ServerInfo {
     pub replicas: u8,
     /// The time at which the server acknowledges a change.
     pub durability: Durability,
+    /// Where the server is, and which roles it has.
+    pub site: OwnedSite,
     /// The locators at which the coordinator reaches the server.
     pub control: String,
     /// The locators at which clients reach the server.

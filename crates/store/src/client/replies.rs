@@ -157,6 +157,7 @@ impl Client {
             usage: row.usage.clone(),
             replicas: row.replicas,
             durability: row.durability,
+            site: row.site.to_owned(),
             control: row.control.to_string(),
             data: row.data.to_string(),
             blocked: row.blocked.to_string(),

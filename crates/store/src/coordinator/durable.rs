@@ -15,10 +15,11 @@ use crate::durability::Durability;
 use crate::message::Status;
 use crate::message::codec::{Field, Reader, choices, records};
 use crate::objects::segment::SegmentId;
+use crate::site::Site;
 use crate::types::{HashKey, ServerId, Version};
 
 /// The version of the format in which the coordinator's state is written.
-pub(super) const FORMAT: u16 = 5;
+pub(super) const FORMAT: u16 = 6;
 
 /// The reason why the coordinator does not accept a stored state. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -98,6 +99,8 @@ records! {
         replicas: u8,
         /// The time at which the server acknowledges a change.
         durability: Durability,
+        /// Where the server is, and which roles it has.
+        site: Site<'a>,
         /// The segment of the server's log before which no replica is valid unless it is closed.
         head_segment: SegmentId,
         /// The lowest epoch of a replica of that segment that is valid although it is not closed.

@@ -19,6 +19,7 @@ use crate::message::control::{
     ServerState, SetHead, TablePage, TabletState, Tablets, Usage,
 };
 use crate::objects::segment::SegmentId;
+use crate::site::MAX_RACK;
 use crate::types::{LeaseId, ServerId, TableId};
 use sprat_proto::node::machine::{Caller, Link, Output};
 
@@ -36,6 +37,13 @@ impl Coordinator {
                 caller,
                 Status::BadFormat,
                 "a server names 1 to 2048 bytes of locators",
+            );
+        }
+        if request.site.rack.len() > MAX_RACK {
+            return self.fail(
+                caller,
+                Status::BadFormat,
+                "the name of a rack has at most 255 bytes",
             );
         }
         if request.cluster != 0 && request.cluster != self.cluster.id {
@@ -106,6 +114,7 @@ impl Coordinator {
             usage,
             replicas: request.replicas,
             durability: request.durability,
+            site: request.site.to_owned(),
             head: (SegmentId(0), 0),
             loss: (0, Vec::new()),
             until,
@@ -438,6 +447,7 @@ impl Coordinator {
                 usage: slot.usage.clone(),
                 replicas: slot.replicas,
                 durability: slot.durability,
+                site: slot.site.as_site(),
                 control: &slot.control,
                 data: &slot.data,
                 blocked: self.recoveries.blocked(server),

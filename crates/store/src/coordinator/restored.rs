@@ -11,6 +11,7 @@ use super::servers::{MAX_PLACES, Servers, Slot};
 use super::table::{Table, Tables};
 use crate::durability::Durability;
 use crate::objects::segment::SegmentId;
+use crate::site::Site;
 
 /// The coordinator's durable state after it was read into memory.
 #[derive(Debug)]
@@ -103,6 +104,7 @@ fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(),
             capacity_bytes: 0,
             replicas: 0,
             durability: Durability::None,
+            site: Site::default(),
             head_segment: SegmentId(0),
             head_epoch: 0,
             control: "",

@@ -20,6 +20,7 @@ use super::durable::{self, Place};
 use crate::durability::Durability;
 use crate::message::control::{Enlist, Usage};
 use crate::objects::segment::SegmentId;
+use crate::site::OwnedSite;
 use crate::types::ServerId;
 
 /// The most places of a server list. The list is indexed by place.
@@ -65,6 +66,7 @@ pub(super) struct Slot {
     pub(super) replicas: u8,
     /// The time at which the server acknowledges a change.
     pub(super) durability: Durability,
+    pub(super) site: OwnedSite,
     /// The lowest segment and epoch of a replica of the server's log that is valid although it is
     /// not closed.
     pub(super) head: (SegmentId, u32),
@@ -98,6 +100,7 @@ impl Slot {
             capacity_bytes: self.usage.capacity_bytes,
             replicas: self.replicas,
             durability: self.durability,
+            site: self.site.as_site(),
             head_segment: self.head.0,
             head_epoch: self.head.1,
             control: &self.control,
@@ -117,6 +120,7 @@ impl Slot {
             usage: Usage { used_bytes: 0, capacity_bytes: record.capacity_bytes, objects: 0 },
             replicas: record.replicas,
             durability: record.durability,
+            site: record.site.to_owned(),
             head: (record.head_segment, record.head_epoch),
             loss: (record.loss, record.kept.clone()),
             until: Instant::ZERO,
@@ -262,12 +266,17 @@ impl Servers {
         self.slots.iter().position(is_free).or(new)
     }
 
-    /// Returns the servers that are up, ordered by their number of tablets, then by index. Servers
-    /// that have not renewed their leases come last: they may be dead, and a table on them would
+    /// Iterates over all servers of the list that are up and may own tablets.
+    pub(super) fn masters(&self) -> impl Iterator<Item = (ServerId, &Slot)> {
+        self.all_up().filter(|(_, slot)| slot.site.role.is_master())
+    }
+
+    /// Returns the servers that are up and may own tablets, ordered by their number of tablets,
+    /// then by index. Servers that have not renewed their leases come last: they may be dead, and a table on them would
     /// wait for the end of their leases.
     pub(super) fn by_load(&self) -> Vec<ServerId> {
         let mut all: Vec<_> =
-            self.all_up().map(|(id, slot)| (!slot.heard, slot.tablets, id)).collect();
+            self.masters().map(|(id, slot)| (!slot.heard, slot.tablets, id)).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, _, id)| id).collect()
     }

@@ -66,7 +66,11 @@ impl Coordinator {
         }
         let servers = self.servers.by_load();
         if servers.is_empty() {
-            return self.fail(caller, Status::TooFewServers, "no server has joined the cluster");
+            return self.fail(
+                caller,
+                Status::TooFewServers,
+                "no server that may own tablets has joined",
+            );
         }
         let id = self.cluster.next_table;
         self.cluster.next_table += 1;

@@ -17,6 +17,7 @@ use crate::durability::Durability;
 use crate::message::control::{Table as Listed, *};
 use crate::message::{Opcode, Status};
 use crate::objects::segment::SegmentId;
+use crate::site::Site;
 use crate::types::{HashKey, LeaseId, ServerId, TableId, Version};
 
 mod disk;
@@ -268,6 +269,7 @@ impl World {
             capacity_bytes: 7,
             replicas: self.replicas,
             durability: Durability::of(self.replicas.into(), false),
+            site: Site::default(),
             cluster,
             replaces,
             control: locator,
@@ -381,6 +383,7 @@ fn limits_are_told_by_their_status() {
         capacity_bytes: 7,
         replicas: 0,
         durability: Durability::None,
+        site: Site::default(),
         cluster: 0,
         replaces: ServerId::default(),
         control: "y",
@@ -497,6 +500,7 @@ proptest! {
                         capacity_bytes,
                         replicas,
                         durability,
+                        site: Site::default(),
                         cluster,
                         replaces,
                         control,

@@ -17,6 +17,7 @@ use crate::message::Status;
 use crate::message::control::{
     Enlist, Enlisted, Hint, HintCrashed, RenewServer, Renewed, Usage, failure_text,
 };
+use crate::site::OwnedSite;
 use crate::types::ServerId;
 use sprat_proto::node::machine::{Link, Output};
 
@@ -38,6 +39,7 @@ pub(crate) struct Membership {
     replicas: u8,
     /// The time at which the master acknowledges a change.
     durability: Durability,
+    site: OwnedSite,
     /// The cluster and the id of the last server that has used this server's frames.
     former: Option<(u64, ServerId)>,
     control: String,
@@ -72,6 +74,7 @@ impl Membership {
     pub(super) fn new(
         nonce: u64,
         (replicas, durability): (usize, Durability),
+        site: OwnedSite,
         former: Option<(u64, ServerId)>,
         control: String,
         data: String,
@@ -80,6 +83,7 @@ impl Membership {
             nonce,
             replicas: replicas as u8,
             durability,
+            site,
             former,
             control,
             data,
@@ -175,6 +179,7 @@ impl Membership {
                 capacity_bytes: usage.capacity_bytes,
                 replicas: self.replicas,
                 durability: self.durability,
+                site: self.site.as_site(),
                 cluster: former_cluster,
                 replaces,
                 control: &self.control,

@@ -30,6 +30,7 @@ use crate::objects::cleaner::Cleaner;
 use crate::objects::log::{self, Log};
 use crate::objects::memory::Memory;
 use crate::objects::segment::{Position, SEGMENT_BYTES};
+use crate::site::OwnedSite;
 use crate::types::ServerId;
 
 /// The most replies that wait for the log to become durable.
@@ -62,6 +63,10 @@ pub struct Config {
     /// The time at which the master acknowledges a change, if the log has replicas.
     /// [`Durability::Process`] and [`Durability::Disk`] need frames that outlive the process.
     pub durability: Durability,
+    /// Where the server is, and which roles it has. The name of its rack has at most
+    /// [`MAX_RACK`](crate::site::MAX_RACK) bytes. A server without the role of a backup has no
+    /// frames.
+    pub site: OwnedSite,
     /// A number of this run of the machine: it differs from those of earlier runs. It matters if
     /// the server's frames outlive the process.
     pub boot: u64,
@@ -94,6 +99,7 @@ impl Default for Config {
             crc32c: sprat_proto::wire::checksum::crc32c,
             replicas: 0,
             durability: Durability::Memory,
+            site: OwnedSite::default(),
             boot: 0,
             own_replica: false,
             scrub_ns: 0,
@@ -171,7 +177,8 @@ impl Master {
     #[must_use]
     pub fn with_frames(config: Config, frames: Box<dyn Frames>, mut rng: Rng) -> Self {
         let (boot, own) = (config.boot, config.own_replica);
-        let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, .. } = config;
+        let Config { coordinator, control, data, site, log_bytes, segment_bytes, .. } = config;
+        let crc32c = config.crc32c;
         let replicas = config.replicas.min(MAX_REPLICAS);
         let durability = if replicas == 0 { Durability::None } else { config.durability };
         let slow_ns = match durability {
@@ -179,6 +186,7 @@ impl Master {
             _ => config.slow_backup_ns,
         };
         let is_on_disk = durability == Durability::Disk;
+        let mode = (replicas, durability);
         let log = Log::new(log_bytes, segment_bytes, crc32c, replicas > 0);
         let mut backup = Backup::new(frames, crc32c, boot);
         if config.scrub_ns > 0 {
@@ -193,9 +201,9 @@ impl Master {
             cleaner: Cleaner::default(),
             coordinators,
             asked: BTreeMap::new(),
-            membership: Membership::new(rng.u64(), (replicas, durability), former, control, data),
+            membership: Membership::new(rng.u64(), mode, site.clone(), former, control, data),
             leases: Leases::default(),
-            replication: Replication::new(replicas, own, is_on_disk, slow_ns, rng.fork()),
+            replication: Replication::new(replicas, (site, own), is_on_disk, slow_ns, rng.fork()),
             backup,
             reports: Reports::new(),
             syncs: Syncs::default(),

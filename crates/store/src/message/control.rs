@@ -20,6 +20,7 @@ use super::codec::{choices, records, replies, requests};
 pub use super::codec::{done, failure, failure_text, opcode, outcome};
 use crate::durability::Durability;
 use crate::objects::segment::SegmentId;
+use crate::site::Site;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
 /// The longest name of a table, in bytes of UTF-8.
@@ -145,6 +146,8 @@ records! {
         replicas: u8,
         /// The time at which the server acknowledges a change.
         durability: Durability,
+        /// Where the server is, and which roles it has.
+        site: Site<'a>,
         /// The locators at which the coordinator reaches the server.
         control: &'a str,
         /// The locators at which clients reach the server.
@@ -168,6 +171,9 @@ requests! {
         /// The time at which the server acknowledges a change. The coordinator refuses a server
         /// whose mode or number of replicas differs from those of the servers that are up.
         durability: Durability,
+        /// Where the server is, and which roles it has. The name of its rack has at most
+        /// [`MAX_RACK`](crate::site::MAX_RACK) bytes.
+        site: Site<'a>,
         /// The id of the cluster whose replicas the server has on its disk, or 0 if it has none.
         cluster: u64,
         /// The last server that has used that disk, with generation 0 if there is none. It is dead:

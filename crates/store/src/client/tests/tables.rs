@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::durability::Durability;
+use crate::site::Site;
 
 #[test]
 fn tables_are_created_looked_up_and_dropped() {
@@ -92,6 +93,7 @@ fn lists_are_collected_page_by_page() {
             usage: Usage { used_bytes: 1, capacity_bytes: 2, objects: 3 },
             replicas: 4,
             durability: Durability::Disk,
+            site: Site::default(),
             control: "c",
             data: "d",
             blocked: "e",

@@ -9,6 +9,7 @@ use sprat_proto::rpc::ServerRpc;
 use super::*;
 use crate::coordinator::{self, Coordinator};
 use crate::durability::Durability;
+use crate::site::Site;
 use sprat_proto::node::machine::{Caller, Machine};
 
 /// The sender of a call: a life of the coordinator, or a client.
@@ -269,6 +270,7 @@ impl World {
                     capacity_bytes: 0,
                     replicas: 0,
                     durability: Durability::None,
+                    site: Site::default(),
                     cluster: 0,
                     replaces: ServerId::default(),
                     control: &control,

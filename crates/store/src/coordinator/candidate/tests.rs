@@ -11,6 +11,7 @@ use crate::message::Status;
 use crate::message::control::{
     CreateTable, Enlist, GetLeader, Leader, ListServers, RenewServer, Usage, failure_text, outcome,
 };
+use crate::site::Site;
 use crate::testing;
 use crate::types::ServerId;
 
@@ -71,6 +72,7 @@ fn enlist() -> Vec<u8> {
         capacity_bytes: 1 << 20,
         replicas: 0,
         durability: Durability::None,
+        site: Site::default(),
         cluster: 0,
         replaces: ServerId::default(),
         control: "tcp:s",

@@ -64,7 +64,7 @@ impl Coordinator {
             }
         }
         let bytes = recovery.log.iter().flatten().map(|found| u64::from(found.len)).sum();
-        let shares = shares(&self.config, bytes, self.servers.all_up().count());
+        let shares = shares(&self.config, bytes, self.servers.masters().count());
         let may_cut = |part: &Part| {
             let table = self.tables.by_id.get(&part.table.0);
             table.is_some_and(|table| table.tablets.len() < MANY_TABLETS)
@@ -97,7 +97,7 @@ impl Coordinator {
         let all = self.recoveries.all.values();
         let assigned = all.flat_map(|r| r.partitions.values()).filter_map(|p| p.master);
         let busy: BTreeSet<_> = assigned.chain(reported).collect();
-        let up = self.servers.all_up();
+        let up = self.servers.masters();
         let mut up: Vec<_> =
             up.map(|(id, slot)| (!slot.heard, slot.usage.used_bytes, id)).collect();
         up.sort_unstable();

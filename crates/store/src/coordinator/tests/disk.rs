@@ -1,6 +1,7 @@
 //! Tests of the coordinator with a disk that is full or fails, after any change.
 
 use super::*;
+use crate::site::Site;
 
 /// The life of a test's cluster. Its later replies must agree with every acknowledged step.
 /// Requests without a reply are repeated.
@@ -73,6 +74,7 @@ impl Story {
                 capacity_bytes: 7,
                 replicas: 0,
                 durability: Durability::None,
+                site: Site::default(),
                 cluster: 0,
                 replaces: ServerId::default(),
                 control: locator,
@@ -140,6 +142,7 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
                 capacity_bytes: 7,
                 replicas: 0,
                 durability: Durability::None,
+                site: Site::default(),
                 cluster: 0,
                 replaces: ServerId::default(),
                 control: "z",

@@ -2,6 +2,7 @@
 
 use super::super::servers::{MAX_PLACES, Servers, Slot};
 use super::*;
+use crate::site::Site;
 
 #[test]
 fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
@@ -115,6 +116,7 @@ fn enlisting_again_because_the_answer_was_lost_gives_the_same_id() {
         capacity_bytes: 7,
         replicas: 0,
         durability: Durability::None,
+        site: Site::default(),
         cluster: 0,
         replaces: ServerId::default(),
         control: "x",
@@ -245,6 +247,7 @@ fn the_version_of_the_list_grows_with_each_change_of_the_list() {
         capacity_bytes: 7,
         replicas: 0,
         durability: Durability::None,
+        site: Site::default(),
         cluster: 0,
         replaces: ServerId::default(),
         control: "y",
@@ -297,6 +300,7 @@ fn a_list_that_is_taken_back_has_a_new_version() {
         capacity_bytes: 7,
         replicas: 0,
         durability: Durability::None,
+        site: Site::default(),
         cluster: 0,
         replaces: ServerId::default(),
         control: "y",
@@ -347,6 +351,7 @@ fn a_crashed_server_keeps_its_place_as_long_as_it_has_tablets() {
         capacity_bytes: 7,
         replicas: 0,
         durability: Durability::None,
+        site: Site::default(),
         cluster: 0,
         replaces: ServerId::default(),
         control: "u",
@@ -378,6 +383,7 @@ fn the_places_of_the_list_are_limited() {
         capacity_bytes: 0,
         replicas: 0,
         durability: Durability::None,
+        site: Site::default(),
         head_segment: SegmentId(0),
         head_epoch: 0,
         control: "",
@@ -425,6 +431,7 @@ fn a_repeated_enlistment_replaces_nothing() {
         capacity_bytes: 7,
         replicas: 0,
         durability: Durability::None,
+        site: Site::default(),
         cluster,
         replaces: x,
         control: "x",
@@ -444,8 +451,18 @@ fn a_server_of_another_durability_is_refused_while_others_are_up() {
     let cluster = w.coordinator.cluster();
     let enlist = |control, replaces, replicas, durability| {
         let (nonce, capacity_bytes, data) = (77, 7, "d");
-        Enlist { nonce, capacity_bytes, replicas, durability, cluster, replaces, control, data }
-            .emit()
+        Enlist {
+            nonce,
+            capacity_bytes,
+            replicas,
+            durability,
+            site: Site::default(),
+            cluster,
+            replaces,
+            control,
+            data,
+        }
+        .emit()
     };
     let none = ServerId::default();
     let before = w.disk.clone();
@@ -490,6 +507,7 @@ fn a_disk_of_another_cluster_is_refused() {
         capacity_bytes: 7,
         replicas,
         durability: Durability::None,
+        site: Site::default(),
         cluster,
         replaces: x,
         control,

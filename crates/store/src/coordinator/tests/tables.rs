@@ -1,6 +1,7 @@
 //! Tests of the life of a table at the coordinator.
 
 use super::*;
+use crate::site::Site;
 
 #[test]
 fn a_table_is_spread_over_servers_and_forgotten_by_them() {
@@ -42,6 +43,7 @@ fn nothing_is_said_before_it_is_durable() {
             capacity_bytes: 7,
             replicas: 0,
             durability: Durability::None,
+            site: Site::default(),
             cluster: 0,
             replaces: ServerId::default(),
             control: "x",

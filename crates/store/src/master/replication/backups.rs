@@ -22,6 +22,7 @@ use crate::master::membership::{CALL_NS, COORDINATOR};
 use crate::message::control::{ListServers, ServerPage, ServerState};
 use crate::message::ring::{MAX_OFFER, Ring};
 use crate::objects::segment::Position;
+use crate::site::OwnedSite;
 use crate::types::ServerId;
 
 /// The pause before a failed request for the server list is repeated.
@@ -38,6 +39,7 @@ const DRAWN: usize = 3;
 struct Backup {
     server: ServerId,
     locator: String,
+    site: OwnedSite,
     /// True if this master's link to the server is connected.
     linked: bool,
     /// The number of replicas of this master's log on the server.
@@ -91,7 +93,7 @@ pub(super) struct Backups {
     /// The request for the list that is in progress, and the version that it will give.
     asked: Option<(u64, u64)>,
     /// The servers of the pages that have arrived.
-    pages: Vec<(ServerId, String)>,
+    pages: Vec<(ServerId, String, OwnedSite)>,
     next: u32,
     due: Instant,
     unlinked: Vec<Link>,
@@ -107,6 +109,8 @@ pub(super) struct Backups {
     given_up: Vec<ServerId>,
     /// The servers of the pages that have arrived, crashed ones included.
     seen: BTreeSet<ServerId>,
+    /// The site of this server.
+    site: OwnedSite,
     /// This server, if it may hold replicas of its own log.
     own: Option<ServerId>,
 }
@@ -117,8 +121,8 @@ pub(super) fn link(server: ServerId) -> Link {
 }
 
 impl Backups {
-    pub(super) fn new(own: bool) -> Self {
-        Self { own: own.then(ServerId::default), ..Self::default() }
+    pub(super) fn new(site: OwnedSite, own: bool) -> Self {
+        Self { site, own: own.then(ServerId::default), ..Self::default() }
     }
 
     /// Returns true if the server may get a replica. This one gets its own only if no other server
@@ -188,14 +192,16 @@ impl Backups {
         // Another server may have this one's place already: the cluster has given this one up, and
         // the link to that place leads here.
         let others = up.filter(|server| server.server.index != me.index);
-        self.pages.extend(others.map(|server| (server.server, server.data.into())));
+        let backups = others.filter(|server| server.site.role.is_backup());
+        let backups = backups.map(|s| (s.server, s.data.into(), s.site.to_owned()));
+        self.pages.extend(backups);
         self.next = if version == self.newest { page.next } else { 0 };
         if self.next > 0 || version != self.newest {
             return Vec::new();
         }
         if self.own.is_some() {
             self.own = Some(me);
-            self.pages.push((me, String::new()));
+            self.pages.push((me, String::new(), self.site.clone()));
         }
         let is_first = core::mem::replace(&mut self.version, version) == 0;
         (self.known, self.is_new) = (core::mem::take(&mut self.seen), true);
@@ -217,16 +223,23 @@ impl Backups {
         let pages = core::mem::take(&mut self.pages);
         let (kept, gone): (Vec<_>, Vec<_>) = core::mem::take(&mut self.list)
             .into_iter()
-            .partition(|old| pages.iter().any(|(server, _)| *server == old.server));
+            .partition(|old| pages.iter().any(|(server, ..)| *server == old.server));
         self.list = kept;
-        for (server, locator) in pages {
+        for (server, locator, site) in pages {
             if !self.list.iter().any(|backup| backup.server == server) {
                 let (linked, replicas, not_before) = (false, 0, Instant::ZERO);
                 let clean_at = if is_first { Instant::NEVER } else { Instant::ZERO };
                 let ring = RingTo::Wanted(Instant::ZERO);
-                let backup =
-                    Backup { server, locator, linked, replicas, not_before, clean_at, ring };
-                self.list.push(backup);
+                self.list.push(Backup {
+                    server,
+                    locator,
+                    site,
+                    linked,
+                    replicas,
+                    not_before,
+                    clean_at,
+                    ring,
+                });
             }
         }
         let links = gone.iter().filter(|backup| backup.linked).map(|backup| link(backup.server));
@@ -252,19 +265,26 @@ impl Backups {
         self.list.iter().any(|backup| backup.server == server)
     }
 
-    /// Chooses a backup for a new replica, and counts the replica: among some random servers that
-    /// `suits` accepts, the one with the fewest replicas.
+    /// Chooses a backup for a new replica, and counts the replica. Of the servers that `suits`
+    /// accepts, those with the least in common with this server and with `others`, which have the
+    /// other replicas, are candidates. Of some of them the one with the fewest replicas is chosen.
     pub(super) fn choose(
         &mut self,
         now: Instant,
         rng: &mut Rng,
+        others: &[ServerId],
         suits: impl Fn(ServerId) -> bool,
     ) -> Option<ServerId> {
-        let suitable = |backup: &Backup| {
+        let suitable = |backup: &&Backup| {
             backup.not_before <= now && suits(backup.server) && self.may_hold(backup.server)
         };
+        let taken = self.list.iter().filter(|backup| others.contains(&backup.server));
+        let taken: Vec<_> = taken.map(|b| &b.site).chain([&self.site]).collect();
+        let common = |backup: &Backup| taken.iter().map(|site| site.common(&backup.site)).max();
+        let least = self.list.iter().filter(suitable).map(common).min()?;
+        let is_candidate = |backup: &Backup| suitable(&backup) && common(backup) == least;
         let mut left: Vec<_> =
-            (0..self.list.len()).filter(|&index| suitable(&self.list[index])).collect();
+            (0..self.list.len()).filter(|&index| is_candidate(&self.list[index])).collect();
         let mut drawn = Vec::new();
         while drawn.len() < DRAWN && !left.is_empty() {
             drawn.push(left.swap_remove(rng.below(left.len() as u64) as usize));

@@ -41,6 +41,7 @@ use crate::message::recovery::FreeLeftReplicas;
 use crate::message::replica::{FreeReplica, Target, written_len};
 use crate::objects::log::Log;
 use crate::objects::segment::{Position, SegmentId};
+use crate::site::OwnedSite;
 use crate::types::ServerId;
 
 mod backups;
@@ -139,11 +140,19 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(super) fn new(replicas: usize, own: bool, sync: bool, slow_ns: u64, rng: Rng) -> Self {
+    /// Makes the replication of a master at a site. `own` is true if the server may hold replicas
+    /// of its own log.
+    pub(super) fn new(
+        replicas: usize,
+        (site, own): (OwnedSite, bool),
+        sync: bool,
+        slow_ns: u64,
+        rng: Rng,
+    ) -> Self {
         Self {
             replicas: replicas.min(MAX_REPLICAS),
             me: None,
-            backups: Backups::new(own),
+            backups: Backups::new(site, own),
             sync,
             slow_ns,
             active: BTreeMap::new(),

@@ -19,6 +19,7 @@ use crate::message::ring::Ring;
 use crate::objects::entry::{self, OBJECT};
 use crate::objects::log::Purpose;
 use crate::objects::segment::Span;
+use crate::site::Site;
 use crate::types::{TableId, Version};
 
 mod freed;
@@ -70,7 +71,13 @@ impl Rig {
         let mut rig = Self {
             now: Instant::from_ns(MS),
             log,
-            replication: Replication::new(replicas, false, false, SLOW_NS, Rng::seeded(1)),
+            replication: Replication::new(
+                replicas,
+                (OwnedSite::default(), false),
+                false,
+                SLOW_NS,
+                Rng::seeded(1),
+            ),
             backups: BTreeMap::new(),
             sent: Vec::new(),
             tag: 0,
@@ -169,6 +176,7 @@ impl Rig {
             usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
             replicas: 1,
             durability: Durability::Memory,
+            site: Site::default(),
             control: "",
             data: "backup",
             blocked: "",

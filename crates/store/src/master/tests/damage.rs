@@ -8,6 +8,7 @@ use crate::message::data::head;
 use crate::message::replica::{self, WriteReplica};
 use crate::objects::entry::{HEADER, Header, put_header};
 use crate::objects::segment::SegmentId;
+use crate::site::Site;
 
 const OTHER: ServerId = ServerId { index: 4, generation: 2 };
 const SEGMENT: SegmentId = SegmentId(3);
@@ -50,6 +51,7 @@ fn list(rig: &mut Rig, servers: &[ServerId]) {
         usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
         replicas: 1,
         durability: Durability::Memory,
+        site: Site::default(),
         control: "",
         data: "other",
         blocked: "",

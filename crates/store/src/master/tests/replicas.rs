@@ -10,6 +10,7 @@ use crate::message::recovery::{ListReplicas, Replica, ReplicaPage};
 use crate::message::replica::{self, FreeReplica, WriteReplica, written};
 use crate::objects::entry::{HEADER, Header, put_header};
 use crate::objects::segment::SegmentId;
+use crate::site::{OwnedSite, Role};
 
 const OTHER: ServerId = ServerId { index: 4, generation: 2 };
 const SEGMENT: SegmentId = SegmentId(3);
@@ -102,8 +103,11 @@ fn a_tablet_is_taken_when_the_log_has_a_head_on_all_backups() {
 
 #[test]
 fn a_server_names_its_former_life_and_never_joins_another_cluster() {
-    let membership =
-        |former| Membership::new(1, (1, Durability::Process), former, "c".into(), "d".into());
+    let site = OwnedSite { role: Role::Both, host: 7, rack: "r".into() };
+    let membership = |former| {
+        let mode = (1, Durability::Process);
+        Membership::new(1, mode, site.clone(), former, "c".into(), "d".into())
+    };
     let former = ServerId { index: 3, generation: 4 };
     let enlisted =
         Enlisted { cluster: CLUSTER, server: ME, list_version: 1, lease_ns: TERM_NS, term: TERM };
@@ -122,6 +126,7 @@ fn a_server_names_its_former_life_and_never_joins_another_cluster() {
         let enlist = Enlist::parse(&message.bytes).unwrap();
         let replaces = cluster.map_or_else(ServerId::default, |_| former);
         assert_eq!((enlist.cluster, enlist.replaces), (cluster.unwrap_or(0), replaces));
+        assert_eq!(enlist.site.to_owned(), site);
         let output = member.response(Instant::ZERO, 1, Ok(Payload::Borrowed(&reply)));
         assert_eq!(matches!(output, Some(Output::Stop { .. })), stops, "{cluster:?}");
     }

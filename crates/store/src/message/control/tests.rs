@@ -10,6 +10,7 @@ use crate::message::recovery::{
     Recovering, RecoveryEnded, ReplicaPage,
 };
 use crate::message::{Opcode, Status, VERSION};
+use crate::site::{Role, Site};
 
 /// Returns the bytes of hexadecimal digits, blanks ignored.
 fn hex(text: &str) -> Vec<u8> {
@@ -48,13 +49,14 @@ const ONE: ServerId = ServerId { index: 1, generation: 2 };
 fn requests_of_servers() {
     golden!(
         Enlist,
-        "01 40 0000 0102030405060708 0000000040000000 03 04 0000000000000009 00000001 00000002
-         0005 7463703a61 0003 6d3a62",
+        "01 40 0000 0102030405060708 0000000040000000 03 04 02 0000000000000007 0001 72
+         0000000000000009 00000001 00000002 0005 7463703a61 0003 6d3a62",
         Enlist {
             nonce: 0x0102_0304_0506_0708,
             capacity_bytes: 1 << 30,
             replicas: 3,
             durability: Durability::Disk,
+            site: Site { role: Role::Backup, host: 7, rack: "r" },
             cluster: 9,
             replaces: ONE,
             control: "tcp:a",
@@ -221,8 +223,8 @@ fn replies_with_servers() {
     golden!(
         ServerPage,
         "01 00 0000 00000005 0001 00000001 00000002 03 00000003
-         0000000000000003 0000000000000004 0000000000000005 03 03 0001 63 0001 64
-         0001 65",
+         0000000000000003 0000000000000004 0000000000000005 03 03
+         01 0000000000000007 0000 0001 63 0001 64 0001 65",
         ServerPage {
             next: 5,
             servers: vec![Server {
@@ -232,6 +234,7 @@ fn replies_with_servers() {
                 usage: Usage { used_bytes: 3, capacity_bytes: 4, objects: 5 },
                 replicas: 3,
                 durability: Durability::Process,
+                site: Site { role: Role::Master, host: 7, rack: "" },
                 control: "c",
                 data: "d",
                 blocked: "e",

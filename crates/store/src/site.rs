@@ -1,0 +1,164 @@
+//! [`Site`]: where a server is, and which roles it has.
+//!
+//! A machine or a rack can fail as a whole. So the replicas of a segment and its master are on
+//! different hosts and in different racks, as far as there are servers for that.
+
+use alloc::string::String;
+use core::fmt;
+use core::str::FromStr;
+
+use crate::message::codec::{choices, records};
+
+/// The longest name of a rack, in bytes of UTF-8.
+pub const MAX_RACK: usize = 255;
+
+choices! {
+    pub,
+    /// The roles of a server.
+    #[derive(Default)]
+    Role {
+        /// The server owns tablets, and holds replicas of other servers' logs.
+        #[default]
+        Both = 0,
+        /// The server owns tablets, and holds no replicas.
+        Master = 1,
+        /// The server holds replicas, and owns no tablet.
+        Backup = 2,
+    }
+}
+
+records! {
+    pub,
+    /// Where a server is, and which roles it has. By default it has both, and nothing is known
+    /// about the place.
+    #[derive(Default)]
+    Site<'a> {
+        /// The roles of the server.
+        role: Role,
+        /// A number of the machine that the server runs on, which no other machine has. 0: unknown.
+        host: u64,
+        /// The name of the rack of that machine. Empty: unknown.
+        rack: &'a str,
+    }
+}
+
+/// A [`Site`] with a name of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OwnedSite {
+    /// The roles of the server.
+    pub role: Role,
+    /// A number of the machine that the server runs on, which no other machine has. 0: unknown.
+    pub host: u64,
+    /// The name of the rack of that machine, at most [`MAX_RACK`] bytes. Empty: unknown.
+    pub rack: String,
+}
+
+/// What two servers have in common that can fail as a whole, from the least to the most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Common {
+    /// The servers are on different hosts, and not known to be in one rack.
+    Nothing,
+    /// The servers are on different hosts of one rack.
+    Rack,
+    /// The servers are on one host.
+    Host,
+}
+
+impl Role {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::Both, Self::Master, Self::Backup];
+
+    /// Returns the name of the value: one word in lower case.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Master => "master",
+            Self::Backup => "backup",
+        }
+    }
+
+    /// Returns true if the server owns tablets.
+    #[must_use]
+    pub fn is_master(self) -> bool {
+        self != Self::Backup
+    }
+
+    /// Returns true if the server holds replicas.
+    #[must_use]
+    pub fn is_backup(self) -> bool {
+        self != Self::Master
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Role {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = Self::ALL.into_iter().find(|role| role.name() == text);
+        named.ok_or("the roles are both, master and backup")
+    }
+}
+
+impl Site<'_> {
+    /// Returns a copy with a name of its own.
+    #[must_use]
+    pub fn to_owned(&self) -> OwnedSite {
+        OwnedSite { role: self.role, host: self.host, rack: self.rack.into() }
+    }
+}
+
+impl OwnedSite {
+    /// Returns the site as it is in messages.
+    #[must_use]
+    pub fn as_site(&self) -> Site<'_> {
+        Site { role: self.role, host: self.host, rack: &self.rack }
+    }
+
+    /// Returns what servers at two sites have in common.
+    #[must_use]
+    pub fn common(&self, other: &Self) -> Common {
+        if self.host != 0 && self.host == other.host {
+            Common::Host
+        } else if !self.rack.is_empty() && self.rack == other.rack {
+            Common::Rack
+        } else {
+            Common::Nothing
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: u64, rack: &str) -> OwnedSite {
+        OwnedSite { host, rack: rack.into(), ..OwnedSite::default() }
+    }
+
+    #[test]
+    fn two_servers_have_a_host_or_a_rack_in_common_only_if_it_is_known() {
+        assert_eq!(at(1, "a").common(&at(1, "b")), Common::Host, "a host is in one rack");
+        assert_eq!(at(1, "a").common(&at(2, "a")), Common::Rack);
+        assert_eq!(at(0, "a").common(&at(0, "a")), Common::Rack);
+        assert_eq!(at(1, "").common(&at(2, "")), Common::Nothing);
+        assert_eq!(at(0, "").common(&at(0, "")), Common::Nothing);
+        assert_eq!(at(1, "a").common(&at(2, "b")), Common::Nothing);
+    }
+
+    #[test]
+    fn a_role_has_one_name() {
+        for role in Role::ALL {
+            assert_eq!(role.name().parse(), Ok(role));
+        }
+        assert!("Master".parse::<Role>().is_err());
+        assert_eq!(Role::ALL.map(Role::is_master), [true, true, false]);
+        assert_eq!(Role::ALL.map(Role::is_backup), [true, false, true]);
+    }
+}
