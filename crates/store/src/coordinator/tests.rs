@@ -17,7 +17,7 @@ use crate::durability::Durability;
 use crate::message::control::{Table as Listed, *};
 use crate::message::{Opcode, Status};
 use crate::objects::segment::SegmentId;
-use crate::site::Site;
+use crate::site::{MAX_RACK, Role, Site};
 use crate::types::{HashKey, LeaseId, ServerId, TableId, Version};
 
 mod disk;
@@ -60,6 +60,8 @@ struct World {
     asked: u64,
     /// The number of replicas of the logs of servers that enlist.
     replicas: u8,
+    /// The role of servers that enlist.
+    role: Role,
     /// The share of calls that fail, in millionths: half of them reach the server.
     failing: u32,
     /// Chooses the calls whose replies come late.
@@ -93,6 +95,7 @@ impl World {
             replies: BTreeMap::new(),
             asked: 0,
             replicas: 0,
+            role: Role::Both,
             failing: 0,
             holds: |_| false,
             late: 0,
@@ -269,7 +272,7 @@ impl World {
             capacity_bytes: 7,
             replicas: self.replicas,
             durability: Durability::of(self.replicas.into(), false),
-            site: Site::default(),
+            site: Site { role: self.role, ..Site::default() },
             cluster,
             replaces,
             control: locator,
@@ -393,8 +396,11 @@ fn limits_are_told_by_their_status() {
     let nowhere = Enlist { control: "", ..second.clone() }.emit();
     assert_eq!(Enlisted::parse(&w.answer(nowhere)), Err(Status::BadFormat));
     let long = "l".repeat(MAX_LOCATORS + 1);
-    let far = Enlist { data: &long, ..second }.emit();
+    let far = Enlist { data: &long, ..second.clone() }.emit();
     assert_eq!(Enlisted::parse(&w.answer(far)), Err(Status::BadFormat));
+    let site = Site { rack: &long[..MAX_RACK + 1], ..Site::default() };
+    let racked = Enlist { site, ..second }.emit();
+    assert_eq!(Enlisted::parse(&w.answer(racked)), Err(Status::BadFormat));
 
     assert_eq!(w.create("", 1), Err(Status::BadName));
     assert_eq!(w.create(&"n".repeat(MAX_NAME + 1), 1), Err(Status::BadName));

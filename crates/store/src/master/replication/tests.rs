@@ -19,12 +19,12 @@ use crate::message::ring::Ring;
 use crate::objects::entry::{self, OBJECT};
 use crate::objects::log::Purpose;
 use crate::objects::segment::Span;
-use crate::site::Site;
 use crate::types::{TableId, Version};
 
 mod freed;
 mod lost;
 mod posted;
+mod sites;
 
 const CLUSTER: u64 = 7;
 const ME: ServerId = ServerId { index: 9, generation: 1 };
@@ -61,6 +61,8 @@ struct Rig {
     rings: TestRings,
     /// Backups that have just joined, and do not know themselves yet.
     joining: BTreeSet<ServerId>,
+    /// The sites of the backups, if they are known.
+    sites: BTreeMap<ServerId, OwnedSite>,
 }
 
 impl Rig {
@@ -85,6 +87,7 @@ impl Rig {
             most_lent: 0,
             rings: TestRings::default(),
             joining: BTreeSet::new(),
+            sites: BTreeMap::new(),
         };
         for index in 0..servers {
             rig.add(ServerId { index, generation: 1 }, 64);
@@ -169,6 +172,7 @@ impl Rig {
     }
 
     fn page(&self) -> Vec<u8> {
+        let nowhere = OwnedSite::default();
         let servers = self.backups.keys().map(|&server| Server {
             server,
             state: ServerState::Up,
@@ -176,7 +180,7 @@ impl Rig {
             usage: Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 },
             replicas: 1,
             durability: Durability::Memory,
-            site: Site::default(),
+            site: self.sites.get(&server).unwrap_or(&nowhere).as_site(),
             control: "",
             data: "backup",
             blocked: "",

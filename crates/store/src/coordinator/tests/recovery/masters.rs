@@ -15,6 +15,29 @@ fn two_masters() -> (World, ServerId, TableId, TableId) {
     (w, x, a, b)
 }
 
+#[test]
+fn a_server_that_is_only_a_backup_gets_no_tablets() {
+    let mut w = World::new(config());
+    w.role = Role::Backup;
+    let x = w.join("x");
+    assert_eq!(w.create("a", 1), Err(Status::TooFewServers));
+    w.role = Role::Both;
+    let y = w.join("y");
+    let a = w.create("a", 4).unwrap();
+    assert_eq!(w.tablets(a).unwrap(), [(y, NORMAL); 4]);
+
+    // It has the replicas of a crashed server. Another one recovers its tablets.
+    w.restart();
+    w.put_log("x", y);
+    w.leave(y);
+    w.pass(SECOND, &["x"]);
+    assert!(w.order("x").is_none());
+    assert_eq!(w.servers()[0], (x, ServerState::Up, 0));
+    w.join("z");
+    w.pass(SECOND, &["x", "z"]);
+    assert_eq!(w.order("z").unwrap().1.tablets.len(), 4);
+}
+
 /// Returns the servers with orders, the one with the highest number first, and that number.
 fn orders(w: &World) -> Vec<(u64, &'static str)> {
     let order = |on| w.order(on).map(|(number, _)| (number, on));
