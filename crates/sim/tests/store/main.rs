@@ -26,6 +26,7 @@ use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::durability::Durability;
 use sprat_store::master::{self, Master};
+use sprat_store::site::{OwnedSite, Role};
 use user::{Habits, User};
 
 /// The processes of a simulated store and their workload.
@@ -116,6 +117,17 @@ fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
     }
 }
 
+/// Returns the site of a server: in some worlds several are on one machine or in one rack, and one
+/// is a backup only.
+fn site_of(nth: usize, seed: u64, shape: &Shape) -> OwnedSite {
+    let machines = 1 + seed % 4;
+    let machine = 1 + nth as u64 % machines;
+    let is_spare = shape.masters > 2 && shape.replicas > 0 && nth + 1 == shape.masters;
+    let role = if is_spare && seed % 8 > 5 { Role::Backup } else { Role::Both };
+    let rack = if seed % 3 == 0 { String::new() } else { format!("rack {}", machine % 2) };
+    OwnedSite { role, host: if machines > 1 { machine } else { 0 }, rack }
+}
+
 fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
     let shared = SharedMemory::default();
@@ -136,13 +148,14 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
             ))
         });
     }
-    for _ in 0..shape.masters {
+    for nth in 0..shape.masters {
+        let site = site_of(nth, seed, shape);
         let Shape { log_bytes, segment_bytes, replicas, keeps, posts, durability, .. } = *shape;
         let (own_replica, scrub_ns) = (shape.own, shape.scrub_ns);
         let (kept, shared, coordinators) = (Kept::default(), shared.clone(), coordinators.clone());
         let its_frames = kept.clone();
         let host = world.host(shape.faults[1], move |start| {
-            let own = locator(start.host);
+            let (own, site) = (locator(start.host), site.clone());
             let mut rng = start.rng;
             let config_ = master::Config {
                 coordinator: locators_of(&coordinators, &mut rng),
@@ -152,6 +165,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 segment_bytes,
                 replicas,
                 durability,
+                site,
                 boot: kept.boot(),
                 own_replica,
                 scrub_ns,
