@@ -121,12 +121,17 @@ impl OwnedSite {
         Site { role: self.role, host: self.host, rack: &self.rack }
     }
 
-    /// Returns what servers at two sites have in common.
+    /// Returns what servers at two sites have in common. Servers in different racks are on
+    /// different hosts, even if their hosts have one number: a copied virtual machine has its
+    /// original's.
     #[must_use]
     pub fn common(&self, other: &Self) -> Common {
-        if self.host != 0 && self.host == other.host {
+        let is_known = !self.rack.is_empty() && !other.rack.is_empty();
+        if is_known && self.rack != other.rack {
+            Common::Nothing
+        } else if self.host != 0 && self.host == other.host {
             Common::Host
-        } else if !self.rack.is_empty() && self.rack == other.rack {
+        } else if is_known {
             Common::Rack
         } else {
             Common::Nothing
@@ -144,7 +149,10 @@ mod tests {
 
     #[test]
     fn two_servers_have_a_host_or_a_rack_in_common_only_if_it_is_known() {
-        assert_eq!(at(1, "a").common(&at(1, "b")), Common::Host, "a host is in one rack");
+        assert_eq!(at(1, "a").common(&at(1, "b")), Common::Nothing, "a host is in one rack");
+        assert_eq!(at(1, "a").common(&at(1, "a")), Common::Host);
+        assert_eq!(at(1, "a").common(&at(1, "")), Common::Host);
+        assert_eq!(at(1, "a").common(&at(2, "")), Common::Nothing);
         assert_eq!(at(1, "a").common(&at(2, "a")), Common::Rack);
         assert_eq!(at(0, "a").common(&at(0, "a")), Common::Rack);
         assert_eq!(at(1, "").common(&at(2, "")), Common::Nothing);

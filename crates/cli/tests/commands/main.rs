@@ -18,5 +18,6 @@ mod rdma;
 mod recovery;
 mod scan;
 mod scrub;
+mod sites;
 mod status;
 mod trace;
