@@ -1,4 +1,4 @@
-//! [`Site`]: where a server is, and which roles it has.
+//! [`Site`]: the place and the roles of a server.
 //!
 //! A machine or a rack can fail as a whole. So the replicas of a segment and its master are on
 //! different hosts and in different racks, as far as there are servers for that.
@@ -29,8 +29,8 @@ choices! {
 
 records! {
     pub,
-    /// Where a server is, and which roles it has. By default it has both, and nothing is known
-    /// about the place.
+    /// The place and the roles of a server. By default it has both roles, and its place is
+    /// unknown.
     #[derive(Default)]
     Site<'a> {
         /// The roles of the server.
@@ -53,7 +53,7 @@ pub struct OwnedSite {
     pub rack: String,
 }
 
-/// What two servers have in common that can fail as a whole, from the least to the most.
+/// The largest unit that two servers share and that can fail as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Common {
     /// The servers are on different hosts, and not known to be in one rack.
@@ -121,7 +121,7 @@ impl OwnedSite {
         Site { role: self.role, host: self.host, rack: &self.rack }
     }
 
-    /// Returns what servers at two sites have in common. Servers in different racks are on
+    /// Returns the largest unit that servers at two sites share. Servers in different racks are on
     /// different hosts, even if their hosts have one number: a copied virtual machine has its
     /// original's.
     #[must_use]

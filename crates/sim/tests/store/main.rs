@@ -124,7 +124,7 @@ fn site_of(nth: usize, seed: u64, shape: &Shape) -> OwnedSite {
     let machine = 1 + nth as u64 % machines;
     let is_spare = shape.masters > 2 && shape.replicas > 0 && nth + 1 == shape.masters;
     let role = if is_spare && seed % 8 > 5 { Role::Backup } else { Role::Both };
-    let rack = if seed % 3 == 0 { String::new() } else { format!("rack {}", machine % 2) };
+    let rack = if seed.is_multiple_of(3) { String::new() } else { format!("rack {}", machine % 2) };
     OwnedSite { role, host: if machines > 1 { machine } else { 0 }, rack }
 }
 
@@ -138,14 +138,10 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         world.host(shape.faults[0], move |start| {
             let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
             let (now, mut rng) = (start.now, start.rng);
-            let coordinator =
-                Coordinator::restore(now, coordinator_config(server_term_ns), rng.fork(), disk);
-            Box::new(Node::new(
-                coordinator.expect("the disk is sound"),
-                config(true),
-                rng,
-                start.port,
-            ))
+            let options = coordinator_config(server_term_ns);
+            let coordinator = Coordinator::restore(now, options, rng.fork(), disk);
+            let coordinator = coordinator.expect("the disk is sound");
+            Box::new(Node::new(coordinator, config(true), rng, start.port))
         });
     }
     for nth in 0..shape.masters {

@@ -241,7 +241,7 @@ pub struct ServerInfo {
     pub replicas: u8,
     /// The time at which the server acknowledges a change.
     pub durability: Durability,
-    /// Where the server is, and which roles it has.
+    /// The place and the roles of the server.
     pub site: OwnedSite,
     /// The locators at which the coordinator reaches the server.
     pub control: String,

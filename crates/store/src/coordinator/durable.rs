@@ -99,7 +99,7 @@ records! {
         replicas: u8,
         /// The time at which the server acknowledges a change.
         durability: Durability,
-        /// Where the server is, and which roles it has.
+        /// The place and the roles of the server.
         site: Site<'a>,
         /// The segment of the server's log before which no replica is valid unless it is closed.
         head_segment: SegmentId,

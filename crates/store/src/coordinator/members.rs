@@ -32,18 +32,11 @@ impl Coordinator {
         request: &Enlist<'_>,
     ) -> Option<Message> {
         let usable = |locators: &str| (1..=control::MAX_LOCATORS).contains(&locators.len());
-        if !usable(request.control) || !usable(request.data) {
+        if !usable(request.control) || !usable(request.data) || request.site.rack.len() > MAX_RACK {
             return self.fail(
                 caller,
                 Status::BadFormat,
-                "a server names 1 to 2048 bytes of locators",
-            );
-        }
-        if request.site.rack.len() > MAX_RACK {
-            return self.fail(
-                caller,
-                Status::BadFormat,
-                "the name of a rack has at most 255 bytes",
+                "a server names 1 to 2048 bytes of locators, and a rack of at most 255",
             );
         }
         if request.cluster != 0 && request.cluster != self.cluster.id {

@@ -272,8 +272,8 @@ impl Servers {
     }
 
     /// Returns the servers that are up and may own tablets, ordered by their number of tablets,
-    /// then by index. Servers that have not renewed their leases come last: they may be dead, and a table on them would
-    /// wait for the end of their leases.
+    /// then by index. Servers that have not renewed their leases come last: they may be dead, and a
+    /// table on them would wait for the end of their leases.
     pub(super) fn by_load(&self) -> Vec<ServerId> {
         let mut all: Vec<_> =
             self.masters().map(|(id, slot)| (!slot.heard, slot.tablets, id)).collect();

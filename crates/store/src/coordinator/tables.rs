@@ -66,11 +66,7 @@ impl Coordinator {
         }
         let servers = self.servers.by_load();
         if servers.is_empty() {
-            return self.fail(
-                caller,
-                Status::TooFewServers,
-                "no server that may own tablets has joined",
-            );
+            return self.fail(caller, Status::TooFewServers, "no server has joined the cluster");
         }
         let id = self.cluster.next_table;
         self.cluster.next_table += 1;

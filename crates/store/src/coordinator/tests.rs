@@ -499,8 +499,7 @@ proptest! {
             let mut request = match rng.below(13) {
                 0 => {
                     let (replicas, durability, control) = (0, Durability::None, "x");
-                    let capacity_bytes = b;
-                    let (nonce, data, replaces) = (a, name, server);
+                    let (nonce, capacity_bytes, data, replaces) = (a, b, name, server);
                     let enlist = Enlist {
                         nonce,
                         capacity_bytes,

@@ -63,7 +63,7 @@ pub struct Config {
     /// The time at which the master acknowledges a change, if the log has replicas.
     /// [`Durability::Process`] and [`Durability::Disk`] need frames that outlive the process.
     pub durability: Durability,
-    /// Where the server is, and which roles it has. The name of its rack has at most
+    /// The place and the roles of the server. The name of its rack has at most
     /// [`MAX_RACK`](crate::site::MAX_RACK) bytes. A server without the role of a backup has no
     /// frames.
     pub site: OwnedSite,
@@ -203,7 +203,7 @@ impl Master {
             asked: BTreeMap::new(),
             membership: Membership::new(rng.u64(), mode, site.clone(), former, control, data),
             leases: Leases::default(),
-            replication: Replication::new(replicas, (site, own), is_on_disk, slow_ns, rng.fork()),
+            replication: Replication::new((replicas, site, own), (is_on_disk, slow_ns), rng.fork()),
             backup,
             reports: Reports::new(),
             syncs: Syncs::default(),

@@ -146,7 +146,7 @@ records! {
         replicas: u8,
         /// The time at which the server acknowledges a change.
         durability: Durability,
-        /// Where the server is, and which roles it has.
+        /// The place and the roles of the server.
         site: Site<'a>,
         /// The locators at which the coordinator reaches the server.
         control: &'a str,
@@ -171,7 +171,7 @@ requests! {
         /// The time at which the server acknowledges a change. The coordinator refuses a server
         /// whose mode or number of replicas differs from those of the servers that are up.
         durability: Durability,
-        /// Where the server is, and which roles it has. The name of its rack has at most
+        /// The place and the roles of the server. The name of its rack has at most
         /// [`MAX_RACK`](crate::site::MAX_RACK) bytes.
         site: Site<'a>,
         /// The id of the cluster whose replicas the server has on its disk, or 0 if it has none.

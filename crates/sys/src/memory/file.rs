@@ -109,13 +109,16 @@ impl MappedFile {
     /// Writes bytes to the file at the offset `at`. They end within the file.
     ///
     /// # Errors
-    /// The system call of a long write failed. Some of its bytes may be in the file.
+    /// The system call of a long write failed: some of its bytes may be in the file. A long write
+    /// that ends behind the file is `InvalidInput`.
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() < LONG {
             self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
             return Ok(());
         }
-        assert!(at <= self.len && bytes.len() <= self.len - at, "it ends within the file");
+        if at.checked_add(bytes.len()).is_none_or(|end| end > self.len) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it ends behind the file"));
+        }
         // The kernel has one copy of each page, which is the mapped one.
         self.file.write_all_at(bytes, at as u64)
     }
@@ -173,11 +176,15 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "within the file")]
     fn a_long_write_does_not_extend_the_file() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(LONG as u64).unwrap();
-        let _ = MappedFile::map(file).unwrap().write(1, &[1; LONG]);
+        let mut mapped = MappedFile::map(file.try_clone().unwrap()).unwrap();
+        for at in [1, usize::MAX] {
+            let refused = mapped.write(at, &[1; LONG]).map_err(|e| e.kind());
+            assert_eq!(refused, Err(io::ErrorKind::InvalidInput));
+        }
+        assert_eq!(file.metadata().unwrap().len(), LONG as u64);
     }
 
     #[test]

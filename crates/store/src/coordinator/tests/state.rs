@@ -102,7 +102,8 @@ fn golden_state() {
         kept: vec![Kept { segment: SegmentId(9), len: 10 }],
     };
     let mut bytes = b"\0\0\0\x02\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04".to_vec();
-    bytes.extend(b"\x07\x04\x01\0\0\0\0\0\0\0\x0b\0\x01r\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d\0\x08\0\x01\0\0\0\x09\0\0\0\x0a");
+    bytes.extend(b"\x07\x04\x01\0\0\0\0\0\0\0\x0b\0\x01r");
+    bytes.extend(b"\0\0\0\x05\0\0\0\x06\0\x01c\0\x01d\0\x08\0\x01\0\0\0\x09\0\0\0\x0a");
     assert_eq!(encode(&server), bytes);
     let table = Table {
         stage: Stage::Dropping,

@@ -140,13 +140,10 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    /// Makes the replication of a master at a site. `own` is true if the server may hold replicas
-    /// of its own log.
+    /// Makes the replication of a master at a site. It may hold its own replicas if `own` is true.
     pub(super) fn new(
-        replicas: usize,
-        (site, own): (OwnedSite, bool),
-        sync: bool,
-        slow_ns: u64,
+        (replicas, site, own): (usize, OwnedSite, bool),
+        (sync, slow_ns): (bool, u64),
         rng: Rng,
     ) -> Self {
         Self {

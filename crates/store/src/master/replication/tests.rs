@@ -74,10 +74,8 @@ impl Rig {
             now: Instant::from_ns(MS),
             log,
             replication: Replication::new(
-                replicas,
-                (OwnedSite::default(), false),
-                false,
-                SLOW_NS,
+                (replicas, OwnedSite::default(), false),
+                (false, SLOW_NS),
                 Rng::seeded(1),
             ),
             backups: BTreeMap::new(),

@@ -16,7 +16,7 @@ fn at((host, rack): (u64, &str)) -> OwnedSite {
 /// Returns a rig of a master at its site and of backups at others.
 fn rig(sites: &[(u64, &str)]) -> Rig {
     let mut rig = Rig::new(R, 0, 1 << 10);
-    rig.replication = Replication::new(R, (at(MINE), false), false, SLOW_NS, Rng::seeded(1));
+    rig.replication = Replication::new((R, at(MINE), false), (false, SLOW_NS), Rng::seeded(1));
     for (index, &site) in (0..).zip(sites) {
         let server = ServerId { index, generation: 1 };
         rig.add(server, 200);
