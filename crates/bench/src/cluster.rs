@@ -1,9 +1,10 @@
-//! A cluster on this machine: a coordinator and its servers, each a process.
+//! A cluster on this machine: a coordinator and its servers, each a process. Several coordinators
+//! have an etcd, which is a process of the cluster too.
 //!
 //! The processes are children of this process and die with it. [`Cluster::restart`] starts a
 //! process again that has ended, and the others go on: the coordinator comes back with its state,
-//! since that is in a file or in memory of this process, and a server with the replicas in its
-//! directory, if it has one.
+//! since that is in a file, in memory of this process or in etcd, and a server with the replicas in
+//! its directory, if it has one.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -16,6 +17,7 @@ use sprat::locator::Locator;
 use sprat::server::{Durability, FRAMES};
 use sprat_store::types::ServerId;
 
+use self::etcd::EtcdMember;
 pub use self::host::Host;
 use self::member::Member;
 
@@ -24,15 +26,20 @@ use crate::process::START;
 use crate::store::Store;
 use crate::text::Columns;
 
+pub mod etcd;
 mod host;
 mod member;
 
 /// Time that the servers of a new cluster may take to join it.
 const ENLIST: Duration = Duration::from_secs(20);
 
-/// The processes of a cluster on this machine: a coordinator and its servers.
+/// The processes of a cluster on this machine: its coordinators and servers.
 pub struct Cluster {
-    coordinator: Member,
+    coordinators: Vec<Member>,
+    /// The locators of all coordinators.
+    locators: String,
+    /// The etcd of the coordinators, if their state is in one.
+    etcd: Option<Member>,
     servers: Vec<Member>,
     /// The directory of the cluster, if it has one.
     directory: Option<PathBuf>,
@@ -72,14 +79,16 @@ pub struct Plan<'p> {
     /// File of the coordinator's state, if there is no directory. `None` keeps the state in memory
     /// of this process.
     pub state: Option<&'p Path>,
+    /// Several coordinators whose state is in an etcd of the cluster, and neither in the directory
+    /// nor in a file. `None` is one coordinator.
+    pub etcd: Option<OnEtcd<'p>>,
     /// Core that all processes of the cluster run on. `None` binds them to no core.
     pub core: Option<usize>,
     /// IPv4 address at which the processes listen. `None` is loopback.
     pub host: Option<std::net::Ipv4Addr>,
-    /// Emulated hosts of the coordinator and of each server, if each has one of its own: the
-    /// processes listen at their addresses there, over UDP and TCP. Empty: all processes run in the
-    /// network of this one.
-    pub hosts: Vec<Host>,
+    /// Emulated hosts of the processes, if each has one of its own: the processes listen at their
+    /// addresses there, over UDP and TCP. Empty: all processes run in the network of this one.
+    pub hosts: Vec<(Part, Host)>,
     /// Further locators of the first server. Each of the other servers has only the locators that
     /// [`Locator::worker`] gives it.
     pub besides: Vec<Locator>,
@@ -91,16 +100,60 @@ pub struct Plan<'p> {
     pub scrub: Option<String>,
 }
 
+/// Several coordinators on an etcd of one member, which the cluster starts.
+#[derive(Clone, Copy, Debug)]
+pub struct OnEtcd<'p> {
+    /// The number of coordinators.
+    pub coordinators: u16,
+    /// The directory of etcd's data.
+    pub directory: &'p Path,
+}
+
+impl OnEtcd<'_> {
+    /// Returns the number of ports that such a cluster needs behind those of [`ports`]: for etcd
+    /// and its peers, of which it has none, and for each coordinator but the first one.
+    pub const fn ports(coordinators: u16) -> u16 {
+        1 + coordinators
+    }
+}
+
 impl Plan<'_> {
-    /// Returns the address of the coordinator (0) or of server `index`, from 1 on.
-    fn host(&self, index: u16) -> std::net::Ipv4Addr {
-        let own = self.emulated(index).map(Host::address);
+    /// Returns the address at which a process listens.
+    fn host(&self, part: Part) -> std::net::Ipv4Addr {
+        let own = self.emulated(part).map(|host| host.address());
         own.or(self.host).unwrap_or(std::net::Ipv4Addr::LOCALHOST)
     }
 
-    /// Returns the emulated host of the coordinator (0) or of server `index`.
-    fn emulated(&self, index: u16) -> Option<&Host> {
-        self.hosts.get(usize::from(index))
+    /// Returns the emulated host of a process.
+    fn emulated(&self, part: Part) -> Option<Host> {
+        self.hosts.iter().find(|(of, _)| *of == part).map(|(_, host)| host.clone())
+    }
+
+    /// Returns the first port behind those of a cluster with one coordinator: that of etcd.
+    fn etcd_port(&self) -> u16 {
+        self.port + ports(self.servers + self.leaving)
+    }
+
+    /// Returns the locator of coordinator `index`, from 1 on.
+    fn coordinator(&self, index: u16) -> String {
+        let port = if index == 1 { self.port } else { self.etcd_port() + index };
+        format!("tcp:host={},port={port}", self.host(Part::Coordinator(index)))
+    }
+
+    /// Starts the cluster's etcd, if it has one. Returns its process, and the coordinators' option
+    /// `--state` for it.
+    fn start_etcd(&self) -> Result<Option<(Member, String)>, Fail> {
+        let Some(OnEtcd { directory, .. }) = self.etcd else { return Ok(None) };
+        etcd::check()?;
+        let (name, host, port) = ("sprat", self.host(Part::Etcd), self.etcd_port());
+        let peers = EtcdMember::peer(name, host, port);
+        let own = EtcdMember { name, directory, scheme: "http", host, port, peers: &peers };
+        let at = format!("{host}:{port}");
+        let mut args = vec!["etcd".to_owned(), at.clone(), "--".to_owned()];
+        args.extend(own.args());
+        let host = self.emulated(Part::Etcd);
+        let member = Member::start("etcd".to_owned(), self.core, host, args, START)?;
+        Ok(Some((member, format!("etcd:host={at}"))))
     }
 
     /// Returns the time within which a server has to serve after its start.
@@ -116,10 +169,12 @@ impl Plan<'_> {
 }
 
 /// A process of a cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
-    /// The coordinator.
-    Coordinator,
+    /// The coordinator with this number, from 1 on.
+    Coordinator(u16),
+    /// The etcd of several coordinators.
+    Etcd,
     /// The server with this number, from 1 on.
     Server(u16),
 }
@@ -160,39 +215,33 @@ pub const fn ports(servers: u16) -> u16 {
 impl Cluster {
     /// Starts all processes of the cluster and waits until the servers have joined.
     pub fn start(plan: &Plan<'_>) -> Result<Self, Fail> {
-        let mut args = vec![
-            "coordinator".to_owned(),
-            "-C".to_owned(),
-            format!("tcp:host={},port={}", plan.host(0), plan.port),
-        ];
-        args.extend(plan.is_beyond_loopback().then(|| INSECURE.to_owned()));
-        args.extend(["--lease".to_owned(), plan.lease.as_secs_f64().to_string()]);
-        args.push("--state".to_owned());
-        let mut state = None;
+        let etcd = plan.start_etcd()?;
         let in_directory = plan.directory.map(coordinator_state);
-        match in_directory.as_deref().or(plan.state) {
-            Some(path) => args.push(path.to_string_lossy().into_owned()),
-            None => {
-                let file = state.insert(state_in_memory()?);
-                args.push(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        let mut file = None;
+        let state = match (&etcd, in_directory.as_deref().or(plan.state)) {
+            (Some((_, state)), _) => state.clone(),
+            (None, Some(path)) => path.to_string_lossy().into_owned(),
+            (None, None) => {
+                let file = file.insert(state_in_memory()?);
+                format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
             }
-        }
-        let coordinator = Member::start(
-            "the coordinator".to_owned(),
-            plan.core,
-            plan.emulated(0).cloned(),
-            args,
-            START,
-        )?;
+        };
+        let count = plan.etcd.map_or(1, |etcd| etcd.coordinators);
+        let list: Vec<_> = (1..=count).map(|index| plan.coordinator(index)).collect();
         let mut cluster = Self {
-            coordinator,
+            coordinators: Vec::new(),
+            locators: list.join(";"),
+            etcd: etcd.map(|(member, _)| member),
             servers: Vec::new(),
             directory: plan.directory.map(Path::to_path_buf),
             surplus: plan.leaving,
             needed_until: None,
             lease: plan.lease,
-            _state: state,
+            _state: file,
         };
+        for (index, locator) in (1..).zip(&list) {
+            cluster.add_coordinator(plan, index, locator, &state)?;
+        }
         let mut store = Store::over(cluster.coordinator(), &[])?;
         // The servers start one after the other, so that the coordinator numbers them in this
         // order.
@@ -205,8 +254,29 @@ impl Cluster {
         Ok(cluster)
     }
 
+    fn add_coordinator(
+        &mut self,
+        plan: &Plan<'_>,
+        index: u16,
+        locator: &str,
+        state: &str,
+    ) -> Result<(), Fail> {
+        let lease = plan.lease.as_secs_f64().to_string();
+        let mut args = vec!["coordinator", "-C", locator, "--lease", &lease, "--state", state];
+        args.extend(plan.is_beyond_loopback().then_some(INSECURE));
+        let args = args.into_iter().map(str::to_owned).collect();
+        let name = match plan.etcd {
+            Some(_) => format!("coordinator {index}"),
+            None => "the coordinator".to_owned(),
+        };
+        let host = plan.emulated(Part::Coordinator(index));
+        self.coordinators.push(Member::start(name, plan.core, host, args, START)?);
+        Ok(())
+    }
+
     fn add_server(&mut self, plan: &Plan<'_>, index: u16) -> Result<(), Fail> {
-        let (name, port, host) = (plan.name, plan.port + index, plan.host(index));
+        let part = Part::Server(index);
+        let (name, port, host) = (plan.name, plan.port + index, plan.host(part));
         let mut locators = format!("fast+udp:host={host},port={port};tcp:host={host},port={port}");
         if plan.hosts.is_empty() {
             // A client takes the first locator by default. RDMA uses TCP, so it needs a port of its
@@ -234,7 +304,7 @@ impl Cluster {
             args.extend(["--dir".to_owned(), own]);
             args.extend((plan.servers == 1).then(|| "--allow-local-backup".to_owned()));
         }
-        let host = plan.emulated(index).cloned();
+        let host = plan.emulated(part);
         let (name, patience) = (format!("server {index}"), plan.patience());
         self.servers.push(Member::start(name, plan.core, host, args, patience)?);
         Ok(())
@@ -264,17 +334,26 @@ impl Cluster {
         }
     }
 
-    /// Returns the coordinator's locators.
+    /// Returns the locators of all coordinators.
     pub fn coordinator(&self) -> &str {
-        &self.coordinator.locators
+        &self.locators
+    }
+
+    /// Returns the coordinator that has these locators.
+    pub fn coordinator_at(&self, locators: &str) -> Option<Part> {
+        let found = self.coordinators.iter().position(|one| one.locators == locators)?;
+        Some(Part::Coordinator(1 + found as u16))
+    }
+
+    /// Returns how often the cluster's etcd was started again.
+    pub fn etcd_restarts(&self) -> u64 {
+        self.etcd.as_ref().map_or(0, Member::restarts)
     }
 
     /// Returns a table of the cluster's processes and their locators, as text.
     pub fn table(&self) -> String {
         let mut table = Columns::new(&["process", ">id", "locator"]);
-        for Member { process, locators, .. } in
-            std::iter::once(&self.coordinator).chain(&self.servers)
-        {
+        for Member { process, locators, .. } in self.coordinators.iter().chain(&self.servers) {
             let (mut name, mut id) =
                 (process.name().trim_start_matches("the ").to_owned(), process.id().to_string());
             for locator in locators.split(';') {
@@ -285,12 +364,10 @@ impl Cluster {
         table.text()
     }
 
-    /// Returns the process ids of the cluster, the coordinator's first.
+    /// Returns the process ids of the cluster's coordinators and servers, the coordinators' first.
     pub fn ids(&self) -> Vec<u32> {
-        std::iter::once(&self.coordinator)
-            .chain(&self.servers)
-            .map(|member| member.process.id())
-            .collect()
+        let members = self.coordinators.iter().chain(&self.servers);
+        members.map(|member| member.process.id()).collect()
     }
 
     /// Starts the cluster's processes again that have ended, and returns a message for each. It
@@ -349,10 +426,12 @@ impl Cluster {
     }
 
     fn member(&mut self, part: Part) -> Option<&mut Member> {
-        match part {
-            Part::Coordinator => Some(&mut self.coordinator),
-            Part::Server(index) => self.servers.get_mut(usize::from(index).checked_sub(1)?),
-        }
+        let (members, index) = match part {
+            Part::Etcd => return self.etcd.as_mut(),
+            Part::Coordinator(index) => (&mut self.coordinators, index),
+            Part::Server(index) => (&mut self.servers, index),
+        };
+        members.get_mut(usize::from(index).checked_sub(1)?)
     }
 
     /// Kills processes with SIGKILL, all of them before it waits for the end of one. They do not
@@ -392,24 +471,23 @@ impl Cluster {
         self.members().all(Member::serves)
     }
 
-    /// Returns all processes of the cluster, the coordinator first.
+    /// Returns all processes of the cluster, etcd and the coordinators first.
     fn members(&mut self) -> impl Iterator<Item = &mut Member> {
-        std::iter::once(&mut self.coordinator).chain(&mut self.servers)
+        self.etcd.iter_mut().chain(&mut self.coordinators).chain(&mut self.servers)
     }
 
-    /// Ends all processes of the cluster. The coordinator ends first: it would order the servers
-    /// that are still up to recover those that have ended. Its state is durable before each reply,
-    /// and the servers' replicas before each acknowledgement, so that no order loses anything.
+    /// Ends all processes of the cluster. The coordinators end first: they would order the servers
+    /// that are still up to recover those that have ended. Their state is durable before each
+    /// reply, and the servers' replicas before each acknowledgement, so that no order loses
+    /// anything.
     pub fn end(&mut self) {
         // A stopped process does not see a request to end.
         self.members().for_each(|member| member.process.resume());
-        self.coordinator.process.end();
-        for server in &mut self.servers {
-            server.process.terminate();
+        for members in [&mut self.coordinators, &mut self.servers] {
+            members.iter_mut().for_each(|member| member.process.terminate());
+            members.iter_mut().for_each(|member| member.process.end());
         }
-        for server in &mut self.servers {
-            server.process.end();
-        }
+        self.etcd.iter_mut().for_each(|etcd| etcd.process.end());
         self.members().for_each(|member| member.remove_names());
     }
 }

@@ -24,6 +24,7 @@ use commands::disk::Disk;
 use commands::doctor::Doctor;
 use commands::down::Down;
 use commands::echo::Echo;
+use commands::etcd::Etcd;
 use commands::exec::Exec;
 use commands::export::Export;
 use commands::import::Import;
@@ -119,6 +120,8 @@ enum Command {
     Echo(Echo),
     #[command(hide = true)]
     Count(Count),
+    #[command(hide = true)]
+    Etcd(Etcd),
 }
 
 fn main() -> ExitCode {
@@ -191,6 +194,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Man(args) => commands::completions::man(args, Cli::command()),
         Command::Echo(args) => commands::echo::run(args),
         Command::Count(args) => commands::demo::count(args),
+        Command::Etcd(args) => commands::etcd::run(args),
     }
 }
 

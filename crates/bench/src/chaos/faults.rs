@@ -14,15 +14,21 @@ use sprat_proto::Rng;
 use sprat_sys::tmpfs::Tmpfs;
 
 use super::disks;
-use super::network::{HostNumber, Network};
+use super::network::{Network, Place};
 use super::plan::{Fault, Kind};
 use crate::cluster::{Cluster, Part, server_directory};
 use crate::fail::{Fail, Named as _};
+use crate::store::Store;
+
+/// The time that the search for the coordinator that leads may take.
+const SEARCH: Duration = Duration::from_millis(500);
 
 /// A cluster that is attacked, and what faults need besides.
 pub(super) struct Attacked {
     pub(super) cluster: Cluster,
-    pub(super) servers: u16,
+    /// All processes of the cluster.
+    pub(super) parts: Vec<Part>,
+    pub(super) leaders: Leaders,
     pub(super) network: Option<Network>,
     /// The file system of the cluster's directory, if it is the run's own, and its size.
     pub(super) disk: Option<(Tmpfs, u64)>,
@@ -32,11 +38,46 @@ pub(super) struct Attacked {
     pub(super) rng: Rng,
 }
 
+/// The leaders of a run: the coordinators that answered as such when a fault came.
+pub(super) struct Leaders {
+    /// The client that asks. `None`: there is one coordinator, which needs no question.
+    store: Option<Store>,
+    last: Part,
+    /// The number of leaders that were killed.
+    pub(super) killed: u64,
+}
+
+impl Leaders {
+    /// Makes the leaders of a run that begins. `store` asks several coordinators.
+    pub(super) fn new(store: Option<Store>) -> Self {
+        Self { store, last: Part::Coordinator(1), killed: 0 }
+    }
+
+    /// Returns the coordinator that leads, and true. If none says so in time, returns the last one
+    /// that did, and false.
+    fn find(&mut self, cluster: &Cluster) -> (Part, bool) {
+        let Some(store) = &mut self.store else { return (self.last, true) };
+        store.set_timeout(SEARCH);
+        let leader = store.leader().ok();
+        let found = leader.and_then(|leader| cluster.coordinator_at(&leader.locators));
+        self.last = found.unwrap_or(self.last);
+        (self.last, found.is_some())
+    }
+}
+
+/// A fault that was injected.
+#[derive(Clone, Debug)]
+pub(super) struct Injected {
+    pub(super) fault: Fault,
+    /// The processes that it is about.
+    pub(super) parts: Vec<Part>,
+}
+
 /// The faults of a round that are not over yet.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     due: Vec<Fault>,
-    lasting: Vec<(Instant, Fault)>,
+    lasting: Vec<(Instant, Injected)>,
 }
 
 impl Faults {
@@ -57,43 +98,53 @@ impl Faults {
         attacked: &mut Attacked,
         since: Duration,
         now: Instant,
-    ) -> Result<Vec<Fault>, Fail> {
+    ) -> Result<Vec<Injected>, Fail> {
         let (over, lasting): (Vec<_>, _) =
             self.lasting.drain(..).partition(|(until, _)| *until <= now);
         self.lasting = lasting;
-        for (_, fault) in over {
-            attacked.mend(&fault, now)?;
+        for (_, injected) in over {
+            attacked.mend(&injected, now)?;
         }
         let (begun, due): (Vec<_>, _) = self.due.drain(..).partition(|fault| fault.at <= since);
         self.due = due;
-        for fault in &begun {
-            attacked.inject(fault, now)?;
-            self.lasting.push((now + fault.lasts, fault.clone()));
-        }
-        Ok(begun)
+        begun
+            .into_iter()
+            .map(|fault| {
+                let parts = attacked.parts(&fault);
+                let injected = Injected { fault, parts };
+                attacked.inject(&injected, now)?;
+                self.lasting.push((now + injected.fault.lasts, injected.clone()));
+                Ok(injected)
+            })
+            .collect()
     }
 
     /// Mends all faults at once. Those that were not injected yet are left out.
     pub(super) fn end(&mut self, attacked: &mut Attacked, now: Instant) -> Result<(), Fail> {
         self.due.clear();
-        self.lasting.drain(..).try_for_each(|(_, fault)| attacked.mend(&fault, now))
+        self.lasting.drain(..).try_for_each(|(_, injected)| attacked.mend(&injected, now))
     }
 }
 
 impl Attacked {
-    fn inject(&mut self, fault: &Fault, now: Instant) -> Result<(), Fail> {
-        let parts = self.parts(fault);
+    fn inject(&mut self, injected: &Injected, now: Instant) -> Result<(), Fail> {
+        let Injected { fault, parts } = injected;
         match fault.kind {
-            Kind::Stop | Kind::CoordinatorStop => {
-                parts.into_iter().for_each(|part| self.cluster.pause(part));
+            Kind::Stop | Kind::CoordinatorStop | Kind::EtcdStop => {
+                parts.iter().for_each(|part| self.cluster.pause(*part));
                 Ok(())
             }
-            Kind::Kill | Kind::KillAll | Kind::CoordinatorKill => {
-                self.cluster.hold(&parts);
+            Kind::Kill | Kind::KillAll | Kind::CoordinatorKill | Kind::EtcdKill => {
+                self.cluster.hold(parts);
                 Ok(())
             }
-            Kind::Cut | Kind::CutOut | Kind::CutIn | Kind::CutCoordinator | Kind::CutBackups => {
-                let cuts = self.cuts(fault);
+            Kind::Cut
+            | Kind::CutOut
+            | Kind::CutIn
+            | Kind::CutCoordinator
+            | Kind::CutBackups
+            | Kind::CutLeader => {
+                let cuts = self.cuts(injected);
                 let network = self.network.as_mut();
                 network.map_or(Ok(()), |network| network.cut(&cuts)).named("cannot cut a network")
             }
@@ -102,27 +153,32 @@ impl Attacked {
                 None => Ok(()),
             },
             Kind::Flip | Kind::Delete => {
-                self.cluster.hold(&parts);
+                self.cluster.hold(parts);
                 self.damage(fault).named("cannot damage a server's files")
             }
             Kind::OldCopy => {
-                self.cluster.hold(&parts);
+                self.cluster.hold(parts);
                 let kept = self.damage(fault).named("cannot copy a server's files");
-                parts.into_iter().for_each(|part| self.cluster.release(part, now));
+                parts.iter().for_each(|part| self.cluster.release(*part, now));
                 kept
             }
         }
     }
 
-    fn mend(&mut self, fault: &Fault, now: Instant) -> Result<(), Fail> {
-        let parts = self.parts(fault);
+    fn mend(&mut self, injected: &Injected, now: Instant) -> Result<(), Fail> {
+        let Injected { fault, parts } = injected;
         match fault.kind {
-            Kind::Stop | Kind::CoordinatorStop => {
-                parts.into_iter().for_each(|part| self.cluster.resume(part));
+            Kind::Stop | Kind::CoordinatorStop | Kind::EtcdStop => {
+                parts.iter().for_each(|part| self.cluster.resume(*part));
                 Ok(())
             }
-            Kind::Cut | Kind::CutOut | Kind::CutIn | Kind::CutCoordinator | Kind::CutBackups => {
-                let cuts = self.cuts(fault);
+            Kind::Cut
+            | Kind::CutOut
+            | Kind::CutIn
+            | Kind::CutCoordinator
+            | Kind::CutBackups
+            | Kind::CutLeader => {
+                let cuts = self.cuts(injected);
                 let network = self.network.as_mut();
                 network.map_or(Ok(()), |network| network.mend(&cuts)).named("cannot mend a network")
             }
@@ -131,47 +187,55 @@ impl Attacked {
                 None => Ok(()),
             },
             Kind::OldCopy => {
-                self.cluster.hold(&parts);
+                self.cluster.hold(parts);
                 let put = self.put_back(fault).named("cannot replace a server's files");
-                parts.into_iter().for_each(|part| self.cluster.release(part, now));
+                parts.iter().for_each(|part| self.cluster.release(*part, now));
                 put
             }
-            Kind::Kill | Kind::KillAll | Kind::CoordinatorKill | Kind::Flip | Kind::Delete => {
-                parts.into_iter().for_each(|part| self.cluster.release(part, now));
+            Kind::Kill
+            | Kind::KillAll
+            | Kind::CoordinatorKill
+            | Kind::EtcdKill
+            | Kind::Flip
+            | Kind::Delete => {
+                parts.iter().for_each(|part| self.cluster.release(*part, now));
                 Ok(())
             }
         }
     }
 
-    /// Returns the parts of the cluster that a fault is about.
-    fn parts(&self, fault: &Fault) -> Vec<Part> {
+    /// Returns the processes that a fault is about. If that is the coordinator that leads, it is
+    /// asked for.
+    fn parts(&mut self, fault: &Fault) -> Vec<Part> {
         match fault.kind {
-            Kind::CoordinatorKill | Kind::CoordinatorStop => vec![Part::Coordinator],
-            Kind::KillAll => {
-                let all = (1..=self.servers).map(Part::Server);
-                std::iter::once(Part::Coordinator).chain(all).collect()
+            Kind::CoordinatorKill | Kind::CoordinatorStop | Kind::CutLeader => {
+                let (leader, leads) = self.leaders.find(&self.cluster);
+                self.leaders.killed += u64::from(leads && fault.kind == Kind::CoordinatorKill);
+                vec![leader]
             }
+            Kind::EtcdKill | Kind::EtcdStop => vec![Part::Etcd],
+            Kind::KillAll => self.parts.clone(),
             _ => fault.servers.iter().copied().map(Part::Server).collect(),
         }
     }
 
     /// Returns the pairs of hosts between which a fault cuts the network.
-    fn cuts(&self, fault: &Fault) -> Vec<(HostNumber, HostNumber)> {
-        let (coordinator, clients) = (0, self.servers + 1);
+    fn cuts(&self, injected: &Injected) -> Vec<(Place, Place)> {
+        let Some(network) = &self.network else { return Vec::new() };
+        let kind = injected.fault.kind;
         let mut cuts = Vec::new();
-        for &server in &fault.servers {
-            let peers = (coordinator..=clients).filter(|peer| *peer != server);
-            for peer in peers {
-                let concerns = match fault.kind {
-                    Kind::CutCoordinator => peer == coordinator,
-                    Kind::CutBackups => peer != coordinator && peer != clients,
+        for victim in injected.parts.iter().copied().map(Place::Process) {
+            for peer in network.places().filter(|peer| *peer != victim) {
+                let concerns = match kind {
+                    Kind::CutCoordinator => matches!(peer, Place::Process(Part::Coordinator(_))),
+                    Kind::CutBackups => matches!(peer, Place::Process(Part::Server(_))),
                     _ => true,
                 };
-                if concerns && fault.kind != Kind::CutIn {
-                    cuts.push((server, peer));
+                if concerns && kind != Kind::CutIn {
+                    cuts.push((victim, peer));
                 }
-                if concerns && fault.kind != Kind::CutOut {
-                    cuts.push((peer, server));
+                if concerns && kind != Kind::CutOut {
+                    cuts.push((peer, victim));
                 }
             }
         }

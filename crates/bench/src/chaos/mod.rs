@@ -24,12 +24,12 @@ use sprat::server::{ServerOptions, disk_bytes};
 use sprat_proto::Rng;
 use sprat_sys::tmpfs::Tmpfs;
 
-use self::faults::{Attacked, Faults};
+use self::faults::{Attacked, Faults, Injected, Leaders};
 use self::load::{Load, Shared, Target};
 use self::network::Network;
 use self::plan::{Fault, Kind, Plan, Shape};
 use self::verdict::{MOST_MESSAGES, Message, Summary, Verdict};
-use crate::cluster::{self, Cluster, ports};
+use crate::cluster::{self, Cluster, OnEtcd, Part, etcd, ports};
 use crate::fail::{Fail, Named as _};
 use crate::folder::Folder;
 use crate::perf::local::free_ports;
@@ -46,9 +46,14 @@ pub mod verdict;
 
 /// Beginning of the name of a run's folder, which has the cluster's directory.
 const FOLDER: &str = "sprat-chaos-";
+/// Name of the directory of etcd's data in a run's folder.
+const ETCD: &str = "etcd";
+/// The room that etcd takes on a disk in bytes: it reserves 64 MiB for each of two logs, and this
+/// cluster's state is small beside them.
+const ETCD_BYTES: u64 = 256 << 20;
 /// The number of tables that the load uses.
 const TABLES: u16 = 3;
-/// The coordinator's port in a network of the run's own.
+/// The first coordinator's port in a network of the run's own.
 const PORT: u16 = 7740;
 /// The time between two checks of the cluster's processes and faults.
 const STEP: Duration = Duration::from_millis(5);
@@ -70,6 +75,8 @@ pub struct Options {
     pub time: Duration,
     /// The number of servers.
     pub servers: u16,
+    /// The number of coordinators. Several have their state in an etcd that the run starts.
+    pub coordinators: u16,
     /// The number of replicas of each object, at least 1.
     pub replicas: u16,
     /// The number of client threads.
@@ -83,12 +90,26 @@ pub struct Options {
     pub directory: Option<PathBuf>,
     /// True if the folder is on a file system in memory that can be full.
     pub small_disk: bool,
-    /// True if the clients, the coordinator and each server have a network of their own.
+    /// True if the clients and each process have a network of their own.
     pub network: bool,
     /// The kinds of faults.
     pub kinds: Vec<Kind>,
     /// The file for the history.
     pub history: Option<PathBuf>,
+}
+
+impl Options {
+    /// True if the coordinators have their state in etcd.
+    fn has_etcd(&self) -> bool {
+        self.coordinators > 1
+    }
+
+    /// Returns all processes of the cluster.
+    fn parts(&self) -> Vec<Part> {
+        let coordinators = (1..=self.coordinators).map(Part::Coordinator);
+        let etcd = self.has_etcd().then_some(Part::Etcd);
+        coordinators.chain(etcd).chain((1..=self.servers).map(Part::Server)).collect()
+    }
 }
 
 /// The result of a run.
@@ -102,6 +123,10 @@ pub struct Report {
     pub rounds: u64,
     /// The longest time that the cluster took to become whole after a round.
     pub slowest_whole: Duration,
+    /// The number of coordinators that led and were killed.
+    pub leaders_killed: u64,
+    /// The number of times that etcd was started again.
+    pub etcd_restarts: u64,
     /// The reason why the run ended early, if it did.
     pub failed: Option<Fail>,
 }
@@ -122,12 +147,16 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
     let in_memory = if options.directory.is_none() { u64::from(options.replicas) } else { 0 };
     memory::check(options.memory.saturating_mul(1 + in_memory), options.servers)?;
     let file = options.history.as_deref().map(create).transpose()?;
-    let parent = options.directory.as_deref();
+    if options.has_etcd() {
+        etcd::check()?;
+    }
+    let parent = options.directory.clone();
+    let parent = parent.or_else(|| options.has_etcd().then(std::env::temp_dir));
     // Declared before the cluster, so that it is removed after the end of the processes.
-    let folder = parent.map(|parent| Folder::new(parent, FOLDER)).transpose()?;
+    let folder = parent.map(|parent| Folder::new(&parent, FOLDER)).transpose()?;
     let disk = folder.as_ref().filter(|_| options.small_disk);
     let disk = disk.map(|folder| small_disk(options, folder)).transpose()?;
-    let network = options.network.then(|| network(options.servers)).transpose()?;
+    let network = options.network.then(|| network(&options.parts())).transpose()?;
     // This thread, and the clients that it starts, are on the clients' host.
     let _inside = network.as_ref().map(|network| network.enter()).transpose();
     let _inside = _inside.named("cannot enter a network namespace")?;
@@ -144,9 +173,11 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
             .named("cannot start a thread")?
     };
     let store = Store::over(&target.coordinator, &[])?;
+    let asks = options.has_etcd().then(|| Store::over(&target.coordinator, &[])).transpose()?;
     let attacked = Attacked {
         cluster,
-        servers: options.servers,
+        parts: options.parts(),
+        leaders: Leaders::new(asks),
         network,
         disk,
         directory: folder.as_ref().map(|folder| folder.path().to_owned()),
@@ -166,12 +197,22 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
     let failed = run.load().err();
     let (rounds, slowest_whole) = (run.rounds, run.slowest_whole);
     let longest_gap_ns = run.shared.longest_gap_ns();
+    let leaders_killed = run.attacked.leaders.killed;
+    let etcd_restarts = run.attacked.cluster.etcd_restarts();
     run.attacked.cluster.end();
     // The verdict ends when nothing can send any more.
     drop(run);
     let summary =
         verdict.join().map_err(|_| Fail::new("the verdict has ended by a panic")).flatten()?;
-    Ok(Report { summary, longest_gap_ns, rounds, slowest_whole, failed })
+    Ok(Report {
+        summary,
+        longest_gap_ns,
+        rounds,
+        slowest_whole,
+        leaders_killed,
+        etcd_restarts,
+        failed,
+    })
 }
 
 /// Checks a history that a run has written. It reads the file twice, so that it can forget each
@@ -224,17 +265,22 @@ fn start(
     folder: Option<&Folder>,
     network: Option<&Network>,
 ) -> Result<Cluster, Fail> {
+    let data = folder.map(|folder| folder.path().join(ETCD)).filter(|_| options.has_etcd());
+    let coordinators = options.coordinators;
+    let more = if options.has_etcd() { OnEtcd::ports(coordinators) } else { 0 };
+    let count = ports(options.servers) + more;
     Cluster::start(&cluster::Plan {
         name: &format!("chaos-{}", std::process::id()),
-        port: network.map_or_else(|| free_ports(ports(options.servers)), |_| Ok(PORT))?,
+        port: network.map_or_else(|| free_ports(count), |_| Ok(PORT))?,
         servers: options.servers,
         memory: options.memory,
         replicas: options.replicas,
         durability: None,
         lease: options.lease,
         leaving: 0,
-        directory: folder.map(Folder::path),
+        directory: folder.filter(|_| options.directory.is_some()).map(Folder::path),
         state: None,
+        etcd: data.as_deref().map(|directory| OnEtcd { coordinators, directory }),
         core: None,
         host: None,
         hosts: network.map(Network::hosts).unwrap_or_default(),
@@ -249,7 +295,8 @@ fn start(
 fn small_disk(options: &Options, folder: &Folder) -> Result<(Tmpfs, u64), Fail> {
     let mut server = ServerOptions::new("", "");
     (server.memory_bytes, server.replicas) = (options.memory, options.replicas.into());
-    let size = (2 * u64::from(options.servers) + 1) * disk_bytes(&server);
+    let state = if options.has_etcd() { ETCD_BYTES } else { 0 };
+    let size = (2 * u64::from(options.servers) + 1) * disk_bytes(&server) + state;
     let disk = Tmpfs::mount(folder.path(), size).map_err(|error| {
         Fail::new(format!("cannot mount a file system: {error}"))
             .next("run it as root; or without --small-disk")
@@ -258,8 +305,8 @@ fn small_disk(options: &Options, folder: &Folder) -> Result<(Tmpfs, u64), Fail> 
 }
 
 /// Makes the network of a run.
-fn network(servers: u16) -> Result<Network, Fail> {
-    Network::new(servers).map_err(|error| {
+fn network(parts: &[Part]) -> Result<Network, Fail> {
+    Network::new(parts).map_err(|error| {
         Fail::new(format!("cannot make a network: {error}"))
             .next("run it as root; or without --network, and without the faults of a network")
     })
@@ -304,6 +351,7 @@ impl Run<'_> {
             Shape {
                 servers: self.options.servers,
                 replicas: self.options.replicas,
+                coordinators: self.options.coordinators,
                 kinds: self.options.kinds.clone(),
             },
         );
@@ -337,9 +385,9 @@ impl Run<'_> {
                 faults.end(&mut self.attacked, now)?;
             }
             let since = started.elapsed();
-            for fault in faults.advance(&mut self.attacked, since, now)? {
-                self.say(shown(&fault));
-                let message = Message::Fault(fault, self.shared.now_ns());
+            for injected in faults.advance(&mut self.attacked, since, now)? {
+                self.say(shown(&injected));
+                let message = Message::Fault(injected.fault, self.shared.now_ns());
                 // The verdict ends after this sender, unless it has ended by a panic.
                 let _ = self.records.send(message);
             }
@@ -441,10 +489,13 @@ impl Run<'_> {
     }
 }
 
-/// Returns a fault as text.
-fn shown(fault: &Fault) -> String {
-    let servers: Vec<_> = fault.servers.iter().map(ToString::to_string).collect();
-    let space = if servers.is_empty() { "" } else { " " };
+/// Returns a fault as text, with the numbers of its coordinators or servers.
+fn shown(Injected { fault, parts }: &Injected) -> String {
+    let numbers: Vec<_> = match parts[..] {
+        [Part::Coordinator(number)] => vec![number.to_string()],
+        _ => fault.servers.iter().map(ToString::to_string).collect(),
+    };
+    let space = if numbers.is_empty() { "" } else { " " };
     let lasts = fault.lasts.as_secs_f64();
-    format!("{}{space}{} for {lasts:.3} s", fault.kind.name(), servers.join(", "))
+    format!("{}{space}{} for {lasts:.3} s", fault.kind.name(), numbers.join(", "))
 }

@@ -1,10 +1,10 @@
 //! The network of a run whose processes have hosts of their own: a network namespace for the
-//! clients, the coordinator and each server, joined by a bridge.
+//! clients and for each process, joined by a bridge.
 //!
 //! ```text
-//! clients ─┐            ┌─ server 1
-//!          ├── bridge ──┼─ server 2
-//! coordinator ─┘        └─ server n
+//!      clients ─┐            ┌─ server 1
+//! coordinators ─┼── bridge ──┼─ server 2
+//!         etcd ─┘            └─ server n
 //! ```
 //!
 //! Every host has a permanent neighbour entry for every other one. A cut gives a host a hardware
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use sprat_proto::device::Mac;
 use sprat_sys::netns::{Inside, Namespace, link};
 
-use crate::cluster::Host;
+use crate::cluster::{Host, Part};
 
 /// The name of a host's interface.
 const DEV: &str = "eth0";
@@ -31,56 +31,79 @@ const MTU: usize = 1500;
 /// The hardware address that no interface has.
 const NOWHERE: Mac = Mac([2, 0x53, 0xde, 0xad, 0, 0]);
 
-/// The number of a host: 0 is the coordinator, then the servers follow, then the clients.
-pub(super) type HostNumber = u16;
+/// A host of the network.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Place {
+    /// The host of all clients.
+    Clients,
+    /// The host of a process of the cluster.
+    Process(Part),
+}
+
+/// The network of a host, its hardware address and its address.
+#[derive(Debug)]
+struct Joined {
+    namespace: Arc<Namespace>,
+    mac: Mac,
+    address: Ipv4Addr,
+}
 
 /// The network of a run.
 #[derive(Debug)]
 pub(super) struct Network {
-    hosts: Vec<(Arc<Namespace>, Mac)>,
+    hosts: BTreeMap<Place, Joined>,
     /// The cuts, and the number of faults that each belongs to: frames from the first host do not
     /// reach the second one.
-    cuts: BTreeMap<(HostNumber, HostNumber), u32>,
+    cuts: BTreeMap<(Place, Place), u32>,
     /// Keeps the bridge.
     _hub: Namespace,
 }
 
 impl Network {
-    /// Makes the network of a coordinator, `servers` servers and the clients.
+    /// Makes the network of the clients and of these processes.
     ///
     /// # Errors
     /// CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or the kernel has no veth or no bridges.
-    pub(super) fn new(servers: u16) -> std::io::Result<Self> {
+    pub(super) fn new(parts: &[Part]) -> std::io::Result<Self> {
         let hub = Namespace::new()?;
         hub.run(|| link::bridge(BRIDGE, MTU))??;
-        let mut hosts = Vec::new();
-        for number in 0..servers + 2 {
-            let (host, port) = (Namespace::new()?, format!("port{number}"));
-            link::veth([(&hub, &port), (&host, DEV)], MTU, 1)?;
+        let mut hosts = BTreeMap::new();
+        let processes = parts.iter().copied().map(Place::Process);
+        for (number, place) in (0..).zip(processes.chain([Place::Clients])) {
+            let (namespace, port) = (Namespace::new()?, format!("port{number}"));
+            let address = address(number);
+            link::veth([(&hub, &port), (&namespace, DEV)], MTU, 1)?;
             hub.run(|| link::attach(&port, BRIDGE))??;
-            let mac = host.run(|| {
+            let mac = namespace.run(|| {
                 link::switch("lo", true)?;
-                link::address(DEV, address(number).into(), 24)?;
+                link::address(DEV, address.into(), 24)?;
                 Ok::<_, std::io::Error>(link::find(DEV)?.mac)
             })??;
-            hosts.push((Arc::new(host), mac));
+            hosts.insert(place, Joined { namespace: Arc::new(namespace), mac, address });
         }
         let network = Self { hosts, cuts: BTreeMap::new(), _hub: hub };
-        for from in 0..servers + 2 {
-            for to in (0..servers + 2).filter(|to| *to != from) {
+        for from in network.places() {
+            for to in network.places().filter(|to| *to != from) {
                 network.route(from, to, true)?;
             }
         }
         Ok(network)
     }
 
-    /// Returns the hosts of the coordinator and the servers.
-    pub(super) fn hosts(&self) -> Vec<Host> {
-        let processes = &self.hosts[..self.hosts.len() - 1];
-        let host = |(number, (namespace, _)): (usize, &(Arc<Namespace>, Mac))| {
-            Host::new(Arc::clone(namespace), address(number as u16))
+    /// Returns all hosts.
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        self.hosts.keys().copied()
+    }
+
+    /// Returns the hosts of the processes.
+    pub(super) fn hosts(&self) -> Vec<(Part, Host)> {
+        let host = |(place, joined): (&Place, &Joined)| match place {
+            Place::Clients => None,
+            Place::Process(part) => {
+                Some((*part, Host::new(Arc::clone(&joined.namespace), joined.address)))
+            }
         };
-        processes.iter().enumerate().map(host).collect()
+        self.hosts.iter().filter_map(host).collect()
     }
 
     /// Moves the calling thread to the clients' host until the returned value is dropped.
@@ -88,14 +111,14 @@ impl Network {
     /// # Errors
     /// The kernel refuses.
     pub(super) fn enter(&self) -> std::io::Result<Inside> {
-        self.hosts[self.hosts.len() - 1].0.enter()
+        self.hosts[&Place::Clients].namespace.enter()
     }
 
     /// Cuts the way between pairs of hosts, each in one direction.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(super) fn cut(&mut self, pairs: &[(HostNumber, HostNumber)]) -> std::io::Result<()> {
+    pub(super) fn cut(&mut self, pairs: &[(Place, Place)]) -> std::io::Result<()> {
         for &(from, to) in pairs {
             self.route(from, to, false)?;
             *self.cuts.entry((from, to)).or_default() += 1;
@@ -107,7 +130,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(super) fn mend(&mut self, pairs: &[(HostNumber, HostNumber)]) -> std::io::Result<()> {
+    pub(super) fn mend(&mut self, pairs: &[(Place, Place)]) -> std::io::Result<()> {
         for pair in pairs {
             let Some(faults) = self.cuts.get_mut(pair) else { continue };
             *faults -= 1;
@@ -120,14 +143,15 @@ impl Network {
     }
 
     /// Sets the hardware address of host `to` that host `from` uses.
-    fn route(&self, from: HostNumber, to: HostNumber, whole: bool) -> std::io::Result<()> {
-        let mac = if whole { self.hosts[usize::from(to)].1 } else { NOWHERE };
-        self.hosts[usize::from(from)].0.run(|| link::neighbour(DEV, address(to).into(), mac))?
+    fn route(&self, from: Place, to: Place, whole: bool) -> std::io::Result<()> {
+        let (from, to) = (&self.hosts[&from], &self.hosts[&to]);
+        let mac = if whole { to.mac } else { NOWHERE };
+        from.namespace.run(|| link::neighbour(DEV, to.address.into(), mac))?
     }
 }
 
-/// Returns the address of a host.
-fn address(number: HostNumber) -> Ipv4Addr {
+/// Returns the address of the host with this number.
+fn address(number: u16) -> Ipv4Addr {
     Ipv4Addr::new(10, 83, 1, number as u8 + 1)
 }
 
@@ -141,32 +165,35 @@ mod tests {
     /// A cut drops the datagrams of one direction alone, and the sender gets no error.
     #[test]
     fn a_cut_has_one_direction_and_is_mended() {
-        let Ok(mut network) = Network::new(2) else {
+        let Ok(mut network) = Network::new(&[Part::Server(1), Part::Server(2)]) else {
             assert!(!rustix::process::geteuid().is_root(), "root can make namespaces");
             return;
         };
-        let open = |host: usize| {
-            let bound = network.hosts[host].0.run(|| UdpSocket::bind((address(host as u16), 7)));
+        let [one, two] = [1, 2].map(|index| Place::Process(Part::Server(index)));
+        let open = |place: Place| {
+            let host = &network.hosts[&place];
+            let bound = host.namespace.run(|| UdpSocket::bind((host.address, 7)));
             let socket = bound.expect("a namespace").expect("a socket");
             socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a time");
             socket
         };
-        let sockets = [open(1), open(2)];
+        let sockets = [open(one), open(two)];
+        let addresses = [one, two].map(|place| network.hosts[&place].address);
         let passes = |from: usize| {
             let to = 1 - from;
-            sockets[from].send_to(b"x", (address(to as u16 + 1), 7)).expect("it is silent");
+            sockets[from].send_to(b"x", (addresses[to], 7)).expect("it is silent");
             sockets[to].recv(&mut [0; 8]).is_ok()
         };
         assert!(passes(0) && passes(1));
-        network.cut(&[(1, 2)]).expect("root");
+        network.cut(&[(one, two)]).expect("root");
         assert!(!passes(0) && passes(1));
-        network.cut(&[(2, 1)]).expect("root");
-        network.mend(&[(1, 2)]).expect("root");
+        network.cut(&[(two, one)]).expect("root");
+        network.mend(&[(one, two)]).expect("root");
         assert!(passes(0) && !passes(1));
-        network.cut(&[(2, 1)]).expect("root");
-        network.mend(&[(2, 1)]).expect("root");
+        network.cut(&[(two, one)]).expect("root");
+        network.mend(&[(two, one)]).expect("root");
         assert!(!passes(1), "another fault cuts it still");
-        network.mend(&[(2, 1), (1, 2)]).expect("root");
+        network.mend(&[(two, one), (one, two)]).expect("root");
         assert!(passes(0) && passes(1));
     }
 }

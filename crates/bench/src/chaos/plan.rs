@@ -20,20 +20,26 @@ pub enum Kind {
     KillAll,
     /// A server is stopped with SIGSTOP, perhaps past its lease, and goes on.
     Stop,
-    /// The coordinator is killed with SIGKILL.
+    /// The coordinator is killed with SIGKILL; of several, the one that leads.
     CoordinatorKill,
-    /// The coordinator is stopped with SIGSTOP, and goes on.
+    /// The coordinator is stopped with SIGSTOP, and goes on; of several, the one that leads.
     CoordinatorStop,
+    /// The etcd of several coordinators is killed with SIGKILL.
+    EtcdKill,
+    /// The etcd of several coordinators is stopped with SIGSTOP, and goes on.
+    EtcdStop,
     /// A server reaches no other host, and none reaches it.
     Cut,
     /// A server's frames reach no other host. It hears all of them.
     CutOut,
     /// No host's frames reach a server. All hear it.
     CutIn,
-    /// A server and the coordinator do not reach each other.
+    /// A server and the coordinators do not reach each other.
     CutCoordinator,
     /// A server and the other servers do not reach each other.
     CutBackups,
+    /// Of several coordinators the one that leads reaches no other host, and none reaches it.
+    CutLeader,
     /// A server is killed, and bytes of its replicas change before it starts again.
     Flip,
     /// A server is killed, and its replicas are deleted before it starts again.
@@ -52,8 +58,12 @@ pub enum Need {
     Directory,
     /// Replicas in files, and another replica of each object.
     SecondReplica,
-    /// A network of its own for each server.
+    /// A network of its own for each process.
     Network,
+    /// Several coordinators.
+    Coordinators,
+    /// Several coordinators, each with a network of its own.
+    CoordinatorNetwork,
     /// Replicas in files, on a disk of the run's own.
     SmallDisk,
 }
@@ -76,11 +86,14 @@ const KINDS: &[Facts] = &[
     facts(Kind::Stop, "stop", true, None, (100, 10_000)),
     facts(Kind::CoordinatorKill, "coordinator-kill", false, None, (100, 4_000)),
     facts(Kind::CoordinatorStop, "coordinator-stop", false, None, (100, 6_000)),
+    facts(Kind::EtcdKill, "etcd-kill", false, Some(Need::Coordinators), (100, 4_000)),
+    facts(Kind::EtcdStop, "etcd-stop", false, Some(Need::Coordinators), (100, 6_000)),
     facts(Kind::Cut, "cut", true, Some(Need::Network), (200, 8_000)),
     facts(Kind::CutOut, "cut-out", true, Some(Need::Network), (200, 8_000)),
     facts(Kind::CutIn, "cut-in", true, Some(Need::Network), (200, 8_000)),
     facts(Kind::CutCoordinator, "cut-coordinator", true, Some(Need::Network), (200, 8_000)),
     facts(Kind::CutBackups, "cut-backups", true, Some(Need::Network), (200, 8_000)),
+    facts(Kind::CutLeader, "cut-leader", false, Some(Need::CoordinatorNetwork), (200, 8_000)),
     facts(Kind::Flip, "flip", true, Some(Need::SecondReplica), (100, 4_000)),
     facts(Kind::Delete, "delete", true, Some(Need::SecondReplica), (100, 4_000)),
     facts(Kind::OldCopy, "old-copy", true, Some(Need::SecondReplica), (500, 4_000)),
@@ -122,8 +135,12 @@ impl Kind {
         self.facts().needs
     }
 
-    fn is_about_the_coordinator(self) -> bool {
-        matches!(self, Self::CoordinatorKill | Self::CoordinatorStop)
+    fn is_about_a_coordinator(self) -> bool {
+        matches!(self, Self::CoordinatorKill | Self::CoordinatorStop | Self::CutLeader)
+    }
+
+    fn is_about_etcd(self) -> bool {
+        matches!(self, Self::EtcdKill | Self::EtcdStop)
     }
 }
 
@@ -147,6 +164,8 @@ pub struct Shape {
     pub servers: u16,
     /// The number of replicas of each object: the most servers that a round may cost.
     pub replicas: u16,
+    /// The number of coordinators: the most faults of a round that are about one that leads.
+    pub coordinators: u16,
     /// The kinds of faults that the plan may have. Those that the cluster cannot have are left out
     /// by the caller.
     pub kinds: Vec<Kind>,
@@ -182,11 +201,13 @@ impl Plan {
     /// Draws a kind of fault that may join the faults of a round.
     fn kind(&mut self, faults: &[Fault]) -> Option<Kind> {
         let left = self.left(faults);
+        let met = |like: fn(Kind) -> bool| faults.iter().filter(|fault| like(fault.kind)).count();
         let may_join = |kind: &Kind| match kind {
             Kind::KillAll | Kind::DiskFull => !faults.iter().any(|fault| fault.kind == *kind),
-            kind if kind.is_about_the_coordinator() => {
-                !faults.iter().any(|fault| fault.kind.is_about_the_coordinator())
+            kind if kind.is_about_a_coordinator() => {
+                met(Kind::is_about_a_coordinator) < usize::from(self.shape.coordinators)
             }
+            kind if kind.is_about_etcd() => met(Kind::is_about_etcd) == 0,
             kind => !kind.facts().costs || left > 0,
         };
         let kinds: Vec<_> = self.shape.kinds.iter().copied().filter(may_join).collect();
@@ -236,7 +257,8 @@ mod tests {
     use super::*;
 
     fn plan(seed: u64, servers: u16, replicas: u16) -> Plan {
-        Plan::new(seed, Shape { servers, replicas, kinds: Kind::all().collect() })
+        let kinds = Kind::all().collect();
+        Plan::new(seed, Shape { servers, replicas, coordinators: 1, kinds })
     }
 
     #[test]
@@ -282,12 +304,13 @@ mod tests {
     #[test]
     fn a_plan_has_only_the_wanted_kinds() {
         let kinds = vec![Kind::CoordinatorKill];
-        let mut plan = Plan::new(1, Shape { servers: 3, replicas: 1, kinds });
+        let shape = Shape { servers: 3, replicas: 1, coordinators: 1, kinds };
+        let mut plan = Plan::new(1, shape.clone());
         for _ in 0..100 {
             let faults = plan.round();
             assert!(faults.len() == 1 && faults[0].kind == Kind::CoordinatorKill);
         }
-        let mut none = Plan::new(1, Shape { servers: 3, replicas: 1, kinds: Vec::new() });
+        let mut none = Plan::new(1, Shape { kinds: Vec::new(), ..shape });
         assert!(none.round().is_empty());
         assert!(Kind::all().all(|kind| Kind::named(kind.name()) == Some(kind)));
     }

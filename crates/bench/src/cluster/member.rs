@@ -41,6 +41,8 @@ pub(super) struct Member {
     /// The time within which the process has to serve after its start.
     patience: Duration,
     state: State,
+    /// The number of starts after the first one.
+    restarts: u64,
     /// The pause that follows the process's next end.
     pause: Duration,
 }
@@ -66,7 +68,7 @@ impl Member {
         let mut process = start(&name, core, host.as_ref(), &args)?;
         let locators = process.ready(patience)?;
         let state = State::Serving { since: Instant::now() };
-        Ok(Self { process, locators, core, host, args, patience, state, pause: FIRST })
+        Ok(Self { process, locators, core, host, args, patience, state, restarts: 0, pause: FIRST })
     }
 
     /// Sends the process SIGKILL. It does not start again until [`Member::release`].
@@ -96,6 +98,11 @@ impl Member {
     /// True if the process has printed its locators and runs.
     pub(super) fn serves(&mut self) -> bool {
         matches!(self.state, State::Serving { .. }) && self.process.ended().is_none()
+    }
+
+    /// Returns the number of times that the process was started again.
+    pub(super) fn restarts(&self) -> u64 {
+        self.restarts
     }
 
     /// Returns a text that says how the process ended. `None` if it runs.
@@ -137,6 +144,7 @@ impl Member {
                 match start(name, self.core, self.host.as_ref(), &self.args) {
                     Ok(process) => {
                         self.process = process;
+                        self.restarts += 1;
                         self.state = State::Starting { since: now };
                         None
                     }

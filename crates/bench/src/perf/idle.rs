@@ -48,6 +48,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         state: None,
         core: None,
         host: None,
+        etcd: None,
         hosts: Vec::new(),
         besides: Vec::new(),
         lease: LEASE,

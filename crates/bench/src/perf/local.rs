@@ -206,6 +206,7 @@ impl Local {
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),
+                etcd: None,
                 hosts: Vec::new(),
                 besides,
                 tracepoints: self.tracepoints,

@@ -84,6 +84,7 @@ fn one(bench: &mut Bench, round: u16, size: usize, count: u64, memory: u64) -> R
         state: None,
         core: None,
         host: None,
+        etcd: None,
         hosts: Vec::new(),
         besides: Vec::new(),
         lease: SHORT_LEASE,

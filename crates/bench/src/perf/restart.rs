@@ -94,6 +94,7 @@ fn one(bench: &mut Bench, round: u16, size: usize) -> Result<Times, Fail> {
         state: None,
         core: None,
         host: None,
+        etcd: None,
         hosts: Vec::new(),
         besides: Vec::new(),
         lease: LEASE,

@@ -19,12 +19,14 @@ use crate::options::{lease, server_memory};
 
 /// The most servers of the attacked cluster.
 const MOST_SERVERS: i64 = 16;
+/// The most coordinators of the attacked cluster.
+const MOST_COORDINATORS: i64 = 7;
 /// The most clients of a run.
 const MOST_CLIENTS: i64 = 64;
 
 /// Try a cluster of its own under load and faults, and check that clients saw no wrong answer.
 ///
-/// Clients read, write, remove and increment objects while servers and the coordinator are killed,
+/// Clients read, write, remove and increment objects while servers and coordinators are killed,
 /// stopped and cut off, and files are damaged. At the end the command says whether the answers are
 /// linearizable: each operation happened once, at one moment between its call and its answer. A
 /// seed repeats the faults; their timing within the load differs. The exit code is 0 if all answers
@@ -35,6 +37,7 @@ const MOST_CLIENTS: i64 = 64;
   sprat chaos --seed 7 --seconds 600 --dir .   replicas in files of this directory
   sudo sprat chaos --network                   servers whose network can be cut
   sudo sprat chaos --dir . --small-disk        a disk that can be full
+  sprat chaos --coordinators 3                 coordinators whose state is in an etcd of the run
   sprat chaos --faults kill,coordinator-kill --history chaos.jsonl
   sprat chaos --check chaos.jsonl              the verdict about a written history")]
 pub(crate) struct Chaos {
@@ -57,6 +60,15 @@ pub(crate) struct Chaos {
         value_parser = clap::value_parser!(u16).range(2..=MOST_SERVERS),
     )]
     servers: u16,
+    /// Number of coordinators. Several keep their state in an etcd, which the command starts and
+    /// which faults hit too. It needs the program etcd, and a build with the feature etcd.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=MOST_COORDINATORS),
+    )]
+    coordinators: u16,
     /// Number of replicas of each object. Faults cost at most as many servers at a time.
     #[arg(
         long,
@@ -82,8 +94,8 @@ pub(crate) struct Chaos {
     /// Keep the replicas in files of a temporary folder in this directory.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Give the clients, the coordinator and each server a network of their own, which faults can
-    /// cut. Servers then talk over UDP and TCP. It needs root.
+    /// Give the clients and each process a network of their own, which faults can cut. Servers then
+    /// talk over UDP and TCP. It needs root.
     #[arg(long)]
     network: bool,
     /// Put a file system in memory on the folder of --dir, so that the disk can be full. It needs
@@ -115,6 +127,12 @@ pub(crate) fn run(args: &Chaos) -> Result<(), Fail> {
         let text = format!("{} replicas need {} servers", args.replicas, args.replicas + 1);
         return Err(Fail::usage(text).next("give more --servers, or fewer --replicas"));
     }
+    if args.coordinators > 1 && !cfg!(feature = "etcd") {
+        let text = "several coordinators need etcd, which this program was built without";
+        return Err(Fail::usage(text).next(
+            "build it with the feature: cargo build --release -p sprat-cli --features etcd",
+        ));
+    }
     let (kinds, left_out) = kinds(args)?;
     let seed = args.seed.unwrap_or_else(random_seed);
     out::note(format_args!("seed {seed}"));
@@ -127,6 +145,7 @@ pub(crate) fn run(args: &Chaos) -> Result<(), Fail> {
         seed,
         time: Duration::from_secs(args.seconds),
         servers: args.servers,
+        coordinators: args.coordinators,
         replicas: args.replicas,
         clients: args.clients,
         memory: args.memory,
@@ -139,9 +158,9 @@ pub(crate) fn run(args: &Chaos) -> Result<(), Fail> {
     };
     let report = chaos::run(&options, &stopped)?;
     if args.json {
-        out::raw(machine_text(seed, &report, &left_out))?;
+        out::raw(machine_text(&options, &report, &left_out))?;
     } else {
-        out::print(human_text(&report, &left_out))?;
+        out::print(human_text(&options, &report, &left_out))?;
     }
     let repeat = format!("the seed repeats the faults: --seed {seed}");
     verdict(&report.summary).map_err(|fail| fail.next(repeat.clone()))?;
@@ -163,6 +182,9 @@ fn kinds(args: &Chaos) -> Result<(Vec<Kind>, Vec<Kind>), Fail> {
         }
         Need::SmallDisk => (!args.small_disk).then_some("--dir DIR and --small-disk, as root"),
         Need::Network => (!args.network).then_some("--network, as root"),
+        Need::Coordinators => (args.coordinators < 2).then_some("--coordinators 3"),
+        Need::CoordinatorNetwork => (args.coordinators < 2 || !args.network)
+            .then_some("--coordinators 3 and --network, as root"),
     };
     if let Some((kind, lacks)) = args.faults.iter().find_map(|kind| Some((kind, lacks(kind)?))) {
         let text = format!("the fault {} needs {lacks}", kind.name());
@@ -206,7 +228,7 @@ fn operations(summary: &Summary) -> String {
     text
 }
 
-fn human_text(report: &Report, left_out: &[Kind]) -> String {
+fn human_text(options: &Options, report: &Report, left_out: &[Kind]) -> String {
     let summary = &report.summary;
     let mut columns = Columns::new(&["fault", ">count"]);
     for (name, count) in &summary.faults {
@@ -215,10 +237,18 @@ fn human_text(report: &Report, left_out: &[Kind]) -> String {
     for kind in left_out {
         columns.row([kind.name().to_owned(), "left out".to_owned()]);
     }
+    let coordinators = match options.coordinators {
+        1 => String::new(),
+        count => format!(
+            "{count} coordinators: leaders killed {}, etcd started again {}\n",
+            times(report.leaders_killed),
+            times(report.etcd_restarts)
+        ),
+    };
     let ms = |ns: u64| out::micros(ns as f64 / 1e3);
     let next = &summary.to_answer_ns;
     format!(
-        "{}{}longest time without any answer: {}; slowest answer: {}\n\
+        "{}{coordinators}{}longest time without any answer: {}; slowest answer: {}\n\
          from a fault to the next answer: median {}, at most {}\n\
          {} rounds of faults; whole again after at most {:.1} s\n",
         columns.text(),
@@ -232,17 +262,23 @@ fn human_text(report: &Report, left_out: &[Kind]) -> String {
     )
 }
 
-fn machine_text(seed: u64, report: &Report, left_out: &[Kind]) -> String {
+/// Returns a number of times as text.
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+fn machine_text(options: &Options, report: &Report, left_out: &[Kind]) -> String {
     let summary = &report.summary;
     let [ok, failed, unknown] = summary.operations;
     let next = &summary.to_answer_ns;
     let object = json!({
-        "seed": seed, "good": report.is_good(), "linearizable": summary.violation.is_none(),
+        "seed": options.seed, "good": report.is_good(), "linearizable": summary.violation.is_none(),
         "violation": summary.violation, "failed": report.failed.as_ref().map(ToString::to_string),
         "operations": {"ok": ok, "failed": failed, "unknown": unknown},
         "objects": summary.objects, "causes": summary.causes, "faults": summary.faults,
         "left_out": left_out.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
-        "rounds": report.rounds,
+        "rounds": report.rounds, "coordinators": options.coordinators,
+        "leaders_killed": report.leaders_killed, "etcd_restarts": report.etcd_restarts,
         "longest_gap_ns": report.longest_gap_ns, "slowest_ns": summary.slowest_ns,
         "to_answer_median_ns": next.get(next.len() / 2), "to_answer_max_ns": next.last(),
         "slowest_whole_s": report.slowest_whole.as_secs_f64(),

@@ -90,6 +90,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
         state: None,
         core: None,
         host: None,
+        etcd: None,
         hosts: Vec::new(),
         besides,
         lease: LEASE,

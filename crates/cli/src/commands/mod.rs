@@ -9,6 +9,7 @@ pub(crate) mod disk;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod echo;
+pub(crate) mod etcd;
 pub(crate) mod exec;
 pub(crate) mod export;
 pub(crate) mod import;

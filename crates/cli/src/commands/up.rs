@@ -192,6 +192,7 @@ pub(crate) fn run(args: &Up) -> Result<(), Fail> {
         state: args.state.as_deref(),
         core: None,
         host: None,
+        etcd: None,
         hosts: Vec::new(),
         besides,
         tracepoints: args.tracepoints,
