@@ -487,7 +487,8 @@ impl Cluster {
             members.iter_mut().for_each(|member| member.process.terminate());
             members.iter_mut().for_each(|member| member.process.end());
         }
-        self.etcd.iter_mut().for_each(|etcd| etcd.process.end());
+        // Any end leaves etcd's data whole, and this one is silent.
+        self.etcd.iter_mut().for_each(|etcd| etcd.process.kill());
         self.members().for_each(|member| member.remove_names());
     }
 }

@@ -6,7 +6,7 @@ use std::io::Read as _;
 
 use sprat_bench::process::wait_until;
 
-use crate::cluster::{PATIENCE, Running, errors, lives, run, text};
+use crate::cluster::{PATIENCE, Running, errors, lives, run, sprat, text};
 use crate::porcupine;
 
 /// Returns the ids of the processes that a process has started and that run.
@@ -136,6 +136,8 @@ fn wrong_options_are_refused() {
         (&["--faults", "flip", "--dir", "/tmp", "--replicas", "1"], "--replicas 2"),
         (&["--faults", "cut"], "--network"),
         (&["--faults", "disk-full", "--dir", "/tmp"], "--small-disk"),
+        (&["--faults", "etcd-kill"], "--coordinators 3"),
+        (&["--faults", "cut-leader", "--network"], "--coordinators 3 and --network"),
         (&["--faults", "flood"], "coordinator-kill"),
         (&["--check", "/nonexistent"], "cannot read /nonexistent"),
         (&["--check", "x", "--seed", "1"], "cannot be used with"),
@@ -146,4 +148,17 @@ fn wrong_options_are_refused() {
         assert!(!output.status.success(), "{options:?}");
         assert!(errors(&output).contains(expected), "{options:?}: {}", errors(&output));
     }
+}
+
+/// Without etcd, in the build or on the machine, a run with several coordinators says what is
+/// missing before it starts anything.
+#[test]
+fn several_coordinators_need_etcd() {
+    let mut command = sprat();
+    let output =
+        command.args(["chaos", "--coordinators", "3"]).env("PATH", "/nonexistent").output();
+    let output = output.expect("the program starts");
+    let missing = if cfg!(feature = "etcd") { "cannot run etcd" } else { "--features etcd" };
+    assert!(!output.status.success());
+    assert!(errors(&output).contains(missing), "{}", errors(&output));
 }

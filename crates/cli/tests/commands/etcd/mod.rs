@@ -2,20 +2,27 @@
 //! stopped and goes on, an etcd that is away, and a member of it that is killed.
 //!
 //! They need the feature `etcd` and the programs `etcd` and `etcdctl`, which `scripts/tools --etcd`
-//! installs. Elsewhere: [`tls`], [`users`], and an etcd that loses or refuses ([`trouble`]).
+//! installs. Elsewhere: [`tls`], [`users`], an etcd that loses or refuses ([`trouble`]), and `sprat
+//! chaos` ([`chaos`]).
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use sprat_bench::cluster::etcd::EtcdMember;
 use sprat_bench::process::wait_until;
 use tempfile::TempDir;
 
 use crate::cluster::{PATIENCE, Running, errors, run, signal, sprat, text, unique};
 
+mod chaos;
 mod tls;
 mod trouble;
 mod users;
+
+/// The address of every member.
+const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// A member of an etcd, which is killed when this value is dropped.
 struct Member(Child);
@@ -61,21 +68,16 @@ impl Etcd {
 
     /// Returns the members' names with their addresses for each other.
     fn peers(&self) -> String {
-        let peer = |(name, port): &(String, u16)| format!("{name}=http://127.0.0.1:{}", port + 1);
+        let peer = |(name, port): &(String, u16)| EtcdMember::peer(name, HOST, *port);
         self.names.iter().map(peer).collect::<Vec<_>>().join(",")
     }
 
     fn member(&self, name: &str, port: u16) -> Member {
+        let (directory, peers) = (self.folder.path().join(name), self.peers());
+        let (directory, peers, scheme) = (&*directory, &*peers, self.scheme);
+        let own = EtcdMember { name, directory, scheme, host: HOST, port, peers };
         let mut command = Command::new("etcd");
-        command.args(["--name", name, "--initial-cluster", &self.peers()]);
-        command.arg("--data-dir").arg(self.folder.path().join(name));
-        for option in ["--listen-client-urls", "--advertise-client-urls"] {
-            command.args([option, &format!("{}://127.0.0.1:{port}", self.scheme)]);
-        }
-        for option in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
-            command.args([option, &format!("http://127.0.0.1:{}", port + 1)]);
-        }
-        command.args(["--logger", "zap", "--log-level", "error"]).args(&self.options);
+        command.args(own.args()).args(&self.options);
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Member(command.spawn().expect("scripts/tools --etcd installs etcd"))
     }
