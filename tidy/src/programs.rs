@@ -32,6 +32,7 @@ const GIVEN: &str = "
 /// scripts/tools for, and the target of the Makefile that asks (none: the file itself does).
 const STAGES: &[(&str, &[&str], &str)] = &[
     ("crates/sprat/", &["devices"], "unit"),
+    ("crates/bench/src/cluster/etcd.rs", &["etcd"], "unit"),
     ("crates/cli/", &["devices", "etcd"], "unit"),
     ("crates/verbs/", &["verbs"], "abi"),
     ("scripts/instructions", &["valgrind"], "instructions"),

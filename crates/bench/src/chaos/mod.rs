@@ -147,13 +147,8 @@ pub fn run(options: &Options, stopped: &Receiver<()>) -> Result<Report, Fail> {
     let in_memory = if options.directory.is_none() { u64::from(options.replicas) } else { 0 };
     memory::check(options.memory.saturating_mul(1 + in_memory), options.servers)?;
     let file = options.history.as_deref().map(create).transpose()?;
-    if options.has_etcd() {
-        etcd::check()?;
-    }
-    let parent = options.directory.clone();
-    let parent = parent.or_else(|| options.has_etcd().then(std::env::temp_dir));
     // Declared before the cluster, so that it is removed after the end of the processes.
-    let folder = parent.map(|parent| Folder::new(&parent, FOLDER)).transpose()?;
+    let folder = folder(options)?;
     let disk = folder.as_ref().filter(|_| options.small_disk);
     let disk = disk.map(|folder| small_disk(options, folder)).transpose()?;
     let network = options.network.then(|| network(&options.parts())).transpose()?;
@@ -257,6 +252,16 @@ fn each_record(path: &Path, mut each: impl FnMut(&history::Record)) -> Result<()
 
 fn create(path: &Path) -> Result<File, Fail> {
     File::create(path).named(format_args!("cannot write {}", path.display()))
+}
+
+/// Makes the folder of a run that has files of its own: replicas, or the data of etcd.
+fn folder(options: &Options) -> Result<Option<Folder>, Fail> {
+    let mut parent = options.directory.clone();
+    if options.has_etcd() {
+        etcd::check()?;
+        parent = parent.or_else(|| Some(std::env::temp_dir()));
+    }
+    parent.map(|parent| Folder::new(&parent, FOLDER)).transpose()
 }
 
 /// Starts the cluster of a run.
