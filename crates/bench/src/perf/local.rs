@@ -177,13 +177,16 @@ impl Local {
     }
 
     /// Returns a cluster of a coordinator and as many servers as its replicas need, which it starts
-    /// if need be. A server that has replicas shares the cores with all others.
+    /// if need be. All servers share a core, and the client has another one.
     pub(crate) fn cluster(&mut self) -> Result<&Cluster, Fail> {
         if self.cluster.is_none() {
             let name = format!("perf-{}", std::process::id());
             let Copies { replicas, durability, .. } = self.copies;
             let servers = 1 + replicas;
-            let core = self.server_core().filter(|_| replicas == 0);
+            let core = self.server_core();
+            // The client has the other core. Each server has room for ClusterPerf's largest set, and
+            // for as many replicas as it has objects.
+            let rooms = u64::from(servers) * (1 + u64::from(replicas));
             let devices: Vec<_> =
                 self.transports.iter().filter(|t| net::is_device(t)).cloned().collect();
             let besides = match &devices[..] {
@@ -197,7 +200,7 @@ impl Local {
                 name: &name,
                 port: free_ports(ports(servers))?,
                 servers,
-                memory: self.memory.min(memory::available()) / u64::from(servers),
+                memory: self.memory.min(memory::available() / rooms),
                 replicas,
                 durability,
                 lease: LEASE,
@@ -213,11 +216,7 @@ impl Local {
                 populate: false,
                 scrub: None,
             };
-            // The servers would have the one core of this process else.
-            self.cluster = Some(match core {
-                Some(_) => Cluster::start(&plan)?,
-                None => process::unpinned(|| Cluster::start(&plan))?,
-            });
+            self.cluster = Some(Cluster::start(&plan)?);
         }
         Ok(self.cluster.as_ref().expect("it was started above"))
     }
