@@ -184,8 +184,8 @@ impl Local {
             let Copies { replicas, durability, .. } = self.copies;
             let servers = 1 + replicas;
             let core = self.server_core();
-            // The client has the other core. Each server has room for ClusterPerf's largest set, and
-            // for as many replicas as it has objects.
+            // The client has the other core. Each server has room for ClusterPerf's largest set,
+            // and for replicas as large.
             let rooms = u64::from(servers) * (1 + u64::from(replicas));
             let devices: Vec<_> =
                 self.transports.iter().filter(|t| net::is_device(t)).cloned().collect();
