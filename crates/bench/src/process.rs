@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use crate::fail::{Fail, Named};
@@ -58,7 +59,7 @@ impl StopSignals {
             // The order matters: the first signal finds the flag unset, so that only the second one
             // kills.
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+                .and_then(|_| flag::register(signal, Arc::clone(&flag)))
                 .named("cannot catch signals")?;
         }
         Signals::new(signals).map(Self).named("cannot catch signals")
@@ -92,6 +93,12 @@ impl StopSignals {
             .map(|_| ())
             .named("cannot start a thread")
     }
+}
+
+/// Makes a write to a file that may not grow (`ulimit -f`) an error, as on a full disk, and not the
+/// end of the process by SIGXFSZ.
+pub fn survive_file_limit() -> Result<(), Fail> {
+    flag::register(SIGXFSZ, Arc::default()).named("cannot catch signals").map(drop)
 }
 
 /// Makes this process end with its parent if `parent` is given, and binds it to `core` if that is

@@ -1,14 +1,12 @@
 //! `sprat coordinator`: runs the process that knows the tables and the servers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use signal_hook::consts::SIGXFSZ;
 use sprat::internals::transports::Options;
 use sprat::server::{self, CoordinatorOptions, State};
-use sprat_bench::fail::{Fail, Named as _};
-use sprat_bench::process::StopSignals;
+use sprat_bench::fail::Fail;
+use sprat_bench::process::{self, StopSignals};
 
 use super::serve::{self, apart, listening};
 use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, lease};
@@ -56,9 +54,7 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     options.config.server_term_ns = args.lease.as_nanos() as u64;
     options.transports = Options::default().insecure_network(args.insecure_network);
     let signals = StopSignals::catch()?;
-    // With SIGXFSZ caught, a file that may not grow (ulimit -f) is an error of the write, as a full
-    // disk is.
-    signal_hook::flag::register(SIGXFSZ, Arc::default()).named("cannot catch signals")?;
+    process::survive_file_limit()?;
     let worker = server::coordinator(&options).map_err(|error| match &args.state {
         Some(State::Etcd(_)) if error.to_string().contains("etcd") => no_etcd(&error),
         Some(state) if error.to_string().starts_with(&state.to_string()) => unusable(&error),

@@ -7,7 +7,7 @@ use sprat::internals::transports::Options;
 use sprat::server::{self, Durability, Role, ServerOptions};
 use sprat::trace::TraceRing;
 use sprat_bench::fail::Fail;
-use sprat_bench::process::StopSignals;
+use sprat_bench::process::{self, StopSignals};
 use sprat_bench::{memory, out};
 
 use super::serve::{self, apart, listening};
@@ -114,6 +114,7 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     let trace = args.tracepoints.then(TraceRing::new);
     options.transports = Options::default().insecure_network(args.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;
+    process::survive_file_limit()?;
     let worker = server::server(&options).map_err(|error| listening(&error))?;
     let next = "start it anew: it joins the cluster as a new server";
     serve::run(signals, worker, next, server::leave)

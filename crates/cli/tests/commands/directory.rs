@@ -298,6 +298,24 @@ fn a_machine_that_sleeps_wakes_with_its_cluster() {
     }
 }
 
+/// The files of servers and of the coordinator may not grow (`ulimit -f`). That is said at the
+/// start, and no process ends by a signal.
+#[test]
+fn a_limit_of_the_size_of_files_is_an_error() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (number, port) = unique(3);
+    let up = format!(
+        "ulimit -f 1000; exec {} up --servers 1 --memory 64M --name test-{number} --port {port} \
+         --dir {}",
+        sprat().get_program().display(),
+        folder.path().join("books").display()
+    );
+    let output = std::process::Command::new("bash").args(["-c", &up]).output().expect("bash");
+    let error = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("File too large") && !error.contains("signal"), "{error}");
+}
+
 /// Returns the ids of the cluster's servers.
 fn servers(cluster: &Cluster) -> Vec<String> {
     let output = cluster.run(&["status", "--json"]);
