@@ -58,7 +58,7 @@ impl StopSignals {
         for signal in signals {
             // The order matters: the first signal finds the flag unset, so that only the second one
             // kills.
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
+            flag::register_conditional_default(signal, Arc::clone(&flag))
                 .and_then(|_| flag::register(signal, Arc::clone(&flag)))
                 .named("cannot catch signals")?;
         }
