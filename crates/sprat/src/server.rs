@@ -344,7 +344,7 @@ pub fn directory_warning(directory: &Path) -> io::Result<Option<&'static str>> {
 /// Returns the bytes of the frames in which a server holds replicas, as many as its own log has
 /// elsewhere. A frame takes memory only as it fills.
 fn backup_bytes(options: &ServerOptions) -> u64 {
-    if options.role == Role::Master {
+    if !options.role.is_backup() {
         return 0;
     }
     let segments = options.memory_bytes / u64::from(segment_bytes(options.memory_bytes));
