@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::time::Instant as Clock;
 
 use sprat_proto::Instant;
+use sprat_store::durability::TableDurability;
 use sprat_store::message::data::{Once, RejectRules, Target};
 use sprat_store::objects::entry::{Entries, Entry};
 use sprat_store::objects::log::Log;
@@ -35,7 +36,7 @@ fn memory(bytes: u64) -> Memory {
 /// Returns the segments of a log of about `bytes` bytes with objects of `size`, and their number.
 fn log_of(size: usize, bytes: u64) -> (Vec<(SegmentId, Vec<u8>)>, u64) {
     let mut memory = memory(2 * bytes);
-    memory.tablets.take(ALL, KEY).expect("the only tablet");
+    memory.tablets.take(ALL, KEY, TableDurability::Cluster).expect("the only tablet");
     memory.results.extend(LeaseId(1), Instant::NEVER);
     let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
     let value = vec![7; size];
@@ -62,7 +63,7 @@ fn log_of(size: usize, bytes: u64) -> (Vec<(SegmentId, Vec<u8>)>, u64) {
 }
 
 fn replay(log: &[(SegmentId, Vec<u8>)], memory: &mut Memory) {
-    memory.tablets.prepare(ALL, KEY, Version(0)).expect("no tablet");
+    memory.tablets.prepare(ALL, KEY, TableDurability::Cluster, Version(0)).expect("no tablet");
     let since = memory.log.begin_side().expect("room");
     let bytes: usize = log.iter().map(|(_, bytes)| bytes.len()).sum();
     let mut partition = Partition::new(CRASHED, bytes as u64, vec![(ALL, SegmentId(0))], since);

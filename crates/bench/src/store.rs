@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sprat::kv::{
     Client, Condition, Error, LeaderInfo, Loss, Number, ServerId, ServerInfo, ServerState, TableId,
-    TableInfo, Version, WaitedFor,
+    TableInfo, TableOptions, Version, WaitedFor,
 };
 
 use sprat::internals::transports::Options;
@@ -148,8 +148,13 @@ impl Store {
     }
 
     /// Creates a table, or returns the existing one of that name.
-    pub fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
-        self.order(name, |client| Ok(client.create_table(name, span)?.id()))
+    pub fn create_table(
+        &mut self,
+        name: &str,
+        options: impl Into<TableOptions>,
+    ) -> Result<TableId, Fail> {
+        let options = options.into();
+        self.order(name, |client| Ok(client.create_table(name, options)?.id()))
     }
 
     /// Drops a table with all its objects.

@@ -12,6 +12,7 @@
 
 use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::{Instant, Rng};
+use sprat_store::durability::TableDurability;
 use sprat_store::message::data::{Once, RejectRules, Target};
 use sprat_store::objects::cleaner::{Cleaner, STEP};
 use sprat_store::objects::entry::{OBJECT, Record};
@@ -38,7 +39,10 @@ impl Load {
         let log = Log::new(segments * u64::from(segment_bytes), segment_bytes, crc32c, false);
         let mut memory = Memory::new(log);
         let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
-        memory.tablets.take(all, HashKey([1; 16])).expect("the only tablet");
+        memory
+            .tablets
+            .take(all, HashKey([1; 16]), TableDurability::Cluster)
+            .expect("the only tablet");
         memory.results.extend(LEASE, Instant::NEVER);
         Self { memory, cleaner: Cleaner::default(), rpc: 0, written: 0, retries: 0, longest: 0 }
     }

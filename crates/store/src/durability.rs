@@ -1,4 +1,4 @@
-//! [`Durability`]: when a cluster acknowledges a change.
+//! [`Durability`]: when a cluster acknowledges a change, and [`TableDurability`] for one table.
 //!
 //! `docs/durability.md` has the failures that each mode survives.
 
@@ -22,6 +22,17 @@ pub enum Durability {
     Process,
     /// The disks of all replicas have the change.
     Disk,
+}
+
+/// The time at which a change of a table's objects is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum TableDurability {
+    /// The mode of the cluster decides.
+    #[default]
+    Cluster,
+    /// A change does not wait for its replicas, as with [`Durability::Async`]. They get it as the
+    /// mode of the cluster says.
+    Async,
 }
 
 /// The reason why a server cannot have a mode.
@@ -108,6 +119,41 @@ impl FromStr for Durability {
     }
 }
 
+impl TableDurability {
+    /// All values.
+    pub const ALL: [Self; 2] = [Self::Cluster, Self::Async];
+
+    /// Returns the name of the value: one word in lower case.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Async => "async",
+        }
+    }
+
+    /// Returns the number by which messages and files name the value.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Returns the value that a message or file names by this number.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl FromStr for TableDurability {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = Self::ALL.into_iter().find(|value| value.name() == text);
+        named.ok_or("a table's durability is cluster or async")
+    }
+}
+
 impl Contradiction {
     /// Returns what resolves the contradiction.
     #[must_use]
@@ -149,6 +195,12 @@ mod tests {
         }
         assert!("Disk".parse::<Durability>().is_err());
         assert_eq!(Durability::from_code(5), None);
+        for value in TableDurability::ALL {
+            assert_eq!(value.name().parse(), Ok(value));
+            assert_eq!(TableDurability::from_code(value.code()), Some(value));
+        }
+        assert!("disk".parse::<TableDurability>().is_err());
+        assert_eq!(TableDurability::from_code(2), None);
     }
 
     #[test]

@@ -321,7 +321,7 @@ fn network(parts: &[Part]) -> Result<Network, Fail> {
 fn target(cluster: &Cluster, options: &Options) -> Result<Target, Fail> {
     let mut store = Store::over(cluster.coordinator(), &[])?;
     let tables = (0..TABLES)
-        .map(|table| store.create_table(&format!("table{table}"), options.servers.into()))
+        .map(|table| store.create_table(&format!("table{table}"), u32::from(options.servers)))
         .collect::<Result<_, _>>()?;
     Ok(Target { coordinator: cluster.coordinator().to_owned(), tables, remote: options.network })
 }

@@ -164,7 +164,7 @@ fn check(objects: &mut Objects) -> Result<(), Fail> {
 /// increments and reads. Returns the longest time until the cluster was whole, the longest time of
 /// an operation, and the number of operations.
 fn rolling(cluster: &mut Cluster, store: &mut Store) -> Result<(Duration, Duration, u64), Fail> {
-    let table = store.create_table("counters", SERVERS.into())?;
+    let table = store.create_table("counters", u32::from(SERVERS))?;
     let at = cluster.coordinator().to_owned();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

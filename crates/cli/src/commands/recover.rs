@@ -106,7 +106,7 @@ fn human_text(server: ServerId, loss: &Loss, tables: &[TableInfo], accepted: boo
 
 #[cfg(test)]
 mod tests {
-    use sprat::kv::{DamagedReplica, SegmentId, TableId};
+    use sprat::kv::{DamagedReplica, SegmentId, TableDurability, TableId};
 
     use super::*;
 
@@ -142,6 +142,7 @@ mod tests {
             lost: 0,
             unheard: 0,
             recovering: 1,
+            durability: TableDurability::Cluster,
         };
         let told = human_text(server, &loss, &[info], false);
         for part in [

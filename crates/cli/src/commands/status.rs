@@ -182,7 +182,7 @@ pub(super) fn number_of(count: usize, thing: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sprat::kv::TableId;
+    use sprat::kv::{TableDurability, TableId};
     use sprat_store::message::control::Usage;
     use sprat_store::types::ServerId;
 
@@ -226,7 +226,8 @@ mod tests {
         let servers = [server(1, ServerState::Up), server(2, ServerState::Blocked)];
         let name = "t".to_owned();
         let (table, tablets, lost, unheard, recovering) = (TableId(1), 4, 0, 0, 2);
-        let tables = [TableInfo { table, name, tablets, lost, unheard, recovering }];
+        let durability = TableDurability::Cluster;
+        let tables = [TableInfo { table, name, tablets, lost, unheard, recovering, durability }];
         let object: serde_json::Value =
             serde_json::from_str(&machine_text("c", &leader("c"), &servers, &tables, 0))
                 .expect("JSON");

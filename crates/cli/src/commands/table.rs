@@ -1,8 +1,9 @@
 //! `sprat table`: creates, drops and lists tables.
 
 use clap::Subcommand;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
-use sprat::kv::TableInfo;
+use sprat::kv::{TableDurability, TableInfo, TableOptions};
 
 use crate::options::{Cluster, SPANS};
 use sprat_bench::fail::Fail;
@@ -18,7 +19,8 @@ use sprat_bench::store::Store;
 pub(crate) enum Table {
     /// Create a table. An existing table stays as it is.
     #[command(after_help = "Example:
-  sprat table create books --span 3       its keys are spread over three servers")]
+  sprat table create books --span 3       its keys are spread over three servers
+  sprat table create log --durability async     its changes do not wait for replicas")]
     Create {
         #[command(flatten)]
         at: Cluster,
@@ -33,6 +35,15 @@ pub(crate) enum Table {
             value_parser = clap::value_parser!(u32).range(SPANS),
         )]
         span: u32,
+        /// Time at which a change is acknowledged: as the cluster's --durability says, or before
+        /// the replicas have it (docs/durability.md).
+        #[arg(
+            long,
+            value_name = "WHEN",
+            default_value = "cluster",
+            value_parser = table_durability(),
+        )]
+        durability: TableDurability,
     },
     /// Drop a table with all its objects.
     #[command(after_help = "Example:
@@ -56,20 +67,36 @@ pub(crate) enum Table {
     },
 }
 
+fn table_durability() -> impl TypedValueParser<Value = TableDurability> {
+    PossibleValuesParser::new(TableDurability::ALL.map(TableDurability::name))
+        .try_map(|name| name.parse::<TableDurability>())
+}
+
 /// Runs `sprat table`.
 pub(crate) fn run(command: &Table) -> Result<(), Fail> {
     match command {
-        Table::Create { at, name, span } => {
-            let mut store = at.connect()?;
-            let table = store.create_table(name, *span)?;
-            if store.tables()?.iter().any(|info| info.table == table && info.unheard > 0) {
-                out::note(format_args!("{name} exists, and the coordinator waits for {UNHEARD}"));
-            }
-            Ok(())
+        Table::Create { at, name, span, durability } => {
+            let options = TableOptions { span: *span, durability: *durability };
+            create(&mut at.connect()?, name, options)
         }
         Table::Drop { at, name } => at.connect()?.drop_table(name),
         Table::List { at, json } => list(&mut at.connect()?, *json),
     }
+}
+
+fn create(store: &mut Store, name: &str, options: TableOptions) -> Result<(), Fail> {
+    let table = store.create_table(name, options)?;
+    let Some(info) = store.tables()?.into_iter().find(|info| info.table == table) else {
+        return Ok(());
+    };
+    if info.unheard > 0 {
+        out::note(format_args!("{name} exists, and the coordinator waits for {UNHEARD}"));
+    }
+    if info.durability != options.durability {
+        let durability = info.durability.name();
+        out::note(format_args!("{name} exists, and has durability {durability}"));
+    }
+    Ok(())
 }
 
 /// The text for a tablet whose server has not reported since the coordinator started.
@@ -84,6 +111,7 @@ fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
                 json!({
                     "name": t.name, "id": t.table.0, "tablets": t.tablets,
                     "lost": t.lost, "unheard": t.unheard, "recovering": t.recovering,
+                    "durability": t.durability.name(),
                 })
             )
         };
@@ -92,12 +120,13 @@ fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
     if tables.is_empty() {
         return out::print("There are no tables yet; create one with: sprat table create NAME\n");
     }
-    let mut columns = Columns::new(&["table", ">id", ">tablets", "state"]);
+    let mut columns = Columns::new(&["table", ">id", ">tablets", "durability", "state"]);
     for table in &tables {
         columns.row([
             table.name.clone(),
             table.table.0.to_string(),
             table.tablets.to_string(),
+            table.durability.name().to_owned(),
             state_of(table),
         ]);
     }
@@ -127,7 +156,8 @@ mod tests {
     fn every_state_of_a_tablet_is_shown() {
         let name = "t".to_owned();
         let (table, tablets, lost, unheard, recovering) = (TableId(1), 9, 0, 0, 0);
-        let mut info = TableInfo { table, name, tablets, lost, unheard, recovering };
+        let durability = TableDurability::Cluster;
+        let mut info = TableInfo { table, name, tablets, lost, unheard, recovering, durability };
         assert_eq!(state_of(&info), "complete");
         info.recovering = 2;
         assert_eq!(state_of(&info), "2 being recovered: their server ended");

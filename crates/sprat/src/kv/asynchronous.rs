@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::thread;
 
 use sprat_proto::Instant;
-use sprat_store::client::{Client as Machine, Error, Op, ServerInfo, TableInfo};
+use sprat_store::client::{Client as Machine, Error, Op, ServerInfo, TableInfo, TableOptions};
 use sprat_store::types::{TableId, Version};
 
 use super::client::{Builder, Client, servers, table_id, tables};
@@ -149,15 +149,19 @@ impl AsyncClient {
         operation
     }
 
-    /// Creates a table whose keys are spread over `span` servers. Returns the existing one if there
-    /// is a table of that name.
+    /// Creates a table with these options, or with a span: the number of servers that share its
+    /// keys. Returns the existing one, whatever its options, if there is a table of that name.
     ///
     /// # Errors
     /// Those of [`Client::create_table`].
-    pub fn create_table(&self, name: &str, span: u32) -> Operation<AsyncTable> {
-        let (client, name) = (self.clone(), name.to_owned());
+    pub fn create_table(
+        &self,
+        name: &str,
+        options: impl Into<TableOptions>,
+    ) -> Operation<AsyncTable> {
+        let (client, name, options) = (self.clone(), name.to_owned(), options.into());
         self.start(
-            move |machine, deadline| machine.create_table(&name, span, deadline),
+            move |machine, deadline| machine.create_table(&name, options, deadline),
             move |outcome| table_id(outcome).map(|id| client.table_by_id(id)),
         )
     }

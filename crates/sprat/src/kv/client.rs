@@ -8,6 +8,7 @@ use sprat_proto::rpc::Payload;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
     Answer, Client as Machine, Config, Error, LeaderInfo, PeerId, ServerInfo, TableInfo,
+    TableOptions,
 };
 use sprat_store::message::recovery::Loss;
 use sprat_store::types::{ServerId, TableId};
@@ -156,14 +157,19 @@ impl Client {
 
     // Tables and servers.
 
-    /// Creates a table whose keys are spread over `span` servers. Returns the existing one if there
-    /// is a table of that name.
+    /// Creates a table with these options, or with a span: the number of servers that share its
+    /// keys. Returns the existing one, whatever its options, if there is a table of that name.
     ///
     /// # Errors
-    /// [`Error::BadName`], [`Error::TooFewServers`], [`Error::NotDurable`], and errors of the
-    /// network.
-    pub fn create_table(&self, name: &str, span: u32) -> Result<Table<'_>, Error> {
-        let outcome = self.shared.ask(|client, deadline| client.create_table(name, span, deadline));
+    /// [`Error::BadName`], [`Error::TooFewServers`], [`Error::NotDurable`], [`Error::Refused`] for
+    /// an option that the cluster cannot have, and errors of the network.
+    pub fn create_table(
+        &self,
+        name: &str,
+        options: impl Into<TableOptions>,
+    ) -> Result<Table<'_>, Error> {
+        let options = options.into();
+        let outcome = self.shared.ask(|client, at| client.create_table(name, options, at));
         table_id(outcome).map(|id| self.table_by_id(id))
     }
 

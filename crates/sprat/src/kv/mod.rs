@@ -40,8 +40,9 @@ mod shared;
 mod table;
 
 pub use sprat_store::client::{
-    Answer, Cursor, Error, LeaderInfo, Page, ServerInfo, TableInfo, Value, WaitedFor,
+    Answer, Cursor, Error, LeaderInfo, Page, ServerInfo, TableInfo, TableOptions, Value, WaitedFor,
 };
+pub use sprat_store::durability::TableDurability;
 pub use sprat_store::message::control::ServerState;
 pub use sprat_store::message::recovery::{DamagedReplica, Loss, Range, SegmentRange};
 pub use sprat_store::objects::number::double_text;

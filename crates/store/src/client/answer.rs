@@ -9,7 +9,7 @@ use core::ops::Deref;
 use sprat_proto::rpc::Payload;
 
 use super::op::Op;
-use crate::durability::Durability;
+use crate::durability::{Durability, TableDurability};
 use crate::message::Status;
 use crate::message::control::{ServerState, Usage};
 use crate::message::list::objects_reply;
@@ -215,6 +215,8 @@ pub struct TableInfo {
     /// The number of the table's tablets whose server crashed and whose data other servers recover.
     /// Operations on them wait.
     pub recovering: u16,
+    /// The time at which a change of the table's objects is acknowledged.
+    pub durability: TableDurability,
 }
 
 /// The coordinator that leads, in [`Answer::Leader`].

@@ -38,6 +38,6 @@ pub use answer::{Answer, Done, Error, LeaderInfo, Page, ServerInfo, TableInfo, V
 pub use op::{Op, PeerId};
 pub use rifl::WINDOW;
 pub use send::Call;
-pub use state::{Client, Config};
+pub use state::{Client, Config, TableOptions};
 
 pub use crate::ops::Cursor;

@@ -65,7 +65,7 @@ impl Client {
         reply: &[u8],
     ) -> Result<Option<Answer<'static>>, Status> {
         match kind {
-            Kind::Create { .. } | Kind::Lookup => {
+            Kind::Create(_) | Kind::Lookup => {
                 let key = TableKey::parse(reply)?;
                 return Ok(self.learn_cluster(key.cluster).then_some(Answer::Table(key.table)));
             }
@@ -136,6 +136,7 @@ impl Client {
             lost: row.lost,
             unheard: row.unheard,
             recovering: row.recovering,
+            durability: row.durability,
         }));
         if !page.more || page.tables.is_empty() {
             return Ok(Some(Answer::Tables(core::mem::take(&mut rows.tables))));

@@ -9,7 +9,7 @@ use sprat_proto::time::MS;
 
 use super::answer::{Error, WaitedFor};
 use super::routes::Owner;
-use super::state::{Client, Kind, State, enqueue, op};
+use super::state::{Client, Kind, State, TableOptions, enqueue, op};
 use crate::message::control::{
     CreateTable, DropTable, GetLeader, GetTable, GetTablets, ListServers, ListTables, RenewClient,
 };
@@ -165,7 +165,9 @@ impl Client {
         let name = core::str::from_utf8(&slot.bytes).unwrap_or_default();
         let rows = slot.extra.as_ref().map(|extra| &extra.rows);
         match slot.kind {
-            Kind::Create { span } => CreateTable { span, name }.emit(),
+            Kind::Create(TableOptions { span, durability }) => {
+                CreateTable { span, durability, name }.emit()
+            }
             Kind::Drop(table) if table != TableId(0) => DropTable { table, name }.emit(),
             Kind::ListTables => {
                 let after =

@@ -8,7 +8,7 @@ use sprat_proto::Instant;
 
 use super::answer::Error;
 use super::op::{Op, PeerId};
-use super::state::{Client, Kind, op};
+use super::state::{Client, Kind, TableOptions, op};
 use super::values::LONG;
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, Once, RejectRules, Target};
@@ -151,12 +151,17 @@ impl Client {
         self.object(request, table, &[], &[], RejectRules::default(), deadline)
     }
 
-    /// Creates a table of `span` tablets (1 to 256) unless the name is in use.
+    /// Creates a table with these options unless the name is in use.
     ///
     /// The answer is [`Answer::Table`](super::Answer::Table). The operation ends with
     /// [`Error::TabletLost`] if the table exists and a part of it is lost.
-    pub fn create_table(&mut self, name: &str, span: u32, deadline: Instant) -> Op {
-        self.named(Kind::Create { span }, name, deadline)
+    pub fn create_table(
+        &mut self,
+        name: &str,
+        options: impl Into<TableOptions>,
+        deadline: Instant,
+    ) -> Op {
+        self.named(Kind::Create(options.into()), name, deadline)
     }
 
     /// Drops a table with all its objects.

@@ -14,6 +14,7 @@ use super::op::Op;
 use super::rifl::Rifl;
 use super::routes::Routes;
 use super::values::{LongValue, Values};
+use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
 use crate::leading::{Binding, Coordinators};
 use crate::ops::Request;
@@ -65,14 +66,41 @@ impl Config {
     }
 }
 
+/// The options of a new table. A number stands for a span: `3.into()`.
+///
+/// ```
+/// use sprat_store::client::TableOptions;
+/// use sprat_store::durability::TableDurability;
+/// let options = TableOptions { durability: TableDurability::Async, ..3.into() };
+/// assert_eq!(options.span, 3);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableOptions {
+    /// The number of the table's tablets, 1 to 256. They lie on different servers as far as
+    /// possible. 1 by default.
+    pub span: u32,
+    /// The time at which a change of the table's objects is acknowledged.
+    pub durability: TableDurability,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        1.into()
+    }
+}
+
+impl From<u32> for TableOptions {
+    fn from(span: u32) -> Self {
+        Self { span, durability: TableDurability::default() }
+    }
+}
+
 /// The kind of a client's operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Kind {
     /// An operation that a master or another server executes.
     Server(Request),
-    Create {
-        span: u32,
-    },
+    Create(TableOptions),
     Lookup,
     /// A drop of a table, with the table's id, 0 until it is known. The name alone could mean
     /// another table later.
@@ -112,10 +140,8 @@ impl Kind {
     /// Returns true if an operation of this kind can leave a change behind though its reply is
     /// lost.
     pub(super) fn changes_something(self) -> bool {
-        let order = matches!(
-            self,
-            Self::Create { .. } | Self::Drop(_) | Self::AcceptLoss { accept: true, .. }
-        );
+        let order =
+            matches!(self, Self::Create(_) | Self::Drop(_) | Self::AcceptLoss { accept: true, .. });
         self.is_numbered() || order
     }
 }

@@ -11,7 +11,7 @@
 
 use alloc::vec::Vec;
 
-use crate::durability::Durability;
+use crate::durability::{Durability, TableDurability};
 use crate::message::Status;
 use crate::message::codec::{Field, Reader, choices, records};
 use crate::objects::segment::SegmentId;
@@ -19,7 +19,7 @@ use crate::site::Site;
 use crate::types::{HashKey, ServerId, Version};
 
 /// The version of the format in which the coordinator's state is written.
-pub(super) const FORMAT: u16 = 6;
+pub(super) const FORMAT: u16 = 7;
 
 /// The reason why the coordinator does not accept a stored state. The state is untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -132,6 +132,8 @@ records! {
         name: &'a str,
         /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
+        /// The time at which a change of the table's objects is acknowledged.
+        durability: TableDurability,
         /// The tablets of the table, by first key hash.
         tablets: Vec<Tablet>,
     }

@@ -410,6 +410,7 @@ impl Coordinator {
                         lost: (down - recovering) as u16,
                         recovering: recovering as u16,
                         unheard: servers().flatten().filter(|slot| !slot.heard).count() as u16,
+                        durability: table.durability,
                         name: &table.name,
                     }
                 },

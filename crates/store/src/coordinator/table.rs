@@ -8,6 +8,7 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::Caller;
 
 use super::durable::{self, Stage};
+use crate::durability::TableDurability;
 use crate::message::control::{self, TableKey};
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId, TableId, Version};
@@ -63,6 +64,7 @@ impl Tablet {
 pub(super) struct Table {
     pub(super) name: String,
     pub(super) hash_key: HashKey,
+    pub(super) durability: TableDurability,
     pub(super) stage: Stage,
     pub(super) tablets: Vec<Tablet>,
     /// The requests that wait for the end of the table's stage.
@@ -79,6 +81,7 @@ impl Table {
             stage: self.stage,
             name: &self.name,
             hash_key: self.hash_key,
+            durability: self.durability,
             tablets: tablets.map(Tablet::record).collect(),
         }
     }
@@ -89,6 +92,7 @@ impl Table {
         Self {
             name: record.name.into(),
             hash_key: record.hash_key,
+            durability: record.durability,
             stage: record.stage,
             tablets: tablets
                 .map(|t| Tablet {

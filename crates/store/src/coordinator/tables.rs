@@ -18,6 +18,7 @@ use sprat_proto::rpc::{Message, Payload, RpcError};
 use super::durable::{self, Batch, Key, Stage};
 use super::state::{Coordinator, Effect, Otherwise};
 use super::table::{Call, Table, Tablet, Work};
+use crate::durability::TableDurability;
 use crate::message::Status;
 use crate::message::control::{self, CreateTable, DropTable, DropTablet, TakeTablet};
 use crate::objects::segment::SegmentId;
@@ -30,11 +31,8 @@ impl Coordinator {
         caller: Caller,
         request: &CreateTable<'_>,
     ) -> Option<Message> {
-        if request.name.is_empty() || request.name.len() > control::MAX_NAME {
-            return self.fail(caller, Status::BadName, "a table's name has 1 to 255 bytes");
-        }
-        if request.span == 0 || request.span > control::MAX_SPAN {
-            return self.fail(caller, Status::BadFormat, "a table's span is 1 to 256 servers");
+        if let Err((status, text)) = Self::check_request(request) {
+            return self.fail(caller, status, text);
         }
         if let Some(&id) = self.tables.by_name.get(request.name) {
             let table = &self.tables.by_id[&id];
@@ -53,21 +51,10 @@ impl Coordinator {
         if let Some(reply) = self.unwritable(Otherwise::Refused) {
             return Some(reply.into());
         }
-        let limit = &self.config;
-        if self.tables.by_id.len() >= limit.max_tables
-            || self.tables.tablets + request.span as usize > limit.max_tablets
-            || self.cluster.next_table > TableId::MAX.0
-        {
-            return self.fail(
-                caller,
-                Status::NoSpace,
-                "the coordinator's limit of tables is reached",
-            );
+        if let Err((status, text)) = self.check_limits(request) {
+            return self.fail(caller, status, text);
         }
         let servers = self.servers.by_load();
-        if servers.is_empty() {
-            return self.fail(caller, Status::TooFewServers, "no server has joined the cluster");
-        }
         let id = self.cluster.next_table;
         self.cluster.next_table += 1;
         let mut hash_key = HashKey::default();
@@ -82,6 +69,7 @@ impl Coordinator {
         let table = Table {
             name: request.name.into(),
             hash_key,
+            durability: request.durability,
             stage: Stage::Creating,
             tablets,
             waiters: Vec::new(),
@@ -93,6 +81,37 @@ impl Coordinator {
         self.tables.insert(id, table);
         self.persist_and_begin(id, batch);
         self.wait_for_table(caller, id)
+    }
+
+    /// Checks that a request names a table that can be.
+    fn check_request(request: &CreateTable<'_>) -> Result<(), (Status, &'static str)> {
+        if request.name.is_empty() || request.name.len() > control::MAX_NAME {
+            return Err((Status::BadName, "a table's name has 1 to 255 bytes"));
+        }
+        if request.span == 0 || request.span > control::MAX_SPAN {
+            return Err((Status::BadFormat, "a table's span is 1 to 256 servers"));
+        }
+        Ok(())
+    }
+
+    /// Checks that the cluster can have the new table.
+    fn check_limits(&self, request: &CreateTable<'_>) -> Result<(), (Status, &'static str)> {
+        let limit = &self.config;
+        if self.tables.by_id.len() >= limit.max_tables
+            || self.tables.tablets + request.span as usize > limit.max_tablets
+            || self.cluster.next_table > TableId::MAX.0
+        {
+            return Err((Status::NoSpace, "the coordinator's limit of tables is reached"));
+        }
+        let mut servers = self.servers.masters().map(|(_, slot)| slot.replicas).peekable();
+        if servers.peek().is_none() {
+            return Err((Status::TooFewServers, "no server has joined the cluster"));
+        }
+        if request.durability == TableDurability::Async && servers.all(|replicas| replicas == 0) {
+            let text = "durability async needs replicas, and the cluster has none (--replicas)";
+            return Err((Status::BadFormat, text));
+        }
+        Ok(())
     }
 
     /// Makes a change of a table durable, then calls its servers.
@@ -198,7 +217,7 @@ impl Coordinator {
         while self.tables.calls.len() + self.recoveries.calls() < self.config.max_calls {
             let (id, i) = self.tables.ready.pop_front()?;
             let Some(table) = self.tables.by_id.get_mut(&id) else { continue };
-            let (stage, hash_key) = (table.stage, table.hash_key);
+            let (stage, hash_key, durability) = (table.stage, table.hash_key, table.durability);
             let Some(tablet) =
                 table.tablets.get_mut(i).filter(|tablet| tablet.work == Work::Queued)
             else {
@@ -220,7 +239,8 @@ impl Coordinator {
             let message = if stage == Stage::Dropping {
                 DropTablet { cluster, term, server, table, first, last }.emit()
             } else {
-                TakeTablet { cluster, term, server, table, first, last, hash_key }.emit()
+                TakeTablet { cluster, term, server, table, first, last, hash_key, durability }
+                    .emit()
             };
             let (tag, output) = self.call(now, server, message);
             self.tables.calls.insert(tag, Call { table: id, tablet: i, first, server, stage });

@@ -14,7 +14,9 @@ use sprat_proto::{Instant, Rng};
 use super::durable::{self, Batch, FORMAT, Key, Place};
 use super::*;
 use crate::durability::Durability;
+use crate::durability::TableDurability;
 use crate::message::control::{Table as Listed, *};
+use crate::message::recovery::Recover;
 use crate::message::{Opcode, Status};
 use crate::objects::segment::SegmentId;
 use crate::site::{MAX_RACK, Role, Site};
@@ -36,6 +38,8 @@ struct Master {
     id: ServerId,
     owns: BTreeSet<(TableId, u64, u64)>,
     took: u32,
+    /// The durability of each table of which it took or recovered a tablet.
+    durability: BTreeMap<TableId, TableDurability>,
     recoverer: recovery::Recoverer,
 }
 
@@ -297,7 +301,17 @@ impl World {
     }
 
     fn create(&mut self, name: &str, span: u32) -> Result<TableId, Status> {
-        TableKey::parse(&self.answer(CreateTable { span, name }.emit())).map(|key| key.table)
+        self.create_with(name, span, TableDurability::Cluster)
+    }
+
+    fn create_with(
+        &mut self,
+        name: &str,
+        span: u32,
+        durability: TableDurability,
+    ) -> Result<TableId, Status> {
+        let reply = self.answer(CreateTable { span, durability, name }.emit());
+        TableKey::parse(&reply).map(|key| key.table)
     }
 
     fn drop_table(&mut self, name: &str) -> Status {
@@ -349,6 +363,7 @@ impl Master {
                 }
                 self.took += 1;
                 self.owns.insert((take.table, take.first, take.last));
+                self.durability.insert(take.table, take.durability);
             }
             Ok(Opcode::DropTablet) => {
                 let drop = DropTablet::parse(request).unwrap();
@@ -361,6 +376,12 @@ impl Master {
                 if Ping::parse(request).unwrap().server != self.id {
                     return failure(Status::NotInCluster, "");
                 }
+            }
+            Ok(Opcode::Recover) => {
+                for part in Recover::parse(request).unwrap().tablets {
+                    self.durability.insert(part.table, part.durability);
+                }
+                return self.recoverer.request(self.id, request);
             }
             _ => return self.recoverer.request(self.id, request),
         }
@@ -422,7 +443,10 @@ fn requests_that_wait_are_limited() {
     w.enlist("x");
     w.disk_stalls = true;
     for i in 0..10 {
-        w.ask(CreateTable { span: 1, name: &i.to_string() }.emit());
+        w.ask(
+            CreateTable { span: 1, durability: TableDurability::Cluster, name: &i.to_string() }
+                .emit(),
+        );
         w.ask(GetTable { name: "?" }.emit());
     }
     assert!(w.coordinator.tables.waiting <= 2);
@@ -494,17 +518,17 @@ proptest! {
             let (a, b) = (rng.below(4), rng.below(3));
             let server = ServerId { index: a as u32, generation: b as u32 };
             let name = ["a", "b", "c", ""][a as usize];
-            let table = TableId(a);
+            let (table, durability) = (TableId(a), TableDurability::ALL[usize::from(a == 1)]);
             let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
             let mut request = match rng.below(13) {
                 0 => {
-                    let (replicas, durability, control) = (0, Durability::None, "x");
+                    let (replicas, control) = (0, "x");
                     let (nonce, capacity_bytes, data, replaces) = (a, b, name, server);
                     let enlist = Enlist {
                         nonce,
                         capacity_bytes,
                         replicas,
-                        durability,
+                        durability: Durability::None,
                         site: Site::default(),
                         cluster,
                         replaces,
@@ -516,7 +540,7 @@ proptest! {
                 1 => RenewServer { cluster, server, usage }.emit(),
                 2 => RenewClient { cluster, lease: LeaseId(a), release: b == 0 }.emit(),
                 3 => CheckLease { cluster, leases: vec![LeaseId(a), LeaseId(b)] }.emit(),
-                4 | 5 => CreateTable { span: b as u32, name }.emit(),
+                4 | 5 => CreateTable { span: b as u32, durability, name }.emit(),
                 6 => DropTable { table: TableId(b), name }.emit(),
                 7 => GetTable { name }.emit(),
                 8 => ListTables { after: table }.emit(),

@@ -15,14 +15,14 @@ use super::burst::Burst;
 use super::counters::{self, Counters};
 use super::damage::Reports;
 use super::gather::Gather;
-use super::lag::Lag;
+use super::lag::{Lag, Mark};
 use super::leases::Leases;
 use super::membership::{COORDINATOR, Membership};
 use super::recovery::Recovery;
 use super::replication::{MAX_REPLICAS, Replication};
 use super::syncs::Syncs;
 use crate::backup::{Backup, Frames, MemoryFrames, Rings};
-use crate::durability::Durability;
+use crate::durability::{Durability, TableDurability};
 use crate::leading::{Binding, Coordinators};
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
@@ -31,7 +31,7 @@ use crate::objects::log::{self, Log};
 use crate::objects::memory::Memory;
 use crate::objects::segment::{Position, SEGMENT_BYTES};
 use crate::site::OwnedSite;
-use crate::types::ServerId;
+use crate::types::{ServerId, TableId};
 
 /// The most replies that wait for the log to become durable.
 pub(crate) const MAX_GATED: usize = 1 << 16;
@@ -134,8 +134,10 @@ pub struct Master {
     pub(super) reports: Reports,
     /// The writes to replicas here that wait for the disk.
     pub(crate) syncs: Syncs,
-    /// The lag of the replicas, if mutations do not wait for them.
-    lag: Option<Lag>,
+    /// The lag of the replicas, for mutations that do not wait for them.
+    lag: Lag,
+    /// True if no mutation waits for the replicas, unless they lag.
+    is_async: bool,
     /// The pause before the next write to the replicas, if their disks confirm it.
     pub(super) gather: Option<Gather>,
     pub(crate) recovery: Recovery,
@@ -207,7 +209,8 @@ impl Master {
             backup,
             reports: Reports::new(),
             syncs: Syncs::default(),
-            lag: (durability == Durability::Async).then(Lag::default),
+            lag: Lag::default(),
+            is_async: durability == Durability::Async,
             gather: is_on_disk.then(Gather::default),
             recovery: Recovery::default(),
             gated: VecDeque::new(),
@@ -307,37 +310,52 @@ impl Master {
         Replied::Later
     }
 
+    /// Returns the end of the log before a mutation of an object of `table`, if the mutation does
+    /// not wait for its replicas unless they lag.
+    #[inline(always)]
+    pub(crate) fn may_lag(&self, now: Instant, table: TableId) -> Option<Mark> {
+        self.is_async_table(table).then(|| Mark::new(now, &self.memory.log))
+    }
+
+    #[inline(always)]
+    fn is_async_table(&self, table: TableId) -> bool {
+        self.is_async || self.memory.tablets.durability(table) == TableDurability::Async
+    }
+
     /// Lets the reply to a mutation that was just executed go out, or keeps it until the log is
-    /// durable, as the durability demands.
+    /// durable, as the durability demands. `before` is [`Master::may_lag`] of before the mutation.
     #[inline(always)]
     pub(crate) fn acknowledge(
         &mut self,
-        now: Instant,
+        before: Option<Mark>,
         caller: Caller,
         reply: &mut Message,
     ) -> Replied {
-        let Some(lag) = &mut self.lag else { return self.gate(caller, reply, false) };
+        let Some(before) = before else { return self.gate(caller, reply, false) };
         self.replication.appended();
-        let may_lag = lag.allows(now, &self.memory.log);
+        let may_lag = self.lag.allows(before, &self.memory.log);
         self.gate(caller, reply, may_lag)
     }
 
-    /// Returns true if the reply to a mutation that ends at this position of the log may be
-    /// repeated.
+    /// Returns true if the reply to a mutation of `table` that ends at this position of the log may
+    /// be repeated.
     #[inline]
-    pub(crate) fn is_acknowledged(&self, end: Position) -> bool {
-        end <= self.memory.log.durable() || self.lag.is_some()
+    pub(crate) fn is_acknowledged(&self, table: TableId, end: Position) -> bool {
+        end <= self.memory.log.durable() || self.is_async_table(table)
     }
 
-    /// Lets the reply to a request that changes nothing go out, or keeps it, as [`Master::gate`].
+    /// Lets the reply to a request that changes nothing of `table` go out, or keeps it, as
+    /// [`Master::gate`].
     #[inline(always)]
     pub(crate) fn gate_read(
         &mut self,
         caller: Caller,
         reply: &mut Message,
+        table: TableId,
         durable: bool,
     ) -> Replied {
-        match self.gate(caller, reply, durable || self.lag.is_some()) {
+        let durable = durable || self.memory.log.is_all_durable() || self.is_async_table(table);
+        match self.gate(caller, reply, durable) {
             Replied::Now => Replied::Idempotent,
             later => later,
         }
@@ -359,7 +377,7 @@ impl Master {
     /// Returns the most bytes that are acknowledged and not replicated, and the number of mutations
     /// that waited for replicas because of them.
     pub(crate) fn lag(&self) -> (u64, u64) {
-        self.lag.as_ref().map_or((0, 0), |lag| lag.counts(&self.memory.log))
+        self.lag.counts(&self.memory.log)
     }
 
     /// Returns the value of the counter with this name, 0 if there is none.

@@ -11,6 +11,7 @@ use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::message::control::{
     CheckLease, DropTablet, Enlist, Enlisted, LeaseTimes, RenewServer, Renewed, TakeTablet, done,
     failure, opcode,
@@ -228,6 +229,7 @@ fn take(first: u64, last: u64) -> TakeTablet {
         first,
         last,
         hash_key: KEY,
+        durability: TableDurability::Cluster,
     }
 }
 

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use super::{Opcode, Status, VERSION};
-use crate::durability::Durability;
+use crate::durability::{Durability, TableDurability};
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, LeaseId, ServerId, TableId, Version};
 
@@ -72,16 +72,22 @@ impl Field<'_> for bool {
     }
 }
 
-impl Field<'_> for Durability {
-    const MIN: usize = 1;
-    fn put(&self, out: &mut Vec<u8>) {
-        out.push(self.code());
-    }
-    fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
-        let [code] = from.array()?;
-        Self::from_code(code).ok_or(Status::BadFormat)
-    }
+/// Implements [`Field`] for types that have a code of one byte.
+macro_rules! coded {
+    ($($coded:ty)*) => { $(
+        impl Field<'_> for $coded {
+            const MIN: usize = 1;
+            fn put(&self, out: &mut Vec<u8>) {
+                out.push(self.code());
+            }
+            fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
+                let [code] = from.array()?;
+                Self::from_code(code).ok_or(Status::BadFormat)
+            }
+        }
+    )* };
 }
+coded!(Durability TableDurability);
 
 impl Field<'_> for HashKey {
     const MIN: usize = 16;

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use super::Status;
 use super::codec::{choices, records, replies, requests};
 pub use super::codec::{done, failure, failure_text, opcode, outcome};
-use crate::durability::Durability;
+use crate::durability::{Durability, TableDurability};
 use crate::objects::segment::SegmentId;
 use crate::site::Site;
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
@@ -118,6 +118,8 @@ records! {
         unheard: u16,
         /// The number of the table's tablets that other servers recover.
         recovering: u16,
+        /// The time at which a change of the table's objects is acknowledged.
+        durability: TableDurability,
         /// The name of the table.
         name: &'a str,
     }
@@ -222,6 +224,8 @@ requests! {
         /// The number of tablets of the new table, 1 to [`MAX_SPAN`]. They lie on different servers
         /// as far as possible.
         span: u32,
+        /// The time at which a change of the new table's objects is acknowledged.
+        durability: TableDurability,
         /// The name of the new table, 1 to [`MAX_NAME`] bytes.
         name: &'a str,
     }
@@ -303,6 +307,8 @@ requests! {
         last: u64,
         /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
+        /// The time at which a change of the table's objects is acknowledged.
+        durability: TableDurability,
     }
 
     /// Asks a server whether it is the one that the coordinator means, and tells it of a change of

@@ -15,6 +15,7 @@
 use alloc::vec::Vec;
 
 use super::codec::{choices, records, replies, requests};
+use crate::durability::TableDurability;
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId, TableId, Version};
 
@@ -58,6 +59,8 @@ records! {
         last: u64,
         /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
+        /// The time at which a change of the table's objects is acknowledged.
+        durability: TableDurability,
         /// The segment of the crashed master's log up to which its entries are not of this tablet's
         /// life there, and do not count.
         since: SegmentId,

@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
 use crate::types::{HashKey, KeyHash, TableId, Version};
 
@@ -50,6 +51,7 @@ struct Owned {
     table: TableId,
     hash_key: HashKey,
     hasher: KeyHasher,
+    durability: TableDurability,
     /// The sorted ranges of key hashes that the master owns. Empty if all tablets of the table were
     /// dropped but objects are left.
     ranges: Vec<(u64, u64)>,
@@ -92,6 +94,17 @@ impl Tablets {
         (hash.0 <= last).then_some(hash)
     }
 
+    /// Returns the durability of `table`. For a table that is unknown here the mode of the cluster
+    /// decides.
+    #[inline]
+    #[must_use]
+    pub fn durability(&self, table: TableId) -> TableDurability {
+        match self.tables.get(self.recent) {
+            Some(owned) if owned.table == table => owned.durability,
+            _ => self.index(table).map_or_else(|_| <_>::default(), |i| self.tables[i].durability),
+        }
+    }
+
     /// Returns the hash of `key` in `table`, even if its tablet was dropped and not swept yet.
     /// `None` means that the table is unknown, so that no object of it exists.
     #[must_use]
@@ -131,6 +144,7 @@ impl Tablets {
         &mut self,
         tablet: Tablet,
         hash_key: HashKey,
+        durability: TableDurability,
         floor: Version,
     ) -> Result<(), TakeError> {
         if self.dropped.iter().any(|dropped| dropped.overlaps(&tablet)) {
@@ -148,7 +162,7 @@ impl Tablets {
         }
         if let Err(index) = index {
             let (table, hasher, ranges) = (tablet.table, hash_key.into(), Vec::new());
-            self.tables.insert(index, Owned { table, hash_key, hasher, ranges });
+            self.tables.insert(index, Owned { table, hash_key, hasher, durability, ranges });
         }
         self.arriving.push(tablet);
         if floor > Version(0) {
@@ -183,7 +197,12 @@ impl Tablets {
     ///
     /// # Errors
     /// [`TakeError`], and nothing changed.
-    pub fn take(&mut self, tablet: Tablet, hash_key: HashKey) -> Result<(), TakeError> {
+    pub fn take(
+        &mut self,
+        tablet: Tablet,
+        hash_key: HashKey,
+        durability: TableDurability,
+    ) -> Result<(), TakeError> {
         if self.dropped.iter().any(|dropped| dropped.overlaps(&tablet)) {
             return Err(TakeError::Sweeping);
         }
@@ -195,7 +214,7 @@ impl Tablets {
             Err(index) => {
                 let hasher = hash_key.into();
                 let ranges = [range].to_vec();
-                let owned = Owned { table: tablet.table, hash_key, hasher, ranges };
+                let owned = Owned { table: tablet.table, hash_key, hasher, durability, ranges };
                 self.tables.insert(index, owned);
             }
             Ok(index) => {
@@ -282,15 +301,22 @@ mod tests {
         Tablet { table: TableId(table), first, last }
     }
 
+    fn take(tablets: &mut Tablets, tablet: Tablet, key: HashKey) -> Result<(), TakeError> {
+        tablets.take(tablet, key, TableDurability::Cluster)
+    }
+
     #[test]
     fn taking_is_idempotent_and_never_overlaps() {
         let mut tablets = Tablets::default();
         let key = HashKey([1; 16]);
-        assert_eq!(tablets.take(tablet(1, 0, 99), key), Ok(()));
-        assert_eq!(tablets.take(tablet(1, 0, 99), key), Ok(()));
-        assert_eq!(tablets.take(tablet(1, 99, 120), key), Err(TakeError::Overlap));
-        assert_eq!(tablets.take(tablet(1, 100, 120), HashKey([2; 16])), Err(TakeError::Overlap));
-        assert_eq!(tablets.take(tablet(1, 100, u64::MAX), key), Ok(()));
+        assert_eq!(take(&mut tablets, tablet(1, 0, 99), key), Ok(()));
+        assert_eq!(take(&mut tablets, tablet(1, 0, 99), key), Ok(()));
+        assert_eq!(take(&mut tablets, tablet(1, 99, 120), key), Err(TakeError::Overlap));
+        assert_eq!(
+            take(&mut tablets, tablet(1, 100, 120), HashKey([2; 16])),
+            Err(TakeError::Overlap)
+        );
+        assert_eq!(take(&mut tablets, tablet(1, 100, u64::MAX), key), Ok(()));
         assert!(tablets.owns(tablet(1, 0, u64::MAX)) && tablets.owns(tablet(1, 50, 150)));
         assert!(!tablets.owns(tablet(2, 0, 1)));
         let hash = KeyHasher::from(key).hash(b"k");
@@ -308,7 +334,7 @@ mod tests {
         let share = u64::MAX / 64;
         for n in (0..64).rev().step_by(2) {
             let first = n * share;
-            assert_eq!(tablets.take(tablet(1, first, first + share - 1), key), Ok(()));
+            assert_eq!(take(&mut tablets, tablet(1, first, first + share - 1), key), Ok(()));
         }
         for n in 0..1000u64 {
             let hash = KeyHasher::from(key).hash(&n.to_be_bytes());
@@ -322,7 +348,7 @@ mod tests {
         let mut tablets = Tablets::default();
         let key = HashKey([1; 16]);
         let hash = KeyHasher::from(key).hash(b"k");
-        assert_eq!(tablets.take(tablet(1, 0, u64::MAX), key), Ok(()));
+        assert_eq!(take(&mut tablets, tablet(1, 0, u64::MAX), key), Ok(()));
         assert!(tablets.drop_tablet(tablet(1, 10, 19)));
         assert!(!tablets.drop_tablet(tablet(1, 10, 19)) && !tablets.drop_tablet(tablet(2, 10, 19)));
         let left: Vec<_> = tablets.iter().collect();
@@ -332,9 +358,9 @@ mod tests {
             tablets.is_dropped(TableId(1), KeyHash(10))
                 && !tablets.is_dropped(TableId(1), KeyHash(20))
         );
-        assert_eq!(tablets.take(tablet(1, 10, 19), key), Err(TakeError::Sweeping));
+        assert_eq!(take(&mut tablets, tablet(1, 10, 19), key), Err(TakeError::Sweeping));
         tablets.swept(1);
-        assert_eq!(tablets.take(tablet(1, 10, 19), key), Ok(()));
+        assert_eq!(take(&mut tablets, tablet(1, 10, 19), key), Ok(()));
 
         assert!(tablets.drop_tablet(tablet(1, 0, u64::MAX)));
         assert_eq!(tablets.locate(TableId(1), b"k"), None);

@@ -123,7 +123,7 @@ impl<'a> Operation<'a> for Enumerate {
             reply.slices.push(master.memory.log.lend(at, len).ok_or(Status::Retry)?);
         }
         // Some of the objects may be newer than the durable part of the log.
-        Ok(master.gate_read(call.caller, reply, false))
+        Ok(master.gate_read(call.caller, reply, self.table, false))
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn execute(
     }
     match results.check(call.now, once, |at| log.dead_record(at)) {
         Verdict::New => {}
-        Verdict::Done(outcome, end) if master.is_acknowledged(end) => {
+        Verdict::Done(outcome, end) if master.is_acknowledged(target.table, end) => {
             master.counters.repeated += 1;
             write(reply, outcome);
             return Ok(Replied::Now);
@@ -55,6 +55,7 @@ pub(super) fn execute(
         return Err(Status::Retry);
     }
     master.replication.check(call.now, &master.memory.log)?;
+    let before = master.may_lag(call.now, target.table);
     let mutation = Mutation { target, once, key, hash, change };
     let mut outcome = master.memory.mutate(&mutation);
     if outcome == Err(Status::Retry) {
@@ -67,7 +68,7 @@ pub(super) fn execute(
     }
     master.busy |= master.cleaner.pay(&mut master.memory);
     write(reply, outcome?);
-    Ok(master.acknowledge(call.now, call.caller, reply))
+    Ok(master.acknowledge(before, call.caller, reply))
 }
 
 /// Writes the outcome of a mutation into its reply.

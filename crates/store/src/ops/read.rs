@@ -64,13 +64,13 @@ impl<'a> Operation<'a> for Read<'a> {
             let status = target.rules.check(Version(0)).err().unwrap_or(Status::ObjectDoesntExist);
             // The object may have been removed, and the removal may not be durable yet.
             reply.bytes.extend_from_slice(&data::result_head(status, Version(0)));
-            return Ok(master.gate_read(call.caller, reply, false));
+            return Ok(master.gate_read(call.caller, reply, target.table, false));
         };
         let object = master.memory.log.object(at);
         let durable = master.memory.log.is_durable(at);
         if let Err(status) = target.rules.check(object.version) {
             reply.bytes.extend_from_slice(&data::result_head(status, object.version));
-            return Ok(master.gate_read(call.caller, reply, durable));
+            return Ok(master.gate_read(call.caller, reply, target.table, durable));
         }
         reply.bytes.extend_from_slice(&data::result_head(Status::Ok, object.version));
         let (at, len) = (at.plus(OBJECT + key.len()), object.value.len());
@@ -79,7 +79,7 @@ impl<'a> Operation<'a> for Read<'a> {
         } else {
             reply.bytes.extend_from_slice(object.value);
         }
-        Ok(master.gate_read(call.caller, reply, durable))
+        Ok(master.gate_read(call.caller, reply, target.table, durable))
     }
 }
 

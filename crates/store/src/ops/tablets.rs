@@ -28,7 +28,7 @@ impl Order for TakeTablet {
         master.replication.check(call.now, &master.memory.log)?;
         master.memory.log.open_head().map_err(|_| Status::NoSpace)?;
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
-        match master.memory.tablets.take(tablet, self.hash_key) {
+        match master.memory.tablets.take(tablet, self.hash_key, self.durability) {
             Ok(()) => *reply = control::done().into(),
             Err(TakeError::Sweeping) => return Err(Status::Retry),
             Err(error @ TakeError::Overlap) => {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::durability::Durability;
+use crate::durability::TableDurability;
 use crate::site::Site;
 
 #[test]
@@ -69,6 +70,7 @@ fn lists_are_collected_page_by_page() {
             lost: 1,
             unheard: 1,
             recovering: 3,
+            durability: TableDurability::Async,
             name: "a",
         }];
         match s.reply(&ask, TablePage { more, tables }.emit()) {

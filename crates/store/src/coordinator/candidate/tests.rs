@@ -7,6 +7,7 @@ use sprat_proto::time::{MS, SECOND};
 
 use super::*;
 use crate::durability::Durability;
+use crate::durability::TableDurability;
 use crate::message::Status;
 use crate::message::control::{
     CreateTable, Enlist, GetLeader, Leader, ListServers, RenewServer, Usage, failure_text, outcome,
@@ -114,7 +115,10 @@ fn a_leader_is_silent_from_the_end_of_its_time_on() {
     rig.elect(5, vec![]);
     assert_eq!(rig.ask(&enlist()), None);
     assert_eq!(rig.persist().len(), 1);
-    assert_eq!(rig.ask(&CreateTable { span: 1, name: "t" }.emit()), None);
+    assert_eq!(
+        rig.ask(&CreateTable { span: 1, durability: TableDurability::Cluster, name: "t" }.emit()),
+        None
+    );
     rig.now = rig.now.after(900 * MS - 1);
     assert!(rig.ask(&ListServers { from: 0 }.emit()).is_none_or(|r| status(&r) == Ok(Status::Ok)));
     rig.now = rig.now.after(1);
@@ -160,7 +164,7 @@ fn a_leader_that_is_replaced_answers_what_waits() {
 #[test]
 fn the_result_of_a_call_of_an_earlier_term_is_none_of_the_next() {
     let mut rig = Rig::new();
-    let create = CreateTable { span: 1, name: "t" }.emit();
+    let create = CreateTable { span: 1, durability: TableDurability::Cluster, name: "t" }.emit();
     let mut tags = vec![];
     for term in [5, 7] {
         rig.elect(term, vec![]);

@@ -19,7 +19,7 @@ use crate::recovery::inventory::Found;
 use crate::types::{ServerId, TableId};
 
 /// The bytes of a tablet in an order.
-const PART_BYTES: usize = 52;
+const PART_BYTES: usize = 53;
 
 impl Coordinator {
     /// Plans the partitions of a crashed server's tablets that belong to none. A partition stays if
@@ -41,6 +41,7 @@ impl Coordinator {
                     first: tablet.first,
                     last: tablet.last,
                     hash_key: state.hash_key,
+                    durability: state.durability,
                     since: tablet.since,
                     floor: tablet.floor,
                 };

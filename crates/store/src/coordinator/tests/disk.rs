@@ -1,6 +1,7 @@
 //! Tests of the coordinator with a disk that is full or fails, after any change.
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::site::Site;
 
 /// The life of a test's cluster. Its later replies must agree with every acknowledged step.
@@ -91,7 +92,8 @@ impl Story {
             self.heads.insert(server, segment);
         }
         for name in ["a", "b", "a"] {
-            let reply = self.insist(CreateTable { span: 2, name }.emit());
+            let reply = self
+                .insist(CreateTable { span: 2, durability: TableDurability::Cluster, name }.emit());
             let key = TableKey::parse(&reply).unwrap();
             assert!(self.ids.insert(key.table) || self.tables.get(name) == Some(&key));
             self.tables.insert(name.into(), key);
@@ -104,7 +106,10 @@ impl Story {
         let key = self.tables.remove("a").unwrap();
         assert_eq!(self.insist(DropTable { table: key.table, name: "a" }.emit()), done());
         assert_eq!(self.w.table("a"), Err(Status::TableDoesntExist));
-        let key = TableKey::parse(&self.insist(CreateTable { span: 1, name: "a" }.emit())).unwrap();
+        let key = TableKey::parse(&self.insist(
+            CreateTable { span: 1, durability: TableDurability::Cluster, name: "a" }.emit(),
+        ))
+        .unwrap();
         assert!(self.ids.insert(key.table), "an id was used twice");
         self.tables.insert("a".into(), key);
         self.check();
@@ -132,7 +137,10 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     let drop_a = DropTable { table: TableId(0), name: "a" }.emit();
     let lease_request = RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit();
     for _ in 0..3 {
-        refused(&mut w, CreateTable { span: 1, name: "b" }.emit());
+        refused(
+            &mut w,
+            CreateTable { span: 1, durability: TableDurability::Cluster, name: "b" }.emit(),
+        );
         refused(&mut w, drop_a.clone());
         refused(&mut w, lease_request.clone());
         refused(
@@ -204,14 +212,16 @@ fn a_table_that_is_half_created_is_finished_later() {
     let mut w = World::new(config());
     w.enlist("x");
     w.disk_stalls = true;
-    let create = w.ask(CreateTable { span: 1, name: "a" }.emit());
+    let create =
+        w.ask(CreateTable { span: 1, durability: TableDurability::Cluster, name: "a" }.emit());
     w.persist_one();
     w.run();
     assert_eq!(w.masters["x"].took, 1);
     (w.disk_full, w.disk_stalls) = (true, false);
     w.run();
     assert_eq!(outcome(&w.replies[&create]).unwrap().0, Status::Unfinished);
-    let again = w.answer(CreateTable { span: 1, name: "a" }.emit());
+    let again =
+        w.answer(CreateTable { span: 1, durability: TableDurability::Cluster, name: "a" }.emit());
     assert_eq!(outcome(&again).unwrap().0, Status::Unfinished);
     assert_eq!(w.table("a"), Err(Status::Retry));
     w.disk_full = false;

@@ -293,3 +293,27 @@ fn a_log_is_divided_among_masters() {
     let (_, order) = w.order("z").unwrap();
     assert_eq!((order.crashed, order.since), (y, vec![6]));
 }
+
+#[test]
+fn a_table_keeps_its_durability() {
+    let mut w = World::new(config());
+    w.enlist("w");
+    let refused = w.create_with("a", 1, TableDurability::Async);
+    assert_eq!(refused, Err(Status::BadFormat), "the cluster has no replicas");
+    w.leave(w.masters["w"].id);
+    let x = w.join("x");
+    let a = w.create_with("a", 1, TableDurability::Async).unwrap();
+    let b = w.create("b", 1).unwrap();
+    let wanted = [(a, TableDurability::Async), (b, TableDurability::Cluster)];
+    assert_eq!(w.masters["x"].durability, wanted.into());
+    assert_eq!(w.create("a", 1), Ok(a), "it exists");
+    w.restart();
+    let page = w.answer(ListTables { after: TableId(0) }.emit());
+    let tables = TablePage::parse(&page).unwrap().tables;
+    assert_eq!(tables.iter().map(|t| (t.table, t.durability)).collect::<Vec<_>>(), wanted);
+    w.pass(SECOND, &["x"]);
+    w.join("y");
+    w.put_log("y", x);
+    w.leave(x);
+    assert_eq!(w.masters["y"].durability, wanted.into(), "the order of the recovery");
+}

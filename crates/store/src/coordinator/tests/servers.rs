@@ -2,6 +2,7 @@
 
 use super::super::servers::{MAX_PLACES, Servers, Slot};
 use super::*;
+use crate::durability::TableDurability;
 use crate::site::Site;
 
 #[test]
@@ -32,7 +33,15 @@ fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
     let page = TablePage::parse(&reply).unwrap();
     assert_eq!(
         page.tables,
-        [Listed { table: a, tablets: 2, lost: 1, unheard: 1, recovering: 0, name: "a" }]
+        [Listed {
+            table: a,
+            tablets: 2,
+            lost: 1,
+            unheard: 1,
+            recovering: 0,
+            durability: TableDurability::Cluster,
+            name: "a"
+        }]
     );
 
     // A table with lost tablets can be dropped; the place is free then, for another generation.

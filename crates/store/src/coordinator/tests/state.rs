@@ -1,7 +1,7 @@
 //! Tests of the coordinator's durable state, byte by byte.
 
 use super::*;
-use crate::durability::Durability;
+use crate::durability::{Durability, TableDurability};
 use crate::site::{Role, Site};
 
 #[test]
@@ -13,7 +13,7 @@ fn a_state_that_makes_no_sense_is_refused() {
     };
     assert_eq!(restore(&[(b"c", &[0, 9, 1])]), RestoreError::Format(9));
     assert_eq!(restore(&[(b"c", &[0, 2, 1])]), RestoreError::Format(2));
-    assert_eq!(restore(&[(b"c", &[0, 6, 1])]), RestoreError::Damaged("cluster record"));
+    assert_eq!(restore(&[(b"c", &[0, 7, 1])]), RestoreError::Damaged("cluster record"));
     assert_eq!(restore(&[(b"l\0\0\0\0\0\0\0\x01", &[])]), RestoreError::NoCluster);
     assert_eq!(restore(&[(b"", &[])]), RestoreError::Damaged("key"));
     assert_eq!(restore(&[(b"x", &[])]), RestoreError::Damaged("key"));
@@ -42,6 +42,7 @@ fn a_state_that_makes_no_sense_is_refused() {
         stage: durable::Stage::Ready,
         name,
         hash_key: HashKey([7; 16]),
+        durability: TableDurability::Cluster,
         tablets: vec![durable::Tablet {
             first: 0,
             last,
@@ -85,7 +86,7 @@ fn golden_state() {
         losses: 6,
     };
     let numbers = [9u64, 1, 2, 3, 4, 5].map(u64::to_be_bytes).concat();
-    assert_eq!(encode(&cluster), [vec![0, 6], numbers, vec![0, 6]].concat());
+    assert_eq!(encode(&cluster), [vec![0, 7], numbers, vec![0, 6]].concat());
     let server = Server {
         generation: 2,
         place: Place::Crashed,
@@ -109,6 +110,7 @@ fn golden_state() {
         stage: Stage::Dropping,
         name: "a",
         hash_key: HashKey([7; 16]),
+        durability: TableDurability::Async,
         tablets: vec![Tablet {
             first: 1,
             last: 2,
@@ -119,7 +121,7 @@ fn golden_state() {
     };
     let mut bytes = b"\x02\0\x01a".to_vec();
     bytes.extend([7; 16]);
-    bytes.extend(b"\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\x03\0\0\0\x04\0\0\0\x05");
+    bytes.extend(b"\x01\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\x03\0\0\0\x04\0\0\0\x05");
     bytes.extend([0, 0, 0, 0, 0, 0, 0, 6]);
     assert_eq!(encode(&table), bytes);
     for (key, bytes) in [

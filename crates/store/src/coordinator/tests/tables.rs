@@ -1,6 +1,7 @@
 //! Tests of the life of a table at the coordinator.
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::site::Site;
 
 #[test]
@@ -57,7 +58,8 @@ fn nothing_is_said_before_it_is_durable() {
     let id = Enlisted::parse(&w.replies[&enlist]).unwrap().server;
     w.masters.insert("x".into(), Master { alive: true, id, ..Master::default() });
 
-    let create = w.ask(CreateTable { span: 1, name: "a" }.emit());
+    let create =
+        w.ask(CreateTable { span: 1, durability: TableDurability::Cluster, name: "a" }.emit());
     let look = w.ask(GetTable { name: "b" }.emit());
     assert_eq!(w.masters["x"].took, 0, "called before the table is durable");
     assert!(!w.replies.contains_key(&look), "an answer that rests on what may be forgotten");
@@ -87,8 +89,10 @@ fn a_tablet_that_its_server_never_took_is_given_to_another() {
     let mut w = World::new(config());
     let (x, y) = (w.enlist("x"), w.enlist("y"));
     w.masters.get_mut("x").unwrap().alive = false;
-    let create = w.ask(CreateTable { span: 2, name: "a" }.emit());
-    let again = w.ask(CreateTable { span: 2, name: "a" }.emit());
+    let create =
+        w.ask(CreateTable { span: 2, durability: TableDurability::Cluster, name: "a" }.emit());
+    let again =
+        w.ask(CreateTable { span: 2, durability: TableDurability::Cluster, name: "a" }.emit());
     assert_eq!(w.table("a"), Err(Status::Retry));
     w.pass(3 * SECOND, &["y"]);
     assert!(!w.replies.contains_key(&create));
@@ -105,11 +109,13 @@ fn a_table_whose_servers_are_all_gone_waits_for_others() {
     let mut w = World::new(config());
     w.enlist("x");
     w.masters.get_mut("x").unwrap().alive = false;
-    let create = w.ask(CreateTable { span: 2, name: "a" }.emit());
+    let create =
+        w.ask(CreateTable { span: 2, durability: TableDurability::Cluster, name: "a" }.emit());
     w.pass(5 * SECOND, &[]);
     assert_eq!(TableKey::parse(&w.replies[&create]), Err(Status::TooFewServers));
     w.restart();
-    let again = w.ask(CreateTable { span: 2, name: "a" }.emit());
+    let again =
+        w.ask(CreateTable { span: 2, durability: TableDurability::Cluster, name: "a" }.emit());
     assert!(!w.replies.contains_key(&again));
     let y = w.enlist("y");
     w.pass(SECOND, &["y"]);
@@ -122,7 +128,8 @@ fn a_table_can_be_dropped_while_it_is_created() {
     let mut w = World::new(config());
     w.enlist("x");
     w.masters.get_mut("x").unwrap().alive = false;
-    let create = w.ask(CreateTable { span: 1, name: "a" }.emit());
+    let create =
+        w.ask(CreateTable { span: 1, durability: TableDurability::Cluster, name: "a" }.emit());
     let drop = w.ask(DropTable { table: TableId(0), name: "a" }.emit());
     assert_eq!(TableKey::parse(&w.replies[&create]), Err(Status::TableDoesntExist));
     assert!(!w.replies.contains_key(&drop));
@@ -170,6 +177,7 @@ fn a_call_from_before_a_rollback_belongs_to_its_tablet_alone() {
         stage: Stage::Dropping,
         name: "a",
         hash_key: HashKey::default(),
+        durability: TableDurability::Async,
         tablets: vec![tablet(0, half - 1), tablet(half, u64::MAX)],
     };
     let call = |first| Call { table: 1, tablet: 1, first, server, stage: Stage::Dropping };

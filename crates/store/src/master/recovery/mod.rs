@@ -344,7 +344,7 @@ impl Current {
         let mut tablets = Vec::new();
         let prepared = order.tablets.iter().try_for_each(|part| {
             let tablet = Tablet { table: part.table, first: part.first, last: part.last };
-            memory.tablets.prepare(tablet, part.hash_key, part.floor)?;
+            memory.tablets.prepare(tablet, part.hash_key, part.durability, part.floor)?;
             tablets.push((tablet, part.since));
             Ok(())
         });

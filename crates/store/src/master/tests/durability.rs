@@ -8,7 +8,7 @@ use sprat_proto::wire::checksum::crc32c;
 
 use super::*;
 use crate::backup::{Condition, FlatFrames, FrameHeader, Storage, flat_bytes};
-use crate::durability::Durability;
+use crate::durability::{Durability, TableDurability};
 use crate::message::control::ServerPage;
 use crate::message::data::head;
 use crate::message::replica::{self, WriteReplica, written};
@@ -320,4 +320,112 @@ fn asynchronous_changes_wait_for_replicas_ten_milliseconds_behind() {
     rig.master.durable(tail);
     rig.pump();
     assert!(rig.replies.contains_key(&waiting));
+}
+
+/// A table whose changes do not wait for their replicas, beside [`TABLE`], whose changes do.
+const HASTY: TableId = TableId(TABLE.0 + 1);
+
+fn hasty(rpc: u64, len: usize) -> Vec<u8> {
+    let target = Target { table: HASTY, ..TARGET };
+    Write { target, once: once(1, rpc, 0), key: b"k", value: &vec![0; len] }.emit()
+}
+
+/// A master whose replicas the test controls, with one table of each durability.
+fn mixed() -> Rig {
+    let mut rig = Rig::serving(Config {
+        replicas: 1,
+        log_bytes: 64 << 20,
+        segment_bytes: 1 << 22,
+        ..Config::default()
+    });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let durability = TableDurability::Async;
+    let take = TakeTablet { table: HASTY, durability, ..take(0, u64::MAX) };
+    let taken = rig.send(&take.emit());
+    let tail = rig.master.memory().log.tail();
+    rig.master.durable(tail);
+    rig.pump();
+    assert!(taken.is_ok() || rig.replies.remove(&taken.unwrap_err()) == Some(done()));
+    rig
+}
+
+#[test]
+fn changes_of_an_asynchronous_table_do_not_wait_and_those_of_others_do() {
+    let mut rig = mixed();
+    let patient = rig.send(&write_of(1, 1)).unwrap_err();
+    assert_eq!(mutation_reply(&rig.ask(hasty(2, 1))), Ok(Version(2)));
+    assert_eq!(mutation_reply(&rig.ask(hasty(2, 1))), Ok(Version(2)), "a repetition");
+    let target = Target { table: HASTY, ..TARGET };
+    for key in [b"k", b"-"] {
+        assert!(rig.send(&Read { target, key }.emit()).is_ok(), "reads do not wait either");
+    }
+    let list = |table| Enumerate {
+        cluster: CLUSTER,
+        table,
+        first: 0,
+        last: u64::MAX,
+        cursor: 0,
+        limit_bytes: 1000,
+    };
+    assert!(rig.send(&list(HASTY).emit()).is_ok());
+    let waiting = [
+        rig.send(&Read { target: TARGET, key: b"k" }.emit()).unwrap_err(),
+        rig.send(&list(TABLE).emit()).unwrap_err(),
+    ];
+    assert_eq!(rig.send(&write_of(1, 1)), Ok(head(Status::Retry).to_vec()));
+    assert!(rig.replies.is_empty());
+    let tail = rig.master.memory().log.tail();
+    rig.master.durable(tail);
+    rig.pump();
+    assert!(waiting.iter().chain([&patient]).all(|id| rig.replies.contains_key(id)));
+}
+
+#[test]
+fn changes_of_an_asynchronous_table_wait_for_what_lags_alone() {
+    let mut rig = mixed();
+    for rpc in 1..=20 {
+        let waiting = rig.send(&write_of(rpc, 100_000)).unwrap_err();
+        let tail = rig.master.memory().log.tail();
+        rig.master.durable(tail);
+        rig.pump();
+        assert!(rig.replies.contains_key(&waiting));
+    }
+    rig.now = rig.now.after(500 * MS);
+    assert!(rig.send(&hasty(21, 1)).is_ok(), "all before it is replicated");
+    // What another table has in progress counts, since it lies between the change and its replicas.
+    for rpc in 22..=32 {
+        assert!(rig.send(&write_of(rpc, 100_000)).is_err());
+    }
+    let waiting = rig.send(&hasty(33, 1)).unwrap_err();
+    assert_eq!(rig.master.lag().1, 1);
+    let tail = rig.master.memory().log.tail();
+    rig.master.durable(tail);
+    rig.pump();
+    assert!(rig.replies.contains_key(&waiting));
+    assert!(rig.send(&hasty(34, 1)).is_ok());
+}
+
+#[test]
+fn a_rare_change_of_an_asynchronous_table_does_not_wait_for_the_others() {
+    let mut rig = mixed();
+    let mut rpc = 0;
+    let mut next = || {
+        rpc += 1;
+        rpc
+    };
+    for _ in 0..10 {
+        // Before each change some other is in progress, and never the same.
+        assert!(rig.send(&write_of(next(), 1)).is_err());
+        let tail = rig.master.memory().log.tail();
+        assert!(rig.send(&write_of(next(), 1)).is_err());
+        assert!(rig.send(&hasty(next(), 1)).is_ok());
+        rig.now = rig.now.after(50 * MS);
+        rig.master.durable(tail);
+        rig.pump();
+        let tail = rig.master.memory().log.tail();
+        assert!(rig.send(&write_of(next(), 1)).is_err());
+        rig.master.durable(tail);
+        rig.pump();
+    }
+    assert_eq!(rig.master.lag().1, 0);
 }

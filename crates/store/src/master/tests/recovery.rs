@@ -1,6 +1,7 @@
 //! Tests of a master that recovers tablets of a crashed one, by orders, reads and reports.
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::message::data::head;
 use crate::message::recovery::{
     Ending, MOST_READ, Part, Piece, ReadReplica, Recover, Recovering, RecoveryEnded, Source,
@@ -24,7 +25,7 @@ fn log_of(objects: u64) -> Vec<(SegmentId, Vec<u8>)> {
     let mut log = Log::new(1 << 20, SEGMENT, sprat_proto::wire::checksum::crc32c, false);
     log.set_server(CLUSTER, CRASHED);
     let mut memory = Memory::new(log);
-    memory.tablets.take(ALL, KEY).unwrap();
+    memory.tablets.take(ALL, KEY, TableDurability::Cluster).unwrap();
     for n in 0..objects {
         let (once, key) = (once(77, n + 1, n), &n.to_be_bytes()[..]);
         memory.results.extend(once.lease, Instant::NEVER);
@@ -70,6 +71,7 @@ fn order(recovery: u64, log: &[(SegmentId, Vec<u8>)], on: &[u32]) -> Recover<'st
             first: 0,
             last: u64::MAX,
             hash_key: KEY,
+            durability: TableDurability::Cluster,
             since: SegmentId(0),
             floor: Version(0),
         }],
@@ -366,4 +368,16 @@ fn orders_that_make_no_sense_are_refused() {
     let wrong = Recover { cluster: CLUSTER + 1, ..good.clone() };
     assert_eq!(rig.order(&wrong), Err(Status::NotInCluster));
     assert_eq!(rig.order(&good), Ok(0));
+}
+
+#[test]
+fn a_recovered_table_keeps_its_durability() {
+    for durability in TableDurability::ALL {
+        let log = log_of(10);
+        let mut rig = heir(1 << 20);
+        let mut order = order(1, &log, &[7]);
+        order.tablets[0].durability = durability;
+        assert_eq!(rig.order(&order), Ok(0));
+        assert_eq!(rig.master.memory().tablets.durability(TABLE), durability);
+    }
 }

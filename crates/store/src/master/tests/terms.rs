@@ -1,6 +1,7 @@
 //! Tests of the terms of coordinators: a master obeys no coordinator that another one has replaced.
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::message::recovery::{
     FreeReplicas, ListReplicas, Part, Piece, Recover, ReplicaPage, Source,
 };
@@ -11,7 +12,15 @@ const CRASHED: ServerId = ServerId { index: 8, generation: 3 };
 /// Returns one order of each kind, from a coordinator of this term.
 fn orders(term: u64) -> [Vec<u8>; 5] {
     let (cluster, table, first, last) = (CLUSTER, TABLE, 0, u64::MAX);
-    let part = Part { table, first, last, hash_key: KEY, since: SegmentId(0), floor: Version(0) };
+    let part = Part {
+        table,
+        first,
+        last,
+        hash_key: KEY,
+        durability: TableDurability::Cluster,
+        since: SegmentId(0),
+        floor: Version(0),
+    };
     let recover = Recover {
         cluster,
         term,
@@ -27,7 +36,17 @@ fn orders(term: u64) -> [Vec<u8>; 5] {
         recover.emit(),
         ListReplicas { cluster, term, backup: ME, master: CRASHED, after: SegmentId(0) }.emit(),
         FreeReplicas { cluster, term, backup: ME, master: CRASHED }.emit(),
-        TakeTablet { cluster, term, server: ME, table, first, last, hash_key: KEY }.emit(),
+        TakeTablet {
+            cluster,
+            term,
+            server: ME,
+            table,
+            first,
+            last,
+            hash_key: KEY,
+            durability: TableDurability::Cluster,
+        }
+        .emit(),
     ]
 }
 

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::durability::Durability;
+use crate::durability::TableDurability;
 use crate::message::recovery::{
     AcceptLoss, FreeLeftReplicas, FreeReplicas, ListReplicas, Loss, ReadReplica, Recover,
     Recovering, RecoveryEnded, ReplicaPage,
@@ -97,7 +98,11 @@ fn requests_of_clients() {
         "01 42 0000 0000000000000009 0000000000000007 01",
         RenewClient { cluster: 9, lease: LeaseId(7), release: true }
     );
-    golden!(CreateTable, "01 44 0000 00000003 0004 c3a96161", CreateTable { span: 3, name: "éaa" });
+    golden!(
+        CreateTable,
+        "01 44 0000 00000003 00 0004 c3a96161",
+        CreateTable { span: 3, durability: TableDurability::Cluster, name: "éaa" }
+    );
     golden!(
         DropTable,
         "01 45 0000 0000000000000006 0001 61",
@@ -116,7 +121,7 @@ fn requests_of_the_coordinator() {
         TakeTablet,
         "01 80 0000 0000000000000009 0000000000000004 00000001 00000002 0000000000000006
          0000000000000000 7fffffffffffffff
-         000102030405060708090a0b0c0d0e0f",
+         000102030405060708090a0b0c0d0e0f 01",
         TakeTablet {
             cluster: 9,
             term: 4,
@@ -125,6 +130,7 @@ fn requests_of_the_coordinator() {
             first: 0,
             last: u64::MAX / 2,
             hash_key: HashKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+            durability: TableDurability::Async,
         }
     );
     golden!(
@@ -147,8 +153,15 @@ fn requests_of_the_coordinator() {
     );
 }
 
-const LISTED: Table<'_> =
-    Table { table: TableId(6), tablets: 3, lost: 1, unheard: 2, recovering: 4, name: "a" };
+const LISTED: Table<'_> = Table {
+    table: TableId(6),
+    tablets: 3,
+    lost: 1,
+    unheard: 2,
+    recovering: 4,
+    durability: TableDurability::Async,
+    name: "a",
+};
 
 #[test]
 fn replies() {
@@ -187,7 +200,7 @@ fn replies() {
     );
     golden!(
         TablePage,
-        "01 00 0000 01 0001 0000000000000006 0003 0001 0002 0004 0001 61",
+        "01 00 0000 01 0001 0000000000000006 0003 0001 0002 0004 01 0001 61",
         TablePage { more: true, tables: vec![LISTED] }
     );
 }

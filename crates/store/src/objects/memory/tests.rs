@@ -10,6 +10,7 @@ use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::{Instant, Rng};
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
 use crate::message::data::RejectRules;
 use crate::message::list::{objects_head, objects_reply};
@@ -39,7 +40,7 @@ impl World {
         let log = Log::new(segments * u64::from(segment_bytes), segment_bytes, crc32c, false);
         let mut memory = Memory::new(log);
         let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
-        memory.tablets.take(all, HashKey([1; 16])).unwrap();
+        memory.tablets.take(all, HashKey([1; 16]), TableDurability::Cluster).unwrap();
         memory.results.extend(LEASE, Instant::NEVER);
         Self {
             memory,
@@ -504,7 +505,7 @@ fn a_dropped_tablets_objects_go() {
     world.objects.retain(|key, _| KeyHasher::from(hash_key).hash(key).0 > u64::MAX / 2);
     assert!((30..70).contains(&world.objects.len()));
     world.check();
-    assert_eq!(world.memory.tablets.take(half, hash_key), Ok(()));
+    assert_eq!(world.memory.tablets.take(half, hash_key, TableDurability::Cluster), Ok(()));
     world.check();
     let rest = Tablet { first: 0, last: u64::MAX, ..half };
     assert!(world.memory.tablets.drop_tablet(rest));

@@ -12,6 +12,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::{CLUSTER, LEASE, MASTER, TABLE};
 use crate::backup::{Backup, MemoryFrames};
+use crate::durability::TableDurability;
 use crate::message::Status;
 use crate::message::data::{Once, RejectRules, Target};
 use crate::message::replica::{self, WriteReplica};
@@ -128,7 +129,7 @@ impl World {
         log.set_server(CLUSTER, MASTER);
         let mut memory = Memory::new(log);
         let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
-        memory.tablets.take(all, HashKey([1; 16])).unwrap();
+        memory.tablets.take(all, HashKey([1; 16]), TableDurability::Cluster).unwrap();
         memory.results.extend(LEASE, Instant::NEVER);
         let frames = || Box::new(MemoryFrames::new(1 << 24, SEGMENT));
         Self {

@@ -3,6 +3,7 @@
 use alloc::vec;
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, TableId, Version};
 
@@ -10,7 +11,15 @@ const MIB: u64 = 1 << 20;
 
 fn part(table: u64, first: u64, last: u64) -> Part {
     let (hash_key, since) = (HashKey::default(), SegmentId(table as u32));
-    Part { table: TableId(table), first, last, hash_key, since, floor: Version(0) }
+    Part {
+        table: TableId(table),
+        first,
+        last,
+        hash_key,
+        durability: TableDurability::Cluster,
+        since,
+        floor: Version(0),
+    }
 }
 
 /// Returns the ranges of each share by table, and checks the since of each.

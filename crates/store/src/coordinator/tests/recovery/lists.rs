@@ -1,6 +1,7 @@
 //! Tests of lists of replicas, and of the search for the head.
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::recovery::inventory::Found;
 
 const ONE: u32 = HEADER as u32;
@@ -192,7 +193,8 @@ fn a_tablet_of_a_table_that_is_created_moves() {
     let mut w = World::new(config());
     let x = w.join("x");
     w.masters.get_mut("x").unwrap().alive = false;
-    let asked = w.ask(CreateTable { span: 1, name: "a" }.emit());
+    let asked =
+        w.ask(CreateTable { span: 1, durability: TableDurability::Cluster, name: "a" }.emit());
     let y = w.join("y");
     w.leave(x);
     let a = TableKey::parse(&w.replies[&asked]).unwrap().table;

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::coordinator::durable::Stage;
+use crate::durability::TableDurability;
 
 /// The most servers of a run.
 const SERVERS: usize = 16;
@@ -109,7 +110,7 @@ impl Run {
             }
             2 | 3 => {
                 let span = 1 + self.rng.below(4) as u32;
-                self.w.ask(CreateTable { span, name }.emit());
+                self.w.ask(CreateTable { span, durability: TableDurability::Cluster, name }.emit());
             }
             4 => {
                 self.w.ask(DropTable { table: TableId(0), name }.emit());

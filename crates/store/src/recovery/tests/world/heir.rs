@@ -3,6 +3,7 @@
 //! own log.
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::objects::entry::Entries;
 use crate::objects::partition::{Partition, Stopped};
 
@@ -43,7 +44,7 @@ impl World {
 
     /// Replays segments in a random order, while the cleaner works and replicas are written.
     fn inherit(&mut self, mut log: Vec<Bytes>, since: SegmentId) -> Partition {
-        self.memory.tablets.prepare(ALL, KEY, Version(0)).unwrap();
+        self.memory.tablets.prepare(ALL, KEY, TableDurability::Cluster, Version(0)).unwrap();
         let mut begun = self.memory.log.begin_side();
         while begun.is_err() {
             self.make_room();
