@@ -1,6 +1,6 @@
 //! The history of a simulation: the operations of all clients on all objects, and their answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::store::{Answer, Object, Op, Reject};
 use super::{Entry, Verdict, linearizable};
@@ -15,6 +15,8 @@ pub struct History {
     time: u64,
     /// The dropped tables, and the time since which each is dropped.
     dropped: BTreeMap<u64, u64>,
+    /// The tables whose last changes may be lost.
+    lossy: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +55,12 @@ impl History {
     pub fn drop_table(&mut self, table: u64) {
         self.time += 1;
         self.dropped.entry(table).or_insert(self.time);
+    }
+
+    /// Records that the last changes of `table` may be lost: the histories of its objects need not
+    /// be linearizable.
+    pub fn may_lose(&mut self, table: u64) {
+        self.lossy.insert(table);
     }
 
     /// Returns the number of operations in the history.
@@ -108,6 +116,9 @@ impl History {
             return Verdict::Broken(why);
         }
         for (name, history) in self.objects() {
+            if self.lossy.contains(&name.0) {
+                continue;
+            }
             match linearizable(Object, &history) {
                 Verdict::Good => {}
                 Verdict::Broken(why) => return Verdict::Broken(format!("object {name:?}: {why}")),

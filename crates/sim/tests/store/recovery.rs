@@ -110,7 +110,7 @@ pub(crate) fn end_blocked(mut world: World<Score>, shape: &Shape) {
     // The operations on what is missing do not end.
     let _ = finish(&mut world);
     nothing_is_lost(&world);
-    check(&world, shape);
+    check(&mut world, shape);
 }
 
 /// Returns a shape whose users work for some seconds, so that servers crash under them.

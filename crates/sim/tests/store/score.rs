@@ -24,6 +24,8 @@ pub(crate) struct Score {
     tags: u64,
     /// The name of each table whose id an answer reported.
     pub(crate) tables: BTreeMap<u64, u64>,
+    /// The tables whose changes do not wait for their replicas.
+    pub(crate) hasty: BTreeSet<u64>,
     /// The number of operations that each user has yet to start.
     pub(crate) left: BTreeMap<HostId, u32>,
     /// The number of operations in progress of each user, and whether it has read all objects at

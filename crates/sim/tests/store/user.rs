@@ -12,7 +12,8 @@ use sprat_sim::check::store::{self, Reject, Value};
 use sprat_sim::node::{Node, config};
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
-use sprat_store::client::{Answer, Client, Config, Done, Error, Op};
+use sprat_store::client::{Answer, Client, Config, Done, Error, Op, TableOptions};
+use sprat_store::durability::TableDurability;
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::{TableId, Version};
 
@@ -32,6 +33,20 @@ pub(crate) struct Habits {
     pub(crate) longest: u64,
     /// The probability that a user drops a table instead of using it, in parts per million.
     pub(crate) drop_ppm: u32,
+    /// True if changes of the tables with odd names do not wait for their replicas.
+    pub(crate) hasty: bool,
+}
+
+impl Habits {
+    /// Returns the options of a new table of this name.
+    fn options(&self, name: u64) -> TableOptions {
+        let durability = if self.hasty && name % 2 == 1 {
+            TableDurability::Async
+        } else {
+            TableDurability::Cluster
+        };
+        TableOptions { durability, ..self.span.into() }
+    }
 }
 
 /// The number of keys that users use in a table.
@@ -270,6 +285,9 @@ impl User {
         let answer = match outcome {
             Ok(Answer::Table(TableId(id))) => {
                 score.tables.insert(id, name);
+                if self.habits.options(name).durability == TableDurability::Async {
+                    score.hasty.insert(id);
+                }
                 self.tables.push(id);
                 Some(names::Answer::Table(id))
             }
@@ -356,8 +374,8 @@ impl User {
             }
             0 => (names::Op::Lookup, self.client().table(&text, deadline)),
             _ => {
-                let span = self.habits.span;
-                (names::Op::Create, self.client().create_table(&text, span, deadline))
+                let options = self.habits.options(name);
+                (names::Op::Create, self.client().create_table(&text, options, deadline))
             }
         };
         let number = score.call_name(name, asked);
