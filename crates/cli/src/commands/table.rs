@@ -18,8 +18,8 @@ use sprat_bench::store::Store;
   sprat table drop books")]
 pub(crate) enum Table {
     /// Create a table. An existing table stays as it is.
-    #[command(after_help = "Example:
-  sprat table create books --span 3       its keys are spread over three servers
+    #[command(after_help = "Examples:
+  sprat table create books --span 3             its keys are spread over three servers
   sprat table create log --durability async     its changes do not wait for replicas")]
     Create {
         #[command(flatten)]

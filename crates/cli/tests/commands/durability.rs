@@ -88,3 +88,53 @@ fn modes_name_what_they_need() {
         errors(&run(&["up", "--durability", "Disk", "--ephemeral"])).contains("possible values")
     );
 }
+
+/// A table whose changes do not wait for the disk, in a cluster whose other changes do.
+#[test]
+fn a_table_has_a_durability_of_its_own() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = folder.path().join("books");
+    let dir = dir.to_str().expect("a plain path");
+    let options = ["--dir", dir, "--replicas", "1", "--durability", "disk"];
+    let mut cluster = Cluster::up_with(3, &options);
+    cluster.ok(&["table", "create", "books"]);
+    cluster.ok(&["table", "create", "log", "--span", "3", "--durability", "async"]);
+    let listed = |cluster: &Cluster| {
+        let lines = cluster.ok(&["table", "list", "--json"]);
+        let value = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            (line["name"].to_string(), line["durability"].to_string())
+        };
+        lines.lines().map(value).collect::<Vec<_>>()
+    };
+    let wanted = [("\"books\"", "\"cluster\""), ("\"log\"", "\"async\"")]
+        .map(|(name, durability)| (name.to_owned(), durability.to_owned()));
+    assert_eq!(listed(&cluster), wanted);
+    let again = cluster.run(&["table", "create", "log"]);
+    assert!(errors(&again).contains("log exists, and has durability async"), "{again:?}");
+    for round in 1..=20 {
+        for table in ["books", "log"] {
+            let sum = cluster.ok(&["incr", table, "n", "--timeout", "30"]);
+            assert_eq!(sum.trim(), round.to_string());
+        }
+    }
+    kill(&mut cluster);
+    drop(cluster);
+    let cluster = Cluster::up_with(3, &options);
+    assert_eq!(cluster.ok(&["get", "books", "n", "--timeout", "30"]), "20");
+    // What lacks replicas is at most 10 ms old, and each of these changes took longer.
+    let found = cluster.ok(&["get", "log", "n", "--timeout", "30"]);
+    assert!(["19", "20"].contains(&&found[..]), "{found}");
+    assert_eq!(listed(&cluster), wanted);
+    cluster.end();
+}
+
+#[test]
+fn an_asynchronous_table_needs_replicas() {
+    let cluster = Cluster::up(1);
+    let refused = cluster.run(&["table", "create", "log", "--durability", "async"]);
+    let said = errors(&refused);
+    assert!(!refused.status.success() && said.contains("needs replicas"), "{said}");
+    assert!(cluster.ok(&["table", "list"]).contains("no tables yet"));
+    cluster.end();
+}
