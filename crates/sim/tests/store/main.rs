@@ -414,7 +414,15 @@ fn run_audited(mut world: World<Score>, shape: &Shape, must_find: bool) -> repli
         let must_find = must_find && hosts.iter().all(|&host| world.life(host) == 1);
         replicas::audit(&mut world, &hosts, shape.replicas, must_find, &mut audits);
     }
-    let mut world = run(world, shape);
+    if let Err(why) = finish(&mut world) {
+        // On a very bad network more leases end than the replicas survive, as in seed 946. Then
+        // operations may be blocked, and no answer is wrong.
+        let ended: u64 = hosts.iter().map(|&host| world.life(host) - 1).sum();
+        assert!(ended > shape.replicas as u64, "{why}");
+        check(&mut world, shape);
+        return audits;
+    }
+    check(&mut world, shape);
     // Replicas are whole again.
     world.run_for(SECOND);
     replicas::audit(&mut world, &hosts, shape.replicas, true, &mut audits);
