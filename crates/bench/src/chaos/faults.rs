@@ -15,7 +15,7 @@ use sprat_sys::tmpfs::Tmpfs;
 
 use super::disks;
 use super::network::{Network, Place};
-use super::plan::{Fault, Kind};
+use super::plan::{Action, Fault, Kind};
 use crate::cluster::{Cluster, Part, server_directory};
 use crate::fail::{Fail, Named as _};
 use crate::store::Store;
@@ -129,34 +129,29 @@ impl Faults {
 impl Attacked {
     fn inject(&mut self, injected: &Injected, now: Instant) -> Result<(), Fail> {
         let Injected { fault, parts } = injected;
-        match fault.kind {
-            Kind::Stop | Kind::CoordinatorStop | Kind::EtcdStop => {
+        match fault.kind.action() {
+            Action::Pause => {
                 parts.iter().for_each(|part| self.cluster.pause(*part));
                 Ok(())
             }
-            Kind::Kill | Kind::KillAll | Kind::CoordinatorKill | Kind::EtcdKill => {
+            Action::Kill => {
                 self.cluster.hold(parts);
                 Ok(())
             }
-            Kind::Cut
-            | Kind::CutOut
-            | Kind::CutIn
-            | Kind::CutCoordinator
-            | Kind::CutBackups
-            | Kind::CutLeader => {
+            Action::Cut => {
                 let cuts = self.cuts(injected);
                 let network = self.network.as_mut();
                 network.map_or(Ok(()), |network| network.cut(&cuts)).named("cannot cut a network")
             }
-            Kind::DiskFull => match &self.disk {
+            Action::Fill => match &self.disk {
                 Some((disk, _)) => disk.fill().named("cannot fill the disk"),
                 None => Ok(()),
             },
-            Kind::Flip | Kind::Delete => {
+            Action::Damage => {
                 self.cluster.hold(parts);
                 self.damage(fault).named("cannot damage a server's files")
             }
-            Kind::OldCopy => {
+            Action::Restore => {
                 self.cluster.hold(parts);
                 let kept = self.damage(fault).named("cannot copy a server's files");
                 parts.iter().for_each(|part| self.cluster.release(*part, now));
@@ -167,37 +162,27 @@ impl Attacked {
 
     fn mend(&mut self, injected: &Injected, now: Instant) -> Result<(), Fail> {
         let Injected { fault, parts } = injected;
-        match fault.kind {
-            Kind::Stop | Kind::CoordinatorStop | Kind::EtcdStop => {
+        match fault.kind.action() {
+            Action::Pause => {
                 parts.iter().for_each(|part| self.cluster.resume(*part));
                 Ok(())
             }
-            Kind::Cut
-            | Kind::CutOut
-            | Kind::CutIn
-            | Kind::CutCoordinator
-            | Kind::CutBackups
-            | Kind::CutLeader => {
+            Action::Cut => {
                 let cuts = self.cuts(injected);
                 let network = self.network.as_mut();
                 network.map_or(Ok(()), |network| network.mend(&cuts)).named("cannot mend a network")
             }
-            Kind::DiskFull => match &self.disk {
+            Action::Fill => match &self.disk {
                 Some((disk, size)) => disk.limit(*size).named("cannot make room on the disk"),
                 None => Ok(()),
             },
-            Kind::OldCopy => {
+            Action::Restore => {
                 self.cluster.hold(parts);
                 let put = self.put_back(fault).named("cannot replace a server's files");
                 parts.iter().for_each(|part| self.cluster.release(*part, now));
                 put
             }
-            Kind::Kill
-            | Kind::KillAll
-            | Kind::CoordinatorKill
-            | Kind::EtcdKill
-            | Kind::Flip
-            | Kind::Delete => {
+            Action::Kill | Action::Damage => {
                 parts.iter().for_each(|part| self.cluster.release(*part, now));
                 Ok(())
             }

@@ -51,6 +51,23 @@ pub enum Kind {
     DiskFull,
 }
 
+/// How a fault is injected and mended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Processes are stopped, and go on.
+    Pause,
+    /// Processes are killed, and start again.
+    Kill,
+    /// The network between hosts is cut, and joined again.
+    Cut,
+    /// The disk gets full, and has room again.
+    Fill,
+    /// Servers are killed, their files are damaged, and they start again.
+    Damage,
+    /// Servers are killed twice, the second time to start with earlier files.
+    Restore,
+}
+
 /// A property of a cluster that faults need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
@@ -133,6 +150,23 @@ impl Kind {
     /// Returns the property of a cluster that the fault needs.
     pub fn needs(self) -> Option<Need> {
         self.facts().needs
+    }
+
+    /// Returns how the fault is injected and mended.
+    pub fn action(self) -> Action {
+        match self {
+            Self::Stop | Self::CoordinatorStop | Self::EtcdStop => Action::Pause,
+            Self::Kill | Self::KillAll | Self::CoordinatorKill | Self::EtcdKill => Action::Kill,
+            Self::Cut
+            | Self::CutOut
+            | Self::CutIn
+            | Self::CutCoordinator
+            | Self::CutBackups
+            | Self::CutLeader => Action::Cut,
+            Self::DiskFull => Action::Fill,
+            Self::Flip | Self::Delete => Action::Damage,
+            Self::OldCopy => Action::Restore,
+        }
     }
 
     fn is_about_a_coordinator(self) -> bool {
@@ -299,6 +333,15 @@ mod tests {
         };
         assert_eq!(rounds(7), rounds(7));
         assert_ne!(rounds(7), rounds(8));
+    }
+
+    /// A kind that is missing among the cuts would be injected as another fault.
+    #[test]
+    fn the_kinds_that_need_a_network_cut_it() {
+        for kind in Kind::all() {
+            let network = matches!(kind.needs(), Some(Need::Network | Need::CoordinatorNetwork));
+            assert_eq!(kind.action() == Action::Cut, network, "{kind:?}");
+        }
     }
 
     #[test]
