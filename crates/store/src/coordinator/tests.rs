@@ -81,6 +81,22 @@ fn config() -> Config {
     Config { call_retry_ns: 10 * MS, ..Config::default() }
 }
 
+/// Returns the request to join of a new server without replicas that the coordinator reaches at
+/// `control`.
+fn joining(nonce: u64, control: &str) -> Enlist<'_> {
+    Enlist {
+        nonce,
+        capacity_bytes: 7,
+        replicas: 0,
+        durability: Durability::None,
+        site: Site::default(),
+        cluster: 0,
+        replaces: ServerId::default(),
+        control,
+        data: "d",
+    }
+}
+
 impl World {
     fn new(config: Config) -> Self {
         let rng = Rng::seeded(1);
@@ -272,15 +288,13 @@ impl World {
         let nonce = self.asked + 1000;
         let data = ["data:", locator].concat();
         let request = Enlist {
-            nonce,
-            capacity_bytes: 7,
             replicas: self.replicas,
             durability: Durability::of(self.replicas.into(), false),
             site: Site { role: self.role, ..Site::default() },
             cluster,
             replaces,
-            control: locator,
             data: &data,
+            ..joining(nonce, locator)
         };
         let reply = self.answer(request.emit());
         let enlisted = Enlisted::parse(&reply).unwrap();
@@ -402,17 +416,7 @@ fn limits_are_told_by_their_status() {
         ..config()
     });
     w.enlist("x");
-    let second = Enlist {
-        nonce: 5,
-        capacity_bytes: 7,
-        replicas: 0,
-        durability: Durability::None,
-        site: Site::default(),
-        cluster: 0,
-        replaces: ServerId::default(),
-        control: "y",
-        data: "d",
-    };
+    let second = joining(5, "y");
     assert_eq!(Enlisted::parse(&w.answer(second.emit())), Err(Status::NoSpace));
     let nowhere = Enlist { control: "", ..second.clone() }.emit();
     assert_eq!(Enlisted::parse(&w.answer(nowhere)), Err(Status::BadFormat));
@@ -522,20 +526,8 @@ proptest! {
             let usage = Usage { used_bytes: 0, capacity_bytes: 0, objects: 0 };
             let mut request = match rng.below(13) {
                 0 => {
-                    let (replicas, control) = (0, "x");
-                    let (nonce, capacity_bytes, data, replaces) = (a, b, name, server);
-                    let enlist = Enlist {
-                        nonce,
-                        capacity_bytes,
-                        replicas,
-                        durability: Durability::None,
-                        site: Site::default(),
-                        cluster,
-                        replaces,
-                        control,
-                        data,
-                    };
-                    enlist.emit()
+                    let (capacity_bytes, data, replaces) = (b, name, server);
+                    Enlist { capacity_bytes, cluster, replaces, data, ..joining(a, "x") }.emit()
                 }
                 1 => RenewServer { cluster, server, usage }.emit(),
                 2 => RenewClient { cluster, lease: LeaseId(a), release: b == 0 }.emit(),

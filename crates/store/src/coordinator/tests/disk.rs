@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::durability::TableDurability;
-use crate::site::Site;
 
 /// The life of a test's cluster. Its later replies must agree with every acknowledged step.
 /// Requests without a reply are repeated.
@@ -70,17 +69,7 @@ impl Story {
 
     fn live(&mut self) {
         for (nonce, locator) in [(11, "x"), (12, "y")] {
-            let enlist = Enlist {
-                nonce,
-                capacity_bytes: 7,
-                replicas: 0,
-                durability: Durability::None,
-                site: Site::default(),
-                cluster: 0,
-                replaces: ServerId::default(),
-                control: locator,
-                data: "d",
-            };
+            let enlist = joining(nonce, locator);
             let id = Enlisted::parse(&self.insist(enlist.emit())).unwrap().server;
             assert!(self.servers.insert(id), "two servers have one id");
             self.w.masters.insert(locator.into(), Master { alive: true, id, ..Master::default() });
@@ -143,21 +132,7 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
         );
         refused(&mut w, drop_a.clone());
         refused(&mut w, lease_request.clone());
-        refused(
-            &mut w,
-            Enlist {
-                nonce: 5,
-                capacity_bytes: 7,
-                replicas: 0,
-                durability: Durability::None,
-                site: Site::default(),
-                cluster: 0,
-                replaces: ServerId::default(),
-                control: "z",
-                data: "d",
-            }
-            .emit(),
-        );
+        refused(&mut w, joining(5, "z").emit());
         assert_eq!(w.table("b"), Err(Status::TableDoesntExist));
         assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
         assert!(w.lease(lease).is_ok() && w.renew("x").is_ok());

@@ -120,18 +120,7 @@ fn a_server_without_replicas_gets_a_further_time() {
 #[test]
 fn enlisting_again_because_the_answer_was_lost_gives_the_same_id() {
     let mut w = World::new(config());
-    let enlist = Enlist {
-        nonce: 5,
-        capacity_bytes: 7,
-        replicas: 0,
-        durability: Durability::None,
-        site: Site::default(),
-        cluster: 0,
-        replaces: ServerId::default(),
-        control: "x",
-        data: "d",
-    }
-    .emit();
+    let enlist = joining(5, "x").emit();
     let first = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
     w.restart();
     let again = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
@@ -251,18 +240,7 @@ fn the_version_of_the_list_grows_with_each_change_of_the_list() {
     let version = |w: &mut World| w.renew("x").unwrap().list_version;
     let first = version(&mut w);
     assert!(first > start && first < start + 10, "{first:x}");
-    let enlist = Enlist {
-        nonce: 5,
-        capacity_bytes: 7,
-        replicas: 0,
-        durability: Durability::None,
-        site: Site::default(),
-        cluster: 0,
-        replaces: ServerId::default(),
-        control: "y",
-        data: "d",
-    }
-    .emit();
+    let enlist = joining(5, "y").emit();
     let enlisted = Enlisted::parse(&w.answer(enlist.clone())).unwrap();
     let joined = version(&mut w);
     assert!(enlisted.list_version == joined && joined > first);
@@ -304,18 +282,7 @@ fn a_list_that_is_taken_back_has_a_new_version() {
     let x = w.enlist("x");
     let before = w.renew("x").unwrap().list_version;
     w.disk_stalls = true;
-    let enlist = Enlist {
-        nonce: 5,
-        capacity_bytes: 7,
-        replicas: 0,
-        durability: Durability::None,
-        site: Site::default(),
-        cluster: 0,
-        replaces: ServerId::default(),
-        control: "y",
-        data: "d",
-    }
-    .emit();
+    let enlist = joining(5, "y").emit();
     let enlist = w.ask(enlist);
     let promised = w.renew("x").unwrap().list_version;
     assert!(promised > before);
@@ -355,18 +322,7 @@ fn a_crashed_server_keeps_its_place_as_long_as_it_has_tablets() {
     let record = w.disk[&Key::Server(y.index).emit()].clone();
     let z = w.enlist("z");
     assert_eq!(z, ServerId { index: 2, generation: 1 });
-    let fourth = Enlist {
-        nonce: 5,
-        capacity_bytes: 7,
-        replicas: 0,
-        durability: Durability::None,
-        site: Site::default(),
-        cluster: 0,
-        replaces: ServerId::default(),
-        control: "u",
-        data: "d",
-    }
-    .emit();
+    let fourth = joining(5, "u").emit();
     assert_eq!(Enlisted::parse(&w.answer(fourth.clone())), Err(Status::NoSpace));
     w.restart();
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
@@ -435,17 +391,7 @@ fn a_repeated_enlistment_replaces_nothing() {
     let mut w = World::new(config());
     let cluster = w.coordinator.cluster();
     let x = w.enlist("x");
-    let enlist = Enlist {
-        nonce: 5,
-        capacity_bytes: 7,
-        replicas: 0,
-        durability: Durability::None,
-        site: Site::default(),
-        cluster,
-        replaces: x,
-        control: "x",
-        data: "d",
-    };
+    let enlist = Enlist { cluster, replaces: x, ..joining(5, "x") };
     let first = Enlisted::parse(&w.answer(enlist.emit())).unwrap().server;
     let again = Enlist { replaces: first, ..enlist };
     assert_eq!(Enlisted::parse(&w.answer(again.emit())).unwrap().server, first);
@@ -459,19 +405,7 @@ fn a_server_of_another_durability_is_refused_while_others_are_up() {
     let x = w.enlist("x");
     let cluster = w.coordinator.cluster();
     let enlist = |control, replaces, replicas, durability| {
-        let (nonce, capacity_bytes, data) = (77, 7, "d");
-        Enlist {
-            nonce,
-            capacity_bytes,
-            replicas,
-            durability,
-            site: Site::default(),
-            cluster,
-            replaces,
-            control,
-            data,
-        }
-        .emit()
+        Enlist { replicas, durability, cluster, replaces, ..joining(77, control) }.emit()
     };
     let none = ServerId::default();
     let before = w.disk.clone();
@@ -509,19 +443,8 @@ fn a_disk_of_another_cluster_is_refused() {
     let mut w = World::new(config());
     let x = w.enlist("x");
     let before = w.disk.clone();
-    let (nonce, cluster) = (5, w.coordinator.cluster() ^ 1);
-    let (control, data, replicas) = ("y", "d", 0);
-    let enlist = Enlist {
-        nonce,
-        capacity_bytes: 7,
-        replicas,
-        durability: Durability::None,
-        site: Site::default(),
-        cluster,
-        replaces: x,
-        control,
-        data,
-    };
+    let cluster = w.coordinator.cluster() ^ 1;
+    let enlist = Enlist { cluster, replaces: x, ..joining(5, "y") };
     assert_eq!(outcome(&w.answer(enlist.emit())).unwrap().0, Status::NotInCluster);
     assert_eq!(w.disk, before);
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::durability::TableDurability;
-use crate::site::Site;
 
 #[test]
 fn a_table_is_spread_over_servers_and_forgotten_by_them() {
@@ -38,20 +37,7 @@ fn nothing_is_said_before_it_is_durable() {
     let mut w = World::new(config());
     w.run();
     w.disk_stalls = true;
-    let enlist = w.ask(
-        Enlist {
-            nonce: 1,
-            capacity_bytes: 7,
-            replicas: 0,
-            durability: Durability::None,
-            site: Site::default(),
-            cluster: 0,
-            replaces: ServerId::default(),
-            control: "x",
-            data: "d",
-        }
-        .emit(),
-    );
+    let enlist = w.ask(joining(1, "x").emit());
     assert!(w.replies.is_empty());
     w.persist_one();
     w.run();
