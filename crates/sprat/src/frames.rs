@@ -15,6 +15,8 @@
 //!   The file grows with its frames, since a new cluster would take its whole share of a disk else.
 //! - After an error of the device no frame is used any more: the kernel forgets what it could not
 //!   write.
+//! - What an earlier process has written is read by system calls before it is read in the mapping,
+//!   where an error of the device would be SIGBUS. A frame that cannot be read is not used.
 //!
 //! Not here: what the bytes mean ([`sprat_store::backup`]); when they are on the device ([`sync`]);
 //! whether they still are ([`scrub`]).
@@ -52,6 +54,9 @@ pub(crate) use self::sync::FrameDisk;
 /// The number of times that a lock is tried again, and the pause before each.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The most bytes that are read at once to see whether the device delivers them.
+const READ: usize = 128 << 10;
 
 /// The frames of a server in a file.
 pub(crate) type FileFrames = FlatFrames<FrameFile>;
@@ -277,6 +282,18 @@ impl Storage for FrameFile {
         self.memory.bytes()
     }
 
+    fn delivers(&self, at: usize, len: usize) -> bool {
+        let read = read_through(self.memory.file(), at as u64, len);
+        let warn = |e: &io::Error| {
+            (self.functions.warn)(&format!(
+                "{}: the {len} bytes at {at} cannot be read: {e}; the server goes on without this \
+                 frame",
+                self.name
+            ));
+        };
+        read.inspect_err(warn).is_ok()
+    }
+
     fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
         if !self.state.written.load(Ordering::Relaxed) {
             self.state.written.store(true, Ordering::Release);
@@ -322,6 +339,17 @@ impl Storage for FrameFile {
     fn has_failed(&self) -> bool {
         self.state.failed.load(Ordering::Relaxed)
     }
+}
+
+/// Reads bytes of a file by system calls, whose errors end no process. A read of the mapping finds
+/// them in the kernel's memory then.
+fn read_through(file: &File, at: u64, len: usize) -> io::Result<()> {
+    let mut bytes = vec![0; len.min(READ)];
+    let end = at + len as u64;
+    (at..end).step_by(READ).try_for_each(|from| {
+        let len = bytes.len().min((end - from) as usize);
+        file.read_exact_at(&mut bytes[..len], from)
+    })
 }
 
 /// Returns a number of this run of the machine, which differs from those of earlier runs.

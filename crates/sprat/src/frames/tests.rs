@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use sprat_proto::node::{Pairs, Written};
-use sprat_store::backup::{BLOCK, Block, Frames as _, Held, flat_offset};
+use sprat_store::backup::{BLOCK, Backup, Block, Frames as _, Held, flat_offset};
 use sprat_store::objects::entry::{self, HEADER};
 use sprat_store::objects::segment::SegmentId;
 use sprat_store::types::{ServerId, Version};
@@ -361,6 +361,34 @@ fn a_replica_is_verified_on_the_device() {
     file.set_len(at(1)).unwrap();
     assert_eq!(verified(&mut frames, &two), Condition::Bytes(0), "the file was cut off");
     file.set_len(flat_bytes(SIZE, 2)).unwrap();
+}
+
+/// A read of the mapping behind the end of the file is SIGBUS, and so is one that the device
+/// answers with an error.
+#[test]
+fn a_server_starts_without_the_frames_that_cannot_be_read() {
+    static WARNED: AtomicU32 = AtomicU32::new(0);
+    let (_folder, path) = folder();
+    let mut frames = open_at(&path, SIZE, 3, |_| {}).unwrap().0;
+    let headers = [0, 1, 2].map(|frame| put_replica(&mut frames, frame, frame));
+    let master = headers[0].replica.unwrap().master;
+    drop(frames);
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let memory = MappedFile::map(file.try_clone().unwrap()).unwrap();
+    let warn = |_: &str| _ = WARNED.fetch_add(1, Ordering::Relaxed);
+    let functions = Functions { write: MappedFile::write, sync: File::sync_data, warn };
+    let (storage, _disk) = FrameFile::start(memory, "test".to_owned(), functions).unwrap();
+    // The header of the last frame is gone, then also the bytes of the one before it.
+    file.set_len(flat_offset(SIZE, 2)).unwrap();
+    let frames = FlatFrames::open(crc32c, storage, 3).unwrap();
+    file.set_len(flat_offset(SIZE, 1) + BLOCK as u64).unwrap();
+    let backup = Backup::new(Box::new(frames), crc32c, 1);
+    assert_eq!((backup.left(), backup.free_frames()), ((2, 1), 0));
+    assert!(backup.delivers(master, SegmentId(0), 0, HEADER as u32));
+    // A replica that the start did not read.
+    file.set_len(flat_offset(SIZE, 0) + BLOCK as u64).unwrap();
+    assert!(!backup.delivers(master, SegmentId(0), 0, HEADER as u32));
+    assert_eq!(WARNED.load(Ordering::Relaxed), 3);
 }
 
 #[test]

@@ -82,6 +82,11 @@ impl Backup {
         damaged.count() + self.replaced.len()
     }
 
+    /// Returns the number of frames that are not used, since the device does not deliver them.
+    pub(crate) fn retired(&self) -> usize {
+        self.retired.len()
+    }
+
     /// Takes a replica that is not as its master has written it out of the way of one that takes
     /// its place. It keeps its frame.
     pub(super) fn replace(&mut self, id: (ServerId, SegmentId)) {

@@ -9,6 +9,7 @@
 //! bytes. Its slots are at the offsets 0 and 2048 of the block: a disk writes them in different
 //! sectors.
 
+use alloc::collections::BTreeSet;
 use core::fmt::Debug;
 
 use sprat_proto::wire::checksum::Crc32c;
@@ -29,6 +30,13 @@ const NONE: Slot = [0; SLOT_BYTES];
 pub trait Storage: Debug + Send {
     /// Returns all bytes.
     fn bytes(&self) -> &[u8];
+
+    /// Returns true if the device delivers the `len` bytes at the offset `at`, so that they may be
+    /// read in [`Storage::bytes`]. A read of other ones may end the process.
+    fn delivers(&self, at: usize, len: usize) -> bool {
+        let _ = (at, len);
+        true
+    }
 
     /// Writes bytes at the offset `at`. They end within the bytes there are. Returns false if they
     /// may not be there, because of an error of the device.
@@ -69,6 +77,8 @@ pub struct FlatFrames<S> {
     storage: S,
     header: FileHeader,
     journal: Option<Journal>,
+    /// The frames whose headers the device does not deliver.
+    unreadable: BTreeSet<u32>,
 }
 
 /// Returns the offset of the header of a frame, if the frames have `size` bytes. The bytes of the
@@ -99,7 +109,7 @@ impl<S: Storage> FlatFrames<S> {
             return Err(Unusable::NoRoom);
         }
         put(&mut storage, crc32c, &header);
-        Ok(Self { storage, header, journal: None })
+        Ok(Self { storage, header, journal: None, unreadable: BTreeSet::new() })
     }
 
     /// Returns the frames in these bytes. If there are fewer than `count` and the storage has room
@@ -119,9 +129,11 @@ impl<S: Storage> FlatFrames<S> {
             (header.count, header.sequence) = (count, header.sequence + 1);
             put(&mut storage, crc32c, &header);
         }
-        let mut this = Self { storage, header, journal: None };
+        let mut this = Self { storage, header, journal: None, unreadable: BTreeSet::new() };
+        let is_there = |frame: &u32| this.storage.delivers(this.at(Block::Frame(*frame)), BLOCK);
+        this.unreadable = (0..header.count).filter(|frame| !is_there(frame)).collect();
         let used = |&frame: &u32| {
-            this.header(Block::Frame(frame)).is_some_and(|slots| slots.iter().any(|s| **s != NONE))
+            this.header(Block::Frame(frame)).is_none_or(|slots| slots.iter().any(|s| **s != NONE))
         };
         let used = (0..header.count).rev().find(used).map_or(0, |last| this.end(last));
         if this.storage.reserve(used.max(BLOCK)) { Ok(this) } else { Err(Unusable::NoRoom) }
@@ -210,9 +222,16 @@ impl<S: Storage> Frames for FlatFrames<S> {
         &self.storage.bytes()[at..at + self.size() as usize]
     }
 
+    fn delivers(&self, frame: u32, offset: u32, len: u32) -> bool {
+        self.storage.delivers(self.frame(frame) + offset as usize, len as usize)
+    }
+
     fn free(&mut self, _: u32) {}
 
     fn header(&self, block: Block) -> Option<[&Slot; SLOTS]> {
+        if matches!(block, Block::Frame(frame) if self.unreadable.contains(&frame)) {
+            return None;
+        }
         slots(self.storage.bytes(), self.at(block))
     }
 

@@ -39,10 +39,18 @@ pub trait Frames: Debug + Send {
     /// Returns the bytes of an open frame, at least those that were written.
     fn bytes(&self, frame: u32) -> &[u8];
 
+    /// Returns true if the device delivers the `len` bytes at `offset` of a frame, so that they may
+    /// be read by [`Frames::bytes`]. A read of other ones may end the process.
+    fn delivers(&self, frame: u32, offset: u32, len: u32) -> bool {
+        let _ = (frame, offset, len);
+        true
+    }
+
     /// Frees an open frame. Its bytes are not needed any more.
     fn free(&mut self, frame: u32);
 
-    /// Returns the slots of a header. `None` if the frames do not outlive the process.
+    /// Returns the slots of a header. `None` if the frames do not outlive the process, or if the
+    /// device does not deliver it.
     fn header(&self, block: Block) -> Option<[&Slot; SLOTS]>;
 
     /// Writes a slot of a header, if the frames outlive the process.

@@ -450,7 +450,17 @@ impl Backup {
         ReplicaPage { more: rest.next().is_some(), replicas }
     }
 
-    /// Returns the bytes of a replica, if it exists.
+    /// Returns true if the device delivers the `len` bytes at `offset` of a replica, so that they
+    /// may be read. A read of other ones may end the process.
+    #[must_use]
+    pub fn delivers(&self, master: ServerId, segment: SegmentId, offset: u32, len: u32) -> bool {
+        let replica = self.replicas.get(&(master, segment));
+        let within = replica.filter(|r| offset.checked_add(len).is_some_and(|end| end <= r.len));
+        within.is_some_and(|replica| self.frames.delivers(replica.frame, offset, len))
+    }
+
+    /// Returns the bytes of a replica, if it exists. [`Backup::delivers`] tells which of them may
+    /// be read.
     #[must_use]
     pub fn bytes(&self, master: ServerId, segment: SegmentId) -> Option<&[u8]> {
         let replica = self.replicas.get(&(master, segment)).filter(|replica| !replica.damaged)?;

@@ -9,8 +9,9 @@ use super::header::{FileHeader, Found, FrameHeader, Held};
 use super::journal::{Content, Journal, Proof};
 
 /// Brings the records of a journal into the frames, as often as wanted. They must be synced before
-/// the journal is written to. Returns the journal as the backup of the frames sees it. After an
-/// error of the device the frames have failed.
+/// the journal is written to. Returns the journal as the backup of the frames sees it. A frame that
+/// the device does not deliver gets none, and its replica is damaged. After an error of the device
+/// the frames have failed.
 #[must_use]
 pub fn replay(crc32c: Crc32c, frames: &mut impl Frames, content: &Content<'_>) -> Journal {
     let mut proven = BTreeMap::new();
@@ -19,11 +20,15 @@ pub fn replay(crc32c: Crc32c, frames: &mut impl Frames, content: &Content<'_>) -
         let slots = frames.header(Block::Frame(frame));
         let header = slots.map(|slots| FrameHeader::parse(crc32c, frame, slots));
         let Some(header) = header.and_then(Found::header) else { continue };
-        let write = |offset, bytes: &[u8]| _ = frames.write(frame, offset, bytes);
+        // A write to a part of a page reads the page first.
+        let is_there = header.replica.is_none() || frames.delivers(frame, 0, size);
+        let write = |offset, bytes: &[u8]| _ = is_there && frames.write(frame, offset, bytes);
         let Some(Proof { len, proven: end }) = content.replay(&header, size, write) else {
             continue;
         };
         proven.insert(frame, end);
+        // Later lives know only by the length that bytes are missing.
+        let len = if is_there { len } else { u32::MAX };
         if let Some(held) = header.replica.filter(|held| held.len != len) {
             let replica = Some(Held { len, ..held });
             let header = FrameHeader { sequence: header.sequence + 1, replica, ..header };

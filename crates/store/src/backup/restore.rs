@@ -64,7 +64,7 @@ impl Backup {
     /// replicas. Those of the others are when their master goes on with them. After a restart,
     /// which may follow a loss of power, an open replica has the intact bytes at its start. A
     /// replica that lacks bytes otherwise is damaged: it does not count, and keeps its frame until
-    /// it is freed.
+    /// it is freed. A frame that the device does not deliver is not used.
     #[must_use]
     pub fn new(frames: Box<dyn Frames>, crc32c: Crc32c, boot: u64) -> Self {
         let count = frames.count();
@@ -104,10 +104,14 @@ impl Backup {
     /// Takes over the replicas that the headers of the frames name.
     fn restore(&mut self, file: &FileHeader, boot: u64) {
         for frame in (0..self.frames.count()).rev() {
-            let slots = self.frames.header(Block::Frame(frame));
-            let certain = slots.is_some_and(|s| FrameHeader::is_whole(self.crc32c, frame, s));
-            let twice = slots.is_some_and(|s| FrameHeader::is_twice(self.crc32c, frame, s));
-            let header = slots.and_then(|s| FrameHeader::parse(self.crc32c, frame, s).header());
+            let Some(slots) = self.frames.header(Block::Frame(frame)) else {
+                // Nobody knows what it holds, and a write to it would read it first.
+                self.retired.insert(frame);
+                continue;
+            };
+            let certain = FrameHeader::is_whole(self.crc32c, frame, slots);
+            let twice = FrameHeader::is_twice(self.crc32c, frame, slots);
+            let header = FrameHeader::parse(self.crc32c, frame, slots).header();
             self.sequences[frame as usize] = header.map_or(0, |header| header.sequence);
             let Some(held) = header.and_then(|header| header.replica) else {
                 self.free.push(frame);
@@ -140,14 +144,21 @@ impl Backup {
     /// lost: an open replica ends where its bytes do. If not `certain`, the last change of the
     /// header may be lost: an open replica has all bytes that are intact behind its length.
     fn found(
-        &self,
+        &mut self,
         frame: u32,
         held: &Held,
         lossy: bool,
         certain: bool,
     ) -> ((ServerId, SegmentId), Replica) {
         let &Held { epoch, mut len, closed, committed, .. } = held;
-        let mut damaged = len > self.frames.size();
+        let size = self.frames.size();
+        let mut damaged = len > size;
+        // The master of an open replica may write behind its end.
+        let read = if closed { len.min(size) } else { size };
+        if (lossy || !closed) && !self.frames.delivers(frame, 0, read) {
+            self.retired.insert(frame);
+            damaged = true;
+        }
         if !damaged && (lossy || !closed) {
             let intact = held.intact(self.crc32c, self.frames.bytes(frame));
             let proven = self.frames.journal().map_or(0, |journal| journal.proven(frame, held));
@@ -157,7 +168,7 @@ impl Backup {
                 None => {
                     damaged = true;
                     // Later lives know only by the length that bytes are missing.
-                    len = if proven > self.frames.size() { u32::MAX } else { len };
+                    len = if proven > size { u32::MAX } else { len };
                 }
             }
         }
@@ -167,11 +178,15 @@ impl Backup {
 
     /// Returns true if a master may go on with a replica that it opens. The bytes of one that an
     /// earlier life of the server has left are verified: a closed one was not before.
-    pub(super) fn may_continue(&self, id: (ServerId, SegmentId), replica: &Replica) -> bool {
+    pub(super) fn may_continue(&mut self, id: (ServerId, SegmentId), replica: &Replica) -> bool {
         let owner = self.file.and_then(|file| file.owner);
         let Some((cluster, _)) = owner.filter(|_| replica.left && !replica.damaged) else {
             return !replica.damaged;
         };
+        if !self.frames.delivers(replica.frame, 0, self.frames.size()) {
+            self.retired.insert(replica.frame);
+            return false;
+        }
         let bytes = self.frames.bytes(replica.frame);
         held(cluster, id, replica).intact(self.crc32c, bytes) >= replica.len
     }

@@ -77,6 +77,8 @@ pub(super) struct Replicas {
     pub(super) left: u64,
     /// The replicas here whose bytes are damaged.
     pub(super) damaged: u64,
+    /// The frames here that the device does not deliver.
+    pub(super) retired: u64,
     /// The numbers of what scrubbing has verified.
     pub(super) scrubbed: Scrubbed,
     /// The replicas here that are lost and of which their masters have not heard.
@@ -136,6 +138,8 @@ catalogue! {
         "Replicas of other servers that an earlier process has left in the directory.";
     replicas_damaged Level Segments = replicas.damaged,
         "Replicas of other servers here whose bytes are damaged.";
+    frames_unreadable Level Segments = replicas.retired,
+        "Frames for replicas here that the disk does not deliver: they are not used.";
     scrubbed_bytes Total Bytes = replicas.scrubbed.bytes,
         "Bytes of closed replicas here that scrubbing has verified on the device.";
     scrub_damaged Total Segments = replicas.scrubbed.damaged,

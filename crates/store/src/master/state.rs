@@ -397,6 +397,7 @@ impl Master {
             held: self.backup.replicas() as u64,
             left: left as u64,
             damaged: self.backup.damaged() as u64,
+            retired: self.backup.retired() as u64,
             scrubbed: self.backup.scrubbed(),
             unreported: self.backup.unreported() as u64,
             lost: reported.lost,

@@ -84,9 +84,12 @@ impl Order for ReadReplica {
         let bytes = master.backup.bytes(self.master, self.segment).ok_or(Status::NoReplica)?;
         let rest = bytes.get(self.offset as usize..).unwrap_or_default();
         let len = rest.len().min(self.len.min(MOST_READ) as usize);
+        let may_read =
+            len == 0 || master.backup.delivers(self.master, self.segment, self.offset, len as u32);
+        let rest = rest.get(..len).filter(|_| may_read).ok_or(Status::NoReplica)?;
         reply.bytes.reserve_exact(4 + len);
         reply.bytes.extend_from_slice(&head(Status::Ok));
-        reply.bytes.extend_from_slice(&rest[..len]);
+        reply.bytes.extend_from_slice(rest);
         Ok(Replied::Idempotent)
     }
 }

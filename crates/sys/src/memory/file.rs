@@ -7,6 +7,7 @@
 //!
 //! A read of a page that the device cannot deliver ends the process with SIGBUS, and so does an
 //! access after another program has cut the file off. For the peers of the process that is a crash.
+//! So the owner of a file reads by system calls first what an earlier process has written.
 
 use std::fs::File;
 use std::io;

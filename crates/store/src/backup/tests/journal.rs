@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 
-use super::kept::{Kept, sealed, write_of};
+use super::kept::{Kept, SIZE, sealed, write_of};
 use super::*;
 use crate::backup::journal::{Batch, Record};
 use crate::objects::entry::DIGESTED;
@@ -112,6 +112,25 @@ impl Disk {
             (r.segment.0, (bytes.len() - HEADER) / ENTRY)
         };
         page.replicas.iter().map(found).collect()
+    }
+}
+
+/// A record is not written to a frame that the device does not deliver, since a write to a part of a
+/// page reads the page. The next life has no record any more, and the replica lacks bytes.
+#[test]
+fn a_record_of_a_frame_that_cannot_be_read_makes_its_replica_damaged() {
+    let mut disk = Disk::new();
+    disk.append(&[[1, 2]]);
+    let last = flat_offset(SIZE, 2) as usize - 1;
+    let before = disk.kept.bytes();
+    disk.kept.1.lock().unwrap().push((last, 0));
+    assert_eq!(disk.found(), [(1, 4)].into());
+    let bytes = flat_offset(SIZE, 1) as usize + BLOCK;
+    assert_eq!(disk.kept.bytes()[bytes..=last], before[bytes..=last]);
+    disk.kept.1.lock().unwrap().clear();
+    for (region, boot) in [(disk.region.clone(), 2), (vec![0; BLOCKS * BLOCK], 3)] {
+        (disk.region, disk.boot) = (region, boot);
+        assert!(!disk.found().contains_key(&2), "{boot}");
     }
 }
 

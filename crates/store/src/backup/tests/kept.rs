@@ -45,6 +45,11 @@ impl Storage for Life {
         &self.bytes
     }
 
+    fn delivers(&self, at: usize, len: usize) -> bool {
+        let rot = self.kept.1.lock().unwrap();
+        !rot.iter().any(|&(gone, bits)| bits == 0 && (at..at + len).contains(&gone))
+    }
+
     fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
         self.failed |=
             self.broken_at.is_some_and(|broken| (at..at + bytes.len()).contains(&broken));
@@ -269,6 +274,53 @@ fn damaged_replicas_do_not_count() {
     assert_eq!(list(&backup), [(1, 2, 104, false), (2, 2, 56, false)]);
     backup.free_unknown(&[ME].into());
     assert_eq!((backup.replicas(), backup.free_frames()), (1, 1), "only those that were left");
+}
+
+/// A frame that the device does not deliver is neither read nor written: both may end the process.
+#[test]
+fn a_frame_that_the_device_does_not_deliver_is_left_out() {
+    let [header, first, last] = [0, HEADER_BYTES, STRIDE - 1];
+    // Of three frames, the first one has a closed replica, the second one an open one.
+    for (gone, closed, expected) in [
+        (header, true, vec![(2, 2, 104, false)]),
+        (first, true, vec![(2, 2, 104, false)]),
+        (header, false, vec![(1, 2, 504, true)]),
+        (first, false, vec![(1, 2, 504, true)]),
+        // Its master may write there.
+        (last, false, vec![(1, 2, 504, true)]),
+    ] {
+        let kept = Kept::new(3);
+        let mut backup = kept.start(1, 1);
+        fill(&mut backup, SegmentId(1), sealed(SegmentId(1)).len());
+        fill(&mut backup, SegmentId(2), 104);
+        drop(backup);
+        let frame = if closed { 0 } else { 1 };
+        let at = HEADER_BYTES + frame * STRIDE + gone;
+        kept.1.lock().unwrap().push((at, 0));
+        let mut backup = kept.start(2, 2);
+        assert_eq!(list(&backup), expected, "{gone} {closed}");
+        let damaged = usize::from(gone != header);
+        assert_eq!((backup.left(), backup.retired()), ((1 + damaged, damaged), 1));
+        // Its frame is not used again.
+        backup.free_unknown(&[ME].into());
+        assert_eq!((backup.replicas(), backup.free_frames()), (0, 2), "{gone} {closed}");
+    }
+}
+
+/// A closed replica is not read at a start of the process alone. The device fails when it is read.
+#[test]
+fn a_replica_that_the_device_does_not_deliver_is_not_read() {
+    let (id, bytes) = (SegmentId(1), sealed(SegmentId(1)));
+    let kept = Kept::new(2);
+    fill(&mut kept.start(1, 1), id, bytes.len());
+    let mut backup = kept.start(1, 2);
+    kept.1.lock().unwrap().push((HEADER_BYTES + STRIDE - SIZE as usize + 100, 0));
+    assert!(backup.delivers(MASTER, id, 0, 100) && !backup.delivers(MASTER, id, 0, 101));
+    assert!(!backup.delivers(MASTER, id, 0, bytes.len() as u32 + 1));
+    assert!(!backup.delivers(MASTER, SegmentId(2), 0, 1));
+    // Its master begins anew, in another frame.
+    assert_eq!(backup.write(&write_of(id, &bytes, 0, HEADER)), Ok(HEADER as u32));
+    assert_eq!((backup.retired(), backup.free_frames()), (1, 0));
 }
 
 /// The bytes of a closed replica are not verified at a start of the process alone. When its master

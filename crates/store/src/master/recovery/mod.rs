@@ -38,7 +38,7 @@ use crate::objects::memory::Memory;
 use crate::objects::partition::{Partition, Stopped};
 use crate::objects::segment::SEGMENT_BYTES;
 use crate::objects::tablet::{Tablet, TakeError};
-use crate::types::{ServerId, TableId};
+use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId};
 
 mod reading;
 
@@ -46,6 +46,8 @@ use reading::{Reading, Segment, Source};
 
 /// The most bytes that one tick replays.
 const TICK_BYTES: usize = 256 << 10;
+/// The most bytes of an entry, with room for its header.
+const LONGEST: usize = MAX_KEY + MAX_VALUE + (4 << 10);
 /// The pause before a report to the coordinator is repeated.
 const AGAIN_NS: u64 = 100 * MS;
 /// The first of this master's links to backups whose replicas it reads. Those below are for the
@@ -84,8 +86,16 @@ struct Current {
     backups: Vec<Source>,
     reading: Reading,
     /// The segment that is replayed now, and the position in it.
-    replaying: Option<(Segment, Entries)>,
+    replaying: Option<Replaying>,
     stage: Stage,
+}
+
+#[derive(Debug)]
+struct Replaying {
+    segment: Segment,
+    entries: Entries,
+    /// The end of the bytes of this server's own replica that the device has delivered.
+    delivered: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -382,9 +392,10 @@ impl Current {
         backup: &Backup,
     ) -> Result<bool, Full> {
         self.reading.begin(me, &self.backups);
-        let Some((segment, entries)) = &mut self.replaying else {
+        let Some(Replaying { segment, entries, delivered }) = &mut self.replaying else {
             let next = self.reading.next(me, &self.backups);
-            self.replaying = next.map(|segment| (segment, Entries::default()));
+            let begin = |segment| Replaying { segment, entries: Entries::default(), delivered: 0 };
+            self.replaying = next.map(begin);
             if self.replaying.is_none() {
                 self.finish_reading(now, memory);
             }
@@ -392,10 +403,17 @@ impl Current {
         };
         let (id, len) = (segment.piece.segment, segment.piece.len as usize);
         let bytes = match &segment.bytes {
-            Some(bytes) => Some(&bytes[..]),
-            None => backup.bytes(self.crashed, id),
+            Some(bytes) => bytes.get(..len),
+            None => {
+                let (from, until) = (*delivered, len.min(entries.at() + TICK_BYTES + LONGEST));
+                *delivered = until;
+                let more = until.saturating_sub(from) as u32;
+                let are_there = backup.delivers(self.crashed, id, from as u32, more);
+                let bytes = backup.bytes(self.crashed, id).filter(|bytes| bytes.len() >= len);
+                bytes.filter(|_| are_there).map(|bytes| &bytes[..until])
+            }
         };
-        let bytes = bytes.and_then(|bytes| bytes.get(..len)).unwrap_or_default();
+        let bytes = bytes.unwrap_or_default();
         let replayed = if bytes.is_empty() {
             Err(Stopped::Damaged)
         } else {
@@ -406,7 +424,7 @@ impl Current {
             replayed => replayed.is_ok(),
         };
         if !is_intact || entries.at() >= len {
-            let segment = self.replaying.take().map(|(segment, _)| segment);
+            let segment = self.replaying.take().map(|replaying| replaying.segment);
             if let Some(segment) = segment {
                 if is_intact {
                     self.reading.done(segment);
