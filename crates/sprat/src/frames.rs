@@ -32,8 +32,8 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use rustix::io::{Errno, retry_on_intr};
 use sprat_store::backup::{
-    Condition, FileHeader, FlatFrames, Found, FrameHeader, Frames as _, JournalContent,
-    JournalWriter, Storage, Unusable, flat_bytes, flat_header, replay, set_journal,
+    Condition, FileHeader, FlatFrames, Found, FrameHeader, JournalContent, JournalWriter, Storage,
+    Unusable, flat_bytes, flat_header, replay, set_journal,
 };
 use sprat_sys::crc::crc32c;
 use sprat_sys::memory::file::{MappedFile, lock};
@@ -97,7 +97,8 @@ pub(crate) fn open(
         |path: &Path, e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
     let (mut frames, disk, file) =
         open_or_make(path, size, count, warn).map_err(|e| named(path, e))?;
-    let opened = open_journal(journal, &mut frames, &file, waits).map_err(|e| named(journal, e))?;
+    let opened = open_journal(journal, (&mut frames, &disk), &file, waits);
+    let opened = opened.map_err(|e| named(journal, e))?;
     match opened {
         Some(journal) => disk.set_journal(journal),
         None if waits => warn(&format!(
@@ -113,7 +114,7 @@ pub(crate) fn open(
 /// with, if one is wanted and the file system has direct writes.
 fn open_journal(
     path: &Path,
-    frames: &mut FileFrames,
+    (frames, disk): (&mut FileFrames, &FrameDisk),
     file: &File,
     wanted: bool,
 ) -> io::Result<Option<JournalFile>> {
@@ -121,9 +122,13 @@ fn open_journal(
     let region = if left == 0 { Vec::new() } else { journal::read(path)? };
     let content = JournalContent::parse(crc32c, left, batches, &region);
     let mut replayed = replay(crc32c, frames, &content);
-    if frames.has_failed() {
-        return Err(io::Error::other(
-            "the records of the journal cannot be brought into the frames",
+    if let Some(e) = disk.failure() {
+        return Err(io::Error::new(
+            e.kind(),
+            format!(
+                "its records cannot be brought into the frames: {e}; make the disk work and start \
+                 the server again, or name another directory: the cluster uses other replicas then"
+            ),
         ));
     }
     let goes_on = wanted && region.len() as u64 == JOURNAL_BYTES;

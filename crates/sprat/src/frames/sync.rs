@@ -13,9 +13,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -49,12 +49,15 @@ pub(super) struct State {
     /// True if the file was written to since the last sync.
     pub(super) written: AtomicBool,
     pub(super) failed: AtomicBool,
+    /// The kind and the text of the first error.
+    cause: OnceLock<(io::ErrorKind, String)>,
 }
 
 impl State {
     /// Records that the device has failed. Warns of the first error. Returns its text.
     pub(super) fn fail(&self, name: &str, warn: fn(&str), error: &io::Error) -> String {
         let reason = format!("{name}: {error}");
+        self.cause.get_or_init(|| (error.kind(), reason.clone()));
         if !self.failed.swap(true, Ordering::AcqRel) {
             warn(&format!("{reason}; the server holds no replicas any more"));
         }
@@ -87,6 +90,7 @@ pub(crate) struct FrameDisk {
     orders: Sender<Order>,
     done: Receiver<Written>,
     ready: Arc<OwnedFd>,
+    state: Arc<State>,
 }
 
 /// The part that runs in the thread.
@@ -119,11 +123,12 @@ pub(super) fn start(
     let (report, done) = channel();
     let bell = Arc::clone(&ready);
     let (journal, was_written, told) = (None, false, false);
+    let shared = Arc::clone(&state);
     let syncer = Syncer { file, journal, name, state, functions, report, bell, was_written, told };
     let thread = std::thread::Builder::new()
         .name("sprat-frames".to_owned())
         .spawn(move || syncer.run(&ordered))?;
-    let disk = FrameDisk { orders: orders.clone(), done, ready };
+    let disk = FrameDisk { orders: orders.clone(), done, ready, state: shared };
     Ok((Syncs { orders, thread: Some(thread) }, disk))
 }
 
@@ -256,6 +261,11 @@ impl FrameDisk {
     /// Lets batches go to this journal.
     pub(super) fn set_journal(&self, journal: JournalFile) {
         let _ = self.orders.send(Order::Journal(journal));
+    }
+
+    /// Returns the error by which the disk has failed, if it has.
+    pub(super) fn failure(&self) -> Option<io::Error> {
+        self.state.cause.get().map(|(kind, text)| io::Error::new(*kind, text.clone()))
     }
 }
 

@@ -199,6 +199,23 @@ fn a_write_that_fails_is_reported_once() {
     assert_eq!(WARNED.load(Ordering::Relaxed), 1);
 }
 
+/// The server does not start. Its error, and not a warning alone, has to say why.
+#[test]
+fn a_journal_that_cannot_be_brought_into_the_frames_names_the_cause() {
+    let (mut frames, disk, _) = over(Functions {
+        write: |_, _, _| Err(Errno::DQUOT.into()),
+        sync: |_| Ok(()),
+        warn: |_| {},
+    });
+    let (_folder, path) = folder();
+    let file = File::create(&path).unwrap();
+    assert!(!frames.write(0, 0, b"a record"));
+    let e = open_journal(&path, (&mut frames, &disk), &file, true).unwrap_err();
+    assert_eq!(e.kind(), io::ErrorKind::QuotaExceeded);
+    let (said, cause) = (e.to_string(), io::Error::from(Errno::DQUOT).to_string());
+    assert!(said.contains(&format!("test: {cause}")) && said.contains("another directory"));
+}
+
 #[test]
 fn a_run_of_the_machine_has_one_number_and_tmpfs_a_warning() {
     assert_eq!(boot().unwrap(), boot().unwrap());
