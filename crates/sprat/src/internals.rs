@@ -12,6 +12,11 @@ pub mod frames {
     pub use crate::frames::check::{Checked, CheckedJournal, check};
 }
 
+/// The rings that a server has left in its directory, read for an operator.
+pub mod rings {
+    pub use crate::rings::check::{CheckedRing, RingCondition, check};
+}
+
 /// The coordinator's durable state, in a file.
 pub mod disk {
     pub use crate::disk::*;

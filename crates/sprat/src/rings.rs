@@ -32,6 +32,8 @@ use sprat_sys::ring::{Consumer, MAX_PAYLOAD, MIN_SIZE, Place, Producer, Push, Re
 
 use crate::frames::boot;
 
+pub(crate) mod check;
+
 /// The offset of the data in the file of a ring.
 const DATA: usize = 4096;
 /// The bytes of the file of a ring.
@@ -319,6 +321,40 @@ mod tests {
         later.boot ^= 1;
         assert!(later.left().is_none());
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    #[expect(clippy::host_endian_bytes, reason = "a ring is memory of this machine")]
+    fn the_rings_of_a_directory_are_checked_without_a_change() {
+        use super::check::{RingCondition, check};
+        let folder = tempfile::tempdir().unwrap();
+        let mut backup = rings(Some(folder.path()));
+        let path = |n: u32| folder.path().join(format!("{NAME}{n}"));
+        let file = |n: u32| OpenOptions::new().write(true).open(path(n)).unwrap();
+        (0..7).for_each(|_| std::mem::forget(backup.offer().unwrap()));
+        let put = |n, at: usize, word: u64| {
+            std::os::unix::fs::FileExt::write_all_at(&file(n), &word.to_ne_bytes(), at as u64)
+                .unwrap();
+        };
+        put(1, BOOT_AT, backup.boot ^ 1);
+        put(2, MAGIC_AT, 0);
+        put(3, MAGIC_AT, MAGIC ^ 1);
+        put(4, 0, 63);
+        file(5).set_len(5000).unwrap();
+        file(6).set_len(0).unwrap();
+        let bytes = |n: u32| std::fs::read(path(n)).unwrap();
+        let before: Vec<_> = (0..7).map(bytes).collect();
+        let found = check(folder.path()).unwrap();
+        let conditions: Vec<_> = found.iter().map(|ring| ring.condition).collect();
+        let [damaged, unfinished] = [RingCondition::Damaged, RingCondition::Unfinished];
+        let [sound, earlier] = [RingCondition::Sound, RingCondition::Earlier];
+        let expected = [sound, earlier, unfinished, damaged, damaged, damaged, unfinished];
+        assert_eq!(conditions, expected);
+        assert_eq!((found[0].bytes, found[5].bytes), (BYTES as u64, 5000));
+        assert_eq!((found[0].path.clone(), before), (path(0), (0..7).map(bytes).collect()));
+        // The server agrees about what it takes.
+        let taken = (0..7).filter(|n| take_left(&path(*n), backup.boot).is_some());
+        assert_eq!(taken.collect::<Vec<_>>(), [0]);
     }
 
     #[test]

@@ -459,7 +459,7 @@ impl Consumer {
     pub fn resume(place: Place) -> Result<Self, Broken> {
         let mut this = Self::new(place);
         let head = this.ring.control.word(HEAD).load(Ordering::Acquire);
-        if !head.is_multiple_of(LINE as u64) || head >= NEVER {
+        if !may_resume(head) {
             return Err(Broken);
         }
         this.head = head;
@@ -592,6 +592,13 @@ impl Consumer {
     pub fn disarm(&self) {
         self.ring.control.flag(SLEEPING).store(0, Ordering::Relaxed);
     }
+}
+
+/// Returns true if a consumer may have published this position: the u64 at the start of a ring's
+/// control block, in the machine's byte order.
+#[must_use]
+pub fn may_resume(position: u64) -> bool {
+    position.is_multiple_of(LINE as u64) && position < NEVER
 }
 
 /// Number of bytes after which a consumer publishes its read position.

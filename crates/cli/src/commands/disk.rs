@@ -8,6 +8,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use sprat::internals::disk::check_state;
 use sprat::internals::frames::{Checked, CheckedJournal, check};
+use sprat::internals::rings::{self, CheckedRing, RingCondition};
 use sprat::server::FRAMES;
 use sprat_bench::cluster::{coordinator_state, frames_file};
 use sprat_bench::fail::{Fail, Named as _};
@@ -79,6 +80,11 @@ pub(crate) fn run(Disk::Check { dir, json }: &Disk) -> Result<(), Fail> {
         } else {
             out::lines(&human_text(&path, &checked)).into_owned()
         })?;
+        let directory = path.parent().unwrap_or(dir);
+        for ring in rings::check(directory).named(directory.display())? {
+            damaged += usize::from(ring.condition == RingCondition::Damaged);
+            out::raw(ring_text(&ring, *json))?;
+        }
     }
     match damaged {
         0 => Ok(()),
@@ -146,6 +152,26 @@ fn flaw(content: &Content, condition: Condition) -> String {
         Condition::Header => format!("{what}; its header is damaged"),
         Condition::Bytes(intact) => format!("{what}; it is damaged from its byte {intact} on"),
         Condition::Unreadable => format!("{what}; the disk does not deliver it"),
+    }
+}
+
+/// Returns a line about a ring of a server.
+fn ring_text(ring: &CheckedRing, json: bool) -> String {
+    let CheckedRing { path, bytes: len, condition: found } = ring;
+    let (file, sound) = (path.display().to_string(), *found != RingCondition::Damaged);
+    let what = match found {
+        RingCondition::Sound => "the next start of the server takes the changes in it",
+        RingCondition::Earlier => "of an earlier run of the machine; the next start removes it",
+        RingCondition::Unfinished => "it was never used; the next start removes it",
+        RingCondition::Damaged => "the next start removes it: changes in it are lost here",
+    };
+    if json {
+        let ring =
+            json!({"file": file, "kind": "ring", "sound": sound, "bytes": len, "text": what});
+        format!("{ring}\n")
+    } else {
+        let text = format!("{file}: {}; a ring of {len} B; {what}\n", condition(sound));
+        out::lines(&text).into_owned()
     }
 }
 

@@ -358,6 +358,13 @@ fn a_directory_is_checked() {
     assert_eq!((code, &object["sound"]), (Some(0), &true.into()), "{said}");
     assert!(object["masters"][0]["bytes"].as_u64().expect("a number") > 1000, "{said}");
 
+    // A ring that a killed server has left.
+    let ring = path.join("server-1/ring-7");
+    fs::write(&ring, [1; 100]).expect("it is ours");
+    let (code, said) = check(dir, false);
+    assert!(code == Some(1) && said.contains("DAMAGED; a ring of 100 B"), "{said}");
+    fs::remove_file(&ring).expect("it is ours");
+
     // A flipped bit in the middle of a replica.
     let frames = path.join("server-1/frames");
     let mut damaged = before.clone();
