@@ -2,7 +2,7 @@
 #
 # Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
 # saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target; churn; chaos), SEED (chaos),
-# RUNS (bench, compare, compare-siw), TESTS (bench), FRESH (fresh), PREFIX and DESTDIR (install).
+# COORDINATORS (chaos), RUNS (bench, compare, compare-siw), TESTS (bench), FRESH (fresh), PREFIX and DESTDIR (install).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -99,8 +99,8 @@ sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
 	SPRAT_SEEDS=$(SEEDS) cargo test -p sprat-sim --no-fail-fast
 
 .PHONY: chaos
-chaos: release ## Real clusters under load and faults for SECONDS=3600, SEED= repeats the faults of a run: no wrong answer
-	scripts/chaos "$(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600)" $(SEED)
+chaos: $(if $(filter-out 1,$(COORDINATORS)),tools,release) ## Real clusters under load and faults for SECONDS=3600, SEED= repeats a run's, COORDINATORS=3 on etcd: no wrong answer
+	COORDINATORS="$(COORDINATORS)" scripts/chaos "$(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600)" $(SEED)
 
 .PHONY: chaos-short
 chaos-short: release
