@@ -88,7 +88,9 @@ pub(crate) struct Chaos {
     /// Memory of each server for objects, in bytes (K, M and G are powers of 1024), at least 48M.
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = server_memory)]
     memory: u64,
-    /// Term of a server's lease, in seconds.
+    /// Term of a server's lease, in seconds, 2 by default. Others recover the objects of a silent
+    /// server when it has ended. A longer term means later recoveries, a shorter one recoveries
+    /// after short pauses, too.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
     /// Keep the replicas in files of a temporary folder in this directory.

@@ -36,8 +36,10 @@ pub(crate) struct Coordinator {
     /// cert=FILE,key=FILE.
     #[arg(long, value_name = "FILE|etcd:...")]
     state: Option<State>,
-    /// Term of a server's lease, in seconds. Other servers recover the objects of a silent server
-    /// when its lease has ended. A server that cannot renew its lease in time ends.
+    /// Term of a server's lease, in seconds, 2 by default: other servers recover the objects of a
+    /// silent server when its lease has ended, and a server that cannot renew it in time ends. With
+    /// a shorter term a crash costs less time. A longer one survives longer pauses of a machine or
+    /// a network without a recovery.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
     /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may

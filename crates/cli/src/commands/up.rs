@@ -102,8 +102,10 @@ pub(crate) struct Up {
     /// Keep the objects in memory only: they are gone when the cluster ends.
     #[arg(long, conflicts_with = "dir")]
     ephemeral: bool,
-    /// Term of a server's lease, in seconds. Other servers recover the objects of a silent server
-    /// when its lease has ended. A server that cannot renew its lease in time ends.
+    /// Term of a server's lease, in seconds, 2 by default: other servers recover the objects of a
+    /// silent server when its lease has ended, and a server that cannot renew it in time ends. With
+    /// a shorter term a crash costs less time. A longer one survives longer pauses of a machine or
+    /// a network without a recovery.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
     lease: Duration,
     /// Verify each replica in --dir once in this many days, or in a part of a day, on the disk
