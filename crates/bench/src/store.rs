@@ -270,6 +270,14 @@ impl Store {
                            SPRAT_COORDINATOR",
                 )
             }
+            Error::Deadline { waited_for: WaitedFor::Leader, why, .. } => {
+                let why = why.unwrap_or_else(|| "no coordinator leads".into());
+                Fail::new(format!("the coordinators at {} answer, but {why}", self.coordinator))
+                    .next(
+                        "see whether etcd works (etcdctl endpoint health), and what the \
+                         coordinators write: one of them leads soon after etcd answers them",
+                    )
+            }
             Error::Deadline { waited_for: WaitedFor::Recovery, .. } => {
                 Fail::new(about).next("sprat status shows whether the recovery is blocked")
             }
@@ -303,5 +311,28 @@ pub fn local() -> Result<Vec<Locator>, Fail> {
             Locator::list(&text).map_err(|error| Fail::usage(format!("SPRAT_LOCAL: {error}")))
         }
         _ => Ok(Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Coordinators that answer without a leader are no cluster that has to be started.
+    #[test]
+    fn a_cluster_without_a_leader_needs_its_etcd() {
+        let store = Store::over("tcp:host=127.0.0.1,port=1", &[]).expect("a locator");
+        let said = |waited_for, why: Option<&str>| {
+            let why = why.map(Into::into);
+            let error = Error::Deadline { maybe_executed: false, waited_for, why };
+            store.explain(error, "x").to_string()
+        };
+        let why = "no coordinator leads: etcd does not answer";
+        let leader = said(WaitedFor::Leader, Some(why));
+        assert!(leader.contains(why) && leader.contains("etcdctl"), "{leader}");
+        assert!(!leader.contains("sprat up"), "{leader}");
+        for waited_for in [WaitedFor::Coordinator, WaitedFor::Lease] {
+            assert!(said(waited_for, Some("refused")).contains("sprat up"));
+        }
     }
 }

@@ -401,6 +401,9 @@ pub enum WaitedFor {
     Coordinator,
     /// The operation waited for the coordinator, to get the client's lease.
     Lease,
+    /// The operation waited until one of several coordinators leads. They answer, and say that none
+    /// does.
+    Leader,
     /// The operation waited for earlier operations of this client: the window of mutations without
     /// a reply is full.
     Window,
@@ -413,6 +416,7 @@ impl core::fmt::Display for WaitedFor {
             Self::Recovery => "the recovery of the tablet, whose server crashed",
             Self::Coordinator => "the coordinator",
             Self::Lease => "the coordinator to grant a lease",
+            Self::Leader => "a coordinator to lead",
             Self::Window => "earlier operations",
         })
     }

@@ -92,7 +92,7 @@ impl Client {
     /// Records why the server of a link cannot be reached, for error texts.
     pub fn unreachable(&mut self, link: Link, why: &str) {
         if let Some(peer) = self.routes.peers.get_mut(link.0 as usize) {
-            peer.why = Some(why.into());
+            (peer.why, peer.leaderless) = (Some(why.into()), false);
             self.any_unreachable = true;
         }
     }

@@ -12,6 +12,7 @@ use super::op::Op;
 use super::state::{Client, Kind};
 use crate::leading::Binding;
 use crate::message::Status;
+use crate::message::control;
 use crate::message::data::Refusal;
 use sprat_proto::node::machine::Link;
 
@@ -23,7 +24,8 @@ impl Client {
     #[cold]
     pub(super) fn reached(&mut self, index: u32) {
         if let Some(peer) = self.peer_of(index) {
-            self.routes.peers[peer as usize].why = None;
+            let peer = &mut self.routes.peers[peer as usize];
+            (peer.why, peer.leaderless) = (None, false);
         }
         self.any_unreachable = self.routes.peers.iter().any(|peer| peer.why.is_some());
     }
@@ -149,6 +151,9 @@ impl Client {
             why => format!("no coordinator leads: {why}"),
         };
         self.unreachable(Link(0), &why);
+        // A coordinator that knows a reason names the last leader besides.
+        let (leader, why) = control::leader_in(text);
+        self.routes.peers[0].leaderless = leader.is_empty() || !why.is_empty();
         if self.slots[index as usize].kind.is_own() {
             self.own_request_failed(now, index);
         } else {

@@ -99,11 +99,13 @@ pub(super) struct Peer {
     pub(super) bound: bool,
     /// The reason why the server could not be reached, until it has replied again.
     pub(super) why: Option<Box<str>>,
+    /// True if that is the answer of a coordinator: none leads.
+    pub(super) leaderless: bool,
 }
 
 impl Peer {
     fn new(locators: String) -> Self {
-        Self { locators, bound: false, why: None }
+        Self { locators, bound: false, why: None, leaderless: false }
     }
 
     pub(super) fn locators(&self) -> &str {

@@ -328,6 +328,12 @@ impl Client {
             (_, Kind::Server(_)) if slot.place != 0 => WaitedFor::Server,
             _ => WaitedFor::Coordinator,
         };
+        let waited_for = match waited_for {
+            WaitedFor::Coordinator | WaitedFor::Lease if self.routes.peers[0].leaderless => {
+                WaitedFor::Leader
+            }
+            waited_for => waited_for,
+        };
         let peer = if waited_for == WaitedFor::Server { self.peer_of(index) } else { Some(0) };
         let why = peer.and_then(|peer| self.routes.peers[peer as usize].why.clone());
         Error::Deadline { maybe_executed: slot.maybe(), waited_for, why }

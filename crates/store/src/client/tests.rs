@@ -317,6 +317,36 @@ fn a_deadline_says_what_was_waited_for() {
     assert_eq!(s.event().outcome.unwrap_err(), late(false, WaitedFor::Coordinator));
 }
 
+/// What the user can do next differs: the coordinators run.
+#[test]
+fn a_deadline_without_a_leader_says_so() {
+    for (leader, why, leaderless) in
+        [("", "", true), ("", "no etcd", true), ("tcp:b", "no etcd", true), ("tcp:b", "", false)]
+    {
+        for own in [false, true] {
+            let mut s = if own { Script::knowing() } else { Script::new() };
+            match own {
+                true => s.client.write(T, b"k", b"", NO_RULES, s.now.after(SECOND)),
+                false => s.client.list_tables(s.now.after(SECOND)),
+            };
+            let ask = s.call();
+            s.respond(&ask, Ok(not_leader(leader, why)));
+            s.now = s.now.after(SECOND);
+            s.client.tick(s.now);
+            let error = s.event().outcome.unwrap_err();
+            let Error::Deadline { waited_for, why: Some(said), .. } = error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(
+                waited_for == WaitedFor::Leader,
+                leaderless,
+                "{waited_for:?} {leader} {why}"
+            );
+            assert!(said.contains(why) && said.contains("no coordinator leads"), "{said}");
+        }
+    }
+}
+
 #[test]
 fn a_cancelled_operation_does_not_end() {
     let mut s = Script::leasing();
