@@ -311,6 +311,10 @@ impl Storage for Lent {
         &self.bytes
     }
 
+    fn delivers(&self, _: usize, _: usize) -> bool {
+        true
+    }
+
     fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         true
@@ -392,6 +396,10 @@ impl Frames for KeptFrames {
 
     fn bytes(&self, frame: u32) -> &[u8] {
         self.frames.bytes(frame)
+    }
+
+    fn delivers(&self, frame: u32, offset: u32, len: u32) -> bool {
+        self.frames.delivers(frame, offset, len)
     }
 
     fn free(&mut self, frame: u32) {

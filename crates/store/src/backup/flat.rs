@@ -33,10 +33,7 @@ pub trait Storage: Debug + Send {
 
     /// Returns true if the device delivers the `len` bytes at the offset `at`, so that they may be
     /// read in [`Storage::bytes`]. A read of other ones may end the process.
-    fn delivers(&self, at: usize, len: usize) -> bool {
-        let _ = (at, len);
-        true
-    }
+    fn delivers(&self, at: usize, len: usize) -> bool;
 
     /// Writes bytes at the offset `at`. They end within the bytes there are. Returns false if they
     /// may not be there, because of an error of the device.
