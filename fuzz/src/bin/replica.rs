@@ -7,6 +7,7 @@
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::wire::checksum::crc32c;
 use sprat_store::backup::{Backup, FileHeader, Found, FrameHeader, MemoryFrames, SLOT_BYTES};
+use sprat_store::durability::TableDurability;
 use sprat_store::message::recovery::ListReplicas;
 use sprat_store::message::replica::{FreeReplica, Target, WriteReplica, written_len};
 use sprat_store::objects::entry::{Entries, HEADER, Header, put_header};
@@ -74,7 +75,10 @@ fn recovery(bytes: &[u8]) {
     whole.extend_from_slice(bytes);
     let mut memory = Memory::new(Log::new(1 << 16, 1 << 12, crc32c, false));
     let tablet = Tablet { table: TableId(1), first: 0, last: u64::MAX };
-    memory.tablets.prepare(tablet, HashKey([1; 16]), Version(0)).expect("the only tablet");
+    memory
+        .tablets
+        .prepare(tablet, HashKey([1; 16]), TableDurability::Cluster, Version(0))
+        .expect("the only tablet");
     let since = memory.log.begin_side().expect("an empty log");
     let len = whole.len() as u64;
     let mut partition = Partition::new(master, len, vec![(tablet, SegmentId(0))], since);
