@@ -78,10 +78,14 @@ impl Replication {
                         segment.len = Some(memory.written);
                     }
                 }
-                None if segment.waive() => {
-                    self.posts.durable = self.durable().or(self.posts.durable);
+                None => {
+                    // The cleaner may free a segment in the turn in which the log closes it, and
+                    // frees none before all replicas have had all of it.
+                    segment.len.get_or_insert(segment.needed);
+                    if segment.waive() {
+                        self.posts.durable = self.durable().or(self.posts.durable);
+                    }
                 }
-                None => {}
             }
             let Some(segment) = self.active.get_mut(&id) else { continue };
             let is_head = segment.kind == Kind::Head;
