@@ -94,6 +94,7 @@ fn with_returns_of_long_left_replicas() {
         let mut shape = keeping(&mut rng, HostFaults::NONE);
         (shape.log_bytes, shape.operations) = (192 << 10, 600);
         (shape.habits.longest, shape.habits.pause_ns) = (12_000, 100 * MS);
+        shape.habits.names = 6;
         shape.masters = shape.replicas + 2;
         let mut world = world(seed, Options::default(), &shape);
         let (mut back, mut crash) = (Instant::ZERO, false);
