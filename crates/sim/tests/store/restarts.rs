@@ -92,8 +92,8 @@ fn with_returns_of_long_left_replicas() {
     seeds::each("with_returns_of_long_left_replicas", 5, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x4ee3);
         let mut shape = keeping(&mut rng, HostFaults::NONE);
-        (shape.log_bytes, shape.operations) = (192 << 10, 600);
-        (shape.habits.longest, shape.habits.pause_ns) = (12_000, 100 * MS);
+        (shape.log_bytes, shape.operations) = (192 << 10, 1_000);
+        (shape.habits.longest, shape.habits.pause_ns) = (5_000, 100 * MS);
         shape.habits.names = 6;
         shape.masters = shape.replicas + 2;
         let mut world = world(seed, Options::default(), &shape);
