@@ -16,6 +16,7 @@ mod crates;
 mod devices;
 mod imports;
 mod language;
+mod planted;
 mod programs;
 mod rules;
 mod size;

@@ -1,9 +1,10 @@
 //! Worlds whose servers keep their replicas when they crash (`kill -9`): no number of crashes loses
 //! anything, and every operation completes once the processes stay up.
 
-use sprat_proto::Rng;
-use sprat_proto::time::MS;
+use sprat_proto::time::{MS, SECOND};
+use sprat_proto::{Instant, Rng};
 use sprat_sim::{Chaos, HostFaults, Options, seeds};
+use sprat_store::master::Master;
 
 use crate::recovery::{crashing, end_whole, mild_fault, nothing_is_lost, repair, run_steps};
 use crate::replicas::Audits;
@@ -80,4 +81,41 @@ fn with_restarts_under_faults() {
         end_whole(world, &shape, &mut audits);
     });
     assert!(audits.outcomes > 0, "{audits:?}");
+}
+
+/// A server that was away for seconds comes back with replicas that no log names any more, and
+/// another one crashes at that time: nothing that was removed returns. The cleaner works much, so
+/// that few tombstones are left.
+#[test]
+fn with_returns_of_long_left_replicas() {
+    let (mut returns, mut cleaned, mut audits) = (0, 0, Audits::default());
+    seeds::each("with_returns_of_long_left_replicas", 5, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x4ee3);
+        let mut shape = keeping(&mut rng, HostFaults::NONE);
+        (shape.log_bytes, shape.operations) = (192 << 10, 1_000);
+        (shape.habits.longest, shape.habits.pause_ns) = (5_000, 100 * MS);
+        shape.habits.names = 6;
+        shape.masters = shape.replicas + 2;
+        let mut world = world(seed, Options::default(), &shape);
+        let (mut back, mut crash) = (Instant::ZERO, false);
+        run_steps(&mut world, |world| {
+            let host = 1 + rng.below(shape.masters as u64) as usize;
+            if crash && world.now() >= back {
+                world.run_for(rng.below(80 * MS));
+                world.crash(host, Some(rng.below(500 * MS)));
+                (crash, returns) = (false, returns + 1);
+                back = world.now().after(SECOND);
+            } else if !crash && world.now() >= back && rng.chance(100_000) {
+                let away_ns = SECOND + rng.below(3 * SECOND);
+                world.crash(host, Some(away_ns));
+                (crash, back) = (true, world.now().after(away_ns - 100 * MS));
+            }
+        });
+        let hosts = 1..=shape.masters;
+        let of =
+            |host| world.state::<Master>(host).map(|master| master.counter("segments_cleaned"));
+        cleaned += hosts.filter_map(of).sum::<u64>();
+        end_whole(world, &shape, &mut audits);
+    });
+    assert!(returns > 0 && cleaned > 0, "{returns} returns, {cleaned} segments cleaned");
 }

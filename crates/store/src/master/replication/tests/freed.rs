@@ -57,8 +57,8 @@ fn a_lost_replica_of_a_segment_without_memory_is_waived() {
 }
 
 /// The cleaner may free the memory of a head in the turn in which the log closes it: all of it is
-/// durable before. Its replicas are closed all the same. Seed 15 of the simulator's
-/// `with_returns_of_long_left_replicas` showed a log of which nothing became durable any more.
+/// durable before. Its replicas are closed all the same. They were not, and nothing of the log
+/// became durable any more, in the simulator's world `with_returns_of_long_left_replicas`.
 #[test]
 fn a_head_that_is_freed_as_soon_as_the_log_closes_it_is_closed_on_all_backups() {
     let mut rig = Rig::new(2, 2, 1 << 10);
