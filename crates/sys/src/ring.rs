@@ -46,6 +46,8 @@ use crate::memory::{Region, Window};
 
 mod barrier;
 pub use barrier::{barrier, has_barrier};
+mod position;
+pub use position::may_resume;
 #[cfg(test)]
 mod handshake;
 #[cfg(test)]
@@ -53,8 +55,7 @@ mod tests;
 
 /// The longest record, in bytes.
 pub const MAX_PAYLOAD: usize = 65_536;
-/// A record that is longer may stay in the ring. Below, the copy that this saves costs less than
-/// memory of its own for the message.
+/// A longer record may stay in the ring. A shorter one is cheaper to copy than memory of its own.
 pub const LONG: usize = MAX_PAYLOAD / 4;
 /// Number of bytes that a consumer copies at once of a record that it leaves in the ring.
 pub const LEFT_HEAD: usize = 64;
@@ -63,9 +64,8 @@ pub const CONTROL: usize = 256;
 /// The smallest ring, in bytes. The consumer publishes its head every eighth of the ring; the other
 /// seven eighths must hold the longest record and the longest pad.
 pub const MIN_SIZE: usize = 1 << 18;
-/// The default size of a ring in bytes: large enough to keep both sides copying when messages of 64
-/// KiB stream (a quarter of it halves that rate), small enough for the last-level cache. Small
-/// messages do not depend on it.
+/// The default size of a ring in bytes: with a quarter of it, messages of 64 KiB stream at half the
+/// rate, and it fits into the last-level cache. Small messages do not depend on it.
 pub const DEFAULT_SIZE: usize = 1 << 20;
 /// The largest ring, in bytes.
 pub const MAX_SIZE: usize = 1 << 26;
@@ -592,13 +592,6 @@ impl Consumer {
     pub fn disarm(&self) {
         self.ring.control.flag(SLEEPING).store(0, Ordering::Relaxed);
     }
-}
-
-/// Returns true if a consumer may have published this position: the u64 at the start of a ring's
-/// control block, in the machine's byte order.
-#[must_use]
-pub fn may_resume(position: u64) -> bool {
-    position.is_multiple_of(LINE as u64) && position < NEVER
 }
 
 /// Number of bytes after which a consumer publishes its read position.

@@ -51,7 +51,7 @@ pub enum Kind {
     DiskFull,
 }
 
-/// How a fault is injected and mended.
+/// The way in which a fault is injected and mended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Processes are stopped, and go on.

@@ -105,7 +105,7 @@ impl Backup {
     fn restore(&mut self, file: &FileHeader, boot: u64) {
         for frame in (0..self.frames.count()).rev() {
             let Some(slots) = self.frames.header(Block::Frame(frame)) else {
-                // Nobody knows what it holds, and a write to it would read it first.
+                // Its content is unknown, and a write to it would read it first.
                 self.retired.insert(frame);
                 continue;
             };

@@ -317,7 +317,7 @@ fn a_deadline_says_what_was_waited_for() {
     assert_eq!(s.event().outcome.unwrap_err(), late(false, WaitedFor::Coordinator));
 }
 
-/// What the user can do next differs: the coordinators run.
+/// The user's next step is another one: the coordinators run.
 #[test]
 fn a_deadline_without_a_leader_says_so() {
     for (leader, why, leaderless) in

@@ -115,8 +115,8 @@ impl Disk {
     }
 }
 
-/// A record is not written to a frame that the device does not deliver, since a write to a part of a
-/// page reads the page. The next life has no record any more, and the replica lacks bytes.
+/// A record is not written to a frame that the device does not deliver, since a write to a part of
+/// a page reads the page. The next life has no record any more, and the replica lacks bytes.
 #[test]
 fn a_record_of_a_frame_that_cannot_be_read_makes_its_replica_damaged() {
     let mut disk = Disk::new();
