@@ -35,6 +35,7 @@ mod link;
 mod options;
 mod output;
 mod stack;
+mod tcp;
 mod udp;
 
 #[cfg(test)]

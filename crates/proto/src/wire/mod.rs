@@ -13,5 +13,6 @@ pub mod memif;
 pub mod mpa;
 pub mod rdmap;
 pub mod rpc;
+pub mod tcp;
 pub mod udp;
 pub mod write_ack;

@@ -1,0 +1,7 @@
+//! TCP.
+mod assembler;
+mod congestion;
+mod ring;
+mod rtt;
+mod scoreboard;
+mod seq;

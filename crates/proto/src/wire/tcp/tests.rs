@@ -1,0 +1,131 @@
+//! Tests of TCP headers, byte by byte.
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The SYN with which Linux 6 begins a connection over a link of 1,500 bytes.
+const SYN: [u8; 40] = [
+    0xc0, 0x01, 0x1e, 0x3c, 0x01, 0x02, 0x03, 0x04, 0, 0, 0, 0, 0xa0, 0x02, 0xfa, 0xf0, 0, 0, 0, 0,
+    2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 7,
+];
+
+fn emit(tcp: &Tcp) -> Vec<u8> {
+    let mut out = [0xff; MAX_HEADER];
+    let len = tcp.emit(&mut out);
+    out[..len].to_vec()
+}
+
+#[test]
+fn a_syn_of_linux_is_understood() {
+    let (tcp, payload) = Tcp::parse(&SYN).unwrap();
+    let options = TcpOptions {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps: Some((9, 0)),
+        sack: SackBlocks::default(),
+    };
+    let wanted = Tcp {
+        from: 0xc001,
+        to: 7740,
+        seq: 0x0102_0304,
+        ack: 0,
+        flags: Flags::SYN,
+        window: 64_240,
+        urgent: 0,
+        options,
+    };
+    assert_eq!((tcp, payload), (wanted, &[][..]));
+}
+
+#[test]
+fn golden() {
+    let mut sack = SackBlocks::default();
+    sack.push((10, 20));
+    let tcp = Tcp {
+        from: 1,
+        to: 2,
+        seq: 3,
+        ack: 4,
+        flags: Flags::ACK.with(Flags::PSH),
+        window: 5,
+        urgent: 6,
+        options: TcpOptions { timestamps: Some((7, 8)), sack, ..TcpOptions::default() },
+    };
+    let bytes = emit(&tcp);
+    let wanted = [
+        0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0xb0, 0x18, 0, 5, 0, 0, 0, 6, //
+        1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 8, //
+        1, 1, 5, 10, 0, 0, 0, 10, 0, 0, 0, 20,
+    ];
+    assert_eq!(bytes, wanted);
+    assert_eq!(Tcp::parse(&bytes), Ok((tcp, &[][..])));
+}
+
+#[test]
+fn sack_blocks_take_the_room_that_timestamps_leave() {
+    let mut sack = SackBlocks::default();
+    (0..9).for_each(|n| sack.push((n, n + 1)));
+    assert_eq!(sack.as_slice().len(), MAX_SACK);
+    let of = |timestamps| {
+        let options = TcpOptions { timestamps, sack, ..TcpOptions::default() };
+        let bytes = emit(&Tcp { options, ..Tcp::default() });
+        (bytes.len(), Tcp::parse(&bytes).unwrap().0.options.sack.as_slice().len())
+    };
+    assert_eq!((of(None), of(Some((1, 2)))), ((56, 4), (60, 3)));
+}
+
+#[test]
+fn malformed_segments_are_refused() {
+    assert!((0..20).all(|len| Tcp::parse(&SYN[..len]) == Err(TcpParseError::Length)));
+    assert!((20..40).all(|len| Tcp::parse(&SYN[..len]) == Err(TcpParseError::Length)));
+    for offset in 0..5 {
+        let mut bytes = SYN;
+        bytes[12] = offset << 4;
+        assert_eq!(Tcp::parse(&bytes), Err(TcpParseError::Length));
+    }
+    // RFC 9293 MUST-7: every length of an option, also 0.
+    for kind in [2, 3, 4, 5, 8, 253] {
+        for len in 0..=41 {
+            let mut bytes = [1; MAX_HEADER];
+            bytes[12] = 0xf0;
+            bytes[20..22].copy_from_slice(&[kind, len]);
+            let right = match kind {
+                2 => len == 4,
+                3 => len == 3,
+                4 => len == 2,
+                5 => len > 2 && len % 8 == 2 && len <= 40,
+                8 => len == 10,
+                _ => (2..=40).contains(&len),
+            };
+            assert_eq!(Tcp::parse(&bytes).is_ok(), right, "{kind} {len}");
+        }
+    }
+}
+
+#[test]
+fn what_follows_the_end_of_options_does_not_count() {
+    let mut bytes = SYN;
+    bytes[24] = 0;
+    let (tcp, _) = Tcp::parse(&bytes).unwrap();
+    assert_eq!(tcp.options, TcpOptions { mss: Some(1460), ..TcpOptions::default() });
+}
+
+proptest! {
+    /// Any bytes are a segment or not. What is one keeps its fields through the wire.
+    #[test]
+    fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+        if let Ok((tcp, payload)) = Tcp::parse(&bytes) {
+            prop_assert!(payload.len() + HEADER <= bytes.len());
+            let again = emit(&tcp);
+            let mut tcp = tcp;
+            // A header with all other options has less room for blocks.
+            let kept = Tcp::parse(&again).unwrap().0.options.sack;
+            tcp.options.sack.truncate(kept.as_slice().len());
+            prop_assert_eq!(Tcp::parse(&again), Ok((tcp, &[][..])));
+        }
+    }
+}
