@@ -35,7 +35,7 @@ mod link;
 mod options;
 mod output;
 mod stack;
-mod tcp;
+pub mod tcp;
 mod udp;
 
 #[cfg(test)]

@@ -1,7 +1,47 @@
-//! TCP.
+//! TCP (RFC 9293): connections that send and receive streams of bytes. It does no I/O: segments and
+//! time go in, segments and bytes come out.
+//!
+//! ```text
+//!  Connection::input ─► receive: order, window, when to acknowledge
+//!                   └─► ack: what was delivered ─► rack: what is lost ─► congestion: how much
+//!  Connection::tick ──► timers ───────────────────────┘
+//!  Connection::output ─► lost segments, probes, new data, acknowledgements
+//! ```
+//!
+//! | file | |
+//! | --- | --- |
+//! | `connection` | the state, and what a program does |
+//! | `input`, `receive`, `assembler` | segments that arrive, data in order and ahead, SACK blocks |
+//! | `ack`, `scoreboard`, `rack`, `rtt` | acknowledgements, segments in flight, losses, timeouts |
+//! | `congestion` | Reno and CUBIC |
+//! | `output`, `timers` | what to send, and when |
+//!
+//! Always: a byte is delivered once and in order. No segment makes memory grow beyond the buffers
+//! in [`TcpConfig`].
+
+mod ack;
 mod assembler;
+mod config;
 mod congestion;
+mod connection;
+mod input;
+mod output;
+mod rack;
+mod receive;
 mod ring;
 mod rtt;
 mod scoreboard;
 mod seq;
+mod timers;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::TcpConfig;
+pub use congestion::CongestionControl;
+pub use connection::{Connection, TcpError, TcpState};
+pub use input::{Received, Segment, refusal};
+pub use output::{Emit, Outgoing};
+
+/// The largest shift of a window (RFC 7323 2.3).
+const MAX_SHIFT: u8 = 14;

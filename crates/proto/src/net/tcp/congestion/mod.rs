@@ -172,7 +172,10 @@ mod tests {
 
     #[test]
     fn the_initial_window_is_that_of_rfc_6928() {
-        assert_eq!([536, 1460, 7300, 9000, 65_000].map(initial), [5360, 14_600, 14_600, 18_000, 130_000]);
+        assert_eq!(
+            [536, 1460, 7300, 9000, 65_000].map(initial),
+            [5360, 14_600, 14_600, 18_000, 130_000]
+        );
     }
 
     #[test]

@@ -1,0 +1,374 @@
+//! A connection: its state, its two directions, and what a program does with it.
+
+use core::ops::Range;
+
+use super::config::TcpConfig;
+use super::congestion::Congestion;
+use super::rack::{Rack, TailProbe};
+use super::receive::Receive;
+use super::ring::Ring;
+use super::rtt::Rtt;
+use super::scoreboard::Scoreboard;
+use super::seq::Seq;
+use super::timers::Timers;
+use crate::time::MS;
+use crate::wire::tcp::{Flags, Tcp, TcpOptions};
+use crate::{Instant, Rng};
+
+/// The state of a connection (RFC 9293 3.3.2). LISTEN has no connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TcpState {
+    /// This end has sent its SYN.
+    SynSent,
+    /// This end has received a SYN and sent its own, and waits for the acknowledgement.
+    SynReceived,
+    /// Both ends send data.
+    Established,
+    /// This end has sent its FIN, and the peer's may come.
+    FinWait1,
+    /// The peer has acknowledged the FIN of this end.
+    FinWait2,
+    /// The peer has sent its FIN, and this end may still send.
+    CloseWait,
+    /// Both ends have sent FINs that crossed each other.
+    Closing,
+    /// This end has sent its FIN after the peer's.
+    LastAck,
+    /// Both directions have ended. Old segments may still arrive.
+    TimeWait,
+    /// The connection has ended.
+    Closed,
+}
+
+/// The reason why a connection has ended before both directions were complete.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum TcpError {
+    /// The peer has no listener at that port.
+    #[error("connection refused")]
+    Refused,
+    /// The peer has reset the connection.
+    #[error("connection reset by peer")]
+    Reset,
+    /// The peer has not acknowledged anything for too long.
+    #[error("connection timed out")]
+    TimedOut,
+}
+
+/// The phase of loss recovery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Nothing is known to be lost.
+    Open,
+    /// Lost segments are being repaired, by proportional rate reduction (RFC 6937).
+    Recovery {
+        /// The bytes delivered, and those sent, since the start (prr_delivered, prr_out).
+        delivered: u32,
+        out: u32,
+        /// The bytes in flight at the start (RecoverFS).
+        flight: u32,
+    },
+    /// The retransmission timeout has expired.
+    Timeout,
+}
+
+/// The sending direction of a connection.
+#[derive(Debug)]
+pub(super) struct Send {
+    /// The initial sequence number, the first that is not acknowledged, and the first that was
+    /// never sent (ISS, SND.UNA, SND.NXT).
+    pub(super) initial: Seq,
+    pub(super) una: Seq,
+    pub(super) next: Seq,
+    /// The peer's window, and the segment that reported it last (SND.WND, SND.WL1, SND.WL2).
+    pub(super) window: u32,
+    pub(super) window_seq: Seq,
+    pub(super) window_ack: Seq,
+    /// The largest window of the peer so far.
+    pub(super) most_window: u32,
+    /// The shift of the peer's windows.
+    pub(super) shift: u8,
+    /// The most bytes of payload of a segment, beside the options that each has.
+    pub(super) mss: u32,
+    /// The data from `una` on that the program has written.
+    pub(super) data: Ring,
+    /// True if the program has closed this direction, and true if the FIN was sent.
+    pub(super) is_closed: bool,
+    pub(super) has_fin: bool,
+    pub(super) board: Scoreboard,
+    pub(super) rtt: Rtt,
+    pub(super) rack: Rack,
+    pub(super) probe: TailProbe,
+    pub(super) congestion: Congestion,
+    pub(super) phase: Phase,
+    /// SND.NXT at the start of the last recovery: it ends when this is acknowledged.
+    pub(super) recover: Seq,
+    /// The duplicate acknowledgements in a row, if the peer does not report by SACK.
+    pub(super) duplicates: u32,
+    /// The window was reduced for a report of congestion, and holds until this is acknowledged.
+    pub(super) reduced_until: Option<Seq>,
+    /// True if the next new data tells the peer that the window was reduced (CWR).
+    pub(super) tells_reduced: bool,
+    /// True if the congestion window, and not the program, stopped the last transmission.
+    pub(super) is_limited: bool,
+    /// The time of the last transmission of data.
+    pub(super) last_at: Instant,
+}
+
+/// What both ends have agreed on by the options of their SYNs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Agreed {
+    pub(super) timestamps: bool,
+    pub(super) sack: bool,
+    pub(super) ecn: bool,
+    pub(super) window_scaling: bool,
+}
+
+/// A TCP connection.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) state: TcpState,
+    pub(super) error: Option<TcpError>,
+    pub(super) agreed: Agreed,
+    pub(super) send: Send,
+    pub(super) receive: Receive,
+    pub(super) timers: Timers,
+    /// What the clock of this end's timestamps adds to the time (RFC 7323 5.4).
+    pub(super) clock_offset: u32,
+    /// True if the connection began with the peer's SYN.
+    pub(super) is_passive: bool,
+    /// The second in which challenge acknowledgements are counted, and their number (RFC 5961 7).
+    pub(super) challenges: (u64, u8),
+    /// Ports: this end's and the peer's.
+    pub(super) ports: (u16, u16),
+}
+
+impl Connection {
+    fn new(
+        now: Instant,
+        config: &TcpConfig,
+        state: TcpState,
+        ports: (u16, u16),
+        initial: u32,
+        rng: &mut Rng,
+    ) -> Self {
+        let (initial, mss) = (Seq(initial), DEFAULT_MSS.min(config.mss.into()));
+        let send = Send {
+            initial,
+            una: initial,
+            next: initial,
+            window: 0,
+            window_seq: Seq(0),
+            window_ack: Seq(0),
+            most_window: 0,
+            shift: 0,
+            mss,
+            data: Ring::default(),
+            is_closed: false,
+            has_fin: false,
+            board: Scoreboard::default(),
+            rtt: Rtt::default(),
+            rack: Rack::default(),
+            probe: TailProbe::default(),
+            congestion: Congestion::new(config.congestion, mss),
+            phase: Phase::Open,
+            recover: initial,
+            duplicates: 0,
+            reduced_until: None,
+            tells_reduced: false,
+            is_limited: false,
+            last_at: now,
+        };
+        Self {
+            state,
+            error: None,
+            agreed: Agreed::default(),
+            send,
+            receive: Receive::default(),
+            timers: Timers::new(now),
+            clock_offset: rng.u32(),
+            is_passive: state == TcpState::SynReceived,
+            challenges: (0, 0),
+            ports,
+        }
+    }
+
+    /// Returns a connection that sends its SYN at the next [`Connection::output`]. `ports` are this
+    /// end's and the peer's. `initial` is the initial sequence number (RFC 6528).
+    #[must_use]
+    pub fn connect(
+        now: Instant,
+        config: &TcpConfig,
+        ports: (u16, u16),
+        initial: u32,
+        rng: &mut Rng,
+    ) -> Self {
+        Self::new(now, config, TcpState::SynSent, ports, initial, rng)
+    }
+
+    /// Returns a connection for the SYN of a peer, or `None` if the segment is none that begins a
+    /// connection. It answers at the next [`Connection::output`].
+    #[must_use]
+    pub fn accept(
+        now: Instant,
+        config: &TcpConfig,
+        syn: &Tcp,
+        initial: u32,
+        rng: &mut Rng,
+    ) -> Option<Self> {
+        let is_syn = syn.flags.has(Flags::SYN) && !syn.flags.has(Flags::ACK.with(Flags::RST));
+        if !is_syn || syn.flags.has(Flags::FIN) {
+            return None;
+        }
+        let ports = (syn.to, syn.from);
+        let mut connection = Self::new(now, config, TcpState::SynReceived, ports, initial, rng);
+        connection.take_syn(now, config, syn);
+        Some(connection)
+    }
+
+    /// Takes what the peer's SYN offers.
+    pub(super) fn take_syn(&mut self, now: Instant, config: &TcpConfig, syn: &Tcp) {
+        let options = &syn.options;
+        let wants_ecn = if syn.flags.has(Flags::ACK) {
+            syn.flags.has(Flags::ECE) && !syn.flags.has(Flags::CWR)
+        } else {
+            syn.flags.has(Flags::ECE) && syn.flags.has(Flags::CWR)
+        };
+        self.agreed = Agreed {
+            timestamps: config.timestamps && options.timestamps.is_some(),
+            sack: config.sack && options.sack_permitted,
+            ecn: config.ecn && wants_ecn,
+            window_scaling: config.window_scaling && options.window_scale.is_some(),
+        };
+        if self.agreed.window_scaling {
+            // RFC 7323 2.3: a larger shift counts as 14.
+            self.send.shift = options.window_scale.unwrap_or(0).min(super::MAX_SHIFT);
+        }
+        let shift = if self.agreed.window_scaling { config.window_shift() } else { 0 };
+        self.receive.begin(Seq(syn.seq), config.receive_bytes, shift);
+        if let Some((value, _)) = options.timestamps.filter(|_| self.agreed.timestamps) {
+            self.receive.echo(now, value);
+        }
+        // RFC 9293 MUST-15: without the option the peer receives 536 bytes.
+        let offered = options.mss.map_or(DEFAULT_MSS, u32::from).max(LEAST_MSS);
+        let options = if self.agreed.timestamps { crate::wire::tcp::TIMESTAMPS } else { 0 };
+        let mss = offered.min(config.mss.into()).saturating_sub(options as u32).max(LEAST_MSS);
+        self.send.mss = mss;
+        self.send.congestion = Congestion::new(config.congestion, mss);
+        // The window of a SYN is not scaled.
+        self.send.window = syn.window.into();
+        self.send.most_window = self.send.window;
+        self.send.window_seq = Seq(syn.seq);
+        self.send.window_ack = Seq(syn.ack);
+    }
+
+    /// Returns the state of the connection.
+    #[must_use]
+    pub const fn state(&self) -> TcpState {
+        self.state
+    }
+
+    /// Returns the reason why the connection has ended early, if it has.
+    #[must_use]
+    pub const fn error(&self) -> Option<TcpError> {
+        self.error
+    }
+
+    // What a program does.
+
+    /// Returns the number of bytes that the program can write now.
+    #[must_use]
+    pub fn writable(&self, config: &TcpConfig) -> usize {
+        use TcpState::{CloseWait, Established, SynReceived, SynSent};
+        let is_open = matches!(self.state, SynSent | SynReceived | Established | CloseWait);
+        if !is_open || self.send.is_closed {
+            return 0;
+        }
+        (config.send_bytes as usize).saturating_sub(self.send.data.len())
+    }
+
+    /// Takes as many of `bytes` as the send buffer has room for. Returns their number.
+    pub fn write(&mut self, config: &TcpConfig, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.writable(config));
+        self.send.data.push(&bytes[..count]);
+        count
+    }
+
+    /// Returns the number of received bytes that the program can read.
+    #[must_use]
+    pub const fn readable(&self) -> usize {
+        self.receive.readable()
+    }
+
+    /// Returns received bytes in two pieces, without removing them.
+    #[must_use]
+    pub fn peek(&self, range: Range<usize>) -> (&[u8], &[u8]) {
+        self.receive.peek(range)
+    }
+
+    /// Removes `count` bytes that the program has read.
+    pub fn consume(&mut self, count: usize) {
+        self.receive.consume(count, self.send.mss);
+    }
+
+    /// Returns true if the peer has closed its direction, and the program has read everything.
+    #[must_use]
+    pub const fn is_finished(&self) -> bool {
+        self.receive.is_finished() && self.receive.readable() == 0
+    }
+
+    /// Closes this end's direction: the peer gets what was written, and then the end (FIN).
+    pub fn close(&mut self) {
+        self.send.is_closed = true;
+        if self.state == TcpState::SynSent {
+            self.end(None);
+        }
+    }
+
+    /// Ends the connection at once. Returns the segment that resets the peer's end, if it has one.
+    pub fn abort(&mut self) -> Option<Tcp> {
+        use TcpState::{Closed, SynSent, TimeWait};
+        let reset = (!matches!(self.state, SynSent | TimeWait | Closed)).then(|| self.reset());
+        self.end(None);
+        reset
+    }
+
+    /// Ends the connection.
+    pub(super) fn end(&mut self, error: Option<TcpError>) {
+        self.state = TcpState::Closed;
+        self.error = self.error.or(error);
+        self.timers.stop();
+        self.send.board = Scoreboard::default();
+        self.send.data = Ring::default();
+    }
+
+    /// Returns the header of a segment with the next sequence number of this end.
+    pub(super) fn header(&mut self, now: Instant, flags: Flags) -> Tcp {
+        let timestamps = self.agreed.timestamps.then(|| (self.clock(now), self.receive.echoed()));
+        Tcp {
+            from: self.ports.0,
+            to: self.ports.1,
+            seq: self.send.next.0,
+            ack: self.receive.next().0,
+            flags,
+            window: self.receive.window_field(),
+            urgent: 0,
+            options: TcpOptions { timestamps, ..TcpOptions::default() },
+        }
+    }
+
+    /// Returns the segment that resets the peer's end.
+    pub(super) fn reset(&mut self) -> Tcp {
+        let flags = Flags::RST.with(Flags::ACK);
+        Tcp { window: 0, ..self.header(self.send.last_at, flags) }
+    }
+
+    /// Returns the value of this end's timestamp clock, in milliseconds.
+    pub(super) fn clock(&self, now: Instant) -> u32 {
+        ((now.as_ns() / MS) as u32).wrapping_add(self.clock_offset)
+    }
+}
+
+/// The MSS of a peer that offers none (RFC 9293 MUST-15).
+const DEFAULT_MSS: u32 = 536;
+/// The least MSS that is used, whatever the peer offers: a smaller one would only cost both ends.
+const LEAST_MSS: u32 = 48;

@@ -1,0 +1,310 @@
+//! Segments that a connection receives (RFC 9293 3.10.7, RFC 5961, RFC 7323).
+
+use super::config::TcpConfig;
+use super::connection::{Connection, TcpError, TcpState};
+use super::receive::{Due, Taken};
+use super::seq::Seq;
+use crate::Instant;
+use crate::time::SECOND;
+use crate::wire::tcp::{Flags, Tcp};
+
+/// The most challenge acknowledgements a connection sends in a second (RFC 5961 7).
+const MOST_CHALLENGES: u8 = 10;
+
+/// A segment that arrived for a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// The header of the segment.
+    pub tcp: Tcp,
+    /// The data of the segment.
+    pub data: &'a [u8],
+    /// True if the packet was marked on its way: congestion experienced (RFC 3168).
+    pub is_marked: bool,
+}
+
+impl Segment<'_> {
+    /// Returns the number of sequence numbers of the segment (SEG.LEN).
+    fn len(&self) -> u32 {
+        let flags = self.tcp.flags;
+        self.data.len() as u32 + u32::from(flags.has(Flags::SYN)) + u32::from(flags.has(Flags::FIN))
+    }
+}
+
+/// Returns the segment that answers to one for which there is no connection: a reset, or nothing
+/// (RFC 9293 3.10.7.1).
+#[must_use]
+pub fn refusal(segment: &Segment<'_>) -> Option<Tcp> {
+    let tcp = &segment.tcp;
+    if tcp.flags.has(Flags::RST) {
+        return None;
+    }
+    let head = Tcp { from: tcp.to, to: tcp.from, ..Tcp::default() };
+    Some(if tcp.flags.has(Flags::ACK) {
+        Tcp { seq: tcp.ack, flags: Flags::RST, ..head }
+    } else {
+        let ack = tcp.seq.wrapping_add(segment.len());
+        Tcp { ack, flags: Flags::RST.with(Flags::ACK), ..head }
+    })
+}
+
+/// What a segment did to a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Received {
+    /// The number of bytes that became readable.
+    pub bytes: usize,
+    /// A segment to send at once, which refuses the peer's.
+    pub refusal: Option<Tcp>,
+}
+
+impl Connection {
+    /// Takes a segment of the connection's peer. Call [`Connection::output`] after it, or after a
+    /// burst of segments.
+    pub fn input(&mut self, now: Instant, config: &TcpConfig, segment: &Segment<'_>) -> Received {
+        match self.state {
+            TcpState::Closed => Received { refusal: refusal(segment), ..Received::default() },
+            TcpState::SynSent => self.input_syn_sent(now, config, segment),
+            _ => self.input_synchronized(now, config, segment),
+        }
+    }
+
+    /// RFC 9293 3.10.7.3.
+    fn input_syn_sent(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        segment: &Segment<'_>,
+    ) -> Received {
+        let tcp = &segment.tcp;
+        let ack = Seq(tcp.ack);
+        let has_ack = tcp.flags.has(Flags::ACK);
+        let is_acceptable = self.send.initial.is_before(ack) && self.send.next.reaches(ack);
+        if has_ack && !is_acceptable {
+            return Received { refusal: refusal(segment), ..Received::default() };
+        }
+        if tcp.flags.has(Flags::RST) {
+            if has_ack {
+                self.end(Some(TcpError::Refused));
+            }
+            return Received::default();
+        }
+        if !tcp.flags.has(Flags::SYN) {
+            return Received::default();
+        }
+        self.take_syn(now, config, tcp);
+        if !has_ack {
+            // Both ends have sent SYNs. This end's is sent again, as an answer.
+            self.state = TcpState::SynReceived;
+            self.send.board = super::scoreboard::Scoreboard::default();
+            self.send.next = self.send.initial;
+            return Received::default();
+        }
+        self.establish(now, config, tcp);
+        self.receive.acknowledge_now();
+        // Data with a SYN comes again: RFC 7413 is not implemented.
+        Received::default()
+    }
+
+    /// The handshake is over.
+    fn establish(&mut self, now: Instant, config: &TcpConfig, tcp: &Tcp) {
+        if self.timers.retries > 0 {
+            self.send.rtt.syn_was_lost();
+            self.send.congestion.syn_was_lost();
+        }
+        self.send.phase = super::connection::Phase::Open;
+        self.acknowledged(now, config, tcp, 1);
+        self.send.recover = self.send.una;
+        let wants_fin = self.send.has_fin;
+        self.state = if wants_fin { TcpState::FinWait1 } else { TcpState::Established };
+        if let Some(idle_ns) = config.keep_alive_ns {
+            self.timers.keep_alive = now.after(idle_ns);
+        }
+    }
+
+    /// RFC 9293 3.10.7.4.
+    fn input_synchronized(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        segment: &Segment<'_>,
+    ) -> Received {
+        let Segment { tcp, data, is_marked } = segment;
+        let (seq, len, flags) = (Seq(tcp.seq), segment.len(), tcp.flags);
+        if !self.is_current(now, tcp, len) {
+            return Received::default();
+        }
+        if flags.has(Flags::RST) {
+            self.input_reset(now, seq);
+            return Received::default();
+        }
+        if flags.has(Flags::SYN) {
+            if self.state == TcpState::SynReceived && seq == self.receive.initial() {
+                // The answer was lost: the timer sends it again.
+                return Received::default();
+            }
+            self.challenge(now);
+            return Received::default();
+        }
+        if !flags.has(Flags::ACK) {
+            return Received::default();
+        }
+        let ack = Seq(tcp.ack);
+        if self.state == TcpState::SynReceived {
+            if !(self.send.una.is_before(ack) && self.send.next.reaches(ack)) {
+                return Received { refusal: refusal(segment), ..Received::default() };
+            }
+            self.establish(now, config, tcp);
+        } else if !self.take_acknowledgement(now, config, tcp, len) {
+            return Received::default();
+        }
+        if let Some((value, _)) = tcp.options.timestamps.filter(|_| self.agreed.timestamps) {
+            self.receive.echo_segment(now, value, seq);
+        }
+        if let Some(idle_ns) = config.keep_alive_ns {
+            self.timers.keep_alive = now.after(idle_ns);
+        }
+        if self.agreed.ecn {
+            self.receive.mark(*is_marked, flags.has(Flags::CWR));
+        }
+        let bytes = if len > 0 { self.input_data(now, config, seq, data, flags) } else { 0 };
+        Received { bytes, refusal: None }
+    }
+
+    /// Returns true if a segment is in the window and no old duplicate. The peer gets an
+    /// acknowledgement for one that is not.
+    fn is_current(&mut self, now: Instant, tcp: &Tcp, len: u32) -> bool {
+        let is_reset = tcp.flags.has(Flags::RST);
+        if self.agreed.timestamps && !is_reset {
+            match tcp.options.timestamps {
+                // RFC 7323 3.2: a segment without the option is dropped.
+                None if !tcp.flags.has(Flags::SYN) => return false,
+                Some((value, _)) if self.receive.is_old(now, value) => {
+                    self.receive.acknowledge_now();
+                    return false;
+                }
+                _ => {}
+            }
+        }
+        if self.receive.is_acceptable(Seq(tcp.seq), len) {
+            return true;
+        }
+        if is_reset {
+            return false;
+        }
+        let is_syn_again = self.state == TcpState::SynReceived
+            && tcp.flags.has(Flags::SYN)
+            && Seq(tcp.seq) == self.receive.initial();
+        if !is_syn_again {
+            if len > 0 {
+                self.receive.duplicate(Seq(tcp.seq), len);
+            }
+            self.receive.acknowledge_now();
+            if self.state == TcpState::TimeWait && tcp.flags.has(Flags::FIN) {
+                self.timers.life = self.timers.life.max(now);
+            }
+        }
+        // RFC 9293 3.10.7.4: with a window of 0 acknowledgements still count.
+        let is_ack = tcp.flags.has(Flags::ACK) && !tcp.flags.has(Flags::SYN);
+        is_ack && self.receive.window() == 0 && Seq(tcp.seq) == self.receive.next()
+    }
+
+    /// Handles a reset in the window (RFC 5961 3): only one at exactly the next sequence number
+    /// counts.
+    fn input_reset(&mut self, now: Instant, seq: Seq) {
+        if seq != self.receive.next() {
+            return self.challenge(now);
+        }
+        match self.state {
+            TcpState::TimeWait | TcpState::Closing | TcpState::LastAck => self.end(None),
+            TcpState::SynReceived if !self.is_passive => self.end(Some(TcpError::Refused)),
+            _ => self.end(Some(TcpError::Reset)),
+        }
+    }
+
+    /// Asks the peer to prove that it knows the connection's numbers (RFC 5961), if it was not
+    /// asked often.
+    fn challenge(&mut self, now: Instant) {
+        let second = now.as_ns() / SECOND;
+        if self.challenges.0 != second {
+            self.challenges = (second, 0);
+        }
+        if self.challenges.1 < MOST_CHALLENGES {
+            self.challenges.1 += 1;
+            self.receive.acknowledge_now();
+        }
+    }
+
+    /// Takes the acknowledgement of a segment. Returns false if the segment is to be dropped.
+    fn take_acknowledgement(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        tcp: &Tcp,
+        len: u32,
+    ) -> bool {
+        let ack = Seq(tcp.ack);
+        let oldest = self.send.una - self.send.most_window.min(1 << 30);
+        if self.send.next.is_before(ack) || ack.is_before(oldest) {
+            // RFC 5961 5: an acknowledgement of what was never sent, or of long ago.
+            self.challenge(now);
+            return false;
+        }
+        if ack.is_before(self.send.una) {
+            return true;
+        }
+        self.acknowledged(now, config, tcp, len);
+        let is_all = self.send.has_fin && self.send.una == self.send.next;
+        match self.state {
+            TcpState::FinWait1 if is_all => self.state = TcpState::FinWait2,
+            TcpState::Closing if is_all => self.wait(now, config),
+            TcpState::LastAck if is_all => {
+                self.end(None);
+                return false;
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Takes the data and the FIN of a segment.
+    fn input_data(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        seq: Seq,
+        data: &[u8],
+        flags: Flags,
+    ) -> usize {
+        let was_finished = self.receive.is_finished();
+        if was_finished {
+            // Only what was received before can come again.
+            self.receive.acknowledge_now();
+            if self.state == TcpState::TimeWait && flags.has(Flags::FIN) {
+                self.timers.life = now.after(config.time_wait_ns);
+            }
+            return 0;
+        }
+        let taken = self.receive.take(seq, data, flags.has(Flags::FIN), self.send.mss);
+        if self.receive.due() == Due::Delayed && self.timers.delayed_ack == Instant::NEVER {
+            self.timers.delayed_ack = now.after(config.delayed_ack_ns);
+        }
+        if self.receive.is_finished() {
+            self.state = match self.state {
+                TcpState::Established | TcpState::SynReceived => TcpState::CloseWait,
+                TcpState::FinWait1 => TcpState::Closing,
+                TcpState::FinWait2 => {
+                    self.wait(now, config);
+                    TcpState::TimeWait
+                }
+                state => state,
+            };
+        }
+        if let Taken::InOrder(bytes) = taken { bytes } else { 0 }
+    }
+
+    /// Enters TIME-WAIT.
+    fn wait(&mut self, now: Instant, config: &TcpConfig) {
+        self.state = TcpState::TimeWait;
+        self.timers.stop();
+        self.timers.life = now.after(config.time_wait_ns);
+    }
+}

@@ -1,0 +1,291 @@
+//! The receiving direction of a connection: the window, the data in order and behind gaps, and when
+//! to acknowledge it.
+//!
+//! ```text
+//!  read │ readable ── RCV.NXT │ gap │ ahead │ gap │ ahead … ── edge: RCV.NXT + RCV.WND
+//! ```
+//!
+//! Always: the edge never moves back (RFC 9293 3.8.6.2.1).
+
+use core::ops::Range;
+
+use super::assembler::Assembler;
+use super::ring::Ring;
+use super::seq::Seq;
+use crate::Instant;
+use crate::time::SECOND;
+use crate::wire::tcp::SackBlocks;
+
+/// The time after which a timestamp of the peer is too old to compare (RFC 7323 5.5).
+const TOO_OLD_NS: u64 = 24 * 24 * 3600 * SECOND;
+/// The number of full segments after which an acknowledgement is due (RFC 9293 MUST-59).
+const SEGMENTS: u32 = 2;
+
+/// The urgency of an acknowledgement.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) enum Due {
+    /// The peer has an acknowledgement of everything.
+    #[default]
+    Nothing,
+    /// An acknowledgement may wait for more data, or for the timer.
+    Delayed,
+    /// An acknowledgement is due now.
+    Now,
+}
+
+/// The receiving direction of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Receive {
+    /// The peer's initial sequence number, and the next one that this end expects (IRS, RCV.NXT).
+    initial: Seq,
+    next: Seq,
+    /// The end of the window that the peer knows.
+    edge: Seq,
+    /// The shift of this end's windows, and the size of its buffer.
+    shift: u8,
+    capacity: u32,
+    data: Ring,
+    ahead: Assembler,
+    /// The sequence number of the peer's FIN, if it has arrived.
+    fin: Option<Seq>,
+    is_finished: bool,
+    /// The peer's time to echo, and when it came (TS.Recent).
+    recent: (u32, Instant),
+    /// The acknowledgement number that was sent last (Last.ACK.sent).
+    acknowledged: Seq,
+    due: Due,
+    /// True if a packet was marked on its way, and the peer has not answered to that yet (RFC 3168
+    /// 6.1.3).
+    is_marked: bool,
+}
+
+/// What a segment's data did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taken {
+    /// The data is the next in order. The number of bytes that became readable.
+    InOrder(usize),
+    /// The data was kept behind a gap, or there was no place for it.
+    Ahead,
+    /// There was no new data.
+    Nothing,
+}
+
+impl Receive {
+    /// Begins with the peer's SYN.
+    pub(super) fn begin(&mut self, syn: Seq, capacity: u32, shift: u8) {
+        let next = syn + 1;
+        let edge = next + capacity.min(u32::from(u16::MAX) << shift);
+        *self = Self {
+            initial: syn,
+            next,
+            edge,
+            shift,
+            capacity,
+            acknowledged: next,
+            due: Due::Now,
+            ..Self::default()
+        };
+    }
+
+    pub(super) const fn initial(&self) -> Seq {
+        self.initial
+    }
+
+    pub(super) const fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Returns the size of the window that the peer knows (RCV.WND).
+    pub(super) fn window(&self) -> u32 {
+        self.edge.since(self.next)
+    }
+
+    /// Returns the value of the window field for a segment that is sent now.
+    pub(super) fn window_field(&mut self) -> u16 {
+        // Rounded down, the field would take back bytes that the peer knows of (RFC 7323 2.4).
+        let units = self.window().div_ceil(1 << self.shift).min(u16::MAX.into());
+        self.edge = self.edge.max(self.next + (units << self.shift));
+        units as u16
+    }
+
+    pub(super) const fn readable(&self) -> usize {
+        self.data.len()
+    }
+
+    pub(super) fn peek(&self, range: Range<usize>) -> (&[u8], &[u8]) {
+        self.data.get(range)
+    }
+
+    /// Removes bytes that the program has read. If that opens the window by enough, the peer is
+    /// told at once.
+    pub(super) fn consume(&mut self, count: usize, mss: u32) {
+        self.data.remove(count);
+        if !self.ahead.has_gap() {
+            self.data.free();
+        }
+        let before = self.window();
+        self.open(mss);
+        // An end that reads slowly would otherwise tell the peer of each byte.
+        if self.window() >= before.saturating_add(self.capacity / 2)
+            || before == 0 && self.window() > 0
+        {
+            self.due = Due::Now;
+        }
+    }
+
+    /// Moves the edge of the window if that opens it by a segment or half of the buffer: silly
+    /// window avoidance (RFC 9293 3.8.6.2.2).
+    pub(super) fn open(&mut self, mss: u32) {
+        let free = (self.capacity as usize).saturating_sub(self.data.len()) as u32;
+        // What the field cannot express would be taken back.
+        let free = (free.min(u32::from(u16::MAX) << self.shift)) >> self.shift << self.shift;
+        let gain = free.saturating_sub(self.window());
+        if gain >= mss.min(self.capacity / 2) {
+            self.edge = self.edge.max(self.next + free);
+        }
+    }
+
+    /// Returns true if the peer has ended its direction, and everything before has arrived.
+    pub(super) const fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
+    // Segments.
+
+    /// Returns true if a segment of `len` sequence numbers from `seq` on is in the window (RFC 9293
+    /// table 6).
+    pub(super) fn is_acceptable(&self, seq: Seq, len: u32) -> bool {
+        let is_in = |seq: Seq| seq.reaches(self.next) && seq.is_before(self.edge);
+        match (len, self.window()) {
+            (0, 0) => seq == self.next,
+            (0, _) => is_in(seq),
+            (_, 0) => false,
+            _ => is_in(seq) || is_in(seq + (len - 1)),
+        }
+    }
+
+    /// Takes the data of a segment, and its FIN.
+    pub(super) fn take(&mut self, seq: Seq, data: &[u8], has_fin: bool, mss: u32) -> Taken {
+        let end = seq + data.len() as u32;
+        if has_fin {
+            self.fin = self.fin.or((!self.edge.is_before(end)).then_some(end));
+        }
+        // What was received before, and what the window has no room for, does not count.
+        let skip = self.next.since(seq).min(data.len() as u32);
+        let over = end.since(self.edge).min(data.len() as u32 - skip);
+        let new = &data[skip as usize..data.len() - over as usize];
+        if skip > 0 {
+            self.ahead.duplicate(seq, seq + skip);
+        }
+        let taken = self.place(seq + skip, new, mss);
+        if self.fin == Some(self.next) && !self.is_finished {
+            self.is_finished = true;
+            self.next = self.next + 1;
+            self.edge = self.edge.max(self.next);
+            self.due = Due::Now;
+        } else if has_fin {
+            self.due = Due::Now;
+        }
+        taken
+    }
+
+    fn place(&mut self, seq: Seq, new: &[u8], mss: u32) -> Taken {
+        if new.is_empty() || self.is_finished {
+            // A duplicate is acknowledged at once (RFC 5681 4.2).
+            self.due = Due::Now;
+            return Taken::Nothing;
+        }
+        let end = seq + new.len() as u32;
+        if self.next.is_before(seq) {
+            self.due = Due::Now;
+            if self.ahead.add(seq, end) {
+                self.data.write_ahead(seq.since(self.next) as usize, new);
+            }
+            return Taken::Ahead;
+        }
+        self.data.write_ahead(0, new);
+        let had_gap = self.ahead.has_gap();
+        let reached = if had_gap { self.ahead.advance(end) } else { end };
+        let count = reached.since(self.next) as usize;
+        self.data.extend(count);
+        self.next = reached;
+        self.open(mss);
+        let waiting = self.next.since(self.acknowledged);
+        // RFC 5681 4.2: data that fills a gap is acknowledged at once.
+        self.due = if had_gap || waiting >= SEGMENTS * mss {
+            Due::Now
+        } else {
+            self.due.max(Due::Delayed)
+        };
+        Taken::InOrder(count)
+    }
+
+    // Acknowledgements.
+
+    pub(super) const fn due(&self) -> Due {
+        self.due
+    }
+
+    /// Makes an acknowledgement due now.
+    pub(super) fn acknowledge_now(&mut self) {
+        self.due = Due::Now;
+    }
+
+    /// Returns true if the next acknowledgement has SACK blocks.
+    pub(super) fn has_blocks(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Returns the SACK blocks for an acknowledgement that is sent now.
+    pub(super) fn blocks(&mut self) -> SackBlocks {
+        self.ahead.blocks()
+    }
+
+    /// Records that the peer was sent an acknowledgement of everything.
+    pub(super) fn acknowledge(&mut self) {
+        self.due = Due::Nothing;
+        self.acknowledged = self.next;
+    }
+
+    /// Records that `len` sequence numbers from `seq` on came again, if all of them had come.
+    pub(super) fn duplicate(&mut self, seq: Seq, len: u32) {
+        if self.next.reaches(seq + len) {
+            self.ahead.duplicate(seq, seq + len);
+        }
+    }
+
+    // Timestamps (RFC 7323) and congestion marks (RFC 3168).
+
+    /// Returns the time of the peer to echo.
+    pub(super) const fn echoed(&self) -> u32 {
+        self.recent.0
+    }
+
+    /// Echoes this time of the peer from now on.
+    pub(super) fn echo(&mut self, now: Instant, value: u32) {
+        self.recent = (value, now);
+    }
+
+    /// Echoes the time of a segment from `seq` on, if it is not older than the one before and the
+    /// segment is not ahead of what was acknowledged (RFC 7323 4.3).
+    pub(super) fn echo_segment(&mut self, now: Instant, value: u32, seq: Seq) {
+        if value.wrapping_sub(self.recent.0) as i32 >= 0 && self.acknowledged.reaches(seq) {
+            self.recent = (value, now);
+        }
+    }
+
+    /// Returns true if a segment with this time is an old duplicate (PAWS, RFC 7323 5.3).
+    pub(super) fn is_old(&self, now: Instant, value: u32) -> bool {
+        (value.wrapping_sub(self.recent.0) as i32) < 0 && now.since(self.recent.1) < TOO_OLD_NS
+    }
+
+    /// Records whether a segment's packet was marked, and whether the peer has answered to an
+    /// earlier mark.
+    pub(super) fn mark(&mut self, is_marked: bool, is_answered: bool) {
+        self.is_marked = is_marked || self.is_marked && !is_answered;
+    }
+
+    pub(super) const fn is_marked(&self) -> bool {
+        self.is_marked
+    }
+}

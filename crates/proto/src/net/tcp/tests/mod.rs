@@ -1,0 +1,330 @@
+//! Tests of TCP connections: two ends, or an end and a script, in virtual time.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::time::{MS, SECOND, US};
+use crate::wire::tcp::{Flags, MAX_HEADER, Tcp};
+use crate::{Instant, Rng};
+
+mod random;
+
+/// The misbehaviour of a network, and its speed.
+#[derive(Clone, Debug)]
+pub(super) struct Faults {
+    /// The time from end to end, and the most by which it varies.
+    pub(super) delay_ns: u64,
+    pub(super) jitter_ns: u64,
+    /// Probabilities in parts per million.
+    pub(super) loss_ppm: u32,
+    pub(super) duplicate_ppm: u32,
+    pub(super) mark_ppm: u32,
+    /// The bytes a second of the slowest link, and the bytes that wait before it at most.
+    pub(super) rate: u64,
+    pub(super) queue: u64,
+    /// The segments that are lost whatever the probability, by their number from 0 in each
+    /// direction.
+    pub(super) lost: [Vec<u64>; 2],
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            delay_ns: MS,
+            jitter_ns: 0,
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            mark_ppm: 0,
+            rate: 1 << 40,
+            queue: 1 << 40,
+            lost: [Vec::new(), Vec::new()],
+        }
+    }
+}
+
+/// One end of a connection, with what its program wants to send and has received.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) config: TcpConfig,
+    pub(super) connection: Option<Connection>,
+    pub(super) to_send: VecDeque<u8>,
+    pub(super) received: Vec<u8>,
+    /// The bytes that the program reads at once, 0 if it reads nothing.
+    pub(super) reads: usize,
+    /// True if the program closes its direction when all is written.
+    pub(super) closes: bool,
+    /// The most bytes of a segment that the device cuts, 0 if it cuts none.
+    pub(super) most: u32,
+}
+
+/// A segment on its way.
+#[derive(Clone, Debug)]
+struct Flying {
+    to: usize,
+    bytes: Vec<u8>,
+    is_marked: bool,
+}
+
+/// Two ends and the network between them. End 0 connects.
+#[derive(Debug)]
+pub(super) struct Net {
+    pub(super) now: Instant,
+    pub(super) ends: [End; 2],
+    pub(super) faults: Faults,
+    rng: Rng,
+    flying: BTreeMap<(Instant, u64), Flying>,
+    numbers: u64,
+    /// The number of segments that each end has sent.
+    pub(super) sent: [u64; 2],
+    /// The time at which the link of each direction is free.
+    busy: [Instant; 2],
+    /// The headers and data lengths of all segments sent, with their times and senders.
+    pub(super) log: Vec<(Instant, usize, Tcp, usize)>,
+}
+
+impl Net {
+    pub(super) fn new(configs: [TcpConfig; 2], faults: Faults, seed: u64) -> Self {
+        let mut rng = Rng::seeded(seed);
+        let ends = configs.map(|config| End {
+            config,
+            connection: None,
+            to_send: VecDeque::new(),
+            received: Vec::new(),
+            reads: usize::MAX,
+            closes: true,
+            most: 0,
+        });
+        let now = Instant::from_ns(SECOND);
+        let mut net = Self {
+            now,
+            ends,
+            faults,
+            flying: BTreeMap::new(),
+            numbers: 0,
+            sent: [0; 2],
+            busy: [now; 2],
+            log: Vec::new(),
+            rng: rng.fork(),
+        };
+        let config = &net.ends[0].config;
+        net.ends[0].connection =
+            Some(Connection::connect(now, config, (7, 8), rng.u32(), &mut rng));
+        net
+    }
+
+    /// Returns a connection over a network without faults.
+    pub(super) fn plain() -> Self {
+        Self::new(Default::default(), Faults::default(), 1)
+    }
+
+    /// Lets an end send `len` bytes that depend on their place.
+    pub(super) fn give(&mut self, end: usize, len: usize) {
+        let sent = self.ends[end].to_send.len();
+        self.ends[end].to_send.extend((sent..sent + len).map(byte));
+    }
+
+    pub(super) fn connection(&mut self, end: usize) -> &mut Connection {
+        self.ends[end].connection.as_mut().expect("the end has a connection")
+    }
+
+    pub(super) fn state(&self, end: usize) -> TcpState {
+        self.ends[end].connection.as_ref().map_or(TcpState::Closed, Connection::state)
+    }
+
+    /// Lets the programs write and read, and sends what can be sent.
+    pub(super) fn work(&mut self) {
+        for end in 0..2 {
+            let End { connection, config, to_send, received, reads, closes, most } =
+                &mut self.ends[end];
+            let Some(connection) = connection else { continue };
+            let writable = connection.writable(config).min(to_send.len());
+            let (a, b) = to_send.as_slices();
+            let first = a.len().min(writable);
+            let written = connection.write(config, &a[..first])
+                + connection.write(config, &b[..writable - first]);
+            to_send.drain(..written);
+            if to_send.is_empty() && *closes && connection.state() != TcpState::SynSent {
+                connection.close();
+            }
+            let count = connection.readable().min(*reads);
+            let (a, b) = connection.peek(0..count);
+            received.extend_from_slice(a);
+            received.extend_from_slice(b);
+            connection.consume(count);
+            let mut out = Vec::new();
+            connection.output(self.now, config, *most, &mut |outgoing| {
+                cut(&outgoing, &mut out);
+                true
+            });
+            for (tcp, data, is_ect) in out {
+                self.transmit(end, &tcp, &data, is_ect);
+            }
+        }
+    }
+
+    /// Gives a segment to the network.
+    pub(super) fn transmit(&mut self, from: usize, tcp: &Tcp, data: &[u8], is_ect: bool) {
+        let number = self.sent[from];
+        self.sent[from] += 1;
+        self.log.push((self.now, from, *tcp, data.len()));
+        let mut header = [0; MAX_HEADER];
+        let len = tcp.emit(&mut header);
+        let bytes = [&header[..len], data].concat();
+        let size = bytes.len() as u64 + 40;
+        let start = self.busy[from].max(self.now);
+        let queued = start.since(self.now) * self.faults.rate / SECOND;
+        let is_lost = self.rng.chance(self.faults.loss_ppm)
+            || self.faults.lost[from].contains(&number)
+            || queued > self.faults.queue;
+        let is_marked = is_ect && self.rng.chance(self.faults.mark_ppm);
+        if is_lost {
+            return;
+        }
+        self.busy[from] = start.after(size * SECOND / self.faults.rate);
+        let copies = 1 + u32::from(self.rng.chance(self.faults.duplicate_ppm));
+        for _ in 0..copies {
+            let jitter = self.rng.below(self.faults.jitter_ns + 1);
+            let at = self.busy[from].after(self.faults.delay_ns + jitter);
+            self.numbers += 1;
+            let flying = Flying { to: 1 - from, bytes: bytes.clone(), is_marked };
+            self.flying.insert((at, self.numbers), flying);
+        }
+    }
+
+    /// Delivers the next segment or expires the next timer. Returns false if there is none.
+    pub(super) fn step(&mut self) -> bool {
+        self.work();
+        let timer = self.ends.iter().filter_map(|e| e.connection.as_ref()?.deadline()).min();
+        let arrival = self.flying.first_key_value().map(|(&(at, _), _)| at);
+        // A program that reads slowly reads again after a while.
+        let is_slow = |end: &End| {
+            end.reads > 0 && end.connection.as_ref().is_some_and(|c| c.readable() > 0)
+        };
+        let reader = self.ends.iter().any(is_slow).then(|| self.now.after(MS));
+        let times = [timer, arrival, reader];
+        let Some(next) = times.into_iter().flatten().min() else { return false };
+        self.now = next.max(self.now);
+        while let Some(entry) = self.flying.first_entry().filter(|e| e.key().0 <= self.now) {
+            let Flying { to, bytes, is_marked } = entry.remove();
+            self.deliver(to, &bytes, is_marked);
+        }
+        for End { connection, config, .. } in &mut self.ends {
+            if let Some(connection) = connection
+                && connection.deadline().is_some_and(|at| at <= self.now)
+            {
+                connection.tick(self.now, config);
+            }
+        }
+        true
+    }
+
+    fn deliver(&mut self, to: usize, bytes: &[u8], is_marked: bool) {
+        let (tcp, data) = Tcp::parse(bytes).expect("what an end sends is sound");
+        let segment = Segment { tcp, data, is_marked };
+        let End { connection, config, .. } = &mut self.ends[to];
+        let refusal = match connection {
+            Some(connection) => connection.input(self.now, config, &segment).refusal,
+            None => {
+                let initial = self.rng.u32();
+                let accepted = Connection::accept(self.now, config, &tcp, initial, &mut self.rng);
+                let refused = if accepted.is_none() { refusal(&segment) } else { None };
+                *connection = accepted;
+                refused
+            }
+        };
+        if let Some(tcp) = refusal {
+            self.transmit(to, &tcp, &[], false);
+        }
+    }
+
+    /// Runs until `done` or the time is over. Returns true if it is done.
+    pub(super) fn run_until(&mut self, ns: u64, done: impl Fn(&Self) -> bool) -> bool {
+        let end = self.now.after(ns);
+        while self.now < end {
+            if done(self) {
+                return true;
+            }
+            if !self.step() {
+                break;
+            }
+        }
+        done(self)
+    }
+
+    /// Runs until both ends have closed, and checks that each got what the other has sent.
+    pub(super) fn complete(&mut self, ns: u64, lens: [usize; 2]) -> Result<(), String> {
+        let is_over = |state| matches!(state, TcpState::Closed | TcpState::TimeWait);
+        let is_done = self.run_until(ns, |net| {
+            let has_all = |(i, end): (usize, &End)| {
+                end.received.len() == lens[1 - i] && end.to_send.is_empty()
+            };
+            net.ends.iter().enumerate().all(has_all)
+                && [0, 1].iter().all(|&i| is_over(net.state(i)))
+        });
+        let states = [self.state(0), self.state(1)];
+        let got = [&self.ends[0], &self.ends[1]].map(|end| end.received.len());
+        let errors = [0, 1].map(|i| self.ends[i].connection.as_ref().and_then(Connection::error));
+        if !is_done || errors != [None, None] {
+            let wanted = [lens[1], lens[0]];
+            let now = self.now;
+            let mut why = format!("{states:?}, received {got:?} of {wanted:?}, {errors:?}, {now:?}");
+            for (at, end, tcp, len) in self.log.iter().rev().take(12).rev() {
+                let Tcp { seq, ack, flags, window, options, .. } = tcp;
+                let (flags, sack) = (flags.0, options.sack.as_slice());
+                why += &format!("\n{at:?} {end} {flags:02x} {seq} +{len} {ack} w {window} {sack:?}");
+            }
+            return Err(why);
+        }
+        let is_right = |end: &End| end.received.iter().enumerate().all(|(i, b)| *b == byte(i));
+        if self.ends.iter().all(is_right) { Ok(()) } else { Err("the bytes are others".into()) }
+    }
+}
+
+/// Returns the byte at a place of a stream.
+fn byte(at: usize) -> u8 {
+    ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Cuts a segment as a device does.
+fn cut(outgoing: &Outgoing<'_>, out: &mut Vec<(Tcp, Vec<u8>, bool)>) {
+    let (a, b) = outgoing.data;
+    let data = [a, b].concat();
+    let pieces = data.chunks(outgoing.mss as usize).count().max(1);
+    for i in 0..pieces {
+        let at = i * outgoing.mss as usize;
+        let piece = &data[at..data.len().min(at + outgoing.mss as usize)];
+        let mut tcp = outgoing.tcp;
+        tcp.seq = tcp.seq.wrapping_add(at as u32);
+        if i + 1 < pieces {
+            tcp.flags = tcp.flags.without(Flags::FIN.with(Flags::PSH));
+        }
+        if i > 0 {
+            tcp.flags = tcp.flags.without(Flags::CWR);
+        }
+        out.push((tcp, piece.to_vec(), outgoing.is_ect));
+    }
+}
+
+#[test]
+fn a_stream_each_way_without_faults() {
+    let mut net = Net::plain();
+    net.give(0, 3_000_000);
+    net.give(1, 1_000_000);
+    net.complete(60 * SECOND, [3_000_000, 1_000_000]).unwrap();
+    assert!(net.now < Instant::from_ns(2 * SECOND), "{:?}", net.now);
+    let again: u64 = net.log.len() as u64;
+    assert!(again < 5000, "{again} segments");
+}
+
+#[test]
+fn nothing_but_an_end() {
+    let mut net = Net::plain();
+    net.complete(10 * SECOND, [0, 0]).unwrap();
+    let flags: Vec<_> = net.log.iter().map(|(_, end, tcp, _)| (*end, tcp.flags.0 & 0x17)).collect();
+    // SYN, SYN and ACK, ACK with FIN, and so on.
+    assert_eq!(flags[..2], [(0, 0x02), (1, 0x12)]);
+    assert!(flags.len() <= 8, "{flags:?}");
+}
