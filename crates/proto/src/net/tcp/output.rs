@@ -7,6 +7,7 @@ use super::scoreboard::Sent;
 use super::seq::Seq;
 use super::timers::Wanted;
 use crate::Instant;
+use crate::time::MS;
 use crate::wire::tcp::{Flags, SackBlocks, Tcp, TcpOptions};
 
 /// A segment to send, or several that the device cuts from one.
@@ -21,6 +22,9 @@ pub struct Outgoing<'a> {
     /// True if the packet shows that both ends understand marks of congestion: ECT(0) (RFC 3168).
     pub is_ect: bool,
 }
+
+/// The time for which a window that is too small for a segment holds data back at most.
+const OVERRIDE_NS: u64 = 500 * MS;
 
 /// Takes segments to send. Returns false if there is no room for the segment.
 pub type Emit<'a> = dyn FnMut(Outgoing<'_>) -> bool + 'a;
@@ -362,6 +366,15 @@ impl Connection {
         wants: Wanted,
         emit: &mut Emit<'_>,
     ) -> bool {
+        let sent = self.send.next.since(self.data_start());
+        let left = (self.send.data.len() as u32).saturating_sub(sent);
+        let by_peer = self.send.window.saturating_sub(self.send.next.since(self.send.una));
+        let len = left.min(by_peer).min(self.send.mss);
+        if wants == Wanted::WindowProbe && len > 0 {
+            // The window is open, and too small for silly window avoidance.
+            let has_fin = self.send.is_closed && len == left;
+            return self.emit_new(now, config, len, has_fin, emit);
+        }
         let seq = self.send.una - 1;
         let tcp = Tcp { seq: seq.0, ..self.header(now, Flags::ACK) };
         if !emit(Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
@@ -383,7 +396,10 @@ impl Connection {
         if !is_held {
             self.timers.persist = Instant::NEVER;
         } else if self.timers.persist == Instant::NEVER {
-            self.timers.persist = now.after(self.send.rtt.timeout_ns(config.min_timeout_ns));
+            let wait_ns = self.send.rtt.timeout_ns(config.min_timeout_ns);
+            // An open window that is too small is overridden within a second (RFC 9293 MUST-38).
+            let most_ns = if self.send.window > 0 { OVERRIDE_NS } else { u64::MAX };
+            self.timers.persist = now.after(wait_ns.min(most_ns));
         }
     }
 

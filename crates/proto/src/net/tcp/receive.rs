@@ -41,7 +41,7 @@ pub(super) struct Receive {
     next: Seq,
     /// The end of the window that the peer knows.
     edge: Seq,
-    /// The shift of this end's windows, and the size of its buffer.
+    /// The shift of this end's windows, and the size of its buffer: what a window can express.
     shift: u8,
     capacity: u32,
     data: Ring,
@@ -74,7 +74,8 @@ impl Receive {
     /// Begins with the peer's SYN.
     pub(super) fn begin(&mut self, syn: Seq, capacity: u32, shift: u8) {
         let next = syn + 1;
-        let edge = next + capacity.min(u32::from(u16::MAX) << shift);
+        let capacity = capacity.min(u32::from(u16::MAX) << shift);
+        let edge = next + capacity;
         *self = Self {
             initial: syn,
             next,
@@ -138,7 +139,7 @@ impl Receive {
     pub(super) fn open(&mut self, mss: u32) {
         let free = (self.capacity as usize).saturating_sub(self.data.len()) as u32;
         // What the field cannot express would be taken back.
-        let free = (free.min(u32::from(u16::MAX) << self.shift)) >> self.shift << self.shift;
+        let free = free >> self.shift << self.shift;
         let gain = free.saturating_sub(self.window());
         if gain >= mss.min(self.capacity / 2) {
             self.edge = self.edge.max(self.next + free);
