@@ -45,7 +45,11 @@ impl Connection {
         let news = self.deliver(now, tcp);
         self.send.una = ack;
         if news.advanced > 0 {
-            self.send.duplicates = 0;
+            // Of the segments that duplicates have counted, some are acknowledged now.
+            let segments = news.advanced.div_ceil(self.send.mss);
+            let left = self.send.duplicates.saturating_sub(segments.saturating_sub(1));
+            let is_recovering = matches!(self.send.phase, Phase::Recovery { .. });
+            self.send.duplicates = if is_recovering { left } else { 0 };
             self.timers.retries = 0;
             self.timers.progress = now;
             self.send.rtt.forget_backoff();
@@ -101,18 +105,20 @@ impl Connection {
         let mut news = News { advanced: ack.since(self.send.una), ..News::default() };
         let send = &mut self.send;
         let (rack, rtt) = (&mut send.rack, &send.rtt);
-        let mut deliver = |sent: &super::scoreboard::Sent| {
+        let mut deliver = |sent: &super::scoreboard::Sent, is_in_order: bool| {
             news.delivered += sent.len;
             news.was_again |= sent.is_again;
             if !sent.is_again {
                 news.sent_at = news.sent_at.or(Some(sent.at));
             }
-            // The echo is of an earlier transmission of the segment.
+            // The echo is of an earlier transmission of the segment. That of a segment behind a gap
+            // is of the last one before the gap (RFC 7323 4.3), and says nothing.
             let sent_clock = ((sent.at.as_ns() / MS) as u32).wrapping_add(clock_offset);
-            let is_earlier = echo.is_some_and(|echo| (echo.wrapping_sub(sent_clock) as i32) < 0);
+            let is_before = |echo: u32| (echo.wrapping_sub(sent_clock) as i32) < 0;
+            let is_earlier = is_in_order && echo.is_some_and(is_before);
             rack.delivered(now, sent, is_earlier, rtt);
         };
-        send.board.acknowledge(ack, &mut deliver);
+        send.board.acknowledge(ack, |sent| deliver(sent, true));
         let mut duplicate = None;
         if self.agreed.sack {
             let blocks = tcp.options.sack.as_slice();
@@ -127,7 +133,7 @@ impl Connection {
                 // A block that names what was never sent, or nothing, is ignored.
                 let is_sane = left.is_before(right) && left.reaches(ack);
                 if is_sane && send.next.reaches(right) {
-                    send.board.sack(left, right, &mut deliver);
+                    send.board.sack(left, right, |sent| deliver(sent, false));
                 }
             }
             news.has_blocks = !blocks.is_empty();
@@ -216,7 +222,9 @@ impl Connection {
         if send.reduced_until.is_some_and(|until| send.una.reaches(until)) {
             send.reduced_until = None;
         }
-        let is_reported = self.agreed.ecn && tcp.flags.has(Flags::ECE);
+        // A SYN that answers has the flag to agree.
+        let is_reported =
+            self.agreed.ecn && tcp.flags.has(Flags::ECE) && !tcp.flags.has(Flags::SYN);
         if is_reported && send.phase == Phase::Open && send.reduced_until.is_none() {
             send.congestion.reduce(flight);
             send.congestion.set_window(send.congestion.threshold());
@@ -229,12 +237,13 @@ impl Connection {
     /// by the algorithm.
     fn adjust_window(&mut self, now: Instant, news: &News, had_pipe: u32) {
         let pipe = self.pipe();
+        let advanced = news.advanced;
         let send = &mut self.send;
         let is_over = send.una.reaches(send.recover);
         let threshold = send.congestion.threshold();
         match &mut send.phase {
             Phase::Recovery { .. } if is_over => {
-                send.phase = Phase::Open;
+                (send.phase, send.duplicates) = (Phase::Open, 0);
                 send.congestion.set_window(threshold);
                 send.rack.recovered();
                 return;
@@ -251,8 +260,10 @@ impl Connection {
                     let limit = delivered.saturating_sub(*out).max(news) + send.mss;
                     (threshold - pipe).min(limit)
                 };
-                // The first retransmission leaves at once.
-                let least = if *out == 0 { send.mss } else { 0 };
+                // The first retransmission leaves at once, and without SACK that of each partial
+                // acknowledgement (RFC 6582 3.2 step 5).
+                let is_due = *out == 0 || !self.agreed.sack && advanced > 0;
+                let least = if is_due { send.mss } else { 0 };
                 send.congestion.set_window(pipe.saturating_add(count.max(least)));
                 return;
             }

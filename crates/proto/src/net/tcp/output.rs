@@ -406,23 +406,26 @@ impl Connection {
     /// Sends an acknowledgement without data, if one is due.
     fn output_ack(&mut self, now: Instant, emit: &mut Emit<'_>) -> bool {
         let is_open = !matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
-        if !is_open || self.receive.due() != Due::Now {
-            return true;
+        while is_open && self.receive.due() == Due::Now {
+            let mut flags = Flags::ACK;
+            if self.receive.is_marked() {
+                flags = flags.with(Flags::ECE);
+            }
+            self.receive.open(self.send.mss);
+            let mut tcp = self.header(now, flags);
+            if self.agreed.sack {
+                tcp.options.sack = self.receive.blocks();
+            }
+            if !emit(Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
+                return false;
+            }
+            if self.agreed.sack {
+                self.receive.acknowledge();
+            } else {
+                self.receive.acknowledge_one();
+            }
+            self.timers.delayed_ack = Instant::NEVER;
         }
-        let mut flags = Flags::ACK;
-        if self.receive.is_marked() {
-            flags = flags.with(Flags::ECE);
-        }
-        self.receive.open(self.send.mss);
-        let mut tcp = self.header(now, flags);
-        if self.agreed.sack {
-            tcp.options.sack = self.receive.blocks();
-        }
-        if !emit(Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
-            return false;
-        }
-        self.receive.acknowledge();
-        self.timers.delayed_ack = Instant::NEVER;
         true
     }
 }

@@ -54,6 +54,9 @@ pub(super) struct Receive {
     /// The acknowledgement number that was sent last (Last.ACK.sent).
     acknowledged: Seq,
     due: Due,
+    /// The segments behind a gap since the last acknowledgement: a peer without SACK counts the
+    /// acknowledgements that answer to them (RFC 5681 4.2).
+    unanswered: u8,
     /// True if a packet was marked on its way, and the peer has not answered to that yet (RFC 3168
     /// 6.1.3).
     is_marked: bool,
@@ -199,6 +202,7 @@ impl Receive {
         let end = seq + new.len() as u32;
         if self.next.is_before(seq) {
             self.due = Due::Now;
+            self.unanswered = self.unanswered.saturating_add(1);
             if self.ahead.add(seq, end) {
                 self.data.write_ahead(seq.since(self.next) as usize, new);
             }
@@ -246,6 +250,17 @@ impl Receive {
     pub(super) fn acknowledge(&mut self) {
         self.due = Due::Nothing;
         self.acknowledged = self.next;
+        self.unanswered = 0;
+    }
+
+    /// Records that a peer without SACK was sent an acknowledgement that answers to one segment.
+    /// More are due if more segments behind a gap have arrived.
+    pub(super) fn acknowledge_one(&mut self) {
+        let left = self.unanswered.saturating_sub(1);
+        self.acknowledge();
+        if left > 0 {
+            (self.due, self.unanswered) = (Due::Now, left);
+        }
     }
 
     /// Records that `len` sequence numbers from `seq` on came again, if all of them had come.

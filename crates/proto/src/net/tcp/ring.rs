@@ -27,6 +27,12 @@ impl Ring {
         self.len
     }
 
+    /// Returns the size of the storage in bytes.
+    #[cfg(test)]
+    pub(super) const fn capacity(&self) -> usize {
+        self.storage.len()
+    }
+
     /// Returns the readable bytes of `range`, in two pieces.
     pub(super) fn get(&self, range: Range<usize>) -> (&[u8], &[u8]) {
         debug_assert!(range.end <= self.len, "{range:?} of {}", self.len);

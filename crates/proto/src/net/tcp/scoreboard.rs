@@ -14,6 +14,9 @@ use alloc::collections::VecDeque;
 use super::seq::Seq;
 use crate::Instant;
 
+/// The most segments for which memory is kept while none is in flight.
+const KEPT: usize = 8;
+
 /// A segment that was sent and is not acknowledged yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sent {
@@ -69,6 +72,12 @@ impl Scoreboard {
         self.sent.push_back(segment);
     }
 
+    /// Returns the number of segments for which there is memory.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.sent.capacity()
+    }
+
     /// Returns true if everything that was sent is acknowledged.
     pub(super) fn is_empty(&self) -> bool {
         self.sent.is_empty()
@@ -120,6 +129,9 @@ impl Scoreboard {
             break;
         }
         self.lost_from = self.lost_from.max(una);
+        if self.sent.is_empty() && self.sent.capacity() > KEPT {
+            self.sent = VecDeque::new();
+        }
     }
 
     /// Records that the peer has everything from `left` up to `right`, and calls `delivered` with

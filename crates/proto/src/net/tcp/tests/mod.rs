@@ -10,7 +10,9 @@ use crate::time::{MS, SECOND, US};
 use crate::wire::tcp::{Flags, MAX_HEADER, Tcp};
 use crate::{Instant, Rng};
 
+mod hostile;
 mod random;
+mod recovery;
 
 /// The misbehaviour of a network, and its speed.
 #[derive(Clone, Debug)]
@@ -200,9 +202,8 @@ impl Net {
         let timer = self.ends.iter().filter_map(|e| e.connection.as_ref()?.deadline()).min();
         let arrival = self.flying.first_key_value().map(|(&(at, _), _)| at);
         // A program that reads slowly reads again after a while.
-        let is_slow = |end: &End| {
-            end.reads > 0 && end.connection.as_ref().is_some_and(|c| c.readable() > 0)
-        };
+        let is_slow =
+            |end: &End| end.reads > 0 && end.connection.as_ref().is_some_and(|c| c.readable() > 0);
         let reader = self.ends.iter().any(is_slow).then(|| self.now.after(MS));
         let times = [timer, arrival, reader];
         let Some(next) = times.into_iter().flatten().min() else { return false };
@@ -270,11 +271,13 @@ impl Net {
         if !is_done || errors != [None, None] {
             let wanted = [lens[1], lens[0]];
             let now = self.now;
-            let mut why = format!("{states:?}, received {got:?} of {wanted:?}, {errors:?}, {now:?}");
+            let mut why =
+                format!("{states:?}, received {got:?} of {wanted:?}, {errors:?}, {now:?}");
             for (at, end, tcp, len) in self.log.iter().rev().take(12).rev() {
                 let Tcp { seq, ack, flags, window, options, .. } = tcp;
                 let (flags, sack) = (flags.0, options.sack.as_slice());
-                why += &format!("\n{at:?} {end} {flags:02x} {seq} +{len} {ack} w {window} {sack:?}");
+                why +=
+                    &format!("\n{at:?} {end} {flags:02x} {seq} +{len} {ack} w {window} {sack:?}");
             }
             return Err(why);
         }
@@ -327,4 +330,18 @@ fn nothing_but_an_end() {
     // SYN, SYN and ACK, ACK with FIN, and so on.
     assert_eq!(flags[..2], [(0, 0x02), (1, 0x12)]);
     assert!(flags.len() <= 8, "{flags:?}");
+}
+
+#[test]
+fn an_idle_connection_is_small() {
+    let mut net = Net::plain();
+    net.give(0, 100_000);
+    net.ends.iter_mut().for_each(|end| end.closes = false);
+    net.run_until(SECOND, |net| net.ends[1].received.len() == 100_000);
+    net.run_until(SECOND, |_| false);
+    let connection = net.connection(0);
+    assert_eq!(connection.send.data.capacity(), 0);
+    let board = connection.send.board.capacity() * size_of::<super::scoreboard::Sent>();
+    let size = size_of::<Connection>();
+    assert!(size + board <= 800, "{size} bytes, and {board} for segments");
 }

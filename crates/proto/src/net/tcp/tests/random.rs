@@ -57,7 +57,7 @@ fn run(seed: u64) -> Result<(), String> {
 
 #[test]
 fn every_byte_arrives_once_and_in_order() {
-    for seed in 0..30_000 {
+    for seed in 0..1_000 {
         if let Err(why) = run(seed) {
             panic!("seed {seed}: {why}");
         }
