@@ -11,6 +11,10 @@ counters! {
     datagrams_in,
     /// UDP datagrams that the IP stack sent by a cached route.
     datagrams_out,
+    /// TCP segments that the IP stack received for its connections and listeners.
+    segments_in,
+    /// TCP segments that the IP stack sent.
+    segments_out,
     /// Frames sent by the transmit queue: fragments, solicitations, replies.
     frames_out,
     /// Echo requests of other hosts that the IP stack answered.

@@ -222,6 +222,10 @@ impl Stack {
     fn receive_upper(&mut self, protocol: u8, sum: Sum, packet: Packet<'_>) {
         match protocol {
             ipv4::UDP => self.receive_udp(sum, packet),
+            ipv4::TCP => {
+                let ends = (packet.from, packet.to);
+                self.receive_tcp(sum, ends, packet.bytes, packet.offload.checksum_valid);
+            }
             ipv4::ICMP if packet.from.is_ipv4() => self.receive_icmp(packet),
             _ => self.cx.counters.drop_protocol += 1,
         }

@@ -110,7 +110,8 @@ impl Stack {
     /// frames still wait.
     #[inline(always)]
     pub fn output<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
-        if self.link.queue.is_empty() && !self.link.has_packets() && self.batch.is_empty() {
+        let is_empty = self.link.queue.is_empty() && !self.link.has_packets();
+        if is_empty && self.batch.is_empty() && !self.has_tcp_output() {
             device.flush();
             return false;
         }
@@ -120,6 +121,7 @@ impl Stack {
     /// Sends the frames that wait in the IP stack. Returns true if frames still wait.
     #[inline(never)]
     fn send_waiting<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
+        self.output_tcp(now);
         if !self.link.queue.is_empty() || self.link.has_packets() {
             self.cx.now = now;
             self.link.output(&mut self.cx, device);

@@ -2,6 +2,7 @@
 //!
 //! `input` handles received frames and `output` sends datagrams, each in a file of its own.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -14,6 +15,7 @@ use super::ip::output::{IpOutput, next_hop};
 use super::ip::reassembly::Reassembly;
 use super::link::Link;
 use super::options::{Ipv4Assignment, StackOptions};
+use super::tcp::TcpHost;
 use super::udp::fast_path::FastPath;
 use super::udp::gso::GsoBatch;
 use super::udp::ports::{BindError, Ports};
@@ -38,6 +40,7 @@ pub struct Stack {
     /// The receive fast path for the address and port of the last datagram over IPv4.
     pub(super) fast_path: Option<FastPath>,
     pub(super) burst: Burst,
+    pub(super) tcp: Option<Box<TcpHost>>,
 }
 
 impl Stack {
@@ -60,6 +63,7 @@ impl Stack {
             batch: GsoBatch::new(),
             fast_path: None,
             burst: Burst::default(),
+            tcp: None,
             cx,
         }
     }
@@ -85,7 +89,10 @@ impl Stack {
     /// Returns true if no received datagram and no frame to send waits inside the IP stack.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.burst.is_done() && self.link.queue.is_empty() && self.batch.is_empty()
+        self.burst.is_done()
+            && self.link.queue.is_empty()
+            && self.batch.is_empty()
+            && !self.has_tcp_output()
     }
 
     /// Returns UDP datagram `i` of the last `input`: the local port, the sender, and the payload,
@@ -132,7 +139,8 @@ impl Stack {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let link = self.link.addresses.deadline().min(self.link.neighbours.deadline());
-        let next = link.min(self.reassembly.deadline());
+        let tcp = self.tcp.as_ref().and_then(|tcp| tcp.deadline()).unwrap_or(Instant::NEVER);
+        let next = link.min(self.reassembly.deadline()).min(tcp);
         (next < Instant::NEVER).then_some(next)
     }
 
@@ -147,6 +155,7 @@ impl Stack {
         }
         self.link.neighbours.tick(now, &mut cx.counters);
         self.reassembly.tick(now, &mut cx.counters);
+        self.tcp.iter_mut().for_each(|tcp| tcp.tick(now));
     }
 
     /// Binds the UDP port `port`, or a free dynamic port if it is 0, and returns the port. The
@@ -189,6 +198,12 @@ impl Stack {
         let (seq, protocol, message) = self.echo.request(&mut self.cx, from, to, len);
         self.ip.send(&mut self.cx, &mut self.link, from, to, protocol, &message);
         Ok(seq)
+    }
+
+    /// Returns true if a TCP connection may have something to send.
+    #[inline]
+    pub(super) fn has_tcp_output(&self) -> bool {
+        self.tcp.as_ref().is_some_and(|tcp| tcp.has_output())
     }
 
     /// Returns the generation of valid routes: it changes with neighbours, addresses and path MTUs.

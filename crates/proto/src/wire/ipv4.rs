@@ -19,6 +19,8 @@ pub const HEADER: usize = 20;
 
 /// The number of ICMP in an IPv4 header's protocol field.
 pub const ICMP: u8 = 1;
+/// The number of TCP in an IPv4 header's protocol field, and in an IPv6 header's next header.
+pub const TCP: u8 = 6;
 /// The number of UDP in an IPv4 header's protocol field.
 pub const UDP: u8 = 17;
 

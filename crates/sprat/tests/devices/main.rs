@@ -21,6 +21,7 @@ mod networks;
 mod queues;
 mod stack;
 mod suite;
+mod tcp;
 mod testpmd;
 
 /// A test of packet devices: its name, whether it needs root, and its function, which panics if
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     let mut cases = networks::cases();
     cases.extend(stack::cases());
     cases.extend(suite::cases());
+    cases.extend(tcp::cases());
     cases.extend(bonds::cases());
     cases.extend(queues::cases());
     cases.extend(testpmd::cases());

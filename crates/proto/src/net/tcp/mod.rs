@@ -24,6 +24,7 @@ mod assembler;
 mod config;
 mod congestion;
 mod connection;
+mod host;
 mod input;
 mod output;
 mod rack;
@@ -32,6 +33,7 @@ mod ring;
 mod rtt;
 mod scoreboard;
 mod seq;
+mod stack;
 mod timers;
 
 #[cfg(test)]
@@ -40,6 +42,7 @@ mod tests;
 pub use config::TcpConfig;
 pub use congestion::CongestionControl;
 pub use connection::{Connection, TcpError, TcpState};
+pub use host::{TcpChanges, TcpFlow, TcpHost, TcpId, TcpOpenError};
 pub use input::{Received, Segment, refusal};
 pub use output::{Emit, Outgoing};
 

@@ -1,0 +1,505 @@
+//! The connections of an IP stack: listeners, the connection that a segment is for, timers, and
+//! what programs have to know.
+//!
+//! ```text
+//!  input ─► flow (keyed hash of addresses and ports) ─► connection ─┐
+//!        └► listener ─► new connection                              ├─► dirty ─► output ─► segments
+//!  tick ──► timers ─► connection ───────────────────────────────────┘
+//!                                                                    └─► ready ─► event
+//! ```
+//!
+//! Always: each connection is in `dirty` and in `ready` at most once, so that neither grows beyond
+//! the number of connections.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::hash::{BuildHasher, Hash as _, Hasher as _};
+use core::net::{IpAddr, SocketAddr};
+
+use siphasher::sip::SipHasher13;
+
+use super::config::TcpConfig;
+use super::connection::{Connection, TcpError, TcpState};
+use super::input::{Segment, refusal};
+use super::output::Outgoing;
+use crate::time::US;
+use crate::wire::tcp::Tcp;
+use crate::{Instant, Rng};
+
+/// The first port that the stack chooses for a connection of its own (RFC 6335).
+const FIRST_DYNAMIC: u16 = 49_152;
+/// The most segments of refusal that wait to be sent.
+const MOST_REFUSALS: usize = 64;
+/// The time in which the clock of initial sequence numbers advances by one (RFC 6528).
+const CLOCK_NS: u64 = 4 * US;
+
+/// The name of a connection of a [`TcpHost`]. It is never used again for another one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TcpId {
+    index: u32,
+    generation: u32,
+}
+
+/// The addresses and ports of both ends of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TcpFlow {
+    /// The address and port of this end.
+    pub local: SocketAddr,
+    /// The address and port of the peer.
+    pub peer: SocketAddr,
+}
+
+/// What has changed at a connection since its last event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TcpChanges {
+    /// The handshake is over.
+    pub opened: bool,
+    /// Bytes can be read, or the peer's direction has ended.
+    pub readable: bool,
+    /// The peer has acknowledged data, so that more can be written.
+    pub writable: bool,
+    /// The connection has ended. [`TcpHost::release`] forgets it.
+    pub ended: bool,
+}
+
+/// The reason why there is no new connection or listener.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TcpOpenError {
+    /// A listener has the port.
+    #[error("the port is in use")]
+    InUse,
+    /// Connections to that peer use all dynamic ports.
+    #[error("no port is free")]
+    NoPort,
+    /// There is no route to the peer.
+    #[error("no route to the peer")]
+    NoRoute,
+    /// The host has as many connections as it may have.
+    #[error("too many connections")]
+    TooMany,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    flow: TcpFlow,
+    connection: Connection,
+    changes: TcpChanges,
+    /// The time under which the connection is in the timers.
+    timer: Option<Instant>,
+    is_dirty: bool,
+    is_ready: bool,
+    /// True once the program needs the connection no more.
+    is_released: bool,
+    /// True if the program was told that the connection has ended.
+    has_told: bool,
+    /// The listener that counts the connection until its handshake is over.
+    half_open: Option<u16>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    backlog: u32,
+    half_open: u32,
+}
+
+#[derive(Clone, Debug)]
+struct KeyedHash(u64, u64);
+
+impl BuildHasher for KeyedHash {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, self.1)
+    }
+}
+
+/// The TCP connections of an IP stack.
+#[derive(Debug)]
+pub struct TcpHost {
+    config: TcpConfig,
+    most: usize,
+    /// Boxed, so that the table of the slots stays small while it grows.
+    entries: Vec<Option<Box<Entry>>>,
+    free: Vec<u32>,
+    generation: u32,
+    flows: hashbrown::HashMap<TcpFlow, u32, KeyedHash>,
+    listeners: BTreeMap<u16, Listener>,
+    timers: BTreeSet<(Instant, u32)>,
+    dirty: VecDeque<u32>,
+    ready: VecDeque<u32>,
+    refusals: VecDeque<(TcpFlow, Tcp)>,
+    /// The key of the initial sequence numbers.
+    secret: KeyedHash,
+    rng: Rng,
+}
+
+impl TcpHost {
+    /// Returns a host without connections that has at most `most` at a time.
+    #[must_use]
+    pub fn new(config: TcpConfig, most: usize, mut rng: Rng) -> Self {
+        let hash = KeyedHash(rng.u64(), rng.u64());
+        let secret = KeyedHash(rng.u64(), rng.u64());
+        Self {
+            config,
+            most,
+            entries: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
+            flows: hashbrown::HashMap::with_hasher(hash),
+            listeners: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            dirty: VecDeque::new(),
+            ready: VecDeque::new(),
+            refusals: VecDeque::new(),
+            secret,
+            rng,
+        }
+    }
+
+    /// Returns the number of connections that there are.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Accepts connections to a port, of which at most `backlog` may be in their handshakes.
+    ///
+    /// # Errors
+    /// [`TcpOpenError::InUse`].
+    pub fn listen(&mut self, port: u16, backlog: u32) -> Result<(), TcpOpenError> {
+        if self.listeners.contains_key(&port) {
+            return Err(TcpOpenError::InUse);
+        }
+        self.listeners.insert(port, Listener { backlog, half_open: 0 });
+        Ok(())
+    }
+
+    /// Accepts no more connections to a port. Those that there are stay.
+    pub fn unlisten(&mut self, port: u16) {
+        self.listeners.remove(&port);
+    }
+
+    /// Begins a connection from the address `from` to a peer.
+    ///
+    /// # Errors
+    /// [`TcpOpenError`].
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        from: IpAddr,
+        peer: SocketAddr,
+    ) -> Result<TcpId, TcpOpenError> {
+        let ports = u32::from(u16::MAX - FIRST_DYNAMIC) + 1;
+        let first = self.rng.below(ports.into()) as u32;
+        let flow = (0..ports).find_map(|n| {
+            let port = FIRST_DYNAMIC + ((first + n) % ports) as u16;
+            let flow = TcpFlow { local: SocketAddr::new(from, port), peer };
+            (!self.flows.contains_key(&flow)).then_some(flow)
+        });
+        let flow = flow.ok_or(TcpOpenError::NoPort)?;
+        let initial = self.initial(now, &flow);
+        let ports = (flow.local.port(), peer.port());
+        let connection = Connection::connect(now, &self.config, ports, initial, &mut self.rng);
+        self.insert(flow, connection, None).ok_or(TcpOpenError::TooMany)
+    }
+
+    /// Returns the addresses and ports of a connection.
+    #[must_use]
+    pub fn flow(&self, id: TcpId) -> Option<TcpFlow> {
+        self.entry(id).map(|entry| entry.flow)
+    }
+
+    /// Returns a connection.
+    #[must_use]
+    pub fn connection(&self, id: TcpId) -> Option<&Connection> {
+        self.entry(id).map(|entry| &entry.connection)
+    }
+
+    /// Takes as many of `bytes` to send as there is room for. Returns their number: 0 if there is
+    /// no such connection.
+    pub fn write(&mut self, id: TcpId, bytes: &[u8]) -> usize {
+        let Some(entry) = entry_mut(&mut self.entries, id) else { return 0 };
+        let count = entry.connection.write(&self.config, bytes);
+        self.touch(id.index);
+        count
+    }
+
+    /// Copies received bytes to `into`, and removes them. Returns their number.
+    pub fn read(&mut self, id: TcpId, into: &mut [u8]) -> usize {
+        let Some(entry) = entry_mut(&mut self.entries, id) else { return 0 };
+        let count = entry.connection.readable().min(into.len());
+        let (a, b) = entry.connection.peek(0..count);
+        into[..a.len()].copy_from_slice(a);
+        into[a.len()..count].copy_from_slice(b);
+        entry.connection.consume(count);
+        self.touch(id.index);
+        count
+    }
+
+    /// Closes this end's direction of a connection, when all that was written is sent.
+    pub fn close(&mut self, id: TcpId) {
+        if let Some(entry) = entry_mut(&mut self.entries, id) {
+            entry.connection.close();
+            self.touch(id.index);
+        }
+    }
+
+    /// Ends a connection at once, and forgets it. The peer is told.
+    pub fn abort(&mut self, id: TcpId) {
+        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        entry.is_released = true;
+        let (flow, reset) = (entry.flow, entry.connection.abort());
+        if let Some(reset) = reset {
+            self.refuse(flow, reset);
+        }
+        self.touch(id.index);
+    }
+
+    /// Forgets a connection as soon as it has ended. It has no more events.
+    pub fn release(&mut self, id: TcpId) {
+        if let Some(entry) = entry_mut(&mut self.entries, id) {
+            entry.is_released = true;
+            self.touch(id.index);
+        }
+    }
+
+    /// Returns a connection at which something has changed, and what. Call it until it returns
+    /// none.
+    pub fn event(&mut self) -> Option<(TcpId, TcpChanges)> {
+        while let Some(index) = self.ready.pop_front() {
+            let Some(entry) = self.entries[index as usize].as_mut() else { continue };
+            entry.is_ready = false;
+            let changes = core::mem::take(&mut entry.changes);
+            if !entry.is_released && changes != TcpChanges::default() {
+                return Some((TcpId { index, generation: entry.generation }, changes));
+            }
+        }
+        None
+    }
+
+    /// Takes a segment that arrived for this host. Call [`TcpHost::output`] after it, or after a
+    /// burst of segments.
+    pub fn input(&mut self, now: Instant, flow: TcpFlow, segment: &Segment<'_>) {
+        let Some(&index) = self.flows.get(&flow) else {
+            return self.input_new(now, flow, segment);
+        };
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let before = entry.connection.state();
+        let had = entry.connection.writable(&self.config);
+        let was_finished = entry.connection.is_finished();
+        let received = entry.connection.input(now, &self.config, segment);
+        let state = entry.connection.state();
+        let is_opening = matches!(before, TcpState::SynSent | TcpState::SynReceived);
+        let changes = &mut entry.changes;
+        if is_opening && !matches!(state, TcpState::SynSent | TcpState::SynReceived) {
+            changes.opened = state != TcpState::Closed;
+            if let Some(port) = entry.half_open.take()
+                && let Some(listener) = self.listeners.get_mut(&port)
+            {
+                listener.half_open -= 1;
+            }
+        }
+        changes.readable |= received.bytes > 0 || entry.connection.is_finished() && !was_finished;
+        changes.writable |= entry.connection.writable(&self.config) > had;
+        if let Some(tcp) = received.refusal {
+            self.refuse(flow, tcp);
+        }
+        self.touch(index);
+    }
+
+    /// Takes a segment for which there is no connection.
+    fn input_new(&mut self, now: Instant, flow: TcpFlow, segment: &Segment<'_>) {
+        let port = flow.local.port();
+        let has_room = self.flows.len() < self.most;
+        if let Some(listener) = self.listeners.get_mut(&port) {
+            let is_full = !has_room || listener.half_open >= listener.backlog;
+            let initial = self.initial(now, &flow);
+            let syn = &segment.tcp;
+            if let Some(connection) =
+                Connection::accept(now, &self.config, syn, initial, &mut self.rng)
+            {
+                if is_full {
+                    // The peer sends its SYN again.
+                    return;
+                }
+                if let Some(listener) = self.listeners.get_mut(&port) {
+                    listener.half_open += 1;
+                }
+                self.insert(flow, connection, Some(port));
+                return;
+            }
+        }
+        if let Some(tcp) = refusal(segment) {
+            self.refuse(flow, tcp);
+        }
+    }
+
+    /// Returns the time at which to call [`TcpHost::tick`].
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    /// Returns true if [`TcpHost::output`] may have something to send.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.dirty.is_empty() || !self.refusals.is_empty()
+    }
+
+    /// Handles expired timers. Call [`TcpHost::output`] after it.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some(&(at, index)) = self.timers.first() {
+            if at > now {
+                return;
+            }
+            self.timers.pop_first();
+            let Some(entry) = self.entries[index as usize].as_mut() else { continue };
+            entry.timer = None;
+            entry.connection.tick(now, &self.config);
+            self.touch(index);
+        }
+    }
+
+    /// Sends what can be sent now. `most` is the number of bytes of data that one call of `emit`
+    /// may have. Returns false if `emit` had no room: then call it again later.
+    pub fn output(
+        &mut self,
+        now: Instant,
+        most: u32,
+        emit: &mut dyn FnMut(&TcpFlow, Outgoing<'_>) -> bool,
+    ) -> bool {
+        while let Some((flow, tcp)) = self.refusals.front() {
+            if !emit(flow, Outgoing { tcp: *tcp, data: (&[], &[]), mss: 0, is_ect: false }) {
+                return false;
+            }
+            self.refusals.pop_front();
+        }
+        while let Some(&index) = self.dirty.front() {
+            let Some(entry) = self.entries[index as usize].as_mut() else {
+                self.dirty.pop_front();
+                continue;
+            };
+            let flow = entry.flow;
+            let mut send = |outgoing: Outgoing<'_>| emit(&flow, outgoing);
+            if !entry.connection.output(now, &self.config, most, &mut send) {
+                return false;
+            }
+            self.dirty.pop_front();
+            entry.is_dirty = false;
+            self.settle(index);
+        }
+        true
+    }
+
+    /// Sets the timer of a connection, and forgets it if it has ended and nobody needs it.
+    fn settle(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let timer = entry.connection.deadline();
+        if timer != entry.timer {
+            if let Some(old) = entry.timer {
+                self.timers.remove(&(old, index));
+            }
+            self.timers.extend(timer.map(|at| (at, index)));
+            entry.timer = timer;
+        }
+        let has_ended = entry.connection.state() == TcpState::Closed;
+        entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.has_told, has_ended);
+        if has_ended && (entry.is_released || entry.half_open.is_some()) {
+            self.remove(index);
+        } else if entry.changes != TcpChanges::default() && !entry.is_ready {
+            entry.is_ready = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].take() else { return };
+        self.flows.remove(&entry.flow);
+        if let Some(at) = entry.timer {
+            self.timers.remove(&(at, index));
+        }
+        if let Some(port) = entry.half_open
+            && let Some(listener) = self.listeners.get_mut(&port)
+        {
+            listener.half_open -= 1;
+        }
+        self.free.push(index);
+    }
+
+    fn insert(
+        &mut self,
+        flow: TcpFlow,
+        connection: Connection,
+        half_open: Option<u16>,
+    ) -> Option<TcpId> {
+        if self.flows.len() >= self.most {
+            return None;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let entry = Entry {
+            generation,
+            flow,
+            connection,
+            changes: TcpChanges::default(),
+            timer: None,
+            is_dirty: false,
+            is_ready: false,
+            is_released: false,
+            has_told: false,
+            half_open,
+        };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() as u32 - 1
+        });
+        self.entries[index as usize] = Some(Box::new(entry));
+        self.flows.insert(flow, index);
+        self.touch(index);
+        Some(TcpId { index, generation })
+    }
+
+    /// Puts a connection into the queue of those that may have something to send.
+    fn touch(&mut self, index: u32) {
+        if let Some(entry) = self.entries[index as usize].as_mut()
+            && !entry.is_dirty
+        {
+            entry.is_dirty = true;
+            self.dirty.push_back(index);
+        }
+    }
+
+    fn refuse(&mut self, flow: TcpFlow, tcp: Tcp) {
+        if self.refusals.len() < MOST_REFUSALS {
+            self.refusals.push_back((flow, tcp));
+        }
+    }
+
+    fn entry(&self, id: TcpId) -> Option<&Entry> {
+        let entry = self.entries.get(id.index as usize)?.as_deref()?;
+        (entry.generation == id.generation).then_some(entry)
+    }
+
+    /// Returns the initial sequence number of a connection: a clock, and a hash of its addresses
+    /// and ports (RFC 6528).
+    fn initial(&self, now: Instant, flow: &TcpFlow) -> u32 {
+        let mut hash = self.secret.build_hasher();
+        flow.hash(&mut hash);
+        (hash.finish() as u32).wrapping_add((now.as_ns() / CLOCK_NS) as u32)
+    }
+}
+
+fn entry_mut(entries: &mut [Option<Box<Entry>>], id: TcpId) -> Option<&mut Entry> {
+    let entry = entries.get_mut(id.index as usize)?.as_deref_mut()?;
+    (entry.generation == id.generation).then_some(entry)
+}
+
+impl TcpHost {
+    /// Returns the reason why a connection has ended early, if it has.
+    #[must_use]
+    pub fn error(&self, id: TcpId) -> Option<TcpError> {
+        self.entry(id).and_then(|entry| entry.connection.error())
+    }
+}
