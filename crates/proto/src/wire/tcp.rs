@@ -192,7 +192,7 @@ impl Tcp {
         out[16..18].fill(0);
         out[18..20].copy_from_slice(&self.urgent.to_be_bytes());
         let len = self.options.emit(out);
-        out[12] = (len / 4 << 4) as u8;
+        out[12] = ((len / 4) << 4) as u8;
         len
     }
 }

@@ -73,6 +73,8 @@ const TRANSPORT: &[Counter] = totals! {
     ip_received Frames "Frames received."
     ip_datagrams_in Packets "Datagrams delivered to the caller."
     ip_datagrams_out Packets "Datagrams sent by a cached route."
+    ip_segments_in Packets "TCP segments received for connections and listeners."
+    ip_segments_out Packets "TCP segments sent."
     ip_frames_out Frames "Frames sent by the transmit queue: fragments, solicitations, replies."
     ip_echoes_answered Events "Echo requests answered."
     ip_echo_replies Events "Echo replies received for requests of this stack."

@@ -16,7 +16,7 @@ const DUPLICATES: u32 = 3;
 /// The longest time by which a peer delays an acknowledgement (TLP.max_ack_delay in RFC 8985).
 const MAX_ACK_DELAY_NS: u64 = 200 * MS;
 
-/// What one acknowledgement says.
+/// The news of one acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 struct News {
     /// The bytes that are delivered for the first time.

@@ -114,7 +114,7 @@ pub(super) struct Send {
     pub(super) last_at: Instant,
 }
 
-/// What both ends have agreed on by the options of their SYNs.
+/// The options that both ends have agreed on by their SYNs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Agreed {
     pub(super) timestamps: bool,
@@ -132,7 +132,7 @@ pub struct Connection {
     pub(super) send: Send,
     pub(super) receive: Receive,
     pub(super) timers: Timers,
-    /// What the clock of this end's timestamps adds to the time (RFC 7323 5.4).
+    /// The distance of this end's timestamp clock from the time (RFC 7323 5.4).
     pub(super) clock_offset: u32,
     /// True if the connection began with the peer's SYN.
     pub(super) is_passive: bool,

@@ -1,11 +1,11 @@
 //! The connections of an IP stack: listeners, the connection that a segment is for, timers, and
-//! what programs have to know.
+//! events for programs.
 //!
 //! ```text
-//!  input ─► flow (keyed hash of addresses and ports) ─► connection ─┐
-//!        └► listener ─► new connection                              ├─► dirty ─► output ─► segments
-//!  tick ──► timers ─► connection ───────────────────────────────────┘
-//!                                                                    └─► ready ─► event
+//!  input ─► flow (keyed hash) ─► connection ─┐
+//!        └► listener ─► new connection       ├─► dirty ─► output ─► segments
+//!  tick ──► timers ─► connection ────────────┤
+//!                                            └─► ready ─► event
 //! ```
 //!
 //! Always: each connection is in `dirty` and in `ready` at most once, so that neither grows beyond
@@ -14,7 +14,7 @@
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use core::hash::{BuildHasher, Hash as _, Hasher as _};
+use core::hash::BuildHasher;
 use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher13;
@@ -50,7 +50,7 @@ pub struct TcpFlow {
     pub peer: SocketAddr,
 }
 
-/// What has changed at a connection since its last event.
+/// The changes at a connection since its last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpChanges {
     /// The handshake is over.
@@ -92,8 +92,8 @@ struct Entry {
     is_ready: bool,
     /// True once the program needs the connection no more.
     is_released: bool,
-    /// True if the program was told that the connection has ended.
-    has_told: bool,
+    /// True if the end of the connection was reported.
+    is_reported: bool,
     /// The listener that counts the connection until its handshake is over.
     half_open: Option<u16>,
 }
@@ -217,6 +217,12 @@ impl TcpHost {
         self.entry(id).map(|entry| &entry.connection)
     }
 
+    /// Returns the reason why a connection has ended early, if it has.
+    #[must_use]
+    pub fn error(&self, id: TcpId) -> Option<TcpError> {
+        self.entry(id).and_then(|entry| entry.connection.error())
+    }
+
     /// Takes as many of `bytes` to send as there is room for. Returns their number: 0 if there is
     /// no such connection.
     pub fn write(&mut self, id: TcpId, bytes: &[u8]) -> usize {
@@ -246,7 +252,7 @@ impl TcpHost {
         }
     }
 
-    /// Ends a connection at once, and forgets it. The peer is told.
+    /// Ends a connection at once, resets the peer's end, and forgets it.
     pub fn abort(&mut self, id: TcpId) {
         let Some(entry) = entry_mut(&mut self.entries, id) else { return };
         entry.is_released = true;
@@ -393,7 +399,8 @@ impl TcpHost {
         true
     }
 
-    /// Sets the timer of a connection, and forgets it if it has ended and nobody needs it.
+    /// Sets the timer of a connection, and forgets it if it has ended and the program has
+    /// released it.
     fn settle(&mut self, index: u32) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
         let timer = entry.connection.deadline();
@@ -405,7 +412,7 @@ impl TcpHost {
             entry.timer = timer;
         }
         let has_ended = entry.connection.state() == TcpState::Closed;
-        entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.has_told, has_ended);
+        entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.is_reported, has_ended);
         if has_ended && (entry.is_released || entry.half_open.is_some()) {
             self.remove(index);
         } else if entry.changes != TcpChanges::default() && !entry.is_ready {
@@ -448,7 +455,7 @@ impl TcpHost {
             is_dirty: false,
             is_ready: false,
             is_released: false,
-            has_told: false,
+            is_reported: false,
             half_open,
         };
         let index = self.free.pop().unwrap_or_else(|| {
@@ -485,21 +492,12 @@ impl TcpHost {
     /// Returns the initial sequence number of a connection: a clock, and a hash of its addresses
     /// and ports (RFC 6528).
     fn initial(&self, now: Instant, flow: &TcpFlow) -> u32 {
-        let mut hash = self.secret.build_hasher();
-        flow.hash(&mut hash);
-        (hash.finish() as u32).wrapping_add((now.as_ns() / CLOCK_NS) as u32)
+        let hash = self.secret.hash_one(flow) as u32;
+        hash.wrapping_add((now.as_ns() / CLOCK_NS) as u32)
     }
 }
 
 fn entry_mut(entries: &mut [Option<Box<Entry>>], id: TcpId) -> Option<&mut Entry> {
     let entry = entries.get_mut(id.index as usize)?.as_deref_mut()?;
     (entry.generation == id.generation).then_some(entry)
-}
-
-impl TcpHost {
-    /// Returns the reason why a connection has ended early, if it has.
-    #[must_use]
-    pub fn error(&self, id: TcpId) -> Option<TcpError> {
-        self.entry(id).and_then(|entry| entry.connection.error())
-    }
 }

@@ -47,7 +47,7 @@ pub fn refusal(segment: &Segment<'_>) -> Option<Tcp> {
     })
 }
 
-/// What a segment did to a connection.
+/// The effect of a segment on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Received {
     /// The number of bytes that became readable.

@@ -14,7 +14,8 @@
 //! | `input`, `receive`, `assembler` | segments that arrive, data in order and ahead, SACK blocks |
 //! | `ack`, `scoreboard`, `rack`, `rtt` | acknowledgements, segments in flight, losses, timeouts |
 //! | `congestion` | Reno and CUBIC |
-//! | `output`, `timers` | what to send, and when |
+//! | `output`, `timers`, `expiry` | what to send, and when |
+//! | `host`, `stack` | all connections of a host, over its IP stack |
 //!
 //! Always: a byte is delivered once and in order. No segment makes memory grow beyond the buffers
 //! in [`TcpConfig`].
@@ -24,6 +25,7 @@ mod assembler;
 mod config;
 mod congestion;
 mod connection;
+mod expiry;
 mod host;
 mod input;
 mod output;

@@ -42,7 +42,8 @@ enum Stop {
 
 impl Connection {
     /// Sends what can be sent now. `most` is the number of bytes of data that one call of `emit`
-    /// may have: more than the MSS if the device cuts segments. Returns false if `emit` had no room.
+    /// may have: more than the MSS if the device cuts segments. Returns false if `emit` had no
+    /// room.
     pub fn output(
         &mut self,
         now: Instant,

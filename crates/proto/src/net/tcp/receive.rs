@@ -41,7 +41,8 @@ pub(super) struct Receive {
     next: Seq,
     /// The end of the window that the peer knows.
     edge: Seq,
-    /// The shift of this end's windows, and the size of its buffer: what a window can express.
+    /// The shift of this end's windows, and the size of its buffer, at most the largest
+    /// window.
     shift: u8,
     capacity: u32,
     data: Ring,
@@ -62,7 +63,7 @@ pub(super) struct Receive {
     is_marked: bool,
 }
 
-/// What a segment's data did.
+/// The effect of a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Taken {
     /// The data is the next in order. The number of bytes that became readable.
@@ -141,7 +142,7 @@ impl Receive {
     /// window avoidance (RFC 9293 3.8.6.2.2).
     pub(super) fn open(&mut self, mss: u32) {
         let free = (self.capacity as usize).saturating_sub(self.data.len()) as u32;
-        // What the field cannot express would be taken back.
+        // The window field has no room for a part of a unit.
         let free = free >> self.shift << self.shift;
         let gain = free.saturating_sub(self.window());
         if gain >= mss.min(self.capacity / 2) {
@@ -172,7 +173,7 @@ impl Receive {
     pub(super) fn take(&mut self, seq: Seq, data: &[u8], has_fin: bool, mss: u32) -> Taken {
         let end = seq + data.len() as u32;
         if has_fin {
-            self.fin = self.fin.or((!self.edge.is_before(end)).then_some(end));
+            self.fin = self.fin.or_else(|| self.edge.reaches(end).then_some(end));
         }
         // What was received before, and what the window has no room for, does not count.
         let skip = self.next.since(seq).min(data.len() as u32);

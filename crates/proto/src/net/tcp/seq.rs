@@ -5,13 +5,13 @@ use core::ops::{Add, Sub};
 /// A sequence number. Two of one connection compare by the shorter way around the circle, so that
 /// an order among numbers holds within 2³¹.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Seq(pub u32);
+pub(super) struct Seq(pub(super) u32);
 
 impl Seq {
     /// Returns the distance from `from` on to this number, or 0 if this number is before `from`.
     #[inline]
     #[must_use]
-    pub const fn since(self, from: Self) -> u32 {
+    pub(super) const fn since(self, from: Self) -> u32 {
         let distance = self.0.wrapping_sub(from.0);
         if distance as i32 >= 0 { distance } else { 0 }
     }
@@ -19,28 +19,28 @@ impl Seq {
     /// Returns true if this number is before `other`.
     #[inline]
     #[must_use]
-    pub const fn is_before(self, other: Self) -> bool {
+    pub(super) const fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
     /// Returns true if this number is `other` or after it.
     #[inline]
     #[must_use]
-    pub const fn reaches(self, other: Self) -> bool {
+    pub(super) const fn reaches(self, other: Self) -> bool {
         !self.is_before(other)
     }
 
     /// Returns the later one of two numbers.
     #[inline]
     #[must_use]
-    pub const fn max(self, other: Self) -> Self {
+    pub(super) const fn max(self, other: Self) -> Self {
         if self.is_before(other) { other } else { self }
     }
 
     /// Returns the earlier one of two numbers.
     #[inline]
     #[must_use]
-    pub const fn min(self, other: Self) -> Self {
+    pub(super) const fn min(self, other: Self) -> Self {
         if self.is_before(other) { self } else { other }
     }
 }

@@ -10,11 +10,12 @@ use super::input::Segment;
 use super::output::Outgoing;
 use crate::Instant;
 use crate::net::ip::output::{next_hop, udp4_header};
+use crate::net::options::Ipv4Assignment;
 use crate::net::stack::Stack;
 use crate::wire::checksum::Sum;
 use crate::wire::ipv4::{self, Ipv4};
 use crate::wire::ipv6::Ipv6;
-use crate::wire::tcp::{CHECKSUM, MAX_HEADER, Tcp};
+use crate::wire::tcp::{CHECKSUM, HEADER, MAX_HEADER, Tcp};
 use crate::wire::{ethernet, ipv6};
 
 /// The bytes of a frame before TCP's header, at most.
@@ -22,9 +23,12 @@ const BEFORE: usize = ethernet::HEADER + ipv6::HEADER;
 
 impl Stack {
     /// Lets the stack have at most `most` TCP connections with these options. Without it the stack
-    /// drops all segments.
-    pub fn enable_tcp(&mut self, config: TcpConfig, most: usize) {
+    /// drops all segments. Segments are no longer than the device's MTU allows.
+    pub fn enable_tcp(&mut self, mut config: TcpConfig, most: usize) {
         let rng = self.cx.rng.fork();
+        let has_ipv4 = self.cx.options.ipv4 != Ipv4Assignment::None;
+        let headers = HEADER + if has_ipv4 { ipv4::HEADER } else { ipv6::HEADER };
+        config.mss = config.mss.min(self.cx.info.mtu.saturating_sub(headers) as u16);
         self.tcp = Some(Box::new(TcpHost::new(config, most, rng)));
     }
 

@@ -1,7 +1,5 @@
-//! The timers of a connection, and what happens when they expire.
+//! The timers of a connection.
 
-use super::config::TcpConfig;
-use super::connection::{Connection, Phase, TcpError, TcpState};
 use crate::Instant;
 
 /// The times at which a connection has something to do. [`Instant::NEVER`] stops a timer.
@@ -39,9 +37,6 @@ pub(super) enum Wanted {
     KeepAlive,
 }
 
-/// The number of keep-alive probes without an answer after which the peer counts as gone.
-const KEEP_ALIVE_PROBES: u8 = 9;
-
 impl Timers {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
@@ -63,100 +58,9 @@ impl Timers {
         *self = Self::new(self.progress);
     }
 
-    fn next(&self) -> Instant {
+    /// Returns the time at which the next timer expires.
+    pub(super) fn next(&self) -> Instant {
         let loss = self.retransmit.min(self.probe).min(self.reorder).min(self.persist);
         loss.min(self.delayed_ack).min(self.life).min(self.keep_alive)
-    }
-}
-
-/// Returns true if a timer has expired, and stops it.
-fn take(timer: &mut Instant, now: Instant) -> bool {
-    let has_expired = *timer <= now;
-    if has_expired {
-        *timer = Instant::NEVER;
-    }
-    has_expired
-}
-
-impl Connection {
-    /// Returns the time at which to call [`Connection::tick`].
-    #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
-        let next = self.timers.next();
-        (next < Instant::NEVER).then_some(next)
-    }
-
-    /// Handles expired timers. Call [`Connection::output`] after it.
-    pub fn tick(&mut self, now: Instant, config: &TcpConfig) {
-        if take(&mut self.timers.delayed_ack, now) {
-            self.receive.acknowledge_now();
-        }
-        if take(&mut self.timers.reorder, now) {
-            self.detect_losses(now);
-        }
-        if take(&mut self.timers.probe, now) {
-            self.timers.wants = Wanted::TailProbe;
-            self.start_retransmit(now, config);
-        }
-        if take(&mut self.timers.retransmit, now) {
-            self.retransmit_timeout(now, config);
-        }
-        if take(&mut self.timers.persist, now) {
-            self.timers.wants = Wanted::WindowProbe;
-        }
-        if take(&mut self.timers.keep_alive, now) {
-            self.keep_alive(now, config);
-        }
-        if take(&mut self.timers.life, now) {
-            self.end(None);
-        }
-    }
-
-    /// Starts the retransmission timeout anew.
-    pub(super) fn start_retransmit(&mut self, now: Instant, config: &TcpConfig) {
-        self.timers.retransmit = now.after(self.send.rtt.timeout_ns(config.min_timeout_ns));
-    }
-
-    /// Handles the expiry of the retransmission timeout (RFC 6298 5.4 to 5.6, RFC 8985 6.3).
-    fn retransmit_timeout(&mut self, now: Instant, config: &TcpConfig) {
-        if self.send.board.is_empty() {
-            return;
-        }
-        self.timers.retries = self.timers.retries.saturating_add(1);
-        let is_opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
-        let has_failed = if is_opening {
-            self.timers.retries > config.syn_retries
-        } else {
-            now.since(self.timers.progress) >= config.user_timeout_ns
-        };
-        if has_failed {
-            return self.end(Some(TcpError::TimedOut));
-        }
-        let send = &mut self.send;
-        if send.board.segments().front().is_some_and(|first| first.is_sacked) {
-            // The peer has dropped what it had reported (RFC 2018 8).
-            send.board.forget_sacks();
-        }
-        let flight = send.next.since(send.una);
-        let is_first = send.phase != Phase::Timeout || send.una.reaches(send.recover);
-        send.rack.timeout(now, &mut send.board, &send.rtt, send.una);
-        send.congestion.timeout(flight, is_first && !is_opening);
-        send.rtt.back_off();
-        send.probe.forget();
-        (send.phase, send.recover, send.duplicates) = (Phase::Timeout, send.next, 0);
-        self.timers.wants = Wanted::Nothing;
-        self.timers.probe = Instant::NEVER;
-        self.timers.reorder = Instant::NEVER;
-        self.start_retransmit(now, config);
-    }
-
-    fn keep_alive(&mut self, now: Instant, config: &TcpConfig) {
-        let Some(idle_ns) = config.keep_alive_ns else { return };
-        if self.timers.retries >= KEEP_ALIVE_PROBES {
-            return self.end(Some(TcpError::TimedOut));
-        }
-        self.timers.retries += 1;
-        self.timers.wants = Wanted::KeepAlive;
-        self.timers.keep_alive = now.after(idle_ns);
     }
 }

@@ -7,7 +7,6 @@
 //! ```
 //! Windows are in bytes, times in microseconds.
 
-use super::Acked;
 use crate::Instant;
 use crate::time::US;
 
@@ -15,7 +14,7 @@ use crate::time::US;
 const C_TENTHS: u128 = 4;
 /// The factor by which a loss closes the window, beta_cubic, is this number over 10.
 const BETA_TENTHS: u64 = 7;
-/// The segments that Reno's estimate gains a round trip, alpha_cubic, are 3 (1 - beta) / (1 + beta):
+/// The segments that Reno's estimate gains a round trip, alpha_cubic = 3 (1 - beta) / (1 + beta), are
 /// this number over 17.
 const ALPHA_17THS: u64 = 9;
 /// The cube of the microseconds in a second.
@@ -47,29 +46,36 @@ struct Epoch {
 }
 
 impl Cubic {
-    /// Returns the window in congestion avoidance after an acknowledgement.
-    pub(super) fn acked(&mut self, acked: Acked, window: u32, mss: u32) -> u32 {
+    /// Returns the window in congestion avoidance after an acknowledgement of `bytes`.
+    pub(super) fn acked(
+        &mut self,
+        now: Instant,
+        bytes: u32,
+        rtt_ns: u64,
+        window: u32,
+        mss: u32,
+    ) -> u32 {
         let (max, prior) = (self.max, self.prior);
         let epoch = self.epoch.get_or_insert_with(|| {
             let below = max.saturating_sub(window);
             let cube = u128::from(below) * 10 * CUBIC_SECOND / (C_TENTHS * u128::from(mss));
             let (k_us, origin) = (cube_root(cube), max.max(window));
-            Epoch { start: acked.now, k_us, origin, reno: window, fraction: 0 }
+            Epoch { start: now, k_us, origin, reno: window, fraction: 0 }
         });
-        epoch.reno(acked.bytes, window, prior, mss);
-        let t_us = (acked.now.since(epoch.start) / US).min(LONGEST_US);
+        epoch.reno(bytes, window, prior, mss);
+        let t_us = (now.since(epoch.start) / US).min(LONGEST_US);
         if epoch.cubic(t_us, mss) < u64::from(epoch.reno) {
             return window.max(epoch.reno);
         }
         // What the window shall be after a round trip, at most half more.
-        let later = epoch.cubic(t_us + (acked.rtt_ns / US).min(LONGEST_US), mss);
+        let later = epoch.cubic(t_us + (rtt_ns / US).min(LONGEST_US), mss);
         let target = later.clamp(window.into(), u64::from(window) * 3 / 2);
-        let gain = (target - u64::from(window)) * u64::from(acked.bytes) / u64::from(window.max(1));
+        let gain = (target - u64::from(window)) * u64::from(bytes) / u64::from(window.max(1));
         u64::from(window).saturating_add(gain).min(target).min(u32::MAX.into()) as u32
     }
 
     /// Ends the period after a loss. Returns the window that shall be.
-    pub(super) fn reduce(&mut self, window: u32, flight: u32, _mss: u32) -> u32 {
+    pub(super) fn reduce(&mut self, window: u32, flight: u32) -> u32 {
         self.epoch = None;
         // Fast convergence: make room for new flows (RFC 9438 4.7).
         self.max = if window < self.max {
@@ -139,7 +145,7 @@ mod tests {
             while left > 0 {
                 let bytes = left.min(2 * MSS);
                 left -= bytes;
-                window = cubic.acked(Acked { now: *now, bytes, rtt_ns }, window, MSS);
+                window = cubic.acked(*now, bytes, rtt_ns, window, MSS);
             }
         }
         window
@@ -158,7 +164,7 @@ mod tests {
     #[test]
     fn the_window_returns_to_that_of_the_loss_after_k() {
         let (mut cubic, mut now) = (Cubic::default(), Instant::from_ns(SECOND));
-        let after = cubic.reduce(1000 * MSS, 1000 * MSS, MSS);
+        let after = cubic.reduce(1000 * MSS, 1000 * MSS);
         assert_eq!(after, 700 * MSS);
         // K = ∛(300 / 0.4) = 9.086 s.
         let near = pass(&mut cubic, &mut now, after, 8 * SECOND, 100 * MS);
@@ -175,7 +181,7 @@ mod tests {
     #[test]
     fn the_window_is_never_below_that_of_reno() {
         let (mut cubic, mut now) = (Cubic::default(), Instant::from_ns(SECOND));
-        let after = cubic.reduce(20 * MSS, 20 * MSS, MSS);
+        let after = cubic.reduce(20 * MSS, 20 * MSS);
         let trips = 100;
         let window = pass(&mut cubic, &mut now, after, trips * MS, MS);
         // 14 + 9/17 a round trip until 20, then 1 a round trip.
@@ -186,23 +192,21 @@ mod tests {
     #[test]
     fn a_flow_that_loses_below_its_last_maximum_makes_room() {
         let mut cubic = Cubic::default();
-        cubic.reduce(100 * MSS, 100 * MSS, MSS);
+        cubic.reduce(100 * MSS, 100 * MSS);
         assert_eq!(cubic.max, 100 * MSS);
-        cubic.reduce(80 * MSS, 80 * MSS, MSS);
+        cubic.reduce(80 * MSS, 80 * MSS);
         assert_eq!(cubic.max, 68 * MSS, "80 × (1 + 0.7) / 2");
-        cubic.reduce(90 * MSS, 90 * MSS, MSS);
+        cubic.reduce(90 * MSS, 90 * MSS);
         assert_eq!(cubic.max, 90 * MSS);
     }
 
     #[test]
     fn nothing_overflows() {
         let mut cubic = Cubic::default();
-        cubic.reduce(u32::MAX, u32::MAX, 1);
-        let acked = Acked { now: Instant::ZERO, bytes: u32::MAX, rtt_ns: u64::MAX };
-        assert!(cubic.acked(acked, 1, 65_535) > 0);
+        cubic.reduce(u32::MAX, u32::MAX);
+        assert!(cubic.acked(Instant::ZERO, u32::MAX, u64::MAX, 1, 65_535) > 0);
         for now in [1, SECOND, u64::MAX - 1] {
-            let acked = Acked { now: Instant::from_ns(now), bytes: u32::MAX, rtt_ns: u64::MAX };
-            cubic.acked(acked, u32::MAX, 65_535);
+            cubic.acked(Instant::from_ns(now), u32::MAX, u64::MAX, u32::MAX, 65_535);
         }
     }
 }

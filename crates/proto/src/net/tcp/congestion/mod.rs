@@ -85,13 +85,6 @@ impl Congestion {
         self.window = bytes.max(self.mss);
     }
 
-    /// Sets the size of a full segment. The window keeps its number of bytes, and has at least one
-    /// segment.
-    pub(super) fn set_mss(&mut self, mss: u32) {
-        self.mss = mss;
-        self.window = self.window.max(mss);
-    }
-
     /// Begins with a window of one segment: the SYN or its answer was lost (RFC 5681 3.1).
     pub(super) fn syn_was_lost(&mut self) {
         self.window = self.mss;
@@ -118,7 +111,10 @@ impl Congestion {
                     self.window = self.window.saturating_add(self.mss);
                 }
             }
-            Algorithm::Cubic(cubic) => self.window = cubic.acked(acked, self.window, self.mss),
+            Algorithm::Cubic(cubic) => {
+                self.window =
+                    cubic.acked(acked.now, acked.bytes, acked.rtt_ns, self.window, self.mss);
+            }
         }
     }
 
@@ -130,7 +126,7 @@ impl Congestion {
                 *counted = 0;
                 flight / 2
             }
-            Algorithm::Cubic(cubic) => cubic.reduce(self.window, flight, self.mss),
+            Algorithm::Cubic(cubic) => cubic.reduce(self.window, flight),
         };
         self.threshold = target.max(LEAST_SEGMENTS * self.mss);
     }

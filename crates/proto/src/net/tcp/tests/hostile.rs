@@ -1,4 +1,4 @@
-//! Segments that a peer should not send, or that somebody else sends in its name (RFC 5961).
+//! Segments that a peer should not send, or that another host sends in its name (RFC 5961).
 
 use super::*;
 use crate::wire::tcp::{SackBlocks, TcpOptions};

@@ -341,7 +341,7 @@ fn an_idle_connection_is_small() {
     net.run_until(SECOND, |_| false);
     let connection = net.connection(0);
     assert_eq!(connection.send.data.capacity(), 0);
-    let board = connection.send.board.capacity() * size_of::<super::scoreboard::Sent>();
+    let board = connection.send.board.capacity() * size_of::<scoreboard::Sent>();
     let size = size_of::<Connection>();
     assert!(size + board <= 800, "{size} bytes, and {board} for segments");
 }

@@ -47,8 +47,8 @@ fn run(seed: u64) -> Result<(), String> {
         rng.below(if faults.loss_ppm > 100_000 { most.min(20_000) } else { most }) as usize
     });
     let mut net = Net::new(configs, faults, rng.u64());
-    for end in 0..2 {
-        net.give(end, lens[end]);
+    for (end, len) in lens.into_iter().enumerate() {
+        net.give(end, len);
         net.ends[end].most = [0, 65_000][rng.below(2) as usize];
         net.ends[end].reads = [1 + rng.below(3000) as usize, usize::MAX][rng.below(2) as usize];
     }

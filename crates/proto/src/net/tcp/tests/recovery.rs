@@ -1,5 +1,7 @@
 //! Scripts of loss recovery in virtual time, with the paragraph of the RFC that each follows.
 
+use super::super::scoreboard::{Scoreboard, Sent};
+use super::super::seq::Seq;
 use super::*;
 
 /// The round-trip time of these networks.
@@ -38,7 +40,7 @@ fn exchange(net: &mut Net, segments: u64) -> Vec<(u64, u32)> {
     let mut highest = first;
     let mut again = Vec::new();
     for (at, end, tcp, len) in &net.log {
-        let seq = super::super::seq::Seq(tcp.seq);
+        let seq = Seq(tcp.seq);
         if *end != 0 || *len == 0 {
             continue;
         }
@@ -200,10 +202,9 @@ fn a_mark_closes_the_window_without_a_loss() {
 /// RFC 2018 8: a peer that drops what it has reported gets it again after the timeout.
 #[test]
 fn a_peer_that_drops_what_it_reported_gets_it_again() {
-    let mut board = super::super::scoreboard::Scoreboard::default();
-    let seq = super::super::seq::Seq;
-    board.push(super::super::scoreboard::Sent::new(seq(0), 10, Instant::ZERO));
-    board.sack(seq(0), seq(10), |_| {});
+    let mut board = Scoreboard::default();
+    board.push(Sent::new(Seq(0), 10, Instant::ZERO));
+    board.sack(Seq(0), Seq(10), |_| {});
     assert_eq!(board.pipe(), 0);
     board.forget_sacks();
     assert_eq!(board.declare(|_| Some(true)), 10);
