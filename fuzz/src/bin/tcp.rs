@@ -58,7 +58,7 @@ fuzz_target!(|bytes: &[u8]| {
                 let Some(&flow) = flows.get(usize::from(next()) % flows.len().max(1)) else {
                     continue;
                 };
-                let near = |value: u32, byte: u8| value.wrapping_add((byte as i8).into());
+                let near = |value: u32, byte: u8| value.wrapping_add(byte as i8 as u32);
                 let flags = Flags(next());
                 let (seq, ack) = (near(last.ack, next()), near(last.seq, next()));
                 let mut options = TcpOptions { mss: last.options.mss, ..TcpOptions::default() };

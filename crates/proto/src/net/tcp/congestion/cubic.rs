@@ -14,8 +14,8 @@ use crate::time::US;
 const C_TENTHS: u128 = 4;
 /// The factor by which a loss closes the window, beta_cubic, is this number over 10.
 const BETA_TENTHS: u64 = 7;
-/// The segments that Reno's estimate gains a round trip, alpha_cubic = 3 (1 - beta) / (1 + beta), are
-/// this number over 17.
+/// The segments that Reno gains a round trip by its estimate, alpha_cubic, are this number over 17:
+/// 3 (1 - beta) / (1 + beta).
 const ALPHA_17THS: u64 = 9;
 /// The cube of the microseconds in a second.
 const CUBIC_SECOND: u128 = 1_000_000_000_000_000_000;
