@@ -160,15 +160,14 @@ fn beside(
             }
             has_ended |= turn(world);
         }
-        if let Err(e) = thread.join() {
+        if thread.join().is_err() {
             let mut counted = Vec::new();
             let mut each = |name: &'static str, count: u64| {
                 counted.extend((count > 0).then(|| format!("{name} {count}")));
             };
             world.device.counters(&mut each);
             world.stack.counters().each(&mut each);
-            eprintln!("{}", counted.join(", "));
-            std::panic::resume_unwind(e);
+            panic!("the kernel's end has failed: {}", counted.join(", "));
         }
         assert!(has_ended, "our end has not ended");
     });
