@@ -39,8 +39,6 @@ pub struct TcpConfig {
     pub user_timeout_ns: u64,
     /// The time in TIME-WAIT in nanoseconds, twice the maximum segment lifetime (RFC 9293 3.4.2).
     pub time_wait_ns: u64,
-    /// The time in FIN-WAIT-2 in nanoseconds after the program has closed both directions.
-    pub fin_wait_ns: u64,
     /// The idle time in nanoseconds after which the peer is probed (RFC 9293 3.8.4), or `None`.
     pub keep_alive_ns: Option<u64>,
 }
@@ -62,7 +60,6 @@ impl Default for TcpConfig {
             syn_retries: 6,
             user_timeout_ns: 120 * SECOND,
             time_wait_ns: 60 * SECOND,
-            fin_wait_ns: 60 * SECOND,
             keep_alive_ns: None,
         }
     }

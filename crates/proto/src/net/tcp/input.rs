@@ -129,7 +129,7 @@ impl Connection {
     ) -> Received {
         let Segment { tcp, data, is_marked } = segment;
         let (seq, len, flags) = (Seq(tcp.seq), segment.len(), tcp.flags);
-        if !self.is_current(now, tcp, len) {
+        if !self.is_current(now, config, tcp, len) {
             return Received::default();
         }
         if flags.has(Flags::RST) {
@@ -171,7 +171,7 @@ impl Connection {
 
     /// Returns true if a segment is in the window and no old duplicate. The peer gets an
     /// acknowledgement for one that is not.
-    fn is_current(&mut self, now: Instant, tcp: &Tcp, len: u32) -> bool {
+    fn is_current(&mut self, now: Instant, config: &TcpConfig, tcp: &Tcp, len: u32) -> bool {
         let is_reset = tcp.flags.has(Flags::RST);
         if self.agreed.timestamps && !is_reset {
             match tcp.options.timestamps {
@@ -199,7 +199,8 @@ impl Connection {
             }
             self.receive.acknowledge_now();
             if self.state == TcpState::TimeWait && tcp.flags.has(Flags::FIN) {
-                self.timers.life = self.timers.life.max(now);
+                // The peer has not got the last acknowledgement (RFC 9293 3.10.7.4).
+                self.timers.life = now.after(config.time_wait_ns);
             }
         }
         // RFC 9293 3.10.7.4: with a window of 0 acknowledgements still count.

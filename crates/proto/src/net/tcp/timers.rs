@@ -14,7 +14,7 @@ pub(super) struct Timers {
     /// The probe of a window that is closed (RFC 9293 3.8.6.1).
     pub(super) persist: Instant,
     pub(super) delayed_ack: Instant,
-    /// The end of TIME-WAIT or of FIN-WAIT-2.
+    /// The end of TIME-WAIT.
     pub(super) life: Instant,
     pub(super) keep_alive: Instant,
     /// The last time at which the peer has acknowledged something new, or had nothing to.

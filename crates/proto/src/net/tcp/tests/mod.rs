@@ -345,3 +345,25 @@ fn an_idle_connection_is_small() {
     let size = size_of::<Connection>();
     assert!(size + board <= 800, "{size} bytes, and {board} for segments");
 }
+
+/// RFC 9293 3.10.7.4: a FIN that comes again in TIME-WAIT is acknowledged, and the time begins anew.
+#[test]
+fn a_repeated_end_prolongs_time_wait() {
+    let mut net = Net::plain();
+    net.ends[1].closes = false;
+    net.run_until(SECOND, |net| net.state(1) == TcpState::CloseWait);
+    net.connection(1).close();
+    assert!(net.run_until(SECOND, |net| net.state(0) == TcpState::TimeWait));
+    let wait_ns = net.ends[0].config.time_wait_ns;
+    let (_, _, fin, _) = *net.log.iter().rev().find(|l| l.1 == 1).expect("its FIN");
+    assert!(fin.flags.has(Flags::FIN));
+    net.work();
+    net.now = net.now.after(wait_ns / 2);
+    let (now, sent) = (net.now, net.sent[0]);
+    let segment = Segment { tcp: fin, data: &[], is_marked: false };
+    let End { connection, config, .. } = &mut net.ends[0];
+    connection.as_mut().unwrap().input(now, config, &segment);
+    net.work();
+    assert_eq!(net.sent[0], sent + 1, "the acknowledgement");
+    assert_eq!(net.connection(0).deadline(), Some(now.after(wait_ns)));
+}
