@@ -346,7 +346,7 @@ fn an_idle_connection_is_small() {
     assert!(size + board <= 800, "{size} bytes, and {board} for segments");
 }
 
-/// RFC 9293 3.10.7.4: a FIN that comes again in TIME-WAIT is acknowledged, and the time begins anew.
+/// RFC 9293 3.10.7.4: a FIN that comes again in TIME-WAIT is acknowledged, and its time is renewed.
 #[test]
 fn a_repeated_end_prolongs_time_wait() {
     let mut net = Net::plain();
