@@ -1,7 +1,10 @@
 //! The random number generator: seeded by the kernel in production, by a number in simulation.
 
+use core::hash::BuildHasher;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+use siphasher::sip::SipHasher13;
 
 /// A cryptographically strong random number generator (ChaCha8).
 ///
@@ -56,5 +59,23 @@ impl Rng {
         let mut seed = [0; 32];
         self.fill(&mut seed);
         Self::new(seed)
+    }
+}
+
+/// A hash with a random key, so that peers cannot choose colliding addresses.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyedHash(u64, u64);
+
+impl KeyedHash {
+    pub(crate) fn new(rng: &mut Rng) -> Self {
+        Self(rng.u64(), rng.u64())
+    }
+}
+
+impl BuildHasher for KeyedHash {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, self.1)
     }
 }

@@ -4,14 +4,12 @@
 //! Always: a session names a peer that is in use; a peer is freed when its last session has ended.
 
 use alloc::collections::VecDeque;
-use core::hash::BuildHasher;
-
-use siphasher::sip::SipHasher13;
 
 use super::path::Path;
 use super::session::{HALF, ahead};
 use super::slab::{NONE, Slab};
 use super::srpt_queue::SrptQueue;
+use crate::rand::KeyedHash;
 use crate::{Addr, Instant, Rng};
 
 /// The maximum of unanswered OPENs to one peer, counted from the oldest. The server remembers as
@@ -133,20 +131,9 @@ pub(super) struct Peers {
     opens: u32,
 }
 
-#[derive(Clone, Debug)]
-struct KeyedHash(u64, u64);
-
-impl BuildHasher for KeyedHash {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_keys(self.0, self.1)
-    }
-}
-
 impl Peers {
     pub(super) fn new(rng: &mut Rng) -> Self {
-        let hash = KeyedHash(rng.u64(), rng.u64());
+        let hash = KeyedHash::new(rng);
         Self {
             slab: Slab::new(),
             by_addr: hashbrown::HashMap::with_hasher(hash),

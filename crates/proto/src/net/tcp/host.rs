@@ -14,15 +14,14 @@
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use core::hash::BuildHasher;
+use core::hash::BuildHasher as _;
 use core::net::{IpAddr, SocketAddr};
-
-use siphasher::sip::SipHasher13;
 
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
 use super::input::{Segment, refusal};
 use super::output::Outgoing;
+use crate::rand::KeyedHash;
 use crate::time::US;
 use crate::wire::tcp::Tcp;
 use crate::{Instant, Rng};
@@ -104,17 +103,6 @@ struct Listener {
     half_open: u32,
 }
 
-#[derive(Clone, Debug)]
-struct KeyedHash(u64, u64);
-
-impl BuildHasher for KeyedHash {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_keys(self.0, self.1)
-    }
-}
-
 /// The TCP connections of an IP stack.
 #[derive(Debug)]
 pub struct TcpHost {
@@ -139,8 +127,8 @@ impl TcpHost {
     /// Returns a host without connections that has at most `most` at a time.
     #[must_use]
     pub fn new(config: TcpConfig, most: usize, mut rng: Rng) -> Self {
-        let hash = KeyedHash(rng.u64(), rng.u64());
-        let secret = KeyedHash(rng.u64(), rng.u64());
+        let hash = KeyedHash::new(&mut rng);
+        let secret = KeyedHash::new(&mut rng);
         Self {
             config,
             most,

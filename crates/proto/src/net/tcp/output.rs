@@ -177,6 +177,17 @@ impl Connection {
         self.send.una.max(self.send.initial + 1)
     }
 
+    /// Returns the number of bytes that were never sent.
+    fn unsent(&self) -> u32 {
+        let sent = self.send.next.since(self.data_start());
+        (self.send.data.len() as u32).saturating_sub(sent)
+    }
+
+    /// Returns the number of bytes beyond SND.NXT that the peer has room for.
+    fn open_window(&self) -> u32 {
+        self.send.window.saturating_sub(self.send.next.since(self.send.una))
+    }
+
     /// Sends `len` sequence numbers from `seq` on again.
     fn emit_again(
         &mut self,
@@ -209,16 +220,14 @@ impl Connection {
         if send.has_fin {
             return Err(Stop::Done);
         }
-        let sent = send.next.since(self.data_start());
-        let left = send.data.len() as u32 - sent;
+        let left = self.unsent();
         let wants_fin = send.is_closed;
         if left == 0 && !wants_fin {
             return Err(Stop::Done);
         }
         let flight = send.next.since(send.una);
-        let by_peer = send.window.saturating_sub(flight);
         let by_congestion = send.congestion.window().saturating_sub(self.pipe());
-        let mut len = left.min(by_peer).min(most);
+        let mut len = left.min(self.open_window()).min(most);
         if len > by_congestion {
             // A whole segment, or nothing: short ones would only cost.
             len = by_congestion / send.mss * send.mss;
@@ -338,10 +347,8 @@ impl Connection {
 
     /// Sends a tail loss probe: new data, or else the last segment again (RFC 8985 7.3).
     fn output_tail_probe(&mut self, now: Instant, config: &TcpConfig, emit: &mut Emit<'_>) -> bool {
-        let sent = self.send.next.since(self.data_start());
-        let left = (self.send.data.len() as u32).saturating_sub(sent);
-        let by_peer = self.send.window.saturating_sub(self.send.next.since(self.send.una));
-        let len = left.min(by_peer).min(self.send.mss);
+        let left = self.unsent();
+        let len = left.min(self.open_window()).min(self.send.mss);
         if len > 0 && !self.send.has_fin {
             if !self.emit_new(now, config, len, false, emit) {
                 return false;
@@ -367,10 +374,8 @@ impl Connection {
         wants: Wanted,
         emit: &mut Emit<'_>,
     ) -> bool {
-        let sent = self.send.next.since(self.data_start());
-        let left = (self.send.data.len() as u32).saturating_sub(sent);
-        let by_peer = self.send.window.saturating_sub(self.send.next.since(self.send.una));
-        let len = left.min(by_peer).min(self.send.mss);
+        let left = self.unsent();
+        let len = left.min(self.open_window()).min(self.send.mss);
         if wants == Wanted::WindowProbe && len > 0 {
             // The window is open, and too small for silly window avoidance.
             let has_fin = self.send.is_closed && len == left;
@@ -392,8 +397,7 @@ impl Connection {
 
     /// Starts the timer that probes a window which holds back all data.
     fn watch_window(&mut self, now: Instant, config: &TcpConfig) {
-        let sent = self.send.next.since(self.data_start());
-        let is_held = self.send.board.is_empty() && self.send.data.len() as u32 > sent;
+        let is_held = self.send.board.is_empty() && self.unsent() > 0;
         if !is_held {
             self.timers.persist = Instant::NEVER;
         } else if self.timers.persist == Instant::NEVER {
