@@ -75,6 +75,7 @@ impl KeyedHash {
 impl BuildHasher for KeyedHash {
     type Hasher = SipHasher13;
 
+    #[inline]
     fn build_hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_keys(self.0, self.1)
     }
