@@ -14,7 +14,7 @@ use sprat_proto::wire::checksum::Sum;
 use sprat_proto::wire::ethernet::Ethernet;
 use sprat_proto::wire::icmp::Icmp;
 use sprat_proto::wire::icmpv6::Icmpv6;
-use sprat_proto::wire::ipv4::Ipv4;
+use sprat_proto::wire::ipv4::{Ecn, Ipv4};
 use sprat_proto::wire::ipv6::{Fragment, ICMPV6, Ipv6, Upper, upper};
 use sprat_proto::wire::tcp::{MAX_HEADER, Tcp};
 use sprat_proto::wire::udp::Udp;
@@ -112,7 +112,7 @@ fn icmp(bytes: &[u8]) {
 fn icmpv6(bytes: &[u8]) {
     let [from, to] =
         [Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST].map(|a| Ipv6Addr::from(a.to_ipv6_mapped()));
-    let ip = Ipv6 { next: ICMPV6, hops: 255, from, to };
+    let ip = Ipv6 { ecn: Ecn::NotEct, next: ICMPV6, hops: 255, from, to };
     let bytes = mended(bytes, 2, usize::MAX, ip.pseudo(ICMPV6, bytes.len()));
     let Ok((message, data)) = Icmpv6::parse(&ip, &bytes) else { return };
     if !matches!(message, Icmpv6::Other(_)) {

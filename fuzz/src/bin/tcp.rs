@@ -9,7 +9,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::net::tcp::{Segment, TcpConfig, TcpFlow, TcpHost};
+use sprat_proto::net::tcp::{
+    Outgoing, PathLimits, Segment, TcpConfig, TcpFlow, TcpHost, TcpOutput,
+};
 use sprat_proto::time::MS;
 use sprat_proto::wire::tcp::{Flags, Tcp, TcpOptions};
 use sprat_proto::{Instant, Rng};
@@ -74,13 +76,27 @@ fuzz_target!(|bytes: &[u8]| {
                 host.input(now, flow, &Segment { tcp, data: &data, is_marked: step > 128 });
             }
         }
-        host.output(now, 3000, &mut |_, outgoing| {
-            last = outgoing.tcp;
-            last.seq =
-                last.seq.wrapping_add((outgoing.data.0.len() + outgoing.data.1.len()) as u32);
-            true
-        });
+        host.output(now, &mut Recorder { last: &mut last, mtu: 600 + u16::from(next()) });
         flows.truncate(32);
         assert!(host.connections() <= MOST);
     }
 });
+
+/// Takes the segments of the host, and remembers what follows the last one.
+struct Recorder<'a> {
+    last: &'a mut Tcp,
+    mtu: u16,
+}
+
+impl TcpOutput for Recorder<'_> {
+    fn limits(&mut self, _: &TcpFlow) -> PathLimits {
+        PathLimits { mss: self.mtu, link_mss: 1460, most: 3000 }
+    }
+
+    fn emit(&mut self, _: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+        *self.last = outgoing.tcp;
+        let len = outgoing.data.0.len() + outgoing.data.1.len();
+        self.last.seq = self.last.seq.wrapping_add(len as u32);
+        true
+    }
+}

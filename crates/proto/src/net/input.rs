@@ -19,7 +19,7 @@ use crate::wire::checksum::Sum;
 use crate::wire::ethernet::{self, Ethernet, HEADER};
 use crate::wire::icmp::{self, Icmp};
 use crate::wire::icmpv6::{self, Icmpv6};
-use crate::wire::ipv4::{self, Ipv4};
+use crate::wire::ipv4::{self, Ecn, Ipv4};
 use crate::wire::ipv6::{self, Ipv6, Upper};
 use crate::wire::udp::{self, Udp};
 
@@ -33,6 +33,7 @@ struct Packet<'a> {
     /// The offset of the IP packet's payload in the frame or the reassembled packet.
     start: usize,
     offload: RxOffload,
+    ecn: Ecn,
 }
 
 impl Stack {
@@ -142,7 +143,7 @@ impl Stack {
             return counters.drop_source += 1;
         }
         let start = HEADER + usize::from(packet[0] & 15) * 4;
-        let packet = Packet { from, to, bytes, location, start, offload };
+        let packet = Packet { from, to, bytes, location, start, offload, ecn: header.ecn };
         if !header.is_fragment() {
             return self.receive_upper(header.protocol, header.pseudo(bytes.len()), packet);
         }
@@ -182,14 +183,16 @@ impl Stack {
             Upper::Whole(ipv6::ICMPV6, bytes) => self.receive_icmpv6(ethernet, &header, bytes),
             Upper::Whole(protocol, bytes) => {
                 let start = HEADER + ipv6::HEADER + rest.len() - bytes.len();
-                let packet = Packet { from, to, bytes, location, start, offload };
+                let ecn = header.ecn;
+                let packet = Packet { from, to, bytes, location, start, offload, ecn };
                 self.receive_upper(protocol, header.pseudo(protocol, bytes.len()), packet);
             }
             Upper::Part(part, bytes) => {
                 let key = DatagramKey { from, to, protocol: 0, ident: part.ident };
                 let (offset, more) = (usize::from(part.offset), part.more);
                 let fragment = Fragment { offset, more, bytes };
-                let packet = Packet { from, to, bytes, location, start: 0, offload };
+                let ecn = header.ecn;
+                let packet = Packet { from, to, bytes, location, start: 0, offload, ecn };
                 let complete = self.reassembly.input(self.cx.now, key, fragment, counters);
                 if let Some(bytes) = complete {
                     let sum = header.pseudo(part.next, bytes.len());
@@ -206,7 +209,7 @@ impl Stack {
         {
             // RFC 6980 section 5: fragmented neighbour discovery is invalid. A hop limit other than
             // 255 makes it so.
-            let header = Ipv6 { next: protocol, hops: 0, from, to };
+            let header = Ipv6 { ecn: Ecn::NotEct, next: protocol, hops: 0, from, to };
             let (own, from) = (self.cx.info.mac, Mac::default());
             self.receive_icmpv6(&Ethernet { to: own, from, kind: ethernet::IPV6 }, &header, &bytes);
             return;
@@ -223,8 +226,8 @@ impl Stack {
         match protocol {
             ipv4::UDP => self.receive_udp(sum, packet),
             ipv4::TCP => {
-                let ends = (packet.from, packet.to);
-                self.receive_tcp(sum, ends, packet.bytes, packet.offload.checksum_valid);
+                let Packet { from, to, bytes, offload, ecn, .. } = packet;
+                self.receive_tcp(sum, (from, to), ecn, bytes, offload.checksum_valid);
             }
             ipv4::ICMP if packet.from.is_ipv4() => self.receive_icmp(packet),
             _ => self.cx.counters.drop_protocol += 1,
@@ -338,7 +341,13 @@ impl Stack {
                 cx.counters.drop_address += 1;
             }
             Icmpv6::Echo { ident, seq } => {
-                let ip = Ipv6 { next: ipv6::ICMPV6, hops: 0, from: to, to: header.from };
+                let ip = Ipv6 {
+                    ecn: Ecn::NotEct,
+                    next: ipv6::ICMPV6,
+                    hops: 0,
+                    from: to,
+                    to: header.from,
+                };
                 let reply = Icmpv6::Reply { ident, seq }.emit(&ip, data);
                 self.send_echo_reply(to.into(), from, ipv6::ICMPV6, &reply);
             }
@@ -360,24 +369,30 @@ impl Stack {
     /// Returns the datagram that an ICMP error quotes, if this IP stack recently sent it.
     fn confirmed(&self, quoted: Option<Quoted>) -> Option<Quoted> {
         quoted.filter(|q| {
-            let is_sender = self.link.addresses.has(q.from) && self.ports.contains(q.port);
-            is_sender && self.routes.contains(q.port, &q.to)
+            self.link.addresses.has(q.from)
+                && match q.seq {
+                    Some(_) => self.is_tcp_in_flight(q),
+                    None => self.ports.contains(q.port) && self.routes.contains(q.port, &q.to),
+                }
         })
     }
 
     /// Handles the received ICMP error "port unreachable".
     fn unreachable(&mut self, quoted: Option<Quoted>) {
-        let Some(Quoted { to, port, .. }) = self.confirmed(quoted) else {
+        let Some(quoted @ Quoted { to, port, seq, .. }) = self.confirmed(quoted) else {
             self.cx.counters.drop_error += 1;
             return;
         };
         self.cx.counters.ports_unreachable += 1;
+        if seq.is_some() {
+            return self.tcp_refused(&quoted);
+        }
         self.cx.report(StackEvent::PortUnreachable { to, port });
     }
 
     /// Handles the received ICMP error "packet too big", which reports the MTU of a link, or 0.
     fn too_big(&mut self, quoted: Option<Quoted>, mtu: usize) {
-        let Some(Quoted { to, len, .. }) = self.confirmed(quoted) else {
+        let Some(quoted @ Quoted { to, len, .. }) = self.confirmed(quoted) else {
             self.cx.counters.drop_error += 1;
             return;
         };
@@ -385,6 +400,7 @@ impl Stack {
         if self.ip.path_mtus.lower(self.cx.now, to.ip(), len, mtu, link_mtu) {
             self.cx.counters.mtu_lowered += 1;
             self.ip.generation = self.ip.generation.wrapping_add(1);
+            self.tcp_too_big(&quoted);
         }
     }
 }

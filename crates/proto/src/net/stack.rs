@@ -12,6 +12,7 @@ use super::event::StackEvent;
 use super::ip::echo::{EchoRequests, MAX_DATA, PingError, SECRET};
 use super::ip::icmp::ErrorLimit;
 use super::ip::output::{IpOutput, next_hop};
+use super::ip::paths::Paths;
 use super::ip::reassembly::Reassembly;
 use super::link::Link;
 use super::options::{Ipv4Assignment, StackOptions};
@@ -36,6 +37,7 @@ pub struct Stack {
     pub(super) error_limit: ErrorLimit,
     pub(super) ports: Ports,
     pub(super) routes: RouteCache,
+    pub(super) paths: Paths,
     pub(super) batch: GsoBatch,
     /// The receive fast path for the address and port of the last datagram over IPv4.
     pub(super) fast_path: Option<FastPath>,
@@ -51,6 +53,7 @@ impl Stack {
         let routes = RouteCache::new(&mut rng);
         let echo = EchoRequests::new(&mut rng);
         let ip = IpOutput::new(&mut rng);
+        let paths = Paths::new(&mut rng);
         let cx = Context::new(options, info, rng);
         Self {
             link: Link::new(&cx),
@@ -60,6 +63,7 @@ impl Stack {
             error_limit: ErrorLimit::default(),
             ports: Ports::default(),
             routes,
+            paths,
             batch: GsoBatch::new(),
             fast_path: None,
             burst: Burst::default(),

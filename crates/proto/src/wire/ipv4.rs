@@ -30,9 +30,39 @@ const DF: u16 = 0x4000;
 const MF: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
+/// The ECN field of an IP header (RFC 3168 section 5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Ecn {
+    /// The ends of the transport do not understand marks of congestion.
+    #[default]
+    NotEct = 0,
+    /// The ends of the transport understand marks: ECT(1), which experiments use (RFC 8311).
+    Ect1 = 1,
+    /// The ends of the transport understand marks: ECT(0).
+    Ect0 = 2,
+    /// A router has marked the packet instead of dropping it: congestion experienced.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// Returns the ECN field whose two bits are the lowest of `bits`.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
 /// An IPv4 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4 {
+    /// The ECN field of the IPv4 packet.
+    pub ecn: Ecn,
     /// The IPv4 flag "don't fragment": routers must not fragment the packet.
     pub dont_fragment: bool,
     /// The IPv4 flag "more fragments": the packet is a fragment, and not the last one.
@@ -97,6 +127,7 @@ impl Ipv4 {
         let word = |at: usize| u16::from_be_bytes([h[at], h[at + 1]]);
         let address = |at: usize| Ipv4Addr::new(h[at], h[at + 1], h[at + 2], h[at + 3]);
         Self {
+            ecn: Ecn::from_bits(h[1]),
             dont_fragment: word(6) & DF != 0,
             more: word(6) & MF != 0,
             offset: (word(6) & OFFSET) * 8,
@@ -122,7 +153,7 @@ impl Ipv4 {
         let flag = |on: bool, bit: u16| if on { bit } else { 0 };
         let len = (HEADER + payload).min(0xffff) as u16;
         let mut h = [0; HEADER];
-        h[0] = 0x45;
+        (h[0], h[1]) = (0x45, self.ecn as u8);
         h[2..4].copy_from_slice(&len.to_be_bytes());
         h[4..6].copy_from_slice(&self.ident.to_be_bytes());
         let flags =
@@ -161,6 +192,7 @@ mod tests {
 
     fn whole() -> Ipv4 {
         Ipv4 {
+            ecn: Ecn::NotEct,
             dont_fragment: true,
             more: false,
             offset: 0,
@@ -180,6 +212,7 @@ mod tests {
         for (bytes, header, payload) in
             [(WHOLE, whole(), 13), (FIRST, first, 1480), (LAST, last, 528)]
         {
+            assert_eq!(Ipv4 { ecn: Ecn::Ce, ..header }.emit(payload)[1], 3);
             // Padding of a short frame is not part of the payload.
             let mut packet = bytes.to_vec();
             packet.resize(HEADER + payload + 9, 7);

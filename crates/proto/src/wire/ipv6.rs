@@ -15,6 +15,7 @@
 use core::net::Ipv6Addr;
 
 use super::checksum::Sum;
+use super::ipv4::Ecn;
 use crate::device::Mac;
 
 #[cfg(test)]
@@ -40,6 +41,8 @@ const DESTINATION: u8 = 60;
 /// An IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv6 {
+    /// The ECN field of the IPv6 packet.
+    pub ecn: Ecn,
     /// The type of the header that follows the IPv6 header.
     pub next: u8,
     /// The IPv6 hop limit. It is 255 in messages of neighbour discovery.
@@ -100,7 +103,8 @@ impl Ipv6 {
             bytes.copy_from_slice(&h[at..at + 16]);
             Ipv6Addr::from(bytes)
         };
-        Ok((Self { next: h[6], hops: h[7], from: address(8), to: address(24) }, rest))
+        let ecn = Ecn::from_bits(h[1] >> 4);
+        Ok((Self { ecn, next: h[6], hops: h[7], from: address(8), to: address(24) }, rest))
     }
 
     /// Returns the IPv6 header in wire format, for a packet with `payload` bytes behind it,
@@ -108,7 +112,7 @@ impl Ipv6 {
     #[must_use]
     pub fn emit(&self, payload: usize) -> [u8; HEADER] {
         let mut h = [0; HEADER];
-        h[0] = 0x60;
+        (h[0], h[1]) = (0x60, (self.ecn as u8) << 4);
         h[4..6].copy_from_slice(&(payload.min(0xffff) as u16).to_be_bytes());
         (h[6], h[7]) = (self.next, self.hops);
         h[8..24].copy_from_slice(&self.from.octets());

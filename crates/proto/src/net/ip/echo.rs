@@ -11,7 +11,7 @@ use crate::net::context::Context;
 use crate::net::event::StackEvent;
 use crate::wire::icmp::{self, Icmp};
 use crate::wire::icmpv6::Icmpv6;
-use crate::wire::ipv4;
+use crate::wire::ipv4::{self, Ecn};
 use crate::wire::ipv6::{self, Ipv6};
 use crate::{Instant, Rng};
 
@@ -78,7 +78,7 @@ impl EchoRequests {
         self.pending.push_back(Pending { to, seq, secret, sent: cx.now });
         match (from, to) {
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let ip = Ipv6 { next: ipv6::ICMPV6, hops: 0, from, to };
+                let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 0, from, to };
                 (seq, ipv6::ICMPV6, Icmpv6::Echo { ident, seq }.emit(&ip, &data))
             }
             _ => {

@@ -13,7 +13,7 @@ use crate::Instant;
 use crate::time::SECOND;
 use crate::wire::icmp::{self, Icmp};
 use crate::wire::icmpv6::{self, Icmpv6};
-use crate::wire::ipv4::{self, Ipv4};
+use crate::wire::ipv4::{self, Ecn, Ipv4};
 use crate::wire::ipv6::{self, Fragment, Ipv6};
 
 /// The longest IP packets that the stack sends with an ICMP error, in bytes: 576 over IPv4, 1280
@@ -58,67 +58,79 @@ pub(in crate::net) fn port_unreachable(
             Some((ipv4::ICMP, [&header[..], &quoted].concat()))
         }
         (IpAddr::V6(own), IpAddr::V6(from)) => {
-            let header = Ipv6 { next: ipv6::UDP, hops: TTL, from, to: own }.emit(datagram.len());
+            let header = Ipv6 { ecn: Ecn::NotEct, next: ipv6::UDP, hops: TTL, from, to: own }
+                .emit(datagram.len());
             let room = MAX_ERROR_V6 - 2 * ipv6::HEADER - icmpv6::HEADER;
             let quoted = [&header[..], &datagram[..datagram.len().min(room)]].concat();
-            let ip = Ipv6 { next: ipv6::ICMPV6, hops: 0, from: own, to: from };
+            let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 0, from: own, to: from };
             Some((ipv6::ICMPV6, Icmpv6::PortUnreachable.emit(&ip, &quoted)))
         }
         _ => None,
     }
 }
 
-/// The UDP datagram that an ICMP error quotes.
+/// The UDP datagram or TCP segment that an ICMP error quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) struct Quoted {
-    /// The source address of the quoted datagram.
+    /// The source address of the quoted packet.
     pub(in crate::net) from: IpAddr,
-    /// The source port of the quoted datagram.
+    /// The source port of the quoted packet.
     pub(in crate::net) port: u16,
-    /// The destination address and port of the quoted datagram.
+    /// The destination address and port of the quoted packet.
     pub(in crate::net) to: SocketAddr,
+    /// The sequence number of a TCP segment. A UDP datagram has none.
+    pub(in crate::net) seq: Option<u32>,
     /// The length of the quoted packet in bytes.
     pub(in crate::net) len: usize,
 }
 
 impl Quoted {
-    /// Parses the packet that an ICMP error quotes: a UDP datagram or its first fragment.
+    /// Parses the packet that an ICMP error quotes: a UDP datagram, a TCP segment or its first
+    /// fragment.
     pub(in crate::net) fn parse4(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = Ipv4::quoted(bytes)?;
         let len = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
-        let is_udp = header.protocol == ipv4::UDP && header.offset == 0;
-        let (port, to) = ports(rest).filter(|_| is_udp)?;
-        Some(Self {
-            from: header.from.into(),
-            port,
-            to: SocketAddr::new(header.to.into(), to),
-            len,
-        })
+        let is_first = header.offset == 0;
+        let upper = is_first.then(|| upper(header.protocol, rest))??;
+        Some(Self::new(header.from.into(), header.to.into(), len, upper))
     }
 
-    /// Parses the packet that an ICMPv6 error quotes: a UDP datagram or its first fragment.
+    /// Parses the packet that an ICMPv6 error quotes: a UDP datagram, a TCP segment or its
+    /// first fragment.
     pub(in crate::net) fn parse6(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = Ipv6::quoted(bytes).ok()?;
         let len = usize::from(u16::from_be_bytes([bytes[4], bytes[5]])) + ipv6::HEADER;
-        let rest = match header.next {
-            ipv6::UDP => rest,
+        let (protocol, rest) = match header.next {
             ipv6::FRAGMENTED => {
-                Fragment::parse(rest).filter(|(f, _)| f.offset == 0 && f.next == ipv6::UDP)?.1
+                let (fragment, rest) = Fragment::parse(rest).filter(|(f, _)| f.offset == 0)?;
+                (fragment.next, rest)
             }
-            _ => return None,
+            protocol => (protocol, rest),
         };
-        let (port, to) = ports(rest)?;
-        Some(Self {
-            from: header.from.into(),
-            port,
-            to: SocketAddr::new(header.to.into(), to),
-            len,
-        })
+        let upper = upper(protocol, rest)?;
+        Some(Self::new(header.from.into(), header.to.into(), len, upper))
+    }
+
+    fn new(from: IpAddr, to: IpAddr, len: usize, upper: Upper) -> Self {
+        let Upper { port, to_port, seq } = upper;
+        Self { from, port, to: SocketAddr::new(to, to_port), seq, len }
     }
 }
 
-/// Returns the source and destination ports at the start of a UDP header.
-fn ports(udp: &[u8]) -> Option<(u16, u16)> {
-    let &[a, b, c, d] = udp.first_chunk()?;
-    Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+/// The beginning of a quoted UDP or TCP header.
+struct Upper {
+    port: u16,
+    to_port: u16,
+    seq: Option<u32>,
+}
+
+/// Parses the eight bytes of a UDP or TCP header that each ICMP error quotes at least.
+fn upper(protocol: u8, bytes: &[u8]) -> Option<Upper> {
+    let &[a, b, c, d, rest @ ..] = bytes.first_chunk::<8>()?;
+    let seq = match protocol {
+        ipv4::UDP => None,
+        ipv4::TCP => Some(u32::from_be_bytes(rest)),
+        _ => return None,
+    };
+    Some(Upper { port: u16::from_be_bytes([a, b]), to_port: u16::from_be_bytes([c, d]), seq })
 }

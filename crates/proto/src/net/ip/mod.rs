@@ -3,5 +3,7 @@
 pub(super) mod echo;
 pub(super) mod icmp;
 pub(super) mod output;
+pub(super) mod paths;
 pub(super) mod pmtu;
 pub(super) mod reassembly;
+pub(super) mod template;

@@ -10,7 +10,7 @@ use crate::net::context::Context;
 use crate::net::link::Link;
 use crate::net::options::{Ipv4Assignment, StackOptions};
 use crate::wire::ethernet::{self, Ethernet};
-use crate::wire::ipv4::{self, Ipv4};
+use crate::wire::ipv4::{self, Ecn, Ipv4};
 use crate::wire::ipv6::{self, Fragment, Ipv6};
 
 /// The time to live or hop limit of IP packets that this stack sends.
@@ -96,7 +96,7 @@ impl IpOutput {
                 fragments4(own, &Ipv4 { ident: self.ident as u16, ..header }, upper, mtu)
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let header = Ipv6 { next: protocol, hops: TTL, from, to };
+                let header = Ipv6 { ecn: Ecn::NotEct, next: protocol, hops: TTL, from, to };
                 if ipv6::HEADER + upper.len() <= mtu {
                     let ip = header.emit(upper.len());
                     return [frame(own, ethernet::IPV6, &ip, &[], upper)].into();
@@ -132,7 +132,7 @@ fn fragments6(own: Mac, whole: &Ipv6, ident: u32, upper: &[u8], mtu: usize) -> V
     let fragment = |(i, part): (usize, &[u8])| {
         let (offset, more) = ((i * room) as u16, (i + 1) * room < upper.len());
         let extension = Fragment { next: whole.next, offset, more, ident }.emit();
-        let header = Ipv6 { next: ipv6::FRAGMENTED, ..*whole };
+        let header = Ipv6 { ecn: Ecn::NotEct, next: ipv6::FRAGMENTED, ..*whole };
         let ip = header.emit(ipv6::FRAGMENT + part.len());
         frame(own, ethernet::IPV6, &ip, &extension, part)
     };
@@ -142,6 +142,7 @@ fn fragments6(own: Mac, whole: &Ipv6, ident: u32, upper: &[u8], mtu: usize) -> V
 /// Returns the IPv4 header of an unfragmented UDP datagram.
 pub(in crate::net) const fn udp4_header(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
     Ipv4 {
+        ecn: Ecn::NotEct,
         dont_fragment: true,
         more: false,
         offset: 0,

@@ -7,6 +7,7 @@ use crate::device::Mac;
 use crate::net::context::Context;
 use crate::wire::ethernet::{self, Ethernet};
 use crate::wire::icmpv6::Icmpv6;
+use crate::wire::ipv4::Ecn;
 use crate::wire::ipv6::{self, Ipv6};
 
 impl Link {
@@ -133,7 +134,7 @@ impl Link {
         to: Ipv6Addr,
         message: &Icmpv6,
     ) {
-        let ip = Ipv6 { next: ipv6::ICMPV6, hops: 255, from, to };
+        let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 255, from, to };
         let message = message.emit(&ip, &[]);
         let header = Ethernet { to: to_mac, from: cx.info.mac, kind: ethernet::IPV6 };
         let frame = [&header.emit()[..], &ip.emit(message.len()), &message].concat();

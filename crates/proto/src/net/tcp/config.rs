@@ -7,8 +7,9 @@ use crate::time::{MS, SECOND};
 /// The options of TCP connections.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// The most bytes of payload that a segment to this end may have: the MSS that this end offers
-    /// (RFC 9293 3.7.1), at most 65,495.
+    /// The most bytes of payload that a segment may have, to this end or from it. The MTU of the
+    /// link lowers what this end offers to its peer (RFC 9293 3.7.1), and the path MTU what it
+    /// sends.
     pub mss: u16,
     /// The size of the receive buffer in bytes, at most 2³⁰. The window is what is free of it.
     pub receive_bytes: u32,
@@ -46,7 +47,7 @@ pub struct TcpConfig {
 impl Default for TcpConfig {
     fn default() -> Self {
         Self {
-            mss: 1460,
+            mss: u16::MAX,
             receive_bytes: 1 << 20,
             send_bytes: 1 << 20,
             timestamps: true,

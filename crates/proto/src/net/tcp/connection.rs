@@ -12,7 +12,7 @@ use super::scoreboard::Scoreboard;
 use super::seq::Seq;
 use super::timers::Timers;
 use crate::time::MS;
-use crate::wire::tcp::{Flags, Tcp, TcpOptions};
+use crate::wire::tcp::{Flags, TIMESTAMPS, Tcp, TcpOptions};
 use crate::{Instant, Rng};
 
 /// The state of a connection (RFC 9293 3.3.2). LISTEN has no connection.
@@ -89,6 +89,11 @@ pub(super) struct Send {
     pub(super) shift: u8,
     /// The most bytes of payload of a segment, beside the options that each has.
     pub(super) mss: u32,
+    /// What limits `mss`: the peer, the path, and what has come through where longer segments
+    /// vanished. Each counts the options too.
+    pub(super) peer_mss: u16,
+    pub(super) path_mss: u16,
+    pub(super) proven_mss: u16,
     /// The data from `una` on that the program has written.
     pub(super) data: Ring,
     /// True if the program has closed this direction, and true if the FIN was sent.
@@ -162,6 +167,9 @@ impl Connection {
             most_window: 0,
             shift: 0,
             mss,
+            peer_mss: mss as u16,
+            path_mss: u16::MAX,
+            proven_mss: u16::MAX,
             data: Ring::default(),
             is_closed: false,
             has_fin: false,
@@ -249,16 +257,53 @@ impl Connection {
             self.receive.echo(now, value);
         }
         // RFC 9293 MUST-15: without the option the peer receives 536 bytes.
-        let offered = options.mss.map_or(DEFAULT_MSS, u32::from).max(LEAST_MSS);
-        let options = if self.agreed.timestamps { crate::wire::tcp::TIMESTAMPS } else { 0 };
-        let mss = offered.min(config.mss.into()).saturating_sub(options as u32).max(LEAST_MSS);
-        self.send.mss = mss;
-        self.send.congestion = Congestion::new(config.congestion, mss);
+        self.send.peer_mss = options.mss.unwrap_or(DEFAULT_MSS as u16).min(config.mss);
+        self.adapt_mss(config);
         // The window of a SYN is not scaled.
         self.send.window = syn.window.into();
         self.send.most_window = self.send.window;
         self.send.window_seq = Seq(syn.seq);
         self.send.window_ack = Seq(syn.ack);
+    }
+
+    /// Computes the length of segments anew. Those in flight that became too long are sent again in
+    /// parts, and do not count as a sign of congestion (RFC 1191 6.4, RFC 8201 5.4).
+    pub(super) fn adapt_mss(&mut self, config: &TcpConfig) {
+        let send = &mut self.send;
+        let options = if self.agreed.timestamps { TIMESTAMPS } else { 0 };
+        let limit = send.peer_mss.min(send.path_mss).min(send.proven_mss);
+        let mss = u32::from(limit).saturating_sub(options as u32).max(LEAST_MSS);
+        let before = core::mem::replace(&mut send.mss, mss);
+        if send.next.since(send.initial) <= 1 {
+            send.congestion = Congestion::new(config.congestion, mss);
+            return;
+        }
+        send.congestion.set_mss(mss);
+        if mss < before {
+            send.board.declare(|sent| Some(sent.len > mss + 1));
+        }
+    }
+
+    /// Returns true if the peer has not acknowledged this sequence number, and this end has sent
+    /// it.
+    #[must_use]
+    pub fn is_in_flight(&self, seq: u32) -> bool {
+        let (seq, send) = (Seq(seq), &self.send);
+        self.state != TcpState::Closed && seq.reaches(send.una) && seq.is_before(send.next)
+    }
+
+    /// Takes the report that no program listens at the peer's port. It ends a connection in its
+    /// handshake.
+    pub fn unreachable(&mut self) {
+        if self.state == TcpState::SynSent {
+            self.end(Some(TcpError::Refused));
+        }
+    }
+
+    /// Returns the most bytes of data that one segment to the peer has now.
+    #[must_use]
+    pub const fn mss(&self) -> u32 {
+        self.send.mss
     }
 
     /// Returns the state of the connection.

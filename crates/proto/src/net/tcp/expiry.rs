@@ -8,6 +8,12 @@ use crate::Instant;
 /// The number of keep-alive probes without an answer after which the peer counts as gone.
 const KEEP_ALIVE_PROBES: u8 = 9;
 
+/// The number of timeouts in a row after which long segments count as lost for their length.
+const BLACK_HOLE_RETRIES: u8 = 2;
+/// The MSS that every path is expected to carry: tcp_base_mss in Linux. It leaves room for the
+/// headers of IPv6 and a tunnel in 1,280 bytes.
+const PROVEN_MSS: u16 = 1024;
+
 /// Returns true if a timer has expired, and stops it.
 fn take(timer: &mut Instant, now: Instant) -> bool {
     let has_expired = *timer <= now;
@@ -76,6 +82,14 @@ impl Connection {
             // The peer has dropped what it had reported (RFC 2018 8).
             send.board.forget_sacks();
         }
+        let first_len = send.board.segments().front().map_or(0, |first| first.len);
+        if !is_opening && self.timers.retries >= BLACK_HOLE_RETRIES && first_len > PROVEN_MSS.into()
+        {
+            // RFC 8899 4.3: packets of the path MTU may vanish without a report.
+            self.send.proven_mss = PROVEN_MSS;
+            self.adapt_mss(config);
+        }
+        let send = &mut self.send;
         let flight = send.next.since(send.una);
         let is_first = send.phase != Phase::Timeout || send.una.reaches(send.recover);
         send.rack.timeout(now, &mut send.board, &send.rtt, send.una);

@@ -20,7 +20,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
 use super::input::{Segment, refusal};
-use super::output::Outgoing;
+use super::output::{Outgoing, PathLimits};
 use crate::rand::KeyedHash;
 use crate::time::US;
 use crate::wire::tcp::Tcp;
@@ -77,6 +77,15 @@ pub enum TcpOpenError {
     /// The host has as many connections as it may have.
     #[error("too many connections")]
     TooMany,
+}
+
+/// Sends the segments of a [`TcpHost`].
+pub trait TcpOutput {
+    /// Returns the sizes of the segments that the way to a peer carries.
+    fn limits(&mut self, flow: &TcpFlow) -> PathLimits;
+
+    /// Sends a segment. Returns false if there is no room for it.
+    fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool;
 }
 
 #[derive(Debug)]
@@ -356,35 +365,55 @@ impl TcpHost {
         }
     }
 
-    /// Sends what can be sent now. `most` is the number of bytes of data that one call of `emit`
-    /// may have. Returns false if `emit` had no room: then call it again later.
-    pub fn output(
-        &mut self,
-        now: Instant,
-        most: u32,
-        emit: &mut dyn FnMut(&TcpFlow, Outgoing<'_>) -> bool,
-    ) -> bool {
+    /// Sends what can be sent now. Returns false if `out` had no room for all: then call it again
+    /// later.
+    pub fn output<O: TcpOutput>(&mut self, now: Instant, out: &mut O) -> bool {
         while let Some((flow, tcp)) = self.refusals.front() {
-            if !emit(flow, Outgoing { tcp: *tcp, data: (&[], &[]), mss: 0, is_ect: false }) {
+            if !out.emit(flow, &Outgoing { tcp: *tcp, data: (&[], &[]), mss: 0, is_ect: false }) {
                 return false;
             }
             self.refusals.pop_front();
         }
-        while let Some(&index) = self.dirty.front() {
-            let Some(entry) = self.entries[index as usize].as_mut() else {
-                self.dirty.pop_front();
-                continue;
-            };
+        // A connection whose peer has no room goes behind the others.
+        for _ in 0..self.dirty.len() {
+            let Some(index) = self.dirty.pop_front() else { break };
+            let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             let flow = entry.flow;
-            let mut send = |outgoing: Outgoing<'_>| emit(&flow, outgoing);
-            if !entry.connection.output(now, &self.config, most, &mut send) {
-                return false;
+            let limits = out.limits(&flow);
+            let mut send = |outgoing: &Outgoing<'_>| out.emit(&flow, outgoing);
+            if entry.connection.output(now, &self.config, &limits, &mut send) {
+                entry.is_dirty = false;
+                self.settle(index);
+            } else {
+                self.dirty.push_back(index);
             }
-            self.dirty.pop_front();
-            entry.is_dirty = false;
-            self.settle(index);
         }
-        true
+        self.dirty.is_empty()
+    }
+
+    /// Returns true if the sequence number is one that a connection has sent and that its peer has
+    /// not acknowledged.
+    #[must_use]
+    pub fn is_in_flight(&self, flow: &TcpFlow, seq: Option<u32>) -> bool {
+        let entry = self.flows.get(flow).and_then(|&i| self.entries[i as usize].as_ref());
+        entry.zip(seq).is_some_and(|(entry, seq)| entry.connection.is_in_flight(seq))
+    }
+
+    /// Takes the news that the host of a peer reports a port without listener. That ends a
+    /// connection in its handshake, and no other (RFC 5927 6).
+    pub fn unreachable(&mut self, flow: &TcpFlow) {
+        let Some(&index) = self.flows.get(flow) else { return };
+        if let Some(entry) = self.entries[index as usize].as_mut() {
+            entry.connection.unreachable();
+            self.touch(index);
+        }
+    }
+
+    /// Takes the news that the path to the peer of a connection has changed.
+    pub fn path_changed(&mut self, flow: &TcpFlow) {
+        if let Some(&index) = self.flows.get(flow) {
+            self.touch(index);
+        }
     }
 
     /// Sets the timer of a connection, and forgets it if it has ended and the program has

@@ -44,9 +44,9 @@ mod tests;
 pub use config::TcpConfig;
 pub use congestion::CongestionControl;
 pub use connection::{Connection, TcpError, TcpState};
-pub use host::{TcpChanges, TcpFlow, TcpHost, TcpId, TcpOpenError};
+pub use host::{TcpChanges, TcpFlow, TcpHost, TcpId, TcpOpenError, TcpOutput};
 pub use input::{Received, Segment, refusal};
-pub use output::{Emit, Outgoing};
+pub use output::{Emit, Outgoing, PathLimits};
 
 /// The largest shift of a window (RFC 7323 2.3).
 const MAX_SHIFT: u8 = 14;

@@ -23,11 +23,24 @@ pub struct Outgoing<'a> {
     pub is_ect: bool,
 }
 
+/// The sizes of the segments that the way to a peer carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathLimits {
+    /// The most bytes behind the fixed TCP header that a packet on the path has room for, options
+    /// included: the path MTU without the IP header and 20 bytes.
+    pub mss: u16,
+    /// The same number for the link of this end: the MSS that it offers to its peer (RFC 6691).
+    pub link_mss: u16,
+    /// The bytes of data that one call of `emit` may have: more than a segment if the device cuts
+    /// segments, else 0.
+    pub most: u32,
+}
+
 /// The time for which a window that is too small for a segment holds data back at most.
 const OVERRIDE_NS: u64 = 500 * MS;
 
 /// Takes segments to send. Returns false if there is no room for the segment.
-pub type Emit<'a> = dyn FnMut(Outgoing<'_>) -> bool + 'a;
+pub type Emit<'a> = dyn FnMut(&Outgoing<'_>) -> bool + 'a;
 
 /// The reason for a transmission that is no retransmission.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,25 +54,36 @@ enum Stop {
 }
 
 impl Connection {
-    /// Sends what can be sent now. `most` is the number of bytes of data that one call of `emit`
-    /// may have: more than the MSS if the device cuts segments. Returns false if `emit` had no
+    /// Sends what can be sent now in segments that `path` carries. Returns false if `emit` had no
     /// room.
     pub fn output(
         &mut self,
         now: Instant,
         config: &TcpConfig,
-        most: u32,
+        path: &PathLimits,
         emit: &mut Emit<'_>,
     ) -> bool {
+        if self.send.path_mss != path.mss {
+            self.send.path_mss = path.mss;
+            self.adapt_mss(config);
+        }
         let has_room = match self.state {
             TcpState::Closed => return true,
-            TcpState::SynSent | TcpState::SynReceived => self.output_syn(now, config, emit),
-            _ => self.output_data(now, config, most.max(self.send.mss), emit),
+            TcpState::SynSent | TcpState::SynReceived => {
+                self.output_syn(now, config, path.link_mss, emit)
+            }
+            _ => self.output_data(now, config, path.most.max(self.send.mss), emit),
         };
         has_room && self.output_ack(now, emit)
     }
 
-    fn output_syn(&mut self, now: Instant, config: &TcpConfig, emit: &mut Emit<'_>) -> bool {
+    fn output_syn(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        link_mss: u16,
+        emit: &mut Emit<'_>,
+    ) -> bool {
         let is_first = self.send.next == self.send.initial;
         if !is_first && self.send.board.lost() == 0 {
             return true;
@@ -76,7 +100,7 @@ impl Connection {
         let offers = |agreed: bool, option: bool| if is_answer { agreed } else { option };
         let echo = if is_answer { self.receive.echoed() } else { 0 };
         let options = TcpOptions {
-            mss: Some(config.mss),
+            mss: Some(config.mss.min(link_mss)),
             window_scale: offers(agreed.window_scaling, config.window_scaling)
                 .then(|| config.window_shift()),
             sack_permitted: offers(agreed.sack, config.sack),
@@ -90,7 +114,7 @@ impl Connection {
         let (from, to) = self.ports;
         let seq = self.send.initial.0;
         let tcp = Tcp { from, to, seq, ack, flags, window, urgent: 0, options };
-        if !emit(Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
+        if !emit(&Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
             return false;
         }
         if is_answer {
@@ -334,7 +358,7 @@ impl Connection {
         let tcp = Tcp { seq: seq.0, ..self.header(now, flags) };
         let is_ect = is_ect && len > 0;
         let data = self.send.data.get(at..at + len);
-        if !emit(Outgoing { tcp, data, mss: self.send.mss, is_ect }) {
+        if !emit(&Outgoing { tcp, data, mss: self.send.mss, is_ect }) {
             return false;
         }
         // Blocks have no room beside a full segment, and go with a segment of their own.
@@ -383,7 +407,7 @@ impl Connection {
         }
         let seq = self.send.una - 1;
         let tcp = Tcp { seq: seq.0, ..self.header(now, Flags::ACK) };
-        if !emit(Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
+        if !emit(&Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
             return false;
         }
         if wants == Wanted::WindowProbe {
@@ -421,7 +445,7 @@ impl Connection {
             if self.agreed.sack {
                 tcp.options.sack = self.receive.blocks();
             }
-            if !emit(Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
+            if !emit(&Outgoing { tcp, data: (&[], &[]), mss: self.send.mss, is_ect: false }) {
                 return false;
             }
             if self.agreed.sack {

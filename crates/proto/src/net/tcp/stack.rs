@@ -1,34 +1,36 @@
-//! TCP over an IP stack: segments leave by its transmit queue.
+//! TCP over an IP stack: segments leave by cached paths, straight from the buffers of their
+//! connections into the device. Only those to a neighbour that is not resolved are copied.
+//!
+//! A device that segments TCP takes several segments of a connection as one frame.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::config::TcpConfig;
-use super::host::{TcpFlow, TcpHost, TcpId, TcpOpenError};
+use super::host::{TcpFlow, TcpHost, TcpId, TcpOpenError, TcpOutput};
 use super::input::Segment;
-use super::output::Outgoing;
+use super::output::{Outgoing, PathLimits};
 use crate::Instant;
-use crate::net::ip::output::{next_hop, udp4_header};
-use crate::net::options::Ipv4Assignment;
+use crate::device::{Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
+use crate::net::context::Context;
+use crate::net::ip::icmp::Quoted;
+use crate::net::ip::output::{IpOutput, next_hop};
+use crate::net::ip::paths::{self, Path, Paths};
+use crate::net::ip::template::{self, Addresses, Template};
+use crate::net::link::Link;
 use crate::net::stack::Stack;
 use crate::wire::checksum::Sum;
-use crate::wire::ipv4::{self, Ipv4};
-use crate::wire::ipv6::Ipv6;
-use crate::wire::tcp::{CHECKSUM, HEADER, MAX_HEADER, Tcp};
-use crate::wire::{ethernet, ipv6};
+use crate::wire::ipv4::{self, Ecn};
+use crate::wire::tcp::{CHECKSUM, MAX_HEADER, Tcp};
 
-/// The bytes of a frame before TCP's header, at most.
-const BEFORE: usize = ethernet::HEADER + ipv6::HEADER;
+/// The length of all headers of a segment in bytes, at most.
+const MAX_HEADERS: usize = template::MAX + MAX_HEADER;
 
 impl Stack {
     /// Lets the stack have at most `most` TCP connections with these options. Without it the stack
-    /// drops all segments. Segments are no longer than the device's MTU allows.
-    pub fn enable_tcp(&mut self, mut config: TcpConfig, most: usize) {
+    /// drops all segments.
+    pub fn enable_tcp(&mut self, config: TcpConfig, most: usize) {
         let rng = self.cx.rng.fork();
-        let has_ipv4 = self.cx.options.ipv4 != Ipv4Assignment::None;
-        let headers = HEADER + if has_ipv4 { ipv4::HEADER } else { ipv6::HEADER };
-        config.mss = config.mss.min(self.cx.info.mtu.saturating_sub(headers) as u16);
         self.tcp = Some(Box::new(TcpHost::new(config, most, rng)));
     }
 
@@ -42,11 +44,7 @@ impl Stack {
     ///
     /// # Errors
     /// [`TcpOpenError`]: also if there is no route to the peer, or the stack has no TCP.
-    pub fn connect_tcp(
-        &mut self,
-        now: Instant,
-        peer: core::net::SocketAddr,
-    ) -> Result<TcpId, TcpOpenError> {
+    pub fn connect_tcp(&mut self, now: Instant, peer: SocketAddr) -> Result<TcpId, TcpOpenError> {
         let hop = next_hop(&self.cx.options, &self.link, peer.ip());
         let from = hop.ok_or(TcpOpenError::NoRoute)?.from;
         let tcp = self.tcp.as_mut().ok_or(TcpOpenError::TooMany)?;
@@ -58,6 +56,7 @@ impl Stack {
         &mut self,
         sum: Sum,
         (from, to): (IpAddr, IpAddr),
+        ecn: Ecn,
         bytes: &[u8],
         checksum_valid: bool,
     ) {
@@ -73,49 +72,114 @@ impl Stack {
         let Ok((tcp, data)) = Tcp::parse(bytes) else { return counters.drop_length += 1 };
         counters.segments_in += 1;
         let flow = TcpFlow { local: (to, tcp.to).into(), peer: (from, tcp.from).into() };
-        host.input(self.cx.now, flow, &Segment { tcp, data, is_marked: false });
+        host.input(self.cx.now, flow, &Segment { tcp, data, is_marked: ecn == Ecn::Ce });
     }
 
-    /// Moves the segments that connections have to send to the transmit queue, as far as it has
-    /// room.
-    pub(in crate::net) fn output_tcp(&mut self, now: Instant) {
-        let Self { tcp: Some(host), ip, link, cx, .. } = self else { return };
+    /// Returns true if a segment that an ICMP error quotes is one of a connection, and is not
+    /// acknowledged yet (RFC 5927 4.1).
+    pub(in crate::net) fn is_tcp_in_flight(&self, quoted: &Quoted) -> bool {
+        let flow = TcpFlow { local: (quoted.from, quoted.port).into(), peer: quoted.to };
+        self.tcp.as_ref().is_some_and(|tcp| tcp.is_in_flight(&flow, quoted.seq))
+    }
+
+    /// Handles the ICMP error "port unreachable" about a segment.
+    pub(in crate::net) fn tcp_refused(&mut self, quoted: &Quoted) {
+        let flow = TcpFlow { local: (quoted.from, quoted.port).into(), peer: quoted.to };
+        self.tcp.iter_mut().for_each(|tcp| tcp.unreachable(&flow));
+    }
+
+    /// Handles the ICMP error "packet too big" about a segment: the connection sends it again in
+    /// shorter ones at once, by the new path MTU.
+    pub(in crate::net) fn tcp_too_big(&mut self, quoted: &Quoted) {
+        let flow = TcpFlow { local: (quoted.from, quoted.port).into(), peer: quoted.to };
+        self.tcp.iter_mut().for_each(|tcp| tcp.path_changed(&flow));
+    }
+
+    /// Sends the segments that connections have to send, as far as the device has room.
+    pub(in crate::net) fn output_tcp<D: Device>(&mut self, now: Instant, device: &mut D) {
+        let Self { tcp: Some(host), paths, ip, link, cx, .. } = self else { return };
         cx.now = now;
-        let mut emit = |flow: &TcpFlow, outgoing: Outgoing<'_>| {
-            let (a, b) = outgoing.data;
-            let len = BEFORE + MAX_HEADER + a.len() + b.len();
-            if !link.queue.has_room(1, len) {
-                return false;
-            }
-            let bytes = segment(flow, &outgoing);
-            cx.counters.segments_out += 1;
-            ip.send(cx, link, flow.local.ip(), flow.peer.ip(), ipv4::TCP, &bytes);
-            true
-        };
-        host.output(now, 0, &mut emit);
+        host.output(now, &mut ToDevice { paths, ip, link, cx, device });
     }
 }
 
-/// Returns the bytes of a segment, with its checksum.
-fn segment(flow: &TcpFlow, outgoing: &Outgoing<'_>) -> Vec<u8> {
-    let (a, b) = outgoing.data;
-    let mut header = [0; MAX_HEADER];
-    let len = outgoing.tcp.emit(&mut header);
-    let mut bytes = Vec::with_capacity(len + a.len() + b.len());
-    bytes.extend_from_slice(&header[..len]);
-    bytes.extend_from_slice(a);
-    bytes.extend_from_slice(b);
-    let sum = match (flow.local.ip(), flow.peer.ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            Ipv4 { protocol: ipv4::TCP, ..udp4_header(from, to) }.pseudo(bytes.len())
+/// Sends segments by a device.
+struct ToDevice<'a, D> {
+    paths: &'a mut Paths,
+    ip: &'a mut IpOutput,
+    link: &'a mut Link,
+    cx: &'a mut Context,
+    device: &'a mut D,
+}
+
+impl<D: Device> TcpOutput for ToDevice<'_, D> {
+    fn limits(&mut self, flow: &TcpFlow) -> PathLimits {
+        let (from, to) = (flow.local.ip(), flow.peer.ip());
+        let info = self.cx.info;
+        let link_mss = paths::mss(info.mtu.min(info.max_send.saturating_sub(HEADER)), to.is_ipv4());
+        let path = self.paths.get(self.cx, self.link, self.ip, from, to);
+        let most = if info.offloads.tcp_segments { info.max_send.min(MAX_FRAME) } else { 0 };
+        PathLimits {
+            mss: path.map_or(link_mss, Path::mss).min(link_mss),
+            link_mss,
+            most: most.saturating_sub(MAX_HEADERS) as u32,
         }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            Ipv6 { next: ipv4::TCP, hops: 0, from, to }.pseudo(ipv4::TCP, bytes.len())
+    }
+
+    fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+        let (from, to) = (flow.local.ip(), flow.peer.ip());
+        let Some(path) = self.paths.get(self.cx, self.link, self.ip, from, to) else {
+            return self.emit_unresolved(flow, outgoing);
+        };
+        let mut frame = [0; MAX_HEADERS];
+        let (a, b) = outgoing.data;
+        let start = path.template.len();
+        let header = frame[start..].first_chunk_mut().map_or(0, |head| outgoing.tcp.emit(head));
+        let (len, data) = (header + a.len() + b.len(), a.len() + b.len());
+        let ecn = if outgoing.is_ect { Ecn::Ect0 } else { Ecn::NotEct };
+        path.template.write(&mut frame, len as u16, ecn);
+        let sum = path.template.pseudo_sum.word(len as u16);
+        let is_cut = data > outgoing.mss as usize;
+        let (offload, checksum) = if is_cut {
+            let v4 = path.template.is_v4();
+            let kind = if v4 { Segmentation::Tcp4 } else { Segmentation::Tcp6 };
+            let (start, header) = (start as u16, (start + header) as u16);
+            let mss = outgoing.mss as u16;
+            (Offload::Segments { kind, start, header, mss }, sum.folded())
+        } else if self.cx.info.offloads.checksum {
+            let offload = Offload::Checksum { start: start as u16, offset: CHECKSUM as u16 };
+            (offload, sum.folded())
+        } else {
+            let sum = sum.bytes(&frame[start..start + header]).bytes(a).bytes(b);
+            (Offload::None, sum.checksum())
+        };
+        let at = start + CHECKSUM;
+        frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        if self.device.send(&[&frame[..start + header], a, b], offload) == Sent::Full {
+            return false;
         }
-        // A connection's addresses are of one kind.
-        _ => Sum::new(),
-    };
-    let checksum = sum.bytes(&bytes).checksum();
-    bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
-    bytes
+        let segments = if is_cut { data.div_ceil(outgoing.mss as usize) } else { 1 };
+        self.cx.counters.segments_out += segments as u64;
+        true
+    }
+}
+
+impl<D: Device> ToDevice<'_, D> {
+    /// Sends a segment by the transmit queue, where it waits for its next hop.
+    #[cold]
+    fn emit_unresolved(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+        let (a, b) = outgoing.data;
+        let mut head = [0; MAX_HEADER];
+        let len = outgoing.tcp.emit(&mut head);
+        let mut bytes = [&head[..len], a, b].concat();
+        let (from, to) = (flow.local.ip(), flow.peer.ip());
+        let (own_mac, next_hop_mac, protocol) = (self.cx.info.mac, Mac::default(), ipv4::TCP);
+        let addresses = Addresses { own_mac, next_hop_mac, from, to, protocol };
+        let sum = Template::new(&addresses).pseudo_sum.word(bytes.len() as u16);
+        let checksum = sum.bytes(&bytes).checksum();
+        bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+        self.cx.counters.segments_out += 1;
+        self.ip.send(self.cx, self.link, from, to, ipv4::TCP, &bytes);
+        true
+    }
 }

@@ -17,16 +17,13 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::device::{Device, HEADER, Headers, Mac, Offload, Sent};
 use crate::net::context::Context;
-use crate::net::ip::output::{TTL, udp4_header};
+use crate::net::ip::template::{Addresses, Template};
 use crate::wire::checksum::Sum;
-use crate::wire::ethernet::{self, Ethernet};
-use crate::wire::ipv4;
-use crate::wire::ipv6::{self, Ipv6};
-use crate::wire::udp;
+use crate::wire::{ipv4, ipv6, udp};
 use crate::{Instant, Rng};
 
 /// The number of slots of the route cache: a power of two.
@@ -91,36 +88,18 @@ impl Route {
     pub(in crate::net) fn new(ends: &Ends, generation: u32, valid_until: Instant) -> Self {
         let Ends { key, own_mac, next_hop_mac, from, port, to, mtu } = *ends;
         let mut route = Self { key, to, port, generation, valid_until, ..NOWHERE };
-        let mut headers = [0; Headers::CAPACITY];
-        let ethernet = |kind| Ethernet { to: next_hop_mac, from: own_mac, kind }.emit();
+        let addresses = Addresses { own_mac, next_hop_mac, from, to: to.ip(), protocol: ipv4::UDP };
+        let template = Template::new(&addresses);
         let ports = udp::Udp { from: port, to: to.port(), checksum: 0 }.emit(0);
-        let ip_len = match (from, to.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => {
-                headers[..HEADER].copy_from_slice(&ethernet(ethernet::IPV4));
-                let header = udp4_header(from, to);
-                let mut bytes = header.emit(0);
-                bytes[2..4].fill(0);
-                bytes[10..12].fill(0);
-                route.ip_sum = Sum::new().bytes(&bytes);
-                route.pseudo_sum = header.pseudo(0);
-                headers[HEADER..HEADER + ipv4::HEADER].copy_from_slice(&bytes);
-                ipv4::HEADER
-            }
-            (from, to) => {
-                headers[..HEADER].copy_from_slice(&ethernet(ethernet::IPV6));
-                let (from, to) = (to_ipv6(from), to_ipv6(to));
-                let header = Ipv6 { next: ipv6::UDP, hops: TTL, from, to };
-                route.pseudo_sum = header.pseudo(ipv6::UDP, 0);
-                headers[HEADER..HEADER + ipv6::HEADER].copy_from_slice(&header.emit(0));
-                ipv6::HEADER
-            }
-        };
+        (route.ip_sum, route.pseudo_sum) = (template.ip_sum, template.pseudo_sum);
         route.udp_sum = route.pseudo_sum.bytes(&ports[..4]);
-        let len = HEADER + ip_len + udp::HEADER;
-        headers[HEADER + ip_len..len].copy_from_slice(&ports);
+        let mut headers = [0; Headers::CAPACITY];
+        let (ip, len) = (template.len(), template.len() + udp::HEADER);
+        headers[..ip].copy_from_slice(template.bytes());
+        headers[ip..len].copy_from_slice(&ports);
         route.headers = Headers::from_bytes(&headers[..len]);
         route.fill(udp::HEADER as u16, 0);
-        route.max_payload = mtu.saturating_sub(ip_len + udp::HEADER);
+        route.max_payload = mtu.saturating_sub(len - HEADER);
         route
     }
 
@@ -202,14 +181,6 @@ impl Route {
             udp::to_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
         };
         device.send_with_headers(self.headers(udp_len, checksum), parts, len, offload)
-    }
-}
-
-/// Returns an address as an IPv6 address; IPv4 addresses are mapped.
-const fn to_ipv6(addr: IpAddr) -> Ipv6Addr {
-    match addr {
-        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
-        IpAddr::V6(addr) => addr,
     }
 }
 

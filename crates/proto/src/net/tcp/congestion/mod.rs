@@ -80,6 +80,12 @@ impl Congestion {
         self.threshold
     }
 
+    /// Sets the length of segments, which has changed.
+    pub(super) fn set_mss(&mut self, mss: u32) {
+        self.mss = mss;
+        self.window = self.window.max(mss);
+    }
+
     /// Sets the window while a recovery decides about it.
     pub(super) fn set_window(&mut self, bytes: u32) {
         self.window = bytes.max(self.mss);

@@ -11,6 +11,7 @@ use crate::wire::tcp::{Flags, MAX_HEADER, Tcp};
 use crate::{Instant, Rng};
 
 mod hostile;
+mod path_mtu;
 mod random;
 mod recovery;
 
@@ -30,6 +31,10 @@ pub(super) struct Faults {
     /// The segments that are lost whatever the probability, by their number from 0 in each
     /// direction.
     pub(super) lost: [Vec<u64>; 2],
+    /// The MTU of a router, by the number of the segment from which on it holds, and whether the
+    /// router reports packets that are too big.
+    pub(super) mtus: Vec<(u64, u16)>,
+    pub(super) reports: bool,
 }
 
 impl Default for Faults {
@@ -43,6 +48,8 @@ impl Default for Faults {
             rate: 1 << 40,
             queue: 1 << 40,
             lost: [Vec::new(), Vec::new()],
+            mtus: Vec::new(),
+            reports: true,
         }
     }
 }
@@ -60,6 +67,9 @@ pub(super) struct End {
     pub(super) closes: bool,
     /// The most bytes of a segment that the device cuts, 0 if it cuts none.
     pub(super) most: u32,
+    /// The MTU of the path from the end, and that of its link.
+    pub(super) mtu: u16,
+    pub(super) link_mtu: u16,
 }
 
 /// A segment on its way.
@@ -98,6 +108,8 @@ impl Net {
             reads: usize::MAX,
             closes: true,
             most: 0,
+            mtu: 1500,
+            link_mtu: 1500,
         });
         let now = Instant::from_ns(SECOND);
         let mut net = Self {
@@ -139,7 +151,7 @@ impl Net {
     /// Lets the programs write and read, and sends what can be sent.
     pub(super) fn work(&mut self) {
         for end in 0..2 {
-            let End { connection, config, to_send, received, reads, closes, most } =
+            let End { connection, config, to_send, received, reads, closes, most, mtu, link_mtu } =
                 &mut self.ends[end];
             let Some(connection) = connection else { continue };
             let writable = connection.writable(config).min(to_send.len());
@@ -157,8 +169,9 @@ impl Net {
             received.extend_from_slice(b);
             connection.consume(count);
             let mut out = Vec::new();
-            connection.output(self.now, config, *most, &mut |outgoing| {
-                cut(&outgoing, &mut out);
+            let path = PathLimits { mss: *mtu - 40, link_mss: *link_mtu - 40, most: *most };
+            connection.output(self.now, config, &path, &mut |outgoing| {
+                cut(outgoing, &mut out);
                 true
             });
             for (tcp, data, is_ect) in out {
@@ -180,7 +193,8 @@ impl Net {
         let queued = start.since(self.now) * self.faults.rate / SECOND;
         let is_lost = self.rng.chance(self.faults.loss_ppm)
             || self.faults.lost[from].contains(&number)
-            || queued > self.faults.queue;
+            || queued > self.faults.queue
+            || !self.passes(from, number, bytes.len());
         let is_marked = is_ect && self.rng.chance(self.faults.mark_ppm);
         if is_lost {
             return;
@@ -194,6 +208,18 @@ impl Net {
             let flying = Flying { to: 1 - from, bytes: bytes.clone(), is_marked };
             self.flying.insert((at, self.numbers), flying);
         }
+    }
+
+    /// Returns true if the router passes segment `number`, of `len` bytes without its IP header. A
+    /// report arrives at once.
+    fn passes(&mut self, from: usize, number: u64, len: usize) -> bool {
+        let Faults { mtus, reports, .. } = &self.faults;
+        let mtu = mtus.iter().rev().find(|(first, _)| *first <= number).map(|(_, mtu)| *mtu);
+        let Some(mtu) = mtu.filter(|mtu| len + 20 > usize::from(*mtu)) else { return true };
+        if *reports {
+            self.ends[from].mtu = self.ends[from].mtu.min(mtu);
+        }
+        false
     }
 
     /// Delivers the next segment or expires the next timer. Returns false if there is none.

@@ -5,7 +5,6 @@ use alloc::string::String;
 use super::*;
 
 fn any_config(rng: &mut Rng) -> TcpConfig {
-    let on = |rng: &mut Rng| rng.chance(700_000);
     TcpConfig {
         mss: [48, 100, 536, 1460, 9000, 65_000][rng.below(6) as usize],
         receive_bytes: [1000, 20_000, 65_535, 300_000, 1 << 20][rng.below(5) as usize],
@@ -23,6 +22,20 @@ fn any_config(rng: &mut Rng) -> TcpConfig {
     }
 }
 
+/// Returns the MTUs of a router that changes its routes.
+fn any_mtus(rng: &mut Rng) -> Vec<(u64, u16)> {
+    let mut at = 0;
+    let next = |_| {
+        at += rng.below(100);
+        (at, [1280, 1500, 9000][rng.below(3) as usize])
+    };
+    (0..4).map(next).collect()
+}
+
+fn on(rng: &mut Rng) -> bool {
+    rng.chance(700_000)
+}
+
 fn any_faults(rng: &mut Rng) -> Faults {
     let rate = [1 << 40, 10_000_000, 1_000_000][rng.below(3) as usize];
     Faults {
@@ -33,6 +46,8 @@ fn any_faults(rng: &mut Rng) -> Faults {
         mark_ppm: [0, 10_000, 300_000][rng.below(3) as usize],
         rate,
         queue: [20_000, 200_000, 1 << 40][rng.below(3) as usize],
+        mtus: if on(rng) { Vec::new() } else { any_mtus(rng) },
+        reports: on(rng),
         ..Faults::default()
     }
 }
@@ -49,6 +64,7 @@ fn run(seed: u64) -> Result<(), String> {
     let mut net = Net::new(configs, faults, rng.u64());
     for (end, len) in lens.into_iter().enumerate() {
         net.give(end, len);
+        (net.ends[end].mtu, net.ends[end].link_mtu) = (65_535, 65_535);
         net.ends[end].most = [0, 65_000][rng.below(2) as usize];
         net.ends[end].reads = [1 + rng.below(3000) as usize, usize::MAX][rng.below(2) as usize];
     }
