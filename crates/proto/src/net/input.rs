@@ -10,6 +10,7 @@ use core::ops::Range;
 use super::event::StackEvent;
 use super::ip::icmp::{Quoted, port_unreachable};
 use super::ip::reassembly::{DatagramKey, Fragment};
+use super::packet::Packet;
 use super::stack::Stack;
 use super::udp::fast_path::FastPath;
 use super::udp::received::{Location, Received};
@@ -23,25 +24,15 @@ use crate::wire::ipv4::{self, Ecn, Ipv4};
 use crate::wire::ipv6::{self, Ipv6, Upper};
 use crate::wire::udp::{self, Udp};
 
-/// The payload of a received IP packet, and its place in the frame or the reassembled packet.
-#[derive(Clone, Copy)]
-struct Packet<'a> {
-    from: IpAddr,
-    to: IpAddr,
-    bytes: &'a [u8],
-    location: Location,
-    /// The offset of the IP packet's payload in the frame or the reassembled packet.
-    start: usize,
-    offload: RxOffload,
-    ecn: Ecn,
-}
-
 impl Stack {
     /// Receives a burst of frames and handles them, or continues with the frames of the last burst
     /// that it did not process. Returns the number of datagrams for [`Stack::datagram`], at most
     /// [`BURST`](crate::device::BURST).
     #[inline]
     pub fn input<D: Device>(&mut self, now: Instant, device: &mut D) -> usize {
+        if !self.lent.is_empty() {
+            self.keep_lent(device);
+        }
         self.burst.clear_delivered();
         if self.burst.is_done() {
             let frames = self.burst.receive(device);
@@ -226,8 +217,7 @@ impl Stack {
         match protocol {
             ipv4::UDP => self.receive_udp(sum, packet),
             ipv4::TCP => {
-                let Packet { from, to, bytes, offload, ecn, .. } = packet;
-                self.receive_tcp(sum, (from, to), ecn, bytes, offload.checksum_valid);
+                self.receive_tcp(sum, &packet);
             }
             ipv4::ICMP if packet.from.is_ipv4() => self.receive_icmp(packet),
             _ => self.cx.counters.drop_protocol += 1,

@@ -34,6 +34,7 @@ mod ip;
 mod link;
 mod options;
 mod output;
+mod packet;
 mod stack;
 pub mod tcp;
 mod udp;

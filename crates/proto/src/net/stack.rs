@@ -16,7 +16,7 @@ use super::ip::paths::Paths;
 use super::ip::reassembly::Reassembly;
 use super::link::Link;
 use super::options::{Ipv4Assignment, StackOptions};
-use super::tcp::TcpHost;
+use super::tcp::{LentData, TcpHost};
 use super::udp::fast_path::FastPath;
 use super::udp::gso::GsoBatch;
 use super::udp::ports::{BindError, Ports};
@@ -43,6 +43,8 @@ pub struct Stack {
     pub(super) fast_path: Option<FastPath>,
     pub(super) burst: Burst,
     pub(super) tcp: Option<Box<TcpHost>>,
+    /// The received data that is lent to programs until `output`.
+    pub(super) lent: Vec<LentData>,
 }
 
 impl Stack {
@@ -68,6 +70,7 @@ impl Stack {
             fast_path: None,
             burst: Burst::default(),
             tcp: None,
+            lent: Vec::new(),
             cx,
         }
     }

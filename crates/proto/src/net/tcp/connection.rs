@@ -6,6 +6,7 @@ use super::config::TcpConfig;
 use super::congestion::Congestion;
 use super::rack::{Rack, TailProbe};
 use super::receive::Receive;
+use super::records::Records;
 use super::ring::Ring;
 use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
@@ -96,6 +97,7 @@ pub(super) struct Send {
     pub(super) proven_mss: u16,
     /// The data from `una` on that the program has written.
     pub(super) data: Ring,
+    pub(super) records: Records,
     /// True if the program has closed this direction, and true if the FIN was sent.
     pub(super) is_closed: bool,
     pub(super) has_fin: bool,
@@ -171,6 +173,7 @@ impl Connection {
             path_mss: u16::MAX,
             proven_mss: u16::MAX,
             data: Ring::default(),
+            records: Records::default(),
             is_closed: false,
             has_fin: false,
             board: Scoreboard::default(),
@@ -335,7 +338,25 @@ impl Connection {
     pub fn write(&mut self, config: &TcpConfig, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.writable(config));
         self.send.data.push(&bytes[..count]);
+        if self.send.records.is_used() {
+            self.send.records.push(count as u32);
+        }
         count
+    }
+
+    /// Takes the concatenation of `parts` to send as a record, which begins a segment and ends with
+    /// it, if the send buffer has room for all of it. Keep it within [`Connection::mss`] bytes: a
+    /// longer record leaves in several segments. Returns true if the record was taken.
+    pub fn write_record(&mut self, config: &TcpConfig, parts: &[&[u8]]) -> bool {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        if len > self.writable(config) {
+            return false;
+        }
+        let unsent = self.unsent();
+        self.send.records.begin(unsent);
+        parts.iter().for_each(|part| self.send.data.push(part));
+        self.send.records.push(len as u32);
+        true
     }
 
     /// Returns the number of received bytes that the program can read.
@@ -355,10 +376,30 @@ impl Connection {
         self.receive.consume(count, self.send.mss);
     }
 
+    /// Lets data in order be lent to the program instead of copied ([`Received::lent`]), while no
+    /// earlier data waits to be read.
+    ///
+    /// [`Received::lent`]: super::input::Received::lent
+    pub const fn lend(&mut self, lends: bool) {
+        self.receive.lends = lends;
+    }
+
+    /// Ends the lending of the next `count` bytes, which the program has taken.
+    pub fn take_lent(&mut self, count: usize) {
+        self.receive.take_lent(count as u32, self.send.mss);
+    }
+
+    /// Ends the lending of the next bytes, which the program has not taken: it can read them
+    /// later.
+    pub fn keep_lent(&mut self, bytes: &[u8]) {
+        self.receive.keep_lent(bytes);
+    }
+
     /// Returns true if the peer has closed its direction, and the program has read everything.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
-        self.receive.is_finished() && self.receive.readable() == 0
+        let receive = &self.receive;
+        receive.is_finished() && receive.readable() == 0 && receive.lent() == 0
     }
 
     /// Closes this end's direction: the peer gets what was written, and then the end (FIN).

@@ -16,6 +16,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::hash::BuildHasher as _;
 use core::net::{IpAddr, SocketAddr};
+use core::ops::Range;
 
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
@@ -229,6 +230,15 @@ impl TcpHost {
         count
     }
 
+    /// Takes the concatenation of `parts` to send as a record, which begins a segment and ends with
+    /// it. Returns false if there is no room for it, or no such connection.
+    pub fn write_record(&mut self, id: TcpId, parts: &[&[u8]]) -> bool {
+        let Some(entry) = entry_mut(&mut self.entries, id) else { return false };
+        let is_taken = entry.connection.write_record(&self.config, parts);
+        self.touch(id.index);
+        is_taken
+    }
+
     /// Copies received bytes to `into`, and removes them. Returns their number.
     pub fn read(&mut self, id: TcpId, into: &mut [u8]) -> usize {
         let Some(entry) = entry_mut(&mut self.entries, id) else { return 0 };
@@ -283,12 +293,19 @@ impl TcpHost {
     }
 
     /// Takes a segment that arrived for this host. Call [`TcpHost::output`] after it, or after a
-    /// burst of segments.
-    pub fn input(&mut self, now: Instant, flow: TcpFlow, segment: &Segment<'_>) {
+    /// burst of segments. Returns the bytes of its data that are lent, if any are: end that by
+    /// [`TcpHost::take_lent`] or [`TcpHost::keep_lent`] before.
+    pub fn input(
+        &mut self,
+        now: Instant,
+        flow: TcpFlow,
+        segment: &Segment<'_>,
+    ) -> Option<(TcpId, Range<usize>)> {
         let Some(&index) = self.flows.get(&flow) else {
-            return self.input_new(now, flow, segment);
+            self.input_new(now, flow, segment);
+            return None;
         };
-        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let entry = self.entries[index as usize].as_mut()?;
         let before = entry.connection.state();
         let had = entry.connection.writable(&self.config);
         let was_finished = entry.connection.is_finished();
@@ -306,10 +323,41 @@ impl TcpHost {
         }
         changes.readable |= received.bytes > 0 || entry.connection.is_finished() && !was_finished;
         changes.writable |= entry.connection.writable(&self.config) > had;
+        let (start, end) = received.lent;
+        let lent = (start < end).then(|| {
+            let id = TcpId { index, generation: entry.generation };
+            (id, start..end)
+        });
         if let Some(tcp) = received.refusal {
             self.refuse(flow, tcp);
         }
         self.touch(index);
+        lent
+    }
+
+    /// Lets received data of a connection be lent instead of copied. The bytes that
+    /// [`TcpHost::input`] returns are lent.
+    pub fn lend(&mut self, id: TcpId, lends: bool) {
+        if let Some(entry) = entry_mut(&mut self.entries, id) {
+            entry.connection.lend(lends);
+        }
+    }
+
+    /// Ends the lending of the next `count` bytes of a connection, which the program has taken.
+    pub fn take_lent(&mut self, id: TcpId, count: usize) {
+        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        entry.connection.take_lent(count);
+        entry.changes.readable |= entry.connection.is_finished();
+        self.touch(id.index);
+    }
+
+    /// Ends the lending of the next bytes of a connection, which the program has not taken, and
+    /// copies them. The connection is readable then.
+    pub fn keep_lent(&mut self, id: TcpId, bytes: &[u8]) {
+        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        entry.connection.keep_lent(bytes);
+        entry.changes.readable = true;
+        self.touch(id.index);
     }
 
     /// Takes a segment for which there is no connection.

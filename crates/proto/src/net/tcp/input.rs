@@ -52,6 +52,9 @@ pub fn refusal(segment: &Segment<'_>) -> Option<Tcp> {
 pub struct Received {
     /// The number of bytes that became readable.
     pub bytes: usize,
+    /// The bytes of the segment's data that are lent to the program: from the first up to, and
+    /// without, the second. [`Connection::take_lent`] and [`Connection::keep_lent`] end that.
+    pub lent: (usize, usize),
     /// A segment to send at once, which refuses the peer's.
     pub refusal: Option<Tcp>,
 }
@@ -165,8 +168,14 @@ impl Connection {
         if self.agreed.ecn {
             self.receive.mark(*is_marked, flags.has(Flags::CWR));
         }
-        let bytes = if len > 0 { self.input_data(now, config, seq, data, flags) } else { 0 };
-        Received { bytes, refusal: None }
+        if len == 0 {
+            return Received::default();
+        }
+        match self.input_data(now, config, seq, data, flags) {
+            Taken::InOrder(bytes) => Received { bytes, ..Received::default() },
+            Taken::Lent(start, end) => Received { lent: (start, end), ..Received::default() },
+            Taken::Ahead | Taken::Nothing => Received::default(),
+        }
     }
 
     /// Returns true if a segment is in the window and no old duplicate. The peer gets an
@@ -274,7 +283,7 @@ impl Connection {
         seq: Seq,
         data: &[u8],
         flags: Flags,
-    ) -> usize {
+    ) -> Taken {
         let was_finished = self.receive.is_finished();
         if was_finished {
             // Only what was received before can come again.
@@ -282,7 +291,7 @@ impl Connection {
             if self.state == TcpState::TimeWait && flags.has(Flags::FIN) {
                 self.timers.life = now.after(config.time_wait_ns);
             }
-            return 0;
+            return Taken::Nothing;
         }
         let taken = self.receive.take(seq, data, flags.has(Flags::FIN), self.send.mss);
         if self.receive.due() == Due::Delayed && self.timers.delayed_ack == Instant::NEVER {
@@ -299,7 +308,7 @@ impl Connection {
                 state => state,
             };
         }
-        if let Taken::InOrder(bytes) = taken { bytes } else { 0 }
+        taken
     }
 
     /// Enters TIME-WAIT.

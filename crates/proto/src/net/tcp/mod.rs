@@ -14,6 +14,7 @@
 //! | `input`, `receive`, `assembler` | segments that arrive, data in order and ahead, SACK blocks |
 //! | `ack`, `scoreboard`, `rack`, `rtt` | acknowledgements, segments in flight, losses, timeouts |
 //! | `congestion` | Reno and CUBIC |
+//! | `records` | pieces of a stream that stay whole |
 //! | `output`, `timers`, `expiry` | what to send, and when |
 //! | `host`, `stack` | all connections of a host, over its IP stack |
 //!
@@ -31,6 +32,7 @@ mod input;
 mod output;
 mod rack;
 mod receive;
+mod records;
 mod ring;
 mod rtt;
 mod scoreboard;
@@ -47,6 +49,8 @@ pub use connection::{Connection, TcpError, TcpState};
 pub use host::{TcpChanges, TcpFlow, TcpHost, TcpId, TcpOpenError, TcpOutput};
 pub use input::{Received, Segment, refusal};
 pub use output::{Emit, Outgoing, PathLimits};
+
+pub(in crate::net) use stack::LentData;
 
 /// The largest shift of a window (RFC 7323 2.3).
 const MAX_SHIFT: u8 = 14;

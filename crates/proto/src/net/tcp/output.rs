@@ -53,6 +53,25 @@ enum Stop {
     Full,
 }
 
+/// New data to send.
+#[derive(Clone, Copy, Debug)]
+struct New {
+    len: u32,
+    /// The length of each segment but the last.
+    unit: u32,
+    has_fin: bool,
+}
+
+/// The place of data in the stream and in the send buffer.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    seq: Seq,
+    at: usize,
+    len: usize,
+    /// The length of each segment but the last.
+    unit: u32,
+}
+
 impl Connection {
     /// Sends what can be sent now in segments that `path` carries. Returns false if `emit` had no
     /// room.
@@ -160,8 +179,8 @@ impl Connection {
         }
         let stop = loop {
             match self.next_new(config, most) {
-                Ok((len, has_fin)) => {
-                    if !self.emit_new(now, config, len, has_fin, emit) {
+                Ok(new) => {
+                    if !self.emit_new(now, config, new, emit) {
                         break Stop::Full;
                     }
                 }
@@ -202,7 +221,7 @@ impl Connection {
     }
 
     /// Returns the number of bytes that were never sent.
-    fn unsent(&self) -> u32 {
+    pub(super) fn unsent(&self) -> u32 {
         let sent = self.send.next.since(self.data_start());
         (self.send.data.len() as u32).saturating_sub(sent)
     }
@@ -228,7 +247,8 @@ impl Connection {
         if has_fin {
             flags = flags.with(Flags::FIN);
         }
-        if !self.emit_data(now, seq, at, bytes, flags, false, emit) {
+        let place = Place { seq, at, len: bytes, unit: self.send.mss };
+        if !self.emit_data(now, place, flags, false, emit) {
             return false;
         }
         self.send.board.sent_again(seq, len, now);
@@ -238,8 +258,8 @@ impl Connection {
         true
     }
 
-    /// Returns the length of the next new data to send, and whether the FIN goes with it.
-    fn next_new(&self, config: &TcpConfig, most: u32) -> Result<(u32, bool), Stop> {
+    /// Returns the next new data to send.
+    fn next_new(&self, config: &TcpConfig, most: u32) -> Result<New, Stop> {
         let send = &self.send;
         if send.has_fin {
             return Err(Stop::Done);
@@ -251,6 +271,16 @@ impl Connection {
         }
         let flight = send.next.since(send.una);
         let by_congestion = send.congestion.window().saturating_sub(self.pipe());
+        if let Some(batch) =
+            send.records.next(self.open_window().min(by_congestion).min(most), send.mss)
+        {
+            if batch.len == 0 {
+                let is_held = batch.record.min(left) > self.open_window();
+                return Err(if is_held { Stop::Done } else { Stop::Congestion });
+            }
+            let has_fin = wants_fin && batch.len == left;
+            return Ok(New { len: batch.len, unit: batch.record, has_fin });
+        }
         let mut len = left.min(self.open_window()).min(most);
         if len > by_congestion {
             // A whole segment, or nothing: short ones would only cost.
@@ -273,18 +303,18 @@ impl Connection {
             }
         }
         // The FIN needs no window: the peer always has room for it.
-        Ok((len, wants_fin && is_last))
+        Ok(New { len, unit: send.mss, has_fin: wants_fin && is_last })
     }
 
-    /// Sends `len` bytes of new data, and the FIN.
+    /// Sends new data, and the FIN.
     fn emit_new(
         &mut self,
         now: Instant,
         config: &TcpConfig,
-        len: u32,
-        has_fin: bool,
+        new: New,
         emit: &mut Emit<'_>,
     ) -> bool {
+        let New { len, unit, has_fin } = new;
         let seq = self.send.next;
         let at = seq.since(self.data_start());
         let is_last = (at + len) as usize == self.send.data.len();
@@ -298,19 +328,22 @@ impl Connection {
         if self.send.tells_reduced && len > 0 {
             flags = flags.with(Flags::CWR);
         }
-        if !self.emit_data(now, seq, at as usize, len as usize, flags, self.agreed.ecn, emit) {
+        let place = Place { seq, at: at as usize, len: len as usize, unit };
+        if !self.emit_data(now, place, flags, self.agreed.ecn, emit) {
             return false;
         }
         if len > 0 {
             self.send.tells_reduced = false;
         }
-        self.record(now, config, len, has_fin);
+        self.record(now, config, new);
         true
     }
 
     /// Records new segments that were sent.
-    fn record(&mut self, now: Instant, config: &TcpConfig, len: u32, has_fin: bool) {
+    fn record(&mut self, now: Instant, config: &TcpConfig, new: New) {
+        let New { len, unit, has_fin } = new;
         let send = &mut self.send;
+        send.records.sent(len);
         if send.board.is_empty() {
             self.timers.progress = now;
         }
@@ -318,8 +351,8 @@ impl Connection {
         let mut left = total;
         while left > 0 {
             // The FIN belongs to the last segment.
-            let is_end = left <= send.mss + u32::from(has_fin);
-            let part = if is_end { left } else { send.mss };
+            let is_end = left <= unit + u32::from(has_fin);
+            let part = if is_end { left } else { unit };
             send.board.push(Sent::new(send.next, part, now));
             send.next = send.next + part;
             left -= part;
@@ -341,24 +374,22 @@ impl Connection {
         self.start_probe(now);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one segment")]
     fn emit_data(
         &mut self,
         now: Instant,
-        seq: Seq,
-        at: usize,
-        len: usize,
+        place: Place,
         mut flags: Flags,
         is_ect: bool,
         emit: &mut Emit<'_>,
     ) -> bool {
+        let Place { seq, at, len, unit } = place;
         if self.receive.is_marked() {
             flags = flags.with(Flags::ECE);
         }
         let tcp = Tcp { seq: seq.0, ..self.header(now, flags) };
         let is_ect = is_ect && len > 0;
         let data = self.send.data.get(at..at + len);
-        if !emit(&Outgoing { tcp, data, mss: self.send.mss, is_ect }) {
+        if !emit(&Outgoing { tcp, data, mss: unit, is_ect }) {
             return false;
         }
         // Blocks have no room beside a full segment, and go with a segment of their own.
@@ -369,12 +400,24 @@ impl Connection {
         true
     }
 
+    /// Returns one segment of new data, as long as the peer's window allows. `splits` is true if
+    /// that may split a record.
+    fn next_forced(&self, splits: bool) -> New {
+        let (left, mss) = (self.unsent(), self.send.mss);
+        let room = left.min(self.open_window()).min(mss);
+        let len = match self.send.records.next(room, mss) {
+            Some(batch) if batch.len > 0 => batch.len.min(batch.record),
+            Some(_) if !splits => 0,
+            _ => room,
+        };
+        New { len, unit: mss, has_fin: splits && self.send.is_closed && len == left }
+    }
+
     /// Sends a tail loss probe: new data, or else the last segment again (RFC 8985 7.3).
     fn output_tail_probe(&mut self, now: Instant, config: &TcpConfig, emit: &mut Emit<'_>) -> bool {
-        let left = self.unsent();
-        let len = left.min(self.open_window()).min(self.send.mss);
-        if len > 0 && !self.send.has_fin {
-            if !self.emit_new(now, config, len, false, emit) {
+        let new = self.next_forced(false);
+        if new.len > 0 && !self.send.has_fin {
+            if !self.emit_new(now, config, new, emit) {
                 return false;
             }
             self.send.probe.sent(self.send.next, false);
@@ -398,12 +441,10 @@ impl Connection {
         wants: Wanted,
         emit: &mut Emit<'_>,
     ) -> bool {
-        let left = self.unsent();
-        let len = left.min(self.open_window()).min(self.send.mss);
-        if wants == Wanted::WindowProbe && len > 0 {
+        let new = self.next_forced(true);
+        if wants == Wanted::WindowProbe && new.len > 0 {
             // The window is open, and too small for silly window avoidance.
-            let has_fin = self.send.is_closed && len == left;
-            return self.emit_new(now, config, len, has_fin, emit);
+            return self.emit_new(now, config, new, emit);
         }
         let seq = self.send.una - 1;
         let tcp = Tcp { seq: seq.0, ..self.header(now, Flags::ACK) };

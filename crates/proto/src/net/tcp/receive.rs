@@ -46,6 +46,10 @@ pub(super) struct Receive {
     shift: u8,
     capacity: u32,
     data: Ring,
+    /// True if data in order is lent to the program before it is copied, and the number of bytes
+    /// that are lent now.
+    pub(super) lends: bool,
+    lent: u32,
     ahead: Assembler,
     /// The sequence number of the peer's FIN, if it has arrived.
     fin: Option<Seq>,
@@ -68,6 +72,8 @@ pub(super) struct Receive {
 pub(super) enum Taken {
     /// The data is the next in order. The number of bytes that became readable.
     InOrder(usize),
+    /// The data is the next in order, and lent: these bytes of the segment.
+    Lent(usize, usize),
     /// The data was kept behind a gap, or there was no place for it.
     Ahead,
     /// There was no new data.
@@ -81,6 +87,7 @@ impl Receive {
         let capacity = capacity.min(u32::from(u16::MAX) << shift);
         let edge = next + capacity;
         *self = Self {
+            lends: self.lends,
             initial: syn,
             next,
             edge,
@@ -121,13 +128,34 @@ impl Receive {
         self.data.get(range)
     }
 
-    /// Removes bytes that the program has read. If that opens the window by enough, the peer is
-    /// told at once.
+    /// Removes bytes that the program has read. If that opens the window by enough, an
+    /// acknowledgement is due at once.
     pub(super) fn consume(&mut self, count: usize, mss: u32) {
         self.data.remove(count);
         if !self.ahead.has_gap() {
             self.data.free();
         }
+        self.open_for_program(mss);
+    }
+
+    /// Returns the number of bytes that are lent.
+    pub(super) const fn lent(&self) -> u32 {
+        self.lent
+    }
+
+    /// Ends the lending of `count` bytes that the program has taken.
+    pub(super) fn take_lent(&mut self, count: u32, mss: u32) {
+        self.lent -= count;
+        self.open_for_program(mss);
+    }
+
+    /// Ends the lending of bytes that the program has not taken, and keeps them.
+    pub(super) fn keep_lent(&mut self, bytes: &[u8]) {
+        self.lent -= bytes.len() as u32;
+        self.data.push(bytes);
+    }
+
+    fn open_for_program(&mut self, mss: u32) {
         let before = self.window();
         self.open(mss);
         // An end that reads slowly would otherwise tell the peer of each byte.
@@ -141,7 +169,8 @@ impl Receive {
     /// Moves the edge of the window if that opens it by a segment or half of the buffer: silly
     /// window avoidance (RFC 9293 3.8.6.2.2).
     pub(super) fn open(&mut self, mss: u32) {
-        let free = (self.capacity as usize).saturating_sub(self.data.len()) as u32;
+        let kept = self.data.len() + self.lent as usize;
+        let free = (self.capacity as usize).saturating_sub(kept) as u32;
         // The window field has no room for a part of a unit.
         let free = free >> self.shift << self.shift;
         let gain = free.saturating_sub(self.window());
@@ -182,7 +211,10 @@ impl Receive {
         if skip > 0 {
             self.ahead.duplicate(seq, seq + skip);
         }
-        let taken = self.place(seq + skip, new, mss);
+        let mut taken = self.place(seq + skip, new, mss);
+        if let Taken::Lent(start, end) = &mut taken {
+            (*start, *end) = (*start + skip as usize, *end + skip as usize);
+        }
         if self.fin == Some(self.next) && !self.is_finished {
             self.is_finished = true;
             self.next = self.next + 1;
@@ -209,11 +241,17 @@ impl Receive {
             }
             return Taken::Ahead;
         }
-        self.data.write_ahead(0, new);
         let had_gap = self.ahead.has_gap();
+        // Bytes that wait to be read come before those that may be lent.
+        let is_lent = self.lends && !had_gap && self.data.len() == 0;
         let reached = if had_gap { self.ahead.advance(end) } else { end };
         let count = reached.since(self.next) as usize;
-        self.data.extend(count);
+        if is_lent {
+            self.lent += new.len() as u32;
+        } else {
+            self.data.write_ahead(0, new);
+            self.data.extend(count);
+        }
         self.next = reached;
         self.open(mss);
         let waiting = self.next.since(self.acknowledged);
@@ -223,7 +261,7 @@ impl Receive {
         } else {
             self.due.max(Due::Delayed)
         };
-        Taken::InOrder(count)
+        if is_lent { Taken::Lent(0, count) } else { Taken::InOrder(count) }
     }
 
     // Acknowledgements.

@@ -4,7 +4,7 @@
 //! A device that segments TCP takes several segments of a connection as one frame.
 
 use alloc::boxed::Box;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use super::config::TcpConfig;
 use super::host::{TcpFlow, TcpHost, TcpId, TcpOpenError, TcpOutput};
@@ -18,7 +18,9 @@ use crate::net::ip::output::{IpOutput, next_hop};
 use crate::net::ip::paths::{self, Path, Paths};
 use crate::net::ip::template::{self, Addresses, Template};
 use crate::net::link::Link;
+use crate::net::packet::Packet;
 use crate::net::stack::Stack;
+use crate::net::udp::received::Location;
 use crate::wire::checksum::Sum;
 use crate::wire::ipv4::{self, Ecn};
 use crate::wire::tcp::{CHECKSUM, MAX_HEADER, Tcp};
@@ -52,27 +54,67 @@ impl Stack {
     }
 
     /// Takes a received segment. `sum` is that of the pseudo-header.
-    pub(in crate::net) fn receive_tcp(
-        &mut self,
-        sum: Sum,
-        (from, to): (IpAddr, IpAddr),
-        ecn: Ecn,
-        bytes: &[u8],
-        checksum_valid: bool,
-    ) {
+    pub(in crate::net) fn receive_tcp(&mut self, sum: Sum, packet: &Packet<'_>) {
+        let Packet { from, to, bytes, location, start, offload, ecn } = *packet;
         let counters = &mut self.cx.counters;
         let Some(host) = &mut self.tcp else { return counters.drop_protocol += 1 };
         let field = bytes
             .get(CHECKSUM..CHECKSUM + 2)
             .map_or(0, |field| u16::from_be_bytes([field[0], field[1]]));
         let is_partial = self.cx.options.accept_partial_checksum && field == sum.folded();
-        if !checksum_valid && !is_partial && sum.bytes(bytes).checksum() != 0 {
+        if !offload.checksum_valid && !is_partial && sum.bytes(bytes).checksum() != 0 {
             return counters.drop_checksum += 1;
         }
         let Ok((tcp, data)) = Tcp::parse(bytes) else { return counters.drop_length += 1 };
         counters.segments_in += 1;
         let flow = TcpFlow { local: (to, tcp.to).into(), peer: (from, tcp.from).into() };
-        host.input(self.cx.now, flow, &Segment { tcp, data, is_marked: ecn == Ecn::Ce });
+        let segment = Segment { tcp, data, is_marked: ecn == Ecn::Ce };
+        if let Some((id, lent)) = host.input(self.cx.now, flow, &segment) {
+            let data_start = start + bytes.len() - data.len();
+            let (start, end) = (data_start + lent.start, data_start + lent.end);
+            self.lent.push(LentData { id, location, start, end });
+        }
+    }
+
+    /// Returns the number of pieces of data that connections with [`TcpHost::lend`] have received
+    /// by the last `input`, until [`Stack::output`].
+    #[inline]
+    #[must_use]
+    pub const fn lent_tcp(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Returns piece `i` of lent data without the bytes that were taken: the connection and the
+    /// next bytes of its stream. Pieces of a connection are in order: take all of one before the
+    /// next.
+    ///
+    /// # Panics
+    /// If `i` is not below [`Stack::lent_tcp`], or `device` is not the device that `input` read.
+    #[inline]
+    #[must_use]
+    pub fn tcp_data<'b, D: Device>(&'b self, i: usize, device: &'b D) -> (TcpId, &'b [u8]) {
+        let lent = &self.lent[i];
+        let bytes = self.burst.bytes(lent.location, device);
+        (lent.id, bytes.get(lent.start..lent.end).unwrap_or_default())
+    }
+
+    /// Takes `count` bytes of piece `i` of lent data.
+    #[inline]
+    pub fn take_tcp(&mut self, i: usize, count: usize) {
+        let lent = &mut self.lent[i];
+        let count = count.min(lent.end - lent.start);
+        lent.start += count;
+        self.tcp.iter_mut().for_each(|tcp| tcp.take_lent(lent.id, count));
+    }
+
+    /// Copies the lent data that was not taken to the buffers of its connections.
+    #[inline]
+    pub(in crate::net) fn keep_lent<D: Device>(&mut self, device: &D) {
+        for lent in self.lent.drain(..).filter(|lent| lent.start < lent.end) {
+            let bytes = self.burst.bytes(lent.location, device);
+            let rest = bytes.get(lent.start..lent.end).unwrap_or_default();
+            self.tcp.iter_mut().for_each(|tcp| tcp.keep_lent(lent.id, rest));
+        }
     }
 
     /// Returns true if a segment that an ICMP error quotes is one of a connection, and is not
@@ -101,6 +143,16 @@ impl Stack {
         cx.now = now;
         host.output(now, &mut ToDevice { paths, ip, link, cx, device });
     }
+}
+
+/// Received data that is lent to the program.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::net) struct LentData {
+    id: TcpId,
+    location: Location,
+    /// The range of the data in its frame or reassembled packet.
+    start: usize,
+    end: usize,
 }
 
 /// Sends segments by a device.

@@ -136,12 +136,22 @@ impl Burst {
         device: &'b D,
     ) -> (u16, SocketAddr, &'b [u8]) {
         let datagram = &self.datagrams[i];
-        let bytes = match datagram.location {
-            Location::Frame(frame) => device.frame(frame).0,
-            Location::Reassembled(packet) => &self.reassembled[packet],
-        };
+        let bytes = self.bytes(datagram.location, device);
         let payload = bytes.get(datagram.start..datagram.end).unwrap_or_default();
         (datagram.port, datagram.from, payload)
+    }
+
+    /// Returns the bytes of a frame of the burst, or of a reassembled packet.
+    #[inline(always)]
+    pub(in crate::net) fn bytes<'b, D: Device>(
+        &'b self,
+        location: Location,
+        device: &'b D,
+    ) -> &'b [u8] {
+        match location {
+            Location::Frame(frame) => device.frame(frame).0,
+            Location::Reassembled(packet) => &self.reassembled[packet],
+        }
     }
 
     /// Returns the beginning of datagram `i` of the burst if the device has left its end.

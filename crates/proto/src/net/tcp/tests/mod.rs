@@ -13,6 +13,7 @@ use crate::{Instant, Rng};
 mod hostile;
 mod path_mtu;
 mod random;
+mod records;
 mod recovery;
 
 /// The misbehaviour of a network, and its speed.
@@ -67,6 +68,10 @@ pub(super) struct End {
     pub(super) closes: bool,
     /// The most bytes of a segment that the device cuts, 0 if it cuts none.
     pub(super) most: u32,
+    /// The lengths of the records in which the program writes, or nothing.
+    pub(super) records: VecDeque<usize>,
+    /// True if the program takes data that is lent, as far as `reads` allows.
+    pub(super) borrows: bool,
     /// The MTU of the path from the end, and that of its link.
     pub(super) mtu: u16,
     pub(super) link_mtu: u16,
@@ -108,6 +113,8 @@ impl Net {
             reads: usize::MAX,
             closes: true,
             most: 0,
+            records: VecDeque::new(),
+            borrows: false,
             mtu: 1500,
             link_mtu: 1500,
         });
@@ -151,10 +158,30 @@ impl Net {
     /// Lets the programs write and read, and sends what can be sent.
     pub(super) fn work(&mut self) {
         for end in 0..2 {
-            let End { connection, config, to_send, received, reads, closes, most, mtu, link_mtu } =
-                &mut self.ends[end];
+            let End {
+                connection,
+                config,
+                to_send,
+                received,
+                reads,
+                closes,
+                most,
+                records,
+                mtu,
+                link_mtu,
+                ..
+            } = &mut self.ends[end];
             let Some(connection) = connection else { continue };
-            let writable = connection.writable(config).min(to_send.len());
+            while let Some(&len) = records.front() {
+                let record = to_send.iter().copied().take(len).collect::<Vec<_>>();
+                if !connection.write_record(config, &[&record[..len / 3], &record[len / 3..]]) {
+                    break;
+                }
+                to_send.drain(..len);
+                records.pop_front();
+            }
+            let is_stream = records.is_empty();
+            let writable = connection.writable(config).min(to_send.len() * usize::from(is_stream));
             let (a, b) = to_send.as_slices();
             let first = a.len().min(writable);
             let written = connection.write(config, &a[..first])
@@ -251,9 +278,18 @@ impl Net {
     fn deliver(&mut self, to: usize, bytes: &[u8], is_marked: bool) {
         let (tcp, data) = Tcp::parse(bytes).expect("what an end sends is sound");
         let segment = Segment { tcp, data, is_marked };
-        let End { connection, config, .. } = &mut self.ends[to];
+        let End { connection, config, received, reads, borrows, .. } = &mut self.ends[to];
         let refusal = match connection {
-            Some(connection) => connection.input(self.now, config, &segment).refusal,
+            Some(connection) => {
+                connection.lend(*borrows);
+                let Received { lent: (start, end), refusal, .. } =
+                    connection.input(self.now, config, &segment);
+                let taken = (end - start).min(*reads);
+                received.extend_from_slice(&data[start..start + taken]);
+                connection.take_lent(taken);
+                connection.keep_lent(&data[start + taken..end]);
+                refusal
+            }
             None => {
                 let initial = self.rng.u32();
                 let accepted = Connection::accept(self.now, config, &tcp, initial, &mut self.rng);

@@ -1,0 +1,84 @@
+//! Records: pieces of a stream that stay whole. Each begins a segment and ends with it, also when it
+//! is sent again, so that a receiver finds the beginning of a record in each segment (RFC 5044 5.1).
+//!
+//! ```text
+//!  data    acknowledged │ in flight: segments of one record each │ unsent: lengths in `records`
+//! ```
+//!
+//! Three things split a record, and the stream stays right: a path MTU that falls below its length,
+//! a window that stays smaller than it, and a length above the MSS.
+
+use alloc::collections::VecDeque;
+
+/// The lengths of the records that were not sent yet, in the order of the stream.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    lens: VecDeque<u32>,
+    /// True once the stream has a record. All that is written then is one.
+    is_used: bool,
+}
+
+/// The next data of a stream of records: several records of one length, of which the last may be
+/// shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Batch {
+    pub(super) len: u32,
+    /// The length of each record but the last.
+    pub(super) record: u32,
+}
+
+impl Records {
+    /// Returns true if the stream is one of records.
+    pub(super) const fn is_used(&self) -> bool {
+        self.is_used
+    }
+
+    /// Begins the records of a stream of which `unsent` bytes were written before.
+    pub(super) fn begin(&mut self, unsent: u32) {
+        if !core::mem::replace(&mut self.is_used, true) && unsent > 0 {
+            self.lens.push_back(unsent);
+        }
+    }
+
+    /// Appends a record.
+    pub(super) fn push(&mut self, len: u32) {
+        if len > 0 {
+            self.lens.push_back(len);
+        }
+    }
+
+    /// Returns the records to send next: at most `most` bytes, and in segments of at most `mss`.
+    /// A record that is longer counts as several. Returns none if there is no record, and a batch
+    /// of no bytes if the first does not fit.
+    pub(super) fn next(&self, most: u32, mss: u32) -> Option<Batch> {
+        let &first = self.lens.front()?;
+        if first > mss {
+            let len = first.min(most);
+            let len = if len < first { len / mss * mss } else { len };
+            return Some(Batch { len, record: mss });
+        }
+        let mut len = 0;
+        for &next in &self.lens {
+            if next > first || len + next > most {
+                break;
+            }
+            len += next;
+            if next < first {
+                break;
+            }
+        }
+        Some(Batch { len, record: first })
+    }
+
+    /// Removes the records of the first `count` unsent bytes, which were sent.
+    pub(super) fn sent(&mut self, mut count: u32) {
+        while let Some(first) = self.lens.front_mut().filter(|_| count > 0) {
+            if *first > count {
+                *first -= count;
+                return;
+            }
+            count -= *first;
+            self.lens.pop_front();
+        }
+    }
+}

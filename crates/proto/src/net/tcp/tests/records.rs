@@ -1,0 +1,132 @@
+//! Tests of records, which stay whole on a segment, and of data that is lent.
+
+use super::*;
+
+/// Returns a connection whose end 0 sends records of these lengths, and the segments' data that it
+/// may have: the places of the records in the stream, by their beginnings.
+fn with_records(lens: &[usize], faults: Faults, seed: u64) -> (Net, BTreeMap<usize, usize>) {
+    let config = TcpConfig { user_timeout_ns: 3600 * SECOND, ..TcpConfig::default() };
+    let mut net = Net::new([config.clone(), config], faults, seed);
+    net.give(0, lens.iter().sum());
+    net.ends[0].records = lens.iter().copied().collect();
+    let mut at = 0;
+    let place = |&len: &usize| {
+        at += len;
+        (at - len, len)
+    };
+    let places = lens.iter().map(place).collect();
+    (net, places)
+}
+
+/// Returns the places in the stream of the data that end 0 has sent.
+fn sent(net: &Net) -> Vec<(usize, usize)> {
+    let initial = net.log.iter().find(|l| l.1 == 0).map_or(0, |l| l.2.seq);
+    let data = net.log.iter().filter(|(_, end, _, len)| *end == 0 && *len > 0);
+    data.map(|(_, _, tcp, len)| (tcp.seq.wrapping_sub(initial) as usize - 1, *len)).collect()
+}
+
+/// RFC 5044 5.1: a record is never split and never joined to another one, also when it is sent
+/// again.
+#[test]
+fn each_segment_is_one_record_also_when_it_is_sent_again() {
+    for seed in 0..100 {
+        let mut rng = Rng::seeded(seed);
+        let lens: Vec<_> = (0..300)
+            .map(|_| [1448, 4 + rng.below(1445) as usize, 64][rng.below(3) as usize])
+            .collect();
+        let faults = Faults { loss_ppm: 50_000, jitter_ns: 2 * MS, ..Faults::default() };
+        let (mut net, places) = with_records(&lens, faults, seed);
+        net.ends[0].most = [0, 60_000][rng.below(2) as usize];
+        net.complete(1000 * SECOND, [lens.iter().sum(), 0]).unwrap();
+        for (at, len) in sent(&net) {
+            assert_eq!(places.get(&at), Some(&len), "seed {seed}: {len} bytes at {at}");
+        }
+    }
+}
+
+/// A device that cuts segments gets records of one length together.
+#[test]
+fn records_of_one_length_leave_together() {
+    let (mut net, _) = with_records(&[1000; 40], Faults::default(), 1);
+    net.ends[0].most = 64_000;
+    let calls = core::cell::Cell::new(0);
+    net.run_until(SECOND, |net| {
+        calls.set(calls.get() + 1);
+        net.ends[1].received.len() == 40_000
+    });
+    let times: alloc::collections::BTreeSet<_> =
+        net.log.iter().filter(|l| l.1 == 0 && l.3 > 0).map(|l| l.0).collect();
+    assert!(times.len() <= 4, "{} bursts", times.len());
+}
+
+/// What a record does not stand: a path that becomes too narrow, a window that stays too small,
+/// more bytes than a segment has. The stream is right then too.
+#[test]
+fn records_that_do_not_fit_are_split() {
+    let faults = Faults { mtus: Vec::from([(30, 600)]), ..Faults::default() };
+    let (mut net, _) = with_records(&[1448; 200], faults, 1);
+    net.complete(100 * SECOND, [200 * 1448, 0]).unwrap();
+    let (mut net, _) = with_records(&[5000, 1448, 20_000, 7], Faults::default(), 1);
+    net.complete(100 * SECOND, [26_455, 0]).unwrap();
+    let (mut net, _) = with_records(&[1448; 10], Faults::default(), 1);
+    net.ends[1].config.receive_bytes = 1000;
+    net.complete(100 * SECOND, [14_480, 0]).unwrap();
+}
+
+/// What was written before the first record is a stream, and what is written after it are records.
+#[test]
+fn a_stream_may_become_one_of_records() {
+    let mut net = Net::plain();
+    net.ends[0].closes = false;
+    net.run_until(SECOND, |net| net.state(1) == TcpState::Established);
+    net.ends[0].closes = true;
+    let config = net.ends[0].config.clone();
+    let bytes: Vec<u8> = (0..6000).map(byte).collect();
+    let connection = net.connection(0);
+    assert_eq!(connection.write(&config, &bytes[..2000]), 2000);
+    assert!(connection.write_record(&config, &[&bytes[2000..3000]]));
+    assert!(connection.write_record(&config, &[&[], &bytes[3000..3100], &bytes[3100..4000]]));
+    assert_eq!(connection.write(&config, &bytes[4000..]), 2000);
+    net.complete(10 * SECOND, [6000, 0]).unwrap();
+    let places = [(0, 1448), (1448, 552), (2000, 1000), (3000, 1000), (4000, 1448), (5448, 552)];
+    assert_eq!(sent(&net), places);
+    let connection = net.connection(0);
+    assert!(!connection.write_record(&config, &[b"late"]), "the end was sent");
+}
+
+/// Data in order is lent, and that behind a gap, or behind data that was not taken, is not.
+#[test]
+fn lent_data_that_is_not_taken_can_be_read_later() {
+    for seed in 0..50 {
+        let faults = Faults { loss_ppm: 30_000, jitter_ns: MS, ..Faults::default() };
+        let mut net = Net::new(Default::default(), faults, seed);
+        net.give(0, 200_000);
+        net.give(1, 50_000);
+        (net.ends[0].borrows, net.ends[1].borrows) = (true, true);
+        net.ends[1].reads = [100, 2000, usize::MAX][seed as usize % 3];
+        net.complete(1000 * SECOND, [200_000, 50_000]).unwrap();
+    }
+}
+
+/// Lent data counts against the window until the program has taken it.
+#[test]
+fn the_window_counts_lent_data() {
+    let mut net = Net::plain();
+    net.ends[1].config.receive_bytes = 10_000;
+    net.ends.iter_mut().for_each(|end| end.closes = false);
+    net.run_until(SECOND, |net| net.state(1) == TcpState::Established);
+    let (now, config) = (net.now, net.ends[1].config.clone());
+    let (_, _, syn, _) = net.log[0];
+    let connection = net.connection(1);
+    connection.lend(true);
+    let tcp = Tcp { seq: syn.seq.wrapping_add(1), flags: Flags::ACK, ..net.log[2].2 };
+    let connection = net.connection(1);
+    let received =
+        connection.input(now, &config, &Segment { tcp, data: &[1; 4000], is_marked: false });
+    assert_eq!((received.bytes, received.lent), (0, (0, 4000)));
+    assert_eq!(connection.header(now, Flags::ACK).window, 6000);
+    connection.take_lent(3000);
+    connection.keep_lent(&[1; 1000]);
+    assert_eq!(connection.readable(), 1000);
+    assert_eq!(connection.header(now, Flags::ACK).window, 9000);
+}
