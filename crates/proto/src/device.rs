@@ -308,6 +308,42 @@ pub trait Device {
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 }
 
+impl<T: Device + ?Sized> Device for alloc::boxed::Box<T> {
+    fn recv_burst(&mut self) -> usize {
+        (**self).recv_burst()
+    }
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
+        (**self).frame(i)
+    }
+    fn append_left(&self, i: usize, range: Range<usize>, bytes: &mut Vec<u8>) {
+        (**self).append_left(i, range, bytes);
+    }
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        (**self).send(parts, offload)
+    }
+    fn send_with_headers(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+        offload: Offload,
+    ) -> Sent {
+        (**self).send_with_headers(headers, parts, len, offload)
+    }
+    fn flush(&mut self) {
+        (**self).flush();
+    }
+    fn info(&self) -> Info {
+        (**self).info()
+    }
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64> {
+        (**self).rx_timestamp_ns(i)
+    }
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        (**self).counters(each);
+    }
+}
+
 /// Sends headers and parts as one frame by [`Device::send`]: [`Device::send_with_headers`] for
 /// devices without a faster implementation.
 #[inline]

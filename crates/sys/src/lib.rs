@@ -25,6 +25,7 @@ pub mod gather;
 pub mod interfaces;
 pub mod memory;
 pub mod netns;
+pub mod nic;
 pub mod packet;
 pub mod ring;
 pub mod signals;

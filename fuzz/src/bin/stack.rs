@@ -108,27 +108,27 @@ impl World {
     fn turn(&mut self) {
         for side in 0..2 {
             let port = &mut self.ports[side];
-            port.set_now(self.now);
+            port.interface_mut().set_now(self.now);
             loop {
                 let n = port.recv_burst();
                 (0..n).for_each(|i| assert!(port.datagram(i).1.len() <= MAX_FRAME));
                 self.got[side] += n;
                 port.flush();
-                if n == 0 && port.device().inbox.is_empty() && port.stack().is_idle() {
+                if n == 0 && port.interface().device().inbox.is_empty() && port.interface().stack().is_idle() {
                     break;
                 }
             }
-            if port.deadline().is_some_and(|due| due <= self.now) {
-                port.tick(self.now);
+            if port.interface().deadline().is_some_and(|due| due <= self.now) {
+                port.interface_mut().tick(self.now);
             }
             port.flush();
-            while port.event().is_some() {}
-            for frame in std::mem::take(&mut port.device_mut().sent) {
+            while port.interface_mut().event().is_some() {}
+            for frame in std::mem::take(&mut port.interface_mut().device_mut().sent) {
                 if self.seen.len() == SEEN {
                     self.seen.pop_front();
                 }
                 self.seen.push_back((1 - side, frame.clone()));
-                self.ports[1 - side].device_mut().inbox.push_back((frame, RxOffload::default()));
+                self.ports[1 - side].interface_mut().device_mut().inbox.push_back((frame, RxOffload::default()));
             }
         }
     }
@@ -136,10 +136,10 @@ impl World {
     fn send(&mut self, side: usize, v6: bool, len: usize) {
         let ip =
             if v6 { ipv6::link_local(MACS[1 - side]).into() } else { IpAddr::V4(v4(1 - side)) };
-        self.ports[side].set_now(self.now);
+        self.ports[side].interface_mut().set_now(self.now);
         self.ports[side].send(Addr::Net(SocketAddr::new(ip, 7)), &[&vec![7; len]]);
         if len % 5 == 4 {
-            let _ = self.ports[side].stack_mut().ping(self.now, ip, len);
+            let _ = self.ports[side].interface_mut().stack_mut().ping(self.now, ip, len);
         }
     }
 
@@ -164,7 +164,7 @@ impl World {
                     segment_size: segment,
                     ..RxOffload::default()
                 };
-                self.ports[to].device_mut().inbox.push_back((frame, arrival));
+                self.ports[to].interface_mut().device_mut().inbox.push_back((frame, arrival));
             }
             5 | 6 => {
                 let (mine, rest) = input.split_at(len.min(input.len()));
@@ -174,6 +174,7 @@ impl World {
                 let mut frame = [&MACS[side].0[..], &MACS[1 - side].0, kind, mine].concat();
                 mend(&mut frame);
                 self.ports[side]
+                    .interface_mut()
                     .device_mut()
                     .inbox
                     .push_back((frame, RxOffload { checksum_valid: true, ..RxOffload::default() }));
@@ -198,7 +199,7 @@ impl World {
             assert!(
                 self.got[1] > before,
                 "nothing passes any more: {:?}",
-                self.ports[0].stack().counters()
+                self.ports[0].interface().stack().counters()
             );
         }
     }

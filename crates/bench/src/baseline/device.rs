@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat_proto::device::{Device as _, HEADER, Mac, Offload, Segmentation, Sent};
 use sprat_proto::wire::ethernet::{self, Ethernet};
-use sprat_proto::wire::ipv4::{self, Ipv4};
+use sprat_proto::wire::ipv4::{self, Ecn, Ipv4};
 use sprat_proto::wire::udp::{self, Udp};
 
 use super::{Flow, Limits, between, sample};
@@ -56,6 +56,7 @@ impl End {
     fn headers(&self, payload: usize) -> [u8; HEADERS] {
         let (from, to) = (Ipv4Addr::new(10, 83, 0, 250), Ipv4Addr::new(10, 83, 0, 251));
         let ip = Ipv4 {
+            ecn: Ecn::NotEct,
             dont_fragment: true,
             more: false,
             offset: 0,

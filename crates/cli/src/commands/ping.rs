@@ -219,7 +219,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
         .map_err(|error| Fail::new(error.to_string()))?;
     let mut stack = stack.traced(&trace);
     if let Some(mac) = target.mac {
-        stack.port().set_neighbour(host, mac);
+        stack.port().interface_mut().set_neighbour(host, mac);
     }
     let mut times = Times::new(args)?;
     let mut at = clock::now();
@@ -261,7 +261,7 @@ fn once(
     let start = clock::now();
     turn(stack, start);
     trace.begin_echo();
-    let sent = stack.port().stack_mut().ping(clock::now(), host, size);
+    let sent = stack.port().interface_mut().stack_mut().ping(clock::now(), host, size);
     let sent = sent.map_err(|error| Fail::new(format!("{host}: {error}")))?;
     loop {
         let now = clock::now();

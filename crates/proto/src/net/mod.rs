@@ -30,6 +30,7 @@ mod context;
 mod counters;
 mod event;
 mod input;
+mod interface;
 mod ip;
 mod link;
 mod options;
@@ -44,6 +45,7 @@ mod tests;
 
 pub use counters::StackCounters;
 pub use event::StackEvent;
+pub use interface::Interface;
 pub use ip::echo::PingError;
 pub use options::{Ipv4Assignment, StackOptions};
 pub use stack::Stack;

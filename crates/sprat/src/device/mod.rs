@@ -23,6 +23,8 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
+pub use sprat_sys::nic::Nic;
+
 use crate::locator::DeviceFacts;
 use sprat_proto::device::{Device, Headers, Info, Mac, Offload, RxOffload, Sent};
 
@@ -40,34 +42,6 @@ pub mod shm;
 pub mod tap;
 mod vnet;
 pub mod xdp;
-
-/// A packet device of this machine. It never blocks, and belongs to one thread. No method has a
-/// default, which a wrapper could forget.
-pub trait Nic: Device + Send {
-    /// Returns the descriptor that is readable when `recv_burst` has frames, after [`Nic::arm`]
-    /// returned true.
-    fn fd(&self) -> BorrowedFd<'_>;
-
-    /// Prepares for a sleep on [`Nic::fd`]: an arriving frame makes it readable. Returns false if a
-    /// frame has arrived meanwhile, so that the caller must not sleep; the device is then as after
-    /// [`Nic::disarm`].
-    fn arm(&mut self) -> bool;
-
-    /// Ends the preparation for a sleep: the caller polls again. It does no harm without
-    /// [`Nic::arm`] before it.
-    fn disarm(&mut self);
-
-    /// True if each frame carries its time of arrival ([`Device::rx_timestamp_ns`]), by the
-    /// kernel's time of day.
-    fn has_rx_timestamps(&self) -> bool;
-
-    /// True if the device has a carrier, so that frames may reach the other end. The call costs a
-    /// system call or two.
-    fn carries(&mut self) -> bool;
-
-    /// Returns the number of queues of its interface or link that the device takes frames from.
-    fn queues(&self) -> usize;
-}
 
 /// A packet device of any kind, as [`open`] returns it. Calls of a memif cost about as much as
 /// their work, so they are direct and the compiler inlines them; calls of the others go through a

@@ -247,7 +247,7 @@ impl Stack {
         let crc = port.crc;
         let port = UdpSocket::new(options, nic, own.port(), own.is_ipv6(), crate::random::rng()?);
         let mut port = port.map_err(|e| named(io::Error::new(io::ErrorKind::AddrInUse, e)))?;
-        port.tick(clock::now());
+        port.interface_mut().tick(clock::now());
         Ok(Self { port, protocol: at.protocol().to_owned(), crc, locator: None })
     }
 
@@ -264,7 +264,7 @@ impl Stack {
 
     /// The next event of the stack beside datagrams; call until `None`.
     pub fn event(&mut self) -> Option<StackEvent> {
-        self.port.event()
+        self.port.interface_mut().event()
     }
 }
 
@@ -327,20 +327,20 @@ impl Datagrams for Stack {
 impl TimedDatagrams for Stack {
     #[inline]
     fn set_now(&mut self, now: Instant) {
-        self.port.set_now(now);
+        self.port.interface_mut().set_now(now);
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.port.deadline()
+        self.port.interface().deadline()
     }
 
     fn tick(&mut self, now: Instant) {
-        self.port.tick(now);
+        self.port.interface_mut().tick(now);
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.port.stack().counters().each(each);
-        self.port.device().counters(each);
+        self.port.interface().stack().counters().each(each);
+        self.port.interface().device().counters(each);
     }
 }
 
@@ -356,8 +356,8 @@ impl Driver for Stack {
         same_crc(to, self.crc, target.crc)?;
         let addr = resolved(&target)?;
         if let Some(mac) = target.mac {
-            self.port.set_now(clock::now());
-            self.port.set_neighbour(addr.ip(), mac);
+            self.port.interface_mut().set_now(clock::now());
+            self.port.interface_mut().set_neighbour(addr.ip(), mac);
         }
         Ok(UdpSocket::<AnyNic>::canonical(addr))
     }
@@ -367,15 +367,15 @@ impl Driver for Stack {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.port.device().fd()
+        self.port.interface().device().fd()
     }
 
     fn arm(&mut self) -> bool {
         self.port.flush();
-        self.port.stack().is_idle() && self.port.device_mut().arm()
+        self.port.interface().stack().is_idle() && self.port.interface_mut().device_mut().arm()
     }
 
     fn disarm(&mut self) {
-        self.port.device_mut().disarm();
+        self.port.interface_mut().device_mut().disarm();
     }
 }

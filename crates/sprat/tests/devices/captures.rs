@@ -141,19 +141,22 @@ fn on_a_tap() {
         ..StackOptions::default()
     };
     let mut port = UdpSocket::new(options, nic, 7, false, Rng::seeded(1)).unwrap();
-    port.tick(clock::now());
+    port.interface_mut().tick(clock::now());
     let mut answered = 0;
     for number in 0..PINGS {
-        port.set_now(clock::now());
-        port.stack_mut().ping(clock::now(), kernel, 56 + 97 * usize::from(number)).unwrap();
+        port.interface_mut().set_now(clock::now());
+        port.interface_mut()
+            .stack_mut()
+            .ping(clock::now(), kernel, 56 + 97 * usize::from(number))
+            .unwrap();
         for _ in 0..1_000_000 {
-            port.set_now(clock::now());
+            port.interface_mut().set_now(clock::now());
             port.recv_burst();
-            if port.deadline().is_some_and(|due| due <= clock::now()) {
-                port.tick(clock::now());
+            if port.interface().deadline().is_some_and(|due| due <= clock::now()) {
+                port.interface_mut().tick(clock::now());
             }
             port.flush();
-            if let Some(StackEvent::EchoReply { .. }) = port.event() {
+            if let Some(StackEvent::EchoReply { .. }) = port.interface_mut().event() {
                 answered += 1;
                 break;
             }

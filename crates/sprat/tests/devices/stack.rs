@@ -138,8 +138,14 @@ fn pinger(to: IpAddr) -> OwnedFd {
 
 pub(crate) fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     for len in [8, 56, 1400, 8000, 60_000] {
-        world.stack.port().set_now(clock::now());
-        let seq = world.stack.port().stack_mut().ping(clock::now(), kernel.ip(), len).unwrap();
+        world.stack.port().interface_mut().set_now(clock::now());
+        let seq = world
+            .stack
+            .port()
+            .interface_mut()
+            .stack_mut()
+            .ping(clock::now(), kernel.ip(), len)
+            .unwrap();
         let event = world.until(|stack, _| stack.event());
         let StackEvent::EchoReply { from, seq: answered, len: back, .. } = event else {
             panic!("{event:?}")
@@ -222,7 +228,7 @@ fn neighbours(driver: &str) {
     let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
     socket.send_to(b"who are you?", ours).unwrap();
     world.until(|_, n| (n == 1).then_some(()));
-    let mac = world.stack.port().device().info().mac;
+    let mac = world.stack.port().interface().device().info().mac;
     assert_eq!(arp_entry(&world, "10.77.0.2"), Some(mac.to_string()));
     // We ask first.
     let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", "7");
@@ -245,7 +251,7 @@ fn announced(driver: &str) {
     let locator = format!("fast+{driver}:dev={DEV},host=10.77.0.2,port=7").parse().unwrap();
     let stack = net.end(1).run(|| Stack::listen(&locator)).unwrap().unwrap();
     let mut world = World { net, stack };
-    let mac = world.stack.port().device().info().mac.to_string();
+    let mac = world.stack.port().interface().device().info().mac.to_string();
     for _ in 0..2_000 {
         world.turn(&mut |_, _| None::<()>);
         if arp_entry(&world, "10.77.0.2") == Some(mac.clone()) {

@@ -16,7 +16,7 @@ fn the_first_datagram_resolves_the_neighbour_and_later_ones_use_the_cache() {
     assert_eq!(net.delivered[0].len(), 10);
     // Host 2 learned the address of host 1 from its request, and confirms it once while it sends.
     assert_eq!(net.frames.len(), frames + 12);
-    let counters = net.sockets.each_ref().map(|s| *s.stack().counters());
+    let counters = net.sockets.each_ref().map(|s| *s.interface().stack().counters());
     assert_eq!([counters[0].neighbours_solicited, counters[1].neighbours_solicited], [1, 0]);
     assert_eq!((counters[0].datagrams_out, counters[1].datagrams_out), (0, 10));
 }
@@ -54,14 +54,14 @@ fn a_datagram_equals_that_of_linux() {
     let mut rng = Rng::seeded(3);
     let mut socket =
         UdpSocket::new(static_ipv4(1), Nic::new(0xa, 1500), 0x1234, false, rng.fork()).unwrap();
-    socket.set_neighbour(v4(2).into(), mac(0xb));
+    socket.interface_mut().set_neighbour(v4(2).into(), mac(0xb));
     socket.send(Addr::Net(at(2, 0x5678)), &[b"spr", b"at"]);
     let linux = [
         2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a, 8, 0, 0x45, 0, 0, 0x21, 0, 0, 0x40, 0, 0x40,
         0x11, 0x26, 0xbc, 10, 7, 0, 1, 10, 7, 0, 2, 0x12, 0x34, 0x56, 0x78, 0, 0x0d, 0x29, 0x45,
         0x73, 0x70, 0x72, 0x61, 0x74,
     ];
-    assert_eq!(socket.device().sent, [(linux.to_vec(), Offload::None)]);
+    assert_eq!(socket.interface().device().sent, [(linux.to_vec(), Offload::None)]);
 }
 
 #[test]
@@ -148,10 +148,12 @@ fn the_datagrams_of_a_coalesced_frame_fill_this_burst_and_the_next() {
     let frame = ip_frame(v4(2), v4(1), 17, &[&udp[..], &payload].concat());
     let socket = &mut net.sockets[0];
     socket
+        .interface_mut()
         .device_mut()
         .inbox
         .push_back((frame.clone(), RxOffload { checksum_valid: true, segment_size: 10, left: 0 }));
     socket
+        .interface_mut()
         .device_mut()
         .inbox
         .push_back((frame, RxOffload { checksum_valid: true, segment_size: 1000, left: 0 }));

@@ -29,7 +29,7 @@ fn by_default_an_address_is_in_use_at_once_and_announced_twice() {
         target: v4(1),
     };
     assert_eq!(sent_arps(&net), [own, own]);
-    assert_eq!(net.sockets[0].deadline(), None);
+    assert_eq!(net.sockets[0].interface().deadline(), None);
 }
 
 #[test]
@@ -74,7 +74,8 @@ fn of_two_hosts_that_probe_for_an_address_one_gets_it() {
         let options = [1, 1].map(|last| StackOptions { detect_first: true, ..static_ipv4(last) });
         let mut net = Network::of(options, 1500, Offloads::default(), seed);
         net.run_for(20 * SECOND);
-        let assigned = net.sockets.iter().filter(|socket| socket.stack().ipv4().is_some()).count();
+        let assigned =
+            net.sockets.iter().filter(|socket| socket.interface().stack().ipv4().is_some()).count();
         assert_eq!(assigned, 1, "seed {seed}");
     }
 }
@@ -155,7 +156,7 @@ fn without_respond_a_stack_neither_answers_nor_announces() {
     net.run_for(20 * SECOND);
     assert!(net.frames.iter().all(|(side, _)| *side == 1));
     // With a permanent neighbour the other host reaches it nevertheless.
-    net.sockets[1].set_neighbour(v4(1).into(), mac(1));
+    net.sockets[1].interface_mut().set_neighbour(v4(1).into(), mac(1));
     net.send(1, at(1, 7), b"x");
     net.send(1, at(1, 8), b"x");
     net.run_for(MS);

@@ -23,14 +23,14 @@ fn long_datagrams_to_one_peer_leave_in_few_frames() {
         let sent: Vec<Vec<u8>> =
             lens.iter().enumerate().map(|(i, len)| alloc::vec![i as u8; *len]).collect();
         for bytes in &sent {
-            net.sockets[0].set_now(net.now);
+            net.sockets[0].interface_mut().set_now(net.now);
             let (a, b) = bytes.split_at(bytes.len() / 2);
             assert_eq!(net.sockets[0].send(Addr::Net(to), &[a, b]), Sent::Yes);
         }
-        net.sockets[0].device_mut().full = true;
+        net.sockets[0].interface_mut().device_mut().full = true;
         net.sockets[0].flush();
         assert!(!net.stack(0).is_idle(), "the last batch waits");
-        net.sockets[0].device_mut().full = false;
+        net.sockets[0].interface_mut().device_mut().full = false;
         net.run_for(MS);
         let delivered: Vec<_> = net.delivered[1].iter().map(|(_, bytes)| bytes.clone()).collect();
         assert!(delivered == sent, "{} of {}", delivered.len(), sent.len());
@@ -52,10 +52,10 @@ fn a_batch_leaves_before_a_datagram_without_a_cached_route() {
     // The second datagram needs fragments, so it goes by the transmit queue.
     let sent = [alloc::vec![1; 1400], alloc::vec![2; 4000], alloc::vec![3; 1400]];
     for bytes in &sent {
-        net.sockets[0].set_now(net.now);
+        net.sockets[0].interface_mut().set_now(net.now);
         assert_eq!(net.sockets[0].send(Addr::Net(at(2, 7)), &[bytes]), Sent::Yes);
     }
-    assert_eq!(net.sockets[0].device().sent.len(), 1, "the batch is at the device");
+    assert_eq!(net.sockets[0].interface().device().sent.len(), 1, "the batch is at the device");
     net.sockets[0].flush();
     net.run_for(MS);
     let delivered: Vec<_> = net.delivered[1].iter().map(|(_, bytes)| bytes.clone()).collect();

@@ -88,7 +88,7 @@ fn a_partial_checksum_is_accepted_only_with_the_option() {
     for accept_partial_checksum in [false, true] {
         let options = [StackOptions { accept_partial_checksum, ..static_ipv4(2) }, static_ipv4(1)];
         let mut net = Network::of(options, 1500, Offloads::default(), 1);
-        net.sockets[0].stack_mut().bind(0x5678).unwrap();
+        net.sockets[0].interface_mut().stack_mut().bind(0x5678).unwrap();
         for last in [b't', b'u'] {
             let mut bytes = bytes;
             bytes[12] = last;

@@ -7,7 +7,7 @@ use super::*;
 fn leaving(checksum: bool) -> Network {
     let options = [1, 2].map(|last| StackOptions { udp4_checksum: checksum, ..static_ipv4(last) });
     let mut net = Network::of(options, 9000, Offloads::default(), 1);
-    net.sockets[1].device_mut().leaves = true;
+    net.sockets[1].interface_mut().device_mut().leaves = true;
     net
 }
 

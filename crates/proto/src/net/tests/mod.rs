@@ -182,11 +182,11 @@ impl Network {
 
     /// Returns the IP stack of one of the test's two hosts.
     pub(super) fn stack(&self, side: usize) -> &Stack {
-        self.sockets[side].stack()
+        self.sockets[side].interface().stack()
     }
 
     pub(super) fn send(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) -> Sent {
-        self.sockets[side].set_now(self.now);
+        self.sockets[side].interface_mut().set_now(self.now);
         let (a, b) = bytes.split_at(bytes.len() / 3);
         let sent = self.sockets[side].send(Addr::Net(to), &[a, b]);
         self.sockets[side].flush();
@@ -195,12 +195,16 @@ impl Network {
 
     /// Sends an echo request from a side and returns its sequence number.
     pub(super) fn ping(&mut self, side: usize, to: IpAddr, len: usize) -> Result<u16, PingError> {
-        self.sockets[side].stack_mut().ping(self.now, to, len)
+        self.sockets[side].interface_mut().stack_mut().ping(self.now, to, len)
     }
 
     /// Adds a frame to the device of one host of the test, as if the other host had sent it.
     pub(super) fn inject(&mut self, side: usize, frame: Vec<u8>) {
-        self.sockets[side].device_mut().inbox.push_back((frame, RxOffload::default()));
+        self.sockets[side]
+            .interface_mut()
+            .device_mut()
+            .inbox
+            .push_back((frame, RxOffload::default()));
     }
 
     /// Runs both hosts of the test once at the current time: each receives the frames that are due,
@@ -210,10 +214,14 @@ impl Network {
             let now = self.now;
             let due = self.in_flight.extract_if(.., |(at, to, ..)| *to == side && *at <= now);
             let socket = &mut self.sockets[side];
-            socket.device_mut().inbox.extend(due.map(|(_, _, frame, offload)| (frame, offload)));
-            socket.set_now(now);
-            while socket.recv_burst() > 0 || !socket.device().inbox.is_empty() {
-                for i in 0..socket.stack().burst.len() {
+            socket
+                .interface_mut()
+                .device_mut()
+                .inbox
+                .extend(due.map(|(_, _, frame, offload)| (frame, offload)));
+            socket.interface_mut().set_now(now);
+            while socket.recv_burst() > 0 || !socket.interface().device().inbox.is_empty() {
+                for i in 0..socket.interface().stack().burst.len() {
                     let (from, bytes) = socket.datagram(i);
                     let Addr::Net(from) = from else { continue };
                     let mut bytes = bytes.to_vec();
@@ -227,12 +235,12 @@ impl Network {
                     self.delivered[side].push((from, bytes));
                 }
             }
-            if socket.deadline().is_some_and(|due| due <= now) {
-                socket.tick(now);
+            if socket.interface().deadline().is_some_and(|due| due <= now) {
+                socket.interface_mut().tick(now);
             }
             socket.flush();
-            self.events[side].extend(core::iter::from_fn(|| socket.event()));
-            for (frame, offload) in core::mem::take(&mut socket.device_mut().sent) {
+            self.events[side].extend(core::iter::from_fn(|| socket.interface_mut().event()));
+            for (frame, offload) in core::mem::take(&mut socket.interface_mut().device_mut().sent) {
                 self.transmit(side, frame, offload);
             }
         }
@@ -260,7 +268,7 @@ impl Network {
         loop {
             self.step();
             let frames = self.in_flight.iter().map(|(due, ..)| *due).min();
-            let timers = self.sockets.iter().filter_map(UdpSocket::deadline).min();
+            let timers = self.sockets.iter().filter_map(|s| s.interface().deadline()).min();
             let next = frames.into_iter().chain(timers).min().unwrap_or(Instant::NEVER);
             if next > end {
                 break;

@@ -41,7 +41,7 @@ fn a_silent_neighbour_is_solicited_at_growing_intervals_and_its_frames_are_dropp
         (counters.drop_unresolved, counters.drop_unreachable, counters.neighbours_failed),
         (6, 64, 1)
     );
-    assert_eq!(net.sockets[0].deadline(), None);
+    assert_eq!(net.sockets[0].interface().deadline(), None);
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn a_stale_neighbour_is_probed_and_resolved_again_if_it_moved() {
     let kinds: Vec<_> = net.frames.iter().map(|(side, f)| (*side, f[0], f[13])).collect();
     assert_eq!(kinds, [(0, 2, 0), (0, 2, 6), (1, 2, 6)]);
     // The neighbour moves. Datagrams to the old address are lost until probes there have failed.
-    net.sockets[1].stack_mut().cx.info.mac = mac(3);
-    net.sockets[1].device_mut().info.mac = mac(3);
+    net.sockets[1].interface_mut().stack_mut().cx.info.mac = mac(3);
+    net.sockets[1].interface_mut().device_mut().info.mac = mac(3);
     net.run_for(31 * SECOND);
     net.delivered[1].clear();
     for _ in 0..20 {
@@ -73,8 +73,8 @@ fn a_neighbour_that_moves_and_announces_it_is_resolved_within_a_second() {
     let mut net = Network::new(1500);
     net.send(0, at(2, 7), b"x");
     net.run_for(10 * SECOND);
-    net.sockets[1].stack_mut().cx.info.mac = mac(3);
-    net.sockets[1].device_mut().info.mac = mac(3);
+    net.sockets[1].interface_mut().stack_mut().cx.info.mac = mac(3);
+    net.sockets[1].interface_mut().device_mut().info.mac = mac(3);
     let gratuitous = Arp {
         op: ArpOperation::Request,
         sender_mac: mac(3),
@@ -177,7 +177,7 @@ fn a_permanent_neighbour_is_never_solicited() {
     let mut net = Network::new(1500);
     net.run_for(10 * SECOND);
     net.frames.clear();
-    net.sockets[0].set_neighbour(v4(2).into(), mac(2));
+    net.sockets[0].interface_mut().set_neighbour(v4(2).into(), mac(2));
     for _ in 0..5 {
         net.send(0, at(2, 7), b"x");
         net.run_for(40 * SECOND);

@@ -3,25 +3,22 @@
 //! Not here: locators and sleep, which `sprat` adds.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use super::ports::BindError;
 use super::routes::canonical;
+use crate::Rng;
 use crate::datagrams::{Addr, Datagrams, LeftDatagram, PaddedHeader, Sent};
-use crate::device::{Device, HEADER, Mac};
-use crate::net::event::StackEvent;
+use crate::device::{Device, HEADER};
+use crate::net::interface::Interface;
 use crate::net::options::StackOptions;
-use crate::net::stack::Stack;
 use crate::wire::{ipv4, ipv6, udp};
-use crate::{Instant, Rng};
 
-/// A UDP socket that owns its IP stack and its device.
+/// A UDP socket that owns its network interface.
 #[derive(Debug)]
 pub struct UdpSocket<D: Device> {
-    stack: Stack,
-    device: D,
+    interface: Interface<D>,
     port: u16,
-    now: Instant,
     max_payload: usize,
 }
 
@@ -40,20 +37,19 @@ impl<D: Device> UdpSocket<D> {
         rng: Rng,
     ) -> Result<Self, BindError> {
         let info = device.info();
-        let mut stack = Stack::new(options, info, rng);
-        let port = stack.bind(port)?;
+        let mut interface = Interface::new(options, device, rng);
+        let port = interface.stack_mut().bind(port)?;
         let headers = if v6 { ipv6::HEADER } else { ipv4::HEADER } + udp::HEADER;
         // The device may take shorter frames than its wire carries.
         let mtu = info.mtu.min(info.max_send.saturating_sub(HEADER));
-        let (now, max_payload) = (Instant::ZERO, mtu.saturating_sub(headers));
-        Ok(Self { stack, device, port, now, max_payload })
+        Ok(Self { interface, port, max_payload: mtu.saturating_sub(headers) })
     }
 
     /// Replaces the UDP socket's device by a wrapper around it.
     #[must_use]
     pub fn map<E: Device>(self, wrap: impl FnOnce(D) -> E) -> UdpSocket<E> {
-        let Self { stack, device, port, now, max_payload } = self;
-        UdpSocket { stack, device: wrap(device), port, now, max_payload }
+        let Self { interface, port, max_payload } = self;
+        UdpSocket { interface: interface.map(wrap), port, max_payload }
     }
 
     /// Returns the local port of the UDP socket.
@@ -62,58 +58,15 @@ impl<D: Device> UdpSocket<D> {
         self.port
     }
 
-    /// Returns the UDP socket's IP stack, for its counters.
+    /// Returns the UDP socket's interface, for its counters.
     #[must_use]
-    pub const fn stack(&self) -> &Stack {
-        &self.stack
+    pub const fn interface(&self) -> &Interface<D> {
+        &self.interface
     }
 
-    /// Returns the UDP socket's IP stack, for its commands.
-    pub const fn stack_mut(&mut self) -> &mut Stack {
-        &mut self.stack
-    }
-
-    /// Returns the UDP socket's device.
-    #[must_use]
-    pub const fn device(&self) -> &D {
-        &self.device
-    }
-
-    /// Returns the UDP socket's device, to arm and disarm its notifications.
-    pub const fn device_mut(&mut self) -> &mut D {
-        &mut self.device
-    }
-
-    /// Sets the UDP socket's time for all calls that follow.
-    #[inline]
-    pub const fn set_now(&mut self, now: Instant) {
-        self.now = now;
-    }
-
-    /// Returns the time at which the UDP socket's next timer expires, when to call
-    /// [`UdpSocket::tick`].
-    #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
-        self.stack.deadline()
-    }
-
-    /// Sets the UDP socket's time, handles expired timers and sends the packets that result.
-    pub fn tick(&mut self, now: Instant) {
-        self.now = now;
-        if self.stack.deadline().is_some_and(|due| due <= now) {
-            self.stack.tick(now);
-        }
-        self.stack.output(now, &mut self.device);
-    }
-
-    /// Takes the next event of the UDP socket's IP stack.
-    pub fn event(&mut self) -> Option<StackEvent> {
-        self.stack.event()
-    }
-
-    /// Sets the MAC address of a neighbour permanently, so that the stack never solicits it.
-    pub fn set_neighbour(&mut self, addr: IpAddr, mac: Mac) {
-        self.stack.set_neighbour(self.now, addr, mac);
+    /// Returns the UDP socket's interface: its time, its timers, its IP stack and its device.
+    pub const fn interface_mut(&mut self) -> &mut Interface<D> {
+        &mut self.interface
     }
 
     /// Returns the peer's address in the form that [`Datagrams::send`] looks up fastest.
@@ -126,28 +79,30 @@ impl<D: Device> UdpSocket<D> {
 impl<D: Device> Datagrams for UdpSocket<D> {
     #[inline]
     fn recv_burst(&mut self) -> usize {
-        self.stack.input(self.now, &mut self.device)
+        self.interface.input()
     }
 
     #[inline(always)]
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
-        let (_, from, bytes) = self.stack.datagram(i, &self.device);
+        let (_, from, bytes) = self.interface.stack().datagram(i, self.interface.device());
         (Addr::Net(from), bytes)
     }
 
     fn left(&self, i: usize) -> Option<LeftDatagram<'_>> {
-        self.stack.left(i, &self.device)
+        self.interface.stack().left(i, self.interface.device())
     }
 
     fn append_left(&self, i: usize, from: usize, bytes: &mut Vec<u8>) {
-        self.stack.append_left(i, from, &self.device, bytes);
+        self.interface.stack().append_left(i, from, self.interface.device(), bytes);
     }
 
     #[inline]
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         // The stack has no route to local addresses: the datagram is lost.
         let Addr::Net(to) = to else { return Sent::Yes };
-        match self.stack.send(self.now, &mut self.device, self.port, to, parts) {
+        let now = self.interface.now();
+        let (stack, device) = self.interface.parts();
+        match stack.send(now, device, self.port, to, parts) {
             Sent::Full => Sent::Full,
             // A vanished device loses datagrams; it does not mean that this peer has disappeared.
             Sent::Yes | Sent::Gone => Sent::Yes,
@@ -161,7 +116,7 @@ impl<D: Device> Datagrams for UdpSocket<D> {
 
     #[inline]
     fn flush(&mut self) {
-        self.stack.output(self.now, &mut self.device);
+        self.interface.output();
     }
 
     fn gone(&mut self) -> Option<Addr> {
