@@ -18,6 +18,7 @@ mod driver;
 mod frames;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod interface;
 #[doc(hidden)]
 pub mod internals;
 pub mod kv;

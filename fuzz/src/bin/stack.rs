@@ -16,7 +16,7 @@ use sprat_proto::device::{
     BURST, Device, HEADER, Headers, Info, MAX_FRAME, Mac, Offload, RxOffload, Sent,
     send_concatenated,
 };
-use sprat_proto::net::{Ipv4Assignment, StackOptions, UdpSocket};
+use sprat_proto::net::{Interface, Ipv4Assignment, StackOptions, UdpSocket};
 use sprat_proto::time::MS;
 use sprat_proto::wire::checksum::Sum;
 use sprat_proto::wire::ipv6;
@@ -100,7 +100,8 @@ impl World {
                 ipv4: Ipv4Assignment::Static { addr: v4(side), prefix: 24 },
                 ..StackOptions::default()
             };
-            UdpSocket::new(options, nic, 7, false, rng.fork()).expect("the port is free")
+            UdpSocket::new(Interface::new(options, nic, rng.fork()), 7, false)
+                .expect("the port is free")
         });
         Self { now: Instant::from_ns(1), ports, seen: VecDeque::new(), got: [0; 2] }
     }
@@ -114,7 +115,10 @@ impl World {
                 (0..n).for_each(|i| assert!(port.datagram(i).1.len() <= MAX_FRAME));
                 self.got[side] += n;
                 port.flush();
-                if n == 0 && port.interface().device().inbox.is_empty() && port.interface().stack().is_idle() {
+                if n == 0
+                    && port.interface().device().inbox.is_empty()
+                    && port.interface().stack().is_idle()
+                {
                     break;
                 }
             }
@@ -128,7 +132,11 @@ impl World {
                     self.seen.pop_front();
                 }
                 self.seen.push_back((1 - side, frame.clone()));
-                self.ports[1 - side].interface_mut().device_mut().inbox.push_back((frame, RxOffload::default()));
+                self.ports[1 - side]
+                    .interface_mut()
+                    .device_mut()
+                    .inbox
+                    .push_back((frame, RxOffload::default()));
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sprat::internals::device::{Options, open};
 use sprat::rpc::{Call, Client, Server};
-use sprat_proto::net::{Ipv4Assignment, StackEvent, StackOptions, UdpSocket};
+use sprat_proto::net::{Interface, Ipv4Assignment, StackEvent, StackOptions, UdpSocket};
 use sprat_proto::{Datagrams as _, Rng};
 use sprat_sys::clock;
 use sprat_sys::netns::{Namespace, link};
@@ -140,7 +140,7 @@ fn on_a_tap() {
         ipv4: Ipv4Assignment::Static { addr, prefix: 24 },
         ..StackOptions::default()
     };
-    let mut port = UdpSocket::new(options, nic, 7, false, Rng::seeded(1)).unwrap();
+    let mut port = UdpSocket::new(Interface::new(options, nic, Rng::seeded(1)), 7, false).unwrap();
     port.interface_mut().tick(clock::now());
     let mut answered = 0;
     for number in 0..PINGS {

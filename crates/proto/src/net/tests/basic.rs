@@ -52,8 +52,12 @@ fn datagrams_of_every_length_arrive_with_and_without_offload_over_ipv4_and_ipv6(
 #[test]
 fn a_datagram_equals_that_of_linux() {
     let mut rng = Rng::seeded(3);
-    let mut socket =
-        UdpSocket::new(static_ipv4(1), Nic::new(0xa, 1500), 0x1234, false, rng.fork()).unwrap();
+    let mut socket = UdpSocket::new(
+        Interface::new(static_ipv4(1), Nic::new(0xa, 1500), rng.fork()),
+        0x1234,
+        false,
+    )
+    .unwrap();
     socket.interface_mut().set_neighbour(v4(2).into(), mac(0xb));
     socket.send(Addr::Net(at(2, 0x5678)), &[b"spr", b"at"]);
     let linux = [

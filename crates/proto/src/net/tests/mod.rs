@@ -165,7 +165,7 @@ impl Network {
             if offloads.udp_segments {
                 nic.info.max_send = crate::device::MAX_FRAME;
             }
-            UdpSocket::new(options, nic, 7, false, rng.fork()).unwrap()
+            UdpSocket::new(Interface::new(options, nic, rng.fork()), 7, false).unwrap()
         });
         Self {
             now: Instant::from_ns(SECOND),

@@ -7,11 +7,9 @@ use core::net::SocketAddr;
 
 use super::ports::BindError;
 use super::routes::canonical;
-use crate::Rng;
 use crate::datagrams::{Addr, Datagrams, LeftDatagram, PaddedHeader, Sent};
 use crate::device::{Device, HEADER};
 use crate::net::interface::Interface;
-use crate::net::options::StackOptions;
 use crate::wire::{ipv4, ipv6, udp};
 
 /// A UDP socket that owns its network interface.
@@ -23,21 +21,14 @@ pub struct UdpSocket<D: Device> {
 }
 
 impl<D: Device> UdpSocket<D> {
-    /// Makes an IP stack over `device` and binds the UDP port `port`, or any free port if it is 0.
+    /// Binds the UDP port `port` of an interface, or any free port if it is 0.
     /// The longest datagram is that of an unfragmented IPv6 packet if `v6`, otherwise of an IPv4
     /// packet.
     ///
     /// # Errors
-    /// None today, because the first port of a stack is free.
-    pub fn new(
-        options: StackOptions,
-        device: D,
-        port: u16,
-        v6: bool,
-        rng: Rng,
-    ) -> Result<Self, BindError> {
-        let info = device.info();
-        let mut interface = Interface::new(options, device, rng);
+    /// [`BindError`] if the port is in use or too many ports are bound.
+    pub fn new(mut interface: Interface<D>, port: u16, v6: bool) -> Result<Self, BindError> {
+        let info = interface.device().info();
         let port = interface.stack_mut().bind(port)?;
         let headers = if v6 { ipv6::HEADER } else { ipv4::HEADER } + udp::HEADER;
         // The device may take shorter frames than its wire carries.
