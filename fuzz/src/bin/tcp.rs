@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
         match step % 8 {
             0 => flows.push(TcpFlow { local: own, peer: peer(next() % 4) }),
             1 => {
-                if let Ok(id) = host.connect(now, own.ip(), peer(next() % 4)) {
+                if let Ok(id) = host.connect(now, SocketAddr::new(own.ip(), 0), peer(next() % 4)) {
                     flows.extend(host.flow(id));
                 }
             }

@@ -119,12 +119,12 @@ impl<D: Device> Interface<D> {
         self.stack.tcp()
     }
 
-    /// Begins a TCP connection to `peer`.
+    /// Begins a TCP connection to `peer` from a port, or from a free dynamic port if it is 0.
     ///
     /// # Errors
     /// [`TcpOpenError`]: also if there is no route to the peer, or the stack has no TCP.
-    pub fn connect_tcp(&mut self, peer: SocketAddr) -> Result<TcpId, TcpOpenError> {
-        self.stack.connect_tcp(self.now, peer)
+    pub fn connect_tcp(&mut self, port: u16, peer: SocketAddr) -> Result<TcpId, TcpOpenError> {
+        self.stack.connect_tcp(self.now, port, peer)
     }
 
     /// Returns piece `i` of the data that TCP connections lend ([`Stack::tcp_data`]).

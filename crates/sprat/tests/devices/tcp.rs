@@ -188,7 +188,7 @@ fn we_connect(driver: &str) {
     let listener = net.end(0).run(|| TcpListener::bind((KERNEL, PORT))).unwrap().unwrap();
     let peer = listener.local_addr().unwrap();
     world.stack.tick(clock::now());
-    world.stack.connect_tcp(clock::now(), peer).unwrap();
+    world.stack.connect_tcp(clock::now(), 0, peer).unwrap();
     // The kernel has the TIME-WAIT: it closes first.
     let body = move || exchange(listener.accept().unwrap().0, BULK);
     beside(&net, &mut world, body, |world| {
@@ -201,7 +201,7 @@ fn refused(driver: &str) {
     let (net, mut world) = World::new(driver);
     world.stack.tick(clock::now());
     let peer = SocketAddr::new(IpAddr::V4(KERNEL), 9);
-    let id = world.stack.connect_tcp(clock::now(), peer).unwrap();
+    let id = world.stack.connect_tcp(clock::now(), 0, peer).unwrap();
     let body = || {
         let error = TcpStream::connect_timeout(&ours(9), PATIENCE).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);

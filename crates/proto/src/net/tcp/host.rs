@@ -15,7 +15,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::hash::BuildHasher as _;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::ops::Range;
 
 use super::config::TcpConfig;
@@ -39,6 +39,14 @@ const CLOCK_NS: u64 = 4 * US;
 pub struct TcpId {
     index: u32,
     generation: u32,
+}
+
+impl TcpId {
+    /// Returns a small number that no other connection has at the same time, for tables.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
 }
 
 /// The addresses and ports of both ends of a connection.
@@ -66,7 +74,7 @@ pub struct TcpChanges {
 /// The reason why there is no new connection or listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TcpOpenError {
-    /// A listener has the port.
+    /// A listener, or a connection to the same peer, has the port.
     #[error("the port is in use")]
     InUse,
     /// Connections to that peer use all dynamic ports.
@@ -162,16 +170,30 @@ impl TcpHost {
         self.flows.len()
     }
 
-    /// Accepts connections to a port, of which at most `backlog` may be in their handshakes.
+    /// Accepts connections to a port, or to a free dynamic port if it is 0, of which at most
+    /// `backlog` may be in their handshakes. Returns the port.
     ///
     /// # Errors
-    /// [`TcpOpenError::InUse`].
-    pub fn listen(&mut self, port: u16, backlog: u32) -> Result<(), TcpOpenError> {
-        if self.listeners.contains_key(&port) {
-            return Err(TcpOpenError::InUse);
-        }
+    /// [`TcpOpenError`] if the port is in use, or no port is free.
+    pub fn listen(&mut self, port: u16, backlog: u32) -> Result<u16, TcpOpenError> {
+        let port = match port {
+            0 => {
+                let mut ports = self.rng_ports();
+                let free = ports.find(|port| !self.listeners.contains_key(port));
+                free.ok_or(TcpOpenError::NoPort)?
+            }
+            port if self.listeners.contains_key(&port) => return Err(TcpOpenError::InUse),
+            port => port,
+        };
         self.listeners.insert(port, Listener { backlog, half_open: 0 });
-        Ok(())
+        Ok(port)
+    }
+
+    /// Returns all dynamic ports, from a random one on.
+    fn rng_ports(&mut self) -> impl Iterator<Item = u16> + use<> {
+        let ports = u32::from(u16::MAX - FIRST_DYNAMIC) + 1;
+        let first = self.rng.below(ports.into()) as u32;
+        (0..ports).map(move |n| FIRST_DYNAMIC + ((first + n) % ports) as u16)
     }
 
     /// Accepts no more connections to a port. Those that there are stay.
@@ -179,24 +201,27 @@ impl TcpHost {
         self.listeners.remove(&port);
     }
 
-    /// Begins a connection from the address `from` to a peer.
+    /// Begins a connection from the address `from` to a peer. The port 0 stands for any free
+    /// dynamic port.
     ///
     /// # Errors
     /// [`TcpOpenError`].
     pub fn connect(
         &mut self,
         now: Instant,
-        from: IpAddr,
+        from: SocketAddr,
         peer: SocketAddr,
     ) -> Result<TcpId, TcpOpenError> {
-        let ports = u32::from(u16::MAX - FIRST_DYNAMIC) + 1;
-        let first = self.rng.below(ports.into()) as u32;
-        let flow = (0..ports).find_map(|n| {
-            let port = FIRST_DYNAMIC + ((first + n) % ports) as u16;
-            let flow = TcpFlow { local: SocketAddr::new(from, port), peer };
-            (!self.flows.contains_key(&flow)).then_some(flow)
-        });
-        let flow = flow.ok_or(TcpOpenError::NoPort)?;
+        let flow = |port| TcpFlow { local: SocketAddr::new(from.ip(), port), peer };
+        let flow = if from.port() == 0 {
+            let mut flows = self.rng_ports().map(flow);
+            flows.find(|flow| !self.flows.contains_key(flow)).ok_or(TcpOpenError::NoPort)?
+        } else {
+            flow(from.port())
+        };
+        if self.flows.contains_key(&flow) {
+            return Err(TcpOpenError::InUse);
+        }
         let initial = self.initial(now, &flow);
         let ports = (flow.local.port(), peer.port());
         let connection = Connection::connect(now, &self.config, ports, initial, &mut self.rng);
@@ -328,11 +353,14 @@ impl TcpHost {
             let id = TcpId { index, generation: entry.generation };
             (id, start..end)
         });
-        if let Some(tcp) = received.refusal {
+        let is_unwanted = entry.is_released && (received.bytes > 0 || lent.is_some());
+        // RFC 9293 3.6.1: data that no program will read is lost, and the peer is reset.
+        let reset = if is_unwanted { entry.connection.abort() } else { None };
+        if let Some(tcp) = received.refusal.or(reset) {
             self.refuse(flow, tcp);
         }
         self.touch(index);
-        lent
+        lent.filter(|_| !is_unwanted)
     }
 
     /// Lets received data of a connection be lent instead of copied. The bytes that

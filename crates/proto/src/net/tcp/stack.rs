@@ -42,13 +42,18 @@ impl Stack {
         self.tcp.as_deref_mut()
     }
 
-    /// Begins a TCP connection to `peer`.
+    /// Begins a TCP connection to `peer` from a port, or from a free dynamic port if it is 0.
     ///
     /// # Errors
     /// [`TcpOpenError`]: also if there is no route to the peer, or the stack has no TCP.
-    pub fn connect_tcp(&mut self, now: Instant, peer: SocketAddr) -> Result<TcpId, TcpOpenError> {
+    pub fn connect_tcp(
+        &mut self,
+        now: Instant,
+        port: u16,
+        peer: SocketAddr,
+    ) -> Result<TcpId, TcpOpenError> {
         let hop = next_hop(&self.cx.options, &self.link, peer.ip());
-        let from = hop.ok_or(TcpOpenError::NoRoute)?.from;
+        let from = SocketAddr::new(hop.ok_or(TcpOpenError::NoRoute)?.from, port);
         let tcp = self.tcp.as_mut().ok_or(TcpOpenError::TooMany)?;
         tcp.connect(now, from, peer)
     }
