@@ -22,7 +22,7 @@ use super::handle::Handle;
 use super::listen::ConnectRequest;
 use super::pair::Connection;
 use crate::engine::{
-    self, AcceptPolicy, CmId, ConnectLimits, ConnectionState, SocketOptions, bound,
+    self, AcceptPolicy, CmId, ConnectLimits, ConnectionState, SocketOptions, Unconnected,
 };
 
 /// The time for which the end of a connection waits until the program takes the completions before
@@ -32,7 +32,7 @@ const LAST_WORDS_NS: u64 = 10_000_000;
 /// An address of this machine that a socket is bound to, to listen there or to connect from there.
 #[derive(Debug)]
 pub struct BoundAddress {
-    socket: OwnedFd,
+    socket: Unconnected,
     local: SocketAddr,
     /// True if peers of other machines are not allowed at this address.
     local_only: bool,
@@ -44,7 +44,7 @@ impl BoundAddress {
         addr: SocketAddr,
         options: SocketOptions,
     ) -> io::Result<Self> {
-        let (socket, local) = bound(&addr, options)?;
+        let (socket, local) = handle.shared.with(|core| core.bind(&addr, options))?;
         Ok(Self { socket, local, local_only: !handle.insecure_network })
     }
 
@@ -227,7 +227,7 @@ impl ConnectionId {
         self.handle.start()?;
         let socket = match from {
             Some(from) => from.socket,
-            None => engine::open(&to)?,
+            None => self.handle.shared.with(|core| core.open(&to))?,
         };
         let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
         let dial = ConnectLimits { timeout_ns: ns(limit), grace_ns: ns(grace) };

@@ -16,7 +16,8 @@ use super::listen::Listener;
 use super::memory::ProtectionDomain;
 use super::queue::{AsyncEventChannel, CompletionChannel, CompletionQueue};
 use crate::engine::{
-    Copies, Counters, Failure, Patience, Settings, Shared, SocketOptions, Threading,
+    Copies, Counters, Failure, NativeInterface, Patience, Settings, Shared, SocketOptions,
+    Threading,
 };
 
 /// Options of an RDMA device.
@@ -103,6 +104,21 @@ impl Device {
     /// # Errors
     /// No descriptors, threads or random numbers are left.
     pub fn open(options: Options) -> io::Result<Self> {
+        Self::open_by(options, None)
+    }
+
+    /// Opens an RDMA device on an interface of this process: our own TCP carries its connections,
+    /// and each FPDU is a segment. [`Options::insecure_network`] and [`Copies::Direct`] have no
+    /// effect: whoever can send frames to the device can connect.
+    ///
+    /// # Errors
+    /// No descriptors, threads or random numbers are left.
+    pub fn open_on(options: Options, interface: NativeInterface) -> io::Result<Self> {
+        Self::open_by(options, Some(interface))
+    }
+
+    fn open_by(options: Options, interface: Option<NativeInterface>) -> io::Result<Self> {
+        let insecure_network = options.insecure_network || interface.is_some();
         let settings = Settings {
             config: options.config(),
             copies: options.copies,
@@ -110,8 +126,7 @@ impl Device {
             fitted: true,
             on_failure: options.on_failure,
         };
-        let shared = Arc::new(Shared::new(settings, options.threading)?);
-        let insecure_network = options.insecure_network;
+        let shared = Arc::new(Shared::new(settings, options.threading, interface)?);
         let handle = Handle { shared, insecure_network, thread: Mutex::default() };
         if options.threading != Threading::Background {
             handle.start()?;

@@ -133,6 +133,6 @@ impl Stack {
             self.batch.flush(&mut self.cx, device);
         }
         device.flush();
-        !self.link.queue.is_empty() || !self.batch.is_empty()
+        !self.link.queue.is_empty() || !self.batch.is_empty() || self.has_tcp_output()
     }
 }

@@ -87,6 +87,12 @@ impl Stack {
         self.link.addresses.v4()
     }
 
+    /// Returns the stack's address of one version of IP, if it is in use.
+    #[must_use]
+    pub fn address(&self, is_v4: bool) -> Option<IpAddr> {
+        if is_v4 { self.ipv4().map(IpAddr::V4) } else { self.link.addresses.v6().map(IpAddr::V6) }
+    }
+
     /// Returns true if `addr` is an own address of the stack in use.
     #[must_use]
     pub fn has_address(&self, addr: IpAddr) -> bool {

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
 use rustix::net::sockopt;
 use sprat_proto::Instant;
@@ -13,7 +12,7 @@ use sprat_proto::time::MS;
 use super::cm::{CmId, Destroyed};
 use super::core::Core;
 use super::state::ConnectionState;
-use super::stream::{self, Stage, Stream};
+use super::stream::{self, Socket, Stage, Stream, Unconnected};
 
 /// The time before the device tries a refused TCP connection again.
 const AGAIN_NS: u64 = 5 * MS;
@@ -43,7 +42,8 @@ impl Core {
         timeout_ns: u64,
     ) -> io::Result<()> {
         let limits = ConnectLimits { timeout_ns, grace_ns: 0 };
-        self.connect_by(now, qp, stream::open(&to)?, to, options, limits).map(|_| ())
+        let socket = self.open(&to)?;
+        self.connect_by(now, qp, socket, to, options, limits).map(|_| ())
     }
 
     /// Begins to connect the queue pair `qp` by a socket of the caller; returns this end's address.
@@ -54,7 +54,7 @@ impl Core {
         &mut self,
         now: Instant,
         qp: Qp,
-        socket: OwnedFd,
+        socket: Unconnected,
         to: SocketAddr,
         options: ConnectOptions,
         limits: ConnectLimits,
@@ -63,14 +63,29 @@ impl Core {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
         }
         let (until, again) = (now.after(limits.timeout_ns), now.after(limits.grace_ns));
-        let (done, refused) = match stream::begin(&socket, &to) {
-            Ok(done) => (done, false),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && now < again => (false, true),
-            Err(e) => return Err(e),
+        let (done, refused, socket, local) = match socket {
+            Unconnected::Kernel(socket) => {
+                let (done, refused) = match stream::begin(&socket, &to) {
+                    Ok(done) => (done, false),
+                    Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && now < again => {
+                        (false, true)
+                    }
+                    Err(e) => return Err(e),
+                };
+                let local = stream::address(&socket)?;
+                (done, refused, Socket::Kernel(socket), local)
+            }
+            Unconnected::Native(from) => {
+                let native = self.native.as_deref_mut().ok_or(io::ErrorKind::Unsupported)?;
+                let id = native.connect(now, from, to)?;
+                let local = native.flow(id).map_or(from, |flow| flow.local);
+                (false, false, Socket::Native(id), local)
+            }
         };
-        let local = stream::address(&socket)?;
         let stage = Stage::Opening { qp, options: Box::new(options), until, again, refused };
+        let native = if let Socket::Native(id) = &socket { Some(*id) } else { None };
         let slot = self.place(Stream::new(socket, stage, to, None));
+        native.into_iter().for_each(|id| self.bind_native(id, slot));
         self.events.set_state(qp, ConnectionState::Opening);
         if done {
             self.connected(now, slot);
@@ -91,12 +106,16 @@ impl Core {
         };
         let (qp, until, again) = (*qp, *until, *again);
         *refused = false;
-        let begun = match stream::begin(&stream.socket, &stream.peer) {
-            // That is still the end of the last attempt.
-            Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {
-                stream::begin(&stream.socket, &stream.peer)
-            }
-            begun => begun,
+        let begun = match (&mut stream.socket, self.native.as_deref_mut()) {
+            (Socket::Kernel(socket), _) => match stream::begin(socket, &stream.peer) {
+                // That is still the end of the last attempt.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {
+                    stream::begin(socket, &stream.peer)
+                }
+                begun => begun,
+            },
+            (Socket::Native(id), Some(native)) => native.reconnect(now, id, stream.peer, slot),
+            (Socket::Native(_), None) => Err(io::ErrorKind::Unsupported.into()),
         };
         match begun {
             Ok(true) => self.connected(now, slot),
@@ -124,15 +143,24 @@ impl Core {
         self.schedule(slot, now.after(AGAIN_NS));
     }
 
-    /// Handles the result of opening a TCP connection: starts MPA on it, tries again, or reports
-    /// the failure.
+    /// Handles the end of the kernel's attempt to open a TCP connection.
     pub(super) fn connected(&mut self, now: Instant, slot: u32) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return;
         };
-        let result = match sockopt::socket_error(&stream.socket) {
+        let Socket::Kernel(socket) = &stream.socket else { return };
+        let result = match sockopt::socket_error(socket) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(e)) | Err(e) => Err(io::Error::from(e).kind()),
+        };
+        self.opened(now, slot, result);
+    }
+
+    /// Handles the result of opening a stream: starts MPA on it, tries again, or reports the
+    /// failure.
+    pub(super) fn opened(&mut self, now: Instant, slot: u32, result: Result<(), io::ErrorKind>) {
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
+            return;
         };
         let Stage::Opening { qp, options, again, .. } = &mut stream.stage else {
             return;

@@ -33,9 +33,10 @@ use sprat_proto::{Instant, Rng};
 
 use super::events::Events;
 use super::listener::Listener;
+use super::native::{Native, NativeInterface};
 use super::regions::Regions;
 use super::state::PendingRequest;
-use super::stream::{self, Stream};
+use super::stream::Stream;
 use sprat_sys::clock::Clock;
 
 /// A program's call takes a turn if the last read of the sockets is at least this old.
@@ -48,6 +49,8 @@ pub(super) const LEAST_TIMED: usize = 1024;
 pub(super) const BUFFER: usize = (72 << 10) + (128 << 10);
 /// The epoll's data for a listener is this number plus the listener's number.
 pub(super) const LISTENER: u64 = 1 << 32;
+/// The epoll's data for the device of our own TCP.
+const DEVICE: u64 = u64::MAX;
 
 /// The path of received payload from the kernel into a memory region, by the number of copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -153,6 +156,8 @@ pub struct Core {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) epoll: Arc<OwnedFd>,
+    /// Our own TCP, if the engine uses it in place of the kernel's.
+    pub(super) native: Option<Box<Native>>,
     pub(super) listeners: BTreeMap<u32, Listener>,
     pub(super) streams: Vec<Option<Box<Stream>>>,
     pub(super) free: Vec<u32>,
@@ -200,21 +205,28 @@ pub struct Core {
 }
 
 impl Core {
-    /// Creates a core without connections.
+    /// Creates a core without connections, on our own TCP over `interface`, or on the kernel's.
     ///
     /// # Errors
     /// No descriptor is left, or there are no random numbers.
-    pub fn new(settings: Settings) -> io::Result<Self> {
+    pub fn new(settings: Settings, interface: Option<NativeInterface>) -> io::Result<Self> {
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let rnic = Rnic::new(settings.config.clone(), Rng::seeded(u64::from_le_bytes(seed)));
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let native = interface.map(|i| Box::new(Native::new(i, settings.connections)));
+        if let Some(native) = &native {
+            let data = epoll::EventData::new_u64(DEVICE);
+            epoll::add(&epoll, native.fd(), data, epoll::EventFlags::IN)?;
+        }
         Ok(Self {
             rnic,
             regions: Regions::default(),
             events: Events::default(),
             settings,
             clock: Clock::new(),
-            epoll: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
+            epoll,
+            native,
             listeners: BTreeMap::new(),
             streams: Vec::new(),
             free: Vec::new(),
@@ -277,7 +289,9 @@ impl Core {
         self.rnic.set_time(now);
         let worked = self.send(now, slices) | self.handle_events(now);
         // An event may leave a record to send: a rejection, or the end of a connection.
-        worked | self.send(now, slices)
+        let worked = worked | self.send(now, slices);
+        self.native.iter_mut().for_each(|native| native.output(now));
+        worked
     }
 
     /// True if something waits only for the next [`Core::flush`].
@@ -304,12 +318,14 @@ impl Core {
 
     /// The time at which the core needs a turn even if nothing arrives.
     pub fn deadline(&self) -> Instant {
-        self.rnic.deadline().unwrap_or(Instant::NEVER).min(self.first_timed)
+        let native = self.native.as_ref().map_or(Instant::NEVER, |native| native.deadline());
+        self.rnic.deadline().unwrap_or(Instant::NEVER).min(self.first_timed).min(native)
     }
 
     /// True if there is more to do that the epoll does not report.
     pub(crate) fn has_more(&self) -> bool {
-        !self.ready.is_empty() || !self.dirty.is_empty() || self.rnic.has_ready()
+        let is_full = self.native.as_ref().is_some_and(|native| native.is_full());
+        !self.ready.is_empty() || !self.dirty.is_empty() || self.rnic.has_ready() || is_full
     }
 
     /// True if posted requests may wait for the next call of the program. A thread that sleeps on
@@ -326,7 +342,7 @@ impl Core {
     /// reports something.
     pub fn arm(&mut self) -> bool {
         self.ask_epoll = true;
-        !self.has_more()
+        !self.has_more() && self.native.as_deref_mut().is_none_or(Native::arm)
     }
 
     /// True if another thread may sleep on the device's sockets.
@@ -395,7 +411,7 @@ impl Core {
                 let found =
                     self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
                 let Some(stream) = found else { return };
-                let Ok(local) = stream::address(&stream.socket) else {
+                let Ok(local) = stream.socket.address(&mut self.native) else {
                     return;
                 };
                 let asked =

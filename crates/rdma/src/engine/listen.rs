@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::event::epoll;
@@ -15,7 +15,7 @@ use sprat_proto::time::MS;
 use super::core::{Core, LISTENER};
 use super::listener::{AcceptPolicy, Listener};
 use super::state::PendingRequest;
-use super::stream::{self, SocketOptions, Stage, Stream};
+use super::stream::{self, Socket, SocketOptions, Stage, Stream, Unconnected};
 
 /// The most connections that wait in the kernel to be accepted by one listener.
 const BACKLOG: i32 = 1024;
@@ -37,14 +37,53 @@ fn is_of_this_machine(peer: SocketAddr, socket: &OwnedFd) -> bool {
         || stream::address(socket).is_ok_and(|local| local.ip().to_canonical() == peer)
 }
 
+/// Returns the address of one version of IP that stands for any, without a port.
+const fn unspecified(is_v4: bool) -> SocketAddr {
+    let ip =
+        if is_v4 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    SocketAddr::new(ip, 0)
+}
+
 impl Core {
     /// Listens at `addr`; returns the listener's number and its address, with the port filled in.
     ///
     /// # Errors
     /// The address cannot be bound.
     pub fn listen(&mut self, addr: SocketAddr) -> io::Result<(u32, SocketAddr)> {
-        let (socket, _) = stream::bound(&addr, SocketOptions::default())?;
+        let (socket, _) = self.bind(&addr, SocketOptions::default())?;
         self.listen_at(socket, AcceptPolicy::default())
+    }
+
+    /// Returns a socket for `addr` that is not bound.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn open(&self, addr: &SocketAddr) -> io::Result<Unconnected> {
+        match &self.native {
+            None => Ok(Unconnected::Kernel(stream::open(addr)?)),
+            Some(_) => Ok(Unconnected::Native(unspecified(addr.is_ipv4()))),
+        }
+    }
+
+    /// Returns a socket bound to `addr`, and its address, with the port filled in if the kernel
+    /// chose one.
+    ///
+    /// # Errors
+    /// The address is in use or not one of this machine, or no descriptor is left.
+    pub(crate) fn bind(
+        &self,
+        addr: &SocketAddr,
+        options: SocketOptions,
+    ) -> io::Result<(Unconnected, SocketAddr)> {
+        let Some(native) = &self.native else {
+            let (socket, local) = stream::bound(addr, options)?;
+            return Ok((Unconnected::Kernel(socket), local));
+        };
+        if !addr.ip().is_unspecified() && !native.has_address(addr.ip()) {
+            let why = format!("{} is not the address of this interface", addr.ip());
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
+        }
+        Ok((Unconnected::Native(*addr), *addr))
     }
 
     /// Listens at a bound socket; returns the listener's number and address.
@@ -53,14 +92,23 @@ impl Core {
     /// Another socket already listens at the address.
     pub(crate) fn listen_at(
         &mut self,
-        socket: OwnedFd,
+        socket: Unconnected,
         policy: AcceptPolicy,
     ) -> io::Result<(u32, SocketAddr)> {
-        net::listen(&socket, BACKLOG)?;
-        let local = stream::address(&socket)?;
         let number = self.listeners.last_key_value().map_or(0, |(n, _)| n + 1);
-        let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
-        epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
+        let (socket, local) = match socket {
+            Unconnected::Kernel(socket) => {
+                net::listen(&socket, BACKLOG)?;
+                let local = stream::address(&socket)?;
+                let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
+                epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
+                (Some(socket), local)
+            }
+            Unconnected::Native(at) => {
+                let native = self.native.as_deref_mut().ok_or(io::ErrorKind::Unsupported)?;
+                (None, native.listen(at)?)
+            }
+        };
         let (asked, failed) = (VecDeque::new(), VecDeque::new());
         self.listeners
             .insert(number, Listener { socket, local, asked, failed, policy, paused_until: None });
@@ -72,6 +120,7 @@ impl Core {
         let Some(listener) = self.listeners.remove(&number) else {
             return;
         };
+        self.native.iter_mut().for_each(|native| native.unlisten(listener.local.port()));
         for asked in listener.asked {
             let _ = self.rnic.reject(now, asked.conn, &[]);
         }
@@ -127,8 +176,9 @@ impl Core {
             let Some(listener) = self.listeners.get(&number) else {
                 return;
             };
+            let Some(socket) = &listener.socket else { return };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match net::acceptfrom_with(&listener.socket, flags) {
+            match net::acceptfrom_with(socket, flags) {
                 Ok((socket, peer)) => {
                     let peer =
                         peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(listener.local);
@@ -158,7 +208,12 @@ impl Core {
             return;
         };
         self.counters.accepted += 1;
-        let slot = self.place(Stream::new(socket, Stage::Live(conn), peer, Some(listener)));
+        let slot = self.place(Stream::new(
+            Socket::Kernel(socket),
+            Stage::Live(conn),
+            peer,
+            Some(listener),
+        ));
         self.set_live(slot, conn);
         // It has probably said something already.
         self.ready.push_back(slot);
@@ -169,7 +224,9 @@ impl Core {
         if let Some(listener) = self.listeners.get_mut(&number)
             && listener.paused_until.is_none()
         {
-            let _ = epoll::delete(&self.epoll, &listener.socket);
+            if let Some(socket) = &listener.socket {
+                let _ = epoll::delete(&self.epoll, socket);
+            }
             listener.paused_until = Some(until);
             self.first_timed = self.first_timed.min(until);
         }
@@ -184,7 +241,9 @@ impl Core {
                 Some(until) if until <= now => {
                     listener.paused_until = None;
                     let data = epoll::EventData::new_u64(LISTENER | u64::from(*number));
-                    let _ = epoll::add(&self.epoll, &listener.socket, data, epoll::EventFlags::IN);
+                    if let Some(socket) = &listener.socket {
+                        let _ = epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN);
+                    }
                     self.ask_epoll = true;
                 }
                 Some(until) => next = next.min(until),

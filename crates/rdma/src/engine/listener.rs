@@ -13,7 +13,8 @@ use super::state::PendingRequest;
 /// A listening socket and the connection requests that wait there.
 #[derive(Debug)]
 pub(super) struct Listener {
-    pub(super) socket: OwnedFd,
+    /// The kernel's socket. A listener of our own TCP has none.
+    pub(super) socket: Option<OwnedFd>,
     pub(super) local: SocketAddr,
     pub(super) asked: VecDeque<PendingRequest>,
     /// The newest peers whose start-up at this listener failed, with the reason.

@@ -108,6 +108,9 @@ impl Shared {
     }
 
     fn is_readable(&self) -> bool {
+        if self.is_native {
+            return true;
+        }
         let mut event = [const {
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }
         }; 1];

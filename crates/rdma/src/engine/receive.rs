@@ -10,7 +10,7 @@ use sprat_proto::rdma::{Conn, StreamEnd};
 
 use super::core::{BUFFER, Copies, Core, LISTENER};
 use super::socket;
-use super::stream::{AHEAD, Kept, Stage, took};
+use super::stream::{AHEAD, Kept, Socket, Stage, took};
 
 /// The most connections with which a turn reads each socket. With more, it asks the epoll.
 const DIRECT: usize = 8;
@@ -34,6 +34,16 @@ impl Core {
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         self.turns = self.turns.wrapping_add(1);
         self.read_at = now;
+        if self.native.is_some() {
+            let mut worked = self.receive_native(now);
+            for _ in 0..self.ready.len() {
+                let Some(slot) = self.ready.pop_front() else { break };
+                while self.receive_one(now, slot) {
+                    worked = true;
+                }
+            }
+            return worked;
+        }
         let many = self.live.len() > DIRECT || self.waiting > 0;
         let mut worked = false;
         if self.ask_epoll || many || self.turns.is_multiple_of(EPOLL_EVERY) {
@@ -118,12 +128,13 @@ impl Core {
         };
         if direct
             && stream.kept.len() == 0
+            && let Socket::Kernel(socket) = &stream.socket
             && let Some(span) = self.rnic.direct_span(conn)
             && span.len as usize >= AHEAD
         {
             stream.ahead = AHEAD;
             let behind = &mut self.buffer[..BEHIND];
-            let read = socket::receive_into(stream.socket.as_fd(), span, &mut self.regions, behind);
+            let read = socket::receive_into(socket.as_fd(), span, &mut self.regions, behind);
             // Memory that is gone is found again by placing what comes through the buffer, and told
             // as the engine tells it.
             if !matches!(&read, Err(e) if socket::is_unmapped(e)) {
@@ -137,7 +148,7 @@ impl Core {
         // at once.
         let kept = stream.kept.len();
         let most = if direct { READ.min(stream.ahead) } else { READ };
-        let read = stream.read(&mut self.buffer, kept + most);
+        let read = stream.read(&mut self.native, &mut self.buffer, kept + most);
         if read == Some(Ok(most)) {
             stream.ahead = READ.min(2 * stream.ahead);
         }

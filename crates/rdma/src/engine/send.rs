@@ -1,7 +1,6 @@
 //! Sending: takes records from the pure engine and hands them to the sockets.
 
 use std::io;
-use std::os::fd::AsFd as _;
 
 use sprat_proto::Instant;
 use sprat_proto::rdma::{Conn, Record, StreamEnd};
@@ -79,9 +78,14 @@ impl Core {
         };
         let batch = if self.dirty.is_empty() { BATCH_ALONE } else { BATCH };
         let mut work = 0;
+        let is_native = self.native.is_some();
         loop {
             let (mut len, mut framing, mut more) = (0, 0, true);
             let within = |record: &Record, len, framing| {
+                // Our own TCP sends each record as one segment.
+                if is_native {
+                    return len == 0;
+                }
                 !record.push
                     && len < batch
                     && record.bytes.len() < COPIED + framing
@@ -99,13 +103,9 @@ impl Core {
             let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
                 return;
             };
-            let n = match took(socket::send(
-                stream.socket.as_fd(),
-                &self.record,
-                0,
-                &self.regions,
-                slices,
-            )) {
+            let socket = &stream.socket;
+            let sent = socket.send(&mut self.native, &self.record, 0, &mut self.regions, slices);
+            let n = match took(sent) {
                 Ok(n) => n,
                 Err(error) => {
                     let record = std::mem::take(&mut self.record);
@@ -164,7 +164,8 @@ impl Core {
                 return;
             }
             let kept = stream.kept.len();
-            let Some(Ok(n @ 1..)) = stream.read(&mut self.buffer, kept + READ) else {
+            let Some(Ok(n @ 1..)) = stream.read(&mut self.native, &mut self.buffer, kept + READ)
+            else {
                 return;
             };
             self.count_read(n);
@@ -194,7 +195,7 @@ impl Core {
             return true;
         }
         let conn = stream.conn();
-        match stream.send_pending(&self.regions, slices) {
+        match stream.send_pending(&mut self.native, &mut self.regions, slices) {
             Ok(n) => self.count_sent(conn, n),
             Err(error) => {
                 let left = stream.pending.take();

@@ -39,6 +39,7 @@ use sprat_proto::Instant;
 use sprat_proto::time::{MS, SECOND};
 
 use super::core::{Core, Settings, Watch};
+use super::native::NativeInterface;
 use sprat_sys::clock::Clock;
 use sprat_sys::cpu::{Idle, Rest};
 
@@ -113,14 +114,21 @@ pub(crate) struct Shared {
     pub(super) program_turns: AtomicU64,
     pub(super) waiting: AtomicU32,
     pub(crate) threading: Threading,
+    /// True if the engine has a device of its own, which announces nothing while it is polled.
+    pub(super) is_native: bool,
     epoll: Arc<OwnedFd>,
     wakeup: OwnedFd,
     pub(super) clock: Clock,
 }
 
 impl Shared {
-    pub(crate) fn new(settings: Settings, threading: Threading) -> io::Result<Self> {
-        let core = Core::new(settings)?;
+    pub(crate) fn new(
+        settings: Settings,
+        threading: Threading,
+        interface: Option<NativeInterface>,
+    ) -> io::Result<Self> {
+        let is_native = interface.is_some();
+        let core = Core::new(settings, interface)?;
         Ok(Self {
             epoll: Arc::clone(&core.epoll),
             core: Mutex::new(core),
@@ -137,6 +145,7 @@ impl Shared {
             program_turns: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             threading,
+            is_native,
             wakeup: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             clock: Clock::new(),
         })

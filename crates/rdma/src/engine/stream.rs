@@ -18,9 +18,11 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, sockopt};
 use sprat_proto::Instant;
+use sprat_proto::net::tcp::TcpId;
 use sprat_proto::rdma::{Conn, ConnectOptions, Qp, Record};
 use sprat_proto::rpc::Slices;
 
+use super::native::Native;
 use super::regions::Regions;
 use super::socket;
 
@@ -67,10 +69,28 @@ pub(super) struct Pending {
     pub(super) sent: usize,
 }
 
+/// The socket of a stream.
+#[derive(Debug)]
+pub(super) enum Socket {
+    /// A socket of the kernel.
+    Kernel(OwnedFd),
+    /// A connection of our own TCP.
+    Native(TcpId),
+}
+
+/// A socket that is not connected yet.
+#[derive(Debug)]
+pub(crate) enum Unconnected {
+    /// A socket of the kernel, which may be bound.
+    Kernel(OwnedFd),
+    /// The address and port of our own TCP; the port 0 stands for any.
+    Native(SocketAddr),
+}
+
 /// One TCP connection of an RDMA device.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Socket,
     pub(super) stage: Stage,
     pub(super) peer: SocketAddr,
     /// The number of the listener that accepted the connection, if one did.
@@ -117,7 +137,7 @@ impl Kept {
 
 impl Stream {
     pub(super) fn new(
-        socket: OwnedFd,
+        socket: Socket,
         stage: Stage,
         peer: SocketAddr,
         listener: Option<u32>,
@@ -163,12 +183,21 @@ impl Stream {
     /// into `buffer` with room in front and up to `end`. Returns `None` if there is nothing to
     /// read.
     #[inline]
-    pub(super) fn read(&mut self, buffer: &mut [u8], end: usize) -> Option<Result<usize, Errno>> {
+    pub(super) fn read(
+        &mut self,
+        native: &mut Option<Box<Native>>,
+        buffer: &mut [u8],
+        end: usize,
+    ) -> Option<Result<usize, Errno>> {
         let room = match &mut self.kept {
             Kept::Many(buffer, len) => &mut buffer[*len..],
             few => &mut buffer[few.len()..end],
         };
-        match net::recv(&self.socket, room, RecvFlags::DONTWAIT) {
+        let socket = match &self.socket {
+            Socket::Kernel(socket) => socket,
+            Socket::Native(id) => return native.as_deref_mut()?.read(*id, room),
+        };
+        match net::recv(socket, room, RecvFlags::DONTWAIT) {
             Ok((n, _)) => Some(Ok(n)),
             Err(Errno::AGAIN | Errno::INTR) => None,
             Err(e) => Some(Err(e)),
@@ -182,39 +211,87 @@ impl Stream {
     /// The connection has ended.
     pub(super) fn send_pending(
         &mut self,
-        regions: &Regions,
+        native: &mut Option<Box<Native>>,
+        regions: &mut Regions,
         slices: &dyn Slices,
     ) -> io::Result<usize> {
         let Some(pending) = &mut self.pending else {
             return Ok(0);
         };
-        let n = took(socket::send(
-            self.socket.as_fd(),
-            &pending.record,
-            pending.sent,
-            regions,
-            slices,
-        ))?;
+        let Pending { record, sent } = &**pending;
+        let n = took(self.socket.send(native, record, *sent, regions, slices))?;
         pending.sent += n;
         if pending.sent == pending.record.len() {
             self.pending = None;
         }
         Ok(n)
     }
+}
 
-    /// Closes the stream's sending half: nothing more will be sent.
-    pub(super) fn shut(&self) {
-        let _ = net::shutdown(&self.socket, Shutdown::Write);
+impl Socket {
+    /// Sends the bytes of `record` behind the first `skip`; returns how many bytes the stream took.
+    /// Our own TCP takes all of a record or nothing.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the error that ended the connection. `InvalidInput` or `EFAULT` if memory
+    /// of the record is unmapped.
+    pub(super) fn send(
+        &self,
+        native: &mut Option<Box<Native>>,
+        record: &Record,
+        skip: usize,
+        regions: &mut Regions,
+        slices: &dyn Slices,
+    ) -> io::Result<usize> {
+        match (self, native) {
+            (Self::Kernel(socket), _) => {
+                socket::send(socket.as_fd(), record, skip, regions, slices)
+            }
+            (Self::Native(id), Some(native)) => native.send(*id, record, regions, slices),
+            (Self::Native(_), None) => Err(io::ErrorKind::ConnectionReset.into()),
+        }
+    }
+
+    /// The local address of the connection.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(super) fn address(&self, native: &mut Option<Box<Native>>) -> io::Result<SocketAddr> {
+        match self {
+            Self::Kernel(socket) => address(socket),
+            Self::Native(id) => {
+                let flow = native.as_deref_mut().and_then(|native| native.flow(*id));
+                flow.map(|flow| flow.local).ok_or_else(|| io::ErrorKind::NotConnected.into())
+            }
+        }
+    }
+
+    /// Closes the sending half: nothing more will be sent.
+    pub(super) fn shut(&self, native: &mut Option<Box<Native>>) {
+        match self {
+            Self::Kernel(socket) => {
+                let _ = net::shutdown(socket, Shutdown::Write);
+            }
+            Self::Native(id) => native.iter_mut().for_each(|native| native.shut(*id)),
+        }
     }
 
     /// Makes the socket's close an abrupt one (RST).
-    pub(super) fn abort(&self) {
-        let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+    pub(super) fn abort(&self, native: &mut Option<Box<Native>>) {
+        match self {
+            Self::Kernel(socket) => {
+                let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+            }
+            Self::Native(id) => native.iter_mut().for_each(|native| native.remove(*id, true)),
+        }
     }
 
-    /// The most payload of one TCP segment of the stream, as the kernel sees it now.
-    pub(super) fn emss(&self) -> Option<u32> {
-        socket::segment(self.socket.as_fd()).ok()
+    /// The most payload of one TCP segment at present.
+    pub(super) fn emss(&self, native: &mut Option<Box<Native>>) -> Option<u32> {
+        match self {
+            Self::Kernel(socket) => socket::segment(socket.as_fd()).ok(),
+            Self::Native(id) => native.as_deref_mut()?.mss(*id),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use sprat_proto::time::SECOND;
 
 use super::core::{Core, LEAST_TIMED};
 use super::state::ConnectionState;
-use super::stream::{Kept, Stage, Stream};
+use super::stream::{Kept, Socket, Stage, Stream};
 
 /// The time that the peer has to close its side of a connection after this end has closed its own.
 const LINGER_NS: u64 = 2 * SECOND;
@@ -27,8 +27,10 @@ impl Core {
             self.by_conn.resize(at + 1, u32::MAX);
         }
         self.by_conn[at] = slot;
-        if self.settings.fitted
-            && let Some(emss) = self.streams[slot as usize].as_deref().and_then(Stream::emss)
+        let is_fitted = self.settings.fitted || self.native.is_some();
+        if let Some(stream) = self.streams[slot as usize].as_deref()
+            && is_fitted
+            && let Some(emss) = stream.socket.emss(&mut self.native)
         {
             self.rnic.set_emss(conn, emss as usize);
         }
@@ -60,7 +62,7 @@ impl Core {
             return;
         };
         if reset {
-            stream.abort();
+            stream.socket.abort(&mut self.native);
             return self.remove(slot);
         }
         let until = now.after(LINGER_NS);
@@ -78,7 +80,7 @@ impl Core {
         let Some(stream) = self.streams[slot as usize].as_deref() else {
             return;
         };
-        stream.shut();
+        stream.socket.shut(&mut self.native);
         if stream.finished {
             self.remove(slot);
         }
@@ -90,7 +92,7 @@ impl Core {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return false;
         };
-        match stream.read(&mut waste, 4096) {
+        match stream.read(&mut self.native, &mut waste, 4096) {
             None => return false,
             Some(Ok(n @ 1..)) => self.counters.received += n as u64,
             Some(_) if stream.pending.is_some() => {
@@ -105,6 +107,7 @@ impl Core {
     /// Handles all deadlines of streams and of the engine up to `now`.
     pub(super) fn tick(&mut self, now: Instant) {
         self.rnic.tick(now);
+        self.native.iter_mut().for_each(|native| native.tick(now));
         if now < self.first_timed {
             return;
         }
@@ -177,6 +180,9 @@ impl Core {
             return;
         };
         self.waiting -= usize::from(stream.interest.contains(epoll::EventFlags::OUT));
+        if let (Socket::Native(id), Some(native)) = (&stream.socket, self.native.as_deref_mut()) {
+            native.remove(*id, false);
+        }
         if let Some(at) = self.live.iter().position(|s| *s == slot) {
             self.live.swap_remove(at);
         }
@@ -191,6 +197,7 @@ impl Core {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return;
         };
+        let Socket::Kernel(socket) = &stream.socket else { return };
         let (old, wanted) = (stream.interest, stream.wanted_interest());
         if wanted == old {
             return;
@@ -199,9 +206,9 @@ impl Core {
         // A socket that nothing is wanted of leaves the epoll, which would report its end again and
         // again. A failure shows as silence, which the engine's deadlines end.
         let _ = match (old.is_empty(), wanted.is_empty()) {
-            (true, _) => epoll::add(&self.epoll, &stream.socket, data, wanted),
-            (false, true) => epoll::delete(&self.epoll, &stream.socket),
-            (false, false) => epoll::modify(&self.epoll, &stream.socket, data, wanted),
+            (true, _) => epoll::add(&self.epoll, socket, data, wanted),
+            (false, true) => epoll::delete(&self.epoll, socket),
+            (false, false) => epoll::modify(&self.epoll, socket, data, wanted),
         };
         stream.interest = wanted;
         self.waiting += usize::from(wanted.contains(epoll::EventFlags::OUT));
@@ -227,12 +234,16 @@ mod tests {
             fitted: false,
             on_failure: None,
         };
-        let mut core = Core::new(settings).expect("a descriptor more");
+        let mut core = Core::new(settings, None).expect("a descriptor more");
         let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
         let come = |core: &mut Core, until: Instant| {
             let (socket, _) = std::os::unix::net::UnixStream::pair().expect("two descriptors more");
-            let slot =
-                core.place(Stream::new(socket.into(), Stage::Lingering(until), nobody, None));
+            let slot = core.place(Stream::new(
+                Socket::Kernel(socket.into()),
+                Stage::Lingering(until),
+                nobody,
+                None,
+            ));
             core.schedule(slot, until);
             slot
         };

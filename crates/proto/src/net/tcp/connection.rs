@@ -323,12 +323,18 @@ impl Connection {
 
     // What a program does.
 
+    /// Returns true if the program may still write.
+    #[must_use]
+    pub const fn may_send(&self) -> bool {
+        use TcpState::{CloseWait, Established, SynReceived, SynSent};
+        let is_open = matches!(self.state, SynSent | SynReceived | Established | CloseWait);
+        is_open && !self.send.is_closed
+    }
+
     /// Returns the number of bytes that the program can write now.
     #[must_use]
     pub fn writable(&self, config: &TcpConfig) -> usize {
-        use TcpState::{CloseWait, Established, SynReceived, SynSent};
-        let is_open = matches!(self.state, SynSent | SynReceived | Established | CloseWait);
-        if !is_open || self.send.is_closed {
+        if !self.may_send() {
             return 0;
         }
         (config.send_bytes as usize).saturating_sub(self.send.data.len())

@@ -184,13 +184,16 @@ impl Rdma {
         // This server accepts a request in the turn in which it arrives, so a reply that is later
         // than a start-up frame may be means that the peer is no such server.
         let config = RnicOptions { reply_timeout_ns: config.start_timeout_ns, ..config };
-        let mut core = Core::new(Settings {
-            config,
-            copies: Copies::DirectReads,
-            connections,
-            fitted: false,
-            on_failure: None,
-        })?;
+        let mut core = Core::new(
+            Settings {
+                config,
+                copies: Copies::DirectReads,
+                connections,
+                fitted: false,
+                on_failure: None,
+            },
+            None,
+        )?;
         core.events().changed = Some(VecDeque::new());
         let cq = core.rnic().create_cq(u32::MAX).map_err(io::Error::other)?;
         let pairs = Pairs {

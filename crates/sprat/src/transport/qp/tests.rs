@@ -66,7 +66,7 @@ impl Hostile {
             fitted: false,
             on_failure: None,
         };
-        let mut core = Core::new(settings).expect("an epoll");
+        let mut core = Core::new(settings, None).expect("an epoll");
         let region =
             core.regions().insert(std::sync::Arc::new(Region::anonymous(1 << 20).expect("memory")));
         let region = region.expect("a number");

@@ -1,0 +1,392 @@
+//! Our own TCP below the engine, in place of the kernel's: an interface with its IP stack and its
+//! device. No byte of a stream passes the kernel's network stack.
+//!
+//! ```text
+//!   device ─► Interface ─┬─► lent data ─► Rnic::input: placed from the frame that brought it
+//!                        └─► events: opened, readable, writable, ended
+//!   Rnic::output ─► one record, one segment ─► Interface ─► device
+//! ```
+//!
+//! Always holds: a record is one FPDU and begins a segment, so that the peer finds a header at the
+//! beginning of each segment (RFC 5044 5.1).
+//!
+//! Not here: what a connection means for the engine (`streams`, `listen`, `connect`).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use sprat_proto::Instant;
+use sprat_proto::net::Interface;
+use sprat_proto::net::tcp::{TcpChanges, TcpConfig, TcpError, TcpFlow, TcpId, TcpOpenError};
+use sprat_proto::rdma::{Memory as _, Part, Record, StreamEnd};
+use sprat_proto::rpc::Slices;
+use sprat_proto::time::{MS, SECOND};
+use sprat_sys::nic::Nic;
+
+use super::core::{Copies, Core};
+use super::regions::{Reach, Regions};
+use super::stream::{Kept, Socket, Stage, Stream};
+
+/// An interface of this process with our own TCP.
+pub type NativeInterface = Interface<Box<dyn Nic>>;
+
+/// The size of a connection's buffer for each direction in bytes: more than a round trip of a fast
+/// link holds. A buffer takes memory for the bytes in it.
+const BUFFER_BYTES: u32 = 4 << 20;
+/// The most connections in their handshakes at one listener.
+const BACKLOG: u32 = 1024;
+/// The silence after which a peer is probed.
+const KEEP_ALIVE_NS: u64 = 10 * SECOND;
+/// The time for which data may stay unacknowledged.
+const UNACKNOWLEDGED_NS: u64 = 16 * SECOND;
+/// The time by which an acknowledgement waits for an answer of the program that takes it along.
+const DELAYED_ACK_NS: u64 = 10 * MS;
+
+/// The interface of an RDMA device, and the slots of its connections.
+pub(super) struct Native {
+    interface: NativeInterface,
+    /// The slot of each connection's stream, by the connection's index.
+    slots: Vec<u32>,
+    /// True if the device announces frames on its descriptor.
+    is_armed: bool,
+    /// True if the device had no room for all that was to be sent.
+    is_full: bool,
+}
+
+impl std::fmt::Debug for Native {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Native").field("is_armed", &self.is_armed).finish_non_exhaustive()
+    }
+}
+
+impl Native {
+    /// Takes an interface for at most `connections` connections.
+    pub(super) fn new(mut interface: NativeInterface, connections: usize) -> Self {
+        let config = TcpConfig {
+            receive_bytes: BUFFER_BYTES,
+            send_bytes: BUFFER_BYTES,
+            no_delay: true,
+            delayed_ack_ns: DELAYED_ACK_NS,
+            keep_alive_ns: Some(KEEP_ALIVE_NS),
+            user_timeout_ns: UNACKNOWLEDGED_NS,
+            ..TcpConfig::default()
+        };
+        interface.stack_mut().enable_tcp(config, connections);
+        Self { interface, slots: Vec::new(), is_armed: false, is_full: false }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.interface.device().fd()
+    }
+
+    /// Makes the device announce frames on its descriptor. Returns false if there is something to
+    /// do first.
+    pub(super) fn arm(&mut self) -> bool {
+        if self.is_full || !self.interface.stack().is_idle() {
+            return false;
+        }
+        self.is_armed = self.interface.device_mut().arm();
+        self.is_armed
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.interface.deadline().unwrap_or(Instant::NEVER)
+    }
+
+    pub(super) fn tick(&mut self, now: Instant) {
+        if self.deadline() <= now {
+            self.interface.tick(now);
+        }
+    }
+
+    /// True if something to send waits for room in the device.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Sends what connections have to send.
+    pub(super) fn output(&mut self, now: Instant) {
+        self.interface.set_now(now);
+        self.is_full = self.interface.output();
+    }
+
+    /// Receives a burst of frames. Returns the number of pieces of lent data.
+    fn input(&mut self, now: Instant) -> usize {
+        if std::mem::take(&mut self.is_armed) {
+            self.interface.device_mut().disarm();
+        }
+        self.interface.set_now(now);
+        self.interface.input();
+        self.interface.stack().lent_tcp()
+    }
+
+    /// True if `ip` is an address of the interface.
+    pub(super) fn has_address(&self, ip: IpAddr) -> bool {
+        self.interface.stack().has_address(ip)
+    }
+
+    fn event(&mut self) -> Option<(TcpId, TcpChanges)> {
+        self.interface.tcp()?.event()
+    }
+
+    fn slot(&self, id: TcpId) -> Option<u32> {
+        self.slots.get(id.index()).copied().filter(|slot| *slot != u32::MAX)
+    }
+
+    /// Records the slot of a connection's stream, and lets its data be lent.
+    pub(super) fn set_slot(&mut self, id: TcpId, slot: u32) {
+        if self.slots.len() <= id.index() {
+            self.slots.resize(id.index() + 1, u32::MAX);
+        }
+        self.slots[id.index()] = slot;
+        self.interface.tcp().into_iter().for_each(|tcp| tcp.lend(id, true));
+    }
+
+    /// Listens at a port. Returns the address with the port filled in.
+    pub(super) fn listen(&mut self, at: SocketAddr) -> io::Result<SocketAddr> {
+        let tcp = self.interface.tcp().ok_or(io::ErrorKind::Unsupported)?;
+        let port = tcp.listen(at.port(), BACKLOG).map_err(|e| open_error(at, e))?;
+        let own = self.interface.stack().address(at.is_ipv4()).unwrap_or(at.ip());
+        let ip = if at.ip().is_unspecified() { own } else { at.ip() };
+        Ok(SocketAddr::new(ip, port))
+    }
+
+    pub(super) fn unlisten(&mut self, port: u16) {
+        self.interface.tcp().into_iter().for_each(|tcp| tcp.unlisten(port));
+    }
+
+    /// Begins a connection from the port of `from`.
+    pub(super) fn connect(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> io::Result<TcpId> {
+        self.interface.set_now(now);
+        self.interface.connect_tcp(from.port(), to).map_err(|e| open_error(to, e))
+    }
+
+    /// Begins a refused connection again, from another port.
+    pub(super) fn reconnect(
+        &mut self,
+        now: Instant,
+        id: &mut TcpId,
+        to: SocketAddr,
+        slot: u32,
+    ) -> io::Result<bool> {
+        self.remove(*id, true);
+        *id = self.connect(now, SocketAddr::new(to.ip(), 0), to)?;
+        self.set_slot(*id, slot);
+        Ok(false)
+    }
+
+    pub(super) fn flow(&mut self, id: TcpId) -> Option<TcpFlow> {
+        self.interface.tcp()?.flow(id)
+    }
+
+    /// Returns the most bytes of a segment to the peer.
+    pub(super) fn mss(&mut self, id: TcpId) -> Option<u32> {
+        Some(self.interface.tcp()?.connection(id)?.mss())
+    }
+
+    /// Reads bytes that were not lent. Returns as a socket does: none if there is nothing, and 0 at
+    /// the end of the stream.
+    pub(super) fn read(&mut self, id: TcpId, room: &mut [u8]) -> Option<Result<usize, Errno>> {
+        let Some(tcp) = self.interface.tcp() else { return Some(Err(Errno::CONNRESET)) };
+        let count = tcp.read(id, room);
+        if count > 0 {
+            return Some(Ok(count));
+        }
+        match tcp.connection(id) {
+            Some(connection) if connection.is_finished() => Some(Ok(0)),
+            Some(connection) if connection.error().is_none() => None,
+            _ => Some(Err(Errno::CONNRESET)),
+        }
+    }
+
+    /// Takes a record to send as one segment, all of it or nothing.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the connection has ended. `InvalidInput` if memory of the record is
+    /// unmapped.
+    pub(super) fn send(
+        &mut self,
+        id: TcpId,
+        record: &Record,
+        regions: &mut Regions,
+        slices: &dyn Slices,
+    ) -> io::Result<usize> {
+        let tcp = self.interface.tcp().ok_or(io::ErrorKind::ConnectionReset)?;
+        let connection = tcp.connection(id).ok_or(io::ErrorKind::ConnectionReset)?;
+        if !connection.may_send() {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let taken = match &record.parts[..] {
+            [Part::Bytes(range)] => tcp.write_record(id, &[&record.bytes[range.clone()]]),
+            parts => {
+                // Memory that peers may write meanwhile is copied once, before it is summed.
+                let mut bytes = Vec::with_capacity(record.len());
+                let mut reach = Reach { regions, slices };
+                for part in parts {
+                    match part {
+                        Part::Bytes(range) => bytes.extend_from_slice(&record.bytes[range.clone()]),
+                        Part::Memory(span) => reach
+                            .append(*span, &mut bytes)
+                            .map_err(|_| io::ErrorKind::InvalidInput)?,
+                    }
+                }
+                tcp.write_record(id, &[&bytes])
+            }
+        };
+        if taken { Ok(record.len()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    /// Closes the sending half of a connection.
+    pub(super) fn shut(&mut self, id: TcpId) {
+        self.interface.tcp().into_iter().for_each(|tcp| tcp.close(id));
+    }
+
+    /// Forgets a connection: at once and by a reset, or when both ends have closed it.
+    pub(super) fn remove(&mut self, id: TcpId, aborts: bool) {
+        if let Some(slot) = self.slots.get_mut(id.index()) {
+            *slot = u32::MAX;
+        }
+        let Some(tcp) = self.interface.tcp() else { return };
+        if aborts {
+            tcp.abort(id);
+        } else {
+            tcp.close(id);
+            tcp.release(id);
+        }
+    }
+}
+
+/// Returns the error of an interface that opens no connection or listener.
+fn open_error(at: SocketAddr, error: TcpOpenError) -> io::Error {
+    let kind = match error {
+        TcpOpenError::InUse | TcpOpenError::NoPort => io::ErrorKind::AddrInUse,
+        TcpOpenError::NoRoute => io::ErrorKind::HostUnreachable,
+        TcpOpenError::TooMany => io::ErrorKind::QuotaExceeded,
+    };
+    io::Error::new(kind, format!("{at}: {error}"))
+}
+
+impl Core {
+    /// Receives a burst of frames, and hands the data and the events of connections to the engine.
+    pub(super) fn receive_native(&mut self, now: Instant) -> bool {
+        let Some(native) = self.native.as_deref_mut() else { return false };
+        let pieces = native.input(now);
+        let mut worked = pieces > 0;
+        for piece in 0..pieces {
+            self.receive_lent(now, piece);
+        }
+        while let Some((id, changes)) = self.native.as_deref_mut().and_then(Native::event) {
+            worked = true;
+            self.native_event(now, id, changes);
+        }
+        worked
+    }
+
+    /// Hands a piece of data to the engine where it lies in the received frame. A stream that takes
+    /// none leaves it to its connection.
+    fn receive_lent(&mut self, now: Instant, piece: usize) {
+        let Some(native) = self.native.as_deref_mut() else { return };
+        let (id, bytes) = native.interface.tcp_data(piece);
+        let slot = native.slot(id);
+        let stream = slot.and_then(|slot| self.streams[slot as usize].as_deref_mut());
+        let (Some(slot), Some(stream)) = (slot, stream) else { return };
+        let Some(conn) = stream.conn().filter(|_| !stream.stalled && !stream.finished) else {
+            return;
+        };
+        let len = bytes.len();
+        self.counters.reads += 1;
+        self.counters.received += len as u64;
+        let kept = stream.kept.len();
+        if kept == 0 && self.settings.copies != Copies::Two {
+            let used = self.rnic.input(now, conn, bytes, &mut self.regions);
+            if used < len && !self.rnic.is_stalled(conn) {
+                self.counters.copied += (len - used) as u64;
+                stream.kept = Kept::Few(bytes[used..].to_vec());
+                native.interface.take_tcp(piece, len);
+            } else {
+                native.interface.take_tcp(piece, used);
+            }
+        } else {
+            let room = match &mut stream.kept {
+                Kept::Many(buffer, kept) => &mut buffer[*kept..],
+                _ => &mut self.buffer[kept..],
+            };
+            room[..len].copy_from_slice(bytes);
+            native.interface.take_tcp(piece, len);
+            self.feed(now, slot, conn, len);
+        }
+        if self.rnic.is_stalled(conn) {
+            self.stall(slot, true);
+        }
+    }
+
+    fn native_event(&mut self, now: Instant, id: TcpId, changes: TcpChanges) {
+        let Some(native) = self.native.as_deref_mut() else { return };
+        let error = native.interface.tcp().and_then(|tcp| tcp.error(id));
+        let slot = match native.slot(id) {
+            Some(slot) => slot,
+            None if changes.opened => match self.accept_native(now, id) {
+                Some(slot) => slot,
+                None => return,
+            },
+            None => return native.remove(id, true),
+        };
+        let Some(stream) = self.streams[slot as usize].as_deref() else { return };
+        if matches!(stream.stage, Stage::Opening { .. }) {
+            let result = match error {
+                None if changes.opened => Ok(()),
+                Some(TcpError::Refused) => Err(io::ErrorKind::ConnectionRefused),
+                Some(TcpError::Reset) => Err(io::ErrorKind::ConnectionReset),
+                Some(TcpError::TimedOut) => Err(io::ErrorKind::TimedOut),
+                None if changes.ended => Err(io::ErrorKind::ConnectionAborted),
+                None => return,
+            };
+            self.opened(now, slot, result);
+        }
+        if changes.readable || changes.ended {
+            // An end is read behind the last bytes.
+            self.ready.push_back(slot);
+        }
+        if changes.writable {
+            self.mark_dirty(slot);
+        }
+        let Some(stream) = self.streams[slot as usize].as_deref() else { return };
+        if changes.ended && stream.stalled && error.is_some() {
+            stream.conn().into_iter().for_each(|c| self.rnic.ended(now, c, StreamEnd::Reset));
+        }
+    }
+
+    /// Takes a connection that a peer has opened. Returns its slot, or none if it is refused.
+    fn accept_native(&mut self, now: Instant, id: TcpId) -> Option<u32> {
+        let native = self.native.as_deref_mut()?;
+        let flow = native.flow(id)?;
+        let listens = |local: &SocketAddr| local.port() == flow.local.port();
+        let listener = self.listeners.iter().find(|(_, listener)| listens(&listener.local));
+        let number = listener.map(|(number, _)| *number);
+        let is_full = self.live.len() >= self.settings.connections;
+        let conn = if is_full { None } else { self.rnic.incoming(now).ok() };
+        let (Some(number), Some(conn)) = (number, conn) else {
+            self.counters.accept_errors += 1;
+            native.remove(id, true);
+            return None;
+        };
+        self.counters.accepted += 1;
+        let stream = Stream::new(Socket::Native(id), Stage::Live(conn), flow.peer, Some(number));
+        let slot = self.place(stream);
+        self.bind_native(id, slot);
+        self.set_live(slot, conn);
+        Some(slot)
+    }
+
+    /// Records the slot of a connection of our own TCP.
+    pub(super) fn bind_native(&mut self, id: TcpId, slot: u32) {
+        self.native.iter_mut().for_each(|native| native.set_slot(id, slot));
+    }
+}
