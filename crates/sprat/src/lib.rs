@@ -32,6 +32,5 @@ pub mod server;
 pub mod trace;
 mod transport;
 mod transports;
-#[doc(inline)]
-pub use sprat_rdma as verbs;
+pub mod verbs;
 mod worker;

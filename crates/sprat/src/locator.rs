@@ -29,7 +29,7 @@ mod protocols;
 #[cfg(test)]
 mod tests;
 
-pub use device::DevicePort;
+pub use device::{DevicePort, Over};
 pub use protocols::{DeviceFacts, PROTOCOLS, Poll, Protocol};
 
 /// The longest list of locators that is parsed, in bytes.
@@ -60,8 +60,8 @@ pub enum Kind {
         /// True if packets have a CRC32C. It is false only if the server says so.
         crc: bool,
     },
-    /// `fast+packet:dev=D,host=H,port=P` and its like: the RPC endpoint over our own IP stack on a
-    /// packet device.
+    /// `fast+packet:dev=D,host=H,port=P` and its like: the RPC endpoint, our own TCP or queue pairs
+    /// over our own IP stack on a packet device.
     Device(DevicePort),
     /// `tcp:host=H,port=P`: kernel TCP.
     Tcp(HostPort),

@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::driver::ip::Stack;
 use crate::driver::shm::{self, Shm};
 use crate::driver::udp::{self, Udp};
-use crate::locator::{Kind, Locator};
+use crate::locator::{Kind, Locator, Over};
 use crate::random::rng;
 use crate::trace::TraceRing;
 use crate::trace::watch::{Traced, TracedTransport};
@@ -70,7 +70,11 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<AnyTran
     match locator.kind()? {
         Kind::Shm { .. } => ring(Shm::listen(locator, shm::Options::default())?, true, options),
         Kind::Udp { .. } => datagrams(Udp::listen(locator, udp_options(options))?, true, options),
-        Kind::Device(_) => stack(Stack::listen(locator)?, true, options),
+        Kind::Device(port) => match port.over {
+            Over::Datagrams => stack(Stack::listen(locator)?, true, options),
+            Over::Tcp => Err(not_built(locator)),
+            Over::Rdma => Ok(frames(Rdma::listen(locator, framed_options(options))?, options)),
+        },
         Kind::Tcp(_) => Ok(frames(Tcp::listen(locator, framed_options(options))?, options)),
         Kind::Rdma { .. } => Ok(frames(Rdma::listen(locator, framed_options(options))?, options)),
     }
@@ -81,9 +85,13 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<AnyTranspor
     match to.kind()? {
         Kind::Shm { .. } => ring(Shm::client(shm::Options::default())?, false, options),
         Kind::Udp { .. } => datagrams(Udp::client(udp_options(options))?, false, options),
-        Kind::Device(_) => stack(Stack::client(to, &options.local)?, false, options),
+        Kind::Device(port) => match port.over {
+            Over::Datagrams => stack(Stack::client(to, &options.local)?, false, options),
+            Over::Tcp => Err(not_built(to)),
+            Over::Rdma => rdma(to, options),
+        },
         Kind::Tcp(_) => Ok(frames(Tcp::client(framed_options(options))?, options)),
-        Kind::Rdma { .. } => Ok(frames(Rdma::client(framed_options(options))?, options)),
+        Kind::Rdma { .. } => rdma(to, options),
     }
 }
 
@@ -92,6 +100,14 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<AnyTranspor
 /// has both processes, while what says that a port is closed may be another machine.
 pub(crate) fn has_ended(locator: &Locator) -> bool {
     matches!(locator.kind(), Ok(Kind::Shm { name }) if shm::is_deserted(&name))
+}
+
+fn rdma(to: &Locator, options: &Options) -> io::Result<AnyTransport> {
+    Ok(frames(Rdma::client(to, &options.local, framed_options(options))?, options))
+}
+
+fn not_built(at: &Locator) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("{at}: not built yet"))
 }
 
 fn framed_options(options: &Options) -> framed::Options {

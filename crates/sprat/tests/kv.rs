@@ -28,11 +28,9 @@ impl Cluster {
                 let socket = format!("/tmp/sprat-{tag}-{who}-{}.memif", std::process::id());
                 format!("fast+memif:socket={socket},host=10.77.0.1,port=7")
             }
-            "fast+shmnet" => {
-                format!(
-                    "fast+shmnet:name=kv-net-{tag}-{who}-{},host=10.77.0.1,port=7",
-                    std::process::id()
-                )
+            "fast+shmnet" | "rdma+shmnet" => {
+                let name = format!("kv-{tag}-{who}-{}-{}", &transport[..4], std::process::id());
+                format!("{transport}:name={name},host=10.77.0.1,port=7")
             }
             other => format!("{other}:host=127.0.0.1,port=0"),
         };
@@ -313,3 +311,4 @@ over!(memif, "fast+memif");
 over!(shmnet, "fast+shmnet");
 over!(tcp, "tcp");
 over!(rdma, "rdma");
+over!(rdma_shmnet, "rdma+shmnet");

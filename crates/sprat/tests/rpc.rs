@@ -51,7 +51,10 @@ fn sizes_come_back_whole(locator: &str) {
     let mut client = Client::new().unwrap();
     let session = client.connect(&server.at).unwrap();
     for len in [0, 1, 63, 64, 65, 100, 1_000, 8_000, 65_000, 65_536, 1_000_000, 16 << 20] {
-        assert!(client.call(session, &pattern(len), LONG).unwrap() == pattern(len), "{len} bytes");
+        let t = std::time::Instant::now();
+        let r = client.call(session, &pattern(len), LONG);
+        eprintln!("{len} {:?} {:?}", t.elapsed(), r.is_ok());
+        assert!(r.unwrap() == pattern(len), "{len} bytes");
     }
 }
 
@@ -268,6 +271,7 @@ over!(
 );
 over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");
+over!(rdma_shmnet, "rdma+shmnet:name=TEST-rdma,host=10.77.0.1,port=7");
 
 /// Clients and servers that disagree on checksums. A client that sends them to a server without
 /// them soon learns that the server does not answer. A client that connects through one socket, or

@@ -296,7 +296,7 @@ impl Core {
 
     /// True if something waits only for the next [`Core::flush`].
     pub fn has_output(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.native.as_deref().is_some_and(Native::has_output)
     }
 
     fn handle_events(&mut self, now: Instant) -> bool {

@@ -84,7 +84,7 @@ impl Native {
     /// Makes the device announce frames on its descriptor. Returns false if there is something to
     /// do first.
     pub(super) fn arm(&mut self) -> bool {
-        if self.is_full || !self.interface.stack().is_idle() {
+        if self.has_output() {
             return false;
         }
         self.is_armed = self.interface.device_mut().arm();
@@ -99,6 +99,11 @@ impl Native {
         if self.deadline() <= now {
             self.interface.tick(now);
         }
+    }
+
+    /// True if something waits to be sent: an acknowledgement, or what had no room in the device.
+    pub(super) fn has_output(&self) -> bool {
+        !self.interface.stack().is_idle()
     }
 
     /// True if something to send waits for room in the device.
@@ -286,7 +291,7 @@ impl Core {
             worked = true;
             self.native_event(now, id, changes);
         }
-        worked
+        worked | self.native.as_deref().is_some_and(Native::has_output)
     }
 
     /// Hands a piece of data to the engine where it lies in the received frame. A stream that takes

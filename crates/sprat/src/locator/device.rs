@@ -6,6 +6,7 @@
 //! fast+tap:dev=sprat0,bridge=br0,host=192.0.2.7,port=7000      one that is made
 //! fast+memif:socket=/run/s,host=192.0.2.7,port=7000            memory shared with others
 //! fast+bond:dev=eth0,with=eth1,of=xdp,host=…                   two used as one
+//! utcp+packet:…   rdma+packet:…                                our own TCP, and iWARP on it
 //! ```
 //!
 //! Not here: devices themselves (`device`), and opening them (`driver::ip`).
@@ -18,9 +19,23 @@ use sprat_proto::device::Mac;
 use super::protocols::{DeviceFacts, Protocol};
 use super::{HostPort, Locator, LocatorError, parse, shm_name};
 
+/// The transport over our own IP stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Over {
+    /// `fast+DEVICE`: the RPC endpoint over datagrams.
+    Datagrams,
+    /// `utcp+DEVICE`: our own TCP.
+    Tcp,
+    /// `rdma+DEVICE`: queue pairs of software iWARP over our own TCP.
+    Rdma,
+}
+
 /// A port of our own IP stack on a packet device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DevicePort {
+    /// The transport over the stack.
+    pub over: Over,
     /// The name of the device's driver: `packet`, `xdp`, `tap`, `memif`, `shm` or `dpdk`. For a
     /// bond, that of both members.
     pub driver: &'static str,
@@ -44,8 +59,8 @@ pub struct DevicePort {
     pub prefix: u8,
     /// The address of the router to hosts that are no neighbours.
     pub gateway: Option<IpAddr>,
-    /// True if packets have a checksum. It is false only where nothing but memory lies between both
-    /// ends (`memif`, `shm`), if the server says so.
+    /// True if packets, or the FPDUs of iWARP, have a CRC32C. Packets have none only where nothing
+    /// but memory lies between both ends (`memif`, `shm`), and if the server says so.
     pub crc: bool,
     /// The capture file that all frames are written to.
     pub pcap: Option<PathBuf>,
@@ -97,7 +112,13 @@ pub(super) fn port(
         })
     });
     let eal = locator.option("eal").unwrap_or_default();
+    let over = match locator.transport() {
+        "utcp" => Over::Tcp,
+        "rdma" => Over::Rdma,
+        _ => Over::Datagrams,
+    };
     Ok(DevicePort {
+        over,
         driver,
         dev: dev.into(),
         with,

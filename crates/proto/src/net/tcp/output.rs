@@ -91,7 +91,7 @@ impl Connection {
             TcpState::SynSent | TcpState::SynReceived => {
                 self.output_syn(now, config, path.link_mss, emit)
             }
-            _ => self.output_data(now, config, path.most.max(self.send.mss), emit),
+            _ => self.output_data(now, config, path.most, emit),
         };
         has_room && self.output_ack(now, emit)
     }
@@ -195,7 +195,7 @@ impl Connection {
     /// Sends what counts as lost again, as far as the congestion window allows.
     fn output_lost(&mut self, now: Instant, config: &TcpConfig, emit: &mut Emit<'_>) -> bool {
         while let Some(lost) = self.send.board.first_lost() {
-            let len = lost.len.min(self.send.mss + u32::from(self.is_fin(&lost)));
+            let len = self.repeated(&lost);
             let pipe = self.pipe();
             if pipe > 0 && pipe + len > self.send.congestion.window() {
                 break;
@@ -208,6 +208,13 @@ impl Connection {
             }
         }
         true
+    }
+
+    /// Returns the length in which a segment is sent again: all of it, or as much as fits if the MSS
+    /// has fallen.
+    fn repeated(&self, sent: &Sent) -> u32 {
+        let mss = self.send.mss;
+        if sent.len <= mss + u32::from(self.is_fin(sent)) { sent.len } else { mss }
     }
 
     /// Returns true if the segment ends with the FIN of this end.
@@ -271,9 +278,8 @@ impl Connection {
         }
         let flight = send.next.since(send.una);
         let by_congestion = send.congestion.window().saturating_sub(self.pipe());
-        if let Some(batch) =
-            send.records.next(self.open_window().min(by_congestion).min(most), send.mss)
-        {
+        let room = self.open_window().min(by_congestion);
+        if let Some(batch) = send.records.next(room, most, send.mss) {
             if batch.len == 0 {
                 let is_held = batch.record.min(left) > self.open_window();
                 return Err(if is_held { Stop::Done } else { Stop::Congestion });
@@ -281,7 +287,7 @@ impl Connection {
             let has_fin = wants_fin && batch.len == left;
             return Ok(New { len: batch.len, unit: batch.record, has_fin });
         }
-        let mut len = left.min(self.open_window()).min(most);
+        let mut len = left.min(self.open_window()).min(most.max(send.mss));
         if len > by_congestion {
             // A whole segment, or nothing: short ones would only cost.
             len = by_congestion / send.mss * send.mss;
@@ -405,7 +411,7 @@ impl Connection {
     fn next_forced(&self, splits: bool) -> New {
         let (left, mss) = (self.unsent(), self.send.mss);
         let room = left.min(self.open_window()).min(mss);
-        let len = match self.send.records.next(room, mss) {
+        let len = match self.send.records.next(room, 0, mss) {
             Some(batch) if batch.len > 0 => batch.len.min(batch.record),
             Some(_) if !splits => 0,
             _ => room,
@@ -422,7 +428,8 @@ impl Connection {
             }
             self.send.probe.sent(self.send.next, false);
         } else if let Some(last) = self.send.board.segments().back().copied() {
-            if !self.emit_again(now, config, last.seq, last.len, emit) {
+            let len = self.repeated(&last);
+            if !self.emit_again(now, config, last.seq, len, emit) {
                 return false;
             }
             self.send.probe.sent(self.send.next, true);

@@ -47,11 +47,13 @@ impl Records {
         }
     }
 
-    /// Returns the records to send next: at most `most` bytes, and in segments of at most `mss`.
-    /// A record that is longer counts as several. Returns none if there is no record, and a batch
-    /// of no bytes if the first does not fit.
-    pub(super) fn next(&self, most: u32, mss: u32) -> Option<Batch> {
+    /// Returns the records to send next in `room` bytes, in segments of at most `mss`: one segment,
+    /// or several of together at most `most` bytes if the device cuts them. A record that is
+    /// longer than a segment counts as several. Returns none if there is no record, and a batch of
+    /// no bytes if the first does not fit.
+    pub(super) fn next(&self, room: u32, most: u32, mss: u32) -> Option<Batch> {
         let &first = self.lens.front()?;
+        let most = room.min(most.max(mss.min(first)));
         if first > mss {
             let len = first.min(most);
             let len = if len < first { len / mss * mss } else { len };

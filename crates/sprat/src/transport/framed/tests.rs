@@ -46,7 +46,7 @@ impl Named for Pairs {
     }
 
     fn client(options: Options) -> io::Result<Rdma> {
-        Rdma::client(options)
+        Rdma::client(&locator("rdma:host=127.0.0.1,port=1"), &[], options)
     }
 }
 

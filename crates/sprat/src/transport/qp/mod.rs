@@ -26,10 +26,12 @@ use sprat_proto::rpc::{CloseReason, Slice, Slices};
 use sprat_proto::wire::rdmap::Cause;
 
 use crate::count::counters;
-use crate::locator::{HostPort, Kind, Locator};
+use crate::device::Nic;
+use crate::interface::{self, Opened, Ports};
+use crate::locator::{DevicePort, HostPort, Kind, Locator, Over};
 use crate::transport::framed::{Carrier, Framed, Link, Options, Shared};
-use sprat_rdma::Copies;
 use sprat_rdma::engine::{Core, Settings};
+use sprat_rdma::{Copies, NativeInterface};
 use sprat_sys::crc::crc32c;
 
 mod connect;
@@ -89,6 +91,8 @@ pub(crate) struct Pairs {
     core: Core,
     cq: Cq,
     listener: Option<(u32, SocketAddr)>,
+    /// The locator of a listener on a packet device.
+    locator: Option<String>,
     /// True if accepted connections use a CRC even if their client requests none.
     crc: bool,
     /// The slot of the connection of each queue pair.
@@ -147,7 +151,16 @@ impl Rdma {
     /// bind the address.
     pub(crate) fn listen(at: &Locator, options: Options) -> io::Result<Self> {
         let (host_port, crc) = parse_locator(at)?;
-        let mut rdma = Self::new(options, crc)?;
+        if let Kind::Device(port) = at.kind()? {
+            let opened = interface::listen(at, &port, Ports::All)?;
+            let own = opened.own;
+            let mut rdma = Self::new(options, crc, Some(boxed(opened)))?;
+            let (number, local) = rdma.carrier.core.listen(own)?;
+            rdma.carrier.listener = Some((number, local));
+            rdma.carrier.locator = Some(interface::locator(at, own, local.port()));
+            return Ok(rdma);
+        }
+        let mut rdma = Self::new(options, crc, None)?;
         let mut last = io::ErrorKind::NotFound.into();
         for addr in host_port.allowed(options.insecure_network)? {
             match rdma.carrier.core.listen(addr) {
@@ -161,18 +174,25 @@ impl Rdma {
         Err(last)
     }
 
-    /// Opens an RDMA transport that only connects.
+    /// Opens an RDMA transport that only connects to servers such as `to`.
     ///
     /// # Errors
-    /// The system gives no file descriptor or no random numbers.
-    pub(crate) fn client(options: Options) -> io::Result<Self> {
-        Self::new(options, true)
+    /// The system gives no file descriptor or no random numbers, or the device cannot be opened.
+    pub(crate) fn client(to: &Locator, local: &[Locator], options: Options) -> io::Result<Self> {
+        let interface = match to.kind()? {
+            Kind::Device(_) => Some(boxed(interface::towards(to, local, Ports::All, device_port)?)),
+            _ => None,
+        };
+        Self::new(options, true, interface)
     }
 
     /// Opens an RDMA transport. Its accepted connections use a CRC if `crc`, or else if the client
     /// requests one.
-    fn new(options: Options, crc: bool) -> io::Result<Self> {
+    fn new(options: Options, crc: bool, interface: Option<NativeInterface>) -> io::Result<Self> {
         let connections = options.connection_limit.min(1 << 16);
+        // The one who may send frames to a device may connect.
+        let insecure_network = options.insecure_network || interface.is_some();
+        let options = Options { insecure_network, ..options };
         // A connection has only a few completions, so the limit on connections is enough.
         let config = RnicOptions {
             crc32c,
@@ -192,7 +212,7 @@ impl Rdma {
                 fitted: false,
                 on_failure: None,
             },
-            None,
+            interface,
         )?;
         core.events().changed = Some(VecDeque::new());
         let cq = core.rnic().create_cq(u32::MAX).map_err(io::Error::other)?;
@@ -200,6 +220,7 @@ impl Rdma {
             core,
             cq,
             listener: None,
+            locator: None,
             crc,
             by_qp: BTreeMap::new(),
             next: None,
@@ -306,15 +327,33 @@ impl Rdma {
     }
 }
 
-/// Parses a locator of `rdma`: host and port, and true if the connection requests a CRC.
+/// Returns the packet device and port that a locator of `rdma+DEVICE` names.
+pub(crate) fn device_port(locator: &Locator) -> io::Result<DevicePort> {
+    match locator.kind()? {
+        Kind::Device(port) if port.over == Over::Rdma => Ok(port),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{locator} is no locator of queue pairs over a packet device"),
+        )),
+    }
+}
+
+/// Parses a locator of `rdma` or `rdma+DEVICE`: host and port, and true if the connection requests
+/// a CRC.
 fn parse_locator(locator: &Locator) -> io::Result<(HostPort, bool)> {
     match locator.kind()? {
         Kind::Rdma { at, crc } => Ok((at, crc)),
+        Kind::Device(DevicePort { over: Over::Rdma, at, crc, .. }) => Ok((at, crc)),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!("{locator} is no locator of rdma"),
         )),
     }
+}
+
+/// Returns an opened interface as the RDMA engine takes it.
+pub(crate) fn boxed(opened: Opened) -> NativeInterface {
+    opened.interface.map(|nic| Box::new(nic) as Box<dyn Nic>)
 }
 
 impl Carrier for Pairs {
@@ -434,6 +473,9 @@ impl Carrier for Pairs {
     }
 
     fn locator(&self) -> Option<String> {
+        if self.locator.is_some() {
+            return self.locator.clone();
+        }
         let (_, at) = self.listener?;
         let crc = if self.crc { "" } else { ",crc=off" };
         Some(format!("rdma:host={},port={}{crc}", at.ip(), at.port()))

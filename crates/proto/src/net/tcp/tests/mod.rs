@@ -198,6 +198,8 @@ impl Net {
             let mut out = Vec::new();
             let path = PathLimits { mss: *mtu - 40, link_mss: *link_mtu - 40, most: *most };
             connection.output(self.now, config, &path, &mut |outgoing| {
+                let len = outgoing.data.0.len() + outgoing.data.1.len();
+                assert!(len <= path.most.max(outgoing.mss) as usize, "{len} bytes");
                 cut(outgoing, &mut out);
                 true
             });
