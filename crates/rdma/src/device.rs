@@ -16,8 +16,8 @@ use super::listen::Listener;
 use super::memory::ProtectionDomain;
 use super::queue::{AsyncEventChannel, CompletionChannel, CompletionQueue};
 use crate::engine::{
-    Copies, Counters, Failure, NativeInterface, Patience, Settings, Shared, SocketOptions,
-    Threading,
+    Copies, Counters, Coupling, Failure, NativeInterface, Patience, Settings, Shared,
+    SocketOptions, Threading,
 };
 
 /// Options of an RDMA device.
@@ -27,6 +27,8 @@ pub struct Options {
     pub threading: Threading,
     /// The path of received payload into memory regions.
     pub copies: Copies,
+    /// The coupling with our own TCP, for a device on it.
+    pub coupling: Coupling,
     /// True to protect every FPDU by a CRC32C. Without it only TCP's own checksum is left, which is
     /// weak. A peer that requests the CRC gets it in any case.
     pub crc: bool,
@@ -79,6 +81,7 @@ impl Default for Options {
         Self {
             threading: Threading::default(),
             copies: Copies::default(),
+            coupling: Coupling::default(),
             crc: true,
             markers: false,
             revision: 2,
@@ -122,6 +125,7 @@ impl Device {
         let settings = Settings {
             config: options.config(),
             copies: options.copies,
+            coupling: options.coupling,
             connections: options.connections,
             fitted: true,
             on_failure: options.on_failure,

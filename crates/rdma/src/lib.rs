@@ -62,7 +62,7 @@ pub use sprat_proto::rdma::{
 pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;
 
-pub use engine::{Copies, Counters, Failure, NativeInterface, SocketOptions, Threading};
+pub use engine::{Copies, Counters, Coupling, Failure, NativeInterface, SocketOptions, Threading};
 pub use sprat_sys::interfaces::{Interface, interfaces};
 
 mod async_event;

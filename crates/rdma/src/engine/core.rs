@@ -33,7 +33,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::events::Events;
 use super::listener::Listener;
-use super::native::{Native, NativeInterface};
+use super::native::{Coupling, Native, NativeInterface};
 use super::regions::Regions;
 use super::state::PendingRequest;
 use super::stream::Stream;
@@ -93,6 +93,8 @@ pub struct Settings {
     pub config: RnicOptions,
     /// The path of received payload into memory regions.
     pub copies: Copies,
+    /// The coupling with our own TCP, if the engine uses it.
+    pub coupling: Coupling,
     /// The most connections at a time.
     pub connections: usize,
     /// True to make an FPDU fit a TCP segment of the kernel, for a peer that expects FPDUs aligned
@@ -214,7 +216,8 @@ impl Core {
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let rnic = Rnic::new(settings.config.clone(), Rng::seeded(u64::from_le_bytes(seed)));
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let native = interface.map(|i| Box::new(Native::new(i, settings.connections)));
+        let native =
+            interface.map(|i| Box::new(Native::new(i, settings.coupling, settings.connections)));
         if let Some(native) = &native {
             let data = epoll::EventData::new_u64(DEVICE);
             epoll::add(&epoll, native.fd(), data, epoll::EventFlags::IN)?;

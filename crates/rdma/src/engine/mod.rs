@@ -37,7 +37,7 @@ pub(crate) use event_queue::EventQueue;
 pub(crate) use events::EventSource;
 pub use events::Events;
 pub(crate) use listener::AcceptPolicy;
-pub use native::NativeInterface;
+pub use native::{Coupling, NativeInterface};
 pub use regions::Regions;
 pub use shared::Threading;
 pub(crate) use shared::{Patience, Shared};

@@ -44,9 +44,22 @@ const UNACKNOWLEDGED_NS: u64 = 16 * SECOND;
 /// The time by which an acknowledgement waits for an answer of the program that takes it along.
 const DELAYED_ACK_NS: u64 = 10 * MS;
 
+/// The coupling of the engine with our own TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Coupling {
+    /// Each FPDU is a segment of its own, and received payload is placed from the frame that
+    /// brought it.
+    #[default]
+    Tight,
+    /// The engine writes and reads a stream of bytes, as it does with the kernel's TCP: FPDUs have
+    /// MPA's full length, and received bytes are copied to the connection's buffer first.
+    Loose,
+}
+
 /// The interface of an RDMA device, and the slots of its connections.
 pub(super) struct Native {
     interface: NativeInterface,
+    coupling: Coupling,
     /// The slot of each connection's stream, by the connection's index.
     slots: Vec<u32>,
     /// True if the device announces frames on its descriptor.
@@ -63,7 +76,11 @@ impl std::fmt::Debug for Native {
 
 impl Native {
     /// Takes an interface for at most `connections` connections.
-    pub(super) fn new(mut interface: NativeInterface, connections: usize) -> Self {
+    pub(super) fn new(
+        mut interface: NativeInterface,
+        coupling: Coupling,
+        connections: usize,
+    ) -> Self {
         let config = TcpConfig {
             receive_bytes: BUFFER_BYTES,
             send_bytes: BUFFER_BYTES,
@@ -74,7 +91,12 @@ impl Native {
             ..TcpConfig::default()
         };
         interface.stack_mut().enable_tcp(config, connections);
-        Self { interface, slots: Vec::new(), is_armed: false, is_full: false }
+        Self { interface, coupling, slots: Vec::new(), is_armed: false, is_full: false }
+    }
+
+    /// True if each record is a segment of its own.
+    pub(super) fn is_tight(&self) -> bool {
+        self.coupling == Coupling::Tight
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -146,7 +168,8 @@ impl Native {
             self.slots.resize(id.index() + 1, u32::MAX);
         }
         self.slots[id.index()] = slot;
-        self.interface.tcp().into_iter().for_each(|tcp| tcp.lend(id, true));
+        let lends = self.is_tight();
+        self.interface.tcp().into_iter().for_each(|tcp| tcp.lend(id, lends));
     }
 
     /// Listens at a port. Returns the address with the port filled in.
@@ -211,7 +234,8 @@ impl Native {
         }
     }
 
-    /// Takes a record to send as one segment, all of it or nothing.
+    /// Takes a record to send: with tight coupling as one segment, all of it or nothing, otherwise
+    /// as many of its bytes behind the first `skip` as there is room for.
     ///
     /// # Errors
     /// `WouldBlock`, or the connection has ended. `InvalidInput` if memory of the record is
@@ -220,16 +244,19 @@ impl Native {
         &mut self,
         id: TcpId,
         record: &Record,
+        skip: usize,
         regions: &mut Regions,
         slices: &dyn Slices,
     ) -> io::Result<usize> {
+        let is_tight = self.is_tight();
         let tcp = self.interface.tcp().ok_or(io::ErrorKind::ConnectionReset)?;
         let connection = tcp.connection(id).ok_or(io::ErrorKind::ConnectionReset)?;
         if !connection.may_send() {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
-        let taken = match &record.parts[..] {
-            [Part::Bytes(range)] => tcp.write_record(id, &[&record.bytes[range.clone()]]),
+        let copy;
+        let bytes = match &record.parts[..] {
+            [Part::Bytes(range)] => &record.bytes[range.clone()],
             parts => {
                 // Memory that peers may write meanwhile is copied once, before it is summed.
                 let mut bytes = Vec::with_capacity(record.len());
@@ -242,10 +269,18 @@ impl Native {
                             .map_err(|_| io::ErrorKind::InvalidInput)?,
                     }
                 }
-                tcp.write_record(id, &[&bytes])
+                copy = bytes;
+                &copy[..]
             }
         };
-        if taken { Ok(record.len()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        let taken = if !is_tight {
+            tcp.write(id, &bytes[skip..])
+        } else if tcp.write_record(id, &[bytes]) {
+            bytes.len()
+        } else {
+            0
+        };
+        if taken > 0 { Ok(taken) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
     /// Closes the sending half of a connection.

@@ -7,6 +7,7 @@ use sprat_proto::rdma::{Conn, Record, StreamEnd};
 use sprat_proto::rpc::Slices;
 
 use super::core::Core;
+use super::native::Native;
 use super::receive::READ;
 use super::regions::Reach;
 use super::socket;
@@ -78,12 +79,12 @@ impl Core {
         };
         let batch = if self.dirty.is_empty() { BATCH_ALONE } else { BATCH };
         let mut work = 0;
-        let is_native = self.native.is_some();
+        let is_tight = self.native.as_deref().is_some_and(Native::is_tight);
         loop {
             let (mut len, mut framing, mut more) = (0, 0, true);
             let within = |record: &Record, len, framing| {
-                // Our own TCP sends each record as one segment.
-                if is_native {
+                // A record is a segment.
+                if is_tight {
                     return len == 0;
                 }
                 !record.push

@@ -230,7 +230,6 @@ impl Stream {
 
 impl Socket {
     /// Sends the bytes of `record` behind the first `skip`; returns how many bytes the stream took.
-    /// Our own TCP takes all of a record or nothing.
     ///
     /// # Errors
     /// `WouldBlock`, or the error that ended the connection. `InvalidInput` or `EFAULT` if memory
@@ -247,7 +246,7 @@ impl Socket {
             (Self::Kernel(socket), _) => {
                 socket::send(socket.as_fd(), record, skip, regions, slices)
             }
-            (Self::Native(id), Some(native)) => native.send(*id, record, regions, slices),
+            (Self::Native(id), Some(native)) => native.send(*id, record, skip, regions, slices),
             (Self::Native(_), None) => Err(io::ErrorKind::ConnectionReset.into()),
         }
     }

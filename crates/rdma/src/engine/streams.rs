@@ -27,7 +27,10 @@ impl Core {
             self.by_conn.resize(at + 1, u32::MAX);
         }
         self.by_conn[at] = slot;
-        let is_fitted = self.settings.fitted || self.native.is_some();
+        let is_fitted = match self.native.as_deref() {
+            Some(native) => native.is_tight(),
+            None => self.settings.fitted,
+        };
         if let Some(stream) = self.streams[slot as usize].as_deref()
             && is_fitted
             && let Some(emss) = stream.socket.emss(&mut self.native)
@@ -230,6 +233,7 @@ mod tests {
         let settings = Settings {
             config: sprat_proto::rdma::RnicOptions::default(),
             copies: crate::engine::Copies::default(),
+            coupling: crate::engine::Coupling::default(),
             connections: 8,
             fitted: false,
             on_failure: None,

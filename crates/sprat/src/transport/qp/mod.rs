@@ -31,7 +31,7 @@ use crate::interface::{self, Opened, Ports};
 use crate::locator::{DevicePort, HostPort, Kind, Locator, Over};
 use crate::transport::framed::{Carrier, Framed, Link, Options, Shared};
 use sprat_rdma::engine::{Core, Settings};
-use sprat_rdma::{Copies, NativeInterface};
+use sprat_rdma::{Copies, Coupling, NativeInterface};
 use sprat_sys::crc::crc32c;
 
 mod connect;
@@ -208,6 +208,7 @@ impl Rdma {
             Settings {
                 config,
                 copies: Copies::DirectReads,
+                coupling: Coupling::Tight,
                 connections,
                 fitted: false,
                 on_failure: None,

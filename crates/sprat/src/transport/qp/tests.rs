@@ -62,6 +62,7 @@ impl Hostile {
         let settings = Settings {
             config,
             copies: Copies::One,
+            coupling: Coupling::Tight,
             connections: 10,
             fitted: false,
             on_failure: None,
