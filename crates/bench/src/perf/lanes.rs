@@ -101,10 +101,8 @@ pub(crate) fn tcp_over<'l>(kernel: Kernel<'l>, exchange: Exchange) -> Floor<'l> 
 
 /// Returns the lane of polling kernel TCP with messages of `size` bytes one way. Its figure is the
 /// bandwidth.
-pub(crate) fn tcp_stream<'l>(size: usize) -> Lane<'l> {
-    flow(Exchange { request: size, reply: 0 }, move |limits| {
-        Kernel::loopback().tcp_stream(size, limits)
-    })
+pub(crate) fn tcp_stream<'l>(kernel: Kernel<'l>, size: usize) -> Lane<'l> {
+    flow(Exchange { request: size, reply: 0 }, move |limits| kernel.tcp_stream(size, limits))
 }
 
 /// Returns the lane of one dependent access to a random cache line among `footprint` bytes.

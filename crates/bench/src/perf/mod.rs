@@ -22,7 +22,7 @@ pub(crate) mod lanes;
 mod loaded;
 pub mod local;
 pub(crate) mod measure;
-mod net;
+pub(crate) mod net;
 mod options;
 mod overwrite;
 pub(crate) mod procfs;

@@ -106,7 +106,7 @@ impl Net {
 }
 
 /// Returns the locator of end `i` over `transport`.
-fn at(transport: &str, i: usize, port: u16) -> String {
+pub(crate) fn at(transport: &str, i: usize, port: u16) -> String {
     let device = match (transport, cables(transport)) {
         ("fast+tap", _) => format!("dev={TAP},bridge={BRIDGE}"),
         ("fast+dpdk", [cable, ..]) => format!("dev=\"net_af_packet{i},iface={cable}\""),

@@ -7,6 +7,8 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use sprat::verbs::{self, RtrKind};
 
+use super::under::Under;
+
 /// A choice of on or off on the command line.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
@@ -205,6 +207,25 @@ pub struct Model {
     /// Sleep until a completion arrives, instead of polling for it.
     #[arg(long)]
     pub events: bool,
+    /// The network under both devices.
+    #[arg(long, value_enum, value_name = "NETWORK", default_value = "tcp")]
+    pub under: Under,
+    /// The coupling of iWARP with our own TCP.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "tight")]
+    pub coupling: CouplingWay,
+    /// The place of this side: an address of the kernel, or a locator.
+    #[arg(long, value_name = "PLACE", hide = true)]
+    pub at: Option<String>,
+}
+
+/// The coupling of iWARP with our own TCP.
+#[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum CouplingWay {
+    /// Each frame (FPDU) is a segment, and payload is placed from the packet that brought it.
+    Tight,
+    /// iWARP writes and reads a stream of bytes, as with the kernel's TCP.
+    Loose,
 }
 
 impl Model {
@@ -222,6 +243,10 @@ impl Model {
                 CopyWays::One => verbs::Copies::One,
                 CopyWays::Direct => verbs::Copies::Direct,
             },
+            coupling: match self.coupling {
+                CouplingWay::Tight => verbs::Coupling::Tight,
+                CouplingWay::Loose => verbs::Coupling::Loose,
+            },
             ..self.wire.options()
         }
     }
@@ -232,6 +257,7 @@ impl Model {
             format!("--crc={}", word(&self.wire.crc)),
             format!("--threading={}", word(&self.threading)),
             format!("--copies={}", word(&self.copies)),
+            format!("--coupling={}", word(&self.coupling)),
         ];
         for (flag, set) in [("--markers", self.wire.markers), ("--events", self.events)] {
             if set {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::args::{Bw, CopyWays, Lat, Measured, Model, Op, Switch, Threads, word};
+use super::args::{Bw, CopyWays, CouplingWay, Lat, Measured, Model, Op, Switch, Threads, word};
 use super::sides::{Outcome, Pace, Sides};
+use super::under::Under;
 use crate::fail::Fail;
 use crate::perf::report::{Context, Report, Row};
 use crate::process;
@@ -20,6 +21,9 @@ struct More {
     threading: Threads,
     copies: CopyWays,
     events: bool,
+    under: Under,
+    /// The coupling with our own TCP, if it carries the connection.
+    coupling: Option<CouplingWay>,
     /// Mean time of the floor in µs. The result row has the floor's median.
     floor_avg_us: Option<f64>,
     /// The product's time divided by the floor's: the median over the rounds.
@@ -73,7 +77,12 @@ pub(super) fn words(model: &Model) -> String {
     let markers = if model.wire.markers { ", markers" } else { "" };
     let events = if model.events { ", asleep" } else { "" };
     let (threading, copies) = (word(&model.threading), word(&model.copies));
-    format!("{crc}{markers}, threading {threading}, copies {copies}{events}")
+    let under = match (model.under, model.under.is_kernel()) {
+        (Under::Tcp, _) => String::new(),
+        (under, true) => format!(", over {}", word(&under)),
+        (under, false) => format!(", over {}, {} coupling", word(&under), word(&model.coupling)),
+    };
+    format!("{crc}{markers}, threading {threading}, copies {copies}{events}{under}")
 }
 
 /// Reports the result of one measured operation.
@@ -95,6 +104,8 @@ pub(super) fn row(
         threading: model.threading,
         copies: model.copies,
         events: model.events,
+        under: model.under,
+        coupling: (!model.under.is_kernel()).then_some(model.coupling),
         floor_avg_us: outcome.floor_avg_us,
         times_floor: outcome.times_floor,
         cpu_percent,

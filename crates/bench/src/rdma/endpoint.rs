@@ -11,7 +11,7 @@ use sprat::verbs::{
 use sprat_proto::rpc::MAX_MESSAGE;
 
 use super::args::{Model, Op};
-use super::{accept, connect};
+use super::{accept, connect, under};
 use crate::fail::{Fail, Named};
 use crate::process;
 
@@ -260,8 +260,7 @@ pub(crate) fn ended() -> Fail {
 
 /// Runs the peer process of a measurement, which serves one client after the other.
 pub fn peer(model: &Model) -> Result<(), Fail> {
-    let device = Device::open(model.options()).named("cannot open a device")?;
-    let at = "127.0.0.1:0".parse().named("the address of loopback")?;
+    let (device, at) = under::open(model, model.at.as_deref().unwrap_or("127.0.0.1:0"), true)?;
     let listener = device.listen(at).named("cannot listen")?;
     process::print_ready(&listener.local_addr().to_string())?;
     loop {

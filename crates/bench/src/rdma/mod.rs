@@ -15,6 +15,7 @@ mod perftest;
 mod ping;
 mod sides;
 mod table;
+mod under;
 
 pub use bench::{bw, lat};
 pub use connections::{host, run as connections};

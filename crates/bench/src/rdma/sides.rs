@@ -14,6 +14,7 @@ use sprat_sys::clock::Clock;
 
 use super::args::{Model, Op, Threads};
 use super::endpoint::{CREDIT, DEPTH, End, Plan, RECEIVES, ended};
+use super::under::{self, Network};
 use crate::fail::{Fail, Named};
 use crate::perf::lanes::{self, Exchange};
 use crate::perf::measure::{Figures, Lane, Sample, median, samples_in_turns};
@@ -98,25 +99,30 @@ pub(super) struct Sides {
     events: bool,
     /// Cores that this process may use.
     cores: Vec<usize>,
+    network: Network,
 }
 
 impl Sides {
     /// Starts the peer process and opens a device here. Each side has one half of `cores`, or one
     /// core of it where only the caller makes progress.
     pub(super) fn start(model: &Model, cores: &[usize]) -> Result<Self, Fail> {
+        let network = Network::new(model.under)?;
         let (mine, theirs) = cores.split_at(cores.len().div_ceil(2));
         let theirs = if theirs.is_empty() { mine } else { theirs };
         let most = if model.threading == Threads::Caller { 1 } else { cores.len() };
         let few = |half: &[usize]| half[..half.len().min(most)].to_vec();
         let mut arguments = vec!["rdma".to_owned(), "peer".to_owned()];
         arguments.extend(model.arguments());
+        arguments.push(format!("--at={}", network.place(1)));
         run_on(&few(theirs))?;
+        let far = network.far()?;
         let started = Process::start("the other side", None, arguments);
+        drop(far);
         run_on(&few(mine))?;
         let mut peer = started?;
-        let device = Device::open(model.options()).named("cannot open a device")?;
         let at = peer.ready(START)?;
-        Ok(Self { device, peer, at, events: model.events, cores: few(mine) })
+        let (device, _) = under::open(model, &network.place(0), false)?;
+        Ok(Self { device, peer, at, events: model.events, cores: few(mine), network })
     }
 
     fn end(&self, bw: bool, op: Op, size: usize) -> Result<End, Fail> {
@@ -148,8 +154,12 @@ impl Sides {
             sample.elapsed = Duration::from_nanos(last.since(begin));
             Ok(sample)
         };
-        let mut outcome =
-            self.run(product, lanes::tcp(Exchange { request, reply }).lane, pace, Sample::p50_us)?;
+        let mut outcome = self.run(
+            product,
+            lanes::tcp_over(self.network.kernel(), Exchange { request, reply }).lane,
+            pace,
+            Sample::p50_us,
+        )?;
         outcome.figures = outcome.figures.times_by(parts);
         for us in [&mut outcome.floor_us, &mut outcome.floor_avg_us] {
             *us = us.map(|us| us / parts);
@@ -169,8 +179,12 @@ impl Sides {
         let mut flood = Flood::new(self.end(true, op, size)?, outstanding);
         // The comparison takes the time of one message, so that less is better here too.
         let each = |sample: &Sample| sample.bytes_per_s().map(|rate| size as f64 * 1e6 / rate);
-        let mut outcome =
-            self.run(|time| flood.run(time, pace.most), lanes::tcp_stream(size), pace, each)?;
+        let mut outcome = self.run(
+            |time| flood.run(time, pace.most),
+            lanes::tcp_stream(self.network.kernel(), size),
+            pace,
+            each,
+        )?;
         outcome.figures.p50_us = outcome.figures.bytes_per_s.map(|rate| size as f64 * 1e6 / rate);
         Ok(outcome)
     }

@@ -5,9 +5,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::args::{CopyWays, Model, Op, Switch, Table, Threads, Wire, word};
+use super::args::{CopyWays, CouplingWay, Model, Op, Switch, Table, Threads, Wire, word};
 use super::bench::{row, words};
 use super::sides::{Outcome, Pace, Sides};
+use super::under::Under;
 use crate::fail::Fail;
 use crate::out;
 use crate::perf::report::{Context, Report};
@@ -21,7 +22,15 @@ const OUTSTANDING: u64 = 64;
 /// Returns the setups of the table's rows, each of which changes one setting of the first.
 fn models() -> [Model; 8] {
     let wire = Wire { crc: Switch::On, markers: false, insecure_network: false };
-    let base = Model { wire, threading: Threads::Caller, copies: CopyWays::One, events: false };
+    let base = Model {
+        wire,
+        threading: Threads::Caller,
+        copies: CopyWays::One,
+        events: false,
+        under: Under::Tcp,
+        coupling: CouplingWay::Tight,
+        at: None,
+    };
     let plain = Wire { crc: Switch::Off, ..base.wire };
     [
         base.clone(),
