@@ -16,6 +16,7 @@
 //! | `congestion` | Reno and CUBIC |
 //! | `records` | pieces of a stream that stay whole |
 //! | `output`, `timers`, `expiry` | what to send, and when |
+//! | `info` | what a connection knows, for programs that measure |
 //! | `host`, `stack` | all connections of a host, over its IP stack |
 //!
 //! Always: a byte is delivered once and in order. No segment makes memory grow beyond the buffers
@@ -28,6 +29,7 @@ mod congestion;
 mod connection;
 mod expiry;
 mod host;
+mod info;
 mod input;
 mod output;
 mod rack;
@@ -47,6 +49,7 @@ pub use config::TcpConfig;
 pub use congestion::CongestionControl;
 pub use connection::{Connection, TcpError, TcpState};
 pub use host::{TcpChanges, TcpFlow, TcpHost, TcpId, TcpOpenError, TcpOutput};
+pub use info::{TcpInfo, TcpRecovery};
 pub use input::{Received, Segment, refusal};
 pub use output::{Emit, Outgoing, PathLimits};
 

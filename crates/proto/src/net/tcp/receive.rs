@@ -107,6 +107,11 @@ impl Receive {
         self.next
     }
 
+    /// Returns the shift of this end's windows.
+    pub(super) const fn shift(&self) -> u8 {
+        self.shift
+    }
+
     /// Returns the size of the window that the peer knows (RCV.WND).
     pub(super) fn window(&self) -> u32 {
         self.edge.since(self.next)

@@ -73,6 +73,11 @@ impl Rtt {
         self.smoothed.map(|(srtt, _)| srtt)
     }
 
+    /// Returns RTTVAR, or `None` before the first measurement.
+    pub(super) fn variation_ns(&self) -> Option<u64> {
+        self.smoothed.map(|(_, rttvar)| rttvar)
+    }
+
     /// Returns the least measurement of the last 10 to 20 seconds, or `None`.
     pub(super) fn least_ns(&self) -> Option<u64> {
         let least = self.least[0].min(self.least[1]);
