@@ -263,18 +263,20 @@ impl TcpOptions {
             let [a, b] = mss.to_be_bytes();
             put(&[MSS_KIND, 4, a, b]);
         }
-        if let Some(shift) = self.window_scale {
-            put(&[1, SCALE_KIND, 3, shift]);
-        }
-        if self.sack_permitted {
-            put(&[1, 1, PERMITTED_KIND, 2]);
-        }
+        // SACK permitted takes the place of the timestamps' no-operations, as in Linux's SYNs.
+        let permitted = if self.sack_permitted { [PERMITTED_KIND, 2] } else { [1, 1] };
         if let Some((value, echo)) = self.timestamps {
             let mut option = [0; TIMESTAMPS];
             option[..4].copy_from_slice(&ALIGNED);
+            option[..2].copy_from_slice(&permitted);
             option[4..8].copy_from_slice(&value.to_be_bytes());
             option[8..].copy_from_slice(&echo.to_be_bytes());
             put(&option);
+        } else if self.sack_permitted {
+            put(&[1, 1, PERMITTED_KIND, 2]);
+        }
+        if let Some(shift) = self.window_scale {
+            put(&[1, SCALE_KIND, 3, shift]);
         }
         let blocks = self.sack.as_slice();
         if !blocks.is_empty() {
