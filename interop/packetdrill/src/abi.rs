@@ -276,7 +276,7 @@ extern "C" fn listen(_: Data, fd: c_int, backlog: c_int) -> c_int {
         let port = world.sockets.get(&fd).ok_or(libc::EBADF)?.port;
         // Linux accepts one more than the backlog.
         let backlog = backlog.max(0) as u32 + 1;
-        world.tcp().listen(port, backlog).map_err(|_| libc::EADDRINUSE)?;
+        world.listen(port, backlog)?;
         let socket = world.sockets.get_mut(&fd).ok_or(libc::EBADF)?;
         socket.kind = Kind::Listener(Default::default());
         Ok(())

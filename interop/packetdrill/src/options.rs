@@ -133,6 +133,8 @@ fn info(world: &mut World, fd: i32) -> Vec<u8> {
     let (peer, own) = info.window_scaling.unwrap_or((0, 0));
     bytes[6] = peer | own << 4;
     fill(&mut bytes, &info);
+    let offered = u32::from(world.tcp().config_mut().mss);
+    bytes[84..88].copy_from_slice(&offered.to_ne_bytes());
     bytes
 }
 

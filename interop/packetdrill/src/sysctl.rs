@@ -12,6 +12,17 @@ const RECEIVE_BYTES: u32 = 15 << 20;
 /// The size of the send buffer: the default that packetdrill's scripts give `tcp_wmem`.
 const SEND_BYTES: u32 = 256 << 10;
 
+/// No system control: the delay of acknowledgements in milliseconds. Linux delays none while a
+/// connection is young.
+const DELAY: &str = "delayed_ack_ms";
+
+/// Returns true if a listener agrees to ECN.
+pub(crate) fn answers_ecn(path: Option<&Path>) -> bool {
+    let text = path.and_then(|path| read_to_string(path).ok()).unwrap_or_default();
+    let last = text.lines().rev().find_map(|line| line.split_once("tcp_ecn="));
+    last.is_some_and(|(_, value)| matches!(value.trim(), "1" | "2"))
+}
+
 /// Returns the options of TCP that a script has chosen.
 pub(crate) fn config(path: Option<&Path>) -> TcpConfig {
     let text = path.and_then(|path| read_to_string(path).ok()).unwrap_or_default();
@@ -31,6 +42,7 @@ pub(crate) fn config(path: Option<&Path>) -> TcpConfig {
         timestamps: is_on("tcp_timestamps"),
         sack: is_on("tcp_sack"),
         window_scaling: is_on("tcp_window_scaling"),
+        // Linux's 2 answers to a peer that asks, and does not ask: `listen` sees to that.
         ecn: number("tcp_ecn") == Some(1),
         receive_bytes: place("tcp_rmem", 2).unwrap_or(RECEIVE_BYTES),
         send_bytes: place("tcp_wmem", 1).unwrap_or(SEND_BYTES),
@@ -38,6 +50,9 @@ pub(crate) fn config(path: Option<&Path>) -> TcpConfig {
     };
     if values.get("tcp_congestion_control") == Some(&"reno") {
         config.congestion = CongestionControl::Reno;
+    }
+    if let Some(ms) = number(DELAY) {
+        config.delayed_ack_ns = ms * 1_000_000;
     }
     if let Some(retries) = number("tcp_syn_retries") {
         config.syn_retries = retries.min(u8::MAX.into()) as u8;

@@ -166,6 +166,14 @@ impl World {
         self.stack().tcp().expect("the stack has TCP")
     }
 
+    /// Listens at a port.
+    pub(crate) fn listen(&mut self, port: u16, backlog: u32) -> Result<(), i32> {
+        let ecn = sysctl::answers_ecn(self.sysctl.as_deref());
+        let tcp = self.tcp();
+        tcp.config_mut().ecn = ecn;
+        tcp.listen(port, backlog).map_err(|_| libc::EADDRINUSE)
+    }
+
     /// Takes an IP packet from packetdrill.
     pub(crate) fn inject(&mut self, packet: &[u8]) {
         self.wire.inject(packet);

@@ -214,6 +214,9 @@ impl Connection {
         send.recover = send.next;
         send.probe.forget();
         self.timers.probe = Instant::NEVER;
+        // A timer lets the first retransmission out; acknowledgements decide about the rest.
+        let window = self.pipe() + self.send.mss;
+        self.send.congestion.set_window(window);
     }
 
     /// Handles a report of congestion (RFC 3168 6.1.2): at most once a round trip.
@@ -276,7 +279,9 @@ impl Connection {
         let is_slow_start = send.congestion.window() < threshold;
         let is_limited =
             send.is_limited || is_slow_start && had_pipe >= send.congestion.window() / 2;
-        if news.delivered > 0 && is_limited && send.reduced_until.is_none() {
+        // Duplicates do not open the window (RFC 5681 3.1): each lets one segment out, by which the
+        // peer's answers prove a loss (limited transmit, RFC 3042), and not two.
+        if advanced > 0 && is_limited && send.reduced_until.is_none() {
             let rtt_ns = send.rtt.smoothed_ns().unwrap_or(0);
             send.congestion.acked(Acked { now, bytes: news.delivered, rtt_ns });
         }

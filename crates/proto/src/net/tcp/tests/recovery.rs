@@ -162,6 +162,46 @@ fn a_recovery_sends_in_proportion() {
     assert!((19..=22).contains(&of_trip(2)), "{}", of_trip(2));
 }
 
+/// RFC 6937 3: a recovery that RACK's timer begins sends one segment, and more in proportion to what
+/// is delivered. The window of before the loss once let all that was lost out at once.
+#[test]
+fn a_recovery_that_a_timer_begins_sends_one_segment() {
+    let mut net = warm(|_| {});
+    net.connection(0).send.congestion.set_window(10_000);
+    lose(&mut net, 0, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let again = exchange(&mut net, 10);
+    let first = again[0].0;
+    assert!((TRIP + 1..2 * TRIP).contains(&first), "{again:?}");
+    assert_eq!(again.iter().filter(|(at, _)| *at == first).count(), 1, "{again:?}");
+}
+
+/// RFC 3042: each of the first two duplicates lets one new segment out. Each once opened the window
+/// of slow start besides, which let two out.
+#[test]
+fn a_duplicate_lets_one_new_segment_out() {
+    for has_sack in [true, false] {
+        let mut net = warm(|config| config.sack = has_sack);
+        net.connection(0).send.congestion.set_window(10_000);
+        net.ends[0].to_send.extend([7; 20_000]);
+        net.work();
+        assert_eq!(net.connection(0).pipe(), 10_000);
+        net.now = net.now.after(TRIP);
+        let (now, before) = (net.now, net.log.len());
+        let head = net.connection(1).header(now, Flags::ACK);
+        for n in 1..=2_u32 {
+            let mut tcp = head;
+            if has_sack {
+                tcp.options.sack.push((head.ack + 1000, head.ack + 1000 * (n + 1)));
+            }
+            let segment = Segment { tcp, data: &[], is_marked: false };
+            let End { connection, config, .. } = &mut net.ends[0];
+            connection.as_mut().unwrap().input(now, config, &segment);
+            net.work();
+            assert_eq!(net.log.len() - before, n as usize, "{has_sack}");
+        }
+    }
+}
+
 /// RFC 8985 6.2 step 4: segments that overtake others by less than a quarter of the round trip do
 /// not count as lost, once that was seen.
 #[test]
