@@ -122,6 +122,7 @@ fn info(world: &mut World, fd: i32) -> Vec<u8> {
     bytes[0] = state(info.state);
     bytes[1] = match info.recovery {
         TcpRecovery::None => u8::from(info.sacked_segments > 0),
+        TcpRecovery::Reduced => 2,
         TcpRecovery::Fast => 3,
         TcpRecovery::Timeout => 4,
     };
@@ -151,7 +152,8 @@ fn fill(bytes: &mut [u8], info: &TcpInfo) {
         (16, info.mss),
         (24, info.unacknowledged_segments),
         (28, info.sacked_segments),
-        (32, info.lost_segments),
+        // Linux counts what was sent again as lost until it is acknowledged.
+        (32, info.lost_segments + info.repeated_segments),
         (36, info.repeated_segments),
         (60, 1500),
         (68, us(info.rtt_ns)),

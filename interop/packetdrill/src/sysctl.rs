@@ -16,6 +16,16 @@ const SEND_BYTES: u32 = 256 << 10;
 /// connection is young.
 const DELAY: &str = "delayed_ack_ms";
 
+/// No system control: the MTU of the device. packetdrill's own runner has 1520 for IPv6, so that
+/// scripts see the same MSS.
+const MTU: &str = "device_mtu=";
+
+/// Returns the MTU that the file has for the device, if any.
+pub(crate) fn mtu(path: Option<&Path>) -> Option<usize> {
+    let text = read_to_string(path?).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(MTU))?.trim().parse().ok()
+}
+
 /// Returns true if a listener agrees to ECN.
 pub(crate) fn answers_ecn(path: Option<&Path>) -> bool {
     let text = path.and_then(|path| read_to_string(path).ok()).unwrap_or_default();

@@ -64,9 +64,9 @@ pub(crate) struct World {
 pub(crate) fn start(sysctl: Option<PathBuf>) {
     *lock() = Some(World {
         now: Instant::from_ns(START_NS),
-        sysctl,
         stack: None,
-        wire: Wire::new(MTU),
+        wire: Wire::new(sysctl::mtu(sysctl.as_deref()).unwrap_or(MTU)),
+        sysctl,
         sockets: BTreeMap::new(),
         orphans: Vec::new(),
         main: current().id(),

@@ -8,6 +8,9 @@ use super::connection::{Connection, Phase, TcpState};
 pub enum TcpRecovery {
     /// Nothing is known to be lost.
     None,
+    /// Nothing is known to be lost. The congestion window was reduced for a report of congestion
+    /// (RFC 3168) and stays so for a round trip.
+    Reduced,
     /// Lost segments are being sent again.
     Fast,
     /// The retransmission timeout has expired.
@@ -74,6 +77,7 @@ impl Connection {
             send.board.segments().iter().filter(|sent| is(sent)).count() as u32
         };
         let recovery = match send.phase {
+            Phase::Open if send.reduced_until.is_some() => TcpRecovery::Reduced,
             Phase::Open => TcpRecovery::None,
             Phase::Recovery { .. } => TcpRecovery::Fast,
             Phase::Timeout => TcpRecovery::Timeout,
