@@ -1,6 +1,6 @@
 # The table of interop/packetdrill/run, from the file `known` and the results.
 #
-# known     path or folder/, kind, reason
+# known     path or folder/ | kind | reason
 # results   whose, path, exact or push or acks or failed, what packetdrill said
 
 function reason_of(path,    at) {
@@ -11,30 +11,28 @@ function reason_of(path,    at) {
 
 FILENAME == "known" {
     if ($0 ~ /^#/ || NF == 0) next
-    kind[$1] = $2
-    reason[$1] = $3
+    split($0, field, "|")
+    kind[field[1]] = field[2]
+    reason[field[1]] = field[3]
     next
 }
 
 {
     total[$1]++
     at = $1 == "upstream" ? reason_of($2) : ""
-    is_only = at != "" && kind[at] ~ /6$/ && ipv6 == ""
-    if (is_only) at = ""
     if ($3 != "failed") {
         passed[$1]++
         way[$1, $3]++
         line = "passed"
         text = $3
         # A folder's reason holds for those of its scripts that fail.
-        if (at == $2 && ipv6 == "") {
+        if (at == $2) {
             line = "PASSED"
             text = $3 ", but known says: " reason[at]
             wrong++
         }
     } else if (at != "") {
         line = kind[at]
-        sub(/6$/, "", line)
         text = reason[at]
         failed[line]++
     } else {
