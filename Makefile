@@ -53,6 +53,7 @@ fmt: tools ## Formatting
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path outside/Cargo.toml --check
+	cargo fmt --manifest-path interop/packetdrill/Cargo.toml --check
 
 .PHONY: clippy
 clippy: tools ## Lints, for every target of the workspace
@@ -112,6 +113,10 @@ instructions: release ## The instructions of an echo and a read, one and 64 in p
 	target_dir="$$(scripts/target-dir)"
 	cargo build --release --locked --manifest-path outside/Cargo.toml --target-dir "$$target_dir/outside"
 	scripts/instructions "$$target_dir/release/sprat" "$$target_dir/outside/release/sprat-outside"
+
+.PHONY: packetdrill
+packetdrill: tools ## Google's packetdrill on our TCP, in virtual time: upstream's scripts and ours; root, PACKETDRILL= a clone of it
+	interop/packetdrill/run
 
 .PHONY: interop
 interop: tools ## iWARP with a real peer: the Linux driver siw in an emulated machine, in a network namespace of its own

@@ -41,7 +41,7 @@ const STAGES: &[(&str, &[&str], &str)] = &[
     ("scripts/fuzz", &["cxx"], ""),
     ("scripts/coordinators", &["etcd"], ""),
     ("scripts/fresh", &["fresh"], ""),
-    ("interop/packetdrill/", &["packetdrill"], ""),
+    ("interop/packetdrill/run", &["packetdrill"], ""),
     ("interop/build", &["interop"], ""),
     // They call interop/build first.
     ("interop/run", &["interop"], ""),

@@ -176,7 +176,7 @@ fn vectors<'a>(at: *const iovec, count: usize) -> Option<&'a [iovec]> {
     if count == 0 {
         return Some(&[]);
     }
-    // SAFETY: as for `bytes`: an array of so many vectors.
+    // SAFETY: as for `bytes`: an array of `count` vectors.
     (!at.is_null()).then(|| unsafe { from_raw_parts(at, count) })
 }
 
@@ -470,7 +470,7 @@ extern "C" fn poll(_: Data, fds: *mut pollfd, count: c_ulong, wait_ms: c_int) ->
     if fds.is_null() {
         return fail(libc::EFAULT);
     }
-    // SAFETY: an array of so many, which packetdrill leaves to the call.
+    // SAFETY: an array of `count`, which packetdrill leaves to the call.
     let fds = unsafe { from_raw_parts_mut(fds, count as usize) };
     let asked = fds.iter().map(|one| (one.fd, one.events)).collect();
     let reply = call(Call::Poll { fds: asked, wait_ms, until: Instant::NEVER });

@@ -1,4 +1,4 @@
-//! What each socket call does. A call that cannot be done yet is tried again after each change.
+//! The socket calls. A call that cannot be done yet is tried again after each change.
 
 use std::net::SocketAddr;
 
@@ -56,7 +56,8 @@ impl World {
             Call::Read { fd, len, flags } => self.read(*fd, *len, *flags),
             Call::Write { fd, bytes, flags, done } => self.write(*fd, bytes, *flags, done),
             Call::Poll { fds, until, .. } => {
-                let polled: Vec<_> = fds.iter().map(|(fd, events)| self.poll(*fd, *events)).collect();
+                let polled: Vec<_> =
+                    fds.iter().map(|(fd, events)| self.poll(*fd, *events)).collect();
                 let count = polled.iter().filter(|events| **events != 0).count();
                 let is_done = count > 0 || *until <= self.now;
                 is_done.then(|| Ok(Reply { polled, ..Reply::of(count as i64) }))
@@ -239,12 +240,7 @@ impl World {
         events & (asked | libc::POLLERR | libc::POLLHUP)
     }
 
-    fn epoll_wait(
-        &mut self,
-        fd: i32,
-        most: usize,
-        until: Instant,
-    ) -> Option<Result<Reply, i32>> {
+    fn epoll_wait(&mut self, fd: i32, most: usize, until: Instant) -> Option<Result<Reply, i32>> {
         let socket = match self.socket(fd) {
             Ok(socket) => socket,
             Err(error) => return Some(Err(error)),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use sprat_proto::net::tcp::{TcpError, TcpHost, TcpId, TcpState};
 
-/// What a socket is.
+/// The kind of a socket, with what only that kind has.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// Neither connected nor listening.

@@ -1,5 +1,5 @@
-//! What a script has set by `sysctl`: `interop/packetdrill/run` has lines of `name=value` written
-//! to a file instead, the newest last.
+//! The system controls that a script has set by `sysctl`: `interop/packetdrill/run` has lines of
+//! `name=value` written to a file instead, the newest last.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;

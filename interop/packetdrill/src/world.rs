@@ -19,7 +19,7 @@ use crate::sockets::{Kind, Reply, Socket, errno};
 use crate::wire::{PEER, Wire};
 use crate::{options, sysctl};
 
-/// packetdrill's addresses of this end and of the peer, if its options name no others.
+/// The addresses of this end and of the peer that `interop/packetdrill/run` gives packetdrill.
 const LOCAL4: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 const PEER4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const LOCAL6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1);
@@ -305,7 +305,7 @@ impl World {
         match socket.kind {
             Kind::Connection(id, _) => {
                 let tcp = self.tcp();
-                // RFC 9293 3.6.1: data that nobody will read is lost, and the peer is told.
+                // RFC 9293 3.6.1: data that no program will read is lost. A reset tells the peer.
                 let is_lost = tcp.connection(id).is_some_and(|c| c.readable() > 0);
                 if socket.resets || is_lost {
                     tcp.abort(id);

@@ -1,4 +1,4 @@
-//! What a connection knows about itself and its path, for programs that measure or tune.
+//! The figures of a connection and its path, for programs that measure or tune.
 
 use super::config::TcpConfig;
 use super::connection::{Connection, Phase, TcpState};
@@ -17,7 +17,7 @@ pub enum TcpRecovery {
     Timeout,
 }
 
-/// What a connection knows about itself and its path, at one time.
+/// The figures of a connection and its path, at one time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpInfo {
     /// The state of the connection.
@@ -32,7 +32,7 @@ pub struct TcpInfo {
     pub slow_start_threshold: u32,
     /// The peer's window in bytes.
     pub peer_window: u32,
-    /// The window that the peer was told of, in bytes.
+    /// The window that this end has reported to the peer, in bytes.
     pub window: u32,
     /// The smoothed round-trip time in nanoseconds, 0 before the first measurement.
     pub rtt_ns: u64,

@@ -18,8 +18,8 @@ fn emit(tcp: &Tcp) -> Vec<u8> {
     out[..len].to_vec()
 }
 
-/// A SYN has the options of Linux's in its order: what firewalls know, and four bytes less than with
-/// each option aligned alone.
+/// A SYN has the options of Linux's in their order: four bytes less than with each option aligned
+/// alone.
 #[test]
 fn a_syn_is_that_of_linux() {
     let (tcp, payload) = Tcp::parse(&SYN).unwrap();

@@ -162,8 +162,8 @@ fn a_recovery_sends_in_proportion() {
     assert!((19..=22).contains(&of_trip(2)), "{}", of_trip(2));
 }
 
-/// RFC 6937 3: a recovery that RACK's timer begins sends one segment, and more in proportion to what
-/// is delivered. The window of before the loss once let all that was lost out at once.
+/// RFC 6937 3: a recovery that RACK's timer begins sends one segment, and more in proportion to
+/// what is delivered. The window of before the loss once let all that was lost out at once.
 #[test]
 fn a_recovery_that_a_timer_begins_sends_one_segment() {
     let mut net = warm(|_| {});
