@@ -101,9 +101,9 @@ impl World {
             Ok(socket) => socket,
             Err(error) => return Some(Err(error)),
         };
-        let never_waits = socket.never_waits();
+        let (never_waits, port) = (socket.never_waits(), socket.port);
         if let Kind::New = socket.kind {
-            let id = match self.stack().connect_tcp(now, to) {
+            let id = match self.stack().connect_tcp(now, port, to) {
                 Ok(id) => id,
                 Err(TcpOpenError::NoRoute) => return Some(Err(libc::ENETUNREACH)),
                 Err(_) => return Some(Err(libc::EADDRNOTAVAIL)),

@@ -171,7 +171,7 @@ impl World {
         let ecn = sysctl::answers_ecn(self.sysctl.as_deref());
         let tcp = self.tcp();
         tcp.config_mut().ecn = ecn;
-        tcp.listen(port, backlog).map_err(|_| libc::EADDRINUSE)
+        tcp.listen(port, backlog).map(drop).map_err(|_| libc::EADDRINUSE)
     }
 
     /// Takes an IP packet from packetdrill.

@@ -20,7 +20,6 @@ use core::ops::Range;
 
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
-use super::info::TcpInfo;
 use super::input::{Segment, refusal};
 use super::output::{Outgoing, PathLimits};
 use crate::rand::KeyedHash;
@@ -125,7 +124,7 @@ struct Listener {
 /// The TCP connections of an IP stack.
 #[derive(Debug)]
 pub struct TcpHost {
-    config: TcpConfig,
+    pub(super) config: TcpConfig,
     most: usize,
     /// Boxed, so that the table of the slots stays small while it grows.
     entries: Vec<Option<Box<Entry>>>,
@@ -169,18 +168,6 @@ impl TcpHost {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.flows.len()
-    }
-
-    /// Returns the options of all connections, to change them. What a SYN has offered stays as it
-    /// is in the connections that there are.
-    pub const fn config_mut(&mut self) -> &mut TcpConfig {
-        &mut self.config
-    }
-
-    /// Returns what a connection knows about itself and its path.
-    #[must_use]
-    pub fn info(&self, id: TcpId) -> Option<TcpInfo> {
-        self.entry(id).map(|entry| entry.connection.info(&self.config))
     }
 
     /// Accepts connections to a port, or to a free dynamic port if it is 0, of which at most

@@ -2,6 +2,7 @@
 
 use super::config::TcpConfig;
 use super::connection::{Connection, Phase, TcpState};
+use super::host::{TcpHost, TcpId};
 
 /// The phase of a connection's loss recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -107,5 +108,19 @@ impl Connection {
             ecn: self.agreed.ecn,
             window_scaling: self.agreed.window_scaling.then_some(shifts),
         }
+    }
+}
+
+impl TcpHost {
+    /// Returns the options of all connections, to change them. What a SYN has offered stays as it
+    /// is in the connections that there are.
+    pub const fn config_mut(&mut self) -> &mut TcpConfig {
+        &mut self.config
+    }
+
+    /// Returns what a connection knows about itself and its path.
+    #[must_use]
+    pub fn info(&self, id: TcpId) -> Option<TcpInfo> {
+        self.connection(id).map(|connection| connection.info(&self.config))
     }
 }
