@@ -354,8 +354,10 @@ impl TcpHost {
             (id, start..end)
         });
         let is_unwanted = entry.is_released && (received.bytes > 0 || lent.is_some());
-        // RFC 9293 3.6.1: data that no program will read is lost, and the peer is reset.
+        // RFC 9293 3.6.1: data that no program will read is lost, and the peer is reset: by the
+        // number that it expects, since it may not have what this end has sent last.
         let reset = if is_unwanted { entry.connection.abort() } else { None };
+        let reset = reset.and_then(|_| refusal(segment));
         if let Some(tcp) = received.refusal.or(reset) {
             self.refuse(flow, tcp);
         }

@@ -10,6 +10,7 @@ use crate::time::{MS, SECOND, US};
 use crate::wire::tcp::{Flags, MAX_HEADER, Tcp};
 use crate::{Instant, Rng};
 
+mod closed;
 mod hostile;
 mod path_mtu;
 mod random;
