@@ -350,7 +350,7 @@ extern "C" fn recvmsg(_: Data, fd: c_int, message: *mut msghdr, flags: c_int) ->
     let Some(message) = (unsafe { message.as_mut() }) else {
         return fail(libc::EFAULT) as ssize_t;
     };
-    let Some(vectors) = vectors(message.msg_iov, message.msg_iovlen as usize) else {
+    let Some(vectors) = vectors(message.msg_iov, message.msg_iovlen) else {
         return fail(libc::EFAULT) as ssize_t;
     };
     message.msg_controllen = 0;
@@ -398,7 +398,7 @@ extern "C" fn sendmsg(_: Data, fd: c_int, message: *const msghdr, flags: c_int) 
         note("not supported: control messages of sendmsg");
         return fail(libc::EOPNOTSUPP) as ssize_t;
     }
-    transmit(fd, vectors(message.msg_iov, message.msg_iovlen as usize).and_then(gather), flags)
+    transmit(fd, vectors(message.msg_iov, message.msg_iovlen).and_then(gather), flags)
 }
 
 // Options.

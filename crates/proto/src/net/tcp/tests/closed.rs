@@ -17,7 +17,8 @@ impl TcpOutput for Log {
 }
 
 /// RFC 9293 3.6.1, RFC 5961 3.2: data for a closed program resets the peer, by exactly the number
-/// that the peer expects. The number behind a FIN that had not arrived once made the peer ask first.
+/// that the peer expects. The number behind a FIN that had not arrived once made the peer ask
+/// first.
 #[test]
 fn data_for_a_closed_program_is_refused_by_the_expected_number() {
     let config = TcpConfig { timestamps: false, ..TcpConfig::default() };
