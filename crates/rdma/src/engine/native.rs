@@ -22,7 +22,7 @@ use sprat_proto::net::Interface;
 use sprat_proto::net::tcp::{TcpChanges, TcpConfig, TcpError, TcpFlow, TcpId, TcpOpenError};
 use sprat_proto::rdma::{Memory as _, Part, Record, StreamEnd};
 use sprat_proto::rpc::Slices;
-use sprat_proto::time::{MS, SECOND};
+use sprat_proto::time::{MS, SECOND, US};
 use sprat_sys::nic::Nic;
 
 use super::core::{Copies, Core};
@@ -41,6 +41,11 @@ const BACKLOG: u32 = 1024;
 const KEEP_ALIVE_NS: u64 = 10 * SECOND;
 /// The time for which data may stay unacknowledged.
 const UNACKNOWLEDGED_NS: u64 = 16 * SECOND;
+/// The segments after which an acknowledgement leaves at once, and the time by which that of fewer
+/// waits for more. A packet costs more than placing what it brought, and an answer takes the
+/// acknowledgement along.
+const ACK_SEGMENTS: u8 = 8;
+const ACK_HOLD_NS: u64 = 10 * US;
 /// The time by which an acknowledgement waits for an answer of the program that takes it along.
 const DELAYED_ACK_NS: u64 = 10 * MS;
 
@@ -86,6 +91,8 @@ impl Native {
             send_bytes: BUFFER_BYTES,
             no_delay: true,
             delayed_ack_ns: DELAYED_ACK_NS,
+            ack_segments: ACK_SEGMENTS,
+            ack_hold_ns: ACK_HOLD_NS,
             keep_alive_ns: Some(KEEP_ALIVE_NS),
             user_timeout_ns: UNACKNOWLEDGED_NS,
             ..TcpConfig::default()

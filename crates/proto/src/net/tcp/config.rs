@@ -1,7 +1,7 @@
 //! The options of TCP connections.
 
 use super::congestion::CongestionControl;
-use super::rtt;
+use super::{receive, rtt};
 use crate::time::{MS, SECOND};
 
 /// The options of TCP connections.
@@ -31,6 +31,13 @@ pub struct TcpConfig {
     /// The time by which an acknowledgement may wait for more data, in nanoseconds: below 500 ms
     /// (RFC 9293 3.8.6.3).
     pub delayed_ack_ns: u64,
+    /// The number of full segments after which an acknowledgement is due at once: 2 (RFC 9293
+    /// SHLD-19). More spare packets, as a receiver that coalesces segments does, and need
+    /// `ack_hold_ns`.
+    pub ack_segments: u8,
+    /// The time in nanoseconds by which the acknowledgement of two segments waits for more, or for
+    /// data to go with, while `ack_segments` have not come.
+    pub ack_hold_ns: u64,
     /// The shortest retransmission timeout in nanoseconds.
     pub min_timeout_ns: u64,
     /// The number of times that a SYN is sent again before the connection fails.
@@ -57,6 +64,8 @@ impl Default for TcpConfig {
             no_delay: false,
             congestion: CongestionControl::default(),
             delayed_ack_ns: 40 * MS,
+            ack_segments: receive::SEGMENTS,
+            ack_hold_ns: 0,
             min_timeout_ns: rtt::MIN_NS,
             syn_retries: 6,
             user_timeout_ns: 120 * SECOND,

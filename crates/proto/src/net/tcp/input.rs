@@ -293,9 +293,14 @@ impl Connection {
             }
             return Taken::Nothing;
         }
-        let taken = self.receive.take(seq, data, flags.has(Flags::FIN), self.send.mss);
-        if self.receive.due() == Due::Delayed && self.timers.delayed_ack == Instant::NEVER {
-            self.timers.delayed_ack = now.after(config.delayed_ack_ns);
+        let taken =
+            self.receive.take(seq, data, flags.has(Flags::FIN), self.send.mss, config.ack_segments);
+        let wait_ns = match self.receive.due() {
+            Due::Held => config.ack_hold_ns,
+            _ => config.delayed_ack_ns,
+        };
+        if matches!(self.receive.due(), Due::Delayed | Due::Held) {
+            self.timers.delayed_ack = self.timers.delayed_ack.min(now.after(wait_ns));
         }
         if self.receive.is_finished() {
             self.state = match self.state {

@@ -19,7 +19,7 @@ use crate::wire::tcp::SackBlocks;
 /// The time after which a timestamp of the peer is too old to compare (RFC 7323 5.5).
 const TOO_OLD_NS: u64 = 24 * 24 * 3600 * SECOND;
 /// The number of full segments after which an acknowledgement is due (RFC 9293 MUST-59).
-const SEGMENTS: u32 = 2;
+pub(super) const SEGMENTS: u8 = 2;
 
 /// The urgency of an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -29,6 +29,8 @@ pub(super) enum Due {
     Nothing,
     /// An acknowledgement may wait for more data, or for the timer.
     Delayed,
+    /// An acknowledgement may wait for a few more segments, or for a moment.
+    Held,
     /// An acknowledgement is due now.
     Now,
 }
@@ -204,7 +206,14 @@ impl Receive {
     }
 
     /// Takes the data of a segment, and its FIN.
-    pub(super) fn take(&mut self, seq: Seq, data: &[u8], has_fin: bool, mss: u32) -> Taken {
+    pub(super) fn take(
+        &mut self,
+        seq: Seq,
+        data: &[u8],
+        has_fin: bool,
+        mss: u32,
+        ack_segments: u8,
+    ) -> Taken {
         let end = seq + data.len() as u32;
         if has_fin {
             self.fin = self.fin.or_else(|| self.edge.reaches(end).then_some(end));
@@ -216,7 +225,7 @@ impl Receive {
         if skip > 0 {
             self.ahead.duplicate(seq, seq + skip);
         }
-        let mut taken = self.place(seq + skip, new, mss);
+        let mut taken = self.place(seq + skip, new, mss, ack_segments);
         if let Taken::Lent(start, end) = &mut taken {
             (*start, *end) = (*start + skip as usize, *end + skip as usize);
         }
@@ -231,7 +240,7 @@ impl Receive {
         taken
     }
 
-    fn place(&mut self, seq: Seq, new: &[u8], mss: u32) -> Taken {
+    fn place(&mut self, seq: Seq, new: &[u8], mss: u32, ack_segments: u8) -> Taken {
         if new.is_empty() || self.is_finished {
             // A duplicate is acknowledged at once (RFC 5681 4.2).
             self.due = Due::Now;
@@ -261,8 +270,10 @@ impl Receive {
         self.open(mss);
         let waiting = self.next.since(self.acknowledged);
         // RFC 5681 4.2: data that fills a gap is acknowledged at once.
-        self.due = if had_gap || waiting >= SEGMENTS * mss {
+        self.due = if had_gap || waiting >= u32::from(ack_segments) * mss {
             Due::Now
+        } else if waiting >= u32::from(SEGMENTS) * mss {
+            self.due.max(Due::Held)
         } else {
             self.due.max(Due::Delayed)
         };

@@ -411,6 +411,27 @@ fn an_idle_connection_is_small() {
     assert!(size + board <= 800, "{size} bytes, and {board} for segments");
 }
 
+/// An end that takes several segments together acknowledges eight of them, and fewer after a moment.
+#[test]
+fn acknowledgements_wait_for_more_segments_if_they_may() {
+    let config = TcpConfig { ack_segments: 8, ack_hold_ns: 10 * US, ..TcpConfig::default() };
+    let mut net = Net::new([TcpConfig::default(), config], Faults::default(), 1);
+    net.ends.iter_mut().for_each(|end| end.closes = false);
+    net.run_until(SECOND, |net| net.state(1) == TcpState::Established);
+    net.give(0, 5 * 1448);
+    let first = net.sent[1];
+    net.run_until(SECOND, |net| net.ends[1].received.len() == 5 * 1448);
+    let (sent, at) = (net.sent[1], net.log.last().expect("the data").0.after(MS));
+    assert_eq!(sent, first, "five segments have no acknowledgement at once");
+    net.run_until(SECOND, |net| net.sent[1] > sent);
+    let answered = net.log.last().expect("the acknowledgement").0;
+    assert_eq!(answered.since(at), 10 * US);
+    net.give(0, 10 * 1448);
+    let before = net.sent[1];
+    net.run_until(SECOND, |net| net.ends[1].received.len() == 15 * 1448);
+    assert!(net.sent[1] <= before + 2, "{} for ten segments", net.sent[1] - before);
+}
+
 /// RFC 9293 3.10.7.4: a FIN that comes again in TIME-WAIT is acknowledged, and its time is renewed.
 #[test]
 fn a_repeated_end_prolongs_time_wait() {
