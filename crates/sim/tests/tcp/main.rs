@@ -1,0 +1,165 @@
+//! Tests of TCP under faults: hosts with an IP stack over devices in memory, a network that loses,
+//! doubles, reorders, delays and damages frames, and programs that write, read, stop and end at
+//! random. Every byte arrives once and in order, every connection ends, and no host keeps one.
+
+mod host;
+mod network;
+mod ours;
+mod program;
+mod smol;
+mod world;
+
+use host::Host;
+use network::Options;
+use ours::{Ours, OursOptions};
+use program::Plan;
+use smol::{Smol, SmolOptions};
+use sprat_proto::Rng;
+use sprat_proto::net::tcp::{CongestionControl, TcpConfig};
+use sprat_proto::time::{MS, SECOND, US};
+use sprat_sim::seeds;
+use world::{PORT, Wish, World};
+
+/// The time in which all connections of a world end.
+const LIMIT_NS: u64 = 24 * 3600 * SECOND;
+
+fn any_tcp(rng: &mut Rng) -> TcpConfig {
+    let on = |rng: &mut Rng| rng.chance(700_000);
+    TcpConfig {
+        mss: [48, 100, 536, 1460, 9000][rng.below(5) as usize],
+        receive_bytes: [1000, 20_000, 65_535, 300_000, 1 << 20][rng.below(5) as usize],
+        send_bytes: [1000, 20_000, 300_000, 1 << 20][rng.below(4) as usize],
+        timestamps: on(rng),
+        window_scaling: on(rng),
+        sack: on(rng),
+        ecn: on(rng),
+        no_delay: on(rng),
+        congestion: [CongestionControl::Reno, CongestionControl::Cubic][rng.below(2) as usize],
+        delayed_ack_ns: [0, 40 * MS, 200 * MS][rng.below(3) as usize],
+        user_timeout_ns: 10 * 3600 * SECOND,
+        syn_retries: 100,
+        time_wait_ns: [SECOND, 10 * SECOND, 60 * SECOND][rng.below(3) as usize],
+        keep_alive_ns: None,
+        ..TcpConfig::default()
+    }
+}
+
+fn any_network(rng: &mut Rng) -> Options {
+    let delay_ns = [10 * US, MS, 50 * MS][rng.below(3) as usize];
+    let mut fault = seeds::fault(rng, delay_ns + MS);
+    if rng.chance(500_000) {
+        // Mild faults leave room for what happens at speed.
+        for ppm in [&mut fault.drop_ppm, &mut fault.corrupt_ppm, &mut fault.truncate_ppm] {
+            *ppm /= 20;
+        }
+    }
+    Options {
+        delay_ns,
+        jitter_ns: [0, 10 * US, 5 * MS, 100 * MS][rng.below(4) as usize],
+        fault,
+        rate: [1 << 40, 10_000_000, 1_000_000][rng.below(3) as usize],
+        queue: [20_000, 200_000, 1 << 40][rng.below(3) as usize],
+        mark_above: [3_000, 50_000, 1 << 40][rng.below(3) as usize],
+        router: None,
+    }
+}
+
+/// Returns the most bytes of a stream through a network: few where most losses cost a timeout.
+fn most_bytes(options: &Options) -> u64 {
+    let fault = &options.fault;
+    match fault.drop_ppm + fault.corrupt_ppm + fault.truncate_ppm {
+        0..5_000 => 300_000,
+        5_000..30_000 => 100_000,
+        _ => 15_000,
+    }
+}
+
+/// Returns a world of our host 0 and host 1 with smoltcp, and the connections between them.
+fn beside_smoltcp(seed: u64) -> World {
+    let mut rng = Rng::seeded(seed ^ 0x5301);
+    let options = any_network(&mut rng);
+    let mut tcp = any_tcp(&mut rng);
+    let aborts = rng.chance(300_000);
+    let keep_alive_ns = aborts.then_some(30 * SECOND);
+    tcp.keep_alive_ns = keep_alive_ns;
+    let mtu = [1280, 1500, 9000][rng.below(3) as usize];
+    let smol = SmolOptions {
+        mtu,
+        receive_bytes: [1000, 20_000, 65_535, 300_000][rng.below(4) as usize],
+        send_bytes: [1000, 20_000, 300_000][rng.below(3) as usize],
+        has_timestamps: rng.chance(500_000),
+        is_cubic: rng.chance(500_000),
+        has_nagle: rng.chance(500_000),
+        keep_alive_ns,
+    };
+    let room = [usize::MAX, 1 + rng.below(20) as usize][rng.below(2) as usize];
+    let ours = OursOptions { tcp, mtu, room, ..OursOptions::default() };
+    let hosts: Vec<Box<dyn Host>> = vec![
+        Box::new(Ours::new(0, ours, rng.fork())),
+        Box::new(Smol::new(1, smol, rng.fork())),
+    ];
+    let most = most_bytes(&options);
+    let mut world = World::new(hosts, options, rng.fork());
+    world.hosts.iter_mut().for_each(|host| host.listen(PORT, 4));
+    for _ in 0..1 + rng.below(3) {
+        let from = rng.below(2) as usize;
+        world.wish(Wish {
+            at: world.now.after(rng.below(2 * SECOND)),
+            from,
+            to: 1 - from,
+            is_ipv6: rng.chance(500_000),
+            is_refused: rng.chance(100_000),
+            plans: Plan::draw(&mut rng, most, if aborts { 300_000 } else { 0 }),
+        });
+    }
+    world
+}
+
+/// smoltcp is a TCP that others have written: what both take for the protocol is no error of one.
+#[test]
+fn with_smoltcp_as_the_peer() {
+    seeds::each("with_smoltcp_as_the_peer", 20, |seed| {
+        beside_smoltcp(seed).complete(LIMIT_NS);
+    });
+}
+
+/// Returns a world of hosts with our stack. A host connects to those before it, so that no two wait
+/// for each other while both are full.
+fn among_ourselves(seed: u64) -> World {
+    let mut rng = Rng::seeded(seed ^ 0x7c9);
+    let options = any_network(&mut rng);
+    let aborts = rng.chance(300_000);
+    let count = 2 + rng.below(3) as usize;
+    let hosts = (0..count).map(|host| {
+        let mut tcp = any_tcp(&mut rng);
+        tcp.keep_alive_ns = aborts.then_some(30 * SECOND);
+        let room = [usize::MAX, 1 + rng.below(20) as usize][rng.below(2) as usize];
+        let most = [1, 2, 5, 1000][rng.below(4) as usize];
+        let mtu = [1280, 1500, 9000][rng.below(3) as usize];
+        let options = OursOptions { tcp, most, mtu, room, is_routed: false };
+        Box::new(Ours::new(host, options, rng.fork())) as Box<dyn Host>
+    });
+    let hosts = hosts.collect();
+    let most = most_bytes(&options);
+    let mut world = World::new(hosts, options, rng.fork());
+    for host in &mut world.hosts {
+        host.listen(PORT, [1, 2, 100][rng.below(3) as usize]);
+    }
+    for _ in 0..1 + rng.below(6) {
+        let from = 1 + rng.below(count as u64 - 1) as usize;
+        world.wish(Wish {
+            at: world.now.after(rng.below(2 * SECOND)),
+            from,
+            to: rng.below(from as u64) as usize,
+            is_ipv6: rng.chance(500_000),
+            is_refused: rng.chance(50_000),
+            plans: Plan::draw(&mut rng, most, if aborts { 300_000 } else { 0 }),
+        });
+    }
+    world
+}
+
+#[test]
+fn among_our_own_hosts() {
+    seeds::each("among_our_own_hosts", 100, |seed| among_ourselves(seed).complete(LIMIT_NS));
+}
