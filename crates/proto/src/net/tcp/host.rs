@@ -336,10 +336,12 @@ impl TcpHost {
         let was_finished = entry.connection.is_finished();
         let received = entry.connection.input(now, &self.config, segment);
         let state = entry.connection.state();
-        let is_opening = matches!(before, TcpState::SynSent | TcpState::SynReceived);
+        let is_half_open = |state| matches!(state, TcpState::SynSent | TcpState::SynReceived);
         let changes = &mut entry.changes;
-        if is_opening && !matches!(state, TcpState::SynSent | TcpState::SynReceived) {
-            changes.opened = state != TcpState::Closed;
+        // A connection that a peer takes back before it is open goes as it came: the program was
+        // not told of it.
+        if is_half_open(before) && !is_half_open(state) && state != TcpState::Closed {
+            changes.opened = true;
             if let Some(port) = entry.half_open.take()
                 && let Some(listener) = self.listeners.get_mut(&port)
             {
