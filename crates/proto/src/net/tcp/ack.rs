@@ -292,7 +292,8 @@ impl Connection {
             self.timers.retransmit = Instant::NEVER;
             self.timers.probe = Instant::NEVER;
             self.timers.reorder = Instant::NEVER;
-            self.timers.progress = now;
+            // The peer answers, be it to probes of its window or to keep-alives.
+            (self.timers.progress, self.timers.retries) = (now, 0);
             return;
         }
         if news.advanced > 0 {

@@ -47,7 +47,7 @@ impl Connection {
             self.retransmit_timeout(now, config);
         }
         if take(&mut self.timers.persist, now) {
-            self.timers.wants = Wanted::WindowProbe;
+            self.probe_window(now, config);
         }
         if take(&mut self.timers.keep_alive, now) {
             self.keep_alive(now, config);
@@ -103,8 +103,24 @@ impl Connection {
         self.start_retransmit(now, config);
     }
 
+    /// Probes the peer's closed window. A peer that answers may keep it closed forever, and one that
+    /// does not is gone (RFC 9293 3.8.6.1).
+    fn probe_window(&mut self, now: Instant, config: &TcpConfig) {
+        if self.timers.retries == 0 {
+            self.timers.progress = now;
+        } else if now.since(self.timers.progress) >= config.user_timeout_ns {
+            return self.end(Some(TcpError::TimedOut));
+        }
+        self.timers.wants = Wanted::WindowProbe;
+    }
+
+    /// Probes a silent peer, unless data that waits for an acknowledgement or for room does that.
     fn keep_alive(&mut self, now: Instant, config: &TcpConfig) {
         let Some(idle_ns) = config.keep_alive_ns else { return };
+        if !self.send.board.is_empty() || self.timers.persist != Instant::NEVER {
+            self.timers.keep_alive = now.after(idle_ns);
+            return;
+        }
         if self.timers.retries >= KEEP_ALIVE_PROBES {
             return self.end(Some(TcpError::TimedOut));
         }

@@ -11,11 +11,13 @@ use crate::wire::tcp::{Flags, MAX_HEADER, Tcp};
 use crate::{Instant, Rng};
 
 mod closed;
+mod half_open;
 mod hostile;
 mod path_mtu;
 mod random;
 mod records;
 mod recovery;
+mod silence;
 
 /// The misbehaviour of a network, and its speed.
 #[derive(Clone, Debug)]
