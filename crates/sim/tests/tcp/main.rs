@@ -10,13 +10,13 @@ mod smol;
 mod world;
 
 use host::Host;
-use network::Options;
+use network::{Options, Router};
 use ours::{Ours, OursOptions};
 use program::Plan;
 use smol::{Smol, SmolOptions};
-use sprat_proto::Rng;
 use sprat_proto::net::tcp::{CongestionControl, TcpConfig};
 use sprat_proto::time::{MS, SECOND, US};
+use sprat_proto::{Instant, Rng};
 use sprat_sim::seeds;
 use world::{PORT, Wish, World};
 
@@ -126,11 +126,28 @@ fn with_smoltcp_as_the_peer() {
     });
 }
 
+/// Draws a router whose MTU changes. A silent one carries the 1,280 bytes that each path has to.
+fn any_router(rng: &mut Rng, start: Instant) -> Router {
+    let is_silent = rng.chance(300_000);
+    let mut mtus = Vec::new();
+    let mut at = start;
+    for _ in 0..1 + rng.below(4) {
+        let least = if is_silent { 1280 } else { 552 };
+        mtus.push((at, [least, 1280, 1400, 1500, 4000][rng.below(5) as usize]));
+        let most_ns = [20 * MS, 5 * SECOND][rng.below(2) as usize];
+        at = at.after(rng.below(most_ns));
+    }
+    Router { mtus, is_silent }
+}
+
 /// Returns a world of hosts with our stack. A host connects to those before it, so that no two wait
 /// for each other while both are full.
-fn among_ourselves(seed: u64) -> World {
+fn among_ourselves(seed: u64, is_routed: bool) -> World {
     let mut rng = Rng::seeded(seed ^ 0x7c9);
-    let options = any_network(&mut rng);
+    let mut options = any_network(&mut rng);
+    if is_routed {
+        options.router = Some(any_router(&mut rng, Instant::from_ns(SECOND)));
+    }
     let aborts = rng.chance(300_000);
     let count = 2 + rng.below(3) as usize;
     let hosts = (0..count).map(|host| {
@@ -139,7 +156,7 @@ fn among_ourselves(seed: u64) -> World {
         let room = [usize::MAX, 1 + rng.below(20) as usize][rng.below(2) as usize];
         let most = [1, 2, 5, 1000][rng.below(4) as usize];
         let mtu = [1280, 1500, 9000][rng.below(3) as usize];
-        let options = OursOptions { tcp, most, mtu, room, is_routed: false };
+        let options = OursOptions { tcp, most, mtu, room, is_routed };
         Box::new(Ours::new(host, options, rng.fork())) as Box<dyn Host>
     });
     let hosts = hosts.collect();
@@ -164,5 +181,16 @@ fn among_ourselves(seed: u64) -> World {
 
 #[test]
 fn among_our_own_hosts() {
-    seeds::each("among_our_own_hosts", 100, |seed| among_ourselves(seed).complete(LIMIT_NS));
+    seeds::each("among_our_own_hosts", 100, |seed| {
+        among_ourselves(seed, false).complete(LIMIT_NS);
+    });
+}
+
+/// The MTU of the path changes while connections run, and the router reports what is too big, or
+/// drops it without a word.
+#[test]
+fn through_a_router_with_changing_mtus() {
+    seeds::each("through_a_router_with_changing_mtus", 50, |seed| {
+        among_ourselves(seed, true).complete(LIMIT_NS);
+    });
 }

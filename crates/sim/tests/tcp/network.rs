@@ -18,7 +18,7 @@ use sprat_proto::wire::checksum::Sum;
 use sprat_proto::wire::ethernet::{self, Ethernet};
 use sprat_proto::wire::icmp::Icmp;
 use sprat_proto::wire::icmpv6::Icmpv6;
-use sprat_proto::wire::ipv4::{self, Ipv4};
+use sprat_proto::wire::ipv4::{self, Ecn, Ipv4};
 use sprat_proto::wire::ipv6::{self, Ipv6};
 use sprat_proto::wire::tcp::Tcp;
 use sprat_proto::{Instant, Rng};
@@ -250,7 +250,8 @@ fn too_big(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
         return Some([&ip.emit(message.len())[..], &message].concat());
     }
     let (header, _) = Ipv6::parse(packet).ok()?;
-    let ip = Ipv6 { next: ipv6::ICMPV6, hops: 64, from: ROUTER6, to: header.from };
+    let (next, from, to) = (ipv6::ICMPV6, ROUTER6, header.from);
+    let ip = Ipv6 { ecn: Ecn::NotEct, next, hops: 64, from, to };
     let message = Icmpv6::TooBig { mtu: mtu as u32 }.emit(&ip, quoted);
     Some([&ip.emit(message.len())[..], &message].concat())
 }
