@@ -177,6 +177,8 @@ impl Network {
         let packet = &frame[HEADER..];
         let Some(to) = destination(packet) else { return };
         let mtu = router.mtus.iter().rev().find(|(at, _)| *at <= now).map_or(65_535, |(_, m)| *m);
+        // RFC 8200 5: each link carries that much of IPv6.
+        let mtu = if to.is_ipv6() { mtu.max(1280) } else { mtu };
         if packet.len() > mtu {
             self.count.too_big += 1;
             let report = if router.is_silent { None } else { too_big(packet, mtu) };

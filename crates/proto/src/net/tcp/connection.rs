@@ -9,7 +9,7 @@ use super::receive::Receive;
 use super::records::Records;
 use super::ring::Ring;
 use super::rtt::Rtt;
-use super::scoreboard::Scoreboard;
+use super::scoreboard::{Scoreboard, Sent};
 use super::seq::Seq;
 use super::timers::Timers;
 use crate::time::MS;
@@ -283,7 +283,9 @@ impl Connection {
         }
         send.congestion.set_mss(mss);
         if mss < before {
-            send.board.declare(|sent| Some(sent.len > mss + 1));
+            let (has_fin, next) = (send.has_fin, send.next);
+            let is_fin = |sent: &Sent| has_fin && sent.end() == next;
+            send.board.declare(|sent| Some(sent.len > mss + u32::from(is_fin(sent))));
         }
     }
 
