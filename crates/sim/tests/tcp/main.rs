@@ -2,6 +2,7 @@
 //! doubles, reorders, delays and damages frames, and programs that write, read, stop and end at
 //! random. Every byte arrives once and in order, every connection ends, and no host keeps one.
 
+mod fairness;
 mod host;
 mod network;
 mod ours;

@@ -66,9 +66,9 @@ impl Connection {
             send.congestion.reduce(flight);
             send.congestion.set_window(send.congestion.threshold());
         }
-        self.find_losses(now, &news);
+        let has_lost = self.find_losses(now, &news) > 0;
         self.echoed_congestion(tcp, flight);
-        self.adjust_window(now, &news, pipe);
+        self.adjust_window(now, &news, has_lost, pipe);
         self.restart_timers(now, config, &news);
     }
 
@@ -166,8 +166,9 @@ impl Connection {
         }
     }
 
-    /// Declares segments lost by time, which may begin a recovery.
-    pub(super) fn detect_losses(&mut self, now: Instant) {
+    /// Declares segments lost by time, which may begin a recovery. Returns the number of their
+    /// bytes.
+    pub(super) fn detect_losses(&mut self, now: Instant) -> u32 {
         let send = &mut self.send;
         let is_recovering = send.phase != Phase::Open;
         let (lost, next) = send.rack.detect(now, &mut send.board, &send.rtt, is_recovering);
@@ -175,17 +176,19 @@ impl Connection {
         if lost > 0 {
             self.begin_recovery();
         }
+        lost
     }
 
-    fn find_losses(&mut self, now: Instant, news: &News) {
+    /// Declares segments lost that an acknowledgement proves lost. Returns the number of their
+    /// bytes.
+    fn find_losses(&mut self, now: Instant, news: &News) -> u32 {
         let send = &mut self.send;
         if self.agreed.sack {
             if send.board.sacked_segments() > 0 || send.board.has_again() || news.was_again {
-                self.detect_losses(now);
-            } else {
-                self.timers.reorder = Instant::NEVER;
+                return self.detect_losses(now);
             }
-            return;
+            self.timers.reorder = Instant::NEVER;
+            return 0;
         }
         // NewReno (RFC 6582): three duplicates prove the first segment lost, and so does an
         // acknowledgement of only a part of what was in flight at the start of a recovery.
@@ -194,12 +197,15 @@ impl Connection {
         let is_third = send.phase == Phase::Open
             && send.duplicates == DUPLICATES
             && send.recover.is_before(send.una + 1);
-        if is_partial || is_third {
-            let una = send.una;
-            if send.board.declare(|sent| (sent.seq == una).then_some(true)) > 0 {
-                self.begin_recovery();
-            }
+        if !is_partial && !is_third {
+            return 0;
         }
+        let una = send.una;
+        let lost = send.board.declare(|sent| (sent.seq == una).then_some(true));
+        if lost > 0 {
+            self.begin_recovery();
+        }
+        lost
     }
 
     /// Begins a recovery, unless one is in progress.
@@ -236,9 +242,9 @@ impl Connection {
         }
     }
 
-    /// Adjusts the congestion window: by proportional rate reduction in a recovery (RFC 6937), else
-    /// by the algorithm.
-    fn adjust_window(&mut self, now: Instant, news: &News, had_pipe: u32) {
+    /// Adjusts the congestion window: by proportional rate reduction in a recovery (RFC 9937), else
+    /// by the algorithm. `has_lost` is true if the acknowledgement has proved a loss.
+    fn adjust_window(&mut self, now: Instant, news: &News, has_lost: bool, had_pipe: u32) {
         let pipe = self.pipe();
         let advanced = news.advanced;
         let send = &mut self.send;
@@ -260,7 +266,11 @@ impl Connection {
                     let share = u64::from(*delivered) * u64::from(threshold);
                     (share.div_ceil(u64::from((*flight).max(1))) as u32).saturating_sub(*out)
                 } else {
-                    let limit = delivered.saturating_sub(*out).max(news) + send.mss;
+                    // While what is sent again is lost too, a segment for each delivered one is all
+                    // that the network bears (safeACK).
+                    let is_safe = advanced > 0 && !has_lost;
+                    let extra = if is_safe { send.mss } else { 0 };
+                    let limit = delivered.saturating_sub(*out).max(news) + extra;
                     (threshold - pipe).min(limit)
                 };
                 // The first retransmission leaves at once, and without SACK that of each partial

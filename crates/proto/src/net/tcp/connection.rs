@@ -60,7 +60,7 @@ pub enum TcpError {
 pub(super) enum Phase {
     /// Nothing is known to be lost.
     Open,
-    /// Lost segments are being repaired, by proportional rate reduction (RFC 6937).
+    /// Lost segments are being repaired, by proportional rate reduction (RFC 9937).
     Recovery {
         /// The bytes delivered, and those sent, since the start (prr_delivered, prr_out).
         delivered: u32,

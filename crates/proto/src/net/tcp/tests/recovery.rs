@@ -141,7 +141,7 @@ fn without_sack_each_round_trip_repairs_one_loss() {
     }
 }
 
-/// RFC 6937 3: during a recovery about as many segments leave as the new window is of the old one,
+/// RFC 9937 6: during a recovery about as many segments leave as the new window is of the old one,
 /// evenly, and at its end the window is the threshold.
 #[test]
 fn a_recovery_sends_in_proportion() {
@@ -248,4 +248,25 @@ fn a_peer_that_drops_what_it_reported_gets_it_again() {
     assert_eq!(board.pipe(), 0);
     board.forget_sacks();
     assert_eq!(board.declare(|_| Some(true)), 10);
+}
+
+/// RFC 9937 6.1: while a recovery proves more losses, a segment leaves for each that arrives. With
+/// one more each time, half of what was sent again was lost again, and the recovery never ended.
+#[test]
+fn a_recovery_does_not_fill_the_queue_that_began_it() {
+    for seed in 0..5 {
+        let config = TcpConfig { congestion: CongestionControl::Reno, ..TcpConfig::default() };
+        let faults = Faults {
+            delay_ns: 20 * MS,
+            jitter_ns: MS,
+            rate: 1_250_000,
+            queue: 50_000,
+            ..Faults::default()
+        };
+        let mut net = Net::new([config, TcpConfig::default()], faults, seed);
+        net.give(0, 3_000_000);
+        net.complete(60 * SECOND, [3_000_000, 0]).unwrap();
+        let needed = 3_000_000 / 1448;
+        assert!(net.sent[0] < needed * 11 / 10, "{} instead of {needed}", net.sent[0]);
+    }
 }
