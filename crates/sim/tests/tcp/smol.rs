@@ -162,8 +162,9 @@ impl Smol {
         self.conns[conn].handle.map(|handle| self.sockets.get_mut(handle))
     }
 
-    /// Finds listening sockets that have a peer, and puts others in their places. Removes the
-    /// sockets that have ended.
+    /// Finds listening sockets that have a peer, and adds others. No socket is removed, so that one
+    /// that listens is always behind those with connections: smoltcp gives a SYN that comes again to
+    /// the first socket that takes it.
     fn settle(&mut self) {
         for i in 0..self.listening.len() {
             let (port, handle) = self.listening[i];
@@ -177,7 +178,6 @@ impl Smol {
             self.listening[i].1 = next;
             let socket = self.sockets.get::<Socket<'_>>(handle);
             let (Some(own), Some(peer)) = (socket.local_endpoint(), socket.remote_endpoint()) else {
-                self.sockets.remove(handle);
                 continue;
             };
             self.conns.push(Socketed {
@@ -195,7 +195,6 @@ impl Smol {
             let state = self.sockets.get::<Socket<'_>>(handle).state();
             conn.has_opened |= !matches!(state, State::SynSent | State::SynReceived | State::Closed);
             if state == State::Closed && conn.is_released {
-                self.sockets.remove(handle);
                 conn.handle = None;
             }
         }
