@@ -46,10 +46,10 @@ impl Race {
         let mut world = World::new(hosts, options, rng.fork());
         world.hosts[0].listen(PORT, 10);
         for (i, start_ns) in starts_ns.iter().enumerate() {
-            let (from, to, is_ipv6, is_refused) = (i + 1, 0, false, false);
+            let (from, to, is_ipv6, is_refused, has_lies) = (i + 1, 0, false, false, false);
             let at = world.now.after(*start_ns);
             let plans = [Plan::plain(u64::MAX), Plan::plain(0)];
-            world.wish(Wish { at, from, to, is_ipv6, is_refused, plans });
+            world.wish(Wish { at, from, to, is_ipv6, is_refused, has_lies, plans });
         }
         Self { world, flows: control.len() }
     }

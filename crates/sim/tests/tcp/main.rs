@@ -4,6 +4,7 @@
 
 mod fairness;
 mod host;
+mod liar;
 mod network;
 mod ours;
 mod program;
@@ -62,6 +63,7 @@ fn any_network(rng: &mut Rng) -> Options {
         queue: [20_000, 200_000, 1 << 40][rng.below(3) as usize],
         mark_above: [3_000, 50_000, 1 << 40][rng.below(3) as usize],
         router: None,
+        liar: None,
     }
 }
 
@@ -129,6 +131,7 @@ fn beside_smoltcp(seed: u64) -> World {
             to: 1 - from,
             is_ipv6: rng.chance(500_000),
             is_refused: rng.chance(100_000),
+            has_lies: false,
             plans,
         });
     }
@@ -190,6 +193,7 @@ fn among_ourselves(seed: u64, is_routed: bool) -> World {
             to: rng.below(from as u64) as usize,
             is_ipv6: rng.chance(500_000),
             is_refused: rng.chance(50_000),
+            has_lies: false,
             plans: Plan::draw(&mut rng, most, if aborts { 300_000 } else { 0 }),
         });
     }
@@ -210,4 +214,40 @@ fn through_a_router_with_changing_mtus() {
     seeds::each("through_a_router_with_changing_mtus", 50, |seed| {
         among_ourselves(seed, true).complete(LIMIT_NS);
     });
+}
+
+/// Returns a world of host 0, host 1 whose segments lie, and host 2, with connections of 0 to both.
+fn beside_a_liar(seed: u64) -> World {
+    let mut rng = Rng::seeded(seed ^ 0x11a5);
+    let mut options = any_network(&mut rng);
+    options.liar = Some(1);
+    let hosts = (0..3).map(|host| {
+        let tcp = TcpConfig { keep_alive_ns: Some(30 * SECOND), ..any_tcp(&mut rng) };
+        let options = OursOptions { tcp, ..OursOptions::default() };
+        Box::new(Ours::new(host, options, rng.fork())) as Box<dyn Host>
+    });
+    let hosts = hosts.collect();
+    let most = most_bytes(&options);
+    let mut world = World::new(hosts, options, rng.fork());
+    world.hosts.iter_mut().for_each(|host| host.listen(PORT, 100));
+    for n in 0..6 {
+        let other = 1 + n % 2;
+        let (from, to) = if rng.chance(500_000) { (0, other) } else { (other, 0) };
+        world.wish(Wish {
+            at: world.now.after(rng.below(2 * SECOND)),
+            from,
+            to,
+            is_ipv6: rng.chance(500_000),
+            is_refused: false,
+            has_lies: other == 1,
+            plans: Plan::draw(&mut rng, most, 0),
+        });
+    }
+    world
+}
+
+/// A peer that lies gets nothing of the memory of others, and harms no connection beside its own.
+#[test]
+fn beside_a_peer_that_lies() {
+    seeds::each("beside_a_peer_that_lies", 30, |seed| beside_a_liar(seed).complete(LIMIT_NS));
 }

@@ -25,6 +25,7 @@ use sprat_proto::{Instant, Rng};
 use sprat_sim::queue::Queue;
 
 use super::host::{ROUTER, ROUTER4, ROUTER6, mac};
+use super::liar::lies;
 
 /// The most segments that a failure shows.
 const LOGGED: usize = 60;
@@ -56,6 +57,8 @@ pub(crate) struct Options {
     /// Packets that can be marked are marked if more bytes than these wait before the link.
     pub(crate) mark_above: u64,
     pub(crate) router: Option<Router>,
+    /// The host whose segments lie.
+    pub(crate) liar: Option<usize>,
 }
 
 impl Default for Options {
@@ -68,6 +71,7 @@ impl Default for Options {
             queue: 1 << 40,
             mark_above: 1 << 40,
             router: None,
+            liar: None,
         }
     }
 }
@@ -117,7 +121,17 @@ impl Network {
     }
 
     /// Takes a frame that a host sends.
-    pub(crate) fn transmit(&mut self, now: Instant, from: usize, mut frame: Vec<u8>) {
+    pub(crate) fn transmit(&mut self, now: Instant, from: usize, frame: Vec<u8>) {
+        if self.options.liar != Some(from) {
+            return self.carry(now, from, frame);
+        }
+        for frame in lies(&mut self.rng, &frame) {
+            self.carry(now, from, frame);
+        }
+    }
+
+    /// Lets a frame suffer what the network does to it.
+    fn carry(&mut self, now: Instant, from: usize, mut frame: Vec<u8>) {
         self.count.sent += 1;
         // As on a wire. What a router sends is shorter, and hosts take that too.
         frame.resize(frame.len().max(LEAST_FRAME), 0);

@@ -291,6 +291,9 @@ impl Host for Ours {
         if tcp.connections() > most {
             return Some(format!("{} connections of {most}", tcp.connections()));
         }
+        if tcp.connections() == 0 && tcp.deadline().is_some() {
+            return Some("a timer is left".into());
+        }
         let readable = |(id, ..): &(TcpId, _, _)| tcp.connection(*id).map_or(0, |c| c.readable());
         let largest = self.conns.iter().map(readable).max().unwrap_or(0);
         (largest > bytes).then(|| format!("{largest} bytes wait, and {bytes} may"))

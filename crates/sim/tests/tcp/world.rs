@@ -12,7 +12,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::host::{Host, v4, v6};
 use super::network::{Network, Options};
-use super::program::{End, Plan, Program};
+use super::program::{Plan, Program};
 
 /// The port at which programs listen, and one at which none does.
 pub(crate) const PORT: u16 = 7;
@@ -31,6 +31,8 @@ pub(crate) struct Wish {
     pub(crate) is_ipv6: bool,
     /// True if no program listens at the port.
     pub(crate) is_refused: bool,
+    /// True if the peer lies: the connection may end as it likes.
+    pub(crate) has_lies: bool,
     pub(crate) plans: [Plan; 2],
 }
 
@@ -140,7 +142,8 @@ impl World {
             let link = *self.by_ends.get(&(peer, local)).expect("a program began the connection");
             let side = self.links[link].programs[1];
             assert!(side.is_none(), "the connection {peer} to {local} was accepted twice");
-            let program = Program::new(conn, self.links[link].wish.plans, link as u64, 1);
+            let Wish { plans, has_lies, .. } = self.links[link].wish;
+            let program = Program::new(conn, plans, link as u64, 1, has_lies);
             self.links[link].programs[1] = Some(self.programs.len());
             self.programs.push(Running { host: at, link, program });
         }
@@ -166,7 +169,7 @@ impl World {
             };
             let link = self.links.len();
             self.by_ends.insert(self.hosts[from].ends(conn), link);
-            let program = Program::new(conn, wish.plans, link as u64, 0);
+            let program = Program::new(conn, wish.plans, link as u64, 0, wish.has_lies);
             self.links.push(Link { wish, programs: [Some(self.programs.len()), None] });
             self.programs.push(Running { host: from, link, program });
         }
@@ -197,13 +200,11 @@ impl World {
     /// # Panics
     /// If they do not end within `ns` nanoseconds, or anything is not as it should be.
     pub(crate) fn complete(&mut self, ns: u64) {
-        let is_over = |world: &mut Self| {
-            world.wishes.is_empty() && world.programs.iter().all(|running| running.program.is_over)
-        };
-        let ended = self.run_until(ns, is_over);
+        let ended = self.run_until(ns, |world| world.is_over());
         assert!(ended, "connections do not end: {}", self.describe());
+        self.abort_lied_to();
         let forgotten = self.run_until(ns, |world| {
-            is_over(world) && world.hosts.iter_mut().all(|host| host.connections() == 0)
+            world.is_over() && world.hosts.iter_mut().all(|host| host.connections() == 0)
         });
         assert!(forgotten, "connections are left: {}", self.describe());
         for link in 0..self.links.len() {
@@ -213,9 +214,30 @@ impl World {
         }
     }
 
+    /// Returns true if all connections have begun, and those without lies are over.
+    fn is_over(&self) -> bool {
+        let is_over = |r: &Running| r.program.is_over || self.links[r.link].wish.has_lies;
+        self.wishes.is_empty() && self.programs.iter().all(is_over)
+    }
+
+    /// Ends the connections with lies.
+    fn abort_lied_to(&mut self) {
+        for Running { host, link, program } in &mut self.programs {
+            if self.links[*link].wish.has_lies && !program.is_over {
+                program.is_over = true;
+                self.hosts[*host].abort(program.conn);
+                let frames = self.hosts[*host].output(self.now);
+                frames.into_iter().for_each(|f| self.network.transmit(self.now, *host, f));
+            }
+        }
+    }
+
     /// Checks the end of a connection.
     fn check(&self, link: &Link) -> Result<(), String> {
         let sides = link.programs.map(|program| program.map(|p| &self.programs[p].program));
+        if link.wish.has_lies {
+            return Ok(());
+        }
         if link.wish.is_refused {
             let error = sides[0].and_then(|program| program.error);
             let is_right = error == Some(TcpError::Refused)
@@ -241,11 +263,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// Returns true if a program of the world ends a connection at once.
-    pub(crate) fn aborts(plans: &[Plan; 2]) -> bool {
-        plans.iter().any(|plan| matches!(plan.end, End::Abort(_)))
     }
 
     /// Returns the condition of everything, as text.
