@@ -230,7 +230,7 @@ impl Host for Ours {
     }
 
     fn connect(&mut self, now: Instant, to: SocketAddr) -> Option<Conn> {
-        let id = self.stack.connect_tcp(now, to).ok()?;
+        let id = self.stack.connect_tcp(now, 0, to).ok()?;
         Some(self.insert(id))
     }
 

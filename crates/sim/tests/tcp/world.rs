@@ -20,7 +20,7 @@ pub(crate) const CLOSED_PORT: u16 = 9;
 /// The time after which a host that had too many connections is asked again.
 const AGAIN_NS: u64 = 50 * MS;
 /// The most events of a world. A world with more does not move on.
-const MOST_EVENTS: u64 = 5_000_000;
+const MOST_EVENTS: u64 = 1_000_000;
 
 /// A connection to begin.
 #[derive(Clone, Debug)]

@@ -187,7 +187,7 @@ impl Connection {
                 // RFC 7323 3.2: a segment without the option is dropped.
                 None if !tcp.flags.has(Flags::SYN) => return false,
                 Some((value, _)) if self.receive.is_old(now, value) => {
-                    self.receive.acknowledge_now();
+                    self.answer_wrong(now, len);
                     return false;
                 }
                 _ => {}
@@ -206,7 +206,7 @@ impl Connection {
             if len > 0 {
                 self.receive.duplicate(Seq(tcp.seq), len);
             }
-            self.receive.acknowledge_now();
+            self.answer_wrong(now, len);
             if self.state == TcpState::TimeWait && tcp.flags.has(Flags::FIN) {
                 // The peer has not got the last acknowledgement (RFC 9293 3.10.7.4).
                 self.timers.life = now.after(config.time_wait_ns);
@@ -215,6 +215,13 @@ impl Connection {
         // RFC 9293 3.10.7.4: with a window of 0 acknowledgements still count.
         let is_ack = tcp.flags.has(Flags::ACK) && !tcp.flags.has(Flags::SYN);
         is_ack && self.receive.window() == 0 && Seq(tcp.seq) == self.receive.next()
+    }
+
+    /// Acknowledges a segment of `len` sequence numbers that is not acceptable. One without data may
+    /// be an acknowledgement itself, to one of this end that the peer does not accept: two ends that
+    /// have lost track of each other would go on forever.
+    fn answer_wrong(&mut self, now: Instant, len: u32) {
+        if len > 0 { self.receive.acknowledge_now() } else { self.challenge(now) }
     }
 
     /// Handles a reset in the window (RFC 5961 3): only one at exactly the next sequence number

@@ -101,6 +101,12 @@ impl Receive {
         };
     }
 
+    /// Returns the number of bytes for which there is memory.
+    #[cfg(test)]
+    pub(super) const fn capacity(&self) -> usize {
+        self.data.capacity()
+    }
+
     pub(super) const fn initial(&self) -> Seq {
         self.initial
     }

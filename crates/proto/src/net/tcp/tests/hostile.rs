@@ -80,6 +80,19 @@ fn challenges_are_limited() {
     assert_eq!(inject(&mut net, syn, &[]).len(), 1);
 }
 
+/// Two ends whose numbers do not fit answered each other's acknowledgements without an end, when
+/// one forged segment had begun it.
+#[test]
+fn acknowledgements_that_are_out_of_the_window_are_answered_rarely() {
+    let mut net = established();
+    let head = of_peer(&mut net, Flags::ACK);
+    let wrong = Tcp { seq: head.seq.wrapping_sub(1000), ..head };
+    let sent = (0..1000).map(|_| inject(&mut net, wrong, &[]).len()).sum::<usize>();
+    assert_eq!(sent, 10);
+    let sent = (0..1000).map(|_| inject(&mut net, wrong, b"data").len()).sum::<usize>();
+    assert_eq!(sent, 1000, "data that comes again shows that an acknowledgement was lost");
+}
+
 /// RFC 5961 5.2: an acknowledgement of what was never sent, or of long ago, brings no data in.
 #[test]
 fn data_needs_a_sound_acknowledgement() {

@@ -16,6 +16,7 @@ mod hostile;
 mod path_mtu;
 mod random;
 mod records;
+mod liar;
 mod recovery;
 mod silence;
 
