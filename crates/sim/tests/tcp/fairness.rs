@@ -24,7 +24,8 @@ struct Race {
 }
 
 impl Race {
-    /// Begins flows at these times. With marks the bottleneck marks packets above half of its queue.
+    /// Begins flows at these times. With marks the bottleneck marks packets above half of its
+    /// queue.
     fn new(seed: u64, control: &[CongestionControl], starts_ns: &[u64], marks: bool) -> Self {
         let mut rng = Rng::seeded(seed);
         let hosts = (0..=control.len()).map(|host| {

@@ -1,4 +1,4 @@
-//! What a TCP world asks of a host, and the addresses of all hosts.
+//! The interface of a host to its TCP world, and the addresses of all hosts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

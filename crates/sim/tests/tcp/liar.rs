@@ -1,6 +1,6 @@
-//! A peer that lies: for each segment that its host sends, others leave, with numbers near the edges,
-//! acknowledgements of what never arrived or of parts, SACK blocks at random, windows that shrink,
-//! and data that contradicts itself.
+//! A peer that lies: for each segment that its host sends, others leave, with numbers near the
+//! edges, acknowledgements of parts or of what never arrived, SACK blocks at random, windows that
+//! shrink, and data that contradicts itself.
 
 use sprat_proto::Rng;
 use sprat_proto::device::HEADER;
@@ -26,7 +26,7 @@ pub(crate) fn lies(rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>> {
         let (tcp, data) = lie(rng, tcp, data);
         frames.push(emit(frame, &ip, &tcp, &data));
     }
-    // Most of the time the truth is told too, so that the connection goes on.
+    // Most of the time the right segment leaves too, so that the connection goes on.
     if rng.chance(900_000) {
         let at = rng.below(frames.len() as u64 + 1) as usize;
         frames.insert(at, frame.to_vec());

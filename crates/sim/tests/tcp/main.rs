@@ -79,9 +79,9 @@ fn most_bytes(options: &Options) -> u64 {
 
 /// Returns a world of our host 0 and host 1 with smoltcp, and the connections between them.
 ///
-/// smoltcp 0.14 takes the window of an older acknowledgement that another one has overtaken. If that
-/// is 0 it waits forever: its retransmission timeout finds no room, and starts no probe. So our
-/// window closes only where nothing is overtaken.
+/// smoltcp 0.14 takes the window of an older acknowledgement that another one has overtaken. If
+/// that is 0 it waits forever: its retransmission timeout finds no room, and starts no probe. So
+/// our window closes only where nothing is overtaken.
 fn beside_smoltcp(seed: u64) -> World {
     let mut rng = Rng::seeded(seed ^ 0x5301);
     let mut options = any_network(&mut rng);
@@ -107,10 +107,8 @@ fn beside_smoltcp(seed: u64) -> World {
     };
     let room = [usize::MAX, 1 + rng.below(20) as usize][rng.below(2) as usize];
     let ours = OursOptions { tcp, mtu, room, ..OursOptions::default() };
-    let hosts: Vec<Box<dyn Host>> = vec![
-        Box::new(Ours::new(0, ours, rng.fork())),
-        Box::new(Smol::new(1, smol, rng.fork())),
-    ];
+    let hosts: Vec<Box<dyn Host>> =
+        vec![Box::new(Ours::new(0, ours, rng.fork())), Box::new(Smol::new(1, smol, rng.fork()))];
     let most = most_bytes(&options);
     let mut world = World::new(hosts, options, rng.fork());
     world.hosts.iter_mut().for_each(|host| host.listen(PORT, 4));
@@ -138,7 +136,7 @@ fn beside_smoltcp(seed: u64) -> World {
     world
 }
 
-/// smoltcp is a TCP that others have written: what both take for the protocol is no error of one.
+/// A TCP that others have written does not share our errors: every byte arrives, both ways.
 #[test]
 fn with_smoltcp_as_the_peer() {
     seeds::each("with_smoltcp_as_the_peer", 20, |seed| {

@@ -2,7 +2,7 @@
 //! queue, and a middle that loses, doubles, delays, damages and marks them.
 //!
 //! ```text
-//!  host ─► faults ─► switch, or router with an MTU ─► queue of the receiver's link ─► delay ─► host
+//!  host ─► faults ─► switch, or router with an MTU ─► queue of a host's link ─► delay ─► host
 //! ```
 //!
 //! Always: a frame that is damaged is damaged in its IP packet, for no checksum covers the rest.
@@ -228,12 +228,9 @@ impl Network {
             let _ = match frame.get(start..).and_then(|segment| Tcp::parse(segment).ok()) {
                 Some((tcp, _)) => {
                     let Tcp { from: a, to: b, seq, ack, flags, window, options, .. } = tcp;
-                    let flags = flags.0;
-                    let sack = options.sack.as_slice();
-                    writeln!(
-                        text,
-                        "{at:?} {from} {a}>{b} {flags:02x} {seq} ({total}) {ack} w {window} {sack:?}"
-                    )
+                    let (flags, sack) = (flags.0, options.sack.as_slice());
+                    let _ = write!(text, "{at:?} {from} {a}>{b} {flags:02x} {seq} ({total}) {ack}");
+                    writeln!(text, " w {window} {sack:?}")
                 }
                 None => writeln!(text, "{at:?} {from} {:02x?}", &frame[..frame.len().min(60)]),
             };

@@ -196,7 +196,11 @@ impl Program {
             for (i, byte_read) in bytes[..count].iter().enumerate() {
                 let wanted = byte(self.streams[1], self.read + i as u64);
                 let is_right = self.is_lied_to || *byte_read == wanted;
-                assert!(is_right, "{byte_read} is not {wanted}: byte {} of {self:?}", self.read + i as u64);
+                assert!(
+                    is_right,
+                    "{byte_read} is not {wanted}: byte {} of {self:?}",
+                    self.read + i as u64
+                );
             }
             self.read += count as u64;
             assert!(self.is_lied_to || self.read <= self.peer.len, "too many bytes: {self:?}");

@@ -79,7 +79,7 @@ struct Socketed {
     handle: Option<SocketHandle>,
     ends: (SocketAddr, SocketAddr),
     has_opened: bool,
-    /// True if the peer's direction has ended, which a socket that is closed does not know any more.
+    /// True if the peer's direction has ended, which a closed socket does not know any more.
     is_finished: bool,
     is_closed: bool,
     is_released: bool,
@@ -163,8 +163,8 @@ impl Smol {
     }
 
     /// Finds listening sockets that have a peer, and adds others. No socket is removed, so that one
-    /// that listens is always behind those with connections: smoltcp gives a SYN that comes again to
-    /// the first socket that takes it.
+    /// that listens is always behind those with connections: smoltcp gives a SYN that comes again
+    /// to the first socket that takes it.
     fn settle(&mut self) {
         for i in 0..self.listening.len() {
             let (port, handle) = self.listening[i];
@@ -177,7 +177,8 @@ impl Smol {
             let next = self.sockets.add(next);
             self.listening[i].1 = next;
             let socket = self.sockets.get::<Socket<'_>>(handle);
-            let (Some(own), Some(peer)) = (socket.local_endpoint(), socket.remote_endpoint()) else {
+            let (Some(own), Some(peer)) = (socket.local_endpoint(), socket.remote_endpoint())
+            else {
                 continue;
             };
             self.conns.push(Socketed {
@@ -193,7 +194,8 @@ impl Smol {
         for conn in &mut self.conns {
             let Some(handle) = conn.handle else { continue };
             let state = self.sockets.get::<Socket<'_>>(handle).state();
-            conn.has_opened |= !matches!(state, State::SynSent | State::SynReceived | State::Closed);
+            conn.has_opened |=
+                !matches!(state, State::SynSent | State::SynReceived | State::Closed);
             if state == State::Closed && conn.is_released {
                 conn.handle = None;
             }

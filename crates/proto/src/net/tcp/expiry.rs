@@ -103,8 +103,8 @@ impl Connection {
         self.start_retransmit(now, config);
     }
 
-    /// Probes the peer's closed window. A peer that answers may keep it closed forever, and one that
-    /// does not is gone (RFC 9293 3.8.6.1).
+    /// Probes the peer's closed window. A peer that answers may keep it closed forever, and one
+    /// that does not is gone (RFC 9293 3.8.6.1).
     fn probe_window(&mut self, now: Instant, config: &TcpConfig) {
         if self.timers.retries == 0 {
             self.timers.progress = now;

@@ -217,9 +217,9 @@ impl Connection {
         is_ack && self.receive.window() == 0 && Seq(tcp.seq) == self.receive.next()
     }
 
-    /// Acknowledges a segment of `len` sequence numbers that is not acceptable. One without data may
-    /// be an acknowledgement itself, to one of this end that the peer does not accept: two ends that
-    /// have lost track of each other would go on forever.
+    /// Acknowledges a segment of `len` sequence numbers that is not acceptable. One without data
+    /// may be an acknowledgement itself, to one of this end that the peer does not accept: two ends
+    /// that have lost track of each other would go on forever.
     fn answer_wrong(&mut self, now: Instant, len: u32) {
         if len > 0 { self.receive.acknowledge_now() } else { self.challenge(now) }
     }

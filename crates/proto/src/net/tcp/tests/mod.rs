@@ -13,10 +13,10 @@ use crate::{Instant, Rng};
 mod closed;
 mod half_open;
 mod hostile;
+mod liar;
 mod path_mtu;
 mod random;
 mod records;
-mod liar;
 mod recovery;
 mod silence;
 
