@@ -2,6 +2,7 @@
 //! doubles, reorders, delays and damages frames, and programs that write, read, stop and end at
 //! random. Every byte arrives once and in order, every connection ends, and no host keeps one.
 
+mod edges;
 mod fairness;
 mod host;
 mod liar;
@@ -62,8 +63,7 @@ fn any_network(rng: &mut Rng) -> Options {
         rate: [1 << 40, 10_000_000, 1_000_000][rng.below(3) as usize],
         queue: [20_000, 200_000, 1 << 40][rng.below(3) as usize],
         mark_above: [3_000, 50_000, 1 << 40][rng.below(3) as usize],
-        router: None,
-        liar: None,
+        ..Options::default()
     }
 }
 
@@ -85,6 +85,7 @@ fn most_bytes(options: &Options) -> u64 {
 fn beside_smoltcp(seed: u64) -> World {
     let mut rng = Rng::seeded(seed ^ 0x5301);
     let mut options = any_network(&mut rng);
+    options.stranger = Some(1);
     let mut tcp = any_tcp(&mut rng);
     let closes = rng.chance(500_000);
     if closes {

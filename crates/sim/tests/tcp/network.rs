@@ -24,6 +24,7 @@ use sprat_proto::wire::tcp::Tcp;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::queue::Queue;
 
+use super::edges::Edges;
 use super::host::{ROUTER, ROUTER4, ROUTER6, mac};
 use super::liar::lies;
 
@@ -59,6 +60,8 @@ pub(crate) struct Options {
     pub(crate) router: Option<Router>,
     /// The host whose segments lie.
     pub(crate) liar: Option<usize>,
+    /// The host whose TCP is not ours.
+    pub(crate) stranger: Option<usize>,
 }
 
 impl Default for Options {
@@ -72,6 +75,7 @@ impl Default for Options {
             mark_above: 1 << 40,
             router: None,
             liar: None,
+            stranger: None,
         }
     }
 }
@@ -98,13 +102,15 @@ pub(crate) struct Network {
     busy: Vec<Instant>,
     in_flight: Queue<(usize, Vec<u8>)>,
     log: VecDeque<(Instant, usize, Vec<u8>)>,
+    edges: Edges,
 }
 
 impl Network {
     pub(crate) fn new(options: Options, hosts: usize, rng: Rng) -> Self {
         let busy = vec![Instant::ZERO; hosts];
         let (in_flight, log) = (Queue::default(), VecDeque::new());
-        Self { options, count: Count::default(), rng, busy, in_flight, log }
+        let (count, edges) = (Count::default(), Edges::default());
+        Self { options, count, rng, busy, in_flight, log, edges }
     }
 
     /// Returns the time of the next delivery.
@@ -122,6 +128,9 @@ impl Network {
 
     /// Takes a frame that a host sends.
     pub(crate) fn transmit(&mut self, now: Instant, from: usize, frame: Vec<u8>) {
+        if self.options.stranger != Some(from) {
+            self.edges.check(&frame);
+        }
         if self.options.liar != Some(from) {
             return self.carry(now, from, frame);
         }
