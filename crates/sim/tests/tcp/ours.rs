@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use sprat_proto::device::{BURST, Headers, Info, Offload, RxOffload, Sent, send_concatenated};
 use sprat_proto::net::tcp::{TcpChanges, TcpConfig, TcpHost, TcpId};
-use sprat_proto::net::{Ipv4Assignment, Stack, StackCounters, StackOptions};
+use sprat_proto::net::{Ipv4Assignment, Stack, StackOptions};
 use sprat_proto::time::US;
 use sprat_proto::{Device, Instant, Rng};
 
@@ -151,11 +151,6 @@ impl Ours {
 
     fn id(&self, conn: Conn) -> TcpId {
         self.conns[conn].0
-    }
-
-    /// Returns the counters of the host's IP stack.
-    pub(crate) fn counters(&self) -> &StackCounters {
-        self.stack.counters()
     }
 
     /// Takes the events of TCP.
