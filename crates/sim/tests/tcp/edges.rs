@@ -12,7 +12,7 @@ use sprat_proto::wire::tcp::{Flags, Tcp};
 /// One direction of a connection: its sender and its receiver.
 type Direction = (SocketAddr, SocketAddr);
 
-/// What a sender has told of its windows.
+/// The scale of a sender's windows, and the edge that it has announced last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     scale: Option<u8>,

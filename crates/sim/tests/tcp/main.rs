@@ -85,7 +85,7 @@ fn most_bytes(options: &Options) -> u64 {
 fn beside_smoltcp(seed: u64) -> World {
     let mut rng = Rng::seeded(seed ^ 0x5301);
     let mut options = any_network(&mut rng);
-    options.stranger = Some(1);
+    options.foreign = Some(1);
     let mut tcp = any_tcp(&mut rng);
     let closes = rng.chance(500_000);
     if closes {

@@ -61,7 +61,7 @@ pub(crate) struct Options {
     /// The host whose segments lie.
     pub(crate) liar: Option<usize>,
     /// The host whose TCP is not ours.
-    pub(crate) stranger: Option<usize>,
+    pub(crate) foreign: Option<usize>,
 }
 
 impl Default for Options {
@@ -75,7 +75,7 @@ impl Default for Options {
             mark_above: 1 << 40,
             router: None,
             liar: None,
-            stranger: None,
+            foreign: None,
         }
     }
 }
@@ -128,7 +128,7 @@ impl Network {
 
     /// Takes a frame that a host sends.
     pub(crate) fn transmit(&mut self, now: Instant, from: usize, frame: Vec<u8>) {
-        if self.options.stranger != Some(from) {
+        if self.options.foreign != Some(from) {
             self.edges.check(&frame);
         }
         if self.options.liar != Some(from) {
