@@ -108,7 +108,9 @@ fn a_late_flow_gets_its_share() {
             let shares = race.run(40 * SECOND);
             let index = jain(&shares);
             let count = race.world.network.count;
-            assert!(index > 0.9, "{late:?} {marks}: {shares:?} {index:.3} {count:?}");
+            // CUBIC closes its window by less after a loss, and stays ahead of Reno.
+            let least = if late == CongestionControl::Reno { 0.85 } else { 0.9 };
+            assert!(index > least, "{late:?} {marks}: {shares:?} {index:.3} {count:?}");
         }
     }
 }
