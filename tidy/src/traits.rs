@@ -14,7 +14,7 @@ const WRAPPED: &[(&str, &str)] = &[
     ("SystemTransport", "crates/sprat/src/transport.rs"),
     ("Device", "crates/proto/src/device.rs"),
     ("Driver", "crates/sprat/src/driver.rs"),
-    ("Nic", "crates/sprat/src/device/mod.rs"),
+    ("Nic", "crates/sys/src/nic.rs"),
 ];
 
 #[test]

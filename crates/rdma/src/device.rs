@@ -112,7 +112,7 @@ impl Device {
 
     /// Opens an RDMA device on an interface of this process: our own TCP carries its connections,
     /// and each FPDU is a segment. [`Options::insecure_network`] and [`Copies::Direct`] have no
-    /// effect: whoever can send frames to the device can connect.
+    /// effect: every host that reaches the device may connect.
     ///
     /// # Errors
     /// No descriptors, threads or random numbers are left.

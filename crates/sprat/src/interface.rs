@@ -37,7 +37,7 @@ pub(crate) struct Opened {
     pub(crate) crc: bool,
 }
 
-/// What of the frames to the address of an interface is for this process.
+/// The packets to the address of an interface that are for this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ports {
     /// Only packets to the port of the locator: other processes may use the address too.

@@ -1,5 +1,5 @@
-//! The interface to a packet device of this machine: the protocol's [`Device`], and a file descriptor
-//! to sleep on, which the protocol must not see.
+//! The interface to a packet device of this machine: the protocol's [`Device`], and a file
+//! descriptor to sleep on, which the protocol must not see.
 
 use std::os::fd::BorrowedFd;
 

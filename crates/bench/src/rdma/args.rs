@@ -7,8 +7,6 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use sprat::verbs::{self, RtrKind};
 
-use super::under::Under;
-
 /// A choice of on or off on the command line.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
@@ -218,13 +216,53 @@ pub struct Model {
     pub at: Option<String>,
 }
 
+/// The network under the devices of a measurement.
+#[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum Under {
+    /// The kernel's TCP over loopback.
+    Tcp,
+    /// The kernel's TCP over a veth between two network namespaces (root).
+    Veth,
+    /// Our own TCP over rings in shared memory.
+    Shmnet,
+    /// Our own TCP over a memif.
+    Memif,
+    /// Our own TCP over AF_PACKET on a veth between two network namespaces (root).
+    Packet,
+    /// Our own TCP over AF_XDP on a veth between two network namespaces (root).
+    Xdp,
+    /// Our own TCP over taps, bridged to a veth between two network namespaces (root).
+    Tap,
+}
+
+impl Under {
+    /// True if kernel TCP carries the connections.
+    pub fn is_kernel(self) -> bool {
+        matches!(self, Self::Tcp | Self::Veth)
+    }
+
+    /// True if both ends need network namespaces.
+    pub(super) fn needs_wire(self) -> bool {
+        !matches!(self, Self::Tcp | Self::Shmnet | Self::Memif)
+    }
+
+    /// Returns the name of the transport of datagrams over the same device.
+    pub(super) fn datagrams(self) -> String {
+        match self {
+            Self::Veth => "fast+packet".to_owned(),
+            device => format!("fast+{}", word(&device)),
+        }
+    }
+}
+
 /// The coupling of iWARP with our own TCP.
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum CouplingWay {
     /// Each frame (FPDU) is a segment, and payload is placed from the packet that brought it.
     Tight,
-    /// iWARP writes and reads a stream of bytes, as with the kernel's TCP.
+    /// The stack below carries a stream of bytes, as the kernel's TCP does.
     Loose,
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::args::{Bw, CopyWays, CouplingWay, Lat, Measured, Model, Op, Switch, Threads, word};
+use super::args::{
+    Bw, CopyWays, CouplingWay, Lat, Measured, Model, Op, Switch, Threads, Under, word,
+};
 use super::sides::{Outcome, Pace, Sides};
-use super::under::Under;
 use crate::fail::Fail;
 use crate::perf::report::{Context, Report, Row};
 use crate::process;

@@ -5,10 +5,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::args::{CopyWays, CouplingWay, Model, Op, Switch, Table, Threads, Wire, word};
+use super::args::{CopyWays, CouplingWay, Model, Op, Switch, Table, Threads, Under, Wire, word};
 use super::bench::{row, words};
 use super::sides::{Outcome, Pace, Sides};
-use super::under::Under;
 use crate::fail::Fail;
 use crate::out;
 use crate::perf::report::{Context, Report};

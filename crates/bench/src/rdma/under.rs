@@ -1,60 +1,19 @@
-//! The network under both devices of a measurement: kernel TCP, or our own TCP over a packet device.
+//! The network under both devices of a measurement: kernel TCP, or our own TCP over a packet
+//! device.
 //!
 //! Without memory between the two ends, each is in a network namespace of its own, and a veth joins
 //! them. A second veth carries the floor.
 
 use std::net::SocketAddr;
 
-use clap::ValueEnum;
-use serde::Serialize;
 use sprat::locator::Locator;
 use sprat::verbs::{self, Device};
 use sprat_sys::netns::{Inside, Wire};
 
-use super::args::{Model, word};
+use super::args::{Model, Under};
 use crate::baseline::{Kernel, Open};
 use crate::fail::{Fail, Named as _};
 use crate::perf::net::{self, Net};
-
-/// The network under the devices of a measurement.
-#[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
-pub enum Under {
-    /// The kernel's TCP over loopback.
-    Tcp,
-    /// The kernel's TCP over a veth between two network namespaces (root).
-    Veth,
-    /// Our own TCP over rings in shared memory.
-    Shmnet,
-    /// Our own TCP over a memif.
-    Memif,
-    /// Our own TCP over AF_PACKET on a veth between two network namespaces (root).
-    Packet,
-    /// Our own TCP over AF_XDP on a veth between two network namespaces (root).
-    Xdp,
-    /// Our own TCP over taps, bridged to a veth between two network namespaces (root).
-    Tap,
-}
-
-impl Under {
-    /// True if kernel TCP carries the connections.
-    pub fn is_kernel(self) -> bool {
-        matches!(self, Self::Tcp | Self::Veth)
-    }
-
-    /// True if both ends need network namespaces.
-    fn needs_wire(self) -> bool {
-        !matches!(self, Self::Tcp | Self::Shmnet | Self::Memif)
-    }
-
-    /// Returns the name of the transport of datagrams over the same device.
-    fn datagrams(self) -> String {
-        match self {
-            Self::Veth => "fast+packet".to_owned(),
-            device => format!("fast+{}", word(&device)),
-        }
-    }
-}
 
 /// The network of one measurement. It ends with this value.
 pub(super) struct Network {

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use super::tcp::TcpId;
 use super::udp::received::Location;
 use crate::device::RxOffload;
 use crate::wire::ipv4::Ecn;
@@ -17,4 +18,14 @@ pub(super) struct Packet<'a> {
     pub(super) start: usize,
     pub(super) offload: RxOffload,
     pub(super) ecn: Ecn,
+}
+
+/// Received data that is lent to the program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LentData {
+    pub(super) id: TcpId,
+    pub(super) location: Location,
+    /// The range of the data in its frame or reassembled packet.
+    pub(super) start: usize,
+    pub(super) end: usize,
 }

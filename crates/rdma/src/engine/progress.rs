@@ -21,7 +21,8 @@ use sprat_proto::Instant;
 use sprat_proto::time::{MS, US};
 
 use super::core::Watch;
-use super::shared::{FOLLOWER_SLEEP_NS, Shared, Threading};
+use super::shared::{FOLLOWER_SLEEP_NS, Shared};
+use super::threading::Threading;
 use sprat_sys::cpu::{Idle, Rest};
 
 /// The first pause of the progress thread before it checks if the program still makes progress.

@@ -40,6 +40,7 @@ use sprat_proto::time::{MS, SECOND};
 
 use super::core::{Core, Settings, Watch};
 use super::native::NativeInterface;
+use super::threading::{Patience, Threading};
 use sprat_sys::clock::Clock;
 use sprat_sys::cpu::{Idle, Rest};
 
@@ -57,34 +58,6 @@ const TRIES: u32 = 200;
 const MISSED: u32 = 64;
 /// The number of bits of a heartbeat that name the processor; the others count.
 const PROCESSOR_BITS: u32 = 16;
-
-/// The threading of a device: the thread that makes progress.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Threading {
-    /// The calling thread makes progress: posting sends; polling and waiting receive (run to
-    /// completion). Nothing moves while the program makes no call.
-    #[default]
-    Caller,
-    /// A thread of the device makes progress: posting leaves the work to it, polling takes its
-    /// results. While the thread has no processor, the calling thread does the work.
-    IoThread,
-    /// A thread of the device receives and places payload; posting sends. While the thread has no
-    /// processor, the calling thread receives.
-    ReceiveThread,
-    /// The calling thread makes progress, and a background thread that never polls receives while
-    /// the program makes no call. The background thread starts with the first connection or
-    /// listener.
-    Background,
-}
-
-/// The way in which a thread of the program waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Patience {
-    /// The waiting thread polls for a while, then sleeps.
-    Spin,
-    /// The waiting thread sleeps at once.
-    Sleep,
-}
 
 /// The core of a device behind its lock, with the state that threads share without the lock.
 #[derive(Debug)]

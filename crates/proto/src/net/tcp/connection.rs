@@ -90,8 +90,8 @@ pub(super) struct Send {
     pub(super) shift: u8,
     /// The most bytes of payload of a segment, beside the options that each has.
     pub(super) mss: u32,
-    /// What limits `mss`: the peer, the path, and what has come through where longer segments
-    /// vanished. Each counts the options too.
+    /// The limits of `mss`, options included: that of the peer, that of the path, and the length
+    /// that every path carries once longer segments have vanished.
     pub(super) peer_mss: u16,
     pub(super) path_mss: u16,
     pub(super) proven_mss: u16,

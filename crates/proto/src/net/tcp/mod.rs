@@ -53,7 +53,5 @@ pub use info::{TcpInfo, TcpRecovery};
 pub use input::{Received, Segment, refusal};
 pub use output::{Emit, Outgoing, PathLimits};
 
-pub(in crate::net) use stack::LentData;
-
 /// The largest shift of a window (RFC 7323 2.3).
 const MAX_SHIFT: u8 = 14;

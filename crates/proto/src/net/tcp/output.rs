@@ -29,7 +29,7 @@ pub struct PathLimits {
     /// The most bytes behind the fixed TCP header that a packet on the path has room for, options
     /// included: the path MTU without the IP header and 20 bytes.
     pub mss: u16,
-    /// The same number for the link of this end: the MSS that it offers to its peer (RFC 6691).
+    /// The room of a packet on the link of this end: the MSS that it offers to its peer (RFC 6691).
     pub link_mss: u16,
     /// The bytes of data that one call of `emit` may have: more than a segment if the device cuts
     /// segments, else 0.
@@ -210,8 +210,8 @@ impl Connection {
         true
     }
 
-    /// Returns the length in which a segment is sent again: all of it, or as much as fits if the MSS
-    /// has fallen.
+    /// Returns the length in which a segment is sent again: all of it, or as much as fits if the
+    /// MSS has fallen.
     fn repeated(&self, sent: &Sent) -> u32 {
         let mss = self.send.mss;
         if sent.len <= mss + u32::from(self.is_fin(sent)) { sent.len } else { mss }

@@ -1,5 +1,6 @@
-//! Records: pieces of a stream that stay whole. Each begins a segment and ends with it, also when it
-//! is sent again, so that a receiver finds the beginning of a record in each segment (RFC 5044 5.1).
+//! Records: pieces of a stream that stay whole. Each begins a segment and ends with it, also when
+//! it is sent again, so that a receiver finds the beginning of a record in each segment (RFC 5044
+//! 5.1).
 //!
 //! ```text
 //!  data    acknowledged │ in flight: segments of one record each │ unsent: lengths in `records`

@@ -18,9 +18,8 @@ use crate::net::ip::output::{IpOutput, next_hop};
 use crate::net::ip::paths::{self, Path, Paths};
 use crate::net::ip::template::{self, Addresses, Template};
 use crate::net::link::Link;
-use crate::net::packet::Packet;
+use crate::net::packet::{LentData, Packet};
 use crate::net::stack::Stack;
-use crate::net::udp::received::Location;
 use crate::wire::checksum::Sum;
 use crate::wire::ipv4::{self, Ecn};
 use crate::wire::tcp::{CHECKSUM, MAX_HEADER, Tcp};
@@ -148,16 +147,6 @@ impl Stack {
         cx.now = now;
         host.output(now, &mut ToDevice { paths, ip, link, cx, device });
     }
-}
-
-/// Received data that is lent to the program.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::net) struct LentData {
-    id: TcpId,
-    location: Location,
-    /// The range of the data in its frame or reassembled packet.
-    start: usize,
-    end: usize,
 }
 
 /// Sends segments by a device.

@@ -190,7 +190,7 @@ impl Rdma {
     /// requests one.
     fn new(options: Options, crc: bool, interface: Option<NativeInterface>) -> io::Result<Self> {
         let connections = options.connection_limit.min(1 << 16);
-        // The one who may send frames to a device may connect.
+        // Every host that reaches a packet device may connect.
         let insecure_network = options.insecure_network || interface.is_some();
         let options = Options { insecure_network, ..options };
         // A connection has only a few completions, so the limit on connections is enough.

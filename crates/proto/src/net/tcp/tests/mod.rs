@@ -414,7 +414,7 @@ fn an_idle_connection_is_small() {
     assert!(size + board <= 800, "{size} bytes, and {board} for segments");
 }
 
-/// An end that takes several segments together acknowledges eight of them, and fewer after a moment.
+/// An end may acknowledge eight segments at once, and fewer after a moment.
 #[test]
 fn acknowledgements_wait_for_more_segments_if_they_may() {
     let config = TcpConfig { ack_segments: 8, ack_hold_ns: 10 * US, ..TcpConfig::default() };

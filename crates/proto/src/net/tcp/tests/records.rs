@@ -66,8 +66,8 @@ fn records_of_one_length_leave_together() {
     assert!(times.len() <= 4, "{} bursts", times.len());
 }
 
-/// What a record does not stand: a path that becomes too narrow, a window that stays too small,
-/// more bytes than a segment has. The stream is right then too.
+/// A path that becomes too narrow splits records, and so do a window that stays too small and a
+/// length above the MSS. The stream is right then too.
 #[test]
 fn records_that_do_not_fit_are_split() {
     let faults = Faults { mtus: Vec::from([(30, 600)]), ..Faults::default() };
@@ -80,7 +80,8 @@ fn records_that_do_not_fit_are_split() {
     net.complete(100 * SECOND, [14_480, 0]).unwrap();
 }
 
-/// What was written before the first record is a stream, and what is written after it are records.
+/// Bytes written before the first record are a stream, and all that is written after it are
+/// records.
 #[test]
 fn a_stream_may_become_one_of_records() {
     let mut net = Net::plain();
