@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::baseline::{self, Flow, Kernel, Limits, Waiting};
+use crate::baseline::{self, Flow, Kernel, Limits, Open, Waiting};
 
 use super::local::Local;
 use super::measure::{Lane, Sample};
@@ -103,6 +103,23 @@ pub(crate) fn tcp_over<'l>(kernel: Kernel<'l>, exchange: Exchange) -> Floor<'l> 
 /// bandwidth.
 pub(crate) fn tcp_stream<'l>(kernel: Kernel<'l>, size: usize) -> Lane<'l> {
     flow(Exchange { request: size, reply: 0 }, move |limits| kernel.tcp_stream(size, limits))
+}
+
+/// Returns the lane of a frame with a datagram of `payload` bytes each way between two raw devices.
+pub(crate) fn device<'l>(
+    ends: impl Fn() -> io::Result<[Open<'static>; 2]> + 'l,
+    payload: usize,
+) -> Floor<'l> {
+    let run = move |limits| baseline::device(ends()?, payload, limits);
+    Floor { name: "floor.device", lane: times(Exchange::both(payload), run) }
+}
+
+/// Returns the lane of frames one way between two raw devices.
+pub(crate) fn device_stream<'l>(
+    ends: impl Fn() -> io::Result<[Open<'static>; 2]> + 'l,
+) -> Floor<'l> {
+    let run = move |limits| baseline::device_stream(ends()?, limits);
+    Floor { name: "floor.deviceStream", lane: flow(Exchange { request: 1, reply: 0 }, run) }
 }
 
 /// Returns the lane of one dependent access to a random cache line among `footprint` bytes.

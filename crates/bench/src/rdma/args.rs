@@ -412,6 +412,68 @@ pub struct Table {
     pub json: Option<PathBuf>,
 }
 
+/// Compare iWARP over kernel TCP, over our own TCP, and the raw device.
+///
+/// Our own TCP carries it as a stream (loose), and with a segment for each frame of iWARP (tight).
+/// The figures are RDMA Writes between two processes; those on packet, xdp and tap are in network
+/// namespaces joined by a veth (root), as the kernel's are then.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat bench schemes --device shmnet
+  sprat bench schemes --device xdp --size 64,10KB --threading caller,io,receive --crc on,off")]
+pub struct Schemes {
+    /// The packet device under our own TCP.
+    #[arg(long, value_enum, value_name = "DEVICE", default_value = "xdp")]
+    pub device: Under,
+    /// Sizes of messages in bytes (decimal KB and MB allowed).
+    #[arg(
+        long,
+        value_name = "SIZE,SIZE…",
+        value_delimiter = ',',
+        value_parser = octets,
+        default_value = "64,1KB,10KB,100KB,500KB",
+    )]
+    pub size: Vec<usize>,
+    /// Protect every frame by a CRC32C; a table for each value.
+    #[arg(long, value_enum, value_name = "on|off", value_delimiter = ',', default_value = "on")]
+    pub crc: Vec<Switch>,
+    /// The thread that sends and receives for the device; a table for each value.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHO,WHO…",
+        value_delimiter = ',',
+        default_value = "caller"
+    )]
+    pub threading: Vec<Threads>,
+    /// The number of copies from received payload to registered memory; a table for each value.
+    #[arg(long, value_enum, value_name = "HOW,HOW…", value_delimiter = ',', default_value = "one")]
+    pub copies: Vec<CopyWays>,
+    /// Number of messages in progress at the same time.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+    )]
+    pub outstanding: u16,
+    /// Seconds to measure each figure for, over all rounds.
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = crate::units::seconds)]
+    pub seconds: f64,
+    /// Number of rounds in which raw TCP and RDMA take turns.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
+    pub rounds: u16,
+    /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
+    /// table.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
 /// Open many connections with one server process, and ping once on each.
 ///
 /// It prints the time to open one, and the memory of an idle one.

@@ -13,6 +13,7 @@ mod connections;
 mod endpoint;
 mod perftest;
 mod ping;
+mod schemes;
 mod sides;
 mod table;
 mod under;
@@ -22,6 +23,7 @@ pub use connections::{host, run as connections};
 pub use endpoint::peer;
 pub use perftest::run as perftest;
 pub use ping::run as ping;
+pub use schemes::run as schemes;
 pub use table::run as table;
 
 /// Opens an RDMA device that may use the address `at`.

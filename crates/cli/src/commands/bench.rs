@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use sprat::server::{Durability, MAX_REPLICAS};
 use sprat_bench::fail::Fail;
 use sprat_bench::perf::{self, Copies, Options, Test};
+use sprat_bench::rdma;
 use sprat_bench::units::{data, seconds, size};
 
 use crate::options::{COORDINATOR, durability, transports};
@@ -103,6 +104,7 @@ pub(crate) enum Bench {
     #[command(after_help = "Example:
   sprat bench breakdown --transport fast+shm,fast+udp --svg layers.svg")]
     Breakdown(Breakdown),
+    Schemes(rdma::args::Schemes),
 }
 
 /// Options that every test of `sprat bench` has.
@@ -536,11 +538,16 @@ impl Bench {
                 svg: args.svg.clone(),
                 ..args.plain.options(Test::Breakdown)
             },
+            // Its measurement is no test of `perf`.
+            Self::Schemes(_) => Options::new(Vec::new()),
         }
     }
 }
 
 /// Runs `sprat bench`.
 pub(crate) fn run(command: &Bench) -> Result<(), Fail> {
-    perf::run(&command.options())
+    match command {
+        Bench::Schemes(args) => rdma::schemes(args),
+        test => perf::run(&test.options()),
+    }
 }

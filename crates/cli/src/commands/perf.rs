@@ -6,9 +6,14 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use sprat_bench::fail::Fail;
 use sprat_bench::perf::{self, Options, Test};
+use sprat_bench::rdma;
+use sprat_bench::rdma::args::{CopyWays, Schemes, Switch, Threads, Under};
 use sprat_bench::units::{seconds, size};
 
 use crate::options::{Place, transports};
+
+/// The sizes of messages of `sprat perf schemes`.
+const SCHEMES: [usize; 5] = [64, 1_000, 10_000, 100_000, 500_000];
 
 /// The tests of `sprat perf`, by their names in RAMCloud's ClusterPerf or in earlier versions.
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -24,22 +29,25 @@ enum Name {
     Failover,
     Turns,
     Breakdown,
+    Schemes,
 }
 
-impl From<Name> for Test {
-    fn from(name: Name) -> Self {
-        match name {
-            Name::Floor => Self::Baseline,
-            Name::Echo => Self::Echo,
-            Name::Sessions => Self::Sessions,
-            Name::Basic => Self::ReadWrite,
-            Name::ReadThroughput => Self::ReadThroughput,
-            Name::Loaded => Self::Loaded,
-            Name::Idle => Self::Idle,
-            Name::Failover => Self::Failover,
-            Name::Turns => Self::SingleThread,
-            Name::Breakdown => Self::Breakdown,
-        }
+impl Name {
+    /// Returns the test of `sprat bench`; that of `schemes` is a command of its own.
+    fn test(self) -> Option<Test> {
+        Some(match self {
+            Self::Schemes => return None,
+            Self::Floor => Test::Baseline,
+            Self::Echo => Test::Echo,
+            Self::Sessions => Test::Sessions,
+            Self::Basic => Test::ReadWrite,
+            Self::ReadThroughput => Test::ReadThroughput,
+            Self::Loaded => Test::Loaded,
+            Self::Idle => Test::Idle,
+            Self::Failover => Test::Failover,
+            Self::Turns => Test::SingleThread,
+            Self::Breakdown => Test::Breakdown,
+        })
     }
 }
 
@@ -116,8 +124,21 @@ pub(crate) struct Perf {
 
 /// Runs `sprat perf`.
 pub(crate) fn run(args: &Perf) -> Result<(), Fail> {
+    if args.tests.iter().any(|name| name.test().is_none()) {
+        rdma::schemes(&Schemes {
+            device: Under::Xdp,
+            size: if args.size.is_empty() { SCHEMES.to_vec() } else { args.size.clone() },
+            crc: vec![Switch::On],
+            threading: vec![Threads::Caller],
+            copies: vec![CopyWays::One],
+            outstanding: args.outstanding.min(1024),
+            seconds: args.seconds,
+            rounds: args.rounds,
+            json: args.json.clone(),
+        })?;
+    }
     perf::run(&Options {
-        tests: args.tests.iter().copied().map(Into::into).collect(),
+        tests: args.tests.iter().filter_map(|name| name.test()).collect(),
         coordinator: (!args.local).then(|| args.at.coordinator.clone()),
         transports: args.transport.clone(),
         seconds: args.seconds,
