@@ -81,4 +81,9 @@ impl TcpConfig {
         let bits = u32::BITS - self.receive_bytes.leading_zeros();
         bits.saturating_sub(u16::BITS).min(super::MAX_SHIFT.into()) as u8
     }
+
+    /// Returns the window field of a SYN, whose window is not scaled.
+    pub(super) fn syn_window(&self) -> u16 {
+        self.receive_bytes.min(u16::MAX.into()) as u16
+    }
 }

@@ -12,28 +12,27 @@
 //! the number of connections.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use core::hash::BuildHasher as _;
-use core::net::SocketAddr;
 use core::ops::Range;
 
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
-use super::input::{Segment, refusal};
+use super::cookies::Cookies;
+use super::counters::TcpCounters;
+use super::flow::TcpFlow;
+use super::input::Segment;
+use super::listeners::{Claim, Listeners};
 use super::output::{Outgoing, PathLimits};
+use super::time_wait::TimeWaits;
 use crate::rand::KeyedHash;
-use crate::time::US;
-use crate::wire::tcp::Tcp;
+use crate::wire::tcp::{Flags, Tcp};
 use crate::{Instant, Rng};
 
-/// The first port that the stack chooses for a connection of its own (RFC 6335).
-const FIRST_DYNAMIC: u16 = 49_152;
-/// The most segments of refusal that wait to be sent.
-const MOST_REFUSALS: usize = 64;
-/// The time in which the clock of initial sequence numbers advances by one (RFC 6528).
-const CLOCK_NS: u64 = 4 * US;
-
+/// The most answers to segments without a connection that wait to be sent.
+const MOST_ANSWERS: usize = 256;
+/// Half-open connections leave one of this many places free.
+const RESERVED: usize = 8;
 /// The name of a connection of a [`TcpHost`]. It is never used again for another one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TcpId {
@@ -49,15 +48,6 @@ impl TcpId {
     }
 }
 
-/// The addresses and ports of both ends of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct TcpFlow {
-    /// The address and port of this end.
-    pub local: SocketAddr,
-    /// The address and port of the peer.
-    pub peer: SocketAddr,
-}
-
 /// The changes at a connection since its last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpChanges {
@@ -67,7 +57,7 @@ pub struct TcpChanges {
     pub readable: bool,
     /// The peer has acknowledged data, so that more can be written.
     pub writable: bool,
-    /// The connection has ended. [`TcpHost::release`] forgets it.
+    /// The connection has ended in both directions, or early. [`TcpHost::release`] forgets it.
     pub ended: bool,
 }
 
@@ -97,6 +87,15 @@ pub trait TcpOutput {
     fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool;
 }
 
+/// The place for one more connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    Enough,
+    /// The last places are for connections whose handshakes are over.
+    Little,
+    Nothing,
+}
+
 #[derive(Debug)]
 struct Entry {
     generation: u32,
@@ -111,14 +110,8 @@ struct Entry {
     is_released: bool,
     /// True if the end of the connection was reported.
     is_reported: bool,
-    /// The listener that counts the connection until its handshake is over.
-    half_open: Option<u16>,
-}
-
-#[derive(Debug)]
-struct Listener {
-    backlog: u32,
-    half_open: u32,
+    /// The place among those that a listener counts, until the program knows the connection.
+    claim: Option<Claim>,
 }
 
 /// The TCP connections of an IP stack.
@@ -130,19 +123,23 @@ pub struct TcpHost {
     entries: Vec<Option<Box<Entry>>>,
     free: Vec<u32>,
     generation: u32,
-    flows: hashbrown::HashMap<TcpFlow, u32, KeyedHash>,
-    listeners: BTreeMap<u16, Listener>,
+    pub(super) flows: hashbrown::HashMap<TcpFlow, u32, KeyedHash>,
+    pub(super) listeners: Listeners,
     timers: BTreeSet<(Instant, u32)>,
     dirty: VecDeque<u32>,
     ready: VecDeque<u32>,
-    refusals: VecDeque<(TcpFlow, Tcp)>,
-    /// The key of the initial sequence numbers.
-    secret: KeyedHash,
-    rng: Rng,
+    answers: VecDeque<(TcpFlow, Tcp)>,
+    pub(super) time_waits: TimeWaits,
+    /// The key of the initial sequence numbers and clocks.
+    pub(super) secret: KeyedHash,
+    pub(super) cookies: Cookies,
+    pub(super) rng: Rng,
+    pub(super) counters: TcpCounters,
 }
 
 impl TcpHost {
-    /// Returns a host without connections that has at most `most` at a time.
+    /// Returns a host without connections that has at most `most` at a time, and remembers as many
+    /// in TIME-WAIT that its program has released.
     #[must_use]
     pub fn new(config: TcpConfig, most: usize, mut rng: Rng) -> Self {
         let hash = KeyedHash::new(&mut rng);
@@ -154,13 +151,16 @@ impl TcpHost {
             free: Vec::new(),
             generation: 0,
             flows: hashbrown::HashMap::with_hasher(hash),
-            listeners: BTreeMap::new(),
+            listeners: Listeners::default(),
             timers: BTreeSet::new(),
             dirty: VecDeque::new(),
             ready: VecDeque::new(),
-            refusals: VecDeque::new(),
+            answers: VecDeque::new(),
+            time_waits: TimeWaits::new(most, &mut rng),
             secret,
+            cookies: Cookies::new(&mut rng),
             rng,
+            counters: TcpCounters::default(),
         }
     }
 
@@ -170,62 +170,10 @@ impl TcpHost {
         self.flows.len()
     }
 
-    /// Accepts connections to a port, or to a free dynamic port if it is 0, of which at most
-    /// `backlog` may be in their handshakes. Returns the port.
-    ///
-    /// # Errors
-    /// [`TcpOpenError`] if the port is in use, or no port is free.
-    pub fn listen(&mut self, port: u16, backlog: u32) -> Result<u16, TcpOpenError> {
-        let port = match port {
-            0 => {
-                let mut ports = self.rng_ports();
-                let free = ports.find(|port| !self.listeners.contains_key(port));
-                free.ok_or(TcpOpenError::NoPort)?
-            }
-            port if self.listeners.contains_key(&port) => return Err(TcpOpenError::InUse),
-            port => port,
-        };
-        self.listeners.insert(port, Listener { backlog, half_open: 0 });
-        Ok(port)
-    }
-
-    /// Returns all dynamic ports, from a random one on.
-    fn rng_ports(&mut self) -> impl Iterator<Item = u16> + use<> {
-        let ports = u32::from(u16::MAX - FIRST_DYNAMIC) + 1;
-        let first = self.rng.below(ports.into()) as u32;
-        (0..ports).map(move |n| FIRST_DYNAMIC + ((first + n) % ports) as u16)
-    }
-
-    /// Accepts no more connections to a port. Those that there are stay.
-    pub fn unlisten(&mut self, port: u16) {
-        self.listeners.remove(&port);
-    }
-
-    /// Begins a connection from the address `from` to a peer. The port 0 stands for any free
-    /// dynamic port.
-    ///
-    /// # Errors
-    /// [`TcpOpenError`].
-    pub fn connect(
-        &mut self,
-        now: Instant,
-        from: SocketAddr,
-        peer: SocketAddr,
-    ) -> Result<TcpId, TcpOpenError> {
-        let flow = |port| TcpFlow { local: SocketAddr::new(from.ip(), port), peer };
-        let flow = if from.port() == 0 {
-            let mut flows = self.rng_ports().map(flow);
-            flows.find(|flow| !self.flows.contains_key(flow)).ok_or(TcpOpenError::NoPort)?
-        } else {
-            flow(from.port())
-        };
-        if self.flows.contains_key(&flow) {
-            return Err(TcpOpenError::InUse);
-        }
-        let initial = self.initial(now, &flow);
-        let ports = (flow.local.port(), peer.port());
-        let connection = Connection::connect(now, &self.config, ports, initial, &mut self.rng);
-        self.insert(flow, connection, None).ok_or(TcpOpenError::TooMany)
+    /// Returns the counters of the host.
+    #[must_use]
+    pub const fn counters(&self) -> &TcpCounters {
+        &self.counters
     }
 
     /// Returns the addresses and ports of a connection.
@@ -290,17 +238,22 @@ impl TcpHost {
         entry.is_released = true;
         let (flow, reset) = (entry.flow, entry.connection.abort());
         if let Some(reset) = reset {
-            self.refuse(flow, reset);
+            self.answer(flow, reset);
         }
         self.touch(id.index);
     }
 
-    /// Forgets a connection as soon as it has ended. It has no more events.
+    /// Closes a connection, and forgets it as soon as it has ended. It has no more events. Data
+    /// that the program has not read, or that still comes, is lost, of which a reset informs the
+    /// peer (RFC 9293 3.6.1).
     pub fn release(&mut self, id: TcpId) {
-        if let Some(entry) = entry_mut(&mut self.entries, id) {
-            entry.is_released = true;
-            self.touch(id.index);
+        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        if entry.connection.readable() > 0 && entry.connection.state() != TcpState::TimeWait {
+            return self.abort(id);
         }
+        entry.is_released = true;
+        entry.connection.close();
+        self.touch(id.index);
     }
 
     /// Returns a connection at which something has changed, and what. Call it until it returns
@@ -310,6 +263,11 @@ impl TcpHost {
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.is_ready = false;
             let changes = core::mem::take(&mut entry.changes);
+            if changes.opened
+                && let Some(claim) = entry.claim.take()
+            {
+                self.listeners.release(claim);
+            }
             if !entry.is_released && changes != TcpChanges::default() {
                 return Some((TcpId { index, generation: entry.generation }, changes));
             }
@@ -327,10 +285,17 @@ impl TcpHost {
         segment: &Segment<'_>,
     ) -> Option<(TcpId, Range<usize>)> {
         let Some(&index) = self.flows.get(&flow) else {
-            self.input_new(now, flow, segment);
+            self.input_unknown(now, flow, segment);
             return None;
         };
         let entry = self.entries[index as usize].as_mut()?;
+        if entry.claim.is_some_and(|claim| self.listeners.holds_back(claim))
+            && !segment.tcp.flags.has(Flags::RST)
+        {
+            // The timer of the SYN's answer asks the peer again.
+            self.counters.drop_accept += 1;
+            return None;
+        }
         let before = entry.connection.state();
         let had = entry.connection.writable(&self.config);
         let was_finished = entry.connection.is_finished();
@@ -342,10 +307,9 @@ impl TcpHost {
         // not told of it.
         if is_half_open(before) && !is_half_open(state) && state != TcpState::Closed {
             changes.opened = true;
-            if let Some(port) = entry.half_open.take()
-                && let Some(listener) = self.listeners.get_mut(&port)
-            {
-                listener.half_open -= 1;
+            if let Some(claim) = &mut entry.claim {
+                self.listeners.opened(claim);
+                self.time_waits.remove(&flow);
             }
         }
         changes.readable |= received.bytes > 0 || entry.connection.is_finished() && !was_finished;
@@ -361,7 +325,7 @@ impl TcpHost {
         let reset = if is_unwanted { entry.connection.abort() } else { None };
         let reset = reset.and_then(|_| refusal(segment));
         if let Some(tcp) = received.refusal.or(reset) {
-            self.refuse(flow, tcp);
+            self.answer(flow, tcp);
         }
         self.touch(index);
         lent.filter(|_| !is_unwanted)
@@ -392,47 +356,22 @@ impl TcpHost {
         self.touch(id.index);
     }
 
-    /// Takes a segment for which there is no connection.
-    fn input_new(&mut self, now: Instant, flow: TcpFlow, segment: &Segment<'_>) {
-        let port = flow.local.port();
-        let has_room = self.flows.len() < self.most;
-        if let Some(listener) = self.listeners.get_mut(&port) {
-            let is_full = !has_room || listener.half_open >= listener.backlog;
-            let initial = self.initial(now, &flow);
-            let syn = &segment.tcp;
-            if let Some(connection) =
-                Connection::accept(now, &self.config, syn, initial, &mut self.rng)
-            {
-                if is_full {
-                    // The peer sends its SYN again.
-                    return;
-                }
-                if let Some(listener) = self.listeners.get_mut(&port) {
-                    listener.half_open += 1;
-                }
-                self.insert(flow, connection, Some(port));
-                return;
-            }
-        }
-        if let Some(tcp) = refusal(segment) {
-            self.refuse(flow, tcp);
-        }
-    }
-
     /// Returns the time at which to call [`TcpHost::tick`].
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.first().map(|&(at, _)| at)
+        let timers = self.timers.first().map(|&(at, _)| at);
+        timers.into_iter().chain(self.time_waits.deadline()).min()
     }
 
     /// Returns true if [`TcpHost::output`] may have something to send.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.dirty.is_empty() || !self.refusals.is_empty()
+        !self.dirty.is_empty() || !self.answers.is_empty()
     }
 
     /// Handles expired timers. Call [`TcpHost::output`] after it.
     pub fn tick(&mut self, now: Instant) {
+        self.time_waits.tick(now);
         while let Some(&(at, index)) = self.timers.first() {
             if at > now {
                 return;
@@ -448,13 +387,18 @@ impl TcpHost {
     /// Sends what can be sent now. Returns false if `out` had no room for all: then call it again
     /// later.
     pub fn output<O: TcpOutput>(&mut self, now: Instant, out: &mut O) -> bool {
-        while let Some((flow, tcp)) = self.refusals.front() {
-            if !out.emit(flow, &Outgoing { tcp: *tcp, data: (&[], &[]), mss: 0, is_ect: false }) {
-                return false;
+        // What goes to a peer that has no room goes behind the others.
+        for _ in 0..self.answers.len() {
+            let Some((flow, tcp)) = self.answers.pop_front() else { break };
+            let mut answer = tcp;
+            if let Some(mss) = &mut answer.options.mss {
+                *mss = (*mss).min(out.limits(&flow).link_mss);
             }
-            self.refusals.pop_front();
+            if !out.emit(&flow, &Outgoing { tcp: answer, data: (&[], &[]), mss: 0, is_ect: false })
+            {
+                self.answers.push_back((flow, tcp));
+            }
         }
-        // A connection whose peer has no room goes behind the others.
         for _ in 0..self.dirty.len() {
             let Some(index) = self.dirty.pop_front() else { break };
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
@@ -463,12 +407,12 @@ impl TcpHost {
             let mut send = |outgoing: &Outgoing<'_>| out.emit(&flow, outgoing);
             if entry.connection.output(now, &self.config, &limits, &mut send) {
                 entry.is_dirty = false;
-                self.settle(index);
+                self.settle(now, index);
             } else {
                 self.dirty.push_back(index);
             }
         }
-        self.dirty.is_empty()
+        self.dirty.is_empty() && self.answers.is_empty()
     }
 
     /// Returns true if the sequence number is one that a connection has sent and that its peer has
@@ -498,8 +442,11 @@ impl TcpHost {
 
     /// Sets the timer of a connection, and forgets it if it has ended and the program has
     /// released it.
-    fn settle(&mut self, index: u32) {
+    fn settle(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        if entry.is_released {
+            entry.connection.linger(now, &self.config);
+        }
         let timer = entry.connection.deadline();
         if timer != entry.timer {
             if let Some(old) = entry.timer {
@@ -508,9 +455,16 @@ impl TcpHost {
             self.timers.extend(timer.map(|at| (at, index)));
             entry.timer = timer;
         }
-        let has_ended = entry.connection.state() == TcpState::Closed;
+        let state = entry.connection.state();
+        let has_ended = matches!(state, TcpState::Closed | TcpState::TimeWait);
         entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.is_reported, has_ended);
-        if has_ended && (entry.is_released || entry.half_open.is_some()) {
+        let is_unknown = entry.claim.is_some_and(Claim::is_half_open);
+        if has_ended && (entry.is_released || is_unknown) {
+            if state == TcpState::TimeWait {
+                let (flow, (remains, until)) = (entry.flow, entry.connection.remains());
+                let is_dropped = !self.time_waits.insert(now, until, flow, remains);
+                self.counters.time_waits_dropped += u64::from(is_dropped);
+            }
             self.remove(index);
         } else if entry.changes != TcpChanges::default() && !entry.is_ready {
             entry.is_ready = true;
@@ -524,36 +478,36 @@ impl TcpHost {
         if let Some(at) = entry.timer {
             self.timers.remove(&(at, index));
         }
-        if let Some(port) = entry.half_open
-            && let Some(listener) = self.listeners.get_mut(&port)
-        {
-            listener.half_open -= 1;
+        if let Some(claim) = entry.claim {
+            self.listeners.release(claim);
         }
         self.free.push(index);
     }
 
-    fn insert(
+    /// Adds a connection, unless there are as many as there may be.
+    pub(super) fn insert(
         &mut self,
         flow: TcpFlow,
         connection: Connection,
-        half_open: Option<u16>,
+        claim: Option<Claim>,
     ) -> Option<TcpId> {
         if self.flows.len() >= self.most {
             return None;
         }
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
+        let opened = connection.state() == TcpState::Established;
         let entry = Entry {
             generation,
             flow,
             connection,
-            changes: TcpChanges::default(),
+            changes: TcpChanges { opened, ..TcpChanges::default() },
             timer: None,
             is_dirty: false,
             is_ready: false,
             is_released: false,
             is_reported: false,
-            half_open,
+            claim,
         };
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
@@ -575,10 +529,13 @@ impl TcpHost {
         }
     }
 
-    fn refuse(&mut self, flow: TcpFlow, tcp: Tcp) {
-        if self.refusals.len() < MOST_REFUSALS {
-            self.refusals.push_back((flow, tcp));
+    /// Sends a segment that no connection remembers.
+    pub(super) fn answer(&mut self, flow: TcpFlow, tcp: Tcp) {
+        if self.answers.len() >= MOST_ANSWERS {
+            self.counters.drop_answer += 1;
+            return;
         }
+        self.answers.push_back((flow, tcp));
     }
 
     fn entry(&self, id: TcpId) -> Option<&Entry> {
@@ -586,11 +543,16 @@ impl TcpHost {
         (entry.generation == id.generation).then_some(entry)
     }
 
-    /// Returns the initial sequence number of a connection: a clock, and a hash of its addresses
-    /// and ports (RFC 6528).
-    fn initial(&self, now: Instant, flow: &TcpFlow) -> u32 {
-        let hash = self.secret.hash_one(flow) as u32;
-        hash.wrapping_add((now.as_ns() / CLOCK_NS) as u32)
+    /// Returns the place that the host has for one more connection of a peer.
+    pub(super) fn room(&self) -> Room {
+        let count = self.flows.len();
+        if count >= self.most {
+            Room::Nothing
+        } else if count >= self.most - self.most / RESERVED {
+            Room::Little
+        } else {
+            Room::Enough
+        }
     }
 }
 

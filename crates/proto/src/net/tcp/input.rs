@@ -24,7 +24,7 @@ pub struct Segment<'a> {
 
 impl Segment<'_> {
     /// Returns the number of sequence numbers of the segment (SEG.LEN).
-    fn len(&self) -> u32 {
+    pub(super) fn len(&self) -> u32 {
         let flags = self.tcp.flags;
         self.data.len() as u32 + u32::from(flags.has(Flags::SYN)) + u32::from(flags.has(Flags::FIN))
     }
@@ -231,7 +231,9 @@ impl Connection {
             return self.challenge(now);
         }
         match self.state {
-            TcpState::TimeWait | TcpState::Closing | TcpState::LastAck => self.end(None),
+            // RFC 1337 3: old segments may still arrive after a reset, too.
+            TcpState::TimeWait => {}
+            TcpState::Closing | TcpState::LastAck => self.end(None),
             TcpState::SynReceived if !self.is_passive => self.end(Some(TcpError::Refused)),
             _ => self.end(Some(TcpError::Reset)),
         }

@@ -10,15 +10,18 @@ use crate::time::{MS, SECOND, US};
 use crate::wire::tcp::{Flags, MAX_HEADER, Tcp};
 use crate::{Instant, Rng};
 
+mod accept;
 mod closed;
 mod half_open;
 mod hostile;
+mod hosts;
 mod liar;
 mod path_mtu;
 mod random;
 mod records;
 mod recovery;
 mod silence;
+mod time_wait;
 
 /// The misbehaviour of a network, and its speed.
 #[derive(Clone, Debug)]
@@ -136,7 +139,7 @@ impl Net {
         };
         let config = &net.ends[0].config;
         net.ends[0].connection =
-            Some(Connection::connect(now, config, (7, 8), rng.u32(), &mut rng));
+            Some(Connection::connect(now, config, (7, 8), rng.u32(), rng.u32()));
         net
     }
 
@@ -297,8 +300,8 @@ impl Net {
                 refusal
             }
             None => {
-                let initial = self.rng.u32();
-                let accepted = Connection::accept(self.now, config, &tcp, initial, &mut self.rng);
+                let (initial, offset) = (self.rng.u32(), self.rng.u32());
+                let accepted = Connection::accept(self.now, config, &tcp, initial, offset);
                 let refused = if accepted.is_none() { refusal(&segment) } else { None };
                 *connection = accepted;
                 refused
