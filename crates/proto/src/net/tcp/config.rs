@@ -26,7 +26,7 @@ pub struct TcpConfig {
     /// True to send short segments at once. False to hold one back while data is in flight: Nagle's
     /// algorithm (RFC 9293 3.7.4).
     pub no_delay: bool,
-    /// The algorithm of the congestion window.
+    /// The algorithm of the congestion window. [`CongestionControl::Dctcp`] needs ECN.
     pub congestion: CongestionControl,
     /// The time by which an acknowledgement may wait for more data, in nanoseconds: below 500 ms
     /// (RFC 9293 3.8.6.3).

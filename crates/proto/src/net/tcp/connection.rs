@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::config::TcpConfig;
-use super::congestion::Congestion;
+use super::congestion::{Congestion, CongestionControl};
 use super::rack::{Rack, TailProbe};
 use super::receive::Receive;
 use super::records::Records;
@@ -299,7 +299,9 @@ impl Connection {
         let mss = u32::from(limit).saturating_sub(options as u32).max(LEAST_MSS);
         let before = core::mem::replace(&mut send.mss, mss);
         if send.next.since(send.initial) <= 1 {
-            send.congestion = Congestion::new(config.congestion, mss);
+            let has_marks = self.agreed.ecn || config.congestion != CongestionControl::Dctcp;
+            let control = if has_marks { config.congestion } else { CongestionControl::Reno };
+            send.congestion = Congestion::new(control, mss);
             return;
         }
         send.congestion.set_mss(mss);

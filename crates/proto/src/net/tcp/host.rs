@@ -21,7 +21,7 @@ use super::connection::{Connection, TcpError, TcpState};
 use super::cookies::Cookies;
 use super::counters::TcpCounters;
 use super::flow::TcpFlow;
-use super::input::Segment;
+use super::input::{Segment, refusal};
 use super::listeners::{Claim, Listeners};
 use super::output::{Outgoing, PathLimits};
 use super::time_wait::TimeWaits;
@@ -324,7 +324,7 @@ impl TcpHost {
         // number that it expects, since it may not have what this end has sent last.
         let reset = if is_unwanted { entry.connection.abort() } else { None };
         let reset = reset.and_then(|_| refusal(segment));
-        if let Some(tcp) = received.refusal.or(reset) {
+        if let Some(tcp) = reset.or(received.answer) {
             self.answer(flow, tcp);
         }
         self.touch(index);

@@ -362,6 +362,19 @@ impl Receive {
         self.is_marked = is_marked || self.is_marked && !is_answered;
     }
 
+    /// Records that a packet was marked after one that was not, or the other way around, and that
+    /// what came before is acknowledged now (DCTCP.CE in RFC 8257 3.2).
+    pub(super) fn mark_change(&mut self, is_marked: bool) {
+        self.is_marked = is_marked;
+        self.acknowledge();
+        self.due = Due::Now;
+    }
+
+    /// Returns true if data was received that the peer has no acknowledgement of.
+    pub(super) fn is_unacknowledged(&self) -> bool {
+        self.acknowledged.is_before(self.next)
+    }
+
     pub(super) const fn is_marked(&self) -> bool {
         self.is_marked
     }

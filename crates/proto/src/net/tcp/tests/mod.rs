@@ -12,6 +12,7 @@ use crate::{Instant, Rng};
 
 mod accept;
 mod closed;
+mod dctcp;
 mod half_open;
 mod hostile;
 mod hosts;
@@ -288,16 +289,16 @@ impl Net {
         let (tcp, data) = Tcp::parse(bytes).expect("what an end sends is sound");
         let segment = Segment { tcp, data, is_marked };
         let End { connection, config, received, reads, borrows, .. } = &mut self.ends[to];
-        let refusal = match connection {
+        let answer = match connection {
             Some(connection) => {
                 connection.lend(*borrows);
-                let Received { lent: (start, end), refusal, .. } =
+                let Received { lent: (start, end), answer, .. } =
                     connection.input(self.now, config, &segment);
                 let taken = (end - start).min(*reads);
                 received.extend_from_slice(&data[start..start + taken]);
                 connection.take_lent(taken);
                 connection.keep_lent(&data[start + taken..end]);
-                refusal
+                answer
             }
             None => {
                 let (initial, offset) = (self.rng.u32(), self.rng.u32());
@@ -307,7 +308,7 @@ impl Net {
                 refused
             }
         };
-        if let Some(tcp) = refusal {
+        if let Some(tcp) = answer {
             self.transmit(to, &tcp, &[], false);
         }
     }

@@ -8,7 +8,12 @@ use crate::wire::tcp::TcpOptions;
 /// A host whose connection of the client is in TIME-WAIT and released, and the client's last
 /// packets before its end: the data, and the FIN. The client has forgotten the connection.
 fn waiting(config: &TcpConfig) -> (Hosts, Packet) {
+    waiting_with(config, config)
+}
+
+fn waiting_with(config: &TcpConfig, of_client: &TcpConfig) -> (Hosts, Packet) {
     let mut hosts = Hosts::new(config, 1, 100, 16);
+    hosts.hosts[1] = TcpHost::new(of_client.clone(), 100, Rng::seeded(1));
     let id = open(&mut hosts, 1);
     hosts.hosts[1].write(id, b"hello");
     hosts.run(SECOND);
@@ -112,15 +117,18 @@ fn a_newer_syn_reopens_the_connection() {
         (true, Some(-1), 1000, false),
         // No time now: the number counts.
         (true, None, 1, true),
+        (true, None, 0, false),
         (true, None, -1, false),
         // No time before: a time now is enough.
-        (false, Some(7), -1000, false),
+        (false, Some(7), -1000, true),
         (false, None, 1, true),
+        (false, None, 0, false),
         (false, None, -1, false),
     ];
     for (has_times, time, number, wanted) in cases {
-        let config = if has_times { TcpConfig::default() } else { plain.clone() };
-        let (mut hosts, fin) = waiting(&config);
+        let of_client = if has_times { TcpConfig::default() } else { plain.clone() };
+        let (mut hosts, mut fin) = waiting_with(&TcpConfig::default(), &of_client);
+        fin.tcp.options.timestamps = fin.tcp.options.timestamps.or(Some((99, 0)));
         let last = fin.tcp.seq;
         let syn = Tcp { seq: last.wrapping_add(number as u32), flags: Flags::SYN, ..fin.tcp };
         let syn = time.map_or_else(|| without_time(syn), |ahead| with_time(syn, ahead));
