@@ -173,8 +173,6 @@ pub struct Connection {
     pub(super) clock_offset: u32,
     /// True if the connection began with the peer's SYN.
     pub(super) is_passive: bool,
-    /// The second in which challenge acknowledgements are counted, and their number (RFC 5961 7).
-    pub(super) challenges: (u64, u8),
     /// Ports: this end's and the peer's.
     pub(super) ports: (u16, u16),
 }
@@ -228,13 +226,12 @@ impl Connection {
             timers: Timers::new(now),
             clock_offset,
             is_passive: state == TcpState::SynReceived,
-            challenges: (0, 0),
             ports,
         }
     }
 
     /// Returns a connection that sends its SYN at the next [`Connection::output`]. `ports` are this
-    /// end's and the peer's. `initial` is the initial sequence number (RFC 6528), and `clock_offset`
+    /// end's and the peer's. `initial` is the initial sequence number (RFC 6528). `clock_offset` is
     /// the distance of the timestamps from the time in milliseconds (RFC 7323 5.4).
     #[must_use]
     pub fn connect(
@@ -456,6 +453,18 @@ impl Connection {
         self.timers.stop();
         self.send.board = Scoreboard::default();
         self.send.data = Ring::default();
+    }
+
+    /// Returns the memory that an idle connection has beside its own, in bytes.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        let board = self.send.board.capacity() * size_of::<super::scoreboard::Sent>();
+        board + self.send.data.capacity() + self.receive.kept_bytes()
+    }
+
+    /// Frees the memory that is kept for the next transmission, because none will come soon.
+    pub(super) fn trim(&mut self) {
+        self.send.board.trim();
     }
 
     /// Returns what is left of a connection in TIME-WAIT, and the end of that.

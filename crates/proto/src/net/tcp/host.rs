@@ -20,7 +20,8 @@ use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
 use super::cookies::Cookies;
 use super::counters::TcpCounters;
-use super::flow::TcpFlow;
+use super::flow::{Ends, Flows, TcpFlow};
+use super::id::{TcpChanges, TcpId};
 use super::input::{Segment, refusal};
 use super::listeners::{Claim, Listeners};
 use super::output::{Outgoing, PathLimits};
@@ -31,53 +32,10 @@ use crate::{Instant, Rng};
 
 /// The most answers to segments without a connection that wait to be sent.
 const MOST_ANSWERS: usize = 256;
+/// The most connections that keep memory while nothing is in flight.
+const MOST_WARM: usize = 256;
 /// Half-open connections leave one of this many places free.
 const RESERVED: usize = 8;
-/// The name of a connection of a [`TcpHost`]. It is never used again for another one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct TcpId {
-    index: u32,
-    generation: u32,
-}
-
-impl TcpId {
-    /// Returns a small number that no other connection has at the same time, for tables.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self.index as usize
-    }
-}
-
-/// The changes at a connection since its last event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TcpChanges {
-    /// The handshake is over.
-    pub opened: bool,
-    /// Bytes can be read, or the peer's direction has ended.
-    pub readable: bool,
-    /// The peer has acknowledged data, so that more can be written.
-    pub writable: bool,
-    /// The connection has ended in both directions, or early. [`TcpHost::release`] forgets it.
-    pub ended: bool,
-}
-
-/// The reason why there is no new connection or listener.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum TcpOpenError {
-    /// A listener, or a connection to the same peer, has the port.
-    #[error("the port is in use")]
-    InUse,
-    /// Connections to that peer use all dynamic ports.
-    #[error("no port is free")]
-    NoPort,
-    /// There is no route to the peer.
-    #[error("no route to the peer")]
-    NoRoute,
-    /// The host has as many connections as it may have.
-    #[error("too many connections")]
-    TooMany,
-}
-
 /// Sends the segments of a [`TcpHost`].
 pub trait TcpOutput {
     /// Returns the sizes of the segments that the way to a peer carries.
@@ -99,17 +57,19 @@ pub(super) enum Room {
 #[derive(Debug)]
 struct Entry {
     generation: u32,
-    flow: TcpFlow,
+    ends: Ends,
     connection: Connection,
     changes: TcpChanges,
-    /// The time under which the connection is in the timers.
-    timer: Option<Instant>,
+    /// The time under which the connection is in the timers, not after its deadline, or never.
+    timer: Instant,
     is_dirty: bool,
     is_ready: bool,
     /// True once the program needs the connection no more.
     is_released: bool,
     /// True if the end of the connection was reported.
     is_reported: bool,
+    /// True if the connection is among the warm ones.
+    is_warm: bool,
     /// The place among those that a listener counts, until the program knows the connection.
     claim: Option<Claim>,
 }
@@ -123,11 +83,13 @@ pub struct TcpHost {
     entries: Vec<Option<Box<Entry>>>,
     free: Vec<u32>,
     generation: u32,
-    pub(super) flows: hashbrown::HashMap<TcpFlow, u32, KeyedHash>,
+    flows: Flows,
     pub(super) listeners: Listeners,
     timers: BTreeSet<(Instant, u32)>,
     dirty: VecDeque<u32>,
     ready: VecDeque<u32>,
+    /// The connections that had something to do last. They keep memory for the next time.
+    warm: VecDeque<u32>,
     answers: VecDeque<(TcpFlow, Tcp)>,
     pub(super) time_waits: TimeWaits,
     /// The key of the initial sequence numbers and clocks.
@@ -150,11 +112,12 @@ impl TcpHost {
             entries: Vec::new(),
             free: Vec::new(),
             generation: 0,
-            flows: hashbrown::HashMap::with_hasher(hash),
+            flows: Flows::new(hash),
             listeners: Listeners::default(),
             timers: BTreeSet::new(),
             dirty: VecDeque::new(),
             ready: VecDeque::new(),
+            warm: VecDeque::new(),
             answers: VecDeque::new(),
             time_waits: TimeWaits::new(most, &mut rng),
             secret,
@@ -170,6 +133,15 @@ impl TcpHost {
         self.flows.len()
     }
 
+    /// Returns the memory of the connections in bytes, without their buffers.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let of = |entry: &Entry| size_of::<Entry>() + entry.connection.kept_bytes();
+        let entries = self.entries.iter().flatten().map(|entry| of(entry)).sum::<usize>();
+        let slots = self.entries.capacity() * size_of::<Option<Box<Entry>>>();
+        entries + slots + self.flows.bytes() + self.timers.len() * 32
+    }
+
     /// Returns the counters of the host.
     #[must_use]
     pub const fn counters(&self) -> &TcpCounters {
@@ -179,7 +151,7 @@ impl TcpHost {
     /// Returns the addresses and ports of a connection.
     #[must_use]
     pub fn flow(&self, id: TcpId) -> Option<TcpFlow> {
-        self.entry(id).map(|entry| entry.flow)
+        self.entry(id).map(|entry| entry.ends.flow())
     }
 
     /// Returns a connection.
@@ -236,7 +208,7 @@ impl TcpHost {
     pub fn abort(&mut self, id: TcpId) {
         let Some(entry) = entry_mut(&mut self.entries, id) else { return };
         entry.is_released = true;
-        let (flow, reset) = (entry.flow, entry.connection.abort());
+        let (flow, reset) = (entry.ends.flow(), entry.connection.abort());
         if let Some(reset) = reset {
             self.answer(flow, reset);
         }
@@ -284,7 +256,7 @@ impl TcpHost {
         flow: TcpFlow,
         segment: &Segment<'_>,
     ) -> Option<(TcpId, Range<usize>)> {
-        let Some(&index) = self.flows.get(&flow) else {
+        let Some(index) = self.find(&flow) else {
             self.input_unknown(now, flow, segment);
             return None;
         };
@@ -378,9 +350,13 @@ impl TcpHost {
             }
             self.timers.pop_first();
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
-            entry.timer = None;
-            entry.connection.tick(now, &self.config);
-            self.touch(index);
+            entry.timer = Instant::NEVER;
+            if entry.connection.deadline().is_some_and(|deadline| deadline <= now) {
+                entry.connection.tick(now, &self.config);
+                self.touch(index);
+            } else {
+                self.set_timer(index);
+            }
         }
     }
 
@@ -402,7 +378,7 @@ impl TcpHost {
         for _ in 0..self.dirty.len() {
             let Some(index) = self.dirty.pop_front() else { break };
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
-            let flow = entry.flow;
+            let flow = entry.ends.flow();
             let limits = out.limits(&flow);
             let mut send = |outgoing: &Outgoing<'_>| out.emit(&flow, outgoing);
             if entry.connection.output(now, &self.config, &limits, &mut send) {
@@ -419,14 +395,14 @@ impl TcpHost {
     /// not acknowledged.
     #[must_use]
     pub fn is_in_flight(&self, flow: &TcpFlow, seq: Option<u32>) -> bool {
-        let entry = self.flows.get(flow).and_then(|&i| self.entries[i as usize].as_ref());
+        let entry = self.find(flow).and_then(|i| self.entries[i as usize].as_ref());
         entry.zip(seq).is_some_and(|(entry, seq)| entry.connection.is_in_flight(seq))
     }
 
     /// Takes the news that the host of a peer reports a port without listener. That ends a
     /// connection in its handshake, and no other (RFC 5927 6).
     pub fn unreachable(&mut self, flow: &TcpFlow) {
-        let Some(&index) = self.flows.get(flow) else { return };
+        let Some(index) = self.find(flow) else { return };
         if let Some(entry) = self.entries[index as usize].as_mut() {
             entry.connection.unreachable();
             self.touch(index);
@@ -435,25 +411,17 @@ impl TcpHost {
 
     /// Takes the news that the path to the peer of a connection has changed.
     pub fn path_changed(&mut self, flow: &TcpFlow) {
-        if let Some(&index) = self.flows.get(flow) {
+        if let Some(index) = self.find(flow) {
             self.touch(index);
         }
     }
 
-    /// Sets the timer of a connection, and forgets it if it has ended and the program has
-    /// released it.
+    /// Reports what has changed at a connection, sets its timer, and forgets it if it has ended and
+    /// the program has released it.
     fn settle(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
         if entry.is_released {
             entry.connection.linger(now, &self.config);
-        }
-        let timer = entry.connection.deadline();
-        if timer != entry.timer {
-            if let Some(old) = entry.timer {
-                self.timers.remove(&(old, index));
-            }
-            self.timers.extend(timer.map(|at| (at, index)));
-            entry.timer = timer;
         }
         let state = entry.connection.state();
         let has_ended = matches!(state, TcpState::Closed | TcpState::TimeWait);
@@ -461,23 +429,63 @@ impl TcpHost {
         let is_unknown = entry.claim.is_some_and(Claim::is_half_open);
         if has_ended && (entry.is_released || is_unknown) {
             if state == TcpState::TimeWait {
-                let (flow, (remains, until)) = (entry.flow, entry.connection.remains());
+                let (flow, (remains, until)) = (entry.ends.flow(), entry.connection.remains());
                 let is_dropped = !self.time_waits.insert(now, until, flow, remains);
                 self.counters.time_waits_dropped += u64::from(is_dropped);
             }
-            self.remove(index);
-        } else if entry.changes != TcpChanges::default() && !entry.is_ready {
+            return self.remove(index);
+        }
+        if entry.changes != TcpChanges::default() && !entry.is_ready {
             entry.is_ready = true;
             self.ready.push_back(index);
         }
+        self.set_timer(index);
+        self.warm(index);
+    }
+
+    /// Sets the timer of a connection, unless it expires before the connection's deadline: then
+    /// [`TcpHost::tick`] sets it. So most segments leave the timers as they are.
+    fn set_timer(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let deadline = entry.connection.deadline().unwrap_or(Instant::NEVER);
+        if deadline >= entry.timer {
+            return;
+        }
+        if entry.timer < Instant::NEVER {
+            self.timers.remove(&(entry.timer, index));
+        }
+        self.timers.insert((deadline, index));
+        entry.timer = deadline;
+    }
+
+    /// Records that a connection had something to do. The one that had nothing for longest gives
+    /// memory back.
+    fn warm(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        if core::mem::replace(&mut entry.is_warm, true) {
+            return;
+        }
+        self.warm.push_back(index);
+        if self.warm.len() > MOST_WARM
+            && let Some(index) = self.warm.pop_front()
+            && let Some(entry) = self.entries[index as usize].as_mut()
+        {
+            entry.is_warm = false;
+            entry.connection.trim();
+        }
+    }
+
+    /// Returns the index of the connection of a flow.
+    pub(super) fn find(&self, flow: &TcpFlow) -> Option<u32> {
+        let ends = Ends::from(flow);
+        let entry = |index: u32| self.entries[index as usize].as_ref();
+        self.flows.get(&ends, |index| entry(index).is_some_and(|entry| entry.ends == ends))
     }
 
     fn remove(&mut self, index: u32) {
         let Some(entry) = self.entries[index as usize].take() else { return };
-        self.flows.remove(&entry.flow);
-        if let Some(at) = entry.timer {
-            self.timers.remove(&(at, index));
-        }
+        self.flows.remove(&entry.ends, index);
+        self.timers.remove(&(entry.timer, index));
         if let Some(claim) = entry.claim {
             self.listeners.release(claim);
         }
@@ -499,14 +507,15 @@ impl TcpHost {
         let opened = connection.state() == TcpState::Established;
         let entry = Entry {
             generation,
-            flow,
+            ends: Ends::from(&flow),
             connection,
             changes: TcpChanges { opened, ..TcpChanges::default() },
-            timer: None,
+            timer: Instant::NEVER,
             is_dirty: false,
             is_ready: false,
             is_released: false,
             is_reported: false,
+            is_warm: false,
             claim,
         };
         let index = self.free.pop().unwrap_or_else(|| {
@@ -514,7 +523,7 @@ impl TcpHost {
             self.entries.len() as u32 - 1
         });
         self.entries[index as usize] = Some(Box::new(entry));
-        self.flows.insert(flow, index);
+        self.flows.insert(&Ends::from(&flow), index);
         self.touch(index);
         Some(TcpId { index, generation })
     }

@@ -268,12 +268,13 @@ impl Connection {
     /// Asks the peer to prove that it knows the connection's numbers (RFC 5961), if it was not
     /// asked often.
     fn challenge(&mut self, now: Instant) {
-        let second = now.as_ns() / SECOND;
-        if self.challenges.0 != second {
-            self.challenges = (second, 0);
+        let second = (now.as_ns() / SECOND) as u32;
+        let timers = &mut self.timers;
+        if timers.challenge_second != second {
+            (timers.challenge_second, timers.challenges) = (second, 0);
         }
-        if self.challenges.1 < MOST_CHALLENGES {
-            self.challenges.1 += 1;
+        if timers.challenges < MOST_CHALLENGES {
+            timers.challenges += 1;
             self.receive.acknowledge_now();
         }
     }

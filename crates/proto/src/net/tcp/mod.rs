@@ -17,7 +17,7 @@
 //! | `records` | pieces of a stream that stay whole |
 //! | `output`, `timers`, `expiry` | what to send, and when |
 //! | `info` | what a connection knows, for programs that measure |
-//! | `host`, `flow` | all connections of a host |
+//! | `host`, `flow`, `id` | all connections of a host |
 //! | `open` | connections that this end begins |
 //! | `accept`, `listeners`, `cookies` | connections that peers begin |
 //! | `time_wait` | connections that have ended, and are remembered |
@@ -37,6 +37,7 @@ mod counters;
 mod expiry;
 mod flow;
 mod host;
+mod id;
 mod info;
 mod input;
 mod listeners;
@@ -61,7 +62,8 @@ pub use congestion::CongestionControl;
 pub use connection::{Connection, TcpError, TcpState};
 pub use counters::TcpCounters;
 pub use flow::TcpFlow;
-pub use host::{TcpChanges, TcpHost, TcpId, TcpOpenError, TcpOutput};
+pub use host::{TcpHost, TcpOutput};
+pub use id::{TcpChanges, TcpId, TcpOpenError};
 pub use info::{TcpInfo, TcpRecovery};
 pub use input::{Received, Segment, refusal};
 pub use output::{Emit, Outgoing, PathLimits};

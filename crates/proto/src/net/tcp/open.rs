@@ -5,7 +5,8 @@ use core::net::SocketAddr;
 
 use super::connection::Connection;
 use super::flow::TcpFlow;
-use super::host::{Room, TcpHost, TcpId, TcpOpenError};
+use super::host::{Room, TcpHost};
+use super::id::{TcpId, TcpOpenError};
 use crate::Instant;
 use crate::time::US;
 
@@ -57,7 +58,7 @@ impl TcpHost {
         // Segments have no scope, by which an address of IPv6 would not be found.
         let peer = SocketAddr::new(peer.ip(), peer.port());
         let flow = |port| TcpFlow { local: SocketAddr::new(from.ip(), port), peer };
-        let is_unused = |flow: &TcpFlow| !self.flows.contains_key(flow);
+        let is_unused = |flow: &TcpFlow| self.find(flow).is_none();
         let is_free = |flow: &TcpFlow| is_unused(flow) && !self.time_waits.contains(flow);
         let may_reuse = |flow: &TcpFlow| {
             let is_later = self.config.timestamps && self.time_waits.may_reuse(now, flow);

@@ -17,6 +17,7 @@ mod half_open;
 mod hostile;
 mod hosts;
 mod liar;
+mod memory;
 mod path_mtu;
 mod random;
 mod records;
@@ -402,20 +403,6 @@ fn nothing_but_an_end() {
     // SYN, SYN and ACK, ACK with FIN, and so on.
     assert_eq!(flags[..2], [(0, 0x02), (1, 0x12)]);
     assert!(flags.len() <= 8, "{flags:?}");
-}
-
-#[test]
-fn an_idle_connection_is_small() {
-    let mut net = Net::plain();
-    net.give(0, 100_000);
-    net.ends.iter_mut().for_each(|end| end.closes = false);
-    net.run_until(SECOND, |net| net.ends[1].received.len() == 100_000);
-    net.run_until(SECOND, |_| false);
-    let connection = net.connection(0);
-    assert_eq!(connection.send.data.capacity(), 0);
-    let board = connection.send.board.capacity() * size_of::<scoreboard::Sent>();
-    let size = size_of::<Connection>();
-    assert!(size + board <= 800, "{size} bytes, and {board} for segments");
 }
 
 /// An end may acknowledge eight segments at once, and fewer after a moment.
