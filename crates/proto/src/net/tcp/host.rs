@@ -355,7 +355,7 @@ impl TcpHost {
                 entry.connection.tick(now, &self.config);
                 self.touch(index);
             } else {
-                self.set_timer(index);
+                self.set_timer(index, true);
             }
         }
     }
@@ -439,27 +439,30 @@ impl TcpHost {
             entry.is_ready = true;
             self.ready.push_back(index);
         }
-        self.set_timer(index);
+        self.set_timer(index, false);
         self.warm(index);
     }
 
-    /// Sets the timer of a connection, unless it expires before the connection's deadline: then
-    /// [`TcpHost::tick`] sets it. So most segments leave the timers as they are.
-    fn set_timer(&mut self, index: u32) {
+    /// Sets the timer of a connection. One that expires before the connection's deadline stays as
+    /// it is, unless `is_exact`: [`TcpHost::tick`] sets it then. So most segments of a busy
+    /// connection leave the timers alone.
+    fn set_timer(&mut self, index: u32, is_exact: bool) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
         let deadline = entry.connection.deadline().unwrap_or(Instant::NEVER);
-        if deadline >= entry.timer {
+        if deadline == entry.timer || deadline > entry.timer && !is_exact {
             return;
         }
         if entry.timer < Instant::NEVER {
             self.timers.remove(&(entry.timer, index));
         }
-        self.timers.insert((deadline, index));
+        if deadline < Instant::NEVER {
+            self.timers.insert((deadline, index));
+        }
         entry.timer = deadline;
     }
 
     /// Records that a connection had something to do. The one that had nothing for longest gives
-    /// memory back.
+    /// memory back, and its timer is right from now on: it is not looked at before that expires.
     fn warm(&mut self, index: u32) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
         if core::mem::replace(&mut entry.is_warm, true) {
@@ -472,6 +475,7 @@ impl TcpHost {
         {
             entry.is_warm = false;
             entry.connection.trim();
+            self.set_timer(index, true);
         }
     }
 

@@ -8,8 +8,8 @@
 use alloc::boxed::Box;
 use core::ops::Range;
 
-/// The size of the smallest storage in bytes.
-const LEAST: usize = 4096;
+/// The size of the smallest storage in bytes: a small message takes, and clears, no more.
+const LEAST: usize = 512;
 
 /// A queue of bytes. Bytes may be written ahead of its end, where they are not readable before
 /// [`Ring::extend`].
