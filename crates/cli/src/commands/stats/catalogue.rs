@@ -124,7 +124,7 @@ const TRANSPORT: &[Counter] = totals! {
         "SYNs answered with a cookie: too many connections were half-open."
     tcp_cookies_accepted Connections "Connections accepted by a cookie."
     tcp_cookies_wrong Packets
-        "Acknowledgements with a wrong or an old cookie, at a listener that had sent some."
+        "Segments dropped at a listener that had sent cookies: their cookie is wrong or old."
     tcp_time_waits_reopened Connections
         "Connections begun by a SYN while an earlier one was in TIME-WAIT."
     tcp_time_waits_dropped Connections

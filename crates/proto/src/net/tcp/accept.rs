@@ -2,7 +2,7 @@
 
 use super::config::TcpConfig;
 use super::connection::{Agreed, Connection, DEFAULT_MSS, TcpState, is_opening};
-use super::cookies::{self, VALID_NS};
+use super::cookies::{self, Checked, VALID_NS};
 use super::flow::TcpFlow;
 use super::host::{Room, TcpHost};
 use super::input::{Segment, refusal};
@@ -28,9 +28,17 @@ impl TcpHost {
             }
             let is_ack = tcp.flags.has(Flags::ACK) && !tcp.flags.has(Flags::SYN.with(Flags::RST));
             if is_ack && self.listeners.expects_cookies(now, port) {
-                let Some(connection) = self.by_cookie(now, &flow, tcp) else {
+                let (seq, cookie) = (tcp.seq.wrapping_sub(1), tcp.ack.wrapping_sub(1));
+                let checked = self.cookies.check(now, &flow, seq, cookie);
+                if checked == Checked::Old {
                     self.counters.cookies_wrong += 1;
                     return self.answer_refusal(flow, segment);
+                }
+                let Some(connection) = self.by_cookie(now, &flow, tcp, checked) else {
+                    // A segment that overtakes the first one shows no cookie, and a reset would end
+                    // a sound connection.
+                    self.counters.cookies_wrong += 1;
+                    return;
                 };
                 if admission == Admission::Nothing || self.room() == Room::Nothing {
                     // The peer sends its data again, and the acknowledgement with it.
@@ -132,9 +140,15 @@ impl TcpHost {
     }
 
     /// Returns the connection of a peer that acknowledges a cookie.
-    fn by_cookie(&self, now: Instant, flow: &TcpFlow, tcp: &Tcp) -> Option<Connection> {
+    fn by_cookie(
+        &self,
+        now: Instant,
+        flow: &TcpFlow,
+        tcp: &Tcp,
+        checked: Checked,
+    ) -> Option<Connection> {
+        let Checked::Valid { mss } = checked else { return None };
         let (seq, initial) = (tcp.seq.wrapping_sub(1), tcp.ack.wrapping_sub(1));
-        let mss = self.cookies.check(now, flow, seq, initial)?;
         let offset = self.clock_offset(flow);
         let (mut options, mut wants_ecn) = (TcpOptions::default(), false);
         if let Some((value, echo)) = tcp.options.timestamps.filter(|_| self.config.timestamps) {

@@ -458,7 +458,7 @@ impl Connection {
     /// Returns the memory that an idle connection has beside its own, in bytes.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> usize {
-        let board = self.send.board.capacity() * size_of::<super::scoreboard::Sent>();
+        let board = self.send.board.capacity() * size_of::<Sent>();
         board + self.send.data.capacity() + self.receive.kept_bytes()
     }
 

@@ -39,6 +39,17 @@ const NO_SCALING: u32 = 0x0f;
 const SACK: u32 = 0x10;
 const ECN: u32 = 0x20;
 
+/// The verdict about a cookie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Checked {
+    /// The host has sent the cookie to a peer with this MSS.
+    Valid { mss: u16 },
+    /// The host has sent the cookie too long ago.
+    Old,
+    /// The cookie is forged, or the segment is not the first of its peer.
+    Wrong,
+}
+
 /// The maker of cookies, with its secret.
 #[derive(Debug)]
 pub(super) struct Cookies(KeyedHash);
@@ -57,18 +68,18 @@ impl Cookies {
         self.start(flow, seq).wrapping_add(period << PERIOD_SHIFT).wrapping_add(low)
     }
 
-    /// Returns the MSS of the peer if `cookie` is one that answered to the SYN with the number
-    /// `seq`, and not too long ago.
-    pub(super) fn check(&self, now: Instant, flow: &TcpFlow, seq: u32, cookie: u32) -> Option<u16> {
+    /// Returns whether `cookie` is one that answered to the SYN with the number `seq`.
+    pub(super) fn check(&self, now: Instant, flow: &TcpFlow, seq: u32, cookie: u32) -> Checked {
         let rest = cookie.wrapping_sub(self.start(flow, seq));
         let current = period(now);
         let age = current.wrapping_sub(rest >> PERIOD_SHIFT) & (u32::MAX >> PERIOD_SHIFT);
-        if age >= PERIODS {
-            return None;
-        }
         let low = self.low(flow, seq, current.wrapping_sub(age));
         let class = (rest & HASH_MASK).wrapping_sub(low) & HASH_MASK;
-        CLASSES.get(class as usize).copied()
+        match CLASSES.get(class as usize) {
+            Some(&mss) if age < PERIODS => Checked::Valid { mss },
+            Some(_) => Checked::Old,
+            None => Checked::Wrong,
+        }
     }
 
     fn start(&self, flow: &TcpFlow, seq: u32) -> u32 {
@@ -134,7 +145,8 @@ mod tests {
         {
             for seq in [0, 7, u32::MAX] {
                 let cookie = cookies.make(at(100), &flow(1), seq, mss);
-                assert_eq!(cookies.check(at(101), &flow(1), seq, cookie), Some(class), "{mss}");
+                let wanted = Checked::Valid { mss: class };
+                assert_eq!(cookies.check(at(101), &flow(1), seq, cookie), wanted, "{mss}");
             }
         }
     }
@@ -144,25 +156,32 @@ mod tests {
     fn a_cookie_of_another_flow_or_time_is_wrong() {
         let cookies = Cookies::new(&mut Rng::seeded(1));
         let cookie = cookies.make(at(119), &flow(1), 5, 1460);
-        for (now, wanted) in [(0, None), (59, None), (119, Some(1460)), (120, Some(1460))] {
+        let valid = Checked::Valid { mss: 1460 };
+        for (now, wanted) in [
+            (119, valid),
+            (120, valid),
+            (179, valid),
+            (180, Checked::Old),
+            (119 + 200 * 60, Checked::Old),
+        ] {
             assert_eq!(cookies.check(at(now), &flow(1), 5, cookie), wanted, "{now} s");
         }
-        assert_eq!(cookies.check(at(179), &flow(1), 5, cookie), Some(1460));
-        assert_eq!(cookies.check(at(180), &flow(1), 5, cookie), None, "two periods later");
-        // The period has eight bits: the cookie of a period of long ago is wrong, too.
-        assert_eq!(cookies.check(at(119 + 256 * 60), &flow(1), 5, cookie), None);
-        assert_eq!(cookies.check(at(119), &flow(2), 5, cookie), None);
-        assert_eq!(cookies.check(at(119), &flow(1), 6, cookie), None);
+        let is_wrong =
+            |now, port, seq| cookies.check(at(now), &flow(port), seq, cookie) == Checked::Wrong;
+        // The period has eight bits, and that is not all of it.
+        assert!(is_wrong(119 + 256 * 60, 1, 5) && is_wrong(119, 2, 5) && is_wrong(119, 1, 6));
         let other = Cookies::new(&mut Rng::seeded(2));
-        assert_eq!(other.check(at(119), &flow(1), 5, cookie), None);
+        assert_eq!(other.check(at(119), &flow(1), 5, cookie), Checked::Wrong);
     }
 
     #[test]
     fn a_guess_is_wrong() {
         let cookies = Cookies::new(&mut Rng::seeded(1));
         let mut rng = Rng::seeded(3);
-        let guesses = (0..1_000_000)
-            .filter(|_| cookies.check(at(100), &flow(1), rng.u32(), rng.u32()).is_some());
+        let guesses = (0..300_000).filter(|_| {
+            let checked = cookies.check(at(100), &flow(1), rng.u32(), rng.u32());
+            matches!(checked, Checked::Valid { .. })
+        });
         assert_eq!(guesses.count(), 0);
     }
 

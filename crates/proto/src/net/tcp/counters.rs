@@ -9,7 +9,7 @@ counters! {
     cookies_sent,
     /// Connections that the host accepted by a cookie.
     cookies_accepted,
-    /// Acknowledgements at a listener that had sent cookies, with a wrong or an old cookie.
+    /// Segments dropped at a listener that had sent cookies: their cookie is wrong or old.
     cookies_wrong,
     /// SYNs that began a connection while an earlier one with the same addresses and ports was in
     /// TIME-WAIT.

@@ -127,10 +127,17 @@ impl TcpHost {
         }
     }
 
-    /// Returns the number of connections that there are.
+    /// Returns the number of connections that there are, without those in TIME-WAIT that their
+    /// programs have released.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.flows.len()
+    }
+
+    /// Returns the number of connections in TIME-WAIT that their programs have released.
+    #[must_use]
+    pub fn time_waits(&self) -> usize {
+        self.time_waits.len()
     }
 
     /// Returns the memory of the connections in bytes, without their buffers.
