@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use sprat_proto::device::{BURST, Headers, Info, Offload, RxOffload, Sent, send_concatenated};
-use sprat_proto::net::tcp::{TcpChanges, TcpConfig, TcpHost, TcpId};
+use sprat_proto::net::tcp::{TcpChanges, TcpConfig, TcpHost, TcpId, TcpState};
 use sprat_proto::net::{Ipv4Assignment, Stack, StackOptions};
 use sprat_proto::time::US;
 use sprat_proto::{Device, Instant, Rng};
@@ -247,7 +247,7 @@ impl Host for Ours {
             return Status { is_finished: false, has_ended: true, error: None };
         };
         let (is_finished, error) = (connection.is_finished(), connection.error());
-        let has_ended = connection.state() == sprat_proto::net::tcp::TcpState::Closed;
+        let has_ended = matches!(connection.state(), TcpState::Closed | TcpState::TimeWait);
         Status { is_finished, has_ended, error }
     }
 
@@ -277,7 +277,7 @@ impl Host for Ours {
     }
 
     fn connections(&mut self) -> usize {
-        self.tcp().connections()
+        self.tcp().connections() + self.tcp().time_waits()
     }
 
     fn complaint(&mut self) -> Option<String> {
@@ -286,7 +286,7 @@ impl Host for Ours {
         if tcp.connections() > most {
             return Some(format!("{} connections of {most}", tcp.connections()));
         }
-        if tcp.connections() == 0 && tcp.deadline().is_some() {
+        if tcp.connections() + tcp.time_waits() == 0 && tcp.deadline().is_some() {
             return Some("a timer is left".into());
         }
         let readable = |(id, ..): &(TcpId, _, _)| tcp.connection(*id).map_or(0, |c| c.readable());

@@ -120,6 +120,20 @@ const TRANSPORT: &[Counter] = totals! {
         "Frames not sent: the transmit queue is full, or its head was blocked for too long."
     ip_drop_rate Packets "ICMP errors not sent: the rate limit."
     ip_drop_event Packets "Events not reported: the caller does not collect them."
+    tcp_cookies_sent Packets
+        "SYNs answered with a cookie: too many connections were half-open."
+    tcp_cookies_accepted Connections "Connections accepted by a cookie."
+    tcp_cookies_wrong Packets
+        "Segments dropped at a listener that had sent cookies: their cookie is wrong or old."
+    tcp_time_waits_reopened Connections
+        "Connections begun by a SYN while an earlier one was in TIME-WAIT."
+    tcp_time_waits_dropped Connections
+        "Connections in TIME-WAIT forgotten early: there were too many."
+    tcp_drop_accept Packets
+        "SYNs and acknowledgements dropped: the program takes no connections, or there are too \
+         many."
+    tcp_drop_answer Packets
+        "Resets, SYNs and acknowledgements not sent: too many waited to be sent."
     opened Connections "Connections opened."
     accepted Connections "Connections accepted."
     ended Connections "Connections ended, opened or accepted."

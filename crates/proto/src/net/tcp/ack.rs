@@ -67,7 +67,7 @@ impl Connection {
             send.congestion.set_window(send.congestion.threshold());
         }
         let has_lost = self.find_losses(now, &news) > 0;
-        self.echoed_congestion(tcp, flight);
+        self.echoed_congestion(tcp, flight, news.advanced);
         self.adjust_window(now, &news, has_lost, pipe);
         self.restart_timers(now, config, &news);
     }
@@ -226,7 +226,7 @@ impl Connection {
     }
 
     /// Handles a report of congestion (RFC 3168 6.1.2): at most once a round trip.
-    fn echoed_congestion(&mut self, tcp: &Tcp, flight: u32) {
+    fn echoed_congestion(&mut self, tcp: &Tcp, flight: u32, advanced: u32) {
         let send = &mut self.send;
         if send.reduced_until.is_some_and(|until| send.una.reaches(until)) {
             send.reduced_until = None;
@@ -234,9 +234,9 @@ impl Connection {
         // A SYN that answers has the flag to agree.
         let is_reported =
             self.agreed.ecn && tcp.flags.has(Flags::ECE) && !tcp.flags.has(Flags::SYN);
+        send.congestion.observe(advanced, is_reported, send.una, send.next);
         if is_reported && send.phase == Phase::Open && send.reduced_until.is_none() {
-            send.congestion.reduce(flight);
-            send.congestion.set_window(send.congestion.threshold());
+            send.congestion.reduce_marked(flight);
             send.reduced_until = Some(send.next);
             send.tells_reduced = true;
         }

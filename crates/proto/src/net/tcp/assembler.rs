@@ -1,6 +1,7 @@
 //! The ranges of data that a connection has received ahead of a gap, and the SACK blocks that
 //! report them (RFC 2018, RFC 2883).
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::seq::Seq;
@@ -12,12 +13,16 @@ const MAX_RANGES: usize = 64;
 /// A range of sequence numbers: from the first up to, and without, the second.
 type Range = (Seq, Seq);
 
-/// The ranges of received data behind the first gap.
+/// The ranges of received data behind the first gap. Most connections have none, so that it is
+/// small then.
 #[derive(Debug, Default)]
-pub(super) struct Assembler {
+pub(super) struct Assembler(Option<Box<Ranges>>);
+
+#[derive(Debug, Default)]
+struct Ranges {
     /// The ranges, which neither overlap nor touch, the latest first: SACK reports them in this
     /// order.
-    ranges: Vec<Range>,
+    all: Vec<Range>,
     /// A range that was received twice, which the next acknowledgement reports (RFC 2883).
     duplicate: Option<Range>,
 }
@@ -25,33 +30,34 @@ pub(super) struct Assembler {
 impl Assembler {
     /// Returns true if there is no data behind a gap, nor anything to report.
     pub(super) fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && self.duplicate.is_none()
+        self.0.is_none()
     }
 
     /// Returns true if there is data behind a gap.
     pub(super) fn has_gap(&self) -> bool {
-        !self.ranges.is_empty()
+        self.0.as_ref().is_some_and(|ranges| !ranges.all.is_empty())
     }
 
     /// Adds a range behind the first gap. Returns false if there are too many ranges and nothing
     /// was added.
     pub(super) fn add(&mut self, left: Seq, right: Seq) -> bool {
+        let Ranges { all, duplicate } = &mut **self.0.get_or_insert_default();
         let known = |range: &Range| left.reaches(range.0) && range.1.reaches(right);
-        if self.ranges.iter().any(known) {
-            self.duplicate = Some((left, right));
+        if all.iter().any(known) {
+            *duplicate = Some((left, right));
         }
         let touches = |range: &Range| range.1.reaches(left) && right.reaches(range.0);
-        if self.ranges.len() >= MAX_RANGES && !self.ranges.iter().any(touches) {
+        if all.len() >= MAX_RANGES && !all.iter().any(touches) {
             return false;
         }
         let mut merged = (left, right);
-        self.ranges.retain(|range| {
+        all.retain(|range| {
             if touches(range) {
                 merged = (merged.0.min(range.0), merged.1.max(range.1));
             }
             !touches(range)
         });
-        self.ranges.insert(0, merged);
+        all.insert(0, merged);
         true
     }
 
@@ -59,38 +65,44 @@ impl Assembler {
     /// has no gap any more.
     pub(super) fn advance(&mut self, next: Seq) -> Seq {
         let mut end = next;
-        self.ranges.retain(|range| {
+        let Some(ranges) = &mut self.0 else { return end };
+        ranges.all.retain(|range| {
             let is_reached = next.reaches(range.0);
             if is_reached {
                 end = end.max(range.1);
             }
             !is_reached
         });
-        if self.ranges.is_empty() && self.ranges.capacity() > 8 {
-            self.ranges = Vec::new();
-        }
+        self.free();
         end
     }
 
     /// Records that the peer sent a range again that had been received.
     pub(super) fn duplicate(&mut self, left: Seq, right: Seq) {
-        self.duplicate = Some((left, right));
+        self.0.get_or_insert_default().duplicate = Some((left, right));
     }
 
     /// Returns the blocks to report, and forgets the duplicate. A duplicate comes first, and if it
     /// lies behind a gap, the range around it comes next.
     pub(super) fn blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
+        let Some(Ranges { all, duplicate }) = self.0.as_deref_mut() else { return blocks };
         let mut push = |(left, right): Range| blocks.push((left.0, right.0));
-        let around = self.duplicate.take().and_then(|duplicate| {
+        let around = duplicate.take().and_then(|duplicate| {
             push(duplicate);
             let contains = |r: &Range| duplicate.0.reaches(r.0) && r.1.reaches(duplicate.1);
-            self.ranges.iter().copied().find(contains)
+            all.iter().copied().find(contains)
         });
         around.into_iter().for_each(&mut push);
-        let rest = self.ranges.iter().copied().filter(|range| Some(*range) != around);
+        let rest = all.iter().copied().filter(|range| Some(*range) != around);
         rest.take(MAX_SACK).for_each(push);
+        self.free();
         blocks
+    }
+
+    /// Frees the memory, if there is nothing in it.
+    fn free(&mut self) {
+        self.0.take_if(|ranges| ranges.all.is_empty() && ranges.duplicate.is_none());
     }
 }
 
@@ -107,6 +119,10 @@ mod tests {
     fn blocks(assembler: &mut Assembler) -> Vec<(u32, u32)> {
         let blocks = assembler.blocks();
         blocks.as_slice().iter().map(|&(a, b)| (Seq(a).since(S), Seq(b).since(S))).collect()
+    }
+
+    fn all(assembler: &Assembler) -> Vec<Range> {
+        assembler.0.as_ref().map_or_else(Vec::new, |ranges| ranges.all.clone())
     }
 
     /// The example of RFC 2018 section 4, case 3: every second of eight segments is lost.
@@ -145,7 +161,7 @@ mod tests {
         for n in 0..MAX_RANGES as u32 {
             assert!(a.add(S + 10 * n, S + 10 * n + 1));
         }
-        assert!(!a.add(S + 5000, S + 5001) && a.ranges.len() == MAX_RANGES);
+        assert!(!a.add(S + 5000, S + 5001) && all(&a).len() == MAX_RANGES);
         assert!(a.add(S + 11, S + 12), "it makes a range longer");
     }
 
@@ -169,9 +185,9 @@ mod tests {
                     set.retain(|byte| *byte >= next);
                 }
                 let held: BTreeSet<u32> =
-                    a.ranges.iter().flat_map(|r| r.0.since(S)..r.1.since(S)).collect();
+                    all(&a).iter().flat_map(|r| r.0.since(S)..r.1.since(S)).collect();
                 prop_assert_eq!(&held, &set);
-                let lens: u32 = a.ranges.iter().map(|r| r.1.since(r.0)).sum();
+                let lens: u32 = all(&a).iter().map(|r| r.1.since(r.0)).sum();
                 prop_assert_eq!(lens as usize, set.len());
             }
         }

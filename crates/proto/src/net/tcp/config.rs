@@ -26,7 +26,7 @@ pub struct TcpConfig {
     /// True to send short segments at once. False to hold one back while data is in flight: Nagle's
     /// algorithm (RFC 9293 3.7.4).
     pub no_delay: bool,
-    /// The algorithm of the congestion window.
+    /// The algorithm of the congestion window. [`CongestionControl::Dctcp`] needs ECN.
     pub congestion: CongestionControl,
     /// The time by which an acknowledgement may wait for more data, in nanoseconds: below 500 ms
     /// (RFC 9293 3.8.6.3).
@@ -80,5 +80,10 @@ impl TcpConfig {
     pub(super) fn window_shift(&self) -> u8 {
         let bits = u32::BITS - self.receive_bytes.leading_zeros();
         bits.saturating_sub(u16::BITS).min(super::MAX_SHIFT.into()) as u8
+    }
+
+    /// Returns the window field of a SYN, whose window is not scaled.
+    pub(super) fn syn_window(&self) -> u16 {
+        self.receive_bytes.min(u16::MAX.into()) as u16
     }
 }

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::config::TcpConfig;
-use super::congestion::Congestion;
+use super::congestion::{Congestion, CongestionControl};
 use super::rack::{Rack, TailProbe};
 use super::receive::Receive;
 use super::records::Records;
@@ -12,9 +12,9 @@ use super::rtt::Rtt;
 use super::scoreboard::{Scoreboard, Sent};
 use super::seq::Seq;
 use super::timers::Timers;
+use crate::Instant;
 use crate::time::MS;
 use crate::wire::tcp::{Flags, TIMESTAMPS, Tcp, TcpOptions};
-use crate::{Instant, Rng};
 
 /// The state of a connection (RFC 9293 3.3.2). LISTEN has no connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -130,6 +130,36 @@ pub(super) struct Agreed {
     pub(super) window_scaling: bool,
 }
 
+impl Agreed {
+    /// Returns what both ends agree on if this end has these options, and the peer sends `syn`.
+    pub(super) fn by(config: &TcpConfig, syn: &Tcp) -> Self {
+        let options = &syn.options;
+        let wants_ecn = if syn.flags.has(Flags::ACK) {
+            syn.flags.has(Flags::ECE) && !syn.flags.has(Flags::CWR)
+        } else {
+            syn.flags.has(Flags::ECE) && syn.flags.has(Flags::CWR)
+        };
+        Self {
+            timestamps: config.timestamps && options.timestamps.is_some(),
+            sack: config.sack && options.sack_permitted,
+            ecn: config.ecn && wants_ecn,
+            window_scaling: config.window_scaling && options.window_scale.is_some(),
+        }
+    }
+}
+
+/// The state that a connection needs in TIME-WAIT.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remains {
+    /// SND.NXT and RCV.NXT: the numbers behind the FINs.
+    pub(super) next: Seq,
+    pub(super) expected: Seq,
+    /// The window field of this end's segments.
+    pub(super) window: u16,
+    /// The latest time of the peer (TS.Recent), if the connection has timestamps.
+    pub(super) recent: Option<u32>,
+}
+
 /// A TCP connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -143,8 +173,6 @@ pub struct Connection {
     pub(super) clock_offset: u32,
     /// True if the connection began with the peer's SYN.
     pub(super) is_passive: bool,
-    /// The second in which challenge acknowledgements are counted, and their number (RFC 5961 7).
-    pub(super) challenges: (u64, u8),
     /// Ports: this end's and the peer's.
     pub(super) ports: (u16, u16),
 }
@@ -156,7 +184,7 @@ impl Connection {
         state: TcpState,
         ports: (u16, u16),
         initial: u32,
-        rng: &mut Rng,
+        clock_offset: u32,
     ) -> Self {
         let (initial, mss) = (Seq(initial), DEFAULT_MSS.min(config.mss.into()));
         let send = Send {
@@ -196,42 +224,42 @@ impl Connection {
             send,
             receive: Receive::default(),
             timers: Timers::new(now),
-            clock_offset: rng.u32(),
+            clock_offset,
             is_passive: state == TcpState::SynReceived,
-            challenges: (0, 0),
             ports,
         }
     }
 
     /// Returns a connection that sends its SYN at the next [`Connection::output`]. `ports` are this
-    /// end's and the peer's. `initial` is the initial sequence number (RFC 6528).
+    /// end's and the peer's. `initial` is the initial sequence number (RFC 6528). `clock_offset` is
+    /// the distance of the timestamps from the time in milliseconds (RFC 7323 5.4).
     #[must_use]
     pub fn connect(
         now: Instant,
         config: &TcpConfig,
         ports: (u16, u16),
         initial: u32,
-        rng: &mut Rng,
+        clock_offset: u32,
     ) -> Self {
-        Self::new(now, config, TcpState::SynSent, ports, initial, rng)
+        Self::new(now, config, TcpState::SynSent, ports, initial, clock_offset)
     }
 
     /// Returns a connection for the SYN of a peer, or `None` if the segment is none that begins a
-    /// connection. It answers at the next [`Connection::output`].
+    /// connection. It answers at the next [`Connection::output`]. `initial` and `clock_offset` are
+    /// as for [`Connection::connect`].
     #[must_use]
     pub fn accept(
         now: Instant,
         config: &TcpConfig,
         syn: &Tcp,
         initial: u32,
-        rng: &mut Rng,
+        clock_offset: u32,
     ) -> Option<Self> {
-        let is_syn = syn.flags.has(Flags::SYN) && !syn.flags.has(Flags::ACK.with(Flags::RST));
-        if !is_syn || syn.flags.has(Flags::FIN) {
+        if !is_opening(syn) {
             return None;
         }
-        let ports = (syn.to, syn.from);
-        let mut connection = Self::new(now, config, TcpState::SynReceived, ports, initial, rng);
+        let (state, ports) = (TcpState::SynReceived, (syn.to, syn.from));
+        let mut connection = Self::new(now, config, state, ports, initial, clock_offset);
         connection.take_syn(now, config, syn);
         Some(connection)
     }
@@ -239,17 +267,7 @@ impl Connection {
     /// Takes what the peer's SYN offers.
     pub(super) fn take_syn(&mut self, now: Instant, config: &TcpConfig, syn: &Tcp) {
         let options = &syn.options;
-        let wants_ecn = if syn.flags.has(Flags::ACK) {
-            syn.flags.has(Flags::ECE) && !syn.flags.has(Flags::CWR)
-        } else {
-            syn.flags.has(Flags::ECE) && syn.flags.has(Flags::CWR)
-        };
-        self.agreed = Agreed {
-            timestamps: config.timestamps && options.timestamps.is_some(),
-            sack: config.sack && options.sack_permitted,
-            ecn: config.ecn && wants_ecn,
-            window_scaling: config.window_scaling && options.window_scale.is_some(),
-        };
+        self.agreed = Agreed::by(config, syn);
         if self.agreed.window_scaling {
             // RFC 7323 2.3: a larger shift counts as 14.
             self.send.shift = options.window_scale.unwrap_or(0).min(super::MAX_SHIFT);
@@ -278,7 +296,9 @@ impl Connection {
         let mss = u32::from(limit).saturating_sub(options as u32).max(LEAST_MSS);
         let before = core::mem::replace(&mut send.mss, mss);
         if send.next.since(send.initial) <= 1 {
-            send.congestion = Congestion::new(config.congestion, mss);
+            let has_marks = self.agreed.ecn || config.congestion != CongestionControl::Dctcp;
+            let control = if has_marks { config.congestion } else { CongestionControl::Reno };
+            send.congestion = Congestion::new(control, mss);
             return;
         }
         send.congestion.set_mss(mss);
@@ -435,6 +455,29 @@ impl Connection {
         self.send.data = Ring::default();
     }
 
+    /// Returns the memory that an idle connection has beside its own, in bytes.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        let board = self.send.board.capacity() * size_of::<Sent>();
+        board + self.send.data.capacity() + self.receive.kept_bytes()
+    }
+
+    /// Frees the memory that is kept for the next transmission, because none will come soon.
+    pub(super) fn trim(&mut self) {
+        self.send.board.trim();
+    }
+
+    /// Returns what is left of a connection in TIME-WAIT, and the end of that.
+    pub(super) fn remains(&mut self) -> (Remains, Instant) {
+        let remains = Remains {
+            next: self.send.next,
+            expected: self.receive.next(),
+            window: self.receive.window_field(),
+            recent: self.agreed.timestamps.then(|| self.receive.echoed()),
+        };
+        (remains, self.timers.life)
+    }
+
     /// Returns the header of a segment with the next sequence number of this end.
     pub(super) fn header(&mut self, now: Instant, flags: Flags) -> Tcp {
         let timestamps = self.agreed.timestamps.then(|| (self.clock(now), self.receive.echoed()));
@@ -462,7 +505,12 @@ impl Connection {
     }
 }
 
+/// Returns true if a segment begins a connection.
+pub(super) fn is_opening(syn: &Tcp) -> bool {
+    syn.flags.has(Flags::SYN) && !syn.flags.has(Flags::ACK.with(Flags::RST).with(Flags::FIN))
+}
+
 /// The MSS of a peer that offers none (RFC 9293 MUST-15).
-const DEFAULT_MSS: u32 = 536;
+pub(super) const DEFAULT_MSS: u32 = 536;
 /// The least MSS that is used, whatever the peer offers: a smaller one would only cost both ends.
 const LEAST_MSS: u32 = 48;

@@ -57,6 +57,20 @@ impl Connection {
         }
     }
 
+    /// Limits the life of a connection that its program has released, as far as it depends on the
+    /// peer alone: a peer that never ends its direction, or never opens its window.
+    pub(super) fn linger(&mut self, now: Instant, config: &TcpConfig) {
+        let limit_ns = match self.state {
+            TcpState::TimeWait | TcpState::Closed => return,
+            TcpState::FinWait2 => config.time_wait_ns,
+            _ if self.timers.persist < Instant::NEVER => config.user_timeout_ns,
+            _ => return self.timers.life = Instant::NEVER,
+        };
+        if self.timers.life == Instant::NEVER {
+            self.timers.life = now.after(limit_ns);
+        }
+    }
+
     /// Starts the retransmission timeout anew.
     pub(super) fn start_retransmit(&mut self, now: Instant, config: &TcpConfig) {
         self.timers.retransmit = now.after(self.send.rtt.timeout_ns(config.min_timeout_ns));

@@ -12,82 +12,30 @@
 //! the number of connections.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use core::hash::BuildHasher as _;
-use core::net::SocketAddr;
 use core::ops::Range;
 
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
+use super::cookies::Cookies;
+use super::counters::TcpCounters;
+use super::flow::{Ends, Flows, TcpFlow};
+use super::id::{TcpChanges, TcpId};
 use super::input::{Segment, refusal};
+use super::listeners::{Claim, Listeners};
 use super::output::{Outgoing, PathLimits};
+use super::time_wait::TimeWaits;
 use crate::rand::KeyedHash;
-use crate::time::US;
-use crate::wire::tcp::Tcp;
+use crate::wire::tcp::{Flags, Tcp};
 use crate::{Instant, Rng};
 
-/// The first port that the stack chooses for a connection of its own (RFC 6335).
-const FIRST_DYNAMIC: u16 = 49_152;
-/// The most segments of refusal that wait to be sent.
-const MOST_REFUSALS: usize = 64;
-/// The time in which the clock of initial sequence numbers advances by one (RFC 6528).
-const CLOCK_NS: u64 = 4 * US;
-
-/// The name of a connection of a [`TcpHost`]. It is never used again for another one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct TcpId {
-    index: u32,
-    generation: u32,
-}
-
-impl TcpId {
-    /// Returns a small number that no other connection has at the same time, for tables.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self.index as usize
-    }
-}
-
-/// The addresses and ports of both ends of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct TcpFlow {
-    /// The address and port of this end.
-    pub local: SocketAddr,
-    /// The address and port of the peer.
-    pub peer: SocketAddr,
-}
-
-/// The changes at a connection since its last event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TcpChanges {
-    /// The handshake is over.
-    pub opened: bool,
-    /// Bytes can be read, or the peer's direction has ended.
-    pub readable: bool,
-    /// The peer has acknowledged data, so that more can be written.
-    pub writable: bool,
-    /// The connection has ended. [`TcpHost::release`] forgets it.
-    pub ended: bool,
-}
-
-/// The reason why there is no new connection or listener.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum TcpOpenError {
-    /// A listener, or a connection to the same peer, has the port.
-    #[error("the port is in use")]
-    InUse,
-    /// Connections to that peer use all dynamic ports.
-    #[error("no port is free")]
-    NoPort,
-    /// There is no route to the peer.
-    #[error("no route to the peer")]
-    NoRoute,
-    /// The host has as many connections as it may have.
-    #[error("too many connections")]
-    TooMany,
-}
-
+/// The most answers to segments without a connection that wait to be sent.
+const MOST_ANSWERS: usize = 256;
+/// The most connections that keep memory while nothing is in flight.
+const MOST_WARM: usize = 256;
+/// Half-open connections leave one of this many places free.
+const RESERVED: usize = 8;
 /// Sends the segments of a [`TcpHost`].
 pub trait TcpOutput {
     /// Returns the sizes of the segments that the way to a peer carries.
@@ -97,28 +45,33 @@ pub trait TcpOutput {
     fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool;
 }
 
+/// The place for one more connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    Enough,
+    /// The last places are for connections whose handshakes are over.
+    Little,
+    Nothing,
+}
+
 #[derive(Debug)]
 struct Entry {
     generation: u32,
-    flow: TcpFlow,
+    ends: Ends,
     connection: Connection,
     changes: TcpChanges,
-    /// The time under which the connection is in the timers.
-    timer: Option<Instant>,
+    /// The time under which the connection is in the timers, not after its deadline, or never.
+    timer: Instant,
     is_dirty: bool,
     is_ready: bool,
     /// True once the program needs the connection no more.
     is_released: bool,
     /// True if the end of the connection was reported.
     is_reported: bool,
-    /// The listener that counts the connection until its handshake is over.
-    half_open: Option<u16>,
-}
-
-#[derive(Debug)]
-struct Listener {
-    backlog: u32,
-    half_open: u32,
+    /// True if the connection is among the warm ones.
+    is_warm: bool,
+    /// The place among those that a listener counts, until the program knows the connection.
+    claim: Option<Claim>,
 }
 
 /// The TCP connections of an IP stack.
@@ -130,19 +83,25 @@ pub struct TcpHost {
     entries: Vec<Option<Box<Entry>>>,
     free: Vec<u32>,
     generation: u32,
-    flows: hashbrown::HashMap<TcpFlow, u32, KeyedHash>,
-    listeners: BTreeMap<u16, Listener>,
+    flows: Flows,
+    pub(super) listeners: Listeners,
     timers: BTreeSet<(Instant, u32)>,
     dirty: VecDeque<u32>,
     ready: VecDeque<u32>,
-    refusals: VecDeque<(TcpFlow, Tcp)>,
-    /// The key of the initial sequence numbers.
-    secret: KeyedHash,
-    rng: Rng,
+    /// The connections that had something to do last. They keep memory for the next time.
+    warm: VecDeque<u32>,
+    answers: VecDeque<(TcpFlow, Tcp)>,
+    pub(super) time_waits: TimeWaits,
+    /// The key of the initial sequence numbers and clocks.
+    pub(super) secret: KeyedHash,
+    pub(super) cookies: Cookies,
+    pub(super) rng: Rng,
+    pub(super) counters: TcpCounters,
 }
 
 impl TcpHost {
-    /// Returns a host without connections that has at most `most` at a time.
+    /// Returns a host without connections that has at most `most` at a time, and remembers as many
+    /// in TIME-WAIT that its program has released.
     #[must_use]
     pub fn new(config: TcpConfig, most: usize, mut rng: Rng) -> Self {
         let hash = KeyedHash::new(&mut rng);
@@ -153,85 +112,53 @@ impl TcpHost {
             entries: Vec::new(),
             free: Vec::new(),
             generation: 0,
-            flows: hashbrown::HashMap::with_hasher(hash),
-            listeners: BTreeMap::new(),
+            flows: Flows::new(hash),
+            listeners: Listeners::default(),
             timers: BTreeSet::new(),
             dirty: VecDeque::new(),
             ready: VecDeque::new(),
-            refusals: VecDeque::new(),
+            warm: VecDeque::new(),
+            answers: VecDeque::new(),
+            time_waits: TimeWaits::new(most, &mut rng),
             secret,
+            cookies: Cookies::new(&mut rng),
             rng,
+            counters: TcpCounters::default(),
         }
     }
 
-    /// Returns the number of connections that there are.
+    /// Returns the number of connections that there are, without those in TIME-WAIT that their
+    /// programs have released.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.flows.len()
     }
 
-    /// Accepts connections to a port, or to a free dynamic port if it is 0, of which at most
-    /// `backlog` may be in their handshakes. Returns the port.
-    ///
-    /// # Errors
-    /// [`TcpOpenError`] if the port is in use, or no port is free.
-    pub fn listen(&mut self, port: u16, backlog: u32) -> Result<u16, TcpOpenError> {
-        let port = match port {
-            0 => {
-                let mut ports = self.rng_ports();
-                let free = ports.find(|port| !self.listeners.contains_key(port));
-                free.ok_or(TcpOpenError::NoPort)?
-            }
-            port if self.listeners.contains_key(&port) => return Err(TcpOpenError::InUse),
-            port => port,
-        };
-        self.listeners.insert(port, Listener { backlog, half_open: 0 });
-        Ok(port)
+    /// Returns the number of connections in TIME-WAIT that their programs have released.
+    #[must_use]
+    pub fn time_waits(&self) -> usize {
+        self.time_waits.len()
     }
 
-    /// Returns all dynamic ports, from a random one on.
-    fn rng_ports(&mut self) -> impl Iterator<Item = u16> + use<> {
-        let ports = u32::from(u16::MAX - FIRST_DYNAMIC) + 1;
-        let first = self.rng.below(ports.into()) as u32;
-        (0..ports).map(move |n| FIRST_DYNAMIC + ((first + n) % ports) as u16)
+    /// Returns the memory of the connections in bytes, without their buffers.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let of = |entry: &Entry| size_of::<Entry>() + entry.connection.kept_bytes();
+        let entries = self.entries.iter().flatten().map(|entry| of(entry)).sum::<usize>();
+        let slots = self.entries.capacity() * size_of::<Option<Box<Entry>>>();
+        entries + slots + self.flows.bytes() + self.timers.len() * 32
     }
 
-    /// Accepts no more connections to a port. Those that there are stay.
-    pub fn unlisten(&mut self, port: u16) {
-        self.listeners.remove(&port);
-    }
-
-    /// Begins a connection from the address `from` to a peer. The port 0 stands for any free
-    /// dynamic port.
-    ///
-    /// # Errors
-    /// [`TcpOpenError`].
-    pub fn connect(
-        &mut self,
-        now: Instant,
-        from: SocketAddr,
-        peer: SocketAddr,
-    ) -> Result<TcpId, TcpOpenError> {
-        let flow = |port| TcpFlow { local: SocketAddr::new(from.ip(), port), peer };
-        let flow = if from.port() == 0 {
-            let mut flows = self.rng_ports().map(flow);
-            flows.find(|flow| !self.flows.contains_key(flow)).ok_or(TcpOpenError::NoPort)?
-        } else {
-            flow(from.port())
-        };
-        if self.flows.contains_key(&flow) {
-            return Err(TcpOpenError::InUse);
-        }
-        let initial = self.initial(now, &flow);
-        let ports = (flow.local.port(), peer.port());
-        let connection = Connection::connect(now, &self.config, ports, initial, &mut self.rng);
-        self.insert(flow, connection, None).ok_or(TcpOpenError::TooMany)
+    /// Returns the counters of the host.
+    #[must_use]
+    pub const fn counters(&self) -> &TcpCounters {
+        &self.counters
     }
 
     /// Returns the addresses and ports of a connection.
     #[must_use]
     pub fn flow(&self, id: TcpId) -> Option<TcpFlow> {
-        self.entry(id).map(|entry| entry.flow)
+        self.entry(id).map(|entry| entry.ends.flow())
     }
 
     /// Returns a connection.
@@ -288,19 +215,24 @@ impl TcpHost {
     pub fn abort(&mut self, id: TcpId) {
         let Some(entry) = entry_mut(&mut self.entries, id) else { return };
         entry.is_released = true;
-        let (flow, reset) = (entry.flow, entry.connection.abort());
+        let (flow, reset) = (entry.ends.flow(), entry.connection.abort());
         if let Some(reset) = reset {
-            self.refuse(flow, reset);
+            self.answer(flow, reset);
         }
         self.touch(id.index);
     }
 
-    /// Forgets a connection as soon as it has ended. It has no more events.
+    /// Closes a connection, and forgets it as soon as it has ended. It has no more events. Data
+    /// that the program has not read, or that still comes, is lost, of which a reset informs the
+    /// peer (RFC 9293 3.6.1).
     pub fn release(&mut self, id: TcpId) {
-        if let Some(entry) = entry_mut(&mut self.entries, id) {
-            entry.is_released = true;
-            self.touch(id.index);
+        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        if entry.connection.readable() > 0 && entry.connection.state() != TcpState::TimeWait {
+            return self.abort(id);
         }
+        entry.is_released = true;
+        entry.connection.close();
+        self.touch(id.index);
     }
 
     /// Returns a connection at which something has changed, and what. Call it until it returns
@@ -310,6 +242,11 @@ impl TcpHost {
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.is_ready = false;
             let changes = core::mem::take(&mut entry.changes);
+            if changes.opened
+                && let Some(claim) = entry.claim.take()
+            {
+                self.listeners.release(claim);
+            }
             if !entry.is_released && changes != TcpChanges::default() {
                 return Some((TcpId { index, generation: entry.generation }, changes));
             }
@@ -326,11 +263,18 @@ impl TcpHost {
         flow: TcpFlow,
         segment: &Segment<'_>,
     ) -> Option<(TcpId, Range<usize>)> {
-        let Some(&index) = self.flows.get(&flow) else {
-            self.input_new(now, flow, segment);
+        let Some(index) = self.find(&flow) else {
+            self.input_unknown(now, flow, segment);
             return None;
         };
         let entry = self.entries[index as usize].as_mut()?;
+        if entry.claim.is_some_and(|claim| self.listeners.holds_back(claim))
+            && !segment.tcp.flags.has(Flags::RST)
+        {
+            // The timer of the SYN's answer asks the peer again.
+            self.counters.drop_accept += 1;
+            return None;
+        }
         let before = entry.connection.state();
         let had = entry.connection.writable(&self.config);
         let was_finished = entry.connection.is_finished();
@@ -342,10 +286,9 @@ impl TcpHost {
         // not told of it.
         if is_half_open(before) && !is_half_open(state) && state != TcpState::Closed {
             changes.opened = true;
-            if let Some(port) = entry.half_open.take()
-                && let Some(listener) = self.listeners.get_mut(&port)
-            {
-                listener.half_open -= 1;
+            if let Some(claim) = &mut entry.claim {
+                self.listeners.opened(claim);
+                self.time_waits.remove(&flow);
             }
         }
         changes.readable |= received.bytes > 0 || entry.connection.is_finished() && !was_finished;
@@ -360,8 +303,8 @@ impl TcpHost {
         // number that it expects, since it may not have what this end has sent last.
         let reset = if is_unwanted { entry.connection.abort() } else { None };
         let reset = reset.and_then(|_| refusal(segment));
-        if let Some(tcp) = received.refusal.or(reset) {
-            self.refuse(flow, tcp);
+        if let Some(tcp) = reset.or(received.answer) {
+            self.answer(flow, tcp);
         }
         self.touch(index);
         lent.filter(|_| !is_unwanted)
@@ -392,97 +335,81 @@ impl TcpHost {
         self.touch(id.index);
     }
 
-    /// Takes a segment for which there is no connection.
-    fn input_new(&mut self, now: Instant, flow: TcpFlow, segment: &Segment<'_>) {
-        let port = flow.local.port();
-        let has_room = self.flows.len() < self.most;
-        if let Some(listener) = self.listeners.get_mut(&port) {
-            let is_full = !has_room || listener.half_open >= listener.backlog;
-            let initial = self.initial(now, &flow);
-            let syn = &segment.tcp;
-            if let Some(connection) =
-                Connection::accept(now, &self.config, syn, initial, &mut self.rng)
-            {
-                if is_full {
-                    // The peer sends its SYN again.
-                    return;
-                }
-                if let Some(listener) = self.listeners.get_mut(&port) {
-                    listener.half_open += 1;
-                }
-                self.insert(flow, connection, Some(port));
-                return;
-            }
-        }
-        if let Some(tcp) = refusal(segment) {
-            self.refuse(flow, tcp);
-        }
-    }
-
     /// Returns the time at which to call [`TcpHost::tick`].
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.first().map(|&(at, _)| at)
+        let timers = self.timers.first().map(|&(at, _)| at);
+        timers.into_iter().chain(self.time_waits.deadline()).min()
     }
 
     /// Returns true if [`TcpHost::output`] may have something to send.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.dirty.is_empty() || !self.refusals.is_empty()
+        !self.dirty.is_empty() || !self.answers.is_empty()
     }
 
     /// Handles expired timers. Call [`TcpHost::output`] after it.
     pub fn tick(&mut self, now: Instant) {
+        self.time_waits.tick(now);
         while let Some(&(at, index)) = self.timers.first() {
             if at > now {
                 return;
             }
             self.timers.pop_first();
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
-            entry.timer = None;
-            entry.connection.tick(now, &self.config);
-            self.touch(index);
+            entry.timer = Instant::NEVER;
+            if entry.connection.deadline().is_some_and(|deadline| deadline <= now) {
+                entry.connection.tick(now, &self.config);
+                self.touch(index);
+            } else {
+                self.set_timer(index, true);
+            }
         }
     }
 
     /// Sends what can be sent now. Returns false if `out` had no room for all: then call it again
     /// later.
     pub fn output<O: TcpOutput>(&mut self, now: Instant, out: &mut O) -> bool {
-        while let Some((flow, tcp)) = self.refusals.front() {
-            if !out.emit(flow, &Outgoing { tcp: *tcp, data: (&[], &[]), mss: 0, is_ect: false }) {
-                return false;
+        // What goes to a peer that has no room goes behind the others.
+        for _ in 0..self.answers.len() {
+            let Some((flow, tcp)) = self.answers.pop_front() else { break };
+            let mut answer = tcp;
+            if let Some(mss) = &mut answer.options.mss {
+                *mss = (*mss).min(out.limits(&flow).link_mss);
             }
-            self.refusals.pop_front();
+            if !out.emit(&flow, &Outgoing { tcp: answer, data: (&[], &[]), mss: 0, is_ect: false })
+            {
+                self.answers.push_back((flow, tcp));
+            }
         }
-        // A connection whose peer has no room goes behind the others.
         for _ in 0..self.dirty.len() {
             let Some(index) = self.dirty.pop_front() else { break };
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
-            let flow = entry.flow;
+            let flow = entry.ends.flow();
             let limits = out.limits(&flow);
             let mut send = |outgoing: &Outgoing<'_>| out.emit(&flow, outgoing);
             if entry.connection.output(now, &self.config, &limits, &mut send) {
                 entry.is_dirty = false;
-                self.settle(index);
+                self.settle(now, index);
             } else {
                 self.dirty.push_back(index);
             }
         }
-        self.dirty.is_empty()
+        self.dirty.is_empty() && self.answers.is_empty()
     }
 
     /// Returns true if the sequence number is one that a connection has sent and that its peer has
     /// not acknowledged.
     #[must_use]
     pub fn is_in_flight(&self, flow: &TcpFlow, seq: Option<u32>) -> bool {
-        let entry = self.flows.get(flow).and_then(|&i| self.entries[i as usize].as_ref());
+        let entry = self.find(flow).and_then(|i| self.entries[i as usize].as_ref());
         entry.zip(seq).is_some_and(|(entry, seq)| entry.connection.is_in_flight(seq))
     }
 
     /// Takes the news that the host of a peer reports a port without listener. That ends a
     /// connection in its handshake, and no other (RFC 5927 6).
     pub fn unreachable(&mut self, flow: &TcpFlow) {
-        let Some(&index) = self.flows.get(flow) else { return };
+        let Some(index) = self.find(flow) else { return };
         if let Some(entry) = self.entries[index as usize].as_mut() {
             entry.connection.unreachable();
             self.touch(index);
@@ -491,76 +418,123 @@ impl TcpHost {
 
     /// Takes the news that the path to the peer of a connection has changed.
     pub fn path_changed(&mut self, flow: &TcpFlow) {
-        if let Some(&index) = self.flows.get(flow) {
+        if let Some(index) = self.find(flow) {
             self.touch(index);
         }
     }
 
-    /// Sets the timer of a connection, and forgets it if it has ended and the program has
-    /// released it.
-    fn settle(&mut self, index: u32) {
+    /// Reports what has changed at a connection, sets its timer, and forgets it if it has ended and
+    /// the program has released it.
+    fn settle(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
-        let timer = entry.connection.deadline();
-        if timer != entry.timer {
-            if let Some(old) = entry.timer {
-                self.timers.remove(&(old, index));
-            }
-            self.timers.extend(timer.map(|at| (at, index)));
-            entry.timer = timer;
+        if entry.is_released {
+            entry.connection.linger(now, &self.config);
         }
-        let has_ended = entry.connection.state() == TcpState::Closed;
+        let state = entry.connection.state();
+        let has_ended = matches!(state, TcpState::Closed | TcpState::TimeWait);
         entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.is_reported, has_ended);
-        if has_ended && (entry.is_released || entry.half_open.is_some()) {
-            self.remove(index);
-        } else if entry.changes != TcpChanges::default() && !entry.is_ready {
+        let is_unknown = entry.claim.is_some_and(Claim::is_half_open);
+        if has_ended && (entry.is_released || is_unknown) {
+            if state == TcpState::TimeWait {
+                let (flow, (remains, until)) = (entry.ends.flow(), entry.connection.remains());
+                let is_dropped = !self.time_waits.insert(now, until, flow, remains);
+                self.counters.time_waits_dropped += u64::from(is_dropped);
+            }
+            return self.remove(index);
+        }
+        if entry.changes != TcpChanges::default() && !entry.is_ready {
             entry.is_ready = true;
             self.ready.push_back(index);
         }
+        self.set_timer(index, false);
+        self.warm(index);
+    }
+
+    /// Sets the timer of a connection. One that expires before the connection's deadline stays as
+    /// it is, unless `is_exact`: [`TcpHost::tick`] sets it then. So most segments of a busy
+    /// connection leave the timers alone.
+    fn set_timer(&mut self, index: u32, is_exact: bool) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let deadline = entry.connection.deadline().unwrap_or(Instant::NEVER);
+        if deadline == entry.timer || deadline > entry.timer && !is_exact {
+            return;
+        }
+        if entry.timer < Instant::NEVER {
+            self.timers.remove(&(entry.timer, index));
+        }
+        if deadline < Instant::NEVER {
+            self.timers.insert((deadline, index));
+        }
+        entry.timer = deadline;
+    }
+
+    /// Records that a connection had something to do. The one that had nothing for longest gives
+    /// memory back, and its timer is right from now on: it is not looked at before that expires.
+    fn warm(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        if core::mem::replace(&mut entry.is_warm, true) {
+            return;
+        }
+        self.warm.push_back(index);
+        if self.warm.len() > MOST_WARM
+            && let Some(index) = self.warm.pop_front()
+            && let Some(entry) = self.entries[index as usize].as_mut()
+        {
+            entry.is_warm = false;
+            entry.connection.trim();
+            self.set_timer(index, true);
+        }
+    }
+
+    /// Returns the index of the connection of a flow.
+    pub(super) fn find(&self, flow: &TcpFlow) -> Option<u32> {
+        let ends = Ends::from(flow);
+        let entry = |index: u32| self.entries[index as usize].as_ref();
+        self.flows.get(&ends, |index| entry(index).is_some_and(|entry| entry.ends == ends))
     }
 
     fn remove(&mut self, index: u32) {
         let Some(entry) = self.entries[index as usize].take() else { return };
-        self.flows.remove(&entry.flow);
-        if let Some(at) = entry.timer {
-            self.timers.remove(&(at, index));
-        }
-        if let Some(port) = entry.half_open
-            && let Some(listener) = self.listeners.get_mut(&port)
-        {
-            listener.half_open -= 1;
+        self.flows.remove(&entry.ends, index);
+        self.timers.remove(&(entry.timer, index));
+        if let Some(claim) = entry.claim {
+            self.listeners.release(claim);
         }
         self.free.push(index);
     }
 
-    fn insert(
+    /// Adds a connection, unless there are as many as there may be.
+    pub(super) fn insert(
         &mut self,
         flow: TcpFlow,
         connection: Connection,
-        half_open: Option<u16>,
+        claim: Option<Claim>,
     ) -> Option<TcpId> {
         if self.flows.len() >= self.most {
             return None;
         }
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
+        let opened = connection.state() == TcpState::Established;
         let entry = Entry {
             generation,
-            flow,
+            ends: Ends::from(&flow),
             connection,
-            changes: TcpChanges::default(),
-            timer: None,
+            changes: TcpChanges { opened, ..TcpChanges::default() },
+            timer: Instant::NEVER,
             is_dirty: false,
             is_ready: false,
             is_released: false,
             is_reported: false,
-            half_open,
+            is_warm: false,
+            claim,
         };
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() as u32 - 1
         });
         self.entries[index as usize] = Some(Box::new(entry));
-        self.flows.insert(flow, index);
+        self.flows.insert(&Ends::from(&flow), index);
         self.touch(index);
         Some(TcpId { index, generation })
     }
@@ -575,10 +549,13 @@ impl TcpHost {
         }
     }
 
-    fn refuse(&mut self, flow: TcpFlow, tcp: Tcp) {
-        if self.refusals.len() < MOST_REFUSALS {
-            self.refusals.push_back((flow, tcp));
+    /// Sends a segment that no connection remembers.
+    pub(super) fn answer(&mut self, flow: TcpFlow, tcp: Tcp) {
+        if self.answers.len() >= MOST_ANSWERS {
+            self.counters.drop_answer += 1;
+            return;
         }
+        self.answers.push_back((flow, tcp));
     }
 
     fn entry(&self, id: TcpId) -> Option<&Entry> {
@@ -586,11 +563,16 @@ impl TcpHost {
         (entry.generation == id.generation).then_some(entry)
     }
 
-    /// Returns the initial sequence number of a connection: a clock, and a hash of its addresses
-    /// and ports (RFC 6528).
-    fn initial(&self, now: Instant, flow: &TcpFlow) -> u32 {
-        let hash = self.secret.hash_one(flow) as u32;
-        hash.wrapping_add((now.as_ns() / CLOCK_NS) as u32)
+    /// Returns the place that the host has for one more connection of a peer.
+    pub(super) fn room(&self) -> Room {
+        let count = self.flows.len();
+        if count >= self.most {
+            Room::Nothing
+        } else if count >= self.most - self.most / RESERVED {
+            Room::Little
+        } else {
+            Room::Enough
+        }
     }
 }
 

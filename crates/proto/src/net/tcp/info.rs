@@ -2,7 +2,8 @@
 
 use super::config::TcpConfig;
 use super::connection::{Connection, Phase, TcpState};
-use super::host::{TcpHost, TcpId};
+use super::host::TcpHost;
+use super::id::TcpId;
 
 /// The phase of a connection's loss recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,6 +1,7 @@
 //! Segments that a connection receives (RFC 9293 3.10.7, RFC 5961, RFC 7323).
 
 use super::config::TcpConfig;
+use super::congestion::CongestionControl;
 use super::connection::{Connection, TcpError, TcpState};
 use super::receive::{Due, Taken};
 use super::seq::Seq;
@@ -24,7 +25,7 @@ pub struct Segment<'a> {
 
 impl Segment<'_> {
     /// Returns the number of sequence numbers of the segment (SEG.LEN).
-    fn len(&self) -> u32 {
+    pub(super) fn len(&self) -> u32 {
         let flags = self.tcp.flags;
         self.data.len() as u32 + u32::from(flags.has(Flags::SYN)) + u32::from(flags.has(Flags::FIN))
     }
@@ -55,8 +56,8 @@ pub struct Received {
     /// The bytes of the segment's data that are lent to the program: from the first up to, and
     /// without, the second. [`Connection::take_lent`] and [`Connection::keep_lent`] end that.
     pub lent: (usize, usize),
-    /// A segment to send at once, which refuses the peer's.
-    pub refusal: Option<Tcp>,
+    /// A segment to send at once: it refuses the peer's, or acknowledges what came before it.
+    pub answer: Option<Tcp>,
 }
 
 impl Connection {
@@ -64,7 +65,7 @@ impl Connection {
     /// burst of segments.
     pub fn input(&mut self, now: Instant, config: &TcpConfig, segment: &Segment<'_>) -> Received {
         match self.state {
-            TcpState::Closed => Received { refusal: refusal(segment), ..Received::default() },
+            TcpState::Closed => Received { answer: refusal(segment), ..Received::default() },
             TcpState::SynSent => self.input_syn_sent(now, config, segment),
             _ => self.input_synchronized(now, config, segment),
         }
@@ -82,7 +83,7 @@ impl Connection {
         let has_ack = tcp.flags.has(Flags::ACK);
         let is_acceptable = self.send.initial.is_before(ack) && self.send.next.reaches(ack);
         if has_ack && !is_acceptable {
-            return Received { refusal: refusal(segment), ..Received::default() };
+            return Received { answer: refusal(segment), ..Received::default() };
         }
         if tcp.flags.has(Flags::RST) {
             if has_ack {
@@ -130,7 +131,7 @@ impl Connection {
         config: &TcpConfig,
         segment: &Segment<'_>,
     ) -> Received {
-        let Segment { tcp, data, is_marked } = segment;
+        let Segment { tcp, data, .. } = segment;
         let (seq, len, flags) = (Seq(tcp.seq), segment.len(), tcp.flags);
         if !self.is_current(now, config, tcp, len) {
             return Received::default();
@@ -153,7 +154,7 @@ impl Connection {
         let ack = Seq(tcp.ack);
         if self.state == TcpState::SynReceived {
             if !(self.send.una.is_before(ack) && self.send.next.reaches(ack)) {
-                return Received { refusal: refusal(segment), ..Received::default() };
+                return Received { answer: refusal(segment), ..Received::default() };
             }
             self.establish(now, config, tcp);
         } else if !self.take_acknowledgement(now, config, tcp, len) {
@@ -165,17 +166,42 @@ impl Connection {
         if let Some(idle_ns) = config.keep_alive_ns {
             self.timers.keep_alive = now.after(idle_ns);
         }
-        if self.agreed.ecn {
-            self.receive.mark(*is_marked, flags.has(Flags::CWR));
-        }
+        let answer = self.take_mark(now, config, segment);
         if len == 0 {
             return Received::default();
         }
         match self.input_data(now, config, seq, data, flags) {
-            Taken::InOrder(bytes) => Received { bytes, ..Received::default() },
-            Taken::Lent(start, end) => Received { lent: (start, end), ..Received::default() },
-            Taken::Ahead | Taken::Nothing => Received::default(),
+            Taken::InOrder(bytes) => Received { bytes, answer, ..Received::default() },
+            Taken::Lent(start, end) => Received { lent: (start, end), answer, bytes: 0 },
+            Taken::Ahead | Taken::Nothing => Received { answer, ..Received::default() },
         }
+    }
+
+    /// Takes the mark of a segment, or that it has none. With DCTCP each change makes an
+    /// acknowledgement due, and another one of what came before, which is returned (RFC 8257 3.2).
+    fn take_mark(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        segment: &Segment<'_>,
+    ) -> Option<Tcp> {
+        let Segment { tcp, data, is_marked } = segment;
+        if !self.agreed.ecn {
+            return None;
+        }
+        if config.congestion != CongestionControl::Dctcp {
+            self.receive.mark(*is_marked, tcp.flags.has(Flags::CWR));
+            return None;
+        }
+        // Segments without data show no marks.
+        if data.is_empty() || self.receive.is_marked() == *is_marked {
+            return None;
+        }
+        let echo = if self.receive.is_marked() { Flags::ECE } else { Flags::default() };
+        let before = self.receive.is_unacknowledged();
+        let answer = before.then(|| self.header(now, Flags::ACK.with(echo)));
+        self.receive.mark_change(*is_marked);
+        answer
     }
 
     /// Returns true if a segment is in the window and no old duplicate. The peer gets an
@@ -231,7 +257,9 @@ impl Connection {
             return self.challenge(now);
         }
         match self.state {
-            TcpState::TimeWait | TcpState::Closing | TcpState::LastAck => self.end(None),
+            // RFC 1337 3: old segments may still arrive after a reset, too.
+            TcpState::TimeWait => {}
+            TcpState::Closing | TcpState::LastAck => self.end(None),
             TcpState::SynReceived if !self.is_passive => self.end(Some(TcpError::Refused)),
             _ => self.end(Some(TcpError::Reset)),
         }
@@ -240,12 +268,13 @@ impl Connection {
     /// Asks the peer to prove that it knows the connection's numbers (RFC 5961), if it was not
     /// asked often.
     fn challenge(&mut self, now: Instant) {
-        let second = now.as_ns() / SECOND;
-        if self.challenges.0 != second {
-            self.challenges = (second, 0);
+        let second = (now.as_ns() / SECOND) as u32;
+        let timers = &mut self.timers;
+        if timers.challenge_second != second {
+            (timers.challenge_second, timers.challenges) = (second, 0);
         }
-        if self.challenges.1 < MOST_CHALLENGES {
-            self.challenges.1 += 1;
+        if timers.challenges < MOST_CHALLENGES {
+            timers.challenges += 1;
             self.receive.acknowledge_now();
         }
     }

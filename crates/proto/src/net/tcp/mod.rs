@@ -17,20 +17,31 @@
 //! | `records` | pieces of a stream that stay whole |
 //! | `output`, `timers`, `expiry` | what to send, and when |
 //! | `info` | what a connection knows, for programs that measure |
-//! | `host`, `stack` | all connections of a host, over its IP stack |
+//! | `host`, `flow`, `id` | all connections of a host |
+//! | `open` | connections that this end begins |
+//! | `accept`, `listeners`, `cookies` | connections that peers begin |
+//! | `time_wait` | connections that have ended, and are remembered |
+//! | `stack` | a host over its IP stack |
 //!
 //! Always: a byte is delivered once and in order. No segment makes memory grow beyond the buffers
 //! in [`TcpConfig`].
 
+mod accept;
 mod ack;
 mod assembler;
 mod config;
 mod congestion;
 mod connection;
+mod cookies;
+mod counters;
 mod expiry;
+mod flow;
 mod host;
+mod id;
 mod info;
 mod input;
+mod listeners;
+mod open;
 mod output;
 mod rack;
 mod receive;
@@ -40,6 +51,7 @@ mod rtt;
 mod scoreboard;
 mod seq;
 mod stack;
+mod time_wait;
 mod timers;
 
 #[cfg(test)]
@@ -48,7 +60,10 @@ mod tests;
 pub use config::TcpConfig;
 pub use congestion::CongestionControl;
 pub use connection::{Connection, TcpError, TcpState};
-pub use host::{TcpChanges, TcpFlow, TcpHost, TcpId, TcpOpenError, TcpOutput};
+pub use counters::TcpCounters;
+pub use flow::TcpFlow;
+pub use host::{TcpHost, TcpOutput};
+pub use id::{TcpChanges, TcpId, TcpOpenError};
 pub use info::{TcpInfo, TcpRecovery};
 pub use input::{Received, Segment, refusal};
 pub use output::{Emit, Outgoing, PathLimits};

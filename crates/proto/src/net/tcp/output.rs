@@ -127,8 +127,7 @@ impl Connection {
                 .then(|| (self.clock(now), echo)),
             sack: SackBlocks::default(),
         };
-        // The window of a SYN is not scaled.
-        let window = config.receive_bytes.min(u16::MAX.into()) as u16;
+        let window = config.syn_window();
         let ack = if is_answer { self.receive.next().0 } else { 0 };
         let (from, to) = self.ports;
         let seq = self.send.initial.0;

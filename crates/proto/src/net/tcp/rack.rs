@@ -16,9 +16,11 @@ const PERSIST: u8 = 16;
 /// The state of RACK.
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
-    /// The time of transmission and the end of the segment sent last among those delivered
+    /// The time of transmission and the end of the segment sent last among those delivered, or
+    /// [`Instant::NEVER`] if there is none
     /// (RACK.xmit_ts, RACK.end_seq).
-    newest: Option<(Instant, Seq)>,
+    newest_at: Instant,
+    newest_end: Seq,
     /// The round-trip time of that segment in nanoseconds (RACK.rtt).
     rtt_ns: u64,
     /// The highest end of a segment delivered (RACK.fack).
@@ -36,7 +38,8 @@ pub(super) struct Rack {
 impl Default for Rack {
     fn default() -> Self {
         Self {
-            newest: None,
+            newest_at: Instant::NEVER,
+            newest_end: Seq(0),
             rtt_ns: 0,
             highest: None,
             is_reordered: false,
@@ -62,9 +65,13 @@ impl Rack {
             return;
         }
         self.rtt_ns = took_ns;
-        if self.newest.is_none_or(|newest| is_later((sent.at, end), newest)) {
-            self.newest = Some((sent.at, end));
+        if self.newest().is_none_or(|newest| is_later((sent.at, end), newest)) {
+            (self.newest_at, self.newest_end) = (sent.at, end);
         }
+    }
+
+    fn newest(&self) -> Option<(Instant, Seq)> {
+        (self.newest_at < Instant::NEVER).then_some((self.newest_at, self.newest_end))
     }
 
     /// Takes the reports of duplicates (RFC 8985 6.2 step 4).
@@ -96,7 +103,7 @@ impl Rack {
         rtt: &Rtt,
         is_recovering: bool,
     ) -> (u32, Option<Instant>) {
-        let Some(newest) = self.newest else { return (0, None) };
+        let Some(newest) = self.newest() else { return (0, None) };
         let wait_ns = self.rtt_ns.saturating_add(self.window_ns(board, rtt, is_recovering));
         let mut next: Option<Instant> = None;
         let bytes = board.declare(|sent| {

@@ -16,8 +16,8 @@ use crate::Instant;
 use crate::time::SECOND;
 use crate::wire::tcp::SackBlocks;
 
-/// The time after which a timestamp of the peer is too old to compare (RFC 7323 5.5).
-const TOO_OLD_NS: u64 = 24 * 24 * 3600 * SECOND;
+/// The seconds after which a timestamp of the peer is too old to compare (RFC 7323 5.5).
+const TOO_OLD: u32 = 24 * 24 * 3600;
 /// The number of full segments after which an acknowledgement is due (RFC 9293 MUST-59).
 pub(super) const SEGMENTS: u8 = 2;
 
@@ -56,8 +56,8 @@ pub(super) struct Receive {
     /// The sequence number of the peer's FIN, if it has arrived.
     fin: Option<Seq>,
     is_finished: bool,
-    /// The peer's time to echo, and when it came (TS.Recent).
-    recent: (u32, Instant),
+    /// The peer's time to echo, and the second in which it came (TS.Recent).
+    recent: (u32, u32),
     /// The acknowledgement number that was sent last (Last.ACK.sent).
     acknowledged: Seq,
     due: Due,
@@ -340,20 +340,21 @@ impl Receive {
 
     /// Echoes this time of the peer from now on.
     pub(super) fn echo(&mut self, now: Instant, value: u32) {
-        self.recent = (value, now);
+        self.recent = (value, second(now));
     }
 
     /// Echoes the time of a segment from `seq` on, if it is not older than the one before and the
     /// segment is not ahead of what was acknowledged (RFC 7323 4.3).
     pub(super) fn echo_segment(&mut self, now: Instant, value: u32, seq: Seq) {
         if value.wrapping_sub(self.recent.0) as i32 >= 0 && self.acknowledged.reaches(seq) {
-            self.recent = (value, now);
+            self.recent = (value, second(now));
         }
     }
 
     /// Returns true if a segment with this time is an old duplicate (PAWS, RFC 7323 5.3).
     pub(super) fn is_old(&self, now: Instant, value: u32) -> bool {
-        (value.wrapping_sub(self.recent.0) as i32) < 0 && now.since(self.recent.1) < TOO_OLD_NS
+        (value.wrapping_sub(self.recent.0) as i32) < 0
+            && second(now).wrapping_sub(self.recent.1) < TOO_OLD
     }
 
     /// Records whether a segment's packet was marked, and whether the peer has answered to an
@@ -362,7 +363,30 @@ impl Receive {
         self.is_marked = is_marked || self.is_marked && !is_answered;
     }
 
+    /// Records that a packet was marked after one that was not, or the other way around, and that
+    /// what came before is acknowledged now (DCTCP.CE in RFC 8257 3.2).
+    pub(super) fn mark_change(&mut self, is_marked: bool) {
+        self.is_marked = is_marked;
+        self.acknowledge();
+        self.due = Due::Now;
+    }
+
+    /// Returns true if data was received that the peer has no acknowledgement of.
+    pub(super) fn is_unacknowledged(&self) -> bool {
+        self.acknowledged.is_before(self.next)
+    }
+
+    /// Returns the memory of the data and its ranges in bytes, as far as an idle end has some.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.data.capacity() + if self.ahead.is_empty() { 0 } else { 64 }
+    }
+
     pub(super) const fn is_marked(&self) -> bool {
         self.is_marked
     }
+}
+
+fn second(now: Instant) -> u32 {
+    (now.as_ns() / SECOND) as u32
 }

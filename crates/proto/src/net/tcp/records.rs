@@ -9,14 +9,18 @@
 //! Three things split a record, and the stream stays right: a path MTU that falls below its length,
 //! a window that stays smaller than it, and a length above the MSS.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+
+/// The records that were not sent yet. There are none before the stream has its first: all that is
+/// written then is a record.
+#[derive(Debug, Default)]
+pub(super) struct Records(Option<Box<Unsent>>);
 
 /// The lengths of the records that were not sent yet, in the order of the stream.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+struct Unsent {
     lens: VecDeque<u32>,
-    /// True once the stream has a record. All that is written then is one.
-    is_used: bool,
 }
 
 /// The next data of a stream of records: several records of one length, of which the last may be
@@ -31,20 +35,21 @@ pub(super) struct Batch {
 impl Records {
     /// Returns true if the stream is one of records.
     pub(super) const fn is_used(&self) -> bool {
-        self.is_used
+        self.0.is_some()
     }
 
     /// Begins the records of a stream of which `unsent` bytes were written before.
     pub(super) fn begin(&mut self, unsent: u32) {
-        if !core::mem::replace(&mut self.is_used, true) && unsent > 0 {
-            self.lens.push_back(unsent);
+        if self.0.is_none() {
+            self.0 = Some(Box::default());
+            self.push(unsent);
         }
     }
 
     /// Appends a record.
     pub(super) fn push(&mut self, len: u32) {
-        if len > 0 {
-            self.lens.push_back(len);
+        if let Some(unsent) = self.0.as_mut().filter(|_| len > 0) {
+            unsent.lens.push_back(len);
         }
     }
 
@@ -53,7 +58,8 @@ impl Records {
     /// longer than a segment counts as several. Returns none if there is no record, and a batch of
     /// no bytes if the first does not fit.
     pub(super) fn next(&self, room: u32, most: u32, mss: u32) -> Option<Batch> {
-        let &first = self.lens.front()?;
+        let lens = &self.0.as_ref()?.lens;
+        let &first = lens.front()?;
         let most = room.min(most.max(mss.min(first)));
         if first > mss {
             let len = first.min(most);
@@ -61,7 +67,7 @@ impl Records {
             return Some(Batch { len, record: mss });
         }
         let mut len = 0;
-        for &next in &self.lens {
+        for &next in lens {
             if next > first || len + next > most {
                 break;
             }
@@ -75,13 +81,14 @@ impl Records {
 
     /// Removes the records of the first `count` unsent bytes, which were sent.
     pub(super) fn sent(&mut self, mut count: u32) {
-        while let Some(first) = self.lens.front_mut().filter(|_| count > 0) {
+        let Some(unsent) = &mut self.0 else { return };
+        while let Some(first) = unsent.lens.front_mut().filter(|_| count > 0) {
             if *first > count {
                 *first -= count;
                 return;
             }
             count -= *first;
-            self.lens.pop_front();
+            unsent.lens.pop_front();
         }
     }
 }

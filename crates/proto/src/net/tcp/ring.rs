@@ -8,8 +8,8 @@
 use alloc::boxed::Box;
 use core::ops::Range;
 
-/// The size of the smallest storage in bytes.
-const LEAST: usize = 4096;
+/// The size of the smallest storage in bytes: a small message takes, and clears, no more.
+const LEAST: usize = 512;
 
 /// A queue of bytes. Bytes may be written ahead of its end, where they are not readable before
 /// [`Ring::extend`].
@@ -17,14 +17,15 @@ const LEAST: usize = 4096;
 pub(super) struct Ring {
     /// A power of two of bytes, or none.
     storage: Box<[u8]>,
-    front: usize,
-    len: usize,
+    /// 32 bits: no buffer has more than 2³⁰ bytes.
+    front: u32,
+    len: u32,
 }
 
 impl Ring {
     /// Returns the number of readable bytes.
     pub(super) const fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// Returns the size of the storage in bytes.
@@ -35,7 +36,7 @@ impl Ring {
 
     /// Returns the readable bytes of `range`, in two pieces.
     pub(super) fn get(&self, range: Range<usize>) -> (&[u8], &[u8]) {
-        debug_assert!(range.end <= self.len, "{range:?} of {}", self.len);
+        debug_assert!(range.end <= self.len(), "{range:?} of {}", self.len);
         self.pieces(range.start, range.len())
     }
 
@@ -47,7 +48,7 @@ impl Ring {
 
     /// Writes `bytes` at `ahead` bytes behind the end, where they are not readable yet.
     pub(super) fn write_ahead(&mut self, ahead: usize, bytes: &[u8]) {
-        let at = self.len + ahead;
+        let at = self.len() + ahead;
         self.reserve(at + bytes.len());
         let start = self.index(at);
         let first = bytes.len().min(self.storage.len() - start);
@@ -58,15 +59,15 @@ impl Ring {
 
     /// Makes `count` bytes behind the end readable, which were written ahead.
     pub(super) fn extend(&mut self, count: usize) {
-        debug_assert!(self.len + count <= self.storage.len());
-        self.len += count;
+        debug_assert!(self.len() + count <= self.storage.len());
+        self.len += count as u32;
     }
 
     /// Removes `count` bytes at the front.
     pub(super) fn remove(&mut self, count: usize) {
-        debug_assert!(count <= self.len);
-        self.len -= count;
-        self.front = self.index(count);
+        debug_assert!(count <= self.len());
+        self.len -= count as u32;
+        self.front = self.index(count) as u32;
     }
 
     /// Frees the memory, if the queue is empty. Bytes that were written ahead are lost.
@@ -78,7 +79,7 @@ impl Ring {
 
     fn index(&self, offset: usize) -> usize {
         // The size is 0 or a power of two.
-        (self.front + offset) & self.storage.len().saturating_sub(1)
+        (self.front as usize + offset) & self.storage.len().saturating_sub(1)
     }
 
     fn pieces(&self, at: usize, len: usize) -> (&[u8], &[u8]) {

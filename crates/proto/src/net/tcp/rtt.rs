@@ -2,6 +2,8 @@
 //!
 //! The letters R, SRTT, RTTVAR, G and K are those of the RFC. Times are in nanoseconds.
 
+use core::num::NonZeroU64;
+
 use crate::Instant;
 use crate::time::{MS, SECOND, US};
 
@@ -25,13 +27,14 @@ const LEAST_NS: u64 = 10 * SECOND;
 #[derive(Clone, Debug)]
 pub(super) struct Rtt {
     /// SRTT and RTTVAR, once there was a measurement.
-    smoothed: Option<(u64, u64)>,
+    smoothed: Option<(NonZeroU64, u64)>,
     /// The number of timeouts in a row, each of which doubled the timeout.
     backoff: u8,
     /// True if the SYN was sent again, and no round trip was measured since.
     was_syn_lost: bool,
-    /// The least measurement of this period, and of the one before.
-    least: [u64; 2],
+    /// The least measurement of this period, and of the one before. More than four seconds count as
+    /// four.
+    least_ns: [u32; 2],
     /// The end of this period.
     period_end: Instant,
 }
@@ -42,7 +45,7 @@ impl Default for Rtt {
             smoothed: None,
             backoff: 0,
             was_syn_lost: false,
-            least: [u64::MAX; 2],
+            least_ns: [u32::MAX; 2],
             period_end: Instant::ZERO,
         }
     }
@@ -51,26 +54,31 @@ impl Default for Rtt {
 impl Rtt {
     /// Takes a measurement, R, of a segment that was sent once (Karn's algorithm, RFC 6298 3).
     pub(super) fn measure(&mut self, now: Instant, r: u64) {
-        self.smoothed = Some(match self.smoothed {
+        let (srtt, rttvar) = match self.smoothed_and_variance() {
             None => (r, r / 2),
             Some((srtt, rttvar)) => {
                 let rttvar = (3 * rttvar + srtt.abs_diff(r)) / 4;
                 ((7 * srtt + r) / 8, rttvar)
             }
-        });
+        };
+        self.smoothed = Some((NonZeroU64::new(srtt).unwrap_or(NonZeroU64::MIN), rttvar));
         self.backoff = 0;
         self.was_syn_lost = false;
         if now >= self.period_end {
             let is_old = now.since(self.period_end) >= LEAST_NS;
-            self.least = [u64::MAX, if is_old { u64::MAX } else { self.least[0] }];
+            self.least_ns = [u32::MAX, if is_old { u32::MAX } else { self.least_ns[0] }];
             self.period_end = now.after(LEAST_NS);
         }
-        self.least[0] = self.least[0].min(r);
+        self.least_ns[0] = self.least_ns[0].min(r.min(u64::from(u32::MAX - 1)) as u32);
+    }
+
+    fn smoothed_and_variance(&self) -> Option<(u64, u64)> {
+        self.smoothed.map(|(srtt, rttvar)| (srtt.get(), rttvar))
     }
 
     /// Returns SRTT, or `None` before the first measurement.
     pub(super) fn smoothed_ns(&self) -> Option<u64> {
-        self.smoothed.map(|(srtt, _)| srtt)
+        self.smoothed.map(|(srtt, _)| srtt.get())
     }
 
     /// Returns RTTVAR, or `None` before the first measurement.
@@ -80,13 +88,13 @@ impl Rtt {
 
     /// Returns the least measurement of the last 10 to 20 seconds, or `None`.
     pub(super) fn least_ns(&self) -> Option<u64> {
-        let least = self.least[0].min(self.least[1]);
-        (least < u64::MAX).then_some(least)
+        let least = self.least_ns[0].min(self.least_ns[1]);
+        (least < u32::MAX).then_some(least.into())
     }
 
     /// Returns the retransmission timeout, at least `min_ns` once a round trip was measured.
     pub(super) fn timeout_ns(&self, min_ns: u64) -> u64 {
-        let base = match self.smoothed {
+        let base = match self.smoothed_and_variance() {
             None if self.was_syn_lost => AFTER_SYN_NS,
             None => INITIAL_NS,
             Some((srtt, rttvar)) => (srtt + (K * rttvar).max(GRANULARITY_NS)).max(min_ns),

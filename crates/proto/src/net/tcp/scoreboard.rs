@@ -72,6 +72,13 @@ impl Scoreboard {
         self.sent.push_back(segment);
     }
 
+    /// Frees the memory, if it is not in use.
+    pub(super) fn trim(&mut self) {
+        if self.sent.is_empty() {
+            self.sent = VecDeque::new();
+        }
+    }
+
     /// Returns the number of segments for which there is memory.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {

@@ -7,7 +7,10 @@ use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use super::config::TcpConfig;
-use super::host::{TcpFlow, TcpHost, TcpId, TcpOpenError, TcpOutput};
+use super::counters::TcpCounters;
+use super::flow::TcpFlow;
+use super::host::{TcpHost, TcpOutput};
+use super::id::{TcpId, TcpOpenError};
 use super::input::Segment;
 use super::output::{Outgoing, PathLimits};
 use crate::Instant;
@@ -39,6 +42,12 @@ impl Stack {
     /// [`Stack::output`].
     pub fn tcp(&mut self) -> Option<&mut TcpHost> {
         self.tcp.as_deref_mut()
+    }
+
+    /// Returns the counters of the stack's TCP connections, if it may have any.
+    #[must_use]
+    pub fn tcp_counters(&self) -> Option<&TcpCounters> {
+        self.tcp.as_deref().map(TcpHost::counters)
     }
 
     /// Begins a TCP connection to `peer` from a port, or from a free dynamic port if it is 0.

@@ -1,4 +1,4 @@
-//! The timers of a connection.
+//! The timers of a connection, and what it counts by time.
 
 use crate::Instant;
 
@@ -19,6 +19,9 @@ pub(super) struct Timers {
     pub(super) keep_alive: Instant,
     /// The last time at which the peer has acknowledged something new, or had nothing to.
     pub(super) progress: Instant,
+    /// The second in which challenge acknowledgements are counted, and their number (RFC 5961 7).
+    pub(super) challenge_second: u32,
+    pub(super) challenges: u8,
     /// The number of expiries of the retransmission timeout, or of probes of a closed window, in a
     /// row.
     pub(super) retries: u8,
@@ -48,6 +51,8 @@ impl Timers {
             life: Instant::NEVER,
             keep_alive: Instant::NEVER,
             progress: now,
+            challenge_second: 0,
+            challenges: 0,
             retries: 0,
             wants: Wanted::Nothing,
         }

@@ -5,13 +5,17 @@
 //! | --- | --- |
 //! | this one | slow start, Reno, the initial window (RFC 6928), the window after idleness |
 //! | `cubic` | CUBIC (RFC 9438) |
+//! | `dctcp` | DCTCP (RFC 8257) |
 //!
 //! Elsewhere: which segments are lost, and how many to send during a recovery (`recovery`).
 
 mod cubic;
+mod dctcp;
 
+use super::seq::Seq;
 use crate::Instant;
 use cubic::Cubic;
+use dctcp::Dctcp;
 
 /// The segments of full size that a connection may send before the first acknowledgement
 /// (RFC 6928).
@@ -34,6 +38,10 @@ pub enum CongestionControl {
     /// CUBIC: a cubic function of the time since the last loss (RFC 9438).
     #[default]
     Cubic,
+    /// DCTCP: Reno, but closed by the share of packets that the network has marked (RFC 8257). It
+    /// is for networks within which both ends have it, and whose switches mark packets beyond a
+    /// short queue. A connection that does not agree on ECN has Reno instead.
+    Dctcp,
 }
 
 #[derive(Clone, Debug)]
@@ -41,6 +49,8 @@ enum Algorithm {
     /// The bytes acknowledged since the window was opened last.
     Reno(u32),
     Cubic(Cubic),
+    /// Reno's bytes too.
+    Dctcp(u32, Dctcp),
 }
 
 /// The congestion window of a connection.
@@ -66,6 +76,7 @@ impl Congestion {
         let algorithm = match control {
             CongestionControl::Reno => Algorithm::Reno(0),
             CongestionControl::Cubic => Algorithm::Cubic(Cubic::default()),
+            CongestionControl::Dctcp => Algorithm::Dctcp(0, Dctcp::default()),
         };
         Self { window: initial(mss), threshold: u32::MAX, mss, algorithm }
     }
@@ -110,7 +121,7 @@ impl Congestion {
             acked.bytes -= grown;
         }
         match &mut self.algorithm {
-            Algorithm::Reno(counted) => {
+            Algorithm::Reno(counted) | Algorithm::Dctcp(counted, _) => {
                 *counted = counted.saturating_add(acked.bytes);
                 if *counted >= self.window {
                     *counted -= self.window;
@@ -124,11 +135,30 @@ impl Congestion {
         }
     }
 
-    /// Closes the window after a loss, or a report of congestion, while `flight` bytes were in
+    /// Takes an acknowledgement of `bytes` up to `una`, for the share of marked bytes. `next` is
+    /// SND.NXT.
+    pub(super) fn observe(&mut self, bytes: u32, is_marked: bool, una: Seq, next: Seq) {
+        if let Algorithm::Dctcp(_, dctcp) = &mut self.algorithm {
+            dctcp.acked(bytes, is_marked, una, next);
+        }
+    }
+
+    /// Closes the window after a report of congestion, while `flight` bytes were in flight.
+    pub(super) fn reduce_marked(&mut self, flight: u32) {
+        if let Algorithm::Dctcp(counted, dctcp) = &mut self.algorithm {
+            *counted = 0;
+            self.threshold = dctcp.reduce(self.window).max(LEAST_SEGMENTS * self.mss);
+        } else {
+            self.reduce(flight);
+        }
+        self.set_window(self.threshold);
+    }
+
+    /// Closes the window after a loss while `flight` bytes were in
     /// flight: the threshold is what the window shall be. The window itself is the recovery's.
     pub(super) fn reduce(&mut self, flight: u32) {
         let target = match &mut self.algorithm {
-            Algorithm::Reno(counted) => {
+            Algorithm::Reno(counted) | Algorithm::Dctcp(counted, _) => {
                 *counted = 0;
                 flight / 2
             }

@@ -28,7 +28,7 @@ fn inject(net: &mut Net, tcp: Tcp, data: &[u8]) -> Vec<Tcp> {
     let (now, before) = (net.now, net.log.len());
     let segment = Segment { tcp, data, is_marked: false };
     let End { connection, config, .. } = &mut net.ends[0];
-    let refusal = connection.as_mut().unwrap().input(now, config, &segment).refusal;
+    let refusal = connection.as_mut().unwrap().input(now, config, &segment).answer;
     net.work();
     let sent = net.log[before..].iter().filter(|(_, end, ..)| *end == 0).map(|(_, _, tcp, _)| *tcp);
     sent.chain(refusal).collect()

@@ -10,15 +10,20 @@ use crate::time::{MS, SECOND, US};
 use crate::wire::tcp::{Flags, MAX_HEADER, Tcp};
 use crate::{Instant, Rng};
 
+mod accept;
 mod closed;
+mod dctcp;
 mod half_open;
 mod hostile;
+mod hosts;
 mod liar;
+mod memory;
 mod path_mtu;
 mod random;
 mod records;
 mod recovery;
 mod silence;
+mod time_wait;
 
 /// The misbehaviour of a network, and its speed.
 #[derive(Clone, Debug)]
@@ -136,7 +141,7 @@ impl Net {
         };
         let config = &net.ends[0].config;
         net.ends[0].connection =
-            Some(Connection::connect(now, config, (7, 8), rng.u32(), &mut rng));
+            Some(Connection::connect(now, config, (7, 8), rng.u32(), rng.u32()));
         net
     }
 
@@ -285,26 +290,26 @@ impl Net {
         let (tcp, data) = Tcp::parse(bytes).expect("what an end sends is sound");
         let segment = Segment { tcp, data, is_marked };
         let End { connection, config, received, reads, borrows, .. } = &mut self.ends[to];
-        let refusal = match connection {
+        let answer = match connection {
             Some(connection) => {
                 connection.lend(*borrows);
-                let Received { lent: (start, end), refusal, .. } =
+                let Received { lent: (start, end), answer, .. } =
                     connection.input(self.now, config, &segment);
                 let taken = (end - start).min(*reads);
                 received.extend_from_slice(&data[start..start + taken]);
                 connection.take_lent(taken);
                 connection.keep_lent(&data[start + taken..end]);
-                refusal
+                answer
             }
             None => {
-                let initial = self.rng.u32();
-                let accepted = Connection::accept(self.now, config, &tcp, initial, &mut self.rng);
+                let (initial, offset) = (self.rng.u32(), self.rng.u32());
+                let accepted = Connection::accept(self.now, config, &tcp, initial, offset);
                 let refused = if accepted.is_none() { refusal(&segment) } else { None };
                 *connection = accepted;
                 refused
             }
         };
-        if let Some(tcp) = refusal {
+        if let Some(tcp) = answer {
             self.transmit(to, &tcp, &[], false);
         }
     }
@@ -398,20 +403,6 @@ fn nothing_but_an_end() {
     // SYN, SYN and ACK, ACK with FIN, and so on.
     assert_eq!(flags[..2], [(0, 0x02), (1, 0x12)]);
     assert!(flags.len() <= 8, "{flags:?}");
-}
-
-#[test]
-fn an_idle_connection_is_small() {
-    let mut net = Net::plain();
-    net.give(0, 100_000);
-    net.ends.iter_mut().for_each(|end| end.closes = false);
-    net.run_until(SECOND, |net| net.ends[1].received.len() == 100_000);
-    net.run_until(SECOND, |_| false);
-    let connection = net.connection(0);
-    assert_eq!(connection.send.data.capacity(), 0);
-    let board = connection.send.board.capacity() * size_of::<scoreboard::Sent>();
-    let size = size_of::<Connection>();
-    assert!(size + board <= 800, "{size} bytes, and {board} for segments");
 }
 
 /// An end may acknowledge eight segments at once, and fewer after a moment.

@@ -5,6 +5,7 @@ use alloc::string::String;
 use super::*;
 
 fn any_config(rng: &mut Rng) -> TcpConfig {
+    use CongestionControl::{Cubic, Dctcp, Reno};
     TcpConfig {
         mss: [48, 100, 536, 1460, 9000, 65_000][rng.below(6) as usize],
         receive_bytes: [1000, 20_000, 65_535, 300_000, 1 << 20][rng.below(5) as usize],
@@ -14,7 +15,7 @@ fn any_config(rng: &mut Rng) -> TcpConfig {
         sack: on(rng),
         ecn: on(rng),
         no_delay: on(rng),
-        congestion: [CongestionControl::Reno, CongestionControl::Cubic][rng.below(2) as usize],
+        congestion: [Reno, Cubic, Dctcp][rng.below(3) as usize],
         user_timeout_ns: 3600 * SECOND,
         syn_retries: 50,
         time_wait_ns: 600 * SECOND,

@@ -1,0 +1,133 @@
+//! The names of connections for their peers, and the table by which a host finds them.
+
+use core::hash::{BuildHasher as _, Hash, Hasher};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::rand::KeyedHash;
+
+/// The addresses and ports of both ends of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TcpFlow {
+    /// The address and port of this end.
+    pub local: SocketAddr,
+    /// The address and port of the peer.
+    pub peer: SocketAddr,
+}
+
+/// A flow in few bytes: both addresses, both ports, and 4 or 6.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ends([u8; ENDS]);
+
+const ADDRESS: usize = 16;
+const PORTS: usize = 2 * ADDRESS;
+const KIND: usize = PORTS + 4;
+const ENDS: usize = KIND + 1;
+
+impl Hash for Ends {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&self.0);
+    }
+}
+
+impl From<&TcpFlow> for Ends {
+    fn from(flow: &TcpFlow) -> Self {
+        let mut ends = [0; ENDS];
+        for (at, end) in [flow.local, flow.peer].into_iter().enumerate() {
+            let address = &mut ends[at * ADDRESS..(at + 1) * ADDRESS];
+            match end.ip() {
+                IpAddr::V4(ip) => address[..4].copy_from_slice(&ip.octets()),
+                IpAddr::V6(ip) => address.copy_from_slice(&ip.octets()),
+            }
+            let port = PORTS + 2 * at;
+            ends[port..port + 2].copy_from_slice(&end.port().to_be_bytes());
+        }
+        ends[KIND] = if flow.peer.is_ipv4() { 4 } else { 6 };
+        Self(ends)
+    }
+}
+
+impl Ends {
+    /// Returns the addresses and ports.
+    pub(super) fn flow(&self) -> TcpFlow {
+        let end = |at: usize| {
+            let address: [u8; ADDRESS] =
+                self.0[at * ADDRESS..].first_chunk().copied().unwrap_or_default();
+            let [a, b, c, d, ..] = address;
+            let ip: IpAddr = match self.0[KIND] {
+                4 => Ipv4Addr::new(a, b, c, d).into(),
+                _ => Ipv6Addr::from(address).into(),
+            };
+            let port = PORTS + 2 * at;
+            SocketAddr::new(ip, u16::from_be_bytes([self.0[port], self.0[port + 1]]))
+        };
+        TcpFlow { local: end(0), peer: end(1) }
+    }
+}
+
+/// The table of the connections of a host: their indexes by flow, in 8 bytes each.
+#[derive(Debug)]
+pub(super) struct Flows {
+    /// The hash of the flow, and the index.
+    table: hashbrown::HashTable<(u32, u32)>,
+    key: KeyedHash,
+}
+
+impl Flows {
+    pub(super) const fn new(key: KeyedHash) -> Self {
+        Self { table: hashbrown::HashTable::new(), key }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Returns the index of the connection of a flow. `is_it` tells whether the connection with an
+    /// index is it.
+    pub(super) fn get(&self, ends: &Ends, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        let hash = self.hash(ends);
+        let is_it = |&(other, index): &(u32, u32)| other == hash && is_it(index);
+        self.table.find(wide(hash), is_it).map(|&(_, index)| index)
+    }
+
+    /// Adds a connection whose flow has none.
+    pub(super) fn insert(&mut self, ends: &Ends, index: u32) {
+        let hash = self.hash(ends);
+        self.table.insert_unique(wide(hash), (hash, index), |&(hash, _)| wide(hash));
+    }
+
+    pub(super) fn remove(&mut self, ends: &Ends, index: u32) {
+        let hash = self.hash(ends);
+        if let Ok(found) = self.table.find_entry(wide(hash), |&other| other == (hash, index)) {
+            found.remove();
+        }
+    }
+
+    /// Returns the size of the table in bytes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.table.allocation_size()
+    }
+
+    fn hash(&self, ends: &Ends) -> u32 {
+        self.key.hash_one(ends) as u32
+    }
+}
+
+/// Returns a hash whose high bits are random, too, as the table needs it.
+const fn wide(hash: u32) -> u64 {
+    (hash as u64) << u32::BITS | hash as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_keep_the_flow() {
+        for [local, peer] in [["10.0.0.1:1", "10.0.0.2:65535"], ["[fe80::1]:80", "[::1]:9"]] {
+            let [local, peer] = [local, peer].map(|end| end.parse().unwrap());
+            let flow = TcpFlow { local, peer };
+            assert_eq!(Ends::from(&flow).flow(), flow);
+        }
+    }
+}
