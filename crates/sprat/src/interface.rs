@@ -148,7 +148,7 @@ fn open(
         addr: (!chosen).then_some(ip),
         port: if ports == Ports::One && !chosen { own.port() } else { 0 },
     };
-    let nic = device(port, steer, mac, side).map_err(named)?;
+    let nic = device(port, steer, mac, side, ports).map_err(named)?;
     let mut options = if chosen {
         StackOptions { udp4_checksum: false, ..StackOptions::default() }
     } else {
@@ -161,9 +161,16 @@ fn open(
 }
 
 /// Opens the device that `at` names: a bond, if it names two.
-fn device(at: &DevicePort, steer: Steer, mac: Option<Mac>, side: Side) -> io::Result<AnyNic> {
-    let Some(with) = &at.with else { return one(at, &at.dev, steer, mac, side) };
-    let members = [&at.dev, with].map(|dev| one(at, dev, steer, mac, side));
+fn device(
+    at: &DevicePort,
+    steer: Steer,
+    mac: Option<Mac>,
+    side: Side,
+    ports: Ports,
+) -> io::Result<AnyNic> {
+    let open = |dev: &str| one(at, dev, steer, mac, side, ports);
+    let Some(with) = &at.with else { return open(&at.dev) };
+    let members = [&at.dev, with].map(|dev| open(dev));
     let bond = AnyNic::other(Bond::new(members.into_iter().collect::<io::Result<_>>()?)?);
     match &at.pcap {
         Some(path) => Ok(AnyNic::other(pcap::Capture::new(bond, path, pcap::LIMIT)?)),
@@ -178,6 +185,7 @@ fn one(
     steer: Steer,
     mac: Option<Mac>,
     side: Side,
+    ports: Ports,
 ) -> io::Result<AnyNic> {
     // A bond is captured as one.
     let pcap = at.pcap.clone().filter(|_| at.with.is_none());
@@ -198,6 +206,8 @@ fn one(
         }
         _ => options.steer = steer,
     }
+    // A peer on this machine leaves it to a card to cut its segments.
+    options.long_frames = ports == Ports::All;
     options.queue = at.queue;
     options.bridge.clone_from(&at.bridge);
     options.eal.clone_from(&at.eal);

@@ -11,6 +11,8 @@
 //! Always: each connection is in `dirty` and in `ready` at most once, so that neither grows beyond
 //! the number of connections.
 
+mod all;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -119,6 +121,7 @@ struct Entry {
 struct Listener {
     backlog: u32,
     half_open: u32,
+    is_paused: bool,
 }
 
 /// The TCP connections of an IP stack.
@@ -185,7 +188,7 @@ impl TcpHost {
             port if self.listeners.contains_key(&port) => return Err(TcpOpenError::InUse),
             port => port,
         };
-        self.listeners.insert(port, Listener { backlog, half_open: 0 });
+        self.listeners.insert(port, Listener { backlog, half_open: 0, is_paused: false });
         Ok(port)
     }
 
@@ -397,7 +400,8 @@ impl TcpHost {
         let port = flow.local.port();
         let has_room = self.flows.len() < self.most;
         if let Some(listener) = self.listeners.get_mut(&port) {
-            let is_full = !has_room || listener.half_open >= listener.backlog;
+            let is_full =
+                !has_room || listener.is_paused || listener.half_open >= listener.backlog;
             let initial = self.initial(now, &flow);
             let syn = &segment.tcp;
             if let Some(connection) =
