@@ -280,12 +280,6 @@ impl Locator {
         Ok(own)
     }
 
-    /// Returns the locator with another transport over the same driver.
-    pub(crate) fn over(&self, transport: &str) -> Self {
-        let driver = self.driver().map_or_else(String::new, |driver| format!("+{driver}"));
-        Self { protocol: format!("{transport}{driver}"), options: self.options.clone() }
-    }
-
     /// Adds an option to the locator, or replaces the option with this key.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
         match self.options.iter_mut().find(|(k, _)| k == key) {

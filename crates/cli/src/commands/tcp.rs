@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use sprat_bench::fail::Fail;
 
+mod bridge;
 mod echo;
 mod fetch;
 mod http;
@@ -28,6 +29,7 @@ pub(crate) enum Tcp {
     Fetch(fetch::Fetch),
     Send(send::Send),
     Echo(echo::Echo),
+    Bridge(bridge::Bridge),
 }
 
 /// Runs `sprat tcp`.
@@ -37,5 +39,6 @@ pub(crate) fn run(command: &Tcp) -> Result<(), Fail> {
         Tcp::Fetch(args) => fetch::run(args),
         Tcp::Send(args) => send::run(args),
         Tcp::Echo(args) => echo::run(args),
+        Tcp::Bridge(args) => bridge::run(args),
     }
 }

@@ -214,8 +214,9 @@ impl Core {
     /// True if a peer still has to acknowledge something of a connection.
     pub(super) fn lingers(&mut self) -> bool {
         use TcpState::{Closed, FinWait2, SynReceived, SynSent, TimeWait};
-        self.interface.host().states().any(|state| {
-            !matches!(state, Closed | FinWait2 | SynReceived | SynSent | TimeWait)
-        })
+        self.interface
+            .host()
+            .states()
+            .any(|state| !matches!(state, Closed | FinWait2 | SynReceived | SynSent | TimeWait))
     }
 }

@@ -47,6 +47,12 @@ impl Listener {
         self.local
     }
 
+    /// Returns the locator by which others connect to the listener.
+    #[must_use]
+    pub fn locator(&self) -> String {
+        self.handle.shared.with(|core| core.interface.locator(self.local.port()))
+    }
+
     /// Waits for a connection that a peer opens. Returns it with the peer's address.
     ///
     /// # Errors

@@ -39,7 +39,9 @@ mod shared;
 mod stack;
 mod stream;
 
-pub use sprat_proto::net::tcp::{CongestionControl, TcpError, TcpInfo, TcpOpenError, TcpRecovery, TcpState};
+pub use sprat_proto::net::tcp::{
+    CongestionControl, TcpError, TcpInfo, TcpOpenError, TcpRecovery, TcpState,
+};
 
 pub use error::StreamError;
 pub use listener::Listener;

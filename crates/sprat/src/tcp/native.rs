@@ -42,9 +42,9 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use sprat_proto::{Device as _, Instant};
 use sprat_proto::net;
 use sprat_proto::time::{SECOND, US};
+use sprat_proto::{Device as _, Instant};
 use sprat_sys::clock;
 use sprat_sys::nic::Nic as _;
 
@@ -55,7 +55,7 @@ pub use sprat_proto::net::tcp::{
 use super::options::Options;
 use crate::device::AnyNic;
 use crate::interface::{self, Opened, Ports};
-use crate::locator::{DevicePort, Kind, Locator};
+use crate::locator::{DevicePort, Kind, Locator, Over};
 
 /// The time after which a device without room is tried again.
 const FULL_NS: u64 = 100 * US;
@@ -65,6 +65,7 @@ const LONGEST_SLEEP_NS: u64 = SECOND;
 /// An IP stack with TCP on a packet device.
 pub struct Interface {
     inner: net::Interface<AnyNic>,
+    at: Locator,
     own: SocketAddr,
     /// True if the device announces frames on its descriptor.
     is_armed: bool,
@@ -78,22 +79,18 @@ impl fmt::Debug for Interface {
     }
 }
 
-/// Returns the packet device and the address that a locator of TCP names.
+/// Returns the packet device and the address that a locator of TCP names. It needs no port.
 fn device_port(locator: &Locator) -> io::Result<DevicePort> {
-    let wrong = || {
-        let form = "TCP of our own needs one such as utcp+packet:dev=eth0,host=192.0.2.7,port=80";
-        io::Error::new(io::ErrorKind::InvalidInput, format!("{locator}: {form}"))
-    };
-    if locator.transport() != "utcp" {
-        return Err(wrong());
+    let mut locator = locator.clone();
+    if locator.option("port").is_none() {
+        locator.set("port", "0");
     }
-    let mut datagrams = locator.over("fast");
-    if datagrams.option("port").is_none() {
-        datagrams.set("port", "0");
-    }
-    match datagrams.kind()? {
-        Kind::Device(port) => Ok(port),
-        _ => Err(wrong()),
+    match locator.kind()? {
+        Kind::Device(port) if port.over == Over::Tcp => Ok(port),
+        _ => {
+            let form = "our own TCP has locators as utcp+packet:dev=eth0,host=192.0.2.7,port=80";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{locator}: {form}")))
+        }
     }
 }
 
@@ -107,7 +104,8 @@ impl Interface {
     /// cannot be opened: the error says what is missing.
     pub fn open(locator: &str, options: &Options) -> io::Result<Self> {
         let at: Locator = locator.parse()?;
-        Self::over(interface::listen(&at, &device_port(&at)?, Ports::All)?, options)
+        let opened = interface::listen(&at, &device_port(&at)?, Ports::All)?;
+        Ok(Self::over(at, opened, options))
     }
 
     /// Opens an interface that reaches servers such as `locator`: at the address and on the device
@@ -119,13 +117,13 @@ impl Interface {
     pub fn towards(locator: &str, options: &Options) -> io::Result<Self> {
         let to: Locator = locator.parse()?;
         let opened = interface::towards(&to, &options.local, Ports::All, device_port)?;
-        Self::over(opened, options)
+        Ok(Self::over(to, opened, options))
     }
 
-    fn over(opened: Opened, options: &Options) -> io::Result<Self> {
+    fn over(at: Locator, opened: Opened, options: &Options) -> Self {
         let Opened { mut interface, own, .. } = opened;
         interface.stack_mut().enable_tcp(options.config.clone(), options.connections);
-        Ok(Self { inner: interface, own, is_armed: false, is_full: false })
+        Self { inner: interface, at, own, is_armed: false, is_full: false }
     }
 
     /// Receives a burst of frames, and handles timers that have expired. Returns true if there was
@@ -201,6 +199,12 @@ impl Interface {
     pub fn local_addr(&self) -> SocketAddr {
         let own = self.inner.stack().address(self.own.is_ipv4());
         SocketAddr::new(own.unwrap_or(self.own.ip()), 0)
+    }
+
+    /// Returns the locator by which others connect to `port` of the interface.
+    #[must_use]
+    pub fn locator(&self, port: u16) -> String {
+        interface::locator(&self.at, self.local_addr(), port)
     }
 
     /// True if the interface has an address of this version of IP in use.

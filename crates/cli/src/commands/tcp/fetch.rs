@@ -78,7 +78,9 @@ pub(super) fn run(args: &Fetch) -> Result<(), Fail> {
     progress.end();
     output.flush().map_err(|error| out::failed(&error))?;
     if let Some(wanted) = wanted.filter(|&wanted| wanted > bytes) {
-        return Err(Fail::new(format!("{peer}: the stream has ended after {bytes} of {wanted} bytes")));
+        return Err(Fail::new(format!(
+            "{peer}: the stream has ended after {bytes} of {wanted} bytes"
+        )));
     }
     let seconds = clock::now().since(start) as f64 / 1e9;
     let (command, to) = ("fetch", peer.to_string());

@@ -64,8 +64,10 @@ pub(super) fn run(args: &Send) -> Result<(), Fail> {
     let results = scope(|threads| {
         let (last, others) = streams.split_last().expect("one stream at least");
         let job = Job { size: args.size.max(1), end, most, sent: &sent };
-        let run: Vec<_> =
-            others.iter().map(|stream| threads.spawn(move || job.send(stream, |_, _| ()))).collect();
+        let run: Vec<_> = others
+            .iter()
+            .map(|stream| threads.spawn(move || job.send(stream, |_, _| ())))
+            .collect();
         let last = job.send(last, |bytes, writes| progress.at(bytes, writes));
         let joined = run.into_iter().map(|thread| thread.join().expect("a thread panicked"));
         joined.chain([last]).collect::<Result<Vec<Option<TcpInfo>>, Fail>>()
@@ -91,11 +93,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Sends a stream, and waits until the server has ended it.
-    fn send(
-        self,
-        mut stream: &Connected,
-        at: impl Fn(u64, u64),
-    ) -> Result<Option<TcpInfo>, Fail> {
+    fn send(self, mut stream: &Connected, at: impl Fn(u64, u64)) -> Result<Option<TcpInfo>, Fail> {
         let failed = |error: std::io::Error| Fail::new(error.to_string());
         let chunk = vec![0x5a; self.size];
         let (mut own, mut writes) = (0, 0);

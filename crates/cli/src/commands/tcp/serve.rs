@@ -88,8 +88,14 @@ pub(super) fn run(args: &Serve) -> Result<(), Fail> {
             if is_verbose {
                 let seconds = clock::now().since(start) as f64 / 1e9;
                 let to = peer.to_string();
-                let mut report =
-                    Report { command: "serve", to, streams: 1, bytes, seconds, ..Report::default() };
+                let mut report = Report {
+                    command: "serve",
+                    to,
+                    streams: 1,
+                    bytes,
+                    seconds,
+                    ..Report::default()
+                };
                 report.add(&stream.info());
                 out::note(report.text().trim_end());
             }

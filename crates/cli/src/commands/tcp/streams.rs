@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sprat::locator::{Kind, Locator};
+use sprat::locator::{HostPort, Kind, Locator, LocatorError, Over};
 use sprat::tcp::{CongestionControl, Listener, Options, Stack, Stream, TcpInfo};
 use sprat_bench::fail::Fail;
 
@@ -70,42 +70,36 @@ pub(super) struct Net {
     settings: Settings,
 }
 
-fn parsed(text: &str) -> Result<(Locator, bool), Fail> {
-    let locator: Locator = text.parse().map_err(|error| Fail::usage(format!("{error}")))?;
-    let is_kernel = matches!(locator.kind(), Ok(Kind::Tcp(_)));
-    if !is_kernel && locator.transport() != "utcp" {
-        let fail = Fail::usage(format!("{locator}: that is no TCP"));
-        return Err(fail.next(
+/// Returns the host and port that a locator names, and true if it is of the kernel's TCP.
+fn parsed(text: &str) -> Result<(HostPort, bool), Fail> {
+    let wrong = |error: LocatorError| Fail::usage(error.to_string());
+    let locator: Locator = text.parse().map_err(wrong)?;
+    match locator.kind().map_err(wrong)? {
+        Kind::Tcp(at) => Ok((at, true)),
+        Kind::Device(port) if port.over == Over::Tcp => Ok((port.at, false)),
+        _ => Err(Fail::usage(format!("{locator}: that is no TCP")).next(
             "take utcp+packet:dev=D,host=H,port=P for our own TCP, or tcp:host=H,port=P for the \
              kernel's",
-        ));
+        )),
     }
-    if locator.option("port").is_none() {
-        return Err(Fail::usage(format!("{locator}: port=… is missing")));
-    }
-    Ok((locator, is_kernel))
 }
 
-fn address(locator: &Locator) -> Result<SocketAddr, Fail> {
-    let host = locator.option("host").unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let port = locator.option("port").unwrap_or_default().parse();
-    let port = port.map_err(|_| Fail::usage(format!("{locator}: port is a number")))?;
-    let found = sprat::locator::HostPort { host, port }.resolve();
-    let found = found.map_err(|error| Fail::new(format!("{locator}: {error}")))?;
-    found.first().copied().ok_or_else(|| Fail::new(format!("{locator}: the host has no address")))
+fn address(at: &HostPort) -> Result<SocketAddr, Fail> {
+    let found = at.resolve().map_err(|error| Fail::new(error.to_string()))?;
+    found.first().copied().ok_or_else(|| Fail::new(format!("{}: no address", at.host)))
 }
 
 impl Net {
     /// Opens the TCP that reaches a server.
     pub(super) fn towards(text: &str, settings: &Settings) -> Result<Self, Fail> {
-        let (locator, is_kernel) = parsed(text)?;
+        let (at, is_kernel) = parsed(text)?;
         let failed = |error: io::Error| Fail::new(error.to_string());
         let own = if is_kernel {
             None
         } else {
             Some(Stack::towards(text, &settings.options()?).map_err(failed)?)
         };
-        Ok(Self { own, addr: address(&locator)?, settings: settings.clone() })
+        Ok(Self { own, addr: address(&at)?, settings: settings.clone() })
     }
 
     /// Returns the address of the server.
@@ -139,24 +133,20 @@ pub(super) enum Listening {
 impl Listening {
     /// Opens a listener at a locator. Returns it with the locator that clients use.
     pub(super) fn open(text: &str, settings: &Settings) -> Result<(Self, String), Fail> {
-        let (locator, is_kernel) = parsed(text)?;
+        let (at, is_kernel) = parsed(text)?;
         let failed = |error: io::Error| Fail::new(error.to_string());
-        let at = address(&locator)?;
+        let at = address(&at)?;
         if is_kernel {
             let listener = TcpListener::bind(at)
                 .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-                .map_err(|error| Fail::new(format!("{locator}: {error}")))?;
+                .map_err(|error| Fail::new(format!("{text}: {error}")))?;
             let at = listener.local_addr().map_err(failed)?;
             let locator = format!("tcp:host={},port={}", at.ip(), at.port());
             return Ok((Self::Kernel(listener, settings.clone()), locator));
         }
         let stack = Stack::open(text, &settings.options()?).map_err(failed)?;
         let listener = stack.listen(at.port(), BACKLOG).map_err(failed)?;
-        let at = listener.local_addr();
-        let dev = text.split([':', ',']).find(|part| part.starts_with("dev="));
-        let dev = dev.map_or_else(String::new, |dev| format!("{dev},"));
-        let protocol = locator.protocol();
-        let locator = format!("{protocol}:{dev}host={},port={}", at.ip(), at.port());
+        let locator = listener.locator();
         Ok((Self::Own(listener), locator))
     }
 

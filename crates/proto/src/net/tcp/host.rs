@@ -400,8 +400,7 @@ impl TcpHost {
         let port = flow.local.port();
         let has_room = self.flows.len() < self.most;
         if let Some(listener) = self.listeners.get_mut(&port) {
-            let is_full =
-                !has_room || listener.is_paused || listener.half_open >= listener.backlog;
+            let is_full = !has_room || listener.is_paused || listener.half_open >= listener.backlog;
             let initial = self.initial(now, &flow);
             let syn = &segment.tcp;
             if let Some(connection) =
