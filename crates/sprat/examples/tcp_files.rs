@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Accepts so many connections, and answers each in a thread of its own.
+/// Accepts this number of connections, and answers each in a thread of its own.
 fn serve(listener: &Listener, folder: PathBuf, connections: usize) -> io::Result<()> {
     for _ in 0..connections {
         let (stream, peer) = listener.accept()?;

@@ -53,7 +53,7 @@ enum Side {
     Client,
 }
 
-/// What an interface wants of its device.
+/// The wishes of an interface for its device.
 #[derive(Clone, Copy)]
 struct Wanted {
     steer: Steer,

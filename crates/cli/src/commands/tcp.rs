@@ -14,8 +14,8 @@ mod streams;
 
 /// Try and measure our own TCP, and the kernel's beside it.
 ///
-/// A locator `utcp+DEVICE:…,host=H,port=P` is our own TCP on a packet device; `tcp:host=H,port=P` is
-/// the kernel's. The peer may be either, or any other TCP. SPRAT_LOCAL names the device and the
+/// A locator `utcp+DEVICE:…,host=H,port=P` is our own TCP on a packet device; `tcp:host=H,port=P`
+/// is the kernel's. The peer may be either, or any other TCP. SPRAT_LOCAL names the device and the
 /// address of this end, as a locator of the same protocol; without it, a client takes the device of
 /// LOCATOR and an address for the link alone.
 #[derive(Subcommand, Debug)]

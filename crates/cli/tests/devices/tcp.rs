@@ -1,4 +1,4 @@
-//! Tests of `sprat tcp` against programs that nobody here wrote, and against the kernel's TCP.
+//! Tests of `sprat tcp` against curl, Python's HTTP server, and the kernel's TCP.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -17,7 +17,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// curl fetches files from our HTTP server on a device, and compares them.
+/// Lets curl fetch files from our HTTP server on a device, and compares them.
 pub(crate) fn curl(driver: &str) {
     let folder = tempfile::tempdir().unwrap();
     let (served, fetched) = (folder.path().join("served"), folder.path().join("fetched"));

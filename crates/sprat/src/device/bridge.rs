@@ -32,7 +32,7 @@ const LONGEST_SLEEP_NS: u64 = 50 * MS;
 /// The bits that a frame takes on a line beside its bytes: preamble, frame check sequence, gap.
 const LINE_BITS: u64 = 8 * 24;
 
-/// What one direction of a bridge does to frames.
+/// The faults, the delay and the rate of one direction of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Losses, copies, reordering and damage.
@@ -57,7 +57,7 @@ impl Default for Line {
     }
 }
 
-/// What one direction of a bridge has done.
+/// Counters of one direction of a bridge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineCounters {
     /// Frames that were forwarded, copies included.

@@ -157,7 +157,7 @@ pub struct Options {
     /// The frames that the device has to deliver. The default is all frames to the hardware address
     /// and to groups.
     pub steer: Steer,
-    /// Deliver every frame, whoever it is for (`packet`).
+    /// Deliver every frame, also those to other hardware addresses (`packet`).
     pub promiscuous: bool,
     /// Take received frames beyond the MTU: interfaces of one machine pass on what a kernel leaves
     /// to a card to cut, and drivers join segments (`xdp`; the others always take them).

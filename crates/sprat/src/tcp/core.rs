@@ -1,5 +1,5 @@
-//! What the threads of a TCP stack share behind its lock: the interface, the queues of its
-//! listeners, and who waits for what.
+//! The state that the threads of a TCP stack share behind its lock: the interface, the queues of
+//! its listeners, and the threads that wait.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,7 +11,7 @@ use sprat_proto::net::tcp::{TcpId, TcpState};
 
 use super::native::Interface;
 
-/// What a thread waits for.
+/// An event that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     /// A change at a connection.

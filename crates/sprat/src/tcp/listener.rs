@@ -11,7 +11,7 @@ use sprat_sys::clock;
 
 use super::core::{Key, Queue, Waiters};
 use super::error;
-use super::stack::Handle;
+use super::handle::Handle;
 use super::stream::Stream;
 
 /// A listener at a port of a stack. Its drop resets the connections that the program has not

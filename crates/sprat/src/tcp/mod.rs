@@ -19,9 +19,9 @@
 //! ```
 //!
 //! Any number of threads use a stack and its streams; one lock is around them. A call that has to
-//! wait handles frames meanwhile, and then sleeps until the device has some. While no call waits, a
-//! thread of the stack handles frames and timers, so that a stream that was dropped still sends what
-//! it has. Buffers are limited: a stream has those of [`Options`], and a listener at most twice its
+//! wait handles frames meanwhile, and then sleeps until the device has some. While no call waits,
+//! a thread of the stack handles frames and timers, so that a dropped stream still sends what it
+//! has. Buffers are limited: a stream has those of [`Options`], and a listener at most twice its
 //! backlog of connections that the program has not accepted.
 //!
 //! Errors of streams are [`io::Error`](std::io::Error)s with the kinds that sockets have. Their
@@ -32,6 +32,7 @@
 
 mod core;
 mod error;
+mod handle;
 mod listener;
 pub mod native;
 mod options;

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A turn is [`Interface::input`], the lent data if connections lend ([`TcpHost::lend`]), the
-//! events until there are none, and [`Interface::output`]. Lent data that was not taken is copied to
-//! its connection, which is then readable. [`TcpHost::write_record`] sends bytes that begin a
+//! events until there are none, and [`Interface::output`]. Lent data that was not taken is copied
+//! to its connection, which is then readable. [`TcpHost::write_record`] sends bytes that begin a
 //! segment and end with it. A program that has nothing to do calls [`Interface::prepare_to_sleep`]
 //! and waits for [`Interface::descriptor`].
 //!

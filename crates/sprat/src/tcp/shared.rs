@@ -10,8 +10,8 @@
 //! The progress thread stays away from the lock while calls make progress: it checks once a
 //! millisecond if they still do, and sleeps until they end if one sleeps on the device.
 //!
-//! Always holds: whoever changes the state holds the lock, wakes the threads that wait for the
-//! change, and wakes the thread on the device if a timer is due before it wakes. A thread checks
+//! Always holds: a thread that changes the state holds the lock, wakes the threads that wait for
+//! the change, and wakes the thread on the device if a timer is due earlier. A thread checks
 //! what it waits for under the lock in which its sleep begins. So no wake-up is lost.
 
 use std::io;
@@ -90,10 +90,10 @@ impl Shared {
         } else {
             core.interface.output();
         }
-        self.rouse(core);
+        self.wake_sleeper(core);
     }
 
-    fn rouse(&self, core: &mut Core) {
+    fn wake_sleeper(&self, core: &mut Core) {
         if core.take_wake() {
             write(match core.maker {
                 Maker::Thread(_) => &self.thread_wake,
@@ -157,7 +157,7 @@ impl Shared {
             }
         }
         core.interface.output();
-        self.rouse(&mut core);
+        self.wake_sleeper(&mut core);
         found
     }
 

@@ -1,10 +1,9 @@
-//! A TCP stack that threads share, and its end.
+//! A TCP stack that threads share: it listens and connects.
 
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sprat_proto::net::tcp::{TcpOpenError, TcpState};
@@ -12,30 +11,14 @@ use sprat_sys::clock;
 
 use super::core::{Core, Key};
 use super::error;
+use super::handle::Handle;
 use super::listener::Listener;
 use super::native::Interface;
 use super::options::Options;
-use super::shared::Shared;
 use super::stream::Stream;
 
 /// The longest time that a connection waits until the stack's own address is in use.
 const ADDRESS: Duration = Duration::from_secs(15);
-
-/// A stack with its progress thread, which end with the last handle.
-#[derive(Debug)]
-pub(super) struct Handle {
-    pub(super) shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.shared.close();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // A panic of the thread was printed when it happened.
-        let _ = thread.map(JoinHandle::join);
-    }
-}
 
 /// A TCP stack on a packet device. Clones share it.
 ///
@@ -76,12 +59,7 @@ impl Stack {
     }
 
     fn over(interface: Interface, options: &Options) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(interface)?);
-        let (of_thread, linger) = (Arc::clone(&shared), options.linger);
-        let thread = std::thread::Builder::new().name("sprat-tcp".to_owned());
-        let thread = thread.spawn(move || of_thread.run(linger))?;
-        let handle = Handle { shared, thread: Mutex::new(Some(thread)) };
-        Ok(Self { handle: Arc::new(handle) })
+        Ok(Self { handle: Arc::new(Handle::new(interface, options.linger)?) })
     }
 
     /// Returns the IP address of the stack, with port 0. It is unspecified until an address that

@@ -13,7 +13,7 @@ use sprat_sys::clock;
 
 use super::core::{Core, Key};
 use super::error;
-use super::stack::Handle;
+use super::handle::Handle;
 
 /// The value of a timeout that is none.
 const NO_TIMEOUT: u64 = u64::MAX;

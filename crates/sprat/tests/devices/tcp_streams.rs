@@ -1,5 +1,5 @@
-//! Tests of the blocking interface to our TCP against the kernel's TCP, through a bridge that loses,
-//! doubles, reorders and marks frames.
+//! Tests of the blocking interface to our TCP against the kernel's TCP, through a bridge that
+//! loses, doubles, reorders and marks frames.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -24,7 +24,7 @@ pub(crate) struct Echo {
     /// Number of echoes of each stream [default: 10000, without --seconds].
     #[arg(long, short = 'c', value_name = "N")]
     count: Option<u64>,
-    /// Exchange echoes for so many seconds.
+    /// Exchange echoes for this number of seconds.
     #[arg(long, value_parser = units::seconds)]
     seconds: Option<f64>,
     /// Number of streams, each with a thread of its own.

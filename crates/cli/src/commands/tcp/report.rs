@@ -5,7 +5,7 @@ use sprat::tcp::TcpInfo;
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::out::{self, Columns};
 
-/// What a command has measured. Without our own TCP there are no counters of connections.
+/// The figures of a measurement. Without our own TCP there are no counters of connections.
 #[derive(Serialize, Debug, Default)]
 pub(super) struct Report {
     pub(super) command: &'static str,

@@ -29,7 +29,7 @@ pub(crate) struct Send {
     /// Bytes to send by each stream [default: 100MB, without --seconds].
     #[arg(long, value_parser = units::data)]
     bytes: Option<u64>,
-    /// Send for so many seconds.
+    /// Send for this number of seconds.
     #[arg(long, value_parser = units::seconds)]
     seconds: Option<f64>,
     /// Number of streams.
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Send) -> Result<(), Fail> {
     report.print(args.json)
 }
 
-/// What each stream sends.
+/// The work of each stream.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     size: usize,

@@ -52,7 +52,7 @@ struct Service {
     /// Discard all bytes.
     #[arg(long)]
     sink: bool,
-    /// Send so many bytes, and end the stream.
+    /// Send this number of bytes, and end the stream.
     #[arg(long, value_name = "BYTES", value_parser = sprat_bench::units::data)]
     source: Option<u64>,
     /// Send this file, and end the stream.

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::locator::{HostPort, Kind, Locator, LocatorError, Over};
 use sprat::tcp::{CongestionControl, Listener, Options, Stack, Stream, TcpInfo};
 use sprat_bench::fail::Fail;
+use sprat_bench::units;
 
 /// The most connections that wait to be accepted.
 const BACKLOG: u16 = 1024;
@@ -26,7 +27,7 @@ pub(super) struct Settings {
     #[arg(long)]
     no_delay: bool,
     /// Bytes of each connection's send buffer and receive buffer (our own TCP).
-    #[arg(long, value_name = "BYTES", value_parser = sprat_bench::units::data, default_value = "4MB")]
+    #[arg(long, value_name = "BYTES", value_parser = units::data, default_value = "4MB")]
     buffer: u64,
 }
 

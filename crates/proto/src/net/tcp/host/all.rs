@@ -1,4 +1,4 @@
-//! What concerns all connections of a host, or all of a listener.
+//! Operations on all connections of a host, or on all of a listener.
 
 use alloc::vec::Vec;
 
