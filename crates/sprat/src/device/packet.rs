@@ -25,7 +25,7 @@ use sprat_proto::device::{
 };
 
 use super::{Nic, OpenError, Options, filter, interface, vnet};
-use sprat_sys::ethtool::{Presence, presence};
+use sprat_sys::ethtool::{Presence, has_scatter_gather, presence};
 use sprat_sys::netns::link;
 use sprat_sys::packet::{Header, Ring};
 use sprat_sys::socket;
@@ -125,8 +125,9 @@ impl Packet {
         }
         let ring = ring(&socket, vnet, link.mtu).map_err(failed("the ring"))?;
         join(&socket, &link, options, mac).map_err(failed("to bind the socket"))?;
-        let offloads = Offloads { checksum: vnet, tcp_segments: vnet, udp_segments: vnet };
-        let max_send = if vnet { MAX_FRAME } else { HEADER + link.mtu };
+        let cuts = vnet && has_scatter_gather(socket.as_fd(), link.index).unwrap_or(true);
+        let offloads = Offloads { checksum: vnet, tcp_segments: cuts, udp_segments: cuts };
+        let max_send = if cuts { MAX_FRAME } else { HEADER + link.mtu };
         Ok(Self {
             socket,
             index: link.index,
