@@ -38,6 +38,7 @@ use commands::server::Server;
 use commands::stats::Stats;
 use commands::status::Status;
 use commands::table::Table;
+use commands::tcp::Tcp;
 use commands::trace::Trace;
 use commands::up::Up;
 
@@ -107,6 +108,8 @@ enum Command {
     Chaos(Chaos),
     #[command(subcommand)]
     Rdma(Rdma),
+    #[command(subcommand)]
+    Tcp(Tcp),
     Exec(Exec),
     Ping(Ping),
     Trace(Trace),
@@ -185,6 +188,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Chaos(args) => commands::chaos::run(args),
         Command::Perf(args) => commands::perf::run(args),
         Command::Rdma(command) => commands::rdma::run(command),
+        Command::Tcp(command) => commands::tcp::run(command),
         Command::Exec(args) => commands::exec::run(args),
         Command::Ping(args) => commands::ping::run(args),
         Command::Trace(args) => commands::trace::run(args, &Cli::command()),

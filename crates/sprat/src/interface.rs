@@ -53,6 +53,15 @@ enum Side {
     Client,
 }
 
+/// The wishes of an interface for its device.
+#[derive(Clone, Copy)]
+struct Wanted {
+    steer: Steer,
+    mac: Option<Mac>,
+    side: Side,
+    ports: Ports,
+}
+
 /// Opens the interface of a server at `at`, whose locator names the device port `port`. No other
 /// machine may have its address.
 ///
@@ -148,7 +157,7 @@ fn open(
         addr: (!chosen).then_some(ip),
         port: if ports == Ports::One && !chosen { own.port() } else { 0 },
     };
-    let nic = device(port, steer, mac, side).map_err(named)?;
+    let nic = device(port, Wanted { steer, mac, side, ports }).map_err(named)?;
     let mut options = if chosen {
         StackOptions { udp4_checksum: false, ..StackOptions::default() }
     } else {
@@ -161,9 +170,10 @@ fn open(
 }
 
 /// Opens the device that `at` names: a bond, if it names two.
-fn device(at: &DevicePort, steer: Steer, mac: Option<Mac>, side: Side) -> io::Result<AnyNic> {
-    let Some(with) = &at.with else { return one(at, &at.dev, steer, mac, side) };
-    let members = [&at.dev, with].map(|dev| one(at, dev, steer, mac, side));
+fn device(at: &DevicePort, wanted: Wanted) -> io::Result<AnyNic> {
+    let open = |dev: &str| one(at, dev, wanted);
+    let Some(with) = &at.with else { return open(&at.dev) };
+    let members = [&at.dev, with].map(|dev| open(dev));
     let bond = AnyNic::other(Bond::new(members.into_iter().collect::<io::Result<_>>()?)?);
     match &at.pcap {
         Some(path) => Ok(AnyNic::other(pcap::Capture::new(bond, path, pcap::LIMIT)?)),
@@ -172,13 +182,8 @@ fn device(at: &DevicePort, steer: Steer, mac: Option<Mac>, side: Side) -> io::Re
 }
 
 /// Opens one device, which is the device of a stack or a member of its bond.
-fn one(
-    at: &DevicePort,
-    dev: &str,
-    steer: Steer,
-    mac: Option<Mac>,
-    side: Side,
-) -> io::Result<AnyNic> {
+fn one(at: &DevicePort, dev: &str, wanted: Wanted) -> io::Result<AnyNic> {
+    let Wanted { steer, mac, side, ports } = wanted;
     // A bond is captured as one.
     let pcap = at.pcap.clone().filter(|_| at.with.is_none());
     let mut options =
@@ -198,6 +203,8 @@ fn one(
         }
         _ => options.steer = steer,
     }
+    // A peer on this machine leaves it to a card to cut its segments.
+    options.long_frames = ports == Ports::All;
     options.queue = at.queue;
     options.bridge.clone_from(&at.bridge);
     options.eal.clone_from(&at.eal);

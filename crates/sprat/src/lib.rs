@@ -29,6 +29,7 @@ mod random;
 mod rings;
 pub mod rpc;
 pub mod server;
+pub mod tcp;
 pub mod trace;
 mod transport;
 mod transports;

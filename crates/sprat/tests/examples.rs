@@ -42,3 +42,13 @@ fn rpc_async() {
 fn event_loop() {
     run("event_loop");
 }
+
+#[test]
+fn tcp_files() {
+    run("tcp_files");
+}
+
+#[test]
+fn tcp_events() {
+    run("tcp_events");
+}

@@ -1,4 +1,5 @@
-//! The state and the queues of an interface, queried by a socket in the socket's network namespace.
+//! The state, the queues and the offloads of an interface, by a socket in the socket's network
+//! namespace.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -40,6 +41,74 @@ const GET_LINK: u32 = 10;
 /// answer's nine numbers count the queues that receive, those that send, others, and those that do
 /// both.
 const GET_CHANNELS: u32 = 0x3c;
+
+/// The ethtool command that reads whether an interface sends frames from several pieces of memory.
+const GET_SCATTER_GATHER: u32 = 0x18;
+/// The ethtool commands that switch an offload: a checksum or a segmentation by the card, and the
+/// joining of received segments (linux/ethtool.h).
+const SET_TX_CHECKSUM: u32 = 0x17;
+const SET_TSO: u32 = 0x1f;
+const SET_GSO: u32 = 0x24;
+const SET_GRO: u32 = 0x2c;
+
+/// An offload of an interface that [`set_offload`] switches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterfaceOffload {
+    /// The interface computes the checksums of what it sends. Off means that the kernel does, and
+    /// that the kernel cuts TCP's segments too.
+    TransmitChecksum,
+    /// The interface cuts TCP's segments (TSO).
+    TcpSegmentation,
+    /// The kernel cuts packets as late as it can (GSO).
+    GenericSegmentation,
+    /// The kernel joins received segments (GRO).
+    GenericReceive,
+}
+
+impl InterfaceOffload {
+    /// All offloads that make frames longer than the MTU, or leave them incomplete.
+    pub const ALL: [Self; 4] = [
+        Self::GenericReceive,
+        Self::GenericSegmentation,
+        Self::TcpSegmentation,
+        Self::TransmitChecksum,
+    ];
+}
+
+/// Returns true if the interface with this number sends frames from several pieces of memory. For
+/// one that does not, the kernel loses the frames of AF_PACKET that it has to cut (seen in 6.18).
+///
+/// # Errors
+/// Its driver does not answer.
+pub fn has_scatter_gather(socket: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
+    let mut request = named(socket, index)?;
+    let mut value = [GET_SCATTER_GATHER, 0];
+    request.value.ethtool = value.as_mut_ptr();
+    ask(socket, libc::SIOCETHTOOL, &mut request)?;
+    Ok(value[1] != 0)
+}
+
+/// Switches an offload of the interface with this number on or off.
+///
+/// # Errors
+/// The interface has no such offload, or CAP_NET_ADMIN is missing.
+pub fn set_offload(
+    socket: BorrowedFd<'_>,
+    index: u32,
+    offload: InterfaceOffload,
+    is_on: bool,
+) -> io::Result<()> {
+    let command = match offload {
+        InterfaceOffload::TransmitChecksum => SET_TX_CHECKSUM,
+        InterfaceOffload::TcpSegmentation => SET_TSO,
+        InterfaceOffload::GenericSegmentation => SET_GSO,
+        InterfaceOffload::GenericReceive => SET_GRO,
+    };
+    let mut request = named(socket, index)?;
+    let mut value = [command, u32::from(is_on)];
+    request.value.ethtool = value.as_mut_ptr();
+    ask(socket, libc::SIOCETHTOOL, &mut request)
+}
 
 fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io::Result<()> {
     // SAFETY: the requests that are made here read and write one `ifreq`, which is borrowed mutably

@@ -24,5 +24,6 @@ pub(crate) mod server;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod table;
+pub(crate) mod tcp;
 pub(crate) mod trace;
 pub(crate) mod up;

@@ -21,6 +21,7 @@ mod baselines;
 mod captures;
 mod left;
 mod rights;
+mod tcp;
 
 /// The name of the interface at each end of a wire's second cable.
 const SECOND: &str = "wire1";
@@ -53,6 +54,12 @@ const CASES: &[Case] = &[
         left::killed("fast+dpdk")
     }),
     ("nothing_stays_behind_a_measurement_that_is_killed", None, left::perf_killed),
+    ("curl_fetches_from_our_tcp_over_af_packet", Some("curl"), || tcp::curl("packet")),
+    ("curl_fetches_from_our_tcp_over_af_xdp", Some("curl"), || tcp::curl("xdp")),
+    ("curl_fetches_from_our_tcp_over_a_tap", Some("curl"), || tcp::curl("tap")),
+    ("our_tcp_fetches_from_python_over_af_packet", Some("python3"), || tcp::python("packet")),
+    ("our_tcp_fetches_from_python_over_af_xdp", Some("python3"), || tcp::python("xdp")),
+    ("tcp_is_measured_against_the_kernel_both_ways", None, tcp::measurements),
     ("a_missing_capability_is_named_with_its_remedy", Some("setpriv"), rights::missing),
     ("a_closed_device_node_is_named_with_its_remedy", Some("setpriv"), rights::closed),
     ("the_capabilities_that_are_named_are_enough", Some("setpriv"), rights::enough),

@@ -29,6 +29,7 @@ use crate::locator::DeviceFacts;
 use sprat_proto::device::{Device, Headers, Info, Mac, Offload, RxOffload, Sent};
 
 pub mod bond;
+pub mod bridge;
 mod burst;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
@@ -156,6 +157,11 @@ pub struct Options {
     /// The frames that the device has to deliver. The default is all frames to the hardware address
     /// and to groups.
     pub steer: Steer,
+    /// Deliver every frame, also those to other hardware addresses (`packet`).
+    pub promiscuous: bool,
+    /// Take received frames beyond the MTU: interfaces of one machine pass on what a kernel leaves
+    /// to a card to cut, and drivers join segments (`xdp`; the others always take them).
+    pub long_frames: bool,
     /// Compute checksums, and cut and join segments, in this process instead of the device: for
     /// measurements, and for kernels whose offloads are wrong.
     pub no_offload: bool,

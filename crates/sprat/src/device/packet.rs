@@ -25,7 +25,7 @@ use sprat_proto::device::{
 };
 
 use super::{Nic, OpenError, Options, filter, interface, vnet};
-use sprat_sys::ethtool::{Presence, presence};
+use sprat_sys::ethtool::{Presence, has_scatter_gather, presence};
 use sprat_sys::netns::link;
 use sprat_sys::packet::{Header, Ring};
 use sprat_sys::socket;
@@ -119,12 +119,15 @@ impl Packet {
         let vnet = !options.no_offload;
         let mac = options.mac.unwrap_or(link.mac);
         prepare(&socket, vnet).map_err(failed("an option of the socket"))?;
-        socket::set_filter(socket.as_fd(), &filter::program(mac, options.steer))
-            .map_err(failed("the filter"))?;
+        if !options.promiscuous {
+            socket::set_filter(socket.as_fd(), &filter::program(mac, options.steer))
+                .map_err(failed("the filter"))?;
+        }
         let ring = ring(&socket, vnet, link.mtu).map_err(failed("the ring"))?;
         join(&socket, &link, options, mac).map_err(failed("to bind the socket"))?;
-        let offloads = Offloads { checksum: vnet, tcp_segments: vnet, udp_segments: vnet };
-        let max_send = if vnet { MAX_FRAME } else { HEADER + link.mtu };
+        let cuts = vnet && has_scatter_gather(socket.as_fd(), link.index).unwrap_or(true);
+        let offloads = Offloads { checksum: vnet, tcp_segments: cuts, udp_segments: cuts };
+        let max_send = if cuts { MAX_FRAME } else { HEADER + link.mtu };
         Ok(Self {
             socket,
             index: link.index,
@@ -307,10 +310,12 @@ const TPACKET_V2: libc::c_int = 1;
 fn join(socket: &OwnedFd, link: &link::Link, options: &Options, mac: Mac) -> io::Result<()> {
     let mut address = [0; 8];
     address[..6].copy_from_slice(&mac.0);
-    if mac != link.mac {
+    if mac != link.mac || options.promiscuous {
+        let kind =
+            if options.promiscuous { libc::PACKET_MR_PROMISC } else { libc::PACKET_MR_UNICAST };
         let member = libc::packet_mreq {
             mr_ifindex: link.index as i32,
-            mr_type: libc::PACKET_MR_UNICAST as u16,
+            mr_type: kind as u16,
             mr_alen: 6,
             mr_address: address,
         };

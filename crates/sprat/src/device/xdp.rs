@@ -190,7 +190,7 @@ impl Xdp {
         // For a program that takes frames of several parts the kernel copies each short one to a
         // page of a pool first, where there is no room before it; and kernels before 5.18 have
         // none. Drivers want room of their own behind a whole frame.
-        let long = HEADER + link.mtu > CHUNK / 2;
+        let long = options.long_frames || HEADER + link.mtu > CHUNK / 2;
         let load = |parts| bpf::load(&program, NAME, parts).map(|program| (program, parts));
         let loaded = if long { load(true) } else { Err(io::ErrorKind::Unsupported.into()) };
         let (program, in_parts) =

@@ -16,12 +16,14 @@ mod bonds;
 mod captures;
 mod ends;
 mod house;
+mod lines;
 mod machines;
 mod networks;
 mod queues;
 mod stack;
 mod suite;
 mod tcp;
+mod tcp_streams;
 mod testpmd;
 
 /// A test of packet devices: its name, whether it needs root, and its function, which panics if
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
     cases.extend(stack::cases());
     cases.extend(suite::cases());
     cases.extend(tcp::cases());
+    cases.extend(tcp_streams::cases());
     cases.extend(bonds::cases());
     cases.extend(queues::cases());
     cases.extend(testpmd::cases());

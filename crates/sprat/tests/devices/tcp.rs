@@ -31,11 +31,8 @@ pub(crate) fn cases() -> Vec<Case> {
         let mut case = |name: &str, run: fn(&'static str)| {
             cases.push(Case::root(&format!("tcp::{driver}::{name}"), move || run(driver)));
         };
-        // AF_XDP drops the segments of 64 KB that the kernel hands to a veth.
-        if driver != "xdp" {
-            case("the_kernel_streams_to_us_and_back", kernel_connects);
-            case("we_stream_to_the_kernel_and_back", we_connect);
-        }
+        case("the_kernel_streams_to_us_and_back", kernel_connects);
+        case("we_stream_to_the_kernel_and_back", we_connect);
         case("a_closed_port_is_refused_both_ways", refused);
         case("many_short_connections", churn);
     }
@@ -54,7 +51,8 @@ impl World {
     fn new(driver: &str) -> (Wire, Self) {
         let net = Wire::new(1500).unwrap();
         net.end(0).run(|| link::address(DEV, KERNEL.into(), 24)).unwrap().unwrap();
-        let options = Options { dev: DEV.into(), ..Options::default() };
+        // The kernel hands segments of 64 KB to a veth.
+        let options = Options { dev: DEV.into(), long_frames: true, ..Options::default() };
         let device = net.end(1).run(|| open(driver, &options)).unwrap().unwrap();
         let options = StackOptions {
             ipv4: Ipv4Assignment::Static { addr: OURS, prefix: 24 },

@@ -119,6 +119,9 @@ pub(super) struct Send {
     pub(super) is_limited: bool,
     /// The time of the last transmission of data.
     pub(super) last_at: Instant,
+    /// The segments that were sent again, and the expiries of the retransmission timeout.
+    pub(super) resent: u64,
+    pub(super) timeouts: u64,
 }
 
 /// The options that both ends have agreed on by their SYNs.
@@ -216,6 +219,8 @@ impl Connection {
             tells_reduced: false,
             is_limited: false,
             last_at: now,
+            resent: 0,
+            timeouts: 0,
         };
         Self {
             state,

@@ -11,6 +11,8 @@
 //! Always: each connection is in `dirty` and in `ready` at most once, so that neither grows beyond
 //! the number of connections.
 
+mod all;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;

@@ -55,6 +55,10 @@ pub struct TcpInfo {
     pub lost_segments: u32,
     /// The number of unacknowledged segments that were sent again.
     pub repeated_segments: u32,
+    /// The number of segments that were sent again so far, those of the handshake included.
+    pub retransmissions: u64,
+    /// The number of expiries of the retransmission timeout so far.
+    pub timeouts: u64,
     /// The number of bytes of the program that the peer has not acknowledged.
     pub unacknowledged_bytes: u32,
     /// The number of bytes of the program that were never sent.
@@ -102,6 +106,8 @@ impl Connection {
             sacked_segments: send.board.sacked_segments(),
             lost_segments: count(|sent| sent.is_lost),
             repeated_segments: count(|sent| sent.is_again && !sent.is_sacked),
+            retransmissions: send.resent,
+            timeouts: send.timeouts,
             unacknowledged_bytes: send.data.len() as u32,
             unsent_bytes: self.unsent(),
             timestamps: self.agreed.timestamps,

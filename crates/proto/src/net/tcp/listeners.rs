@@ -17,6 +17,7 @@ struct Listener {
     /// Tells the listener from earlier ones at its port.
     number: u32,
     backlog: u32,
+    is_paused: bool,
     half_open: u32,
     waiting: u32,
     /// The time until which a cookie that the listener has sent is valid.
@@ -66,9 +67,18 @@ impl Listeners {
         self.numbers = self.numbers.wrapping_add(1);
         let number = self.numbers;
         let cookies_until = Instant::ZERO;
-        self.ports
-            .insert(port, Listener { number, backlog, half_open: 0, waiting: 0, cookies_until });
+        self.ports.insert(
+            port,
+            Listener { number, backlog, is_paused: false, half_open: 0, waiting: 0, cookies_until },
+        );
         true
+    }
+
+    /// Stops the listener of a port from taking new connections, or lets it take them again.
+    pub(super) fn pause(&mut self, port: u16, is_paused: bool) {
+        if let Some(listener) = self.ports.get_mut(&port) {
+            listener.is_paused = is_paused;
+        }
     }
 
     /// Returns true if a port has a listener.
@@ -84,7 +94,7 @@ impl Listeners {
     /// Returns what the listener of a port has place for, or `None` if there is no listener.
     pub(super) fn admission(&self, port: u16) -> Option<Admission> {
         let listener = self.ports.get(&port)?;
-        Some(if listener.waiting >= listener.backlog {
+        Some(if listener.is_paused || listener.waiting >= listener.backlog {
             Admission::Nothing
         } else if listener.half_open >= listener.backlog {
             Admission::Cookie

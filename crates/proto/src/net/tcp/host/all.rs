@@ -1,0 +1,31 @@
+//! Operations on all connections of a host, or on all of a listener.
+
+use alloc::vec::Vec;
+
+use super::{TcpHost, TcpId};
+use crate::net::tcp::connection::TcpState;
+
+impl TcpHost {
+    /// Stops a listener from taking new connections for a while: peers send their SYNs again. The
+    /// handshakes that have begun go on.
+    pub fn pause(&mut self, port: u16, is_paused: bool) {
+        self.listeners.pause(port, is_paused);
+    }
+
+    /// Returns the state of each connection.
+    pub fn states(&self) -> impl Iterator<Item = TcpState> {
+        self.entries.iter().flatten().map(|entry| entry.connection.state())
+    }
+
+    /// Ends all connections at once, and resets the peers' ends. Call [`TcpHost::output`] after it.
+    pub fn abort_all(&mut self) {
+        let entries = self.entries.iter().enumerate();
+        let ids = entries.filter_map(|(index, entry)| {
+            let generation = entry.as_ref()?.generation;
+            Some(TcpId { index: index as u32, generation })
+        });
+        for id in ids.collect::<Vec<_>>() {
+            self.abort(id);
+        }
+    }
+}
