@@ -317,6 +317,12 @@ impl TcpHost {
         None
     }
 
+    /// Returns true if [`TcpHost::event`] may have an event.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Takes a segment that arrived for this host. Call [`TcpHost::output`] after it, or after a
     /// burst of segments. Returns the bytes of its data that are lent, if any are: end that by
     /// [`TcpHost::take_lent`] or [`TcpHost::keep_lent`] before.

@@ -50,6 +50,9 @@ pub(super) struct Receive {
     /// that are lent now.
     pub(super) lends: bool,
     lent: u32,
+    /// The number of bytes at the beginning of `data` that were lent and not taken, while others
+    /// behind them are lent still.
+    kept: u32,
     ahead: Assembler,
     /// The sequence number of the peer's FIN, if it has arrived.
     fin: Option<Seq>,
@@ -151,13 +154,20 @@ impl Receive {
     /// Ends the lending of `count` bytes that the program has taken.
     pub(super) fn take_lent(&mut self, count: u32, mss: u32) {
         self.lent -= count;
+        if self.lent == 0 {
+            self.kept = 0;
+        }
         self.open_for_program(mss);
     }
 
-    /// Ends the lending of bytes that the program has not taken, and keeps them.
+    /// Ends the lending of bytes that the program has not taken, and keeps them before all that
+    /// arrived behind them.
     pub(super) fn keep_lent(&mut self, bytes: &[u8]) {
+        let is_behind = self.data.len() > self.kept as usize || self.ahead.has_gap();
+        let ahead = if is_behind { self.window() as usize } else { 0 };
+        self.data.insert(self.kept as usize, bytes, ahead);
         self.lent -= bytes.len() as u32;
-        self.data.push(bytes);
+        self.kept = if self.lent == 0 { 0 } else { self.kept + bytes.len() as u32 };
     }
 
     fn open_for_program(&mut self, mss: u32) {

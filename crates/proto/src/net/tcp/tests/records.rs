@@ -1,5 +1,7 @@
 //! Tests of records, which stay whole on a segment, and of data that is lent.
 
+use super::super::receive::{Receive, Taken};
+use super::super::seq::Seq;
 use super::*;
 
 /// Returns a connection whose end 0 sends records of these lengths, and the segments' data that it
@@ -136,4 +138,31 @@ fn the_window_counts_lent_data() {
     connection.keep_lent(&[1; 1000]);
     assert_eq!(connection.readable(), 1000);
     assert_eq!(connection.header(now, Flags::ACK).window, 9000);
+}
+
+/// A burst brings data that is lent, then data behind a gap, then what fills the gap. What was lent
+/// comes first even if the program does not take it: it was once put behind what filled the gap,
+/// and over what was behind it.
+#[test]
+fn lent_data_that_is_kept_comes_before_what_arrived_behind_it() {
+    const MSS: u32 = 1000;
+    for fills in [false, true] {
+        let mut receive = Receive::default();
+        receive.begin(Seq(0), 10_000, 0);
+        receive.lends = true;
+        assert_eq!(receive.take(Seq(1), b"ab", false, MSS), Taken::Lent(0, 2));
+        assert_eq!(receive.take(Seq(3), b"cd", false, MSS), Taken::Lent(0, 2));
+        assert_eq!(receive.take(Seq(7), b"gh", false, MSS), Taken::Ahead);
+        if fills {
+            assert_eq!(receive.take(Seq(5), b"ef", false, MSS), Taken::InOrder(4));
+        }
+        receive.take_lent(1, MSS);
+        receive.keep_lent(b"b");
+        receive.keep_lent(b"cd");
+        if !fills {
+            assert_eq!(receive.take(Seq(5), b"ef", false, MSS), Taken::InOrder(4));
+        }
+        let (a, b) = receive.peek(0..7);
+        assert_eq!([a, b].concat(), b"bcdefgh");
+    }
 }
