@@ -128,8 +128,8 @@ impl Utcp {
         let own = opened.own;
         let mut utcp = Self::over(at, opened, options);
         let listened = utcp.carrier.tcp().listen(own.port(), BACKLOG);
-        let port = listened
-            .map_err(|e| io::Error::new(io::ErrorKind::AddrInUse, format!("{at}: {e}")))?;
+        let port =
+            listened.map_err(|e| io::Error::new(io::ErrorKind::AddrInUse, format!("{at}: {e}")))?;
         utcp.carrier.locator = Some(interface::locator(at, own, port));
         Ok(utcp)
     }

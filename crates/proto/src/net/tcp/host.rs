@@ -368,6 +368,7 @@ impl TcpHost {
             self.refuse(flow, tcp);
         }
         self.touch(index);
+        self.report(index);
         lent.filter(|_| !is_unwanted)
     }
 
@@ -513,10 +514,23 @@ impl TcpHost {
             entry.timer = timer;
         }
         let has_ended = entry.connection.state() == TcpState::Closed;
-        entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.is_reported, has_ended);
         if has_ended && (entry.is_released || entry.half_open.is_some()) {
             self.remove(index);
-        } else if entry.changes != TcpChanges::default() && !entry.is_ready {
+        } else {
+            self.report(index);
+        }
+    }
+
+    /// Puts a connection at which something has changed into the queue of events. One that lends
+    /// data comes later, so that the program reads no byte before those that are lent.
+    fn report(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        if entry.connection.receive.lent() > 0 || entry.half_open.is_some() {
+            return;
+        }
+        let has_ended = entry.connection.state() == TcpState::Closed;
+        entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.is_reported, has_ended);
+        if entry.changes != TcpChanges::default() && !entry.is_ready {
             entry.is_ready = true;
             self.ready.push_back(index);
         }

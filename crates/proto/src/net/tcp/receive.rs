@@ -39,8 +39,9 @@ pub(super) struct Receive {
     /// The peer's initial sequence number, and the next one that this end expects (IRS, RCV.NXT).
     initial: Seq,
     next: Seq,
-    /// The end of the window that the peer knows.
+    /// The end of the window that the next segment tells the peer, and that the last one told.
     edge: Seq,
+    told: Seq,
     /// The shift of this end's windows, and the size of its buffer, at most the largest
     /// window.
     shift: u8,
@@ -94,6 +95,7 @@ impl Receive {
             initial: syn,
             next,
             edge,
+            told: edge,
             shift,
             capacity,
             acknowledged: next,
@@ -171,11 +173,13 @@ impl Receive {
     }
 
     fn open_for_program(&mut self, mss: u32) {
-        let before = self.window();
         self.open(mss);
-        // An end that reads slowly would otherwise tell the peer of each byte.
-        if self.window() >= before.saturating_add(self.capacity / 2)
-            || before == 0 && self.window() > 0
+        // An end that reads slowly would otherwise tell the peer of each byte. The peer sends
+        // nothing into a window that is smaller than a segment.
+        let (known, window) = (self.told.since(self.next), self.window());
+        let half = self.capacity / 2;
+        if window >= known.saturating_add(half)
+            || known <= half && window > known && window / 2 >= known
         {
             self.due = Due::Now;
         }
@@ -304,6 +308,7 @@ impl Receive {
     pub(super) fn acknowledge(&mut self) {
         self.due = Due::Nothing;
         self.acknowledged = self.next;
+        self.told = self.edge;
         self.unanswered = 0;
     }
 

@@ -1,6 +1,6 @@
 //! Tests of records, which stay whole on a segment, and of data that is lent.
 
-use super::super::receive::{Receive, Taken};
+use super::super::receive::{Due, Receive, Taken};
 use super::super::seq::Seq;
 use super::*;
 
@@ -165,4 +165,24 @@ fn lent_data_that_is_kept_comes_before_what_arrived_behind_it() {
         let (a, b) = receive.peek(0..7);
         assert_eq!([a, b].concat(), b"bcdefgh");
     }
+}
+
+/// A program reads a full buffer in pieces, each of less than half of it. The peer learns of the
+/// window when it has doubled: it once learned nothing before its own timer expired.
+#[test]
+fn a_window_that_opens_in_small_steps_is_told() {
+    const MSS: u32 = 1000;
+    let mut receive = Receive::default();
+    receive.begin(Seq(0), 10_000, 0);
+    assert_eq!(receive.take(Seq(1), &[1; 9500], false, MSS), Taken::InOrder(9500));
+    receive.acknowledge();
+    let told = (0..9).filter(|_| {
+        receive.consume(1000, MSS);
+        let is_due = receive.due() == Due::Now;
+        if is_due {
+            receive.acknowledge();
+        }
+        is_due
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [0, 1, 4]);
 }
