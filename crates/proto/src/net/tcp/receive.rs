@@ -20,6 +20,8 @@ use crate::wire::tcp::SackBlocks;
 const TOO_OLD_NS: u64 = 24 * 24 * 3600 * SECOND;
 /// The number of full segments after which an acknowledgement is due (RFC 9293 MUST-59).
 const SEGMENTS: u32 = 2;
+/// The bytes of the shortest data that counts as a full segment: the MSS of a peer that offers none.
+const SHORT: u32 = 536;
 
 /// The urgency of an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -63,6 +65,8 @@ pub(super) struct Receive {
     /// The acknowledgement number that was sent last (Last.ACK.sent).
     acknowledged: Seq,
     due: Due,
+    /// The most data of a segment so far, and at least that of a short one.
+    largest: u32,
     /// The segments behind a gap since the last acknowledgement: a peer without SACK counts the
     /// acknowledgements that answer to them (RFC 5681 4.2).
     unanswered: u8,
@@ -100,6 +104,7 @@ impl Receive {
             capacity,
             acknowledged: next,
             due: Due::Now,
+            largest: SHORT,
             ..Self::default()
         };
     }
@@ -275,7 +280,10 @@ impl Receive {
         self.open(mss);
         let waiting = self.next.since(self.acknowledged);
         // RFC 5681 4.2: data that fills a gap is acknowledged at once.
-        self.due = if had_gap || waiting >= SEGMENTS * mss {
+        // RFC 9293 MUST-59 by the peer's segments, which may be shorter than this end's: a peer
+        // whose window is two segments would wait for the timer.
+        self.largest = self.largest.max(new.len() as u32);
+        self.due = if had_gap || waiting > self.largest || waiting >= SEGMENTS * mss {
             Due::Now
         } else {
             self.due.max(Due::Delayed)

@@ -167,6 +167,20 @@ fn lent_data_that_is_kept_comes_before_what_arrived_behind_it() {
     }
 }
 
+/// The congestion window of a new connection holds two segments of the path, or one and a shorter
+/// one. The receiver once acknowledged that by its timer alone.
+#[test]
+fn a_segment_and_a_shorter_one_are_acknowledged_at_once() {
+    const MSS: u32 = 8948;
+    let mut receive = Receive::default();
+    receive.begin(Seq(0), 1 << 20, 5);
+    receive.acknowledge();
+    receive.take(Seq(1), &[1; 8948], false, MSS);
+    assert_eq!(receive.due(), Due::Delayed);
+    receive.take(Seq(8949), &[1; 4000], false, MSS);
+    assert_eq!(receive.due(), Due::Now);
+}
+
 /// A program reads a full buffer in pieces, each of less than half of it. The peer learns of the
 /// window when it has doubled: it once learned nothing before its own timer expired.
 #[test]
