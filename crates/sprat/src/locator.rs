@@ -259,6 +259,11 @@ impl Locator {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
             Kind::Device(port) if port.facts().one_per_worker => own.set_own_device(&port, i),
+            // The stack of each worker would reset the connections of the others.
+            Kind::Device(port) if port.over != Over::Datagrams => {
+                let expected = "one worker: TCP of our own shares its address with no other";
+                return Err(LocatorError::BadValue { key: "host", value: port.at.host, expected });
+            }
             Kind::Udp { at, .. }
             | Kind::Tcp(at)
             | Kind::Rdma { at, .. }

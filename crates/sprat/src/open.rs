@@ -19,6 +19,7 @@ use crate::transport::any::AnyTransport;
 use crate::transport::framed;
 use crate::transport::qp::Rdma;
 use crate::transport::tcp::Tcp;
+use crate::transport::utcp::Utcp;
 use sprat_sys::crc::crc32c;
 
 /// The options of the transports that a worker opens. The default allows loopback addresses only,
@@ -72,7 +73,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<AnyTran
         Kind::Udp { .. } => datagrams(Udp::listen(locator, udp_options(options))?, true, options),
         Kind::Device(port) => match port.over {
             Over::Datagrams => stack(Stack::listen(locator)?, true, options),
-            Over::Tcp => Err(not_built(locator)),
+            Over::Tcp => Ok(frames(Utcp::listen(locator, framed_options(options))?, options)),
             Over::Rdma => Ok(frames(Rdma::listen(locator, framed_options(options))?, options)),
         },
         Kind::Tcp(_) => Ok(frames(Tcp::listen(locator, framed_options(options))?, options)),
@@ -87,7 +88,7 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<AnyTranspor
         Kind::Udp { .. } => datagrams(Udp::client(udp_options(options))?, false, options),
         Kind::Device(port) => match port.over {
             Over::Datagrams => stack(Stack::client(to, &options.local)?, false, options),
-            Over::Tcp => Err(not_built(to)),
+            Over::Tcp => utcp(to, options),
             Over::Rdma => rdma(to, options),
         },
         Kind::Tcp(_) => Ok(frames(Tcp::client(framed_options(options))?, options)),
@@ -106,8 +107,8 @@ fn rdma(to: &Locator, options: &Options) -> io::Result<AnyTransport> {
     Ok(frames(Rdma::client(to, &options.local, framed_options(options))?, options))
 }
 
-fn not_built(at: &Locator) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, format!("{at}: not built yet"))
+fn utcp(to: &Locator, options: &Options) -> io::Result<AnyTransport> {
+    Ok(frames(Utcp::client(to, &options.local, framed_options(options))?, options))
 }
 
 fn framed_options(options: &Options) -> framed::Options {

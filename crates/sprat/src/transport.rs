@@ -16,6 +16,7 @@ pub(crate) mod any;
 pub(crate) mod framed;
 pub(crate) mod qp;
 pub(crate) mod tcp;
+pub(crate) mod utcp;
 
 /// A [`Transport`] of this machine: connected by locator, and with a descriptor to sleep on.
 ///

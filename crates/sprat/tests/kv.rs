@@ -28,7 +28,7 @@ impl Cluster {
                 let socket = format!("/tmp/sprat-{tag}-{who}-{}.memif", std::process::id());
                 format!("fast+memif:socket={socket},host=10.77.0.1,port=7")
             }
-            "fast+shmnet" | "rdma+shmnet" => {
+            "fast+shmnet" | "utcp+shmnet" | "rdma+shmnet" => {
                 let name = format!("kv-{tag}-{who}-{}-{}", &transport[..4], std::process::id());
                 format!("{transport}:name={name},host=10.77.0.1,port=7")
             }
@@ -311,4 +311,5 @@ over!(memif, "fast+memif");
 over!(shmnet, "fast+shmnet");
 over!(tcp, "tcp");
 over!(rdma, "rdma");
+over!(utcp_shmnet, "utcp+shmnet");
 over!(rdma_shmnet, "rdma+shmnet");

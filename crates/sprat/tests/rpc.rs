@@ -268,6 +268,8 @@ over!(
 );
 over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");
+over!(utcp_shmnet, "utcp+shmnet:name=TEST-utcp,host=10.77.0.1,port=7");
+over!(utcp_memif, "utcp+memif:socket=/tmp/sprat-TEST.utcp,host=10.77.0.1,port=0");
 over!(rdma_shmnet, "rdma+shmnet:name=TEST-rdma,host=10.77.0.1,port=7");
 
 /// Clients and servers that disagree on checksums. A client that sends them to a server without

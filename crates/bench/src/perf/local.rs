@@ -59,7 +59,7 @@ impl Local {
         let net = (here && transports.iter().any(|t| net::wanted(t)))
             .then(|| Net::new(transports))
             .transpose()?;
-        let folder = transports.iter().any(|t| t == "fast+memif");
+        let folder = transports.iter().any(|t| net::below(t) == "memif");
         let folder = folder.then(|| Folder::new(&std::env::temp_dir(), FOLDER)).transpose()?;
         let (cores, transports) = (process::cores(), transports.to_vec());
         Ok(Self {
@@ -121,12 +121,12 @@ impl Local {
     /// Returns a function that makes the openers of the two raw packet devices under `transport`.
     /// `None` if the transport has no device.
     pub(crate) fn device(&self, transport: &str) -> Option<Ends<'static>> {
-        match transport {
-            "fast+memif" => {
+        match net::below(transport) {
+            "memif" => {
                 let folder = self.folder.as_ref()?.path().to_owned();
                 Some(Box::new(move || Ok(net::memif_ends(&folder))))
             }
-            "fast+shmnet" => Some(Box::new(|| Ok(net::shm_ends()))),
+            "shmnet" => Some(Box::new(|| Ok(net::shm_ends()))),
             _ => {
                 let wire = self.wire().filter(|_| net::wanted(transport))?;
                 let transport = transport.to_owned();
@@ -301,13 +301,15 @@ pub(crate) fn locators(
     let host = if devices { Wire::kernel(1) } else { Ipv4Addr::LOCALHOST };
     let of = |transport: &String| match transport.as_str() {
         "fast+shm" => format!("fast+shm:name={name}"),
-        "fast+memif" => {
-            let socket = sockets.unwrap_or_else(|| Path::new(".")).join(role);
-            let host = Wire::ours(1, 8);
-            format!("fast+memif:socket={},host={host},port={port},crc=off", socket.display())
-        }
-        "fast+shmnet" => {
-            format!("fast+shmnet:name={name}.net,host={},port={port},crc=off", Wire::ours(1, 9))
+        memory if ["memif", "shmnet"].contains(&net::below(memory)) => {
+            let over = memory.split('+').next().unwrap_or_default();
+            let socket = sockets.unwrap_or_else(|| Path::new(".")).join(format!("{role}.{over}"));
+            let device = match net::below(memory) {
+                "memif" => format!("socket={}", socket.display()),
+                _ => format!("name={name}.{over}"),
+            };
+            let crc = if over == "utcp" { "" } else { ",crc=off" };
+            format!("{memory}:{device},host={},port={port}{crc}", Wire::ours(1, 9))
         }
         device if net::wanted(device) => net::locator(device, port),
         // RDMA uses a TCP port that the transport `tcp` does not.

@@ -21,16 +21,25 @@ pub(crate) const BOND: &str = "fast+bond";
 const MTU: usize = 1500;
 /// Largest payload of a frame in shared memory, in bytes: Sprat's own default.
 const MEMORY_MTU: usize = 9000;
+/// The transport that uses the cable that each wire has.
+const FIRST: &str = "fast+packet";
 /// Cables of each transport besides the first one's.
-const CABLES: [(&str, &[&str]); 4] = [
+const CABLES: [(&str, &[&str]); 14] = [
     ("fast+xdp", &["wire1"]),
     ("fast+tap", &["wire2"]),
     ("fast+bond", &["wire3", "wire4"]),
     ("fast+dpdk", &["wire5"]),
+    ("utcp+packet", &["wire6"]),
+    ("utcp+xdp", &["wire7"]),
+    ("utcp+tap", &["wire8"]),
+    ("utcp+bond", &["wire9", "wire10"]),
+    ("utcp+dpdk", &["wire11"]),
+    ("rdma+packet", &["wire12"]),
+    ("rdma+xdp", &["wire13"]),
+    ("rdma+tap", &["wire14"]),
+    ("rdma+bond", &["wire15", "wire16"]),
+    ("rdma+dpdk", &["wire17"]),
 ];
-/// The name of the bridge that connects the tap of `fast+tap` with its cable.
-const BRIDGE: &str = "bridge0";
-const TAP: &str = "tap0";
 
 /// The network of one benchmark run: its wires, and this process's place in it.
 pub(crate) struct Net {
@@ -56,6 +65,18 @@ pub(crate) fn is_device(transport: &str) -> bool {
     facts(transport).is_some()
 }
 
+/// Returns the part of a transport's name that says what is below it: `xdp` of `fast+xdp`.
+pub(crate) fn below(transport: &str) -> &str {
+    transport.split_once('+').map_or("", |(_, below)| below)
+}
+
+/// Returns the name of the tap at the cable of `transport`, and that of the bridge that connects
+/// the two.
+fn tap(transport: &str) -> (String, String) {
+    let cable = cables(transport)[0];
+    (format!("{cable}tap"), format!("{cable}bridge"))
+}
+
 /// Returns the names of the cables that `transport` uses.
 pub(crate) fn cables(transport: &str) -> &'static [&'static str] {
     CABLES.iter().find(|(name, _)| *name == transport).map_or(&[DEV], |(_, cables)| cables)
@@ -64,13 +85,14 @@ pub(crate) fn cables(transport: &str) -> &'static [&'static str] {
 /// Makes two network namespaces with the cables of `transports` between them.
 fn wire(transports: &[String]) -> std::io::Result<Wire> {
     let wire = Wire::new(MTU)?;
-    for transport in transports.iter().filter(|t| wanted(t) && *t != "fast+packet") {
+    for transport in transports.iter().filter(|t| wanted(t) && *t != FIRST) {
         for cable in cables(transport) {
             wire.add(cable, MTU)?;
-            if transport == "fast+tap" {
+            if below(transport) == "tap" {
+                let bridge = tap(transport).1;
                 for i in 0..2 {
                     wire.end(i).run(|| {
-                        link::bridge(BRIDGE, MTU).and_then(|()| link::attach(cable, BRIDGE))
+                        link::bridge(&bridge, MTU).and_then(|()| link::attach(cable, &bridge))
                     })??;
                 }
             }
@@ -107,9 +129,12 @@ impl Net {
 
 /// Returns the locator of end `i` over `transport`.
 pub(crate) fn at(transport: &str, i: usize, port: u16) -> String {
-    let device = match (transport, cables(transport)) {
-        ("fast+tap", _) => format!("dev={TAP},bridge={BRIDGE}"),
-        ("fast+dpdk", [cable, ..]) => format!("dev=\"net_af_packet{i},iface={cable}\""),
+    let device = match (below(transport), cables(transport)) {
+        ("tap", _) => {
+            let (dev, bridge) = tap(transport);
+            format!("dev={dev},bridge={bridge}")
+        }
+        ("dpdk", [cable, ..]) => format!("dev=\"net_af_packet{i},iface={cable}\""),
         (_, [dev, with, ..]) => format!("dev={dev},with={with}"),
         (_, [dev]) => format!("dev={dev}"),
         (_, []) => String::new(),
@@ -139,13 +164,14 @@ pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
     // One device carries as much as a bond for frames that are sent one by one. DPDK's memory would
     // be shared with a forked copy of this process, so its baseline is AF_PACKET, which is under it
     // here.
-    let driver = match transport {
-        "fast+xdp" => "xdp",
-        "fast+tap" => "tap",
+    let driver = match below(transport) {
+        "xdp" => "xdp",
+        "tap" => "tap",
         _ => "packet",
     };
+    let (dev, bridge) = tap(transport);
     [0, 1].map(|i| -> Open<'static> {
-        let wire = Arc::clone(wire);
+        let (wire, dev, bridge) = (Arc::clone(wire), dev.clone(), bridge.clone());
         Box::new(move || {
             let _inside = wire.end(i).enter()?;
             let mut options =
@@ -153,8 +179,7 @@ pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
             // With an address of its own, as in the product, the kernel's stack ignores the frames.
             options.mac = (driver != "xdp").then_some(Mac([2, 0x53, 0, 0, 0, i as u8]));
             if driver == "tap" {
-                options.dev = TAP.to_owned();
-                options.bridge = Some(BRIDGE.to_owned());
+                (options.dev, options.bridge) = (dev, Some(bridge));
             }
             Ok(device::open(driver, &options)?)
         })

@@ -36,6 +36,7 @@ const CASES: &[Case] = &[
     ("baselines_of_the_kernel_over_a_wire", None, baselines::kernel),
     ("processes_share_an_interface_by_its_queues", None, shared),
     ("the_control_path_is_tcp_and_the_data_path_a_device", None, || two_paths("fast+packet")),
+    ("the_control_path_is_tcp_and_the_data_path_our_own_tcp", None, || two_paths("utcp+packet")),
     #[cfg(feature = "dpdk")]
     ("the_control_path_is_tcp_and_the_data_path_dpdk", None, || two_paths("fast+dpdk")),
     ("a_bond_loses_nothing_when_a_device_is_pulled", None, failover),
@@ -293,8 +294,9 @@ fn complete(rows: &[Value], transports: &str) {
 }
 
 fn table() {
-    let mut transports =
-        "fast+shmnet,fast+memif,fast+packet,fast+xdp,fast+tap,fast+bond".to_owned();
+    let devices = ["shmnet", "memif", "packet", "xdp", "tap", "bond"];
+    let over = |transport: &str| devices.map(|device| format!("{transport}+{device}")).join(",");
+    let mut transports = format!("{},{}", over("fast"), over("utcp"));
     if cfg!(feature = "dpdk") {
         transports += ",fast+dpdk";
     }
@@ -316,7 +318,7 @@ fn program_for_all() -> (tempfile::TempDir, PathBuf) {
 fn nobody() {
     const NOBODY: u32 = 65_534;
     let (folder, program) = program_for_all();
-    let transports = "fast+shm,fast+shmnet,fast+memif,fast+udp,tcp";
+    let transports = "fast+shm,fast+shmnet,fast+memif,utcp+shmnet,utcp+memif,fast+udp,tcp";
     let mut command = Command::new(&program);
     command.args(["perf", "--local", "--seconds", "0.05", "--rounds", "2", "--json", "-"]);
     command.args(["--transport", transports, "--size", "100", "--objects", "50", "echo", "basic"]);

@@ -32,8 +32,8 @@ fn locator(transport: &str, role: &str) -> String {
         return "fast+udp:host=127.0.0.1,port=0".to_owned();
     }
     let host = Wire::ours(1, 2);
-    if transport == "fast+shmnet" {
-        return format!("fast+shmnet:name={name},host={host},port=1");
+    if transport.ends_with("+shmnet") {
+        return format!("{transport}:name={name},host={host},port=1");
     }
     let socket = std::env::temp_dir().join(format!("sprat-{name}"));
     format!("{transport}:socket={},host={host},port=1", socket.display())

@@ -17,7 +17,8 @@ mod one;
 
 /// Transports that move bytes between two ends in one thread, without another thread or process.
 /// Loopback delivers a datagram before the sender's system call returns.
-const IN_ONE_THREAD: [&str; 4] = ["fast+shm", "fast+memif", "fast+shmnet", "fast+udp"];
+const IN_ONE_THREAD: [&str; 6] =
+    ["fast+shm", "fast+memif", "fast+shmnet", "utcp+memif", "utcp+shmnet", "fast+udp"];
 
 /// Runs the test `single-thread`.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {

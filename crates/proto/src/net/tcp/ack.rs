@@ -228,16 +228,16 @@ impl Connection {
     /// Handles a report of congestion (RFC 3168 6.1.2): at most once a round trip.
     fn echoed_congestion(&mut self, tcp: &Tcp, flight: u32, advanced: u32) {
         let send = &mut self.send;
-        if send.reduced_until.is_some_and(|until| send.una.reaches(until)) {
-            send.reduced_until = None;
+        if send.una.reaches(send.reduced_until) {
+            send.is_reduced = false;
         }
         // A SYN that answers has the flag to agree.
         let is_reported =
             self.agreed.ecn && tcp.flags.has(Flags::ECE) && !tcp.flags.has(Flags::SYN);
         send.congestion.observe(advanced, is_reported, send.una, send.next);
-        if is_reported && send.phase == Phase::Open && send.reduced_until.is_none() {
+        if is_reported && send.phase == Phase::Open && !send.is_reduced {
             send.congestion.reduce_marked(flight);
-            send.reduced_until = Some(send.next);
+            (send.is_reduced, send.reduced_until) = (true, send.next);
             send.tells_reduced = true;
         }
     }
@@ -291,7 +291,7 @@ impl Connection {
             send.is_limited || is_slow_start && had_pipe >= send.congestion.window() / 2;
         // Duplicates do not open the window (RFC 5681 3.1): each lets one segment out, by which the
         // peer's answers prove a loss (limited transmit, RFC 3042), and not two.
-        if advanced > 0 && is_limited && send.reduced_until.is_none() {
+        if advanced > 0 && is_limited && !send.is_reduced {
             let rtt_ns = send.rtt.smoothed_ns().unwrap_or(0);
             send.congestion.acked(Acked { now, bytes: news.delivered, rtt_ns });
         }

@@ -112,7 +112,8 @@ pub(super) struct Send {
     /// The duplicate acknowledgements in a row, if the peer does not report by SACK.
     pub(super) duplicates: u32,
     /// The window was reduced for a report of congestion, and holds until this is acknowledged.
-    pub(super) reduced_until: Option<Seq>,
+    pub(super) is_reduced: bool,
+    pub(super) reduced_until: Seq,
     /// True if the next new data tells the peer that the window was reduced (CWR).
     pub(super) tells_reduced: bool,
     /// True if the congestion window, and not the program, stopped the last transmission.
@@ -120,8 +121,8 @@ pub(super) struct Send {
     /// The time of the last transmission of data.
     pub(super) last_at: Instant,
     /// The segments that were sent again, and the expiries of the retransmission timeout.
-    pub(super) resent: u64,
-    pub(super) timeouts: u64,
+    pub(super) resent: u32,
+    pub(super) timeouts: u32,
 }
 
 /// The options that both ends have agreed on by their SYNs.
@@ -215,7 +216,8 @@ impl Connection {
             phase: Phase::Open,
             recover: initial,
             duplicates: 0,
-            reduced_until: None,
+            is_reduced: false,
+            reduced_until: initial,
             tells_reduced: false,
             is_limited: false,
             last_at: now,
@@ -470,6 +472,8 @@ impl Connection {
     /// Frees the memory that is kept for the next transmission, because none will come soon.
     pub(super) fn trim(&mut self) {
         self.send.board.trim();
+        self.send.data.trim();
+        self.receive.trim();
     }
 
     /// Returns what is left of a connection in TIME-WAIT, and the end of that.

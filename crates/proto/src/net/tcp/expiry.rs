@@ -82,7 +82,7 @@ impl Connection {
             return;
         }
         self.timers.retries = self.timers.retries.saturating_add(1);
-        self.send.timeouts += 1;
+        self.send.timeouts = self.send.timeouts.wrapping_add(1);
         let is_opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
         let has_failed = if is_opening {
             self.timers.retries > config.syn_retries

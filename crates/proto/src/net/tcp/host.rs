@@ -8,8 +8,7 @@
 //!                                            └─► ready ─► event
 //! ```
 //!
-//! Always: each connection is in `dirty` and in `ready` at most once, so that neither grows beyond
-//! the number of connections.
+//! Always: each connection is in `dirty` and in `ready` at most once.
 
 mod all;
 
@@ -256,6 +255,12 @@ impl TcpHost {
         None
     }
 
+    /// Returns true if [`TcpHost::event`] may have an event.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Takes a segment that arrived for this host. Call [`TcpHost::output`] after it, or after a
     /// burst of segments. Returns the bytes of its data that are lent, if any are: end that by
     /// [`TcpHost::take_lent`] or [`TcpHost::keep_lent`] before.
@@ -309,6 +314,7 @@ impl TcpHost {
             self.answer(flow, tcp);
         }
         self.touch(index);
+        self.report(index);
         lent.filter(|_| !is_unwanted)
     }
 
@@ -434,7 +440,6 @@ impl TcpHost {
         }
         let state = entry.connection.state();
         let has_ended = matches!(state, TcpState::Closed | TcpState::TimeWait);
-        entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.is_reported, has_ended);
         let is_unknown = entry.claim.is_some_and(Claim::is_half_open);
         if has_ended && (entry.is_released || is_unknown) {
             if state == TcpState::TimeWait {
@@ -444,12 +449,24 @@ impl TcpHost {
             }
             return self.remove(index);
         }
+        self.report(index);
+        self.set_timer(index, false);
+        self.warm(index);
+    }
+
+    /// Puts a connection at which something has changed into the queue of events. One that lends
+    /// data comes later, so that the program reads no byte before those that are lent.
+    fn report(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        if entry.connection.receive.lent() > 0 || entry.claim.is_some_and(Claim::is_half_open) {
+            return;
+        }
+        let has_ended = matches!(entry.connection.state(), TcpState::Closed | TcpState::TimeWait);
+        entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.is_reported, has_ended);
         if entry.changes != TcpChanges::default() && !entry.is_ready {
             entry.is_ready = true;
             self.ready.push_back(index);
         }
-        self.set_timer(index, false);
-        self.warm(index);
     }
 
     /// Sets the timer of a connection. One that expires before the connection's deadline stays as
@@ -470,8 +487,7 @@ impl TcpHost {
         entry.timer = deadline;
     }
 
-    /// Records that a connection had something to do. The one that had nothing for longest gives
-    /// memory back, and its timer is right from now on: it is not looked at before that expires.
+    /// Records that a connection had something to do. The coldest gives memory back.
     fn warm(&mut self, index: u32) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
         if core::mem::replace(&mut entry.is_warm, true) {

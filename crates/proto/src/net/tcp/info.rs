@@ -83,7 +83,7 @@ impl Connection {
             send.board.segments().iter().filter(|sent| is(sent)).count() as u32
         };
         let recovery = match send.phase {
-            Phase::Open if send.reduced_until.is_some() => TcpRecovery::Reduced,
+            Phase::Open if send.is_reduced => TcpRecovery::Reduced,
             Phase::Open => TcpRecovery::None,
             Phase::Recovery { .. } => TcpRecovery::Fast,
             Phase::Timeout => TcpRecovery::Timeout,
@@ -106,8 +106,8 @@ impl Connection {
             sacked_segments: send.board.sacked_segments(),
             lost_segments: count(|sent| sent.is_lost),
             repeated_segments: count(|sent| sent.is_again && !sent.is_sacked),
-            retransmissions: send.resent,
-            timeouts: send.timeouts,
+            retransmissions: send.resent.into(),
+            timeouts: send.timeouts.into(),
             unacknowledged_bytes: send.data.len() as u32,
             unsent_bytes: self.unsent(),
             timestamps: self.agreed.timestamps,

@@ -145,7 +145,7 @@ impl Connection {
             self.timers.progress = now;
         } else {
             self.send.board.sent_again(self.send.initial, 1, now);
-            self.send.resent += 1;
+            self.send.resent = self.send.resent.wrapping_add(1);
         }
         self.start_retransmit(now, config);
         true
@@ -259,7 +259,7 @@ impl Connection {
             return false;
         }
         self.send.board.sent_again(seq, len, now);
-        self.send.resent += 1;
+        self.send.resent = self.send.resent.wrapping_add(1);
         if self.timers.retransmit == Instant::NEVER {
             self.start_retransmit(now, config);
         }

@@ -20,6 +20,8 @@ use crate::wire::tcp::SackBlocks;
 const TOO_OLD: u32 = 24 * 24 * 3600;
 /// The number of full segments after which an acknowledgement is due (RFC 9293 MUST-59).
 pub(super) const SEGMENTS: u8 = 2;
+/// The bytes of the shortest data that counts as a full segment: the MSS of a peer that offers none.
+const SHORT: u16 = 536;
 
 /// The urgency of an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -41,8 +43,9 @@ pub(super) struct Receive {
     /// The peer's initial sequence number, and the next one that this end expects (IRS, RCV.NXT).
     initial: Seq,
     next: Seq,
-    /// The end of the window that the peer knows.
+    /// The end of the window that the next segment tells the peer, and that the last one told.
     edge: Seq,
+    told: Seq,
     /// The shift of this end's windows, and the size of its buffer, at most the largest
     /// window.
     shift: u8,
@@ -52,6 +55,9 @@ pub(super) struct Receive {
     /// that are lent now.
     pub(super) lends: bool,
     lent: u32,
+    /// The number of bytes at the beginning of `data` that were lent and not taken, while others
+    /// behind them are lent still.
+    kept: u32,
     ahead: Assembler,
     /// The sequence number of the peer's FIN, if it has arrived.
     fin: Option<Seq>,
@@ -61,6 +67,8 @@ pub(super) struct Receive {
     /// The acknowledgement number that was sent last (Last.ACK.sent).
     acknowledged: Seq,
     due: Due,
+    /// The most data of a segment so far, and at least that of a short one.
+    largest: u16,
     /// The segments behind a gap since the last acknowledgement: a peer without SACK counts the
     /// acknowledgements that answer to them (RFC 5681 4.2).
     unanswered: u8,
@@ -93,10 +101,12 @@ impl Receive {
             initial: syn,
             next,
             edge,
+            told: edge,
             shift,
             capacity,
             acknowledged: next,
             due: Due::Now,
+            largest: SHORT,
             ..Self::default()
         };
     }
@@ -151,6 +161,13 @@ impl Receive {
         self.open_for_program(mss);
     }
 
+    /// Frees the memory that is kept for the next small message.
+    pub(super) fn trim(&mut self) {
+        if !self.ahead.has_gap() {
+            self.data.trim();
+        }
+    }
+
     /// Returns the number of bytes that are lent.
     pub(super) const fn lent(&self) -> u32 {
         self.lent
@@ -159,21 +176,30 @@ impl Receive {
     /// Ends the lending of `count` bytes that the program has taken.
     pub(super) fn take_lent(&mut self, count: u32, mss: u32) {
         self.lent -= count;
+        if self.lent == 0 {
+            self.kept = 0;
+        }
         self.open_for_program(mss);
     }
 
-    /// Ends the lending of bytes that the program has not taken, and keeps them.
+    /// Ends the lending of bytes that the program has not taken, and keeps them before all that
+    /// arrived behind them.
     pub(super) fn keep_lent(&mut self, bytes: &[u8]) {
+        let is_behind = self.data.len() > self.kept as usize || self.ahead.has_gap();
+        let ahead = if is_behind { self.window() as usize } else { 0 };
+        self.data.insert(self.kept as usize, bytes, ahead);
         self.lent -= bytes.len() as u32;
-        self.data.push(bytes);
+        self.kept = if self.lent == 0 { 0 } else { self.kept + bytes.len() as u32 };
     }
 
     fn open_for_program(&mut self, mss: u32) {
-        let before = self.window();
         self.open(mss);
-        // An end that reads slowly would otherwise tell the peer of each byte.
-        if self.window() >= before.saturating_add(self.capacity / 2)
-            || before == 0 && self.window() > 0
+        // An end that reads slowly would otherwise tell the peer of each byte. The peer sends
+        // nothing into a window that is smaller than a segment.
+        let (known, window) = (self.told.since(self.next), self.window());
+        let half = self.capacity / 2;
+        if window >= known.saturating_add(half)
+            || known <= half && window > known && window / 2 >= known
         {
             self.due = Due::Now;
         }
@@ -276,9 +302,14 @@ impl Receive {
         self.open(mss);
         let waiting = self.next.since(self.acknowledged);
         // RFC 5681 4.2: data that fills a gap is acknowledged at once.
-        self.due = if had_gap || waiting >= u32::from(ack_segments) * mss {
+        // RFC 9293 MUST-59 by the peer's segments, which may be shorter than this end's: a peer
+        // whose window is two segments would wait for the timer.
+        self.largest = self.largest.max(new.len().min(u16::MAX.into()) as u16);
+        let has_two = waiting > self.largest.into() || waiting >= u32::from(SEGMENTS) * mss;
+        let has_all = waiting >= u32::from(ack_segments) * mss;
+        self.due = if had_gap || has_all || has_two && ack_segments <= SEGMENTS {
             Due::Now
-        } else if waiting >= u32::from(SEGMENTS) * mss {
+        } else if has_two {
             self.due.max(Due::Held)
         } else {
             self.due.max(Due::Delayed)
@@ -311,6 +342,7 @@ impl Receive {
     pub(super) fn acknowledge(&mut self) {
         self.due = Due::Nothing;
         self.acknowledged = self.next;
+        self.told = self.edge;
         self.unanswered = 0;
     }
 

@@ -33,7 +33,7 @@ fn idle(count: usize) -> Hosts {
 #[test]
 fn an_idle_connection_is_small() {
     // Nearly as many as the tables have room for before they grow.
-    let count = 7_000;
+    let count = 14_000;
     let hosts = idle(count);
     for host in &hosts.hosts {
         assert_eq!((host.connections(), host.deadline()), (count, None));

@@ -1,5 +1,7 @@
 //! Tests of records, which stay whole on a segment, and of data that is lent.
 
+use super::super::receive::{Due, Receive, Taken};
+use super::super::seq::Seq;
 use super::*;
 
 /// Returns a connection whose end 0 sends records of these lengths, and the segments' data that it
@@ -137,4 +139,74 @@ fn the_window_counts_lent_data() {
     connection.keep_lent(&[1; 1000]);
     assert_eq!(connection.readable(), 1000);
     assert_eq!(connection.header(now, Flags::ACK).window, 9000);
+}
+
+/// A burst brings data that is lent, then data behind a gap, then what fills the gap. What was lent
+/// comes first even if the program does not take it: it was once put behind what filled the gap,
+/// and over what was behind it.
+#[test]
+fn lent_data_that_is_kept_comes_before_what_arrived_behind_it() {
+    const MSS: u32 = 1000;
+    for fills in [false, true] {
+        let mut receive = Receive::default();
+        receive.begin(Seq(0), 10_000, 0);
+        receive.lends = true;
+        assert_eq!(receive.take(Seq(1), b"ab", false, MSS, receive::SEGMENTS), Taken::Lent(0, 2));
+        assert_eq!(receive.take(Seq(3), b"cd", false, MSS, receive::SEGMENTS), Taken::Lent(0, 2));
+        assert_eq!(receive.take(Seq(7), b"gh", false, MSS, receive::SEGMENTS), Taken::Ahead);
+        if fills {
+            assert_eq!(
+                receive.take(Seq(5), b"ef", false, MSS, receive::SEGMENTS),
+                Taken::InOrder(4)
+            );
+        }
+        receive.take_lent(1, MSS);
+        receive.keep_lent(b"b");
+        receive.keep_lent(b"cd");
+        if !fills {
+            assert_eq!(
+                receive.take(Seq(5), b"ef", false, MSS, receive::SEGMENTS),
+                Taken::InOrder(4)
+            );
+        }
+        let (a, b) = receive.peek(0..7);
+        assert_eq!([a, b].concat(), b"bcdefgh");
+    }
+}
+
+/// The congestion window of a new connection holds two segments of the path, or one and a shorter
+/// one. The receiver once acknowledged that by its timer alone.
+#[test]
+fn a_segment_and_a_shorter_one_are_acknowledged_at_once() {
+    const MSS: u32 = 8948;
+    let mut receive = Receive::default();
+    receive.begin(Seq(0), 1 << 20, 5);
+    receive.acknowledge();
+    receive.take(Seq(1), &[1; 8948], false, MSS, receive::SEGMENTS);
+    assert_eq!(receive.due(), Due::Delayed);
+    receive.take(Seq(8949), &[1; 4000], false, MSS, receive::SEGMENTS);
+    assert_eq!(receive.due(), Due::Now);
+}
+
+/// A program reads a full buffer in pieces, each of less than half of it. The peer learns of the
+/// window when it has doubled: it once learned nothing before its own timer expired.
+#[test]
+fn a_window_that_opens_in_small_steps_is_told() {
+    const MSS: u32 = 1000;
+    let mut receive = Receive::default();
+    receive.begin(Seq(0), 10_000, 0);
+    assert_eq!(
+        receive.take(Seq(1), &[1; 9500], false, MSS, receive::SEGMENTS),
+        Taken::InOrder(9500)
+    );
+    receive.acknowledge();
+    let told = (0..9).filter(|_| {
+        receive.consume(1000, MSS);
+        let is_due = receive.due() == Due::Now;
+        if is_due {
+            receive.acknowledge();
+        }
+        is_due
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [0, 2, 6]);
 }

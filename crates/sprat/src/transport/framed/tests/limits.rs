@@ -103,6 +103,7 @@ pub(super) fn a_client_that_takes_no_reply_is_given_up<C: Named>() {
     // The carrier's buffers take a part of the reply.
     for _ in 0..1000 {
         serve(&mut server, |_| None);
+        C::breathe(&mut client);
     }
     assert!(server.unsent > 0);
     let late = NOW.after(PROGRESS_NS);
