@@ -146,6 +146,7 @@ pub(super) fn stalled_messages_make_room_for_others<C: Named>() {
         // The honest client sends much in each turn, the others nothing.
         now = now.after(MS);
         server.tick(now);
+        honest.tick(now);
         assert!(now < NOW.after(60 * SECOND), "the honest request gets no room");
     }
     assert!(seen == [Seen::Response(0, request)], "whole");
