@@ -57,15 +57,14 @@ const MIN_TIMEOUT_NS: u64 = 60 * MS;
 const KEEP_ALIVE_NS: u64 = 10 * SECOND;
 /// The time for which data may stay unacknowledged, in nanoseconds, as that of kernel TCP.
 const UNACKNOWLEDGED_NS: u64 = 16 * SECOND;
-/// The time in TIME-WAIT in nanoseconds. The ends of this transport reset each other, so that only
+/// The time in TIME-WAIT in nanoseconds, and that for which a closed connection waits for the
+/// peer's end. The ends of this transport reset each other, so that only
 /// a stranger has such a connection here; old segments of it fail the check of timestamps.
 const TIME_WAIT_NS: u64 = SECOND;
 /// The number of times that a SYN is sent again: more than [`CONNECT_NS`] has time for.
 ///
 /// [`CONNECT_NS`]: crate::transport::framed::CONNECT_NS
 const SYN_RETRIES: u8 = 3;
-/// The time within which a connection must end that was closed with bytes to send.
-const LINGER_NS: u64 = 3 * SECOND;
 /// The most connections that are reset in a row before the resets are sent: the stack keeps no more
 /// of them.
 const RESETS: usize = 32;
@@ -88,8 +87,6 @@ pub(crate) struct Connections {
     burst: u64,
     /// Slots of the connections whose receive buffers have bytes, or whose ends are to be handled.
     ready: VecDeque<u16>,
-    /// Connections that were closed with bytes to send, and when they are reset.
-    closing: VecDeque<(Instant, TcpId)>,
     /// The number of resets that wait to be sent.
     resets: usize,
     /// Number of connections that were refused because the transport was full.
@@ -168,7 +165,6 @@ impl Utcp {
             piece: 0,
             burst: 0,
             ready: VecDeque::new(),
-            closing: VecDeque::new(),
             resets: 0,
             accept_errors: 0,
         };
@@ -214,13 +210,12 @@ impl Connections {
     }
 
     /// Sends `bytes` and closes a connection. It is forgotten once the peer has closed it, too.
-    fn close(&mut self, now: Instant, id: TcpId, bytes: &[u8]) {
+    fn close(&mut self, id: TcpId, bytes: &[u8]) {
         self.clear_slot(id);
         let tcp = self.tcp();
         tcp.write(id, bytes);
         tcp.close(id);
         tcp.release(id);
-        self.closing.push_back((now.after(LINGER_NS), id));
     }
 
     /// Sends what waits, as far as the device has room.
@@ -317,27 +312,22 @@ impl Carrier for Connections {
     }
 
     fn removed(utcp: &mut Utcp, link: Link<Wire>) {
-        let (now, id) = (utcp.carrier.interface.now(), link.wire.id);
+        let id = link.wire.id;
         let has_closed = utcp.carrier.tcp().connection(id).is_some_and(|c| c.is_finished());
         match link.stream.reset_frame() {
-            Some(bytes) => utcp.carrier.close(now, id, &bytes),
-            None if has_closed => utcp.carrier.close(now, id, &[]),
+            Some(bytes) => utcp.carrier.close(id, &bytes),
+            None if has_closed => utcp.carrier.close(id, &[]),
             None => utcp.carrier.reset(id),
         }
     }
 
     #[inline]
     fn deadline(&self) -> Instant {
-        let closing = self.closing.front().map_or(Instant::NEVER, |(until, _)| *until);
-        self.interface.deadline().unwrap_or(Instant::NEVER).min(closing)
+        self.interface.deadline().unwrap_or(Instant::NEVER)
     }
 
     fn tick(utcp: &mut Utcp, now: Instant) {
-        let carrier = &mut utcp.carrier;
-        while let Some((_, id)) = carrier.closing.pop_front_if(|(until, _)| *until <= now) {
-            carrier.tcp().abort(id);
-        }
-        carrier.interface.tick(now);
+        utcp.carrier.interface.tick(now);
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

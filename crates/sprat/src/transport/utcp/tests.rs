@@ -143,7 +143,7 @@ fn a_client_of_another_version_gets_a_reset_and_then_the_end() {
     assert_eq!((reset[0], reset[1], reset[19]), (0x2e, 0x01, 2));
     // It never closes its direction.
     assert_eq!(server.carrier.tcp().connections(), 1);
-    server.tick(NOW.after(LINGER_NS));
+    server.tick(NOW.after(TIME_WAIT_NS));
     assert_eq!(server.carrier.tcp().connections(), 0);
 }
 
