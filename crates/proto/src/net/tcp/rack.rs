@@ -155,17 +155,25 @@ struct Probe {
 #[derive(Clone, Debug, Default)]
 pub(super) struct TailProbe {
     outstanding: Option<Probe>,
+    /// True until a round trip is measured after a probe.
+    needs_measurement: bool,
 }
 
 impl TailProbe {
-    /// Returns true if a probe was sent whose fate is not known.
-    pub(super) const fn is_outstanding(&self) -> bool {
-        self.outstanding.is_some()
+    /// Returns true if a probe may be sent: the fate of the last one is known, and a round trip was
+    /// measured since (RFC 8985 7.3).
+    pub(super) const fn may_be_sent(&self) -> bool {
+        self.outstanding.is_none() && !self.needs_measurement
+    }
+
+    /// Records that a round trip was measured.
+    pub(super) const fn measured(&mut self) {
+        self.needs_measurement = false;
     }
 
     /// Records that a probe was sent. `next` is SND.NXT after it.
     pub(super) fn sent(&mut self, next: Seq, is_again: bool) {
-        self.outstanding = Some(Probe { end: next, is_again });
+        (self.outstanding, self.needs_measurement) = (Some(Probe { end: next, is_again }), true);
     }
 
     /// Forgets the probe: the retransmission timeout or a recovery takes over.
