@@ -217,7 +217,7 @@ impl Connection {
         // figure 8).
         let ack = Seq(tcp.ack);
         if !(self.send.una.is_before(ack) && self.send.next.reaches(ack)) {
-            return Received { refusal: refusal(segment), ..Received::default() };
+            return Received { answer: refusal(segment), ..Received::default() };
         }
         self.establish(now, config, tcp);
         self.receive.acknowledge_now();

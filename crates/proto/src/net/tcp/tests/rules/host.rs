@@ -90,6 +90,20 @@ fn tm9_is2_is3_initial_numbers_depend_on_a_secret() {
     assert_eq!(high, u32::MAX, "all bits vary");
 }
 
+/// RFC 7323 7.1: the clock for each peer has an offset that no other host knows.
+#[test]
+fn hp26_each_peer_sees_a_clock_of_its_own() {
+    let time = |(seed, to)| {
+        let mut host = TcpHost::new(TcpConfig::default(), 10, Rng::seeded(seed));
+        host.connect(BEGIN, at(1, 1000), to).expect("a connection");
+        let times = sent(&mut host, BEGIN)[0].1.options.timestamps;
+        times.expect("the SYN has times").0
+    };
+    let times = [(3, at(2, 80)), (3, at(3, 80)), (4, at(2, 80))].map(time);
+    let distances = [(0, 1), (1, 2), (0, 2)].map(|(a, b)| times[a].wrapping_sub(times[b]) as i32);
+    assert!(distances.iter().all(|distance| distance.unsigned_abs() > 1000), "{times:?}");
+}
+
 /// RFC 9293 3.9.1.1: another listener changes no connection that there is, and a port may listen
 /// and connect at the same time.
 #[test]

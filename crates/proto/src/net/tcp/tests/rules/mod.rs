@@ -25,6 +25,8 @@ mod window;
 /// The initial sequence numbers of this end and of the peer.
 const OWN: u32 = u32::MAX - 4000;
 const PEER: u32 = u32::MAX - 700;
+/// The distance of this end's clock of timestamps from the time, in milliseconds.
+const CLOCK: u32 = u32::MAX - 150_000;
 /// The round-trip time of a handshake, and the length of segments.
 const TRIP: u64 = 100 * MS;
 const MSS: u32 = 1000;
@@ -102,8 +104,7 @@ impl Script {
     fn connecting(change: impl Fn(&mut TcpConfig)) -> Self {
         let mut config = plain();
         change(&mut config);
-        let rng = &mut Rng::seeded(1);
-        let connection = Connection::connect(BEGIN, &config, (7, 8), OWN, rng);
+        let connection = Connection::connect(BEGIN, &config, (7, 8), OWN, CLOCK);
         Self::with(config, connection)
     }
 
@@ -111,8 +112,7 @@ impl Script {
     fn listening(change: impl Fn(&mut TcpConfig), syn: &Tcp) -> Self {
         let mut config = plain();
         change(&mut config);
-        let rng = &mut Rng::seeded(1);
-        let connection = Connection::accept(BEGIN, &config, syn, OWN, rng).expect("a SYN");
+        let connection = Connection::accept(BEGIN, &config, syn, OWN, CLOCK).expect("a SYN");
         Self::with(config, connection)
     }
 
@@ -202,9 +202,9 @@ impl Script {
 
     /// Takes a segment, and returns what this end sends.
     fn input(&mut self, tcp: Tcp, data: &[u8]) -> Vec<Out> {
-        let refusal = self.take(tcp, data).refusal;
+        let answer = self.take(tcp, data).answer;
         let mut out = self.output();
-        out.extend(refusal.map(|tcp| self.out(tcp, 0, false)));
+        out.extend(answer.map(|tcp| self.out(tcp, 0, false)));
         out
     }
 

@@ -200,13 +200,3 @@ fn hp24_after_24_days_a_time_is_too_old_to_compare() {
         assert_eq!(script.connection.readable() == 104, is_taken, "{days} days");
     }
 }
-
-/// RFC 7323 7.1: the clock of each connection has an offset of its own.
-#[test]
-fn hp26_each_connection_has_a_clock_of_its_own() {
-    let rng = &mut Rng::seeded(3);
-    let config = TcpConfig::default();
-    let mut offset = || Connection::connect(BEGIN, &config, (7, 8), OWN, rng).clock_offset;
-    let offsets = [offset(), offset(), offset()];
-    assert!(offsets[0] != offsets[1] && offsets[1] != offsets[2] && offsets[0] != offsets[2]);
-}
