@@ -140,9 +140,11 @@ impl Stack {
         }
         let ident = u32::from(header.ident);
         let key = DatagramKey { from, to, protocol: header.protocol, ident };
-        let fragment = Fragment { offset: usize::from(header.offset), more: header.more, bytes };
+        let Ipv4 { more, ecn, .. } = header;
+        let fragment = Fragment { offset: usize::from(header.offset), more, ecn, bytes };
         let complete = self.reassembly.input(self.cx.now, key, fragment, &mut self.cx.counters);
-        if let Some(bytes) = complete {
+        if let Some((bytes, ecn)) = complete {
+            let packet = Packet { ecn, ..packet };
             self.reassembled(header.protocol, header.pseudo(bytes.len()), packet, bytes);
         }
     }
@@ -181,11 +183,10 @@ impl Stack {
             Upper::Part(part, bytes) => {
                 let key = DatagramKey { from, to, protocol: 0, ident: part.ident };
                 let (offset, more) = (usize::from(part.offset), part.more);
-                let fragment = Fragment { offset, more, bytes };
-                let ecn = header.ecn;
-                let packet = Packet { from, to, bytes, location, start: 0, offload, ecn };
+                let fragment = Fragment { offset, more, ecn: header.ecn, bytes };
                 let complete = self.reassembly.input(self.cx.now, key, fragment, counters);
-                if let Some(bytes) = complete {
+                if let Some((bytes, ecn)) = complete {
+                    let packet = Packet { from, to, bytes: &[], location, start: 0, offload, ecn };
                     let sum = header.pseudo(part.next, bytes.len());
                     self.reassembled(part.next, sum, packet, bytes);
                 }

@@ -159,7 +159,8 @@ pub(in crate::net) const fn udp4_header(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
 pub(in crate::net) fn next_hop(options: &StackOptions, link: &Link, to: IpAddr) -> Option<NextHop> {
     let (from, gateway): (IpAddr, _) = match to {
         IpAddr::V4(addr) => {
-            let is_host = !addr.is_unspecified() && !addr.is_broadcast() && !addr.is_multicast();
+            let is_host =
+                !addr.is_unspecified() && !is_broadcast4(options, addr) && !addr.is_multicast();
             let own = link.addresses.v4().filter(|own| is_host && *own != addr)?;
             (own.into(), options.gateway4.map(IpAddr::V4))
         }
@@ -171,6 +172,17 @@ pub(in crate::net) fn next_hop(options: &StackOptions, link: &Link, to: IpAddr) 
     };
     let neighbour = if is_on_link(options, from, to) { to } else { gateway? };
     Some(NextHop { from, neighbour })
+}
+
+/// Returns true if an address is the broadcast address of all links, or that of this link (RFC 1122
+/// 3.2.1.3).
+pub(in crate::net) fn is_broadcast4(options: &StackOptions, addr: Ipv4Addr) -> bool {
+    let Ipv4Assignment::Static { addr: own, prefix } = options.ipv4 else {
+        return addr.is_broadcast();
+    };
+    // Links of two hosts have no broadcast address (RFC 3021).
+    let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+    addr.is_broadcast() || hosts > 1 && addr.to_bits() == own.to_bits() | hosts
 }
 
 /// Returns true if `own` and `to` are on one link, by the configured prefixes.

@@ -12,7 +12,7 @@ use core::net::IpAddr;
 use crate::Instant;
 use crate::net::counters::StackCounters;
 use crate::net::options::StackOptions;
-use crate::wire::ipv4;
+use crate::wire::ipv4::{self, Ecn};
 
 /// The longest payload of a reassembled IPv6 packet, in bytes. For IPv4 it is shorter, because its
 /// length field counts the header too.
@@ -41,6 +41,8 @@ pub(in crate::net) struct Fragment<'a> {
     pub(in crate::net) offset: usize,
     /// The received fragment is not the last of its datagram.
     pub(in crate::net) more: bool,
+    /// The ECN field of the fragment's packet.
+    pub(in crate::net) ecn: Ecn,
     pub(in crate::net) bytes: &'a [u8],
 }
 
@@ -51,6 +53,10 @@ struct Incomplete {
     expires: Instant,
     /// The datagram's fragments received so far, sorted by their offsets.
     fragments: Vec<(usize, Vec<u8>)>,
+    /// The ECN field of the datagram, by the fragments received so far, and true if one of them was
+    /// not of a transport that understands marks.
+    ecn: Ecn,
+    has_not_ect: bool,
     /// The length of the fragmented datagram in bytes, known once its last fragment was received.
     len: Option<usize>,
     /// The bytes received of the fragmented datagram, and the bookkeeping overhead.
@@ -79,14 +85,15 @@ impl Reassembly {
         }
     }
 
-    /// Takes an IP fragment. Returns the payload of the datagram if it is complete now.
+    /// Takes an IP fragment. Returns the payload and the ECN field of the datagram if it is now
+    /// complete.
     pub(in crate::net) fn input(
         &mut self,
         now: Instant,
         key: DatagramKey,
         fragment: Fragment<'_>,
         counters: &mut StackCounters,
-    ) -> Option<Vec<u8>> {
+    ) -> Option<(Vec<u8>, Ecn)> {
         let end = fragment.offset + fragment.bytes.len();
         let max = if key.from.is_ipv4() { MAX_V4 } else { MAX_V6 };
         let is_aligned = !fragment.more || end.is_multiple_of(8);
@@ -97,7 +104,7 @@ impl Reassembly {
         // RFC 6946 section 4: an atomic fragment has nothing to do with others of the same key.
         if fragment.offset == 0 && !fragment.more {
             counters.reassembled += 1;
-            return Some(fragment.bytes.to_vec());
+            return Some((fragment.bytes.to_vec(), fragment.ecn));
         }
         let found = self.incomplete.iter().position(|d| d.key == key);
         let index = found.unwrap_or_else(|| self.insert(key, now.after(self.timeout_ns)));
@@ -106,9 +113,16 @@ impl Reassembly {
         datagram.insert(fragment, end, counters);
         self.charged = self.charged - before + datagram.charged;
         if datagram.is_complete() {
+            if datagram.ecn == Ecn::Ce && datagram.has_not_ect {
+                // RFC 3168 5.3: no router marks such a packet, and the mark must not be lost.
+                counters.drop_fragment += datagram.fragments.len() as u64;
+                self.remove(index);
+                return None;
+            }
             counters.reassembled += 1;
             let datagram = self.remove(index)?;
-            return Some(datagram.fragments.into_iter().flat_map(|(_, bytes)| bytes).collect());
+            let bytes = datagram.fragments.into_iter().flat_map(|(_, bytes)| bytes).collect();
+            return Some((bytes, datagram.ecn));
         }
         while self.charged > self.max_bytes || self.incomplete.len() > MAX_DATAGRAMS {
             counters.drop_evicted += self.remove(0).map_or(0, |d| d.fragments.len() as u64);
@@ -120,7 +134,9 @@ impl Reassembly {
     fn insert(&mut self, key: DatagramKey, expires: Instant) -> usize {
         self.charged += OVERHEAD;
         let (fragments, len, charged, invalid) = (Vec::new(), None, OVERHEAD, false);
-        let datagram = Incomplete { key, expires, fragments, len, charged, invalid };
+        let (ecn, has_not_ect) = (Ecn::NotEct, false);
+        let datagram =
+            Incomplete { key, expires, fragments, ecn, has_not_ect, len, charged, invalid };
         self.incomplete.push_back(datagram);
         self.incomplete.len() - 1
     }
@@ -158,6 +174,9 @@ impl Incomplete {
             counters.drop_fragment += 1;
             return;
         }
+        self.has_not_ect |= fragment.ecn == Ecn::NotEct;
+        // CE is the largest value, and a mark of one fragment is a mark of all.
+        self.ecn = if fragment.ecn as u8 > self.ecn as u8 { fragment.ecn } else { self.ecn };
         let at = self.fragments.partition_point(|(offset, _)| *offset < fragment.offset);
         let next = self.fragments.get(at);
         let is_same = |(offset, bytes): &(usize, Vec<u8>)| {

@@ -41,6 +41,11 @@ impl Connection {
         let pipe = self.pipe();
         let had_window = self.send.window;
         self.update_window(tcp);
+        if had_window == 0 || self.send.window == 0 {
+            // A peer that answers may keep its window closed, also below what is in flight (RFC
+            // 9293 SHLD-17).
+            (self.timers.progress, self.timers.retries) = (now, 0);
+        }
         let is_plain = len == 0 && ack == self.send.una && self.send.window == had_window;
         let news = self.deliver(now, tcp);
         self.send.una = ack;
@@ -152,18 +157,20 @@ impl Connection {
     /// Measures the round-trip time (RFC 6298 3: never by a segment that was sent again, unless a
     /// timestamp tells which transmission it was).
     fn measure(&mut self, now: Instant, tcp: &Tcp, news: &News) {
-        let rtt = &mut self.send.rtt;
-        match (news.sent_at, tcp.options.timestamps) {
-            (Some(at), _) if !news.was_again => rtt.measure(now, now.since(at)),
+        let rtt_ns = match (news.sent_at, tcp.options.timestamps) {
+            (Some(at), _) if !news.was_again => now.since(at),
             (_, Some((_, echo))) if news.advanced > 0 && self.agreed.timestamps && echo != 0 => {
                 let now_ms = ((now.as_ns() / MS) as u32).wrapping_add(self.clock_offset);
                 let ms = now_ms.wrapping_sub(echo);
-                if ms < 1 << 20 {
-                    rtt.measure(now, u64::from(ms.max(1)) * MS);
+                if ms >= 1 << 20 {
+                    return;
                 }
+                u64::from(ms.max(1)) * MS
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        self.send.rtt.measure(now, rtt_ns);
+        self.send.probe.measured();
     }
 
     /// Declares segments lost by time, which may begin a recovery. Returns the number of their
@@ -173,6 +180,9 @@ impl Connection {
         let is_recovering = send.phase != Phase::Open;
         let (lost, next) = send.rack.detect(now, &mut send.board, &send.rtt, is_recovering);
         self.timers.reorder = next.unwrap_or(Instant::NEVER);
+        if next.is_some() {
+            self.timers.probe = Instant::NEVER;
+        }
         if lost > 0 {
             self.begin_recovery();
         }
@@ -196,7 +206,7 @@ impl Connection {
         let is_partial = is_recovering && news.advanced > 0 && send.una.is_before(send.recover);
         let is_third = send.phase == Phase::Open
             && send.duplicates == DUPLICATES
-            && send.recover.is_before(send.una + 1);
+            && send.recover.is_before(send.una);
         if !is_partial && !is_third {
             return 0;
         }
@@ -215,9 +225,14 @@ impl Connection {
             return;
         }
         let flight = send.next.since(send.una);
-        send.congestion.reduce(flight);
+        // A report of congestion in the same round trip has closed the window (RFC 3168 6.1.2).
+        if send.reduced_until.is_none() {
+            // What duplicates have let out beyond the window does not count (RFC 5681 3.2).
+            send.congestion.reduce(flight.min(send.congestion.window()));
+        }
         send.phase = Phase::Recovery { delivered: 0, out: 0, flight };
         send.recover = send.next;
+        send.tells_reduced = self.agreed.ecn;
         send.probe.forget();
         self.timers.probe = Instant::NEVER;
         // A timer lets the first retransmission out; acknowledgements decide about the rest.
@@ -318,7 +333,7 @@ impl Connection {
         let may_probe = self.agreed.sack
             && send.phase == Phase::Open
             && send.board.sacked_segments() == 0
-            && !send.probe.is_outstanding()
+            && send.probe.may_be_sent()
             && !send.board.is_empty();
         let Some(srtt) = send.rtt.smoothed_ns().filter(|_| may_probe) else {
             self.timers.probe = Instant::NEVER;

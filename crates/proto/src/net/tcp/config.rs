@@ -67,7 +67,7 @@ impl Default for TcpConfig {
             ack_segments: receive::SEGMENTS,
             ack_hold_ns: 0,
             min_timeout_ns: rtt::MIN_NS,
-            syn_retries: 6,
+            syn_retries: 7,
             user_timeout_ns: 120 * SECOND,
             time_wait_ns: 60 * SECOND,
             keep_alive_ns: None,

@@ -87,7 +87,9 @@ impl Connection {
         let has_failed = if is_opening {
             self.timers.retries > config.syn_retries
         } else {
-            now.since(self.timers.progress) >= config.user_timeout_ns
+            // The first timeout after the report of a closed window is no silence.
+            let is_answered = self.send.window == 0 && self.timers.retries == 1;
+            !is_answered && now.since(self.timers.progress) >= config.user_timeout_ns
         };
         if has_failed {
             return self.end(Some(TcpError::TimedOut));
@@ -109,6 +111,7 @@ impl Connection {
         let is_first = send.phase != Phase::Timeout || send.una.reaches(send.recover);
         send.rack.timeout(now, &mut send.board, &send.rtt, send.una);
         send.congestion.timeout(flight, is_first && !is_opening);
+        send.tells_reduced = self.agreed.ecn && !is_opening;
         send.rtt.back_off();
         send.probe.forget();
         (send.phase, send.recover, send.duplicates) = (Phase::Timeout, send.next, 0);

@@ -7,7 +7,7 @@ use super::receive::{Due, Taken};
 use super::seq::Seq;
 use crate::Instant;
 use crate::time::SECOND;
-use crate::wire::tcp::{Flags, Tcp};
+use crate::wire::tcp::{Flags, Tcp, TcpOptions};
 
 /// The most challenge acknowledgements a connection sends in a second (RFC 5961 7).
 const MOST_CHALLENGES: u8 = 10;
@@ -39,7 +39,10 @@ pub fn refusal(segment: &Segment<'_>) -> Option<Tcp> {
     if tcp.flags.has(Flags::RST) {
         return None;
     }
-    let head = Tcp { from: tcp.to, to: tcp.from, ..Tcp::default() };
+    // RFC 7323 5.2: the answer echoes the time, and has none of its own.
+    let timestamps = tcp.options.timestamps.map(|(value, _)| (0, value));
+    let options = TcpOptions { timestamps, ..TcpOptions::default() };
+    let head = Tcp { from: tcp.to, to: tcp.from, options, ..Tcp::default() };
     Some(if tcp.flags.has(Flags::ACK) {
         Tcp { seq: tcp.ack, flags: Flags::RST, ..head }
     } else {
@@ -116,7 +119,7 @@ impl Connection {
         }
         self.send.phase = super::connection::Phase::Open;
         self.acknowledged(now, config, tcp, 1);
-        self.send.recover = self.send.una;
+        self.send.recover = self.send.initial;
         let wants_fin = self.send.has_fin;
         self.state = if wants_fin { TcpState::FinWait1 } else { TcpState::Established };
         if let Some(idle_ns) = config.keep_alive_ns {
@@ -141,12 +144,7 @@ impl Connection {
             return Received::default();
         }
         if flags.has(Flags::SYN) {
-            if self.state == TcpState::SynReceived && seq == self.receive.initial() {
-                // The answer was lost: the timer sends it again.
-                return Received::default();
-            }
-            self.challenge(now);
-            return Received::default();
+            return self.input_syn(now, config, segment);
         }
         if !flags.has(Flags::ACK) {
             return Received::default();
@@ -204,6 +202,28 @@ impl Connection {
         answer
     }
 
+    /// Handles a SYN in the window, or the peer's SYN that comes again.
+    fn input_syn(&mut self, now: Instant, config: &TcpConfig, segment: &Segment<'_>) -> Received {
+        let tcp = &segment.tcp;
+        if self.state != TcpState::SynReceived || Seq(tcp.seq) != self.receive.initial() {
+            self.challenge(now);
+            return Received::default();
+        }
+        if !tcp.flags.has(Flags::ACK) {
+            // The answer was lost: the timer sends it again.
+            return Received::default();
+        }
+        // The SYNs of both ends have crossed, and this answers to the one of this end (RFC 9293
+        // figure 8).
+        let ack = Seq(tcp.ack);
+        if !(self.send.una.is_before(ack) && self.send.next.reaches(ack)) {
+            return Received { answer: refusal(segment), ..Received::default() };
+        }
+        self.establish(now, config, tcp);
+        self.receive.acknowledge_now();
+        Received::default()
+    }
+
     /// Returns true if a segment is in the window and no old duplicate. The peer gets an
     /// acknowledgement for one that is not.
     fn is_current(&mut self, now: Instant, config: &TcpConfig, tcp: &Tcp, len: u32) -> bool {
@@ -228,6 +248,9 @@ impl Connection {
         let is_syn_again = self.state == TcpState::SynReceived
             && tcp.flags.has(Flags::SYN)
             && Seq(tcp.seq) == self.receive.initial();
+        if is_syn_again && tcp.flags.has(Flags::ACK) {
+            return true;
+        }
         if !is_syn_again {
             if len > 0 {
                 self.receive.duplicate(Seq(tcp.seq), len);

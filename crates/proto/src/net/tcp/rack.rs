@@ -142,30 +142,41 @@ fn is_later(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
     a.0 > b.0 || a.0 == b.0 && b.1.is_before(a.1)
 }
 
-/// The probe that is outstanding.
-#[derive(Clone, Copy, Debug)]
-struct Probe {
-    /// SND.NXT after the probe (TLP.end_seq).
-    end: Seq,
-    /// True if the probe sent a segment again (TLP.is_retrans).
-    is_again: bool,
+/// A probe whose fate is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Probe {
+    /// The probe sent new data.
+    New,
+    /// The probe sent a segment again (TLP.is_retrans).
+    Again,
 }
 
 /// The state of the tail loss probe.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TailProbe {
     outstanding: Option<Probe>,
+    /// SND.NXT after the last probe (TLP.end_seq).
+    end: Seq,
+    /// True until a round trip is measured after a probe.
+    needs_measurement: bool,
 }
 
 impl TailProbe {
-    /// Returns true if a probe was sent whose fate is not known.
-    pub(super) const fn is_outstanding(&self) -> bool {
-        self.outstanding.is_some()
+    /// Returns true if a probe may be sent: the fate of the last one is known, and a round trip was
+    /// measured since (RFC 8985 7.3).
+    pub(super) const fn may_be_sent(&self) -> bool {
+        self.outstanding.is_none() && !self.needs_measurement
+    }
+
+    /// Records that a round trip was measured.
+    pub(super) const fn measured(&mut self) {
+        self.needs_measurement = false;
     }
 
     /// Records that a probe was sent. `next` is SND.NXT after it.
     pub(super) fn sent(&mut self, next: Seq, is_again: bool) {
-        self.outstanding = Some(Probe { end: next, is_again });
+        self.outstanding = Some(if is_again { Probe::Again } else { Probe::New });
+        (self.end, self.needs_measurement) = (next, true);
     }
 
     /// Forgets the probe: the retransmission timeout or a recovery takes over.
@@ -182,12 +193,12 @@ impl TailProbe {
         is_plain_duplicate: bool,
     ) -> bool {
         let Some(probe) = self.outstanding else { return false };
-        if !ack.reaches(probe.end) {
+        if !ack.reaches(self.end) {
             return false;
         }
-        let was_repaired = if !probe.is_again || duplicate == Some(probe.end) {
+        let was_repaired = if probe == Probe::New || duplicate == Some(self.end) {
             false
-        } else if probe.end.is_before(ack) {
+        } else if self.end.is_before(ack) {
             true
         } else if is_plain_duplicate {
             false

@@ -4,7 +4,7 @@
 //! A device that segments TCP takes several segments of a connection as one frame.
 
 use alloc::boxed::Box;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::config::TcpConfig;
 use super::counters::TcpCounters;
@@ -17,7 +17,7 @@ use crate::Instant;
 use crate::device::{Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
 use crate::net::context::Context;
 use crate::net::ip::icmp::Quoted;
-use crate::net::ip::output::{IpOutput, next_hop};
+use crate::net::ip::output::{IpOutput, is_broadcast4, next_hop};
 use crate::net::ip::paths::{self, Path, Paths};
 use crate::net::ip::template::{self, Addresses, Template};
 use crate::net::link::Link;
@@ -25,7 +25,7 @@ use crate::net::packet::{LentData, Packet};
 use crate::net::stack::Stack;
 use crate::wire::checksum::Sum;
 use crate::wire::ipv4::{self, Ecn};
-use crate::wire::tcp::{CHECKSUM, MAX_HEADER, Tcp};
+use crate::wire::tcp::{CHECKSUM, Flags, MAX_HEADER, Tcp};
 
 /// The length of all headers of a segment in bytes, at most.
 const MAX_HEADERS: usize = template::MAX + MAX_HEADER;
@@ -79,6 +79,13 @@ impl Stack {
             return counters.drop_checksum += 1;
         }
         let Ok((tcp, data)) = Tcp::parse(bytes) else { return counters.drop_length += 1 };
+        if tcp.flags.has(Flags::SYN)
+            && let IpAddr::V4(addr) = from
+            && is_broadcast4(&self.cx.options, addr)
+        {
+            // RFC 9293 MUST-63. Segments of a connection come from the address of one host.
+            return counters.drop_source += 1;
+        }
         counters.segments_in += 1;
         let flow = TcpFlow { local: (to, tcp.to).into(), peer: (from, tcp.from).into() };
         let segment = Segment { tcp, data, is_marked: ecn == Ecn::Ce };

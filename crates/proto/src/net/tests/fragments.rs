@@ -5,13 +5,14 @@ use core::net::Ipv6Addr;
 use super::*;
 use crate::net::ip::output::udp4_header;
 use crate::net::ip::reassembly::{DatagramKey, Fragment, Reassembly};
+use crate::wire::ipv4::Ecn;
 
 fn key(ident: u32) -> DatagramKey {
     DatagramKey { from: v4(2).into(), to: v4(1).into(), protocol: 17, ident }
 }
 
 fn fragment(bytes: &[u8], start: usize, end: usize) -> Fragment<'_> {
-    Fragment { offset: start, more: end < bytes.len(), bytes: &bytes[start..end] }
+    Fragment { offset: start, more: end < bytes.len(), ecn: Ecn::NotEct, bytes: &bytes[start..end] }
 }
 
 fn reassembly(bytes: usize) -> Reassembly {
@@ -42,7 +43,7 @@ fn fragments_in_any_order_are_reassembled_once() {
         let whole = parts.iter().find_map(|&(start, end)| {
             reassembly.input(Instant::ZERO, key(1), fragment(&bytes, start, end), &mut counters)
         });
-        assert_eq!(whole.as_deref(), Some(&bytes[..]), "seed {seed}");
+        assert_eq!(whole, Some((bytes.clone(), Ecn::NotEct)), "seed {seed}");
         assert_eq!((counters.reassembled, counters.drop_fragment), (1, 0));
     }
 }
@@ -57,7 +58,7 @@ fn an_overlap_invalidates_the_datagram() {
         fragment(&bytes, 32, 48),       // overlaps two
         fragment(&bytes, 8, 16),        // lies within one
         fragment(&bytes[..64], 40, 64), // a last fragment that is not the end
-        Fragment { offset: 104, more: false, bytes: &other[..8] },
+        Fragment { offset: 104, more: false, ecn: Ecn::NotEct, bytes: &other[..8] },
     ];
     for (i, bad) in bad.into_iter().enumerate() {
         let (mut reassembly, mut counters) = (reassembly(1 << 20), StackCounters::default());
@@ -77,10 +78,10 @@ fn fragments_that_are_empty_unaligned_or_beyond_the_longest_packet_are_dropped()
     let (mut reassembly, mut counters) = (reassembly(1 << 20), StackCounters::default());
     let bytes = [1; 64];
     let bad = [
-        Fragment { offset: 0, more: true, bytes: &[] },
-        Fragment { offset: 8, more: false, bytes: &[] },
-        Fragment { offset: 0, more: true, bytes: &bytes[..63] },
-        Fragment { offset: 65_528, more: false, bytes: &bytes[..8] },
+        Fragment { offset: 0, more: true, ecn: Ecn::NotEct, bytes: &[] },
+        Fragment { offset: 8, more: false, ecn: Ecn::NotEct, bytes: &[] },
+        Fragment { offset: 0, more: true, ecn: Ecn::NotEct, bytes: &bytes[..63] },
+        Fragment { offset: 65_528, more: false, ecn: Ecn::NotEct, bytes: &bytes[..8] },
     ];
     for part in bad {
         assert_eq!(reassembly.input(Instant::ZERO, key(1), part, &mut counters), None);
@@ -102,16 +103,16 @@ fn incomplete_datagrams_are_limited_in_bytes_number_and_time() {
     }
     assert_eq!(counters.drop_evicted, 6);
     // The newest four remain. A fragment is charged for its bytes, not for its offset.
-    let far = Fragment { offset: 60_000, more: true, bytes: &bytes[..8] };
+    let far = Fragment { offset: 60_000, more: true, ecn: Ecn::NotEct, bytes: &bytes[..8] };
     assert_eq!(reassembly.input(Instant::ZERO, key(99), far, &mut counters), None);
     assert_eq!(counters.drop_evicted, 6);
     let whole =
         reassembly.input(Instant::ZERO, key(9), fragment(&bytes, 2000, 3000), &mut counters);
-    assert_eq!(whole.as_deref(), Some(&bytes[..]));
+    assert_eq!(whole, Some((bytes.to_vec(), Ecn::NotEct)));
     reassembly.tick(Instant::from_ns(30 * SECOND + 7), &mut counters);
     assert_eq!(counters.drop_incomplete, 2);
     for ident in 100..500 {
-        let tiny = Fragment { offset: 8, more: true, bytes: &bytes[..8] };
+        let tiny = Fragment { offset: 8, more: true, ecn: Ecn::NotEct, bytes: &bytes[..8] };
         reassembly.input(Instant::from_ns(SECOND), key(ident), tiny, &mut counters);
     }
     reassembly.tick(Instant::NEVER, &mut counters);
@@ -142,8 +143,8 @@ fn an_atomic_fragment_leaves_an_incomplete_datagram_alone() {
     let bytes = [1; 64];
     let mut input = |part| reassembly.input(Instant::ZERO, key, part, &mut counters);
     assert_eq!(input(fragment(&bytes, 0, 32)), None);
-    assert_eq!(input(fragment(&[2; 16], 0, 16)).as_deref(), Some(&[2; 16][..]));
-    assert_eq!(input(fragment(&bytes, 32, 64)).as_deref(), Some(&bytes[..]));
+    assert_eq!(input(fragment(&[2; 16], 0, 16)), Some(([2; 16].into(), Ecn::NotEct)));
+    assert_eq!(input(fragment(&bytes, 32, 64)), Some((bytes.into(), Ecn::NotEct)));
 }
 
 /// RFC 791: the length of an IPv4 packet, header included, has 16 bits. The bug: fragments could

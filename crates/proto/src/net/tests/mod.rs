@@ -33,7 +33,7 @@ mod queue;
 #[derive(Debug)]
 pub(super) struct Nic {
     info: Info,
-    inbox: VecDeque<(Vec<u8>, RxOffload)>,
+    pub(super) inbox: VecDeque<(Vec<u8>, RxOffload)>,
     burst: Vec<(Vec<u8>, RxOffload)>,
     pub(super) sent: Vec<(Vec<u8>, Offload)>,
     /// True if the test's device has no room for frames to send.
@@ -43,7 +43,7 @@ pub(super) struct Nic {
 }
 
 impl Nic {
-    fn new(last: u8, mtu: usize) -> Self {
+    pub(super) fn new(last: u8, mtu: usize) -> Self {
         let info = Info::without_offloads(mac(last), mtu);
         let (inbox, burst, sent) = (VecDeque::new(), Vec::new(), Vec::new());
         Self { info, inbox, burst, sent, full: false, leaves: false }

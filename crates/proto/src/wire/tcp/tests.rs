@@ -85,7 +85,7 @@ fn sack_blocks_take_the_room_that_timestamps_leave() {
 }
 
 #[test]
-fn malformed_segments_are_refused() {
+fn tm7_tm68_malformed_segments_are_refused() {
     assert!((0..20).all(|len| Tcp::parse(&SYN[..len]) == Err(TcpParseError::Length)));
     assert!((20..40).all(|len| Tcp::parse(&SYN[..len]) == Err(TcpParseError::Length)));
     for offset in 0..5 {
@@ -113,11 +113,56 @@ fn malformed_segments_are_refused() {
 }
 
 #[test]
-fn what_follows_the_end_of_options_does_not_count() {
+fn tm4_what_follows_the_end_of_options_does_not_count() {
     let mut bytes = SYN;
     bytes[24] = 0;
     let (tcp, _) = Tcp::parse(&bytes).unwrap();
     assert_eq!(tcp.options, TcpOptions { mss: Some(1460), ..TcpOptions::default() });
+}
+
+/// RFC 9293 3.1: options begin at any byte, those of unknown kinds are skipped by their lengths,
+/// and no-operations fill any place.
+#[test]
+fn tm4_tm6_tm64_options_begin_anywhere_and_unknown_ones_are_skipped() {
+    for nops in 0..20 {
+        for unknown in 2..10 {
+            let mut bytes = [1; MAX_HEADER];
+            bytes[12] = 0xf0;
+            bytes[20 + nops..22 + nops].copy_from_slice(&[254, unknown as u8]);
+            bytes[22 + nops..20 + nops + unknown].fill(9);
+            let at = 20 + nops + unknown;
+            bytes[at..at + 4].copy_from_slice(&[2, 4, 0x12, 0x34]);
+            bytes[at + 4] = 0;
+            // What follows the end is no option.
+            bytes[at + 5] = 2;
+            let (tcp, _) = Tcp::parse(&bytes).unwrap();
+            assert_eq!(tcp.options, TcpOptions { mss: Some(0x1234), ..TcpOptions::default() });
+        }
+    }
+}
+
+/// RFC 9293 3.1: a header is whole words, and only no-operations fill it.
+#[test]
+fn tm69_a_header_is_filled_up_to_whole_words() {
+    for bits in 0..32_u32 {
+        let has = |bit: u32| bits & 1 << bit != 0;
+        let mut sack = SackBlocks::default();
+        (0..4).filter(|_| has(4)).for_each(|n| sack.push((n, n + 1)));
+        let options = TcpOptions {
+            mss: has(0).then_some(1460),
+            window_scale: has(1).then_some(7),
+            sack_permitted: has(2),
+            timestamps: has(3).then_some((1, 2)),
+            sack,
+        };
+        let bytes = emit(&Tcp { options, ..Tcp::default() });
+        assert!(bytes.len().is_multiple_of(4) && bytes.len() == usize::from(bytes[12] >> 4) * 4);
+        let mut left = &bytes[20..];
+        while let Some((&kind, rest)) = left.split_first() {
+            assert_ne!(kind, 0, "{bits:#b}: what follows an end would have to be zeros");
+            left = if kind == 1 { rest } else { &left[usize::from(left[1])..] };
+        }
+    }
 }
 
 proptest! {

@@ -91,8 +91,13 @@ impl Congestion {
         self.threshold
     }
 
-    /// Sets the length of segments, which has changed.
+    /// Sets the length of segments, which has changed. Shorter segments are as many as the long
+    /// ones were, so that they are no burst (RFC 5681 3.1).
     pub(super) fn set_mss(&mut self, mss: u32) {
+        if mss < self.mss {
+            let window = u64::from(self.window) * u64::from(mss) / u64::from(self.mss.max(1));
+            self.window = window as u32;
+        }
         self.mss = mss;
         self.window = self.window.max(mss);
     }

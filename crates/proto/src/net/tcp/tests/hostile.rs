@@ -40,7 +40,7 @@ fn is_challenge(sent: &[Tcp]) -> bool {
 
 /// RFC 5961 3.2: only a reset at exactly the next number ends the connection.
 #[test]
-fn a_reset_must_have_the_exact_number() {
+fn ba1_ba2_ba3_a_reset_must_have_the_exact_number() {
     let mut net = established();
     let reset = of_peer(&mut net, Flags::RST);
     for distance in [1, 1000, 60_000] {
@@ -58,7 +58,7 @@ fn a_reset_must_have_the_exact_number() {
 
 /// RFC 5961 4.2: a SYN never ends a connection.
 #[test]
-fn a_syn_is_challenged() {
+fn ba4_a_syn_is_challenged() {
     let mut net = established();
     let syn = of_peer(&mut net, Flags::SYN);
     for distance in [0_i32, 100, -100, 1 << 30] {
@@ -71,7 +71,7 @@ fn a_syn_is_challenged() {
 
 /// RFC 5961 7: at most ten challenges a second.
 #[test]
-fn challenges_are_limited() {
+fn ba7_challenges_are_limited() {
     let mut net = established();
     let syn = of_peer(&mut net, Flags::SYN);
     let sent = (0..1000).map(|_| inject(&mut net, syn, &[]).len()).sum::<usize>();
@@ -95,7 +95,7 @@ fn acknowledgements_that_are_out_of_the_window_are_answered_rarely() {
 
 /// RFC 5961 5.2: an acknowledgement of what was never sent, or of long ago, brings no data in.
 #[test]
-fn data_needs_a_sound_acknowledgement() {
+fn ba6_data_needs_a_sound_acknowledgement() {
     let mut net = established();
     let data = of_peer(&mut net, Flags::ACK);
     for distance in [1_i32, 1000, i32::MAX, -(1 << 26)] {
@@ -112,7 +112,7 @@ fn data_needs_a_sound_acknowledgement() {
 
 /// RFC 7323 5.3: a segment with an old time is an old duplicate, and one without a time is dropped.
 #[test]
-fn old_duplicates_are_dropped() {
+fn hp13_hp22_old_duplicates_are_dropped() {
     let mut net = established();
     let data = of_peer(&mut net, Flags::ACK);
     let (time, echo) = data.options.timestamps.unwrap();
@@ -161,7 +161,7 @@ fn blocks_that_lie_are_ignored() {
 
 /// Acknowledgements of every single byte open the window by no more than the bytes (RFC 5681 9).
 #[test]
-fn divided_acknowledgements_gain_nothing() {
+fn cc8_divided_acknowledgements_gain_nothing() {
     let mut net = established();
     net.faults.loss_ppm = 1_000_000;
     let before = net.connection(0).send.congestion.window();
@@ -176,7 +176,7 @@ fn divided_acknowledgements_gain_nothing() {
 
 /// RFC 9293 3.8.6.1: a window that stays closed is probed for ever, ever more rarely.
 #[test]
-fn a_closed_window_is_probed() {
+fn tm36_tm37_ts30_a_closed_window_is_probed() {
     let mut net = established();
     net.ends[1].reads = 0;
     net.ends[0].to_send.extend(core::iter::repeat_n(7, 3_000_000));

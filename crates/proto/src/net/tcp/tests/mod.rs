@@ -22,6 +22,7 @@ mod path_mtu;
 mod random;
 mod records;
 mod recovery;
+mod rules;
 mod silence;
 mod time_wait;
 
@@ -429,7 +430,7 @@ fn acknowledgements_wait_for_more_segments_if_they_may() {
 
 /// RFC 9293 3.10.7.4: a FIN that comes again in TIME-WAIT is acknowledged, and its time is renewed.
 #[test]
-fn a_repeated_end_prolongs_time_wait() {
+fn tm13_a_repeated_end_prolongs_time_wait() {
     let mut net = Net::plain();
     net.ends[1].closes = false;
     net.run_until(SECOND, |net| net.state(1) == TcpState::CloseWait);

@@ -14,7 +14,7 @@ fn narrow(mtus: Vec<(u64, u16)>, reports: bool) -> Net {
 
 /// RFC 6691: the MSS that an end offers is that of its link, without options.
 #[test]
-fn the_link_and_not_the_path_limits_the_offered_mss() {
+fn tm67_the_link_and_not_the_path_limits_the_offered_mss() {
     let mut net = narrow(Vec::new(), true);
     (net.ends[0].mtu, net.ends[1].link_mtu) = (1500, 4000);
     net.complete(10 * SECOND, [0, 0]).unwrap();
@@ -26,7 +26,7 @@ fn the_link_and_not_the_path_limits_the_offered_mss() {
 /// RFC 1191 6.4, RFC 8201 5.4: what was too big is sent again at once in shorter segments, and the
 /// congestion window stays.
 #[test]
-fn segments_that_are_too_big_are_sent_again_in_parts() {
+fn hp25_segments_that_are_too_big_are_sent_again_in_parts() {
     let mut net = narrow(Vec::from([(40, 1500)]), true);
     net.give(0, 2_000_000);
     net.complete(10 * SECOND, [2_000_000, 0]).unwrap();

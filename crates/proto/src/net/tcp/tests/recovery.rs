@@ -55,7 +55,7 @@ fn exchange(net: &mut Net, segments: u64) -> Vec<(u64, u32)> {
 /// RFC 8985 6.2: a segment is lost once three behind it are delivered: a round trip after it was
 /// sent, and no timeout.
 #[test]
-fn a_lost_segment_is_sent_again_after_a_round_trip() {
+fn rk6_a_lost_segment_is_sent_again_after_a_round_trip() {
     let mut net = warm(|_| {});
     lose(&mut net, 0, &[3]);
     let again = exchange(&mut net, 10);
@@ -65,7 +65,7 @@ fn a_lost_segment_is_sent_again_after_a_round_trip() {
 
 /// RFC 8985 3.3: a lost retransmission is found by time, too.
 #[test]
-fn a_retransmission_that_is_lost_needs_no_timeout() {
+fn rk2_a_retransmission_that_is_lost_needs_no_timeout() {
     let mut net = warm(|_| {});
     net.connection(0).send.congestion.set_window(40_000);
     lose(&mut net, 0, &[0, 40]);
@@ -77,7 +77,7 @@ fn a_retransmission_that_is_lost_needs_no_timeout() {
 
 /// RFC 8985 7.2: the probe of a lost tail leaves two round trips after the last segment.
 #[test]
-fn a_lost_tail_is_probed_after_two_round_trips() {
+fn rk12_rk15_a_lost_tail_is_probed_after_two_round_trips() {
     let mut net = warm(|_| {});
     lose(&mut net, 0, &[8, 9]);
     let again = exchange(&mut net, 10);
@@ -90,7 +90,7 @@ fn a_lost_tail_is_probed_after_two_round_trips() {
 
 /// RFC 8985 7.4: a probe that repaired the loss of the one segment it repeats closes the window.
 #[test]
-fn a_probe_that_repairs_a_loss_closes_the_window() {
+fn rk17_a_probe_that_repairs_a_loss_closes_the_window() {
     let mut net = warm(|_| {});
     let before = net.connection(0).send.congestion.window();
     lose(&mut net, 0, &[9]);
@@ -102,7 +102,7 @@ fn a_probe_that_repairs_a_loss_closes_the_window() {
 
 /// RFC 6298 5: without SACK the loss of the last segment costs the timeout, which doubles.
 #[test]
-fn the_timeout_doubles_and_then_measures_anew() {
+fn rt6_rt14_the_timeout_doubles_and_then_measures_anew() {
     let mut net = warm(|config| (config.sack, config.timestamps) = (false, false));
     lose(&mut net, 0, &[0, 1, 2]);
     let again = exchange(&mut net, 1);
@@ -116,7 +116,7 @@ fn the_timeout_doubles_and_then_measures_anew() {
 
 /// RFC 6298 5.5 and 5.6, RFC 9293 3.8.3: SYNs after 1, 3, 7 seconds and so on, then an error.
 #[test]
-fn a_syn_without_an_answer_is_sent_again_and_given_up() {
+fn rt1_rt14_a_syn_without_an_answer_is_sent_again_and_given_up() {
     let config = TcpConfig { syn_retries: 3, ..TcpConfig::default() };
     let faults = Faults { loss_ppm: 1_000_000, ..Faults::default() };
     let mut net = Net::new([config.clone(), config], faults, 1);
@@ -130,7 +130,7 @@ fn a_syn_without_an_answer_is_sent_again_and_given_up() {
 /// RFC 6582: without SACK three duplicates send the first loss again, and each partial
 /// acknowledgement the next one: one a round trip.
 #[test]
-fn without_sack_each_round_trip_repairs_one_loss() {
+fn nr3_without_sack_each_round_trip_repairs_one_loss() {
     let mut net = warm(|config| config.sack = false);
     lose(&mut net, 0, &[2, 5, 8]);
     let again = exchange(&mut net, 30);
@@ -144,7 +144,7 @@ fn without_sack_each_round_trip_repairs_one_loss() {
 /// RFC 9937 6: during a recovery about as many segments leave as the new window is of the old one,
 /// evenly, and at its end the window is the threshold.
 #[test]
-fn a_recovery_sends_in_proportion() {
+fn cc25_pr2_pr5_a_recovery_sends_in_proportion() {
     let mut net = warm(|config| config.congestion = CongestionControl::Reno);
     net.connection(0).send.congestion.set_window(40_000);
     lose(&mut net, 0, &[0]);
@@ -205,7 +205,7 @@ fn a_duplicate_lets_one_new_segment_out() {
 /// RFC 8985 6.2 step 4: segments that overtake others by less than a quarter of the round trip do
 /// not count as lost, once that was seen.
 #[test]
-fn reordering_is_no_loss() {
+fn rk5_reordering_is_no_loss() {
     let mut net = warm(|_| {});
     net.faults.jitter_ns = TRIP / 5;
     let mut again = 0;
@@ -218,7 +218,7 @@ fn reordering_is_no_loss() {
 
 /// RFC 3168 6.1.2: a mark closes the window once a round trip, and nothing is sent again.
 #[test]
-fn a_mark_closes_the_window_without_a_loss() {
+fn ec6_ec7_ec10_a_mark_closes_the_window_without_a_loss() {
     let mut net = warm(|_| {});
     let before = net.connection(0).send.congestion.window();
     net.faults.mark_ppm = 1_000_000;
@@ -241,7 +241,7 @@ fn a_mark_closes_the_window_without_a_loss() {
 
 /// RFC 2018 8: a peer that drops what it has reported gets it again after the timeout.
 #[test]
-fn a_peer_that_drops_what_it_reported_gets_it_again() {
+fn sk1_a_peer_that_drops_what_it_reported_gets_it_again() {
     let mut board = Scoreboard::default();
     board.push(Sent::new(Seq(0), 10, Instant::ZERO));
     board.sack(Seq(0), Seq(10), |_| {});

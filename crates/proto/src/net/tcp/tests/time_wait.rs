@@ -58,7 +58,7 @@ fn without_time(tcp: Tcp) -> Tcp {
 /// RFC 9293 3.10.7.4: the FIN is acknowledged, and TIME-WAIT begins anew. Everything else changes
 /// nothing.
 #[test]
-fn a_repeated_fin_is_acknowledged_and_prolongs() {
+fn tm13_a_repeated_fin_is_acknowledged_and_prolongs() {
     let config = TcpConfig::default();
     let (mut hosts, fin) = waiting(&config);
     hosts.run(30 * SECOND);
@@ -107,7 +107,7 @@ fn old_segments_do_not_end_time_wait() {
 /// RFC 6191 2, each of its cases: the SYN's time and number against the last ones, and whether a
 /// new connection begins.
 #[test]
-fn a_newer_syn_reopens_the_connection() {
+fn ts4_a_newer_syn_reopens_the_connection() {
     let plain = TcpConfig { timestamps: false, ..TcpConfig::default() };
     let cases = [
         // A greater time; the same time with a greater number, and without.
@@ -268,7 +268,7 @@ fn a_peer_that_does_not_end_keeps_nothing() {
 /// Data that the program did not read before it released the connection is lost, and the peer is
 /// told so.
 #[test]
-fn a_release_with_unread_data_resets() {
+fn ts3_a_release_with_unread_data_resets() {
     let mut hosts = Hosts::new(&TcpConfig::default(), 1, 100, 16);
     let id = open(&mut hosts, 1);
     hosts.hosts[1].write(id, b"unread");
