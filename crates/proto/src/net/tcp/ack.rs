@@ -226,7 +226,7 @@ impl Connection {
         }
         let flight = send.next.since(send.una);
         // A report of congestion in the same round trip has closed the window (RFC 3168 6.1.2).
-        if send.reduced_until.is_none() {
+        if !send.is_reduced {
             // What duplicates have let out beyond the window does not count (RFC 5681 3.2).
             send.congestion.reduce(flight.min(send.congestion.window()));
         }
