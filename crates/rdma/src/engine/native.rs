@@ -182,7 +182,7 @@ impl Native {
     pub(super) fn listen(&mut self, at: SocketAddr) -> io::Result<SocketAddr> {
         let tcp = self.interface.tcp().ok_or(io::ErrorKind::Unsupported)?;
         let port = tcp.listen(at.port(), BACKLOG).map_err(|e| open_error(at, e))?;
-        let own = self.interface.stack().address(at.is_ipv4()).unwrap_or(at.ip());
+        let own = self.interface.stack().address(at.is_ipv4()).unwrap_or_else(|| at.ip());
         let ip = if at.ip().is_unspecified() { own } else { at.ip() };
         Ok(SocketAddr::new(ip, port))
     }

@@ -85,32 +85,32 @@ impl StreamError {
         }
     }
 
-    fn new(operation: &'static str, peer: SocketAddr, cause: Cause) -> io::Error {
+    fn io(operation: &'static str, peer: SocketAddr, cause: Cause) -> io::Error {
         let error = Self { operation, peer, cause };
         io::Error::new(error.kind(), error)
     }
 }
 
 pub(super) fn ended(operation: &'static str, peer: SocketAddr, error: TcpError) -> io::Error {
-    StreamError::new(operation, peer, Cause::Ended(error))
+    StreamError::io(operation, peer, Cause::Ended(error))
 }
 
 pub(super) fn not_open(peer: SocketAddr, error: TcpOpenError) -> io::Error {
-    StreamError::new("connect", peer, Cause::Open(error))
+    StreamError::io("connect", peer, Cause::Open(error))
 }
 
 pub(super) fn not_listening(at: SocketAddr, error: TcpOpenError) -> io::Error {
-    StreamError::new("listen", at, Cause::Open(error))
+    StreamError::io("listen", at, Cause::Open(error))
 }
 
 pub(super) fn aborted(operation: &'static str, peer: SocketAddr) -> io::Error {
-    StreamError::new(operation, peer, Cause::Aborted)
+    StreamError::io(operation, peer, Cause::Aborted)
 }
 
 pub(super) fn shut(operation: &'static str, peer: SocketAddr) -> io::Error {
-    StreamError::new(operation, peer, Cause::Shut)
+    StreamError::io(operation, peer, Cause::Shut)
 }
 
 pub(super) fn late(operation: &'static str, peer: SocketAddr) -> io::Error {
-    StreamError::new(operation, peer, Cause::Late)
+    StreamError::io(operation, peer, Cause::Late)
 }

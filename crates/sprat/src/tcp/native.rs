@@ -198,7 +198,7 @@ impl Interface {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         let own = self.inner.stack().address(self.own.is_ipv4());
-        SocketAddr::new(own.unwrap_or(self.own.ip()), 0)
+        SocketAddr::new(own.unwrap_or_else(|| self.own.ip()), 0)
     }
 
     /// Returns the locator by which others connect to `port` of the interface.

@@ -275,7 +275,7 @@ fn sleep_on(device: &Arc<OwnedFd>, wake: &OwnedFd, until: Instant) {
 
 fn write(fd: &OwnedFd) {
     // A counter at its limit is readable anyway.
-    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    let _ = rustix::io::write(fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
 fn clear(fd: &OwnedFd) {

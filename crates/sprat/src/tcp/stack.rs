@@ -121,7 +121,8 @@ impl Stack {
         let shared = &self.handle.shared;
         let now = clock::now();
         let until = timeout.map(|timeout| now.after(timeout.as_nanos() as u64));
-        let usable = now.after(ADDRESS.as_nanos() as u64).min(until.unwrap_or(now.after(u64::MAX)));
+        let usable =
+            now.after(ADDRESS.as_nanos() as u64).min(until.unwrap_or_else(|| now.after(u64::MAX)));
         let begun = shared.wait(Key::Address, Some(usable), |core: &mut Core| {
             match core.interface.connect(peer) {
                 Err(TcpOpenError::NoRoute) if !core.interface.has_address(peer.is_ipv4()) => None,

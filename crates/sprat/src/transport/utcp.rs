@@ -36,14 +36,12 @@ use crate::transport::framed::{Carrier, Framed, Link, Options, Shared};
 
 mod connection;
 mod input;
+mod open;
 #[cfg(test)]
 mod tests;
 
-use connection::Wire;
+use connection::{BUFFER_BYTES, Wire};
 
-/// The size of a connection's buffer for each direction in bytes: more than a round trip of a fast
-/// link holds. A buffer takes memory for the bytes in it.
-const BUFFER_BYTES: u32 = 1 << 20;
 /// The most connections in their handshakes at one listener.
 const BACKLOG: u32 = 1024;
 /// The time by which an acknowledgement waits for a message that takes it along, in nanoseconds. An
@@ -58,8 +56,8 @@ const KEEP_ALIVE_NS: u64 = 10 * SECOND;
 /// The time for which data may stay unacknowledged, in nanoseconds, as that of kernel TCP.
 const UNACKNOWLEDGED_NS: u64 = 16 * SECOND;
 /// The time in TIME-WAIT in nanoseconds, and that for which a closed connection waits for the
-/// peer's end. The ends of this transport reset each other, so that only
-/// a stranger has such a connection here; old segments of it fail the check of timestamps.
+/// peer's end. The ends of this transport reset each other, so that only a peer of another kind
+/// has such a connection here; old segments of it fail the check of timestamps.
 const TIME_WAIT_NS: u64 = SECOND;
 /// The number of times that a SYN is sent again: more than [`CONNECT_NS`] has time for.
 ///
@@ -168,7 +166,7 @@ impl Utcp {
             resets: 0,
             accept_errors: 0,
         };
-        // The one who may send frames to a device may connect.
+        // Every host that reaches a packet device may connect.
         Self::with_carrier(connections, Options { insecure_network: true, ..options })
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn run(args: &Echo) -> Result<(), Fail> {
     let streams = (0..args.streams).map(|_| net.connect()).collect::<Result<Vec<_>, _>>()?;
     let start = clock::now();
     let end = args.seconds.map(|seconds| start.after((seconds * 1e9) as u64));
-    let most = args.count.unwrap_or(if end.is_some() { u64::MAX } else { DEFAULT_COUNT });
+    let most = args.count.unwrap_or_else(|| if end.is_some() { u64::MAX } else { DEFAULT_COUNT });
     let size = args.size.max(1);
     let times = scope(|threads| {
         let run: Vec<_> = streams

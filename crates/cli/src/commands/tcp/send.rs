@@ -56,7 +56,7 @@ pub(super) fn run(args: &Send) -> Result<(), Fail> {
     let streams = (0..args.streams).map(|_| net.connect()).collect::<Result<Vec<_>, _>>()?;
     let (end, most) = (
         args.seconds.map(|seconds| clock::now().after((seconds * 1e9) as u64)),
-        args.bytes.unwrap_or(if args.seconds.is_some() { u64::MAX } else { DEFAULT_BYTES }),
+        args.bytes.unwrap_or_else(|| if args.seconds.is_some() { u64::MAX } else { DEFAULT_BYTES }),
     );
     let total = (most < u64::MAX).then(|| most.saturating_mul(args.streams.into()));
     let (sent, progress) = (AtomicU64::new(0), Progress::new("written", total));

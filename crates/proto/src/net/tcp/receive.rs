@@ -20,7 +20,7 @@ use crate::wire::tcp::SackBlocks;
 const TOO_OLD: u32 = 24 * 24 * 3600;
 /// The number of full segments after which an acknowledgement is due (RFC 9293 MUST-59).
 pub(super) const SEGMENTS: u8 = 2;
-/// The bytes of the shortest data that counts as a full segment: the MSS of a peer that offers none.
+/// The bytes of the shortest data that counts as a full segment: the MSS that each peer takes.
 const SHORT: u16 = 536;
 
 /// The urgency of an acknowledgement.

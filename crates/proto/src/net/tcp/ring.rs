@@ -1,5 +1,5 @@
-//! A queue of bytes in a ring that grows on demand up to a limit, and that keeps little memory while
-//! it is empty: the data that a connection has to send, or has received.
+//! A queue of bytes in a ring that grows on demand up to a limit, and that keeps little memory
+//! while it is empty: the data that a connection has to send, or has received.
 //!
 //! ```text
 //!  storage   … free │ front ── readable ── len │ free: written ahead at an offset …
@@ -91,8 +91,8 @@ impl Ring {
         }
     }
 
-    /// Frees the memory of an empty queue, that of small messages too. Bytes that were written ahead
-    /// are lost.
+    /// Frees the memory of an empty queue, that of small messages too. Bytes that were written
+    /// ahead are lost.
     pub(super) fn trim(&mut self) {
         if self.len == 0 {
             *self = Self::default();

@@ -1,4 +1,4 @@
-//! What arrives: bursts of frames, the data that they lend, and what happened to connections.
+//! Input: bursts of frames, the data that they lend, and what happened to connections.
 //!
 //! Always holds: bytes of a receive buffer are read only in a turn in which all lent data of their
 //! connection was taken, since what is lent comes first.

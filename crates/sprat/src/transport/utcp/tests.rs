@@ -73,12 +73,12 @@ impl Named for Connections {
 }
 
 /// A program that speaks TCP and not our frames.
-struct Stranger {
+struct OtherPeer {
     interface: Interface<AnyNic>,
     id: TcpId,
 }
 
-impl Stranger {
+impl OtherPeer {
     fn connect(server: &mut Utcp) -> Self {
         let mut interface = client_interface().interface;
         interface.set_now(NOW);
@@ -119,7 +119,7 @@ fn garbage_at_the_port_harms_only_itself() {
     let mut wrong_field = vec![0x21; 40];
     wrong_field[1] = 0;
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &wrong_field, &bytes(4, 100_000)] {
-        let mut peer = Stranger::connect(&mut server);
+        let mut peer = OtherPeer::connect(&mut server);
         peer.write(garbage);
         for _ in 0..100 {
             peer.turn(&mut server);
@@ -135,7 +135,7 @@ fn garbage_at_the_port_harms_only_itself() {
 #[test]
 fn a_client_of_another_version_gets_a_reset_and_then_the_end() {
     let (mut server, _at) = server::<Connections>();
-    let mut peer = Stranger::connect(&mut server);
+    let mut peer = OtherPeer::connect(&mut server);
     peer.write(&[0x41; 32]);
     peer.until(&mut server, TcpState::CloseWait);
     let mut reset = [0; 64];
@@ -150,8 +150,8 @@ fn a_client_of_another_version_gets_a_reset_and_then_the_end() {
 #[test]
 fn silent_and_half_closed_connections_are_ended() {
     let (mut server, _at) = server::<Connections>();
-    let _silent = Stranger::connect(&mut server);
-    let mut half = Stranger::connect(&mut server);
+    let _silent = OtherPeer::connect(&mut server);
+    let mut half = OtherPeer::connect(&mut server);
     // A header that claims much, and then nothing.
     half.write(&[0x21, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0xff, 0, 0]);
     half.turn(&mut server);
@@ -202,7 +202,7 @@ const fn now_after(seconds: u64) -> Instant {
     NOW.after(seconds * SECOND)
 }
 
-/// A client whose machine vanishes sends no word. The server ends its connection when nobody
+/// A client whose machine vanishes sends no word. The server ends its connection when no peer
 /// acknowledges the reply.
 #[test]
 fn a_peer_that_vanishes_is_given_up() {

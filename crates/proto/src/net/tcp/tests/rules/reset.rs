@@ -29,8 +29,8 @@ fn ba4_ba5_a_peer_that_began_anew_ends_the_connection_by_answering() {
     assert_eq!(script.connection.error(), Some(TcpError::Reset));
 }
 
-/// RFC 5961 3.2: a reset of a connection that is about to end has the exact number too. In TIME-WAIT
-/// none counts (RFC 1337).
+/// RFC 5961 3.2: a reset of a connection that is about to end has the exact number too. In
+/// TIME-WAIT none counts (RFC 1337).
 #[test]
 fn ba1_ba3_resets_are_checked_in_every_state() {
     let closing: Step = |script| {
