@@ -42,8 +42,8 @@ const GET_LINK: u32 = 10;
 /// both.
 const GET_CHANNELS: u32 = 0x3c;
 
-/// The ethtool command that reads whether an interface sends frames from several pieces of memory.
-const GET_SCATTER_GATHER: u32 = 0x18;
+/// The ethtool command that reads whether an interface cuts TCP's segments.
+const GET_TSO: u32 = 0x1e;
 /// The ethtool commands that switch an offload: a checksum or a segmentation by the card, and the
 /// joining of received segments (linux/ethtool.h).
 const SET_TX_CHECKSUM: u32 = 0x17;
@@ -75,14 +75,14 @@ impl InterfaceOffload {
     ];
 }
 
-/// Returns true if the interface with this number sends frames from several pieces of memory. For
-/// one that does not, the kernel loses the frames of AF_PACKET that it has to cut (seen in 6.18).
+/// Returns true if the interface with this number cuts TCP's segments. For one that does not, the
+/// kernel loses the frames of AF_PACKET that it has to cut itself (seen in 6.18).
 ///
 /// # Errors
 /// Its driver does not answer.
-pub fn has_scatter_gather(socket: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
+pub fn cuts_segments(socket: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
     let mut request = named(socket, index)?;
-    let mut value = [GET_SCATTER_GATHER, 0];
+    let mut value = [GET_TSO, 0];
     request.value.ethtool = value.as_mut_ptr();
     ask(socket, libc::SIOCETHTOOL, &mut request)?;
     Ok(value[1] != 0)

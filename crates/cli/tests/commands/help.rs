@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, sprat, text};
 
 /// Every command of `sprat` that a user sees.
-const COMMANDS: [&[&str]; 53] = [
+const COMMANDS: [&[&str]; 59] = [
     &[],
     &["up"],
     &["down"],
@@ -56,6 +56,12 @@ const COMMANDS: [&[&str]; 53] = [
     &["rdma", "connections"],
     &["rdma", "perftest"],
     &["rdma", "devices"],
+    &["tcp"],
+    &["tcp", "serve"],
+    &["tcp", "fetch"],
+    &["tcp", "send"],
+    &["tcp", "echo"],
+    &["tcp", "bridge"],
     &["exec"],
     &["ping"],
     &["trace"],

@@ -25,7 +25,7 @@ use sprat_proto::device::{
 };
 
 use super::{Nic, OpenError, Options, filter, interface, vnet};
-use sprat_sys::ethtool::{Presence, has_scatter_gather, presence};
+use sprat_sys::ethtool::{Presence, cuts_segments, presence};
 use sprat_sys::netns::link;
 use sprat_sys::packet::{Header, Ring};
 use sprat_sys::socket;
@@ -125,7 +125,7 @@ impl Packet {
         }
         let ring = ring(&socket, vnet, link.mtu).map_err(failed("the ring"))?;
         join(&socket, &link, options, mac).map_err(failed("to bind the socket"))?;
-        let cuts = vnet && has_scatter_gather(socket.as_fd(), link.index).unwrap_or(true);
+        let cuts = vnet && cuts_segments(socket.as_fd(), link.index).unwrap_or(true);
         let offloads = Offloads { checksum: vnet, tcp_segments: cuts, udp_segments: cuts };
         let max_send = if cuts { MAX_FRAME } else { HEADER + link.mtu };
         Ok(Self {
