@@ -1,7 +1,7 @@
 //! Sprat: microsecond storage and RPC on the Ethernet people already have.
 //!
 //! Programs use [`kv`], the key-value store, [`rpc`], sessions with servers and services of their
-//! own, and [`verbs`], RDMA over iWARP. [`server`] runs the store's coordinator and servers. A
+//! own, [`verbs`], RDMA over iWARP, and [`tcp`], streams past the kernel. [`server`] runs the store's coordinator and servers. A
 //! [`locator`] names a service and chooses how it is reached: shared memory, UDP, TCP, queue pairs,
 //! or frames past the kernel. [`trace`] shows where the time of requests goes.
 //!
