@@ -25,7 +25,7 @@ use sprat_sys::netns::link;
   sprat tcp bridge left right --loss 1 --delay 5 --rate 100")]
 pub(crate) struct Bridge {
     /// The two interfaces.
-    #[arg(value_name = "DEV", num_args = 2)]
+    #[arg(value_name = "DEV", num_args = 2, required = true)]
     devices: Vec<String>,
     /// Percentage of frames that are lost.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
