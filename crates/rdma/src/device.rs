@@ -1,13 +1,15 @@
 //! The RDMA device: the engine, its sockets, and the thread that drives it, if there is one.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sprat_proto::Instant;
 use sprat_proto::rdma::{Limits, PostError, RnicOptions};
+
+use sprat_sys::interfaces::Interface;
 
 use super::async_event::AsyncEvent;
 use super::channel::{BoundAddress, ConnectionChannel};
@@ -204,6 +206,23 @@ impl Device {
     /// `PermissionDenied`: it is an address of another machine, and that was not allowed.
     pub fn allows(&self, addr: SocketAddr) -> io::Result<()> {
         self.handle.allow_peer(addr)
+    }
+
+    /// Describes the interface of a device that [`Device::open_on`] opened: the addresses of its
+    /// stack, and the hardware address and MTU of what is below. None for a device over the kernel's
+    /// TCP, which uses all interfaces of the machine.
+    #[must_use]
+    pub fn interface(&self) -> Option<Interface> {
+        self.handle.shared.with(|core| core.interface())
+    }
+
+    /// Returns the local address of the route to `to` on the interface of a device that
+    /// [`Device::open_on`] opened; none for a device over the kernel's TCP.
+    ///
+    /// # Errors
+    /// `NetworkUnreachable`: no host on the link or behind a gateway has that address.
+    pub fn route(&self, to: IpAddr) -> io::Result<Option<IpAddr>> {
+        self.handle.shared.with(|core| core.route(to))
     }
 
     /// Takes the oldest asynchronous event of those objects that have no channel.

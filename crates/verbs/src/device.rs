@@ -1,4 +1,4 @@
-//! RDMA devices, one for each IP interface.
+//! RDMA devices, one for each IP interface, or the one that the engine has a stack of its own on.
 //!
 //! Invariant: a listed device keeps its address for the life of the process, so a program may use
 //! it after it has freed the list or after the interface is gone. There is one device for each
@@ -8,9 +8,10 @@ use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-use sprat_rdma::{Interface, interfaces};
+use sprat_rdma::Interface;
 
 use crate::abi::object::{Device as Raw, NODE_RNIC, TRANSPORT_IWARP};
+use crate::engine::Engine;
 use crate::entry::{Errno, at, export, put};
 
 /// The number of zero bytes behind each device: programs that expect the pointer of a hardware
@@ -29,6 +30,18 @@ pub(crate) struct Device {
 
 /// All RDMA devices that were ever listed.
 static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
+
+/// Returns the IP interfaces that stand for RDMA devices: all of the machine, or the one of the
+/// engine's own device.
+///
+/// # Errors
+/// The system does not list its interfaces, or the engine's device cannot be opened.
+pub(crate) fn interfaces() -> Result<Vec<Interface>, Errno> {
+    if Engine::is_on_device() {
+        return Ok(Engine::get()?.device.interface().into_iter().collect());
+    }
+    Ok(sprat_rdma::interfaces()?)
+}
 
 /// Copies `text` into an array of C characters, cut so that a zero byte ends it.
 pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {

@@ -7,9 +7,12 @@
 //! does not exist in the child.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, Once, OnceLock};
 
+use sprat::locator::Locator;
 use sprat_rdma::{Device, Limits, Options, Threading};
 
 use crate::abi::object::{Cq, Qp, Srq};
@@ -26,6 +29,50 @@ pub(crate) struct Engine {
     pub(crate) qps: Directory<Qp>,
     pub(crate) srqs: Directory<Srq>,
     forks: u32,
+    /// The process that opened the engine.
+    process: u32,
+}
+
+/// The environment variable with the locator of the packet device that carries the engine's
+/// connections, in place of the kernel's TCP. `sprat exec --device` sets it.
+const DEVICE: &str = "SPRAT_DEVICE";
+
+/// Returns the value of [`DEVICE`] at its first use, if it has one.
+fn named_device() -> Option<&'static str> {
+    static NAMED: OnceLock<Option<String>> = OnceLock::new();
+    let named = NAMED.get_or_init(|| {
+        let value = std::env::var_os(DEVICE)?.to_string_lossy().into_owned();
+        (!value.is_empty()).then_some(value)
+    });
+    named.as_deref()
+}
+
+/// Opens the device at a locator. In shared memory the first process creates the rings, and the
+/// others join it.
+///
+/// # Errors
+/// The errors of [`sprat::verbs::open`].
+fn open_at(locator: &str) -> io::Result<Device> {
+    let at: Locator = locator.parse().map_err(|e| io::Error::new(ErrorKind::InvalidInput, e))?;
+    match sprat::verbs::open(&at, true, options()) {
+        Err(e) if e.kind() == ErrorKind::AddrInUse => sprat::verbs::open(&at, false, options()),
+        opened => opened,
+    }
+}
+
+/// Prints once on standard error why the named device is not there. Returns what the program gets
+/// to see.
+fn unavailable(locator: &str, error: &io::Error) -> Errno {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let _ = writeln!(io::stderr(), "sprat: no RDMA device, {DEVICE}={locator}: {error}");
+    });
+    log!(Error, "{DEVICE}={locator}: {error}");
+    match error.kind() {
+        ErrorKind::PermissionDenied => Errno(libc::EPERM),
+        ErrorKind::ResourceBusy => Errno(libc::EBUSY),
+        _ => Errno(error.raw_os_error().unwrap_or(libc::ENODEV)),
+    }
 }
 
 /// The options of every RDMA engine, apart from the networks that it may use.
@@ -67,20 +114,54 @@ impl Engine {
         if let Some(engine) = engine.filter(|e| e.is_current()) {
             return Ok(engine);
         }
+        let device = match named_device() {
+            Some(locator) => Self::on_device(locator, engine.map(|parent| parent.process))
+                .map_err(|error| unavailable(locator, &error))?,
+            None => Self::on_sockets()?,
+        };
+        let new: &'static Self = Box::leak(Box::new(Self {
+            device,
+            cqs: Directory::default(),
+            qps: Directory::default(),
+            srqs: Directory::default(),
+            forks: FORKS.load(Ordering::Relaxed),
+            process: std::process::id(),
+        }));
+        *engine = Some(new);
+        Ok(new)
+    }
+
+    /// Opens an engine over the kernel's TCP.
+    fn on_sockets() -> Result<Device, Errno> {
         // `sprat exec --insecure-network` sets the variable and so permits connections to other
         // machines.
         let insecure_network = std::env::var_os("SPRAT_INSECURE_NETWORK").is_some_and(|v| v == "1");
         let reach = if insecure_network { "any address" } else { "this machine only" };
         log!(Info, "starts the engine, which connects to {reach}");
-        let new: &'static Self = Box::leak(Box::new(Self {
-            device: Device::open(Options { insecure_network, ..options() })?,
-            cqs: Directory::default(),
-            qps: Directory::default(),
-            srqs: Directory::default(),
-            forks: FORKS.load(Ordering::Relaxed),
-        }));
-        *engine = Some(new);
-        Ok(new)
+        Ok(Device::open(Options { insecure_network, ..options() })?)
+    }
+
+    /// Opens an engine over our own TCP, on the device that `locator` names. `parent` is the process
+    /// before a fork that has opened it.
+    ///
+    /// # Errors
+    /// The locator or the device is wrong, a right is missing, or `ResourceBusy`: the parent lives.
+    /// Two engines with one address would reset each other's connections.
+    fn on_device(locator: &str, parent: Option<u32>) -> io::Result<Device> {
+        // A process that has ended has no program file, even if nobody has waited for it.
+        if let Some(parent) = parent
+            && fs::read_link(format!("/proc/{parent}/exe")).is_ok()
+        {
+            let why = format!("process {parent} has opened it and lives");
+            return Err(io::Error::new(ErrorKind::ResourceBusy, why));
+        }
+        log!(Info, "starts the engine on {locator}");
+        open_at(locator)
+    }
+
+    /// True if the engine of this process uses a device of its own in place of the kernel's TCP.
+    pub(crate) fn is_on_device() -> bool {
+        named_device().is_some()
     }
 
     /// Returns this process's RDMA engine if it is open.

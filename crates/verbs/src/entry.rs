@@ -39,6 +39,9 @@ impl From<std::io::Error> for Errno {
             ErrorKind::PermissionDenied => libc::EACCES,
             ErrorKind::ConnectionReset => libc::ECONNRESET,
             ErrorKind::QuotaExceeded => libc::ENOMEM,
+            ErrorKind::AddrInUse => libc::EADDRINUSE,
+            ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+            ErrorKind::NetworkUnreachable => libc::ENETUNREACH,
             _ => libc::EIO,
         };
         Self(error.raw_os_error().unwrap_or_else(by_kind))

@@ -19,8 +19,9 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use sprat_rdma::{Interface, interfaces};
+use sprat_rdma::Interface;
 
+use crate::device::interfaces;
 use crate::entry::{INVALID, export, put};
 use crate::query::{PORT, width_and_speed};
 

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use clap::Args;
 
+use sprat::locator::Locator;
 use sprat_bench::fail::Fail;
 
 /// The environment variable that names another folder with our libibverbs and librdmacm.
@@ -19,6 +20,8 @@ const LOADER: &str = "LD_LIBRARY_PATH";
 const PRELOADED: &str = "LD_PRELOAD";
 /// The library that shows our RDMA devices in `/sys` to programs.
 const SYSFS: &str = "libsprat-sysfs.so";
+/// The environment variable with the locator of the device that the libraries use.
+const DEVICE: &str = "SPRAT_DEVICE";
 /// The environment variable that lets our libibverbs and librdmacm communicate with other machines.
 const INSECURE: &str = "SPRAT_INSECURE_NETWORK";
 const LIBRARIES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", SYSFS];
@@ -39,13 +42,19 @@ const LIBRARIES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", SYSFS];
   sprat exec ibv_devinfo -v               the devices, one for each IP interface
   sprat exec -- rping -s -a 127.0.0.1     a server; in another terminal its client:
   sprat exec -- rping -c -a 127.0.0.1 -C 10 -v
-  SPRAT_LOG=info sprat exec --insecure-network -- ib_write_bw -R 192.0.2.7")]
+  SPRAT_LOG=info sprat exec --insecure-network -- ib_write_bw -R 192.0.2.7
+  sprat exec --device rdma+packet:dev=eth0,host=192.0.2.7,port=0 -- rping -s -a 192.0.2.7")]
 pub(crate) struct Exec {
     /// Allow other machines. Nothing is encrypted: a peer that reaches the program may do what RDMA
     /// allows. Without it, listeners accept peers of this machine only, and addresses of other
     /// machines are refused (EACCES).
     #[arg(long)]
     insecure_network: bool,
+    /// Use our own TCP over a packet device, which a locator of rdma+DEVICE names, instead of the
+    /// kernel's. The program then has one RDMA device, with the address in the locator. Whoever can
+    /// send frames to the device can connect.
+    #[arg(long, value_name = "LOCATOR")]
+    device: Option<Locator>,
     /// Preload no library for /sys/class/infiniband: for programs that refuse any
     /// (AddressSanitizer's).
     #[arg(long)]
@@ -62,6 +71,14 @@ pub(crate) struct Exec {
 /// exit code.
 pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
     let folder = folder()?;
+    if let Some(device) = &args.device
+        && !sprat::verbs::is_native(device)
+    {
+        // A locator that is none of any kind has an error of its own.
+        let why = device.kind().err().map(|e| format!(": {e}")).unwrap_or_default();
+        return Err(Fail::new(format!("{device} names no device of our own TCP{why}"))
+            .next("name one as rdma+packet:dev=eth0,host=192.0.2.7,port=0"));
+    }
     let mut command = Command::new(&args.program);
     command.args(&args.arguments).env(LOADER, before_others(folder.as_os_str(), LOADER));
     let sysfs = folder.join(SYSFS);
@@ -69,6 +86,9 @@ pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
     let is_one_word = !sysfs.to_string_lossy().contains([' ', ':']);
     if !args.no_sysfs && is_one_word {
         command.env(PRELOADED, before_others(sysfs.as_os_str(), PRELOADED));
+    }
+    if let Some(device) = &args.device {
+        command.env(DEVICE, device.to_string());
     }
     if args.insecure_network {
         command.env(INSECURE, "1");

@@ -100,6 +100,13 @@ impl Stack {
         self.link.addresses.has(addr)
     }
 
+    /// Returns the address from which packets to `to` leave; none if there is no route to it, or it
+    /// is an own address of the stack.
+    #[must_use]
+    pub fn source(&self, to: IpAddr) -> Option<IpAddr> {
+        next_hop(&self.cx.options, &self.link, to).map(|hop| hop.from)
+    }
+
     /// Returns true if no received datagram and no frame to send waits inside the IP stack.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -77,8 +77,8 @@ impl Core {
             }
             Unconnected::Native(from) => {
                 let native = self.native.as_deref_mut().ok_or(io::ErrorKind::Unsupported)?;
-                let id = native.connect(now, from, to)?;
-                let local = native.flow(id).map_or(from, |flow| flow.local);
+                let id = native.connect(now, from.address(), to)?;
+                let local = native.flow(id).map_or_else(|| from.address(), |flow| flow.local);
                 (false, false, Socket::Native(id), local)
             }
         };

@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ use super::regions::Regions;
 use super::state::PendingRequest;
 use super::stream::Stream;
 use sprat_sys::clock::Clock;
+use sprat_sys::interfaces::Interface;
 
 /// A program's call takes a turn if the last read of the sockets is at least this old.
 const STALE_NS: u64 = 20 * US;
@@ -391,6 +392,20 @@ impl Core {
     /// The registered memory of this core.
     pub fn regions(&mut self) -> &mut Regions {
         &mut self.regions
+    }
+
+    /// Describes the interface of our own TCP; none if the engine uses the kernel's.
+    pub(crate) fn interface(&mut self) -> Option<Interface> {
+        self.native.as_deref_mut().map(Native::describe)
+    }
+
+    /// Returns the local address of our own TCP's route to `to`; none if the engine uses the
+    /// kernel's TCP.
+    ///
+    /// # Errors
+    /// `NetworkUnreachable`.
+    pub(crate) fn route(&self, to: IpAddr) -> io::Result<Option<IpAddr>> {
+        self.native.as_deref().map(|native| native.route(to)).transpose()
     }
 
     /// The events of this core that programs wait for.

@@ -14,6 +14,7 @@ use sprat_proto::time::MS;
 
 use super::core::{Core, LISTENER};
 use super::listener::{AcceptPolicy, Listener};
+use super::reserved::Reserved;
 use super::state::PendingRequest;
 use super::stream::{self, Socket, SocketOptions, Stage, Stream, Unconnected};
 
@@ -37,11 +38,9 @@ fn is_of_this_machine(peer: SocketAddr, socket: &OwnedFd) -> bool {
         || stream::address(socket).is_ok_and(|local| local.ip().to_canonical() == peer)
 }
 
-/// Returns the address of one version of IP that stands for any, without a port.
-const fn unspecified(is_v4: bool) -> SocketAddr {
-    let ip =
-        if is_v4 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    SocketAddr::new(ip, 0)
+/// Returns the address of one version of IP that stands for any.
+const fn unspecified(is_v4: bool) -> IpAddr {
+    if is_v4 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) }
 }
 
 impl Core {
@@ -61,29 +60,30 @@ impl Core {
     pub(crate) fn open(&self, addr: &SocketAddr) -> io::Result<Unconnected> {
         match &self.native {
             None => Ok(Unconnected::Kernel(stream::open(addr)?)),
-            Some(_) => Ok(Unconnected::Native(unspecified(addr.is_ipv4()))),
+            Some(_) => Ok(Unconnected::Native(Reserved::any(unspecified(addr.is_ipv4())))),
         }
     }
 
-    /// Returns a socket bound to `addr`, and its address, with the port filled in if the kernel
-    /// chose one.
+    /// Returns a socket bound to `addr`, and its address, with the port filled in if one was chosen.
     ///
     /// # Errors
     /// The address is in use or not one of this machine, or no descriptor is left.
     pub(crate) fn bind(
-        &self,
+        &mut self,
         addr: &SocketAddr,
         options: SocketOptions,
     ) -> io::Result<(Unconnected, SocketAddr)> {
-        let Some(native) = &self.native else {
+        let Some(native) = &mut self.native else {
             let (socket, local) = stream::bound(addr, options)?;
             return Ok((Unconnected::Kernel(socket), local));
         };
-        if !addr.ip().is_unspecified() && !native.has_address(addr.ip()) {
-            let why = format!("{} is not the address of this interface", addr.ip());
-            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
+        if self.listeners.values().any(|listener| listener.local.port() == addr.port()) {
+            let why = format!("{addr}: a listener has the port");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
         }
-        Ok((Unconnected::Native(*addr), *addr))
+        let socket = native.bind(*addr, options.connects)?;
+        let local = socket.address();
+        Ok((Unconnected::Native(socket), local))
     }
 
     /// Listens at a bound socket; returns the listener's number and address.
@@ -106,7 +106,7 @@ impl Core {
             }
             Unconnected::Native(at) => {
                 let native = self.native.as_deref_mut().ok_or(io::ErrorKind::Unsupported)?;
-                (None, native.listen(at)?)
+                (None, native.listen(at.address())?)
             }
         };
         let (asked, failed) = (VecDeque::new(), VecDeque::new());

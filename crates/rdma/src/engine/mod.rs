@@ -24,6 +24,7 @@ mod native_input;
 mod progress;
 mod receive;
 mod regions;
+mod reserved;
 mod send;
 mod shared;
 mod socket;

@@ -16,6 +16,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 use sprat_proto::Instant;
@@ -24,9 +25,11 @@ use sprat_proto::net::tcp::{TcpChanges, TcpConfig, TcpFlow, TcpId, TcpOpenError}
 use sprat_proto::rdma::{Memory as _, Part, Record};
 use sprat_proto::rpc::Slices;
 use sprat_proto::time::{MS, SECOND, US};
+use sprat_sys::interfaces;
 use sprat_sys::nic::Nic;
 
 use super::regions::{Reach, Regions};
+use super::reserved::Reserved;
 
 /// An interface of this process with our own TCP.
 pub type NativeInterface = Interface<Box<dyn Nic>>;
@@ -60,10 +63,15 @@ pub enum Coupling {
     Loose,
 }
 
+/// The name of the interface. No kernel's interface need lie below its device.
+const NAME: &str = "sprat0";
+
 /// The interface of an RDMA device, and the slots of its connections.
 pub(super) struct Native {
     pub(super) interface: NativeInterface,
     coupling: Coupling,
+    /// The ports that bound sockets reserve, as long as the sockets exist.
+    reserved: Vec<Weak<u16>>,
     /// The slot of each connection's stream, by the connection's index.
     slots: Vec<u32>,
     /// True if the device announces frames on its descriptor.
@@ -97,7 +105,14 @@ impl Native {
             ..TcpConfig::default()
         };
         interface.stack_mut().enable_tcp(config, connections);
-        Self { interface, coupling, slots: Vec::new(), is_armed: false, is_full: false }
+        Self {
+            interface,
+            coupling,
+            reserved: Vec::new(),
+            slots: Vec::new(),
+            is_armed: false,
+            is_full: false,
+        }
     }
 
     /// True if each record is a segment of its own.
@@ -155,9 +170,61 @@ impl Native {
         self.interface.stack().lent_tcp()
     }
 
-    /// True if `ip` is an address of the interface.
-    pub(super) fn has_address(&self, ip: IpAddr) -> bool {
-        self.interface.stack().has_address(ip)
+    /// Describes the interface as the system does its own.
+    pub(super) fn describe(&mut self) -> interfaces::Interface {
+        let up = self.interface.device_mut().carries();
+        let info = self.interface.device().info();
+        let stack = self.interface.stack();
+        interfaces::Interface {
+            name: NAME.to_owned(),
+            index: 0,
+            up,
+            loopback: false,
+            mtu: info.mtu as u32,
+            mbps: None,
+            mac: info.mac.0,
+            addresses: [true, false].iter().filter_map(|v4| stack.address(*v4)).collect(),
+        }
+    }
+
+    /// Returns the address from which packets to `to` leave.
+    ///
+    /// # Errors
+    /// `NetworkUnreachable`: no host on the link or behind a gateway has that address.
+    pub(super) fn route(&self, to: IpAddr) -> io::Result<IpAddr> {
+        let source = self.interface.stack().source(to).filter(|_| !to.is_loopback());
+        source.ok_or_else(|| {
+            let why = format!("no route from this interface to {to}");
+            io::Error::new(io::ErrorKind::NetworkUnreachable, why)
+        })
+    }
+
+    /// Binds a socket to an address of the interface. The port 0 stands for any, which is chosen at
+    /// once unless the socket `connects`.
+    ///
+    /// # Errors
+    /// The address is not one of the interface, or no port is free.
+    pub(super) fn bind(&mut self, at: SocketAddr, connects: bool) -> io::Result<Reserved> {
+        if !at.ip().is_unspecified() && !self.interface.stack().has_address(at.ip()) {
+            let why = format!("{} is not the address of this interface", at.ip());
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
+        }
+        if connects && at.port() == 0 {
+            return Ok(Reserved::any(at.ip()));
+        }
+        self.reserved.retain(|port| port.strong_count() > 0);
+        let is_reserved = |port: u16| {
+            self.reserved.iter().any(|reserved| reserved.upgrade().is_some_and(|r| *r == port))
+        };
+        let mut port = at.port();
+        if port == 0 {
+            let tcp = self.interface.tcp().ok_or(io::ErrorKind::Unsupported)?;
+            let free = tcp.dynamic_ports().find(|port| !is_reserved(*port));
+            port = free.ok_or(io::ErrorKind::AddrInUse)?;
+        }
+        let port = Arc::new(port);
+        self.reserved.push(Arc::downgrade(&port));
+        Ok(Reserved { ip: at.ip(), port: Some(port) })
     }
 
     pub(super) fn event(&mut self) -> Option<(TcpId, TcpChanges)> {
@@ -202,7 +269,7 @@ impl Native {
         self.interface.connect_tcp(from.port(), to).map_err(|e| open_error(to, e))
     }
 
-    /// Begins a refused connection again, from another port.
+    /// Begins a refused connection again, from the same port.
     pub(super) fn reconnect(
         &mut self,
         now: Instant,
@@ -210,8 +277,10 @@ impl Native {
         to: SocketAddr,
         slot: u32,
     ) -> io::Result<bool> {
+        let from = self.flow(*id).map(|flow| flow.local);
+        let from = from.unwrap_or_else(|| SocketAddr::new(to.ip(), 0));
         self.remove(*id, true);
-        *id = self.connect(now, SocketAddr::new(to.ip(), 0), to)?;
+        *id = self.connect(now, from, to)?;
         self.set_slot(*id, slot);
         Ok(false)
     }
@@ -313,7 +382,7 @@ impl Native {
 fn open_error(at: SocketAddr, error: TcpOpenError) -> io::Error {
     let kind = match error {
         TcpOpenError::InUse | TcpOpenError::NoPort => io::ErrorKind::AddrInUse,
-        TcpOpenError::NoRoute => io::ErrorKind::HostUnreachable,
+        TcpOpenError::NoRoute => io::ErrorKind::NetworkUnreachable,
         TcpOpenError::TooMany => io::ErrorKind::QuotaExceeded,
     };
     io::Error::new(kind, format!("{at}: {error}"))

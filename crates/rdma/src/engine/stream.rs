@@ -24,6 +24,7 @@ use sprat_proto::rpc::Slices;
 
 use super::native::Native;
 use super::regions::Regions;
+use super::reserved::Reserved;
 use super::socket;
 
 /// The time of silence after which the kernel probes if the peer still exists.
@@ -83,8 +84,8 @@ pub(super) enum Socket {
 pub(crate) enum Unconnected {
     /// A socket of the kernel, which may be bound.
     Kernel(OwnedFd),
-    /// The address and port of our own TCP; the port 0 stands for any.
-    Native(SocketAddr),
+    /// A socket of our own TCP.
+    Native(Reserved),
 }
 
 /// One TCP connection of an RDMA device.

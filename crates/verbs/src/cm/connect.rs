@@ -99,6 +99,14 @@ fn first_message_delay_ns(to: IpAddr) -> u64 {
     configured.map_or(default, |ms| u64::from(ms) * 1_000_000)
 }
 
+/// True if an attempt to connect failed for a reason that most systems find later.
+fn fails_at_once(error: &std::io::Error) -> bool {
+    let is_known = unreachable(error.kind()).1 != -libc::EIO;
+    is_known
+        && (error.raw_os_error().is_some()
+            || error.kind() == std::io::ErrorKind::NetworkUnreachable)
+}
+
 fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
     // SAFETY: The id is alive, and its address was resolved.
     let to = unsafe { address::read((&raw const (*id.raw()).route.addr.destination).cast()) }?;
@@ -124,9 +132,7 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
             id.set_route(Some(local), None);
         }
         // Some systems fail at once. Report it by an event, as a later failure.
-        Err(error)
-            if unreachable(error.kind()).1 != -libc::EIO && error.raw_os_error().is_some() =>
-        {
+        Err(error) if fails_at_once(&error) => {
             let (event, status) = unreachable(error.kind());
             id.id.post(own(event, status));
         }
@@ -186,13 +192,14 @@ export! {
         let backlog = backlog.unwrap_or(BACKLOG);
         let from = state.bound.take().ok_or(INVALID)?;
         state.stage = Stage::Closed;
-        let ip = from.local_addr().ip();
+        let mut local = from.local_addr();
+        let ip = local.ip();
         let is_specific = !ip.is_unspecified() && !ip.is_loopback();
         if is_specific && from.is_local_only() {
             let effect = "serves programs of this machine only";
             address::explain_restriction(from.local_addr(), effect);
         }
-        let local = own.id.listen(from, backlog)?;
+        local.set_port(own.id.listen(from, backlog)?.port());
         log!(Info, "listens on {local}");
         own.set_route(Some(local), None);
         state.stage = Stage::Listening;

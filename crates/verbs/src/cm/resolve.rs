@@ -1,7 +1,8 @@
 //! Binding an rdma_cm id to an address, resolving a peer's address, and the ports of a route.
 //!
 //! The kernel chooses the interface that leads to a peer: connecting a UDP socket to it sends no
-//! packet and gives the socket the local address of the route.
+//! packet and gives the socket the local address of the route. An engine with a device of its own
+//! knows the routes itself.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -38,8 +39,11 @@ pub(super) fn bind(
 }
 
 /// The local address of the route to a peer.
-fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno> {
+fn source(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno> {
     let from = from.unwrap_or_else(|| wildcard(to));
+    if let Some(ip) = id.engine.device.route(to.ip())? {
+        return Ok(SocketAddr::new(ip, from.port()));
+    }
     let socket = UdpSocket::bind(SocketAddr::new(from.ip(), 0))?;
     // Port 9 stands for a port that is not known yet.
     let port = if to.port() == 0 { 9 } else { to.port() };
@@ -120,7 +124,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
     if bound.is_some_and(|b| b.is_ipv4() != to.is_ipv4()) {
         return Err(INVALID);
     }
-    let found = source(bound, to).and_then(|own| id.set_device(own).map(|()| own));
+    let found = source(id, bound, to).and_then(|own| id.set_device(own).map(|()| own));
     let word = match found {
         Ok(source) => {
             id.set_route(Some(source), Some(to));

@@ -28,13 +28,15 @@ impl TcpHost {
     /// [`TcpOpenError`] if the port is in use, or no port is free.
     pub fn listen(&mut self, port: u16, backlog: u32) -> Result<u16, TcpOpenError> {
         let port = match port {
-            0 => {
-                let free = self.dynamic_ports().find(|port| !self.listeners.has(*port));
-                free.ok_or(TcpOpenError::NoPort)?
-            }
+            0 => self.dynamic_ports().next().ok_or(TcpOpenError::NoPort)?,
             port => port,
         };
         self.listeners.add(port, backlog).then_some(port).ok_or(TcpOpenError::InUse)
+    }
+
+    /// Returns the dynamic ports without a listener, from a random one on.
+    pub fn dynamic_ports(&mut self) -> impl Iterator<Item = u16> {
+        self.all_ports().filter(|port| !self.listeners.has(*port))
     }
 
     /// Accepts no more connections to a port. Those that there are stay.
@@ -54,7 +56,7 @@ impl TcpHost {
         from: SocketAddr,
         peer: SocketAddr,
     ) -> Result<TcpId, TcpOpenError> {
-        let ports = self.dynamic_ports();
+        let ports = self.all_ports();
         // Segments have no scope, by which an address of IPv6 would not be found.
         let peer = SocketAddr::new(peer.ip(), peer.port());
         let flow = |port| TcpFlow { local: SocketAddr::new(from.ip(), port), peer };
@@ -82,7 +84,7 @@ impl TcpHost {
     }
 
     /// Returns all dynamic ports, from a random one on.
-    fn dynamic_ports(&mut self) -> impl Iterator<Item = u16> + Clone + use<> {
+    pub(super) fn all_ports(&mut self) -> impl Iterator<Item = u16> + Clone + use<> {
         let ports = u32::from(u16::MAX - FIRST_DYNAMIC) + 1;
         let first = self.rng.below(ports.into()) as u32;
         (0..ports).map(move |n| FIRST_DYNAMIC + ((first + n) % ports) as u16)
