@@ -209,8 +209,8 @@ impl Device {
     }
 
     /// Describes the interface of a device that [`Device::open_on`] opened: the addresses of its
-    /// stack, and the hardware address and MTU of what is below. None for a device over the kernel's
-    /// TCP, which uses all interfaces of the machine.
+    /// stack, and the hardware address and MTU of what is below. None for a device over the
+    /// kernel's TCP, which uses all interfaces of the machine.
     #[must_use]
     pub fn interface(&self) -> Option<Interface> {
         self.handle.shared.with(|core| core.interface())

@@ -141,14 +141,14 @@ impl Engine {
         Ok(Device::open(Options { insecure_network, ..options() })?)
     }
 
-    /// Opens an engine over our own TCP, on the device that `locator` names. `parent` is the process
-    /// before a fork that has opened it.
+    /// Opens an engine over our own TCP, on the device that `locator` names. `parent` is the
+    /// process before a fork that has opened it.
     ///
     /// # Errors
     /// The locator or the device is wrong, a right is missing, or `ResourceBusy`: the parent lives.
     /// Two engines with one address would reset each other's connections.
     fn on_device(locator: &str, parent: Option<u32>) -> io::Result<Device> {
-        // A process that has ended has no program file, even if nobody has waited for it.
+        // A process that has ended has no program file, even before its parent waits for it.
         if let Some(parent) = parent
             && fs::read_link(format!("/proc/{parent}/exe")).is_ok()
         {

@@ -51,8 +51,8 @@ pub(crate) struct Exec {
     #[arg(long)]
     insecure_network: bool,
     /// Use our own TCP over a packet device, which a locator of rdma+DEVICE names, instead of the
-    /// kernel's. The program then has one RDMA device, with the address in the locator. Whoever can
-    /// send frames to the device can connect.
+    /// kernel's. The program then has one RDMA device, with the address in the locator. Every
+    /// host that reaches the device may connect.
     #[arg(long, value_name = "LOCATOR")]
     device: Option<Locator>,
     /// Preload no library for /sys/class/infiniband: for programs that refuse any

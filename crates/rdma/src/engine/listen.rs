@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    /// Returns a socket bound to `addr`, and its address, with the port filled in if one was chosen.
+    /// Returns a socket bound to `addr`, and its address, with the port filled in if it was chosen.
     ///
     /// # Errors
     /// The address is in use or not one of this machine, or no descriptor is left.
