@@ -101,8 +101,8 @@ fn siblings_are_imported_in_one_direction() {
         }
     }
     report(
-        "cli → bench → sprat → rdma → sys → proto, sprat → store → proto, verbs → sprat, rdma and sys, \
-         sim → store and proto, bench → sim, and nothing else:",
+        "cli → bench → sprat → rdma → sys → proto, sprat → store → proto, verbs → sprat, rdma and \
+         sys, sim → store and proto, bench → sim, and nothing else:",
         &wrong,
     );
 }
