@@ -8,9 +8,13 @@ use super::*;
 
 #[test]
 fn requests_are_accepted_or_refused_with_private_data() {
-    let device = Device::open(Options::default()).unwrap();
-    let (a, b) = (Side::of(&device, 4096), Side::of(&device, 4096));
-    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    [on_one_device, wire::devices].into_iter().for_each(requests_are_answered);
+}
+
+fn requests_are_answered(way: Way) {
+    let [ours, theirs] = way(Options::default());
+    let (a, b) = (Side::of(&ours, 4096), Side::of(&theirs, 4096));
+    let listener = theirs.listen(address(&theirs)).unwrap();
     let ask = ConnectOptions {
         private_data: b"may I?".to_vec(),
         ird: 3,
@@ -18,13 +22,13 @@ fn requests_are_accepted_or_refused_with_private_data() {
         ..ConnectOptions::default()
     };
     a.pair.begin_connect(listener.local_addr(), ask.clone()).unwrap();
-    let request = listener.next(SOON).unwrap();
+    let request = beside(&ours, || listener.next(SOON).expect("a request"));
     assert_eq!(
         (request.private_data(), request.ird(), request.ord()),
         (&b"may I?"[..], Some(3), Some(5))
     );
     request.reject(b"not now").unwrap();
-    match a.pair.connected(SOON).unwrap_err() {
+    match beside(&theirs, || a.pair.connected(SOON).unwrap_err()) {
         ConnectError::Rejected { private_data, .. } => assert_eq!(private_data, b"not now"),
         other => panic!("{other:?}"),
     }
@@ -34,8 +38,8 @@ fn requests_are_accepted_or_refused_with_private_data() {
     // A listener that was dropped accepts no connection.
     let at = listener.local_addr();
     drop(listener);
-    let c = Side::of(&device, 4096);
-    let refused = c.pair.connect(at, depths(), SOON).unwrap_err();
+    let c = Side::of(&ours, 4096);
+    let refused = beside(&theirs, || c.pair.connect(at, depths(), SOON).unwrap_err());
     assert_eq!(refused, ConnectError::Unreachable(std::io::ErrorKind::ConnectionRefused));
 }
 
@@ -56,7 +60,11 @@ fn ping(a: &Side, b: &Side) {
 
 #[test]
 fn several_pairs_share_receives_and_one_completion_channel() {
-    let device = Device::open(Options::default()).unwrap();
+    [on_one_device, wire::devices].into_iter().for_each(several_pairs_share);
+}
+
+fn several_pairs_share(way: Way) {
+    let [ours, device] = way(Options::default());
     let domain = device.protection_domain().unwrap();
     let channel = device.completion_channel().unwrap();
     let memory = domain.register(4096, Access::LOCAL).unwrap();
@@ -67,17 +75,18 @@ fn several_pairs_share_receives_and_one_completion_channel() {
             .unwrap();
     }
     shared.limit(2);
-    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = device.listen(address(&device)).unwrap();
     let pairs = [(); 2].map(|()| {
         let queue = channel.completion_queue(16).unwrap();
         queue.arm(false);
         let pair = domain
             .queue_pair(&PairOptions { shared: Some(&shared), ..PairOptions::new(&queue) })
             .unwrap();
-        let client = Side::of(&device, 4096);
+        let client = Side::of(&ours, 4096);
         client.pair.begin_connect(listener.local_addr(), depths()).unwrap();
-        listener.next(SOON).unwrap().accept(&pair, AcceptOptions::default()).unwrap();
-        client.pair.connected(SOON).unwrap();
+        let request = beside(&ours, || listener.next(SOON).expect("a request"));
+        request.accept(&pair, AcceptOptions::default()).unwrap();
+        beside(&device, || client.pair.connected(SOON).unwrap());
         (queue, pair, client)
     });
     for (queue, _, client) in &pairs {
@@ -94,12 +103,15 @@ fn several_pairs_share_receives_and_one_completion_channel() {
 
 #[test]
 fn a_thousand_connections_on_one_device_each_do_a_ping() {
-    let options = Options { threading: Threading::IoThread, ..Options::default() };
-    let (server, client) = (Device::open(options).unwrap(), Device::open(options).unwrap());
+    WAYS.into_iter().for_each(a_thousand_connections);
+}
+
+fn a_thousand_connections(way: Way) {
+    let [client, server] = way(Options { threading: Threading::IoThread, ..Options::default() });
     let domain = server.protection_domain().unwrap();
     let queue = server.completion_queue(4096).unwrap();
     let memory = domain.register(64, Access::ALL).unwrap();
-    let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = server.listen(address(&server)).unwrap();
     // A connection has two descriptors in this process, whose limit decides how many there are.
     let most =
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(4096);
@@ -182,7 +194,11 @@ fn misuse_is_an_error() {
 /// all the same.
 #[test]
 fn the_last_message_arrives_at_a_peer_that_finds_the_end_by_sending() {
-    let [a, b] = connected(Options { threading: Threading::Caller, ..Options::default() }, 64);
+    WAYS.into_iter().for_each(the_last_message_arrives);
+}
+
+fn the_last_message_arrives(way: Way) {
+    let [a, b] = connected(way, Options { threading: Threading::Caller, ..Options::default() }, 64);
     b.recv(1, 0..8);
     // The accepting side may send once a message has arrived.
     a.send(10, SendOp::Send, 0..8);

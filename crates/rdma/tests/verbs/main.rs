@@ -1,11 +1,13 @@
-//! Tests of verbs over loopback TCP: every operation, in every threading model, with every way to
-//! copy. `memory` has the tests of objects that open memory to a peer, `connections` those of
+//! Tests of verbs over loopback TCP and over our own TCP: every operation, in every threading model,
+//! with every way to copy. `wire` has two devices over our own TCP, `memory` has the tests of objects that open memory to a peer, `connections` those of
 //! connections and of objects that queue pairs share.
 
 mod connections;
 mod memory;
+mod wire;
 
-use std::sync::atomic::Ordering;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sprat_rdma::{
@@ -17,6 +19,43 @@ use sprat_rdma::{
 use sprat_sys::clock::now;
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+/// A way to open the devices of two sides that a test connects.
+type Way = fn(Options) -> [Device; 2];
+
+/// The ways to open the devices of two sides: over the kernel's TCP, and over our own.
+const WAYS: [Way; 2] = [on_kernel, wire::devices];
+
+fn on_kernel(options: Options) -> [Device; 2] {
+    [0, 1].map(|_| Device::open(options).unwrap())
+}
+
+/// One device of the kernel's TCP for both sides.
+fn on_one_device(options: Options) -> [Device; 2] {
+    let device = Device::open(options).unwrap();
+    [device.clone(), device]
+}
+
+/// An address of a device, at any port.
+fn address(device: &Device) -> SocketAddr {
+    let own = device.interface().map(|interface| interface.addresses[0]);
+    SocketAddr::new(own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), 0)
+}
+
+/// Calls `act` while another thread makes progress on a device.
+fn beside<T>(device: &Device, act: impl FnOnce() -> T) -> T {
+    let (done, begin) = (AtomicBool::new(false), now());
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) && now().since(begin) < 20_000_000_000 {
+                device.wait(Some(Duration::from_millis(1)), || false);
+            }
+        });
+        let result = act();
+        done.store(true, Ordering::Relaxed);
+        result
+    })
+}
 
 /// One side of a test's connection, with the objects that a program usually has.
 struct Side {
@@ -55,14 +94,14 @@ fn depths() -> ConnectOptions {
 
 /// Two connected sides of a test, each with a device of its own. The first one opened the
 /// connection.
-fn connected(options: Options, len: usize) -> [Side; 2] {
-    let sides = [0, 1].map(|_| Side::of(&Device::open(options).unwrap(), len));
+fn connected(way: Way, options: Options, len: usize) -> [Side; 2] {
+    let sides = way(options).map(|device| Side::of(&device, len));
     connect(&sides[0], &sides[1], depths());
     sides
 }
 
 fn connect(a: &Side, b: &Side, options: ConnectOptions) {
-    let listener = b.device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = b.device.listen(address(&b.device)).unwrap();
     a.pair.begin_connect(listener.local_addr(), options).unwrap();
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -96,12 +135,13 @@ fn everything(a: &Side, b: &Side) {
         a.send(12, SendOp::Send, 0..200_000);
         a.send(13, SendOp::Read(b.memory.remote(400_000)), 200_000..400_000);
         a.send(14, SendOp::Send, 0..0);
-        let ours = [a.done(), a.done(), a.done(), a.done(), a.done()];
+        // What is complete has reached TCP. Our own TCP needs the calls of either side to send it.
+        let ours = beside(&b.device, || [a.done(), a.done(), a.done(), a.done(), a.done()]);
         let mut read = vec![0; 200_000];
         a.memory.read(200_000, &mut read).unwrap();
         assert!(read == pattern, "a Read returns what a Write placed");
 
-        let theirs = theirs.join().unwrap();
+        let theirs = beside(&a.device, || theirs.join().unwrap());
         b.memory.read(200_000, &mut read).unwrap();
         assert!(read == pattern, "a Send of many segments arrives whole");
         (ours, theirs)
@@ -113,12 +153,18 @@ fn everything(a: &Side, b: &Side) {
     assert_eq!(first.completed, Completed::Recv);
 }
 
+/// Each threading model, on each way to open the devices of two sides.
+fn every_threading() -> impl Iterator<Item = (Way, Options)> {
+    let models =
+        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Background];
+    let options = models.map(|threading| Options { threading, ..Options::default() });
+    WAYS.into_iter().flat_map(move |way| options.map(|options| (way, options)))
+}
+
 #[test]
 fn sends_writes_and_reads_in_every_threading_model() {
-    for threading in
-        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Background]
-    {
-        let [a, b] = connected(Options { threading, ..Options::default() }, 600_000);
+    for (way, options) in every_threading() {
+        let [a, b] = connected(way, options, 600_000);
         everything(&a, &b);
         everything(&b, &a);
     }
@@ -126,11 +172,9 @@ fn sends_writes_and_reads_in_every_threading_model() {
 
 #[test]
 fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
-    for threading in [Threading::IoThread, Threading::ReceiveThread, Threading::Background] {
-        let device = Device::open(Options { threading, ..Options::default() }).unwrap();
-        let (a, b) =
-            (Side::of(&Device::open(Options::default()).unwrap(), 4096), Side::of(&device, 4096));
-        connect(&a, &b, depths());
+    for (way, options) in every_threading().filter(|(_, o)| o.threading != Threading::Caller) {
+        let [a, b] = connected(way, options, 4096);
+        let device = &b.device;
         let before = device.counters();
         a.memory.write(0, b"far").unwrap();
         for round in 0..100 {
@@ -160,10 +204,8 @@ fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
 #[test]
 fn messages_wait_for_their_receives() {
     const LEN: usize = 64 << 10;
-    for threading in
-        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Background]
-    {
-        let [a, b] = connected(Options { threading, ..Options::default() }, 32 * LEN);
+    for (way, options) in every_threading() {
+        let [a, b] = connected(way, options, 32 * LEN);
         let pattern: Vec<u8> = (0..32 * LEN).map(|i| (i * 7 % 251) as u8).collect();
         a.memory.write(0, &pattern).unwrap();
         a.send(0, SendOp::Send, 0..LEN);
@@ -177,13 +219,16 @@ fn messages_wait_for_their_receives() {
             for _ in 0..1000 {
                 assert_eq!(b.queue.poll(), None);
             }
-            for id in 0..33 {
-                b.recv(id, 0..LEN);
-                assert_eq!((b.done().id, id), (id, id));
-                let (mut came, from) = (vec![0; LEN], (id as usize).saturating_sub(1) * LEN);
-                b.memory.read(0, &mut came).unwrap();
-                assert!(came == pattern[from..from + LEN], "message {id}");
-            }
+            // What is complete has reached TCP. Our own TCP needs the calls of this side to send it.
+            beside(&a.device, || {
+                for id in 0..33 {
+                    b.recv(id, 0..LEN);
+                    assert_eq!((b.done().id, id), (id, id));
+                    let (mut came, from) = (vec![0; LEN], (id as usize).saturating_sub(1) * LEN);
+                    b.memory.read(0, &mut came).unwrap();
+                    assert!(came == pattern[from..from + LEN], "message {id}");
+                }
+            });
             assert_eq!(ours.join().unwrap(), (0..33).collect::<Vec<_>>());
         });
     }
@@ -193,7 +238,11 @@ fn messages_wait_for_their_receives() {
 /// its memory. Such a program may wait for credits that its peer writes.
 #[test]
 fn what_comes_is_placed_while_a_program_only_posts_and_takes() {
-    let [a, b] = connected(Options::default(), 4096);
+    WAYS.into_iter().for_each(what_comes_is_placed);
+}
+
+fn what_comes_is_placed(way: Way) {
+    let [a, b] = connected(way, Options::default(), 4096);
     let seen = |mark: u8| {
         let mut byte = [0];
         a.memory.read(100, &mut byte).unwrap();
@@ -211,12 +260,14 @@ fn what_comes_is_placed_while_a_program_only_posts_and_takes() {
         rest();
         assert!(!seen(mark), "the program made no call");
     };
-    // A busy kernel may deliver what was sent a while later.
+    // A busy kernel may deliver what was sent a while later. Our own TCP may keep it until the peer
+    // has handled an acknowledgement.
     let comes = |mark: u8, call: &dyn Fn()| {
         (0..1000).any(|_| {
             call();
             seen(mark) || {
                 rest();
+                b.device.progress();
                 false
             }
         })
@@ -245,23 +296,31 @@ fn sends_writes_and_reads_with_every_way_to_copy() {
         (Copies::DirectReads, 100_000),
     ] {
         for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
-            let [a, b] = connected(Options { copies, crc, markers, ..Options::default() }, 600_000);
-            everything(&a, &b);
-            everything(&b, &a);
-            let counters = b.device.counters();
-            assert_eq!(
-                counters.direct > direct,
-                direct < u64::MAX && !crc && !markers,
-                "{counters:?}"
-            );
-            assert_eq!(counters.copied > 600_000, copies == Copies::Two, "{counters:?}");
+            for way in WAYS {
+                let options = Options { copies, crc, markers, ..Options::default() };
+                let [a, b] = connected(way, options, 600_000);
+                everything(&a, &b);
+                everything(&b, &a);
+                let counters = b.device.counters();
+                let is_native = b.device.interface().is_some();
+                assert_eq!(
+                    counters.direct > direct,
+                    direct < u64::MAX && !crc && !markers && !is_native,
+                    "{counters:?}"
+                );
+                assert_eq!(counters.copied > 600_000, copies == Copies::Two, "{counters:?}");
+            }
         }
     }
 }
 
 #[test]
 fn immediate_data_atomics_and_invalidation() {
-    let [a, b] = connected(Options::default(), 4096);
+    WAYS.into_iter().for_each(immediate_data_and_atomics);
+}
+
+fn immediate_data_and_atomics(way: Way) {
+    let [a, b] = connected(way, Options::default(), 4096);
     std::thread::scope(|s| {
         for id in 1..=3 {
             b.recv(id, 0..64);

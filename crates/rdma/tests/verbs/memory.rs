@@ -4,7 +4,11 @@ use super::*;
 
 #[test]
 fn a_window_opens_part_of_a_region_until_the_peer_invalidates_it() {
-    let [a, b] = connected(Options::default(), 4096);
+    WAYS.into_iter().for_each(a_window_opens);
+}
+
+fn a_window_opens(way: Way) {
+    let [a, b] = connected(way, Options::default(), 4096);
     let window = b.domain.window(WindowKind::OneQp).unwrap();
     let inner = b.domain.register(4096, Access { bind: true, ..Access::LOCAL }).unwrap();
     let access = Access { remote_write: true, ..Access::default() };
@@ -42,7 +46,11 @@ fn a_window_opens_part_of_a_region_until_the_peer_invalidates_it() {
 
 #[test]
 fn fast_registration_opens_memory_by_a_work_request() {
-    let [a, b] = connected(Options::default(), 4096);
+    WAYS.into_iter().for_each(fast_registration_opens);
+}
+
+fn fast_registration_opens(way: Way) {
+    let [a, b] = connected(way, Options::default(), 4096);
     let (memory, fast) = (b.domain.allocate(4096).unwrap(), b.domain.fast_region().unwrap());
     let access = Access { remote_read: true, ..Access::LOCAL };
     let stag = fast.tag();
@@ -86,14 +94,15 @@ enum Opens {
 /// freed, which shows as a panic here.
 #[test]
 fn nothing_is_placed_after_what_opened_memory_is_dropped() {
-    for opens in [
+    let all = [
         Opens::Window(WindowKind::Domain),
         Opens::Window(WindowKind::OneQp),
         Opens::Fast,
         Opens::RegionOf(WindowKind::Domain),
         Opens::RegionOf(WindowKind::OneQp),
-    ] {
-        let [a, b] = connected(Options::default(), 4096);
+    ];
+    for (opens, way) in all.into_iter().flat_map(|opens| WAYS.map(|way| (opens, way))) {
+        let [a, b] = connected(way, Options::default(), 4096);
         let mut inner =
             Some(b.domain.register(64, Access { bind: true, ..Access::LOCAL }).unwrap());
         let (mut window, mut fast) = (None, None);
@@ -153,7 +162,11 @@ fn nothing_is_placed_after_what_opened_memory_is_dropped() {
 
 #[test]
 fn nothing_is_placed_after_a_region_is_dropped() {
-    let [a, b] = connected(Options::default(), 4096);
+    WAYS.into_iter().for_each(nothing_is_placed);
+}
+
+fn nothing_is_placed(way: Way) {
+    let [a, b] = connected(way, Options::default(), 4096);
     let gone = b.domain.register(4096, Access::ALL).unwrap();
     let to = gone.remote(0);
     drop(gone);
