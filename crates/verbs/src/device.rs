@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use sprat_rdma::Interface;
 
 use crate::abi::object::{Device as Raw, NODE_RNIC, TRANSPORT_IWARP};
-use crate::engine::Engine;
+use crate::engine::{Engine, is_in_memory};
 use crate::entry::{Errno, at, export, put};
 
 /// The number of zero bytes behind each device: programs that expect the pointer of a hardware
@@ -38,7 +38,12 @@ static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 /// The system does not list its interfaces, or the engine's device cannot be opened.
 pub(crate) fn interfaces() -> Result<Vec<Interface>, Errno> {
     if Engine::is_on_device() {
-        return Ok(Engine::get()?.device.interface().into_iter().collect());
+        let own = Engine::get()?.device.interface();
+        // Programs refuse a port that is down, even those that wait for a peer.
+        return Ok(own
+            .map(|own| Interface { up: own.up || is_in_memory(), ..own })
+            .into_iter()
+            .collect());
     }
     Ok(sprat_rdma::interfaces()?)
 }

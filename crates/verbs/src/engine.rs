@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 
-use sprat::locator::Locator;
+use sprat::locator::{Kind, Locator};
 use sprat_rdma::{Device, Limits, Options, Threading};
 
 use crate::abi::object::{Cq, Qp, Srq};
@@ -58,6 +58,12 @@ fn open_at(locator: &str) -> io::Result<Device> {
         Err(e) if e.kind() == ErrorKind::AddrInUse => sprat::verbs::open(&at, false, options()),
         opened => opened,
     }
+}
+
+/// Returns true if the named device lies in memory, where it has no carrier before a peer joins.
+pub(crate) fn is_in_memory() -> bool {
+    let kind = named_device().and_then(|at| at.parse::<Locator>().ok()?.kind().ok());
+    matches!(kind, Some(Kind::Device(port)) if port.facts().memory)
 }
 
 /// Prints once on standard error why the named device is not there. Returns what the program gets
