@@ -412,7 +412,7 @@ pub struct Table {
     pub json: Option<PathBuf>,
 }
 
-/// Compare iWARP over kernel TCP, over our own TCP, and the raw device.
+/// Measure iWARP over kernel TCP, over our own TCP, and the raw device.
 ///
 /// Our own TCP carries it as a stream (loose), and with a segment for each frame of iWARP (tight).
 /// The figures are RDMA Writes between two processes; those on packet, xdp and tap are in network
