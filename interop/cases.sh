@@ -182,6 +182,26 @@ on_ours() {
         "$place/sprat" exec --insecure-network -- "$@"
 }
 
+# on_tap COMMAND…: the same on our own TCP, with an address of its own on the guest's network: a packet device needs root.
+tap_address=10.77.0.100
+on_tap() {
+    here timeout "${limit:-60}" "$place/sprat" exec --device "rdma+tap:dev=sprat0,bridge=bridge0,host=$tap_address,port=0" -- "$@"
+}
+
+# How the library cases run a program of ours: on_ours or on_tap.
+runs=on_ours
+
+# ready PORT LOG: returns when a program on our libraries listens there. No file of the kernel lists what our own TCP listens to,
+# so the log of the library tells it.
+ready() {
+    local tries
+    [ "$runs" = on_tap ] || { listening "$1"; return; }
+    for tries in $(seq 200); do
+        grep -qs ' info: listens on ' "$2" && return
+        sleep 0.05
+    done
+}
+
 # siws_own STATUS LOG: a run ended with STATUS and the guest's LOG by what siw is known for, whoever its peer is, so that it proves
 # nothing either way: it stands still where its first message or its peer's was overlooked (see `between`); or it completes a Send
 # with a local error (2) though all of it has left, since the answer and the end of the connection came before it had looked
@@ -202,7 +222,7 @@ program_client() {
         capture "$work/pcap" "$1"
         status=0
         # shellcheck disable=SC2086 # words
-        SPRAT_LOG=${SPRAT_LOG:-error} on_ours $3 || status=$?
+        SPRAT_LOG=${SPRAT_LOG:-error} $runs $3 || status=$?
         if [ "$status" = 0 ]; then
             well_formed
             return
@@ -223,13 +243,14 @@ program_server() {
     for tries in 1 2 3; do
         rm -f "$work/pcap"
         capture "$work/pcap" "$1"
+        rm -f "$work/ours"
         # shellcheck disable=SC2086 # words
-        SPRAT_LOG=${SPRAT_LOG:-error} on_ours $2 &
+        SPRAT_LOG=${SPRAT_LOG:-info} $runs $2 2>"$work/ours" &
         us=$!
-        listening "$1"
+        ready "$1" "$work/ours"
         status=0
         inside 1 "timeout 20 $3" >"$work/theirs" || status=$?
-        cat "$work/theirs"
+        cat "$work/ours" "$work/theirs"
         if [ "$status" = 0 ]; then
             well_formed
             # rping's server ends with an exit code of its own, and cmtime's by its time limit.
@@ -306,17 +327,20 @@ all_cases() {
 
     # What nobody may read cannot be run by nobody: the programs that are built lie in a folder of their own.
     group 1
-    local row server client name side
-    for side in client server; do
-        for row in "${rdma_programs[@]}"; do
-            port=$((port + 1))
-            row=${row//PORT/$port}
-            [ $side = client ] && row=${row//ADDRESS/10.77.0.2} || row=${row//ADDRESS/10.77.0.1}
-            server=${row%|*} client=${row#*|}
-            name=${client%% *}
-            test_case "libraries_${side}_$name" program_$side $port "$server" "$client"
+    local row server client name side own
+    for runs in on_ours on_tap; do
+        [ $runs = on_ours ] && name=libraries own=10.77.0.1 || { group 1; name=tap own=$tap_address; }
+        for side in client server; do
+            for row in "${rdma_programs[@]}"; do
+                port=$((port + 1))
+                row=${row//PORT/$port}
+                [ $side = client ] && row=${row//ADDRESS/10.77.0.2} || row=${row//ADDRESS/$own}
+                server=${row%|*} client=${row#*|}
+                test_case "${name}_${side}_${client%% *}" program_$side $port "$server" "$client"
+            done
         done
     done
+    runs=on_ours
     # Queue pairs that the program makes and moves itself.
     port=$((port + 1))
     test_case libraries_client_rping_q program_client $port "rping -s -q -a 10.77.0.2 -p $port -C 20 -V" \

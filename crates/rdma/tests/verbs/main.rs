@@ -1,7 +1,6 @@
-//! Tests of verbs over loopback TCP and over our own TCP: every operation, in every threading
-//! model, with every way to copy. `wire` has two devices over our own TCP, `memory` the tests of
-//! objects that open memory to a peer, `connections` those of connections and of objects that queue
-//! pairs share.
+//! Tests of verbs over loopback TCP and over our own TCP: every operation, in every threading model,
+//! with every way to copy. `wire` has two devices over our own TCP, `memory` has the tests of objects that open memory to a peer, `connections` those of
+//! connections and of objects that queue pairs share.
 
 mod connections;
 mod memory;
@@ -136,13 +135,12 @@ fn everything(a: &Side, b: &Side) {
         a.send(12, SendOp::Send, 0..200_000);
         a.send(13, SendOp::Read(b.memory.remote(400_000)), 200_000..400_000);
         a.send(14, SendOp::Send, 0..0);
-        // What is complete has reached TCP. Our own TCP needs the calls of either side to send it.
-        let ours = beside(&b.device, || [a.done(), a.done(), a.done(), a.done(), a.done()]);
+        let ours = [a.done(), a.done(), a.done(), a.done(), a.done()];
         let mut read = vec![0; 200_000];
         a.memory.read(200_000, &mut read).unwrap();
         assert!(read == pattern, "a Read returns what a Write placed");
 
-        let theirs = beside(&a.device, || theirs.join().unwrap());
+        let theirs = theirs.join().unwrap();
         b.memory.read(200_000, &mut read).unwrap();
         assert!(read == pattern, "a Send of many segments arrives whole");
         (ours, theirs)
@@ -220,16 +218,13 @@ fn messages_wait_for_their_receives() {
             for _ in 0..1000 {
                 assert_eq!(b.queue.poll(), None);
             }
-            // Completions say that TCP has the bytes. Our own TCP sends them in calls of this side.
-            beside(&a.device, || {
-                for id in 0..33 {
-                    b.recv(id, 0..LEN);
-                    assert_eq!((b.done().id, id), (id, id));
-                    let (mut came, from) = (vec![0; LEN], (id as usize).saturating_sub(1) * LEN);
-                    b.memory.read(0, &mut came).unwrap();
-                    assert!(came == pattern[from..from + LEN], "message {id}");
-                }
-            });
+            for id in 0..33 {
+                b.recv(id, 0..LEN);
+                assert_eq!((b.done().id, id), (id, id));
+                let (mut came, from) = (vec![0; LEN], (id as usize).saturating_sub(1) * LEN);
+                b.memory.read(0, &mut came).unwrap();
+                assert!(came == pattern[from..from + LEN], "message {id}");
+            }
             assert_eq!(ours.join().unwrap(), (0..33).collect::<Vec<_>>());
         });
     }
@@ -261,14 +256,12 @@ fn what_comes_is_placed(way: Way) {
         rest();
         assert!(!seen(mark), "the program made no call");
     };
-    // A busy kernel may deliver what was sent a while later. Our own TCP may keep it until the peer
-    // has handled an acknowledgement.
+    // A busy kernel may deliver what was sent a while later.
     let comes = |mark: u8, call: &dyn Fn()| {
         (0..1000).any(|_| {
             call();
             seen(mark) || {
                 rest();
-                b.device.progress();
                 false
             }
         })

@@ -1,5 +1,5 @@
-//! Tests that run Debian's programs on our libraries, as an unprivileged user over loopback: a
-//! matrix of program and option.
+//! Tests that run Debian's programs on our libraries, as an unprivileged user over loopback, and
+//! over our own TCP: a matrix of program and option.
 //!
 //! `cargo test -p sprat-verbs --test programs [PART OF A NAME]` runs the rows of `table` one after
 //! the other. It prints `program option ... ok` or the failure, the matrix, and the count as every
@@ -13,6 +13,7 @@
 
 mod left;
 mod network;
+mod over;
 mod page;
 mod run;
 #[path = "../support/mod.rs"]

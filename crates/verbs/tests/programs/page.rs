@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
+use crate::over::Over;
 use crate::support::repository;
 use crate::table::{Row, State, UNDER, VALGRIND};
 
@@ -24,12 +25,13 @@ pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
             write!(text, "\n{last:<14}").expect("a string grows");
         }
         let option = if row.option.is_empty() { "plain" } else { &row.option };
+        let over = if row.over == Over::Loopback { "" } else { " over " };
         let word = match (&row.state, good) {
             (State::Works, true) => "pass".to_owned(),
             (State::Refused(reason), true) => format!("({reason})"),
             (_, false) => "FAILED".to_owned(),
         };
-        write!(text, " | {option}: {word}").expect("a string grows");
+        write!(text, " | {option}{over}{}: {word}", row.over.name()).expect("a string grows");
     }
     text + "\n"
 }
@@ -41,7 +43,7 @@ fn table(rows: &[Row]) -> String {
          and SUPPRESSIONS for `crates/verbs/tests/programs/valgrind.supp`.\n\n\
          | server | client | state |\n| --- | --- | --- |\n"
     );
-    for row in rows {
+    for row in rows.iter().filter(|row| row.over == Over::Loopback) {
         let state = match row.state {
             State::Works => "pass".to_owned(),
             State::Refused(reason) => format!("refused: {reason}"),
@@ -49,6 +51,12 @@ fn table(rows: &[Row]) -> String {
         let server =
             row.server.as_ref().map_or_else(|| "–".to_owned(), |server| code(&row.shown(server)));
         writeln!(text, "| {server} | {} | {state} |", code(&row.shown(&row.client)))
+            .expect("a string grows");
+    }
+    text.push_str("\n## Over our own TCP\n\n| over | server | client |\n| --- | --- | --- |\n");
+    for row in rows.iter().filter(|row| row.over != Over::Loopback) {
+        let server = row.server.as_ref().map_or_else(|| "–".to_owned(), |server| code(server));
+        writeln!(text, "| {} | {server} | {} |", row.over.name(), code(&row.client))
             .expect("a string grows");
     }
     text

@@ -3,14 +3,15 @@
 //! Invariant: no process outlives its row, and none waits longer than [`PATIENCE`].
 
 use std::fs;
-use std::io::{Read as _, Seek as _};
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::left;
 use crate::network::Network;
+use crate::over::Over;
 use crate::support::Staging;
 use crate::table::{self, Ends, Row, Shows, State};
 
@@ -30,15 +31,26 @@ struct Running {
 }
 
 impl Running {
-    fn start(staging: &Staging, command: &str, network: Option<&Network>) -> Self {
+    fn start(
+        staging: &Staging,
+        command: &str,
+        options: &[String],
+        network: Option<&Network>,
+    ) -> Self {
         let output = tempfile::tempfile().expect("a file can be made");
         let both = || Stdio::from(output.try_clone().expect("a descriptor more"));
-        let mut exec = staging.nobody();
-        exec.args(["exec", "--"]).args(command.split_whitespace());
+        // A packet device on an interface needs root.
+        let mut exec = if options.iter().any(|option| option.contains("+packet:")) {
+            Command::new(staging.sprat())
+        } else {
+            staging.nobody()
+        };
+        exec.arg("exec").args(options).arg("--").args(command.split_whitespace());
         if let Some(network) = network {
             exec = network.within(&exec);
         }
         let child = exec
+            .env("SPRAT_LOG", if options.is_empty() { "" } else { "info" })
             .stdin(Stdio::null())
             .stdout(both())
             .stderr(both())
@@ -48,12 +60,16 @@ impl Running {
     }
 
     /// Waits until `done` returns true or the program ends; returns `None` at the deadline.
-    fn wait(&mut self, deadline: Instant, done: impl Fn() -> bool) -> Option<Option<ExitStatus>> {
+    fn wait(
+        &mut self,
+        deadline: Instant,
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) -> Option<Option<ExitStatus>> {
         loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
                 return Some(Some(status));
             }
-            if done() {
+            if done(self) {
                 return Some(None);
             }
             if Instant::now() > deadline {
@@ -63,12 +79,11 @@ impl Running {
         }
     }
 
-    fn text(&mut self) -> String {
-        let mut bytes = Vec::new();
-        self.output
-            .rewind()
-            .and_then(|()| self.output.read_to_end(&mut bytes))
-            .expect("it is a file");
+    fn text(&self) -> String {
+        let len = self.output.metadata().expect("it is a file").len();
+        let mut bytes = vec![0; len as usize];
+        // Not by a seek: the program's own descriptor has the same offset.
+        self.output.read_exact_at(&mut bytes, 0).expect("a file does not shrink");
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -91,8 +106,8 @@ impl Drop for Running {
 
 /// The user id under which the programs run, as the first lines that each of them prints.
 pub(crate) fn user(staging: &Staging) -> String {
-    let mut id = Running::start(staging, "id", None);
-    let _ = id.wait(Instant::now() + PATIENCE, || false);
+    let mut id = Running::start(staging, "id", &[], None);
+    let _ = id.wait(Instant::now() + PATIENCE, |_| false);
     id.text()
 }
 
@@ -136,12 +151,18 @@ pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
         text.replace("SUPPRESSIONS", &suppressions.display().to_string())
             .replace("PORT", &port.to_string())
     };
+    let start = |text: &str, is_server| {
+        Running::start(staging, &command(text), &row.over.options(port, is_server), network)
+    };
     let deadline = Instant::now() + PATIENCE;
-    let mut server =
-        row.server.as_ref().map(|server| Running::start(staging, &command(server), network));
+    let mut server = row.server.as_ref().map(|server| start(server, true));
     if let Some(server) = &mut server {
         let process = network.map_or_else(|| "self".to_owned(), Network::process);
-        match server.wait(deadline, || listening(&process, port)) {
+        match server.wait(deadline, |server| match row.over {
+            Over::Loopback => listening(&process, port),
+            // The libraries log it. No file of the kernel lists what our own TCP listens to.
+            _ => server.text().contains("info: listens on "),
+        }) {
             Some(None) => {}
             // The server reported that it cannot do this, as the row expects.
             Some(Some(status)) if refused(row, status) => return Ok(()),
@@ -149,7 +170,7 @@ pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
             None => return Err(server.wrong("does not listen")),
         }
     }
-    let mut client = Running::start(staging, &command(&row.client), network);
+    let mut client = start(&row.client, row.server.is_none());
     let seen = asked(row, &mut client, deadline);
     match (server, seen) {
         (Some(mut server), Err(why)) => Err(why + "\n" + &server.wrong("beside it")),
@@ -174,7 +195,7 @@ fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
 /// Runs the client of a row of the matrix of programs to its end, and checks its exit status and
 /// output.
 fn asked(row: &Row, client: &mut Running, deadline: Instant) -> Result<(), String> {
-    let Some(Some(status)) = client.wait(deadline, || false) else {
+    let Some(Some(status)) = client.wait(deadline, |_| false) else {
         return Err(client.wrong("does not end"));
     };
     let as_it_should = match row.state {
@@ -198,7 +219,7 @@ fn ended(server: &mut Running, ends: Ends, deadline: Instant) -> Result<(), Stri
             Some(status) => Err(server.wrong(&format!("ended, {status}"))),
         };
     }
-    match server.wait(deadline, || false) {
+    match server.wait(deadline, |_| false) {
         Some(Some(status)) if status.success() => Ok(()),
         Some(Some(status))
             if ends == Ends::Somehow

@@ -4,6 +4,8 @@
 //! valgrind.supp in this directory. The numbers of iterations are small: the rows test function,
 //! not speed.
 
+use crate::over::Over;
+
 /// The expected outcome of a row of the matrix of programs.
 pub(crate) enum State {
     /// Server and client end successfully and print the expected output.
@@ -54,6 +56,8 @@ pub(crate) struct Row {
     pub(crate) leaves: &'static [&'static str],
     /// True if the row runs in a network namespace with an interface beside loopback.
     pub(crate) network: bool,
+    /// The TCP of the row's programs, and what lies between them.
+    pub(crate) over: Over,
 }
 
 impl Row {
@@ -68,6 +72,7 @@ impl Row {
             valgrind: false,
             leaves: &[],
             network: false,
+            over: Over::Loopback,
         }
     }
 
@@ -94,9 +99,13 @@ impl Row {
         if self.valgrind { format!("{UNDER} {command}") } else { command.to_owned() }
     }
 
-    /// The name of the row: its program and its option.
+    /// The name of the row: its program, its option, and what it runs over.
     pub(crate) fn name(&self) -> String {
-        format!("{} {}", self.program(), self.option).trim_end().to_owned()
+        let name = format!("{} {}", self.program(), self.option).trim_end().to_owned();
+        match self.over {
+            Over::Loopback => name,
+            over => format!("{name} over {}", over.name()),
+        }
     }
 }
 
@@ -109,6 +118,39 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.extend(libfabric());
     rows.extend(fio());
     rows.extend(valgrind());
+    rows.extend(over_devices());
+    rows
+}
+
+/// The rows over our own TCP: the programs that use each kind of operation, and connect in each
+/// way.
+fn over_devices() -> Vec<Row> {
+    const NAMES: [&str; 14] = [
+        "rping -C 1000",
+        "rping -S 65535",
+        "ucmatose",
+        "ucmatose -c 10 -C 100 -S 4096",
+        "cmtime -c 100",
+        "rdma_client",
+        "ib_send_lat",
+        "ib_send_lat -e",
+        "ib_write_lat",
+        "ib_read_lat",
+        "ib_send_bw",
+        "ib_write_bw -a",
+        "ib_read_bw",
+        "ib_atomic_lat",
+    ];
+    let listed = Row::new("-v", "", "ibv_devinfo -v -d iw_sprat0");
+    let mut rows = vec![Row { over: Over::Shared, ..listed.shows(Shows::Text("PORT_ACTIVE")) }];
+    for over in [Over::Shared, Over::Wire, Over::WireToKernel, Over::KernelToWire] {
+        let all = rping().into_iter().chain(others()).chain(perftest());
+        for row in all.filter(|row| NAMES.contains(&row.name().as_str())) {
+            let at = |command: &str| command.replace("127.0.0.1", over.address());
+            let (server, client) = (row.server.as_deref().map(at), at(&row.client));
+            rows.push(Row { server, client, over, network: over.is_wired(), ..row });
+        }
+    }
     rows
 }
 
