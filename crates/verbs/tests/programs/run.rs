@@ -36,6 +36,7 @@ impl Running {
         command: &str,
         options: &[String],
         network: Option<&Network>,
+        logs: bool,
     ) -> Self {
         let output = tempfile::tempfile().expect("a file can be made");
         let both = || Stdio::from(output.try_clone().expect("a descriptor more"));
@@ -50,7 +51,7 @@ impl Running {
             exec = network.within(&exec);
         }
         let child = exec
-            .env("SPRAT_LOG", if options.is_empty() { "" } else { "info" })
+            .env("SPRAT_LOG", if logs { "info" } else { "" })
             .stdin(Stdio::null())
             .stdout(both())
             .stderr(both())
@@ -106,7 +107,7 @@ impl Drop for Running {
 
 /// The user id under which the programs run, as the first lines that each of them prints.
 pub(crate) fn user(staging: &Staging) -> String {
-    let mut id = Running::start(staging, "id", &[], None);
+    let mut id = Running::start(staging, "id", &[], None, false);
     let _ = id.wait(Instant::now() + PATIENCE, |_| false);
     id.text()
 }
@@ -152,7 +153,10 @@ pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
             .replace("PORT", &port.to_string())
     };
     let start = |text: &str, is_server| {
-        Running::start(staging, &command(text), &row.over.options(port, is_server), network)
+        let options = row.over.options(port, is_server);
+        // Its log tells that a server listens.
+        let logs = is_server && row.over != Over::Loopback;
+        Running::start(staging, &command(text), &options, network, logs)
     };
     let deadline = Instant::now() + PATIENCE;
     let mut server = row.server.as_ref().map(|server| start(server, true));
