@@ -225,6 +225,14 @@ impl Device {
         self.handle.shared.with(|core| core.route(to))
     }
 
+    /// Ends the connections of a device that [`Device::open_on`] opened, as the kernel ends the
+    /// sockets of a process: sends what was posted, closes, and waits at most for `limit` until the
+    /// peers have closed them too. It is for a program that is about to exit: the device is of no
+    /// use afterwards. It does nothing on a device over the kernel's TCP.
+    pub fn leave(&self, limit: Duration) {
+        self.handle.shared.leave(Some(limit));
+    }
+
     /// Takes the oldest asynchronous event of those objects that have no channel.
     #[must_use]
     pub fn async_event(&self) -> Option<AsyncEvent> {

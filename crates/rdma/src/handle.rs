@@ -25,6 +25,7 @@ impl Drop for Handle {
             // A thread that panicked has said so itself.
             let _ = thread.join();
         }
+        self.shared.leave(None);
     }
 }
 

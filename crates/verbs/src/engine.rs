@@ -11,6 +11,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
+use std::time::Duration;
 
 use sprat::locator::{Kind, Locator};
 use sprat_rdma::{Device, Limits, Options, Threading};
@@ -68,12 +69,12 @@ pub(crate) fn is_in_memory() -> bool {
 
 /// Prints once on standard error why the named device is not there. Returns what the program gets
 /// to see.
-fn unavailable(locator: &str, error: &io::Error) -> Errno {
+fn unavailable(error: &io::Error) -> Errno {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let _ = writeln!(io::stderr(), "sprat: no RDMA device, {DEVICE}={locator}: {error}");
+        let _ = writeln!(io::stderr(), "sprat: no RDMA device by {DEVICE}: {error}");
     });
-    log!(Error, "{DEVICE}={locator}: {error}");
+    log!(Error, "no RDMA device by {DEVICE}: {error}");
     match error.kind() {
         ErrorKind::PermissionDenied => Errno(libc::EPERM),
         ErrorKind::ResourceBusy => Errno(libc::EBUSY),
@@ -99,6 +100,16 @@ static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
 /// The number of forks between the first process that opened an engine and the current process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
+/// The time for which a process that exits waits until its peers have closed their connections.
+const LEAVE: Duration = Duration::from_millis(500);
+
+/// Ends the connections of our own TCP when the process exits, as the kernel does with sockets.
+extern "C" fn exiting() {
+    // A signal handler may call `exit` while this thread has the lock.
+    let engine = ENGINE.try_lock().ok().and_then(|engine| *engine);
+    engine.filter(|engine| engine.is_current()).into_iter().for_each(|e| e.device.leave(LEAVE));
+}
+
 extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -122,7 +133,7 @@ impl Engine {
         }
         let device = match named_device() {
             Some(locator) => Self::on_device(locator, engine.map(|parent| parent.process))
-                .map_err(|error| unavailable(locator, &error))?,
+                .map_err(|error| unavailable(&error))?,
             None => Self::on_sockets()?,
         };
         let new: &'static Self = Box::leak(Box::new(Self {
@@ -158,10 +169,16 @@ impl Engine {
         if let Some(parent) = parent
             && fs::read_link(format!("/proc/{parent}/exe")).is_ok()
         {
-            let why = format!("process {parent} has opened it and lives");
+            let why = format!("{locator}: process {parent} has opened it and lives");
             return Err(io::Error::new(ErrorKind::ResourceBusy, why));
         }
         log!(Info, "starts the engine on {locator}");
+        static EXIT_HANDLER: Once = Once::new();
+        EXIT_HANDLER.call_once(|| {
+            // SAFETY: The library is never unloaded. If registering the handler fails for lack of
+            // memory, peers find out that the process has ended by the silence.
+            unsafe { libc::atexit(exiting) };
+        });
         open_at(locator)
     }
 

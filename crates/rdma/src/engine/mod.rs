@@ -17,6 +17,7 @@ mod connect;
 mod core;
 mod event_queue;
 mod events;
+mod leave;
 mod listen;
 mod listener;
 mod native;

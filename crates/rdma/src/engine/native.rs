@@ -280,6 +280,8 @@ impl Native {
         let from = self.flow(*id).map(|flow| flow.local);
         let from = from.unwrap_or_else(|| SocketAddr::new(to.ip(), 0));
         self.remove(*id, true);
+        // The connection's port is free once its end was handled.
+        self.output(now);
         *id = self.connect(now, from, to)?;
         self.set_slot(*id, slot);
         Ok(false)
@@ -361,6 +363,24 @@ impl Native {
     /// Closes the sending half of a connection.
     pub(super) fn shut(&mut self, id: TcpId) {
         self.interface.tcp().into_iter().for_each(|tcp| tcp.close(id));
+    }
+
+    /// Closes all connections, or resets them. Data of the program is lost, data to the peers is
+    /// not, unless the connections are reset.
+    pub(super) fn leave(&mut self, now: Instant, aborts: bool) {
+        self.slots.clear();
+        let Some(tcp) = self.interface.tcp() else { return };
+        if aborts {
+            tcp.abort_all();
+        } else {
+            tcp.release_all();
+        }
+        self.output(now);
+    }
+
+    /// True if a connection has not ended.
+    pub(super) fn has_connections(&mut self) -> bool {
+        self.interface.tcp().is_some_and(|tcp| tcp.connections() > 0)
     }
 
     /// Forgets a connection: at once and by a reset, or when both ends have closed it.

@@ -124,6 +124,22 @@ impl Core {
         Some(slot)
     }
 
+    /// Closes all connections of our own TCP, as the kernel does for a process that ends: what was
+    /// posted still goes to the peers.
+    pub(super) fn close_native(&mut self, now: Instant) {
+        self.flush(now);
+        self.native.iter_mut().for_each(|native| native.leave(now, false));
+    }
+
+    /// Handles frames of closed connections of our own TCP. Returns true if one has not ended.
+    pub(super) fn outlive_native(&mut self, now: Instant) -> bool {
+        let Some(native) = self.native.as_deref_mut() else { return false };
+        native.input(now);
+        native.tick(now);
+        native.output(now);
+        native.has_connections()
+    }
+
     /// Records the slot of a connection of our own TCP.
     pub(super) fn bind_native(&mut self, id: TcpId, slot: u32) {
         self.native.iter_mut().for_each(|native| native.set_slot(id, slot));

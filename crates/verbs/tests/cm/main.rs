@@ -17,6 +17,12 @@ fn run(source: &str) -> String {
 
 /// The output of a C program of the directory tests/cm on our libraries, with a value of SPRAT_LOG.
 fn logged(source: &str, log: &str) -> String {
+    with(source, &[("SPRAT_LOG", log)])
+}
+
+/// The output of a C program of the directory tests/cm on our libraries, with variables of the
+/// environment.
+fn with(source: &str, variables: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let binary = folder.path().join("program");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cm").join(source);
@@ -26,7 +32,9 @@ fn logged(source: &str, log: &str) -> String {
         "-libverbs",
         "-lpthread",
     ]));
-    output(Command::new(&binary).env("LD_LIBRARY_PATH", libraries()).env("SPRAT_LOG", log))
+    let mut program = Command::new(&binary);
+    program.env("LD_LIBRARY_PATH", libraries()).envs(variables.iter().copied());
+    output(&mut program)
 }
 
 /// Misuse of rdma_cm has the errno of rdma-core. The C programs print a line for each failed check.
@@ -62,4 +70,18 @@ fn peers_may_talk_nonsense_and_vanish() {
 #[test]
 fn there_is_as_much_as_the_device_says_and_no_more() {
     assert_eq!(run("limits.c"), "all as it should be\n");
+}
+
+/// A packet device that `SPRAT_DEVICE` names is the only RDMA device, with the address and the
+/// routes of its stack. The C program prints a line for each failed check.
+#[test]
+fn a_packet_device_is_the_only_rdma_device() {
+    let device = |host| {
+        format!(
+            "rdma+shmnet:name=verbs-cm-{},host=10.79.0.{host},prefix=24,port=0",
+            std::process::id()
+        )
+    };
+    let variables = [("SPRAT_DEVICE", &*device(1)), ("OTHER_DEVICE", &*device(2))];
+    assert_eq!(with("device.c", &variables), "all as it should be\n");
 }

@@ -19,13 +19,21 @@ impl TcpHost {
 
     /// Ends all connections at once, and resets the peers' ends. Call [`TcpHost::output`] after it.
     pub fn abort_all(&mut self) {
+        self.ids().into_iter().for_each(|id| self.abort(id));
+    }
+
+    /// Closes all connections, and forgets each as soon as it has ended ([`TcpHost::release`]), as a
+    /// kernel does for a process that has ended. Call [`TcpHost::output`] after it.
+    pub fn release_all(&mut self) {
+        self.ids().into_iter().for_each(|id| self.release(id));
+    }
+
+    fn ids(&self) -> Vec<TcpId> {
         let entries = self.entries.iter().enumerate();
         let ids = entries.filter_map(|(index, entry)| {
             let generation = entry.as_ref()?.generation;
             Some(TcpId { index: index as u32, generation })
         });
-        for id in ids.collect::<Vec<_>>() {
-            self.abort(id);
-        }
+        ids.collect()
     }
 }
