@@ -15,8 +15,8 @@ const LONGEST_SLEEP_NS: u64 = 20 * MS;
 
 impl Shared {
     /// Closes all connections of our own TCP. Sends what they have and waits until the peers have
-    /// closed them too, at most for `limit`; then resets the rest. Without a limit it does not wait,
-    /// and resets nothing.
+    /// closed them too, at most for `limit`; then resets the rest. Without a limit it does not
+    /// wait, and resets nothing.
     ///
     /// The device is of no use afterwards. It does nothing while another thread keeps the device
     /// locked: this thread may have interrupted it.
@@ -38,13 +38,13 @@ impl Shared {
                 return core.native.iter_mut().for_each(|native| native.leave(now, true));
             }
             if core.native.as_deref_mut().is_some_and(Native::arm) {
-                self.nap(now, core.deadline().min(until));
+                self.sleep_at_most(now, core.deadline().min(until));
             }
         }
     }
 
     /// Sleeps until the device has frames or `due` has passed.
-    fn nap(&self, now: Instant, due: Instant) {
+    fn sleep_at_most(&self, now: Instant, due: Instant) {
         let limit_ns = due.since(now).min(LONGEST_SLEEP_NS);
         let limit =
             Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };

@@ -1,6 +1,7 @@
-//! Tests of verbs over loopback TCP and over our own TCP: every operation, in every threading model,
-//! with every way to copy. `wire` has two devices over our own TCP, `memory` has the tests of objects that open memory to a peer, `connections` those of
-//! connections and of objects that queue pairs share.
+//! Tests of verbs over loopback TCP and over our own TCP: every operation, in every threading
+//! model, with every way to copy. `wire` has two devices over our own TCP, `memory` the tests of
+//! objects that open memory to a peer, `connections` those of connections and of objects that queue
+//! pairs share.
 
 mod connections;
 mod memory;
@@ -219,7 +220,7 @@ fn messages_wait_for_their_receives() {
             for _ in 0..1000 {
                 assert_eq!(b.queue.poll(), None);
             }
-            // What is complete has reached TCP. Our own TCP needs the calls of this side to send it.
+            // What is complete has reached TCP. Our own TCP needs calls of this side to send it.
             beside(&a.device, || {
                 for id in 0..33 {
                     b.recv(id, 0..LEN);

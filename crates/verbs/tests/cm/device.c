@@ -137,7 +137,9 @@ static void connections(const char *program) {
     struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
     struct ibv_srq *srq = ibv_create_srq(id->pd, &init);
     struct ibv_qp_init_attr attr = {
-        .cap = {.max_send_wr = 4, .max_send_sge = 1, .max_recv_wr = 4}, .srq = srq, .qp_type = IBV_QPT_RC};
+        .cap = {.max_send_wr = 4, .max_send_sge = 1, .max_recv_wr = 4},
+        .srq = srq,
+        .qp_type = IBV_QPT_RC};
     MUST(srq && rdma_create_qp(id, NULL, &attr) == 0);
     SHOULD(id->verbs && rdma_accept(id, &param) == 0);
     SHOULD(next(server_events, RDMA_CM_EVENT_ESTABLISHED) == id);

@@ -22,8 +22,8 @@ impl TcpHost {
         self.ids().into_iter().for_each(|id| self.abort(id));
     }
 
-    /// Closes all connections, and forgets each as soon as it has ended ([`TcpHost::release`]), as a
-    /// kernel does for a process that has ended. Call [`TcpHost::output`] after it.
+    /// Closes all connections, and forgets each as soon as it has ended ([`TcpHost::release`]), as
+    /// a kernel does for a process that has ended. Call [`TcpHost::output`] after it.
     pub fn release_all(&mut self) {
         self.ids().into_iter().for_each(|id| self.release(id));
     }
