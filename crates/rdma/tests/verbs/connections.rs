@@ -4,6 +4,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use sprat_rdma::{CmEvent, ConnectionChannel, ConnectionId, SocketOptions};
+
 use super::*;
 
 #[test]
@@ -216,4 +218,56 @@ fn the_last_message_arrives(way: Way) {
     ended.sort_by_key(|c| c.id);
     let of = |id: u64| ended.iter().find(|c| c.id == id).map(|c| c.status);
     assert_eq!((of(2), of(3)), (Some(Status::Success), Some(Status::Flushed)), "{ended:?}");
+}
+
+/// The end of a device of our own TCP does not take along what was sent: the bytes that waited for
+/// the peer's acknowledgements were lost with a process that ended, and its peer's FIN found no
+/// answer.
+#[test]
+fn what_was_sent_arrives_though_the_sender_s_device_leaves() {
+    const LEN: usize = 1 << 20;
+    let [a, b] = connected(wire::devices, Options::default(), LEN);
+    b.recv(1, 0..LEN);
+    a.send(2, SendOp::Send, 0..LEN);
+    assert_eq!(a.done().id, 2);
+    std::thread::scope(|s| {
+        s.spawn(|| a.device.leave(Duration::from_secs(20)));
+        assert_eq!(b.done().len as usize, LEN);
+        assert!(b.pair.disconnected(SOON));
+        // The sender waits for the end of this side.
+        b.device.leave(Duration::from_secs(20));
+    });
+}
+
+/// A connection that was refused, since nobody listened yet, is tried again from the port that the
+/// program knows. The stack still had the first attempt then, and refused the second.
+#[test]
+fn a_refused_connection_is_tried_again_from_its_port() {
+    let [ours, theirs] = wire::devices(Options::default());
+    let (a, b) = (Side::of(&ours, 64), Side::of(&theirs, 64));
+    let at = theirs.bind(address(&theirs), SocketOptions::default()).unwrap();
+    let channels = [&ours, &theirs].map(|device| device.connection_channel().unwrap());
+    let (id, listener) = (ConnectionId::new(&channels[0], 1), ConnectionId::new(&channels[1], 2));
+    let patience = Duration::from_secs(20);
+    let to = at.local_addr();
+    let from = id.connect(a.pair.number(), None, to, depths(), patience, patience).unwrap();
+    // Addresses are resolved and the attempt is refused meanwhile.
+    for _ in 0..100 {
+        theirs.progress();
+        ours.progress();
+    }
+    assert_eq!(a.pair.connection(), Connection::Opening);
+    listener.listen(at, 1).unwrap();
+    let event = |channel: &ConnectionChannel| loop {
+        match channel.read() {
+            Err(e) if e.kind() == std::io::ErrorKind::TimedOut => {}
+            read => return read.unwrap(),
+        }
+    };
+    let (2, CmEvent::Request(request)) = beside(&ours, || event(&channels[1])) else {
+        panic!("a request comes first")
+    };
+    assert_eq!(request.peer(), from);
+    request.accept(&b.pair, AcceptOptions::default()).unwrap();
+    beside(&theirs, || a.pair.connected(SOON).unwrap());
 }

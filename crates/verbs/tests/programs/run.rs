@@ -89,7 +89,7 @@ impl Running {
     }
 
     /// Describes a failure of a program, with the end of its output.
-    fn wrong(&mut self, what: &str) -> String {
+    fn wrong(&self, what: &str) -> String {
         let text = self.text();
         let from = text.len().saturating_sub(SHOWN);
         let from = (from..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or_default();
@@ -180,15 +180,15 @@ pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
         (Some(mut server), Err(why)) => Err(why + "\n" + &server.wrong("beside it")),
         (Some(mut server), Ok(())) if matches!(row.state, State::Works) => {
             ended(&mut server, row.ends, deadline)?;
-            clean(row, &mut client)?;
-            clean(row, &mut server)
+            clean(row, &client)?;
+            clean(row, &server)
         }
         (_, seen) => seen,
     }
 }
 
 /// Checks that a program of the row left open only the descriptors that the row expects.
-fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
+fn clean(row: &Row, program: &Running) -> Result<(), String> {
     if !row.valgrind {
         return Ok(());
     }
