@@ -258,11 +258,12 @@ fn a_refused_connection_is_tried_again_from_its_port() {
     }
     assert_eq!(a.pair.connection(), Connection::Opening);
     listener.listen(at, 1).unwrap();
-    let event = |channel: &ConnectionChannel| loop {
-        match channel.read() {
-            Err(e) if e.kind() == std::io::ErrorKind::TimedOut => {}
-            read => return read.unwrap(),
-        }
+    // Each read waits at most 100 ms.
+    let event = |channel: &ConnectionChannel| {
+        let read = (0..200).map(|_| channel.read());
+        let is_over = |e: &std::io::Error| e.kind() != std::io::ErrorKind::TimedOut;
+        let mut read = read.filter(|read| read.as_ref().err().is_none_or(is_over));
+        read.next().expect("an event in time").unwrap()
     };
     let (2, CmEvent::Request(request)) = beside(&ours, || event(&channels[1])) else {
         panic!("a request comes first")
