@@ -177,7 +177,7 @@ pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
     let mut client = start(&row.client, row.server.is_none());
     let seen = asked(row, &mut client, deadline);
     match (server, seen) {
-        (Some(mut server), Err(why)) => Err(why + "\n" + &server.wrong("beside it")),
+        (Some(server), Err(why)) => Err(why + "\n" + &server.wrong("beside it")),
         (Some(mut server), Ok(())) if matches!(row.state, State::Works) => {
             ended(&mut server, row.ends, deadline)?;
             clean(row, &client)?;
