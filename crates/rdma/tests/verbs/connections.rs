@@ -239,8 +239,8 @@ fn what_was_sent_arrives_though_the_sender_s_device_leaves() {
     });
 }
 
-/// A connection that was refused, since nobody listened yet, is tried again from the port that the
-/// program knows. The stack still had the first attempt then, and refused the second.
+/// A connection that was refused, since no program listened yet, is tried again from the port that
+/// its program knows. The stack still had the first attempt then, and refused the second.
 #[test]
 fn a_refused_connection_is_tried_again_from_its_port() {
     let [ours, theirs] = wire::devices(Options::default());
