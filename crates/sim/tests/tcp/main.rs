@@ -40,7 +40,7 @@ fn any_tcp(rng: &mut Rng) -> TcpConfig {
         congestion: [CongestionControl::Reno, CongestionControl::Cubic][rng.below(2) as usize],
         delayed_ack_ns: [0, 40 * MS, 200 * MS][rng.below(3) as usize],
         user_timeout_ns: 10 * 3600 * SECOND,
-        syn_retries: 100,
+        syn_retries: 250,
         time_wait_ns: [SECOND, 10 * SECOND, 60 * SECOND][rng.below(3) as usize],
         keep_alive_ns: None,
         ..TcpConfig::default()
@@ -181,12 +181,16 @@ fn among_ourselves(seed: u64, is_routed: bool) -> World {
     let hosts = hosts.collect();
     let most = most_bytes(&options);
     let mut world = World::new(hosts, options, rng.fork());
-    for host in &mut world.hosts {
-        host.listen(PORT, [1, 2, 100][rng.below(3) as usize]);
+    for (at, host) in world.hosts.iter_mut().enumerate() {
+        let backlog = [1, 2, 100][rng.below(3) as usize];
+        host.listen(PORT, backlog);
+        if backlog < 100 {
+            world.cookies.push(at);
+        }
     }
     for _ in 0..1 + rng.below(6) {
         let from = 1 + rng.below(count as u64 - 1) as usize;
-        world.wish(Wish {
+        let mut wish = Wish {
             at: world.now.after(rng.below(2 * SECOND)),
             from,
             to: rng.below(from as u64) as usize,
@@ -194,7 +198,11 @@ fn among_ourselves(seed: u64, is_routed: bool) -> World {
             is_refused: rng.chance(50_000),
             has_lies: false,
             plans: Plan::draw(&mut rng, most, if aborts { 300_000 } else { 0 }),
-        });
+        };
+        if world.cookies.contains(&wish.to) {
+            wish.plans[0].client_speaks();
+        }
+        world.wish(wish);
     }
     world
 }

@@ -89,6 +89,16 @@ impl Plan {
         }
         plans
     }
+
+    /// Makes the client speak without a word from the server. A server that answered with a cookie
+    /// keeps nothing of the connection: if the acknowledgement is lost, only further segments of
+    /// the client make it known.
+    pub(crate) fn client_speaks(&mut self) {
+        self.is_second = false;
+        if self.end == End::CloseLast {
+            self.end = End::Close;
+        }
+    }
 }
 
 /// Returns the byte of a stream at a place.

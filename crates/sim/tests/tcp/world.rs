@@ -54,6 +54,10 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) hosts: Vec<Box<dyn Host>>,
     pub(crate) network: Network,
+    /// The hosts that may answer SYNs with cookies. Such a host keeps nothing of a connection that
+    /// is not yet accepted or has ended: it may reset the former when its cookie is too old, and
+    /// accept the latter again.
+    pub(crate) cookies: Vec<usize>,
     wishes: Vec<Wish>,
     links: Vec<Link>,
     programs: Vec<Running>,
@@ -69,6 +73,7 @@ impl World {
             now: Instant::from_ns(SECOND),
             hosts,
             network,
+            cookies: Vec::new(),
             wishes: Vec::new(),
             links: Vec::new(),
             programs: Vec::new(),
@@ -140,8 +145,13 @@ impl World {
         while let Some(conn) = self.hosts[at].accept() {
             let (local, peer) = self.hosts[at].ends(conn);
             let link = *self.by_ends.get(&(peer, local)).expect("a program began the connection");
-            let side = self.links[link].programs[1];
-            assert!(side.is_none(), "the connection {peer} to {local} was accepted twice");
+            if let Some(first) = self.links[link].programs[1] {
+                let has_ended = self.programs[first].program.is_over;
+                let is_again = has_ended && self.cookies.contains(&at);
+                assert!(is_again, "the connection {peer} to {local} was accepted twice");
+                self.hosts[at].abort(conn);
+                continue;
+            }
             let Wish { plans, has_lies, .. } = self.links[link].wish;
             let program = Program::new(conn, plans, link as u64, 1, has_lies);
             self.links[link].programs[1] = Some(self.programs.len());
@@ -245,6 +255,11 @@ impl World {
             return if is_right { Ok(()) } else { Err(format!("{error:?} instead of refused")) };
         }
         let aborts = sides.iter().flatten().any(|program| program.has_aborted);
+        if let [Some(Program { error: Some(TcpError::Reset), .. }), None] = sides
+            && self.cookies.contains(&link.wish.to)
+        {
+            return Ok(());
+        }
         for program in sides {
             let Some(program) = program else {
                 if aborts {
