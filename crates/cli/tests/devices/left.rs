@@ -183,15 +183,17 @@ pub(crate) fn perf_killed() {
     };
     let all = "fast+memif,fast+shmnet,fast+packet,fast+xdp,fast+bond,fast+tap";
     let mut child = perf("60", all).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // The server has opened all devices once it has opened the last one.
+    // The server has opened all devices once it has opened the last one, the tap.
     let mut servers = Vec::new();
+    let mut has_opened = false;
     for _ in 0..2_000_000 {
         servers = children(child.id());
         let opened = |pid: &Pid| {
             let path = format!("/proc/{}/net/dev", pid.as_raw_nonzero());
-            fs::read_to_string(path).is_ok_and(|text| text.contains(TAP))
+            fs::read_to_string(path).is_ok_and(|text| text.contains("wire2tap"))
         };
-        if servers.iter().any(opened) {
+        has_opened = servers.iter().any(opened);
+        if has_opened {
             break;
         }
         assert!(child.try_wait().unwrap().is_none(), "it has ended");
@@ -199,7 +201,7 @@ pub(crate) fn perf_killed() {
     }
     let watched: Vec<_> =
         servers.iter().map(|pid| pidfd_open(*pid, PidfdFlags::empty()).unwrap()).collect();
-    assert!(!watched.is_empty());
+    assert!(has_opened && !watched.is_empty());
     kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
     child.wait().unwrap();
     for server in &watched {
