@@ -40,6 +40,7 @@ impl Stack {
                 return 0;
             }
             self.cx.counters.received += frames as u64;
+            self.look_ahead_tcp(frames, device);
         }
         self.cx.now = now;
         self.burst.split();

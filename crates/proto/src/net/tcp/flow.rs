@@ -3,7 +3,9 @@
 use core::hash::{BuildHasher as _, Hash, Hasher};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::device::HEADER;
 use crate::rand::KeyedHash;
+use crate::wire::{ethernet, ipv4, ipv6};
 
 /// The addresses and ports of both ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -12,6 +14,31 @@ pub struct TcpFlow {
     pub local: SocketAddr,
     /// The address and port of the peer.
     pub peer: SocketAddr,
+}
+
+impl TcpFlow {
+    /// Returns the flow of an Ethernet frame that seems to have a segment. Nothing of the frame is
+    /// verified.
+    pub(super) fn of_frame(frame: &[u8]) -> Option<Self> {
+        let kind = u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]);
+        let packet = frame.get(HEADER..)?;
+        let (from, to, tcp): (IpAddr, IpAddr, _) = if kind == ethernet::IPV4 {
+            let header = packet.first_chunk::<{ ipv4::HEADER }>()?;
+            let [.., a, b, c, d, e, f, g, h] = *header;
+            let is_tcp = header[9] == ipv4::TCP;
+            let tcp = packet.get(usize::from(header[0] & 15) * 4..).filter(|_| is_tcp)?;
+            (Ipv4Addr::new(a, b, c, d).into(), Ipv4Addr::new(e, f, g, h).into(), tcp)
+        } else {
+            let header = packet.first_chunk::<{ ipv6::HEADER }>()?;
+            let is_tcp = kind == ethernet::IPV6 && header[6] == ipv4::TCP;
+            let address = |at: usize| header[at..].first_chunk::<ADDRESS>().map(|a| (*a).into());
+            let tcp = packet.get(ipv6::HEADER..).filter(|_| is_tcp)?;
+            (address(8).map(Ipv6Addr::into)?, address(24).map(Ipv6Addr::into)?, tcp)
+        };
+        let &[a, b, c, d] = tcp.first_chunk()?;
+        let [from_port, to_port] = [[a, b], [c, d]].map(u16::from_be_bytes);
+        Some(Self { local: (to, to_port).into(), peer: (from, from_port).into() })
+    }
 }
 
 /// A flow in few bytes: both addresses, both ports, and 4 or 6.
@@ -47,6 +74,11 @@ impl From<&TcpFlow> for Ends {
 }
 
 impl Ends {
+    /// Returns 4 or 6, the version of IP.
+    pub(super) const fn kind(&self) -> u8 {
+        self.0[KIND]
+    }
+
     /// Returns the addresses and ports.
     pub(super) fn flow(&self) -> TcpFlow {
         let end = |at: usize| {
@@ -108,7 +140,12 @@ impl Flows {
         self.table.allocation_size()
     }
 
-    fn hash(&self, ends: &Ends) -> u32 {
+    /// Returns the index of a connection whose flow has this hash.
+    pub(super) fn first(&self, hash: u32) -> Option<u32> {
+        self.table.find(wide(hash), |&(other, _)| other == hash).map(|&(_, index)| index)
+    }
+
+    pub(super) fn hash(&self, ends: &Ends) -> u32 {
         self.key.hash_one(ends) as u32
     }
 }
@@ -121,6 +158,8 @@ const fn wide(hash: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::ip::template::{self, Addresses, Template};
+    use crate::wire::ipv4::Ecn;
 
     #[test]
     fn ends_keep_the_flow() {
@@ -128,6 +167,31 @@ mod tests {
             let [local, peer] = [local, peer].map(|end| end.parse().unwrap());
             let flow = TcpFlow { local, peer };
             assert_eq!(Ends::from(&flow).flow(), flow);
+        }
+    }
+
+    /// A frame tells its flow by both versions of IP. One that is cut off, or has another protocol,
+    /// tells none.
+    #[test]
+    fn frames_have_flows() {
+        for [local, peer] in [["10.0.0.1:1", "10.0.0.2:65535"], ["[fe80::1]:80", "[::1]:9"]] {
+            let [local, peer] = [local, peer].map(|end| end.parse::<SocketAddr>().unwrap());
+            let (own_mac, next_hop_mac) = Default::default();
+            let (from, to, protocol) = (peer.ip(), local.ip(), ipv4::TCP);
+            let addresses = Addresses { own_mac, next_hop_mac, from, to, protocol };
+            let template = Template::new(&addresses);
+            let mut frame = [0; template::MAX + 20];
+            template.write(&mut frame, 20, Ecn::NotEct);
+            let ports = [peer.port(), local.port()].map(u16::to_be_bytes);
+            let start = template.len();
+            frame[start..start + 4].copy_from_slice(&ports.concat());
+            assert_eq!(TcpFlow::of_frame(&frame), Some(TcpFlow { local, peer }));
+            for len in 0..start + 4 {
+                assert_eq!(TcpFlow::of_frame(&frame[..len]), None, "{len}");
+            }
+            let other = Template::new(&Addresses { protocol: ipv4::UDP, ..addresses });
+            other.write(&mut frame, 20, Ecn::NotEct);
+            assert_eq!(TcpFlow::of_frame(&frame), None);
         }
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Always: each connection is in `dirty` and in `ready` at most once.
 
+mod ahead;
 mod all;
 
 use alloc::boxed::Box;
@@ -17,6 +18,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use self::ahead::AHEAD;
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
 use super::cookies::Cookies;
@@ -33,8 +35,6 @@ use crate::{Instant, Rng};
 
 /// The most answers to segments without a connection that wait to be sent.
 const MOST_ANSWERS: usize = 256;
-/// The most connections that keep memory while nothing is in flight.
-const MOST_WARM: usize = 256;
 /// Half-open connections leave one of this many places free.
 const RESERVED: usize = 8;
 /// Sends the segments of a [`TcpHost`].
@@ -69,8 +69,6 @@ struct Entry {
     is_released: bool,
     /// True if the end of the connection was reported.
     is_reported: bool,
-    /// True if the connection is among the warm ones.
-    is_warm: bool,
     /// The place among those that a listener counts, until the program knows the connection.
     claim: Option<Claim>,
 }
@@ -89,8 +87,6 @@ pub struct TcpHost {
     timers: BTreeSet<(Instant, u32)>,
     dirty: VecDeque<u32>,
     ready: VecDeque<u32>,
-    /// The connections that had something to do last. They keep memory for the next time.
-    warm: VecDeque<u32>,
     answers: VecDeque<(TcpFlow, Tcp)>,
     pub(super) time_waits: TimeWaits,
     /// The key of the initial sequence numbers and clocks.
@@ -118,7 +114,6 @@ impl TcpHost {
             timers: BTreeSet::new(),
             dirty: VecDeque::new(),
             ready: VecDeque::new(),
-            warm: VecDeque::new(),
             answers: VecDeque::new(),
             time_waits: TimeWaits::new(most, &mut rng),
             secret,
@@ -359,9 +354,13 @@ impl TcpHost {
     /// Handles expired timers. Call [`TcpHost::output`] after it.
     pub fn tick(&mut self, now: Instant) {
         self.time_waits.tick(now);
-        while let Some(&(at, index)) = self.timers.first() {
+        for n in 0.. {
+            let Some(&(at, index)) = self.timers.first() else { return };
             if at > now {
                 return;
+            }
+            if n % AHEAD == 0 {
+                self.timers_ahead(now);
             }
             self.timers.pop_first();
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
@@ -450,8 +449,11 @@ impl TcpHost {
             return self.remove(index);
         }
         self.report(index);
-        self.set_timer(index, false);
-        self.warm(index);
+        let has_many = self.has_many();
+        if let Some(entry) = self.entries[index as usize].as_mut().filter(|_| has_many) {
+            entry.connection.trim();
+        }
+        self.set_timer(index, has_many);
     }
 
     /// Puts a connection at which something has changed into the queue of events. One that lends
@@ -485,23 +487,6 @@ impl TcpHost {
             self.timers.insert((deadline, index));
         }
         entry.timer = deadline;
-    }
-
-    /// Records that a connection had something to do. The coldest gives memory back.
-    fn warm(&mut self, index: u32) {
-        let Some(entry) = self.entries[index as usize].as_mut() else { return };
-        if core::mem::replace(&mut entry.is_warm, true) {
-            return;
-        }
-        self.warm.push_back(index);
-        if self.warm.len() > MOST_WARM
-            && let Some(index) = self.warm.pop_front()
-            && let Some(entry) = self.entries[index as usize].as_mut()
-        {
-            entry.is_warm = false;
-            entry.connection.trim();
-            self.set_timer(index, true);
-        }
     }
 
     /// Returns the index of the connection of a flow.
@@ -544,7 +529,6 @@ impl TcpHost {
             is_ready: false,
             is_released: false,
             is_reported: false,
-            is_warm: false,
             claim,
         };
         let index = self.free.pop().unwrap_or_else(|| {

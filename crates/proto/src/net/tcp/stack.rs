@@ -6,6 +6,8 @@
 use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 
+use arrayvec::ArrayVec;
+
 use super::config::TcpConfig;
 use super::counters::TcpCounters;
 use super::flow::TcpFlow;
@@ -14,7 +16,7 @@ use super::id::{TcpId, TcpOpenError};
 use super::input::Segment;
 use super::output::{Outgoing, PathLimits};
 use crate::Instant;
-use crate::device::{Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
+use crate::device::{BURST, Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
 use crate::net::context::Context;
 use crate::net::ip::icmp::Quoted;
 use crate::net::ip::output::{IpOutput, is_broadcast4, next_hop};
@@ -64,6 +66,14 @@ impl Stack {
         let from = SocketAddr::new(hop.ok_or(TcpOpenError::NoRoute)?.from, port);
         let tcp = self.tcp.as_mut().ok_or(TcpOpenError::TooMany)?;
         tcp.connect(now, from, peer)
+    }
+
+    /// Prepares the host for the segments of a burst of frames, if it has many connections.
+    #[inline]
+    pub(in crate::net) fn look_ahead_tcp<D: Device>(&self, frames: usize, device: &D) {
+        let Some(host) = self.tcp.as_ref().filter(|host| host.has_many()) else { return };
+        let flows = (0..frames).filter_map(|i| TcpFlow::of_frame(device.frame(i).0));
+        host.look_ahead(&flows.collect::<ArrayVec<_, BURST>>());
     }
 
     /// Takes a received segment. `sum` is that of the pseudo-header.

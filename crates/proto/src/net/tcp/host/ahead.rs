@@ -1,0 +1,78 @@
+//! Memory of connections that is read before it is needed. A host of many connections waits for
+//! memory at most of its steps: read for a burst of connections at a time, the waits overlap.
+
+use core::hint::black_box;
+
+use super::{Entry, TcpFlow, TcpHost};
+use crate::Instant;
+use crate::net::tcp::connection::{Connection, Phase};
+use crate::net::tcp::flow::Ends;
+
+/// The number of connections whose memory is read at a time.
+pub(super) const AHEAD: usize = 32;
+/// The connections whose memory a cache has room for.
+const CACHED: usize = 500;
+
+impl Entry {
+    /// Reads a field of each 64 bytes of the memory of a connection, in their order.
+    fn touch(&self) -> u64 {
+        let Connection { send, timers, receive, .. } = &self.connection;
+        let fields = [
+            u64::from(send.congestion.window()),
+            u64::from(send.board.lost()),
+            u64::from(send.phase == Phase::Open),
+            send.data.len() as u64,
+            u64::from(send.una.0),
+            u64::from(receive.lends),
+            timers.retransmit.as_ns(),
+            timers.keep_alive.as_ns(),
+            self.timer.as_ns(),
+            u64::from(self.ends.kind()),
+        ];
+        fields.into_iter().fold(0, |sum, field| sum ^ field)
+    }
+}
+
+impl TcpHost {
+    /// Returns true if the memory of the connections is more than a cache has room for. Then none
+    /// keeps memory or a timer for its next segments: both would be read again when they are in no
+    /// cache any more.
+    pub(in crate::net) fn has_many(&self) -> bool {
+        self.connections() >= CACHED
+    }
+
+    /// Prepares for the segments of these flows, which [`TcpHost::input`] gets next: reads what the
+    /// host has of their connections. A host of few connections has it in its cache.
+    pub fn look_ahead(&self, flows: &[TcpFlow]) {
+        if !self.has_many() {
+            return;
+        }
+        for flows in flows.chunks(AHEAD) {
+            // One step for all flows after the other: each step waits for the memory of the last
+            // one.
+            let mut hashes = [0; AHEAD];
+            for (hash, flow) in hashes.iter_mut().zip(flows) {
+                *hash = self.flows.hash(&Ends::from(flow));
+            }
+            let mut indexes = [u32::MAX; AHEAD];
+            for (index, hash) in indexes.iter_mut().zip(&hashes[..flows.len()]) {
+                *index = self.flows.first(*hash).unwrap_or(u32::MAX);
+            }
+            self.touch_all(indexes);
+        }
+    }
+
+    /// Reads what the host has of the connections with these indexes.
+    pub(super) fn touch_all(&self, indexes: impl IntoIterator<Item = u32>) {
+        let entries = indexes.into_iter().filter_map(|index| self.entries.get(index as usize));
+        black_box(entries.flatten().fold(0, |sum, entry| sum ^ entry.touch()));
+    }
+
+    /// Reads what the host has of the connections whose timers expire next.
+    pub(super) fn timers_ahead(&self, now: Instant) {
+        if self.has_many() {
+            let expired = self.timers.iter().take_while(|&&(at, _)| at <= now);
+            self.touch_all(expired.take(AHEAD).map(|&(_, index)| index));
+        }
+    }
+}
