@@ -18,7 +18,6 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use self::ahead::AHEAD;
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
 use super::cookies::Cookies;
@@ -359,9 +358,7 @@ impl TcpHost {
             if at > now {
                 return;
             }
-            if n % AHEAD == 0 {
-                self.timers_ahead(now);
-            }
+            self.timers_ahead(now, n);
             self.timers.pop_first();
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.timer = Instant::NEVER;

@@ -9,7 +9,7 @@ use crate::net::tcp::connection::{Connection, Phase};
 use crate::net::tcp::flow::Ends;
 
 /// The number of connections whose memory is read at a time.
-pub(super) const AHEAD: usize = 32;
+const AHEAD: usize = 32;
 /// The connections whose memory a cache has room for.
 const CACHED: usize = 500;
 
@@ -68,9 +68,10 @@ impl TcpHost {
         black_box(entries.flatten().fold(0, |sum, entry| sum ^ entry.touch()));
     }
 
-    /// Reads what the host has of the connections whose timers expire next.
-    pub(super) fn timers_ahead(&self, now: Instant) {
-        if self.has_many() {
+    /// Reads what the host has of the connections whose timers expire next, if it has not done so
+    /// already: `n` of them have expired so far.
+    pub(super) fn timers_ahead(&self, now: Instant, n: usize) {
+        if n.is_multiple_of(AHEAD) && self.has_many() {
             let expired = self.timers.iter().take_while(|&&(at, _)| at <= now);
             self.touch_all(expired.take(AHEAD).map(|&(_, index)| index));
         }
