@@ -1,5 +1,6 @@
 //! The names of connections for their peers, and the table by which a host finds them.
 
+use alloc::boxed::Box;
 use core::hash::{BuildHasher as _, Hash, Hasher};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -41,58 +42,108 @@ impl TcpFlow {
     }
 }
 
-/// A flow in few bytes: both addresses, both ports, and 4 or 6.
+/// A flow in few bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ends([u8; ENDS]);
+pub(super) struct Ends {
+    /// The addresses of this end and of the peer, each in two words, whose rest is 0.
+    addresses: [u64; 4],
+    /// The ports of this end and of the peer.
+    ports: [u16; 2],
+    /// 4 or 6, the version of IP.
+    kind: u32,
+}
 
 const ADDRESS: usize = 16;
-const PORTS: usize = 2 * ADDRESS;
-const KIND: usize = PORTS + 4;
-const ENDS: usize = KIND + 1;
 
 impl Hash for Ends {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write(&self.0);
+        self.addresses.iter().for_each(|word| state.write_u64(*word));
+        state.write_u64(self.rest());
     }
 }
 
 impl From<&TcpFlow> for Ends {
+    #[inline]
     fn from(flow: &TcpFlow) -> Self {
-        let mut ends = [0; ENDS];
-        for (at, end) in [flow.local, flow.peer].into_iter().enumerate() {
-            let address = &mut ends[at * ADDRESS..(at + 1) * ADDRESS];
-            match end.ip() {
-                IpAddr::V4(ip) => address[..4].copy_from_slice(&ip.octets()),
-                IpAddr::V6(ip) => address.copy_from_slice(&ip.octets()),
-            }
-            let port = PORTS + 2 * at;
-            ends[port..port + 2].copy_from_slice(&end.port().to_be_bytes());
+        let words = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => [u64::from(ip.to_bits()), 0],
+            IpAddr::V6(ip) => [(ip.to_bits() >> 64) as u64, ip.to_bits() as u64],
+        };
+        let ([a, b], [c, d]) = (words(flow.local.ip()), words(flow.peer.ip()));
+        Self {
+            addresses: [a, b, c, d],
+            ports: [flow.local.port(), flow.peer.port()],
+            kind: if flow.peer.is_ipv4() { 4 } else { 6 },
         }
-        ends[KIND] = if flow.peer.is_ipv4() { 4 } else { 6 };
-        Self(ends)
     }
 }
 
 impl Ends {
-    /// Returns 4 or 6, the version of IP.
-    pub(super) const fn kind(&self) -> u8 {
-        self.0[KIND]
+    /// Returns the version of IP, 4 or 6.
+    pub(super) const fn kind(&self) -> u32 {
+        self.kind
     }
 
     /// Returns the addresses and ports.
+    #[inline]
     pub(super) fn flow(&self) -> TcpFlow {
         let end = |at: usize| {
-            let address: [u8; ADDRESS] =
-                self.0[at * ADDRESS..].first_chunk().copied().unwrap_or_default();
-            let [a, b, c, d, ..] = address;
-            let ip: IpAddr = match self.0[KIND] {
-                4 => Ipv4Addr::new(a, b, c, d).into(),
-                _ => Ipv6Addr::from(address).into(),
+            let [high, low] = [self.addresses[2 * at], self.addresses[2 * at + 1]];
+            let ip: IpAddr = match self.kind {
+                4 => Ipv4Addr::from_bits(high as u32).into(),
+                _ => Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).into(),
             };
-            let port = PORTS + 2 * at;
-            SocketAddr::new(ip, u16::from_be_bytes([self.0[port], self.0[port + 1]]))
+            SocketAddr::new(ip, self.ports[at])
         };
         TcpFlow { local: end(0), peer: end(1) }
+    }
+
+    /// Returns what is no address.
+    #[inline]
+    fn rest(&self) -> u64 {
+        let [local, peer] = self.ports.map(u64::from);
+        u64::from(self.kind) << 32 | local << 16 | peer
+    }
+
+    /// Returns a number that often differs between flows. Peers can make flows with the same one.
+    #[inline]
+    fn mark(&self) -> u32 {
+        let [_, _, high, low] = self.addresses;
+        let mixed = (high ^ low ^ self.rest() << 32 ^ self.rest()).wrapping_mul(MIX);
+        (mixed >> 32) as u32
+    }
+}
+
+/// An odd number with bits at random places.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+/// The number of connections that [`Recent`] remembers: a power of two.
+const RECENT: usize = 256;
+
+/// The connections that were found last, so that the segments that follow need no hash.
+#[derive(Debug)]
+pub(super) struct Recent(Box<[(u32, u32); RECENT]>);
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self(Box::new([(0, u32::MAX); RECENT]))
+    }
+}
+
+impl Recent {
+    /// Returns the index of the connection of a flow, if it was one of the last ones. It may be
+    /// that of another flow, or of none any more.
+    #[inline]
+    pub(super) fn get(&self, ends: &Ends) -> Option<u32> {
+        let mark = ends.mark();
+        let (found, index) = self.0[mark as usize % RECENT];
+        (found == mark).then_some(index)
+    }
+
+    /// Remembers the connection of a flow.
+    #[inline]
+    pub(super) fn set(&mut self, ends: &Ends, index: u32) {
+        let mark = ends.mark();
+        self.0[mark as usize % RECENT] = (mark, index);
     }
 }
 

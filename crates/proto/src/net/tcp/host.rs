@@ -22,7 +22,7 @@ use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
 use super::cookies::Cookies;
 use super::counters::TcpCounters;
-use super::flow::{Ends, Flows, TcpFlow};
+use super::flow::{Ends, Flows, Recent, TcpFlow};
 use super::id::{TcpChanges, TcpId};
 use super::input::{Segment, refusal};
 use super::listeners::{Claim, Listeners};
@@ -82,6 +82,7 @@ pub struct TcpHost {
     free: Vec<u32>,
     generation: u32,
     flows: Flows,
+    recent: Recent,
     pub(super) listeners: Listeners,
     timers: BTreeSet<(Instant, u32)>,
     dirty: VecDeque<u32>,
@@ -109,6 +110,7 @@ impl TcpHost {
             free: Vec::new(),
             generation: 0,
             flows: Flows::new(hash),
+            recent: Recent::default(),
             listeners: Listeners::default(),
             timers: BTreeSet::new(),
             dirty: VecDeque::new(),
@@ -264,10 +266,15 @@ impl TcpHost {
         flow: TcpFlow,
         segment: &Segment<'_>,
     ) -> Option<(TcpId, Range<usize>)> {
-        let Some(index) = self.find(&flow) else {
+        let ends = Ends::from(&flow);
+        let recent = self.recent.get(&ends).filter(|index| self.is_at(&ends, *index));
+        let Some(index) = recent.or_else(|| self.find(&flow)) else {
             self.input_unknown(now, flow, segment);
             return None;
         };
+        if recent.is_none() {
+            self.recent.set(&ends, index);
+        }
         let entry = self.entries[index as usize].as_mut()?;
         if entry.claim.is_some_and(|claim| self.listeners.holds_back(claim))
             && !segment.tcp.flags.has(Flags::RST)
@@ -489,8 +496,14 @@ impl TcpHost {
     /// Returns the index of the connection of a flow.
     pub(super) fn find(&self, flow: &TcpFlow) -> Option<u32> {
         let ends = Ends::from(flow);
-        let entry = |index: u32| self.entries[index as usize].as_ref();
-        self.flows.get(&ends, |index| entry(index).is_some_and(|entry| entry.ends == ends))
+        self.flows.get(&ends, |index| self.is_at(&ends, index))
+    }
+
+    /// Returns true if the connection of a flow has this index.
+    #[inline]
+    fn is_at(&self, ends: &Ends, index: u32) -> bool {
+        let entry = self.entries.get(index as usize).and_then(|entry| entry.as_ref());
+        entry.is_some_and(|entry| entry.ends == *ends)
     }
 
     fn remove(&mut self, index: u32) {

@@ -70,8 +70,8 @@ impl Stack {
 
     /// Prepares the host for the segments of a burst of frames, if it has many connections.
     #[inline]
-    pub(in crate::net) fn look_ahead_tcp<D: Device>(&self, frames: usize, device: &D) {
-        let Some(host) = self.tcp.as_ref().filter(|host| host.has_many()) else { return };
+    pub(in crate::net) fn look_ahead_tcp<D: Device>(&mut self, frames: usize, device: &D) {
+        let Some(host) = self.tcp.as_mut().filter(|host| host.has_many()) else { return };
         let flows = (0..frames).filter_map(|i| TcpFlow::of_frame(device.frame(i).0));
         host.look_ahead(&flows.collect::<ArrayVec<_, BURST>>());
     }

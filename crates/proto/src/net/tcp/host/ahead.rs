@@ -3,6 +3,8 @@
 
 use core::hint::black_box;
 
+use arrayvec::ArrayVec;
+
 use super::{Entry, TcpFlow, TcpHost};
 use crate::Instant;
 use crate::net::tcp::connection::{Connection, Phase};
@@ -41,24 +43,26 @@ impl TcpHost {
         self.connections() >= CACHED
     }
 
-    /// Prepares for the segments of these flows, which [`TcpHost::input`] gets next: reads what the
-    /// host has of their connections. A host of few connections has it in its cache.
-    pub fn look_ahead(&self, flows: &[TcpFlow]) {
+    /// Prepares for the segments of these flows, which [`TcpHost::input`] gets next: finds their
+    /// connections, and reads what the host has of them. A host of few connections has it in its
+    /// cache.
+    pub fn look_ahead(&mut self, flows: &[TcpFlow]) {
         if !self.has_many() {
             return;
         }
         for flows in flows.chunks(AHEAD) {
             // One step for all flows after the other: each step waits for the memory of the last
             // one.
-            let mut hashes = [0; AHEAD];
-            for (hash, flow) in hashes.iter_mut().zip(flows) {
-                *hash = self.flows.hash(&Ends::from(flow));
-            }
-            let mut indexes = [u32::MAX; AHEAD];
-            for (index, hash) in indexes.iter_mut().zip(&hashes[..flows.len()]) {
-                *index = self.flows.first(*hash).unwrap_or(u32::MAX);
-            }
-            self.touch_all(indexes);
+            let mut found: ArrayVec<_, AHEAD> = flows
+                .iter()
+                .map(|flow| {
+                    let ends = Ends::from(flow);
+                    (ends, self.flows.hash(&ends))
+                })
+                .collect();
+            found.iter_mut().for_each(|(_, at)| *at = self.flows.first(*at).unwrap_or(u32::MAX));
+            self.touch_all(found.iter().map(|&(_, index)| index));
+            found.iter().for_each(|(ends, index)| self.recent.set(ends, *index));
         }
     }
 
