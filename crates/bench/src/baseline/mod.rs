@@ -71,7 +71,7 @@ impl Flow {
 /// if two are allowed. Returns the result of `here`, and ends the other process.
 ///
 /// This process closes what `there` owns, so that each side sees the end of the other.
-fn between<T: Send>(
+pub(crate) fn between<T: Send>(
     there: impl FnOnce() -> io::Result<()> + Send,
     here: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
@@ -94,7 +94,10 @@ fn between<T: Send>(
 }
 
 /// Calls `exchange` until the measurement reaches a limit. Returns the nanoseconds of each call.
-fn sample(limits: Limits, mut exchange: impl FnMut() -> io::Result<()>) -> io::Result<Vec<u32>> {
+pub(crate) fn sample(
+    limits: Limits,
+    mut exchange: impl FnMut() -> io::Result<()>,
+) -> io::Result<Vec<u32>> {
     let clock = Clock::new();
     let start = clock.now();
     for _ in 0..limits.count / 10 {

@@ -147,7 +147,10 @@ pub(crate) fn times<'l>(
 
 /// Makes a lane from a baseline that returns a bandwidth. The time of the lane's operation is that
 /// of its request and reply at this bandwidth.
-fn flow<'l>(exchange: Exchange, mut run: impl FnMut(Limits) -> io::Result<Flow> + 'l) -> Lane<'l> {
+pub(crate) fn flow<'l>(
+    exchange: Exchange,
+    mut run: impl FnMut(Limits) -> io::Result<Flow> + 'l,
+) -> Lane<'l> {
     Box::new(move |time| {
         let flow = on_all_cores(|| run(limits(time)))?;
         let mut sample = Sample::new();

@@ -135,6 +135,13 @@ impl Local {
         }
     }
 
+    /// Returns the locator of a server over a device in memory, at which clients find it. `None` if
+    /// the device is not in memory.
+    pub(crate) fn memory_locator(&self, role: &str, transport: &str, port: u16) -> Option<String> {
+        let name = format!("perf-{}-{role}", std::process::id());
+        memory_locator(&name, role, transport, self.sockets(), port)
+    }
+
     /// Moves the calling thread to the namespace of the servers while the result lives.
     fn far(&self) -> Result<Option<Inside>, Fail> {
         self.net.as_ref().map(Net::far).transpose()
@@ -300,23 +307,33 @@ pub(crate) fn locators(
     let devices = transports.iter().any(|t| net::wanted(t));
     let host = if devices { Wire::kernel(1) } else { Ipv4Addr::LOCALHOST };
     let of = |transport: &String| match transport.as_str() {
+        memory if let Some(at) = memory_locator(&name, role, memory, sockets, port) => at,
         "fast+shm" => format!("fast+shm:name={name}"),
-        memory if ["memif", "shmnet"].contains(&net::below(memory)) => {
-            let over = memory.split('+').next().unwrap_or_default();
-            let socket = sockets.unwrap_or_else(|| Path::new(".")).join(format!("{role}.{over}"));
-            let device = match net::below(memory) {
-                "memif" => format!("socket={}", socket.display()),
-                _ => format!("name={name}.{over}"),
-            };
-            let crc = if over == "utcp" { "" } else { ",crc=off" };
-            format!("{memory}:{device},host={},port={port}{crc}", Wire::ours(1, 9))
-        }
         device if net::wanted(device) => net::locator(device, port),
         // RDMA uses a TCP port that the transport `tcp` does not.
         "rdma" => format!("rdma:host={host},port={}", port + 1),
         other => format!("{other}:host={host},port={port}"),
     };
     Ok(transports.iter().map(of).collect::<Vec<_>>().join(";"))
+}
+
+/// Returns the locator of a server over a device in memory. `None` if the device is not in memory.
+fn memory_locator(
+    name: &str,
+    role: &str,
+    transport: &str,
+    sockets: Option<&Path>,
+    port: u16,
+) -> Option<String> {
+    let over = transport.split('+').next().unwrap_or_default();
+    let socket = sockets.unwrap_or_else(|| Path::new(".")).join(format!("{role}.{over}"));
+    let device = match net::below(transport) {
+        "memif" => format!("socket={}", socket.display()),
+        "shmnet" => format!("name={name}.{over}"),
+        _ => return None,
+    };
+    let crc = if over == "utcp" { "" } else { ",crc=off" };
+    Some(format!("{transport}:{device},host={},port={port}{crc}", Wire::ours(1, 9)))
 }
 
 /// Returns the first of `count` consecutive ports that are free on TCP and on UDP now.

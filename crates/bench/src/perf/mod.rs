@@ -25,6 +25,7 @@ pub(crate) mod measure;
 pub(crate) mod net;
 mod options;
 mod overwrite;
+mod own_tcp;
 pub(crate) mod procfs;
 mod recovery;
 pub mod report;
@@ -78,6 +79,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         match test {
             Test::Baseline => baseline::run(&mut bench)?,
             Test::Echo => echo::run(&mut bench)?,
+            Test::Tcp => own_tcp::run(&mut bench)?,
             Test::Sessions => sessions::run(&mut bench)?,
             Test::ReadWrite => basic::run(&mut bench)?,
             Test::ReadThroughput => basic::throughput(&mut bench, basic::Kind::Reads)?,

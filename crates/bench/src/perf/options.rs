@@ -11,6 +11,8 @@ pub enum Test {
     Baseline,
     /// Measures round trips of a request that the server answers with the same bytes.
     Echo,
+    /// Measures our own TCP by events: round trips of bytes, and a stream.
+    Tcp,
     /// Measures many sessions with one server: memory, opening rate, echo rate.
     Sessions,
     /// Measures random reads and writes of objects, one at a time.
@@ -50,6 +52,7 @@ impl Test {
         match self {
             Self::Baseline => "baseline",
             Self::Echo => "echo",
+            Self::Tcp => "tcp",
             Self::Sessions => "sessions",
             Self::ReadWrite => "read-write",
             Self::ReadThroughput => "read-throughput",

@@ -39,6 +39,10 @@ pub(crate) enum Bench {
   sprat bench echo --size 100
   sprat bench echo --outstanding 256 --transport fast+udp")]
     Echo(Loaded),
+    /// Measure our own TCP by events (utcp+DEVICE): round trips of bytes, and a stream.
+    #[command(after_help = "Example:
+  sprat bench tcp --transport utcp+shmnet,utcp+packet,utcp+xdp")]
+    Tcp(Sized),
     /// Measure many sessions with one server: memory, opening rate, echo rate.
     #[command(after_help = "Example:
   sprat bench sessions --sessions 1000000")]
@@ -483,6 +487,9 @@ impl Bench {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Echo)
             },
+            Self::Tcp(args) => {
+                Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::Tcp) }
+            }
             Self::Sessions(args) => Options {
                 sessions: args.sessions as usize,
                 outstanding: args.outstanding.outstanding.into(),
