@@ -295,6 +295,26 @@ fn d14_what_is_wrong_ends_the_stream_in_its_turn() {
     }
 }
 
+/// The rights of a region change between the placement of a Write and its turn, and the program
+/// has used the memory meanwhile. The Write is placed again.
+#[test]
+fn d14_a_write_is_placed_again_if_tags_have_changed() {
+    let mut tcp = Tcp::new();
+    tcp.write(1, 0, 0, 100);
+    tcp.write(2, 0, 1000, 600);
+    tcp.send();
+    let sent = core::mem::take(&mut tcp.sent);
+    tcp.arrive(&sent[1]);
+    assert_eq!(tcp.placed, 600);
+    tcp.field().fill(0);
+    let field = tcp.field;
+    tcp.pair.b.rnic.shared.mr.change_rights(field, ALL).unwrap();
+    tcp.arrive(&sent[0]);
+    tcp.read(usize::MAX);
+    assert_eq!(tcp.delivered, 0);
+    assert_eq!(tcp.field()[1000..1600], pattern(FIELD, 3)[..600]);
+}
+
 /// A peer sends the bytes again with other contents. What was placed stays, and the other copy is
 /// not looked at, not even at its CRC.
 #[test]
