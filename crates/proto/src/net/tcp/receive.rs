@@ -45,7 +45,7 @@ pub(super) enum Lends {
     Nothing,
     /// Data in order is lent to the program before it is copied.
     InOrder,
-    /// Data in order is lent, and the program is told of data behind a gap.
+    /// Data in order is lent, and data behind a gap is shown to the program.
     All,
 }
 

@@ -1,5 +1,5 @@
-//! Received data that a program uses where it lies in the frame that brought it: data in order is
-//! lent, and of data behind a gap the program is told.
+//! Received data that a program uses where it lies in the frame that brought it: data in order,
+//! which is lent, and data behind a gap, which is shown.
 //!
 //! Always: data behind a gap is in the connection's buffer too, and is read from there in its turn,
 //! whatever the program did with it before.
@@ -68,15 +68,15 @@ impl TcpHost {
     }
 }
 
-/// Returns the first `count` bytes of a segment, which are behind a gap, if the program is told of
-/// them.
+/// Returns the first `count` bytes of a segment, which are behind a gap, if the program wants to
+/// see them.
 pub(super) fn ahead(
     id: TcpId,
     connection: &Connection,
     segment: &Segment<'_>,
     count: usize,
 ) -> Option<TcpData> {
-    let is_told = count > 0 && connection.receive.lends == Lends::All;
+    let is_shown = count > 0 && connection.receive.lends == Lends::All;
     let ahead = Some(connection.offset(segment.tcp.seq));
-    is_told.then_some(TcpData { id, range: 0..count, ahead })
+    is_shown.then_some(TcpData { id, range: 0..count, ahead })
 }

@@ -82,7 +82,7 @@ pub(super) struct End {
     pub(super) records: VecDeque<usize>,
     /// True if the program takes data that is lent, as far as `reads` allows.
     pub(super) borrows: bool,
-    /// The number of bytes of which a program that borrows was told while they were behind a gap.
+    /// The number of bytes that a program that borrows has seen while they were behind a gap.
     pub(super) ahead: usize,
     /// The MTU of the path from the end, and that of its link.
     pub(super) mtu: u16,

@@ -118,17 +118,17 @@ fn lent_data_that_is_not_taken_can_be_read_later() {
     }
 }
 
-/// A program is told of data behind a gap: once for each segment, with its place in the stream. The
-/// data is in the connection's buffer too, and comes again in its turn.
+/// A program sees data behind a gap: once for each segment, with its place in the stream. The data
+/// is in the connection's buffer too, and comes again in its turn.
 #[test]
-fn a_program_is_told_of_data_behind_a_gap() {
+fn a_program_sees_data_behind_a_gap() {
     let faults = Faults { lost: [Vec::from([5]), Vec::new()], ..Faults::default() };
     let (mut net, _) = with_records(&[1000; 8], faults, 1);
     net.ends[1].borrows = true;
     net.complete(100 * SECOND, [8000, 0]).unwrap();
     let behind = net.ends[1].ahead;
     assert!(behind >= 3000 && behind.is_multiple_of(1000), "{behind} bytes");
-    let mut told = 0;
+    let mut seen = 0;
     for seed in 0..50 {
         let faults =
             Faults { loss_ppm: 30_000, duplicate_ppm: 10_000, jitter_ns: MS, ..Faults::default() };
@@ -136,13 +136,13 @@ fn a_program_is_told_of_data_behind_a_gap() {
         net.give(0, 100_000);
         net.ends[1].borrows = true;
         net.complete(1000 * SECOND, [100_000, 0]).unwrap();
-        told += net.ends[1].ahead;
+        seen += net.ends[1].ahead;
     }
-    assert!(told > 100_000, "{told} bytes");
+    assert!(seen > 100_000, "{seen} bytes");
 }
 
 /// The place in the stream is counted from the first byte, whatever its sequence number, and what
-/// the window has no room for is not told.
+/// the window has no room for is not shown.
 #[test]
 fn data_behind_a_gap_has_its_place_in_the_stream() {
     const MSS: u32 = 1000;

@@ -57,8 +57,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// What is found in a piece of a stream begins where an FPDU does, and all whole FPDUs from the
-    /// first on that has a marker are found. A deframer that passes FPDUs goes on behind them.
+    /// A deframer finds, in a piece of a stream, the first whole FPDU with a marker and all whole
+    /// ones behind it, and nothing that is no FPDU. A deframer that passes FPDUs goes on behind
+    /// them.
     #[test]
     fn f16_markers_lead_to_the_fpdus_of_a_piece(
         lens in vec_of((0..1500usize, any::<bool>()), 1..12),
