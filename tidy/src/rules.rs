@@ -29,8 +29,8 @@ const PAGES: [Page; 2] = [
         path: "docs/rules.md",
         groups: &[
             ("M", 11),
-            ("F", 15),
-            ("D", 13),
+            ("F", 16),
+            ("D", 14),
             ("R", 14),
             ("T", 5),
             ("E", 7),

@@ -34,8 +34,9 @@ pub struct Options {
     /// True to protect every FPDU by a CRC32C. Without it only TCP's own checksum is left, which is
     /// weak. A peer that requests the CRC gets it in any case.
     pub crc: bool,
-    /// True to request markers from the peer. They are of use to receivers that take bytes out of
-    /// order, which this one does not.
+    /// True to request markers from the peer. With them and a CRC, a device on our own TCP places
+    /// the payload of Writes and of responses to Reads as soon as it arrives, also behind missing
+    /// bytes. Memory then shows later bytes before earlier ones until a message is delivered.
     pub markers: bool,
     /// The MPA revision that the device tries first: 1 or 2.
     pub revision: u8,

@@ -142,4 +142,13 @@ impl<D: Device> Interface<D> {
     pub fn take_tcp(&mut self, i: usize, count: usize) {
         self.stack.take_tcp(i, count);
     }
+
+    /// Returns piece `i` of the data behind gaps of TCP connections ([`Stack::tcp_ahead`]).
+    ///
+    /// # Panics
+    /// If `i` is not below [`Stack::ahead_tcp`].
+    #[must_use]
+    pub fn tcp_ahead(&self, i: usize) -> (TcpId, u32, &[u8]) {
+        self.stack.tcp_ahead(i, &self.device)
+    }
 }

@@ -121,7 +121,7 @@ impl Stack {
     /// Sends the frames that wait in the IP stack. Returns true if frames still wait.
     #[inline(never)]
     fn send_waiting<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
-        if !self.lent.is_empty() {
+        if !self.lent.is_empty() || !self.ahead.is_empty() {
             self.keep_lent(device);
         }
         self.output_tcp(now, device);

@@ -46,6 +46,9 @@ pub struct Stack {
     pub(super) tcp: Option<Box<TcpHost>>,
     /// The received data that is lent to programs until `output`.
     pub(super) lent: Vec<LentData>,
+    /// The received data behind gaps that programs may use until `output`, each with the number of
+    /// bytes of its stream before it.
+    pub(super) ahead: Vec<(u32, LentData)>,
 }
 
 impl Stack {
@@ -72,6 +75,7 @@ impl Stack {
             burst: Burst::default(),
             tcp: None,
             lent: Vec::new(),
+            ahead: Vec::new(),
             cx,
         }
     }

@@ -51,6 +51,13 @@ pub struct Span {
 }
 
 impl Span {
+    /// True if a byte is in both spans.
+    pub(crate) const fn overlaps(self, other: Self) -> bool {
+        self.region == other.region
+            && self.offset < other.offset + other.len as u64
+            && other.offset < self.offset + self.len as u64
+    }
+
     /// The part of the span that begins at byte `from`.
     pub(crate) const fn tail(self, from: u32) -> Self {
         Self { region: self.region, offset: self.offset + from as u64, len: self.len - from }

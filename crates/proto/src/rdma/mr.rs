@@ -170,6 +170,8 @@ pub struct Regions {
     tags: HashMap<u32, Tag>,
     /// The valid tags that only one queue pair's peer may use.
     owned: BTreeSet<(Qp, u32)>,
+    /// The number of times that a tag has lost its memory or changed its rights.
+    changes: u64,
 }
 
 const fn index(stag: Stag) -> u32 {
@@ -187,7 +189,7 @@ impl Regions {
     #[must_use]
     pub fn new(rng: Rng, max_pds: usize, max_tags: usize) -> Self {
         let (pds, tags) = (HashMap::new(), HashMap::new());
-        Self { rng, max_pds, max_tags, pds, last_pd: 0, tags, owned: BTreeSet::new() }
+        Self { rng, max_pds, max_tags, pds, last_pd: 0, tags, owned: BTreeSet::new(), changes: 0 }
     }
 
     /// Allocates a protection domain.
@@ -287,7 +289,16 @@ impl Regions {
             return Err(PostError::Rights);
         }
         tag.valid = tag.valid.map(|valid| Valid { access, ..valid });
+        self.changes += 1;
         Ok(())
+    }
+
+    /// The number of times that a tag has lost its memory or changed its rights. While it stays the
+    /// same, so does the memory of each valid tag.
+    #[inline]
+    #[must_use]
+    pub const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Allocates a tag for [`Self::fast_register`].
@@ -572,6 +583,7 @@ impl Regions {
     /// Invalidates the steering tag at an index.
     fn revoke(&mut self, at: u32) {
         let Some(valid) = self.tags.get_mut(&at).and_then(|t| t.valid.take()) else { return };
+        self.changes += 1;
         if let Some(qp) = valid.qp {
             self.owned.remove(&(qp, at));
         }

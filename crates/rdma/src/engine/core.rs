@@ -142,6 +142,9 @@ pub struct Counters {
     pub direct: u64,
     /// The number of bytes that were copied into memory regions.
     pub placed: u64,
+    /// The number of bytes that were copied into memory regions before their turn, behind missing
+    /// bytes of the stream.
+    pub ahead: u64,
     /// The number of bytes that were copied between buffers before they were placed.
     pub copied: u64,
     /// The number of turns that found something to do.

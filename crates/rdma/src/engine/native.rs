@@ -235,14 +235,15 @@ impl Native {
         self.slots.get(id.index()).copied().filter(|slot| *slot != u32::MAX)
     }
 
-    /// Records the slot of a connection's stream, and lets its data be lent.
+    /// Records the slot of a connection's stream, and lets its data be lent, also behind gaps.
     pub(super) fn set_slot(&mut self, id: TcpId, slot: u32) {
         if self.slots.len() <= id.index() {
             self.slots.resize(id.index() + 1, u32::MAX);
         }
         self.slots[id.index()] = slot;
-        let lends = self.is_tight();
-        self.interface.tcp().into_iter().for_each(|tcp| tcp.lend(id, lends));
+        if self.is_tight() {
+            self.interface.tcp().into_iter().for_each(|tcp| tcp.lend_ahead(id));
+        }
     }
 
     /// Listens at a port. Returns the address with the port filled in.
@@ -309,6 +310,17 @@ impl Native {
             Some(connection) if connection.error().is_none() => None,
             _ => Some(Err(Errno::CONNRESET)),
         }
+    }
+
+    /// True if a connection has `count` bytes to read.
+    pub(super) fn has_readable(&mut self, id: TcpId, count: usize) -> bool {
+        let connection = self.interface.tcp().and_then(|tcp| tcp.connection(id));
+        connection.is_some_and(|connection| connection.readable() >= count)
+    }
+
+    /// Drops the next bytes that a connection has to read.
+    pub(super) fn skip(&mut self, id: TcpId, count: usize) {
+        self.interface.tcp().into_iter().for_each(|tcp| _ = tcp.skip(id, count));
     }
 
     /// Takes a record to send: with tight coupling as one segment, all of it or nothing, otherwise

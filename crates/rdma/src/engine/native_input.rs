@@ -3,13 +3,15 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 
 use sprat_proto::Instant;
 use sprat_proto::net::tcp::{TcpChanges, TcpError, TcpId};
-use sprat_proto::rdma::StreamEnd;
+use sprat_proto::rdma::{Conn, StreamEnd};
 
 use super::core::{Copies, Core};
 use super::native::Native;
+use super::receive::READ;
 use super::stream::{Kept, Socket, Stage, Stream};
 
 impl Core {
@@ -20,6 +22,11 @@ impl Core {
         let mut worked = pieces > 0;
         for piece in 0..pieces {
             self.receive_lent(now, piece);
+        }
+        let behind =
+            self.native.as_deref().map_or(0, |native| native.interface.stack().ahead_tcp());
+        for piece in 0..behind {
+            self.receive_ahead(now, piece);
         }
         while let Some((id, changes)) = self.native.as_deref_mut().and_then(Native::event) {
             worked = true;
@@ -64,6 +71,56 @@ impl Core {
         if self.rnic.is_stalled(conn) {
             self.stall(slot, true);
         }
+    }
+
+    /// Hands a piece of data behind a gap to the engine, which may place payload in it. The
+    /// connection has the data too.
+    #[cold]
+    fn receive_ahead(&mut self, now: Instant, piece: usize) {
+        let Some(native) = self.native.as_deref_mut() else { return };
+        let (id, offset, bytes) = native.interface.tcp_ahead(piece);
+        let slot = native.slot(id);
+        let stream = slot.and_then(|slot| self.streams[slot as usize].as_deref());
+        let Some(conn) = stream.filter(|s| !s.stalled && !s.finished).and_then(Stream::conn) else {
+            return;
+        };
+        if self.settings.copies != Copies::Two {
+            let placed = self.rnic.input_ahead(now, conn, offset, bytes, &mut self.regions);
+            self.counters.ahead += placed as u64;
+        }
+    }
+
+    /// Delivers the segment that the stream in `slot` has next, if it was placed before its turn:
+    /// then its bytes are not read. Otherwise returns the number of bytes that may be read before
+    /// the next such segment.
+    pub(super) fn deliver_ahead(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        conn: Conn,
+    ) -> ControlFlow<(), usize> {
+        let Some(native) = self.native.as_deref_mut() else { return ControlFlow::Continue(READ) };
+        let stream = self.streams[slot as usize].as_deref();
+        let (Some((distance, len)), Some(stream)) = (self.rnic.next_ahead(conn), stream) else {
+            return ControlFlow::Continue(READ);
+        };
+        let kept = stream.kept.len();
+        if distance > kept {
+            return ControlFlow::Continue(READ.min(distance - kept));
+        }
+        if let Socket::Native(id) = stream.socket
+            && distance == 0
+            && kept == 0
+            && native.has_readable(id, len)
+        {
+            let count = self.rnic.deliver_ahead(now, conn, &mut self.regions);
+            native.skip(id, count);
+            if count > 0 {
+                self.counters.received += count as u64;
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(READ)
     }
 
     fn native_event(&mut self, now: Instant, id: TcpId, changes: TcpChanges) {

@@ -1,7 +1,7 @@
 //! Receives: polls the sockets and hands their bytes to the pure engine.
 
 use std::io;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::AsFd as _;
 
 use rustix::event::{Timespec, epoll};
@@ -141,13 +141,17 @@ impl Core {
                 return self.received_directly(now, slot, conn, span.len as usize, read);
             }
         }
+        let limit = match self.deliver_ahead(now, slot, conn) {
+            ControlFlow::Break(()) => return true,
+            ControlFlow::Continue(limit) => limit,
+        };
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
             return false;
         };
         // Long payload whose header is in this read would be copied; where none comes, more is read
         // at once.
         let kept = stream.kept.len();
-        let most = if direct { READ.min(stream.ahead) } else { READ };
+        let most = if direct { limit.min(stream.ahead) } else { limit };
         let read = stream.read(&mut self.native, &mut self.buffer, kept + most);
         if read == Some(Ok(most)) {
             stream.ahead = READ.min(2 * stream.ahead);

@@ -1,8 +1,9 @@
 //! Tests of verbs over loopback TCP and over our own TCP: every operation, in every threading
-//! model, with every way to copy. `wire` has two devices over our own TCP, `memory` the tests of
-//! objects that open memory to a peer, `connections` those of connections and of objects that queue
-//! pairs share.
+//! model, with every way to copy. `ahead` has frames that are lost or late, `wire` has two devices
+//! over our own TCP, `memory` the tests of objects that open memory to a peer, `connections` those
+//! of connections and of objects that queue pairs share.
 
+mod ahead;
 mod connections;
 mod memory;
 mod wire;

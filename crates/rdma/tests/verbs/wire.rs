@@ -1,7 +1,7 @@
 //! Two devices over our own TCP, on packet devices that are wired to each other in memory.
 //!
-//! Frames arrive in order. A full wire refuses frames ([`Sent::Full`]), and a bell wakes a receiver
-//! that sleeps.
+//! Frames arrive in order, unless a test has another [`Fate`] for them. A full wire refuses frames
+//! ([`Sent::Full`]), and a bell wakes a receiver that sleeps.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -23,16 +23,33 @@ use sprat_sys::nic::Nic;
 const WIRE: usize = 256;
 const MTU: usize = 1500;
 
+/// Returns the frames that arrive when one is sent.
+pub(crate) type Fate = Box<dyn FnMut(Vec<u8>) -> Vec<Vec<u8>> + Send>;
+
 /// One direction of the wire.
-struct Half {
+pub(crate) struct Half {
     frames: Mutex<VecDeque<Vec<u8>>>,
+    fate: Mutex<Fate>,
     bell: OwnedFd,
 }
 
 impl Half {
     fn new() -> Self {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        Self { frames: Mutex::default(), bell }
+        let fate: Fate = Box::new(|frame| vec![frame]);
+        Self { frames: Mutex::default(), fate: Mutex::new(fate), bell }
+    }
+
+    /// Sets the fate of the frames that are sent from now on.
+    pub(crate) fn set_fate(&self, fate: Fate) {
+        *self.fate.lock().unwrap() = fate;
+    }
+
+    /// Lets a frame arrive.
+    pub(crate) fn deliver(&self, frame: Vec<u8>) {
+        self.frames().push_back(frame);
+        // A full counter rings as well.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_le_bytes());
     }
 
     fn frames(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
@@ -66,14 +83,11 @@ impl Frames for End {
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         let bytes = parts.concat();
         assert!(offload == Offload::None && bytes.len() <= self.info.max_send, "a frame fits");
-        let mut frames = self.outgoing.frames();
-        if frames.len() >= WIRE {
+        if self.outgoing.frames().len() >= WIRE {
             return Sent::Full;
         }
-        frames.push_back(bytes);
-        drop(frames);
-        // A full counter rings as well.
-        let _ = rustix::io::write(&self.outgoing.bell, &1_u64.to_le_bytes());
+        let arriving = self.outgoing.fate.lock().unwrap()(bytes);
+        arriving.into_iter().for_each(|frame| self.outgoing.deliver(frame));
         Sent::Yes
     }
 
@@ -129,8 +143,13 @@ impl Nic for End {
 
 /// Two devices on a wire of their own, 10.0.0.1 and 10.0.0.2.
 pub(crate) fn devices(options: Options) -> [Device; 2] {
+    wired(options).0
+}
+
+/// Two devices, and the wire from the first to the second and back.
+pub(crate) fn wired(options: Options) -> ([Device; 2], [Arc<Half>; 2]) {
     let (there, back) = (Arc::new(Half::new()), Arc::new(Half::new()));
-    [(1, &back, &there), (2, &there, &back)].map(|(number, incoming, outgoing)| {
+    let devices = [(1, &back, &there), (2, &there, &back)].map(|(number, incoming, outgoing)| {
         let end = End {
             info: Info::without_offloads(Mac([2, 0, 0, 0, 0, number]), MTU),
             incoming: Arc::clone(incoming),
@@ -144,5 +163,6 @@ pub(crate) fn devices(options: Options) -> [Device; 2] {
         let mut interface = Interface::new(stack, Box::new(end) as Box<dyn Nic>, rng);
         interface.tick(clock::now());
         Device::open_on(options, interface).unwrap()
-    })
+    });
+    (devices, [there, back])
 }

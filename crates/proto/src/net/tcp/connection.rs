@@ -5,7 +5,7 @@ use core::ops::Range;
 use super::config::TcpConfig;
 use super::congestion::{Congestion, CongestionControl};
 use super::rack::{Rack, TailProbe};
-use super::receive::Receive;
+use super::receive::{Lends, Receive};
 use super::records::Records;
 use super::ring::Ring;
 use super::rtt::Rtt;
@@ -416,7 +416,13 @@ impl Connection {
     ///
     /// [`Received::lent`]: super::input::Received::lent
     pub const fn lend(&mut self, lends: bool) {
-        self.receive.lends = lends;
+        self.receive.lends = if lends { Lends::InOrder } else { Lends::Nothing };
+    }
+
+    /// Returns the number of bytes of the stream before a sequence number, modulo 2³².
+    #[must_use]
+    pub const fn offset(&self, seq: u32) -> u32 {
+        self.receive.offset(seq)
     }
 
     /// Ends the lending of the next `count` bytes, which the program has taken.

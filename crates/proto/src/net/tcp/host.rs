@@ -12,11 +12,11 @@
 
 mod ahead;
 mod all;
+mod lend;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
@@ -31,6 +31,8 @@ use super::time_wait::TimeWaits;
 use crate::rand::KeyedHash;
 use crate::wire::tcp::{Flags, Tcp};
 use crate::{Instant, Rng};
+
+pub use lend::TcpData;
 
 /// The most answers to segments without a connection that wait to be sent.
 const MOST_ANSWERS: usize = 256;
@@ -258,23 +260,14 @@ impl TcpHost {
     }
 
     /// Takes a segment that arrived for this host. Call [`TcpHost::output`] after it, or after a
-    /// burst of segments. Returns the bytes of its data that are lent, if any are: end that by
-    /// [`TcpHost::take_lent`] or [`TcpHost::keep_lent`] before.
-    pub fn input(
-        &mut self,
-        now: Instant,
-        flow: TcpFlow,
-        segment: &Segment<'_>,
-    ) -> Option<(TcpId, Range<usize>)> {
-        let ends = Ends::from(&flow);
-        let recent = self.recent.get(&ends).filter(|index| self.is_at(&ends, *index));
-        let Some(index) = recent.or_else(|| self.find(&flow)) else {
+    /// burst of segments. Returns the bytes of its data that the program may use where they lie, if
+    /// there are any. Those in order are lent: end that by [`TcpHost::take_lent`] or
+    /// [`TcpHost::keep_lent`] before.
+    pub fn input(&mut self, now: Instant, flow: TcpFlow, segment: &Segment<'_>) -> Option<TcpData> {
+        let Some(index) = self.find_again(&flow) else {
             self.input_unknown(now, flow, segment);
             return None;
         };
-        if recent.is_none() {
-            self.recent.set(&ends, index);
-        }
         let entry = self.entries[index as usize].as_mut()?;
         if entry.claim.is_some_and(|claim| self.listeners.holds_back(claim))
             && !segment.tcp.flags.has(Flags::RST)
@@ -302,11 +295,14 @@ impl TcpHost {
         changes.readable |= received.bytes > 0 || entry.connection.is_finished() && !was_finished;
         changes.writable |= entry.connection.writable(&self.config) > had;
         let (start, end) = received.lent;
-        let lent = (start < end).then(|| {
-            let id = TcpId { index, generation: entry.generation };
-            (id, start..end)
-        });
-        let is_unwanted = entry.is_released && (received.bytes > 0 || lent.is_some());
+        let id = TcpId { index, generation: entry.generation };
+        let is_lent = start < end;
+        let data = if is_lent {
+            Some(TcpData { id, range: start..end, ahead: None })
+        } else {
+            lend::ahead(id, &entry.connection, segment, received.ahead)
+        };
+        let is_unwanted = entry.is_released && (received.bytes > 0 || is_lent);
         // RFC 9293 3.6.1: data that no program will read is lost, and the peer is reset: by the
         // number that it expects, since it may not have what this end has sent last.
         let reset = if is_unwanted { entry.connection.abort() } else { None };
@@ -316,32 +312,7 @@ impl TcpHost {
         }
         self.touch(index);
         self.report(index);
-        lent.filter(|_| !is_unwanted)
-    }
-
-    /// Lets received data of a connection be lent instead of copied. The bytes that
-    /// [`TcpHost::input`] returns are lent.
-    pub fn lend(&mut self, id: TcpId, lends: bool) {
-        if let Some(entry) = entry_mut(&mut self.entries, id) {
-            entry.connection.lend(lends);
-        }
-    }
-
-    /// Ends the lending of the next `count` bytes of a connection, which the program has taken.
-    pub fn take_lent(&mut self, id: TcpId, count: usize) {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
-        entry.connection.take_lent(count);
-        entry.changes.readable |= entry.connection.is_finished();
-        self.touch(id.index);
-    }
-
-    /// Ends the lending of the next bytes of a connection, which the program has not taken, and
-    /// copies them. The connection is readable then.
-    pub fn keep_lent(&mut self, id: TcpId, bytes: &[u8]) {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
-        entry.connection.keep_lent(bytes);
-        entry.changes.readable = true;
-        self.touch(id.index);
+        data.filter(|_| !is_unwanted)
     }
 
     /// Returns the time at which to call [`TcpHost::tick`].

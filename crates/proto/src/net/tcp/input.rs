@@ -59,6 +59,8 @@ pub struct Received {
     /// The bytes of the segment's data that are lent to the program: from the first up to, and
     /// without, the second. [`Connection::take_lent`] and [`Connection::keep_lent`] end that.
     pub lent: (usize, usize),
+    /// The number of bytes of the segment's data, from the first on, that were kept behind a gap.
+    pub ahead: usize,
     /// A segment to send at once: it refuses the peer's, or acknowledges what came before it.
     pub answer: Option<Tcp>,
 }
@@ -170,8 +172,11 @@ impl Connection {
         }
         match self.input_data(now, config, seq, data, flags) {
             Taken::InOrder(bytes) => Received { bytes, answer, ..Received::default() },
-            Taken::Lent(start, end) => Received { lent: (start, end), answer, bytes: 0 },
-            Taken::Ahead | Taken::Nothing => Received { answer, ..Received::default() },
+            Taken::Lent(start, end) => {
+                Received { lent: (start, end), answer, ..Received::default() }
+            }
+            Taken::Ahead(ahead) => Received { ahead, answer, ..Received::default() },
+            Taken::Nothing => Received { answer, ..Received::default() },
         }
     }
 

@@ -62,7 +62,7 @@ pub use congestion::CongestionControl;
 pub use connection::{Connection, TcpError, TcpState};
 pub use counters::TcpCounters;
 pub use flow::TcpFlow;
-pub use host::{TcpHost, TcpOutput};
+pub use host::{TcpData, TcpHost, TcpOutput};
 pub use id::{TcpChanges, TcpId, TcpOpenError};
 pub use info::{TcpInfo, TcpRecovery};
 pub use input::{Received, Segment, refusal};

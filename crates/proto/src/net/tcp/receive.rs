@@ -37,6 +37,18 @@ pub(super) enum Due {
     Now,
 }
 
+/// The received data that a program uses where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Lends {
+    /// All data is copied.
+    #[default]
+    Nothing,
+    /// Data in order is lent to the program before it is copied.
+    InOrder,
+    /// Data in order is lent, and data behind a gap is shown to the program.
+    All,
+}
+
 /// The receiving direction of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Receive {
@@ -51,9 +63,8 @@ pub(super) struct Receive {
     shift: u8,
     capacity: u32,
     data: Ring,
-    /// True if data in order is lent to the program before it is copied, and the number of bytes
-    /// that are lent now.
-    pub(super) lends: bool,
+    /// The data that the program uses where it lies, and the number of bytes that are lent now.
+    pub(super) lends: Lends,
     lent: u32,
     /// The number of bytes at the beginning of `data` that were lent and not taken, while others
     /// behind them are lent still.
@@ -84,8 +95,9 @@ pub(super) enum Taken {
     InOrder(usize),
     /// The data is the next in order, and lent: these bytes of the segment.
     Lent(usize, usize),
-    /// The data was kept behind a gap, or there was no place for it.
-    Ahead,
+    /// The data is behind a gap. The number of bytes of the segment that were kept, from the first
+    /// on: 0 if there was no place for them.
+    Ahead(usize),
     /// There was no new data.
     Nothing,
 }
@@ -115,6 +127,11 @@ impl Receive {
     #[cfg(test)]
     pub(super) const fn capacity(&self) -> usize {
         self.data.capacity()
+    }
+
+    /// Returns the number of bytes of the stream before a sequence number, modulo 2³².
+    pub(super) const fn offset(&self, seq: u32) -> u32 {
+        seq.wrapping_sub(self.initial.0).wrapping_sub(1)
     }
 
     pub(super) const fn initial(&self) -> Seq {
@@ -282,14 +299,15 @@ impl Receive {
         if self.next.is_before(seq) {
             self.due = Due::Now;
             self.unanswered = self.unanswered.saturating_add(1);
-            if self.ahead.add(seq, end) {
-                self.data.write_ahead(seq.since(self.next) as usize, new);
+            if !self.ahead.add(seq, end) {
+                return Taken::Ahead(0);
             }
-            return Taken::Ahead;
+            self.data.write_ahead(seq.since(self.next) as usize, new);
+            return Taken::Ahead(new.len());
         }
         let had_gap = self.ahead.has_gap();
         // Bytes that wait to be read come before those that may be lent.
-        let is_lent = self.lends && !had_gap && self.data.len() == 0;
+        let is_lent = self.lends != Lends::Nothing && !had_gap && self.data.len() == 0;
         let reached = if had_gap { self.ahead.advance(end) } else { end };
         let count = reached.since(self.next) as usize;
         if is_lent {

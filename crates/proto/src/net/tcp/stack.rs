@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 use super::config::TcpConfig;
 use super::counters::TcpCounters;
 use super::flow::TcpFlow;
-use super::host::{TcpHost, TcpOutput};
+use super::host::{TcpData, TcpHost, TcpOutput};
 use super::id::{TcpId, TcpOpenError};
 use super::input::Segment;
 use super::output::{Outgoing, PathLimits};
@@ -99,10 +99,14 @@ impl Stack {
         counters.segments_in += 1;
         let flow = TcpFlow { local: (to, tcp.to).into(), peer: (from, tcp.from).into() };
         let segment = Segment { tcp, data, is_marked: ecn == Ecn::Ce };
-        if let Some((id, lent)) = host.input(self.cx.now, flow, &segment) {
+        if let Some(TcpData { id, range, ahead }) = host.input(self.cx.now, flow, &segment) {
             let data_start = start + bytes.len() - data.len();
-            let (start, end) = (data_start + lent.start, data_start + lent.end);
-            self.lent.push(LentData { id, location, start, end });
+            let (start, end) = (data_start + range.start, data_start + range.end);
+            let lent = LentData { id, location, start, end };
+            match ahead {
+                None => self.lent.push(lent),
+                Some(offset) => self.ahead.push((offset, lent)),
+            }
         }
     }
 
@@ -137,9 +141,30 @@ impl Stack {
         self.tcp.iter_mut().for_each(|tcp| tcp.take_lent(lent.id, count));
     }
 
+    /// Returns the number of pieces of data behind gaps that connections with
+    /// [`TcpHost::lend_ahead`] have received by the last `input`, until [`Stack::output`].
+    #[inline]
+    #[must_use]
+    pub const fn ahead_tcp(&self) -> usize {
+        self.ahead.len()
+    }
+
+    /// Returns piece `i` of the data behind gaps: the connection, the number of bytes of the stream
+    /// before the data, modulo 2³², and the data. The connection keeps it for its turn.
+    ///
+    /// # Panics
+    /// If `i` is not below [`Stack::ahead_tcp`], or `device` is not the device that `input` read.
+    #[must_use]
+    pub fn tcp_ahead<'b, D: Device>(&'b self, i: usize, device: &'b D) -> (TcpId, u32, &'b [u8]) {
+        let (offset, lent) = &self.ahead[i];
+        let bytes = self.burst.bytes(lent.location, device);
+        (lent.id, *offset, bytes.get(lent.start..lent.end).unwrap_or_default())
+    }
+
     /// Copies the lent data that was not taken to the buffers of its connections.
     #[inline]
     pub(in crate::net) fn keep_lent<D: Device>(&mut self, device: &D) {
+        self.ahead.clear();
         for lent in self.lent.drain(..).filter(|lent| lent.start < lent.end) {
             let bytes = self.burst.bytes(lent.location, device);
             let rest = bytes.get(lent.start..lent.end).unwrap_or_default();

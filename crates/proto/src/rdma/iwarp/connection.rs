@@ -62,6 +62,8 @@ pub(in crate::rdma) struct Connection {
     /// The number of bytes appended to the records to send, since the stream was up.
     pub(crate) position: u64,
     pub(crate) taken: u64,
+    /// The number of received bytes of the stream that the engine has consumed, modulo 2³².
+    pub(crate) consumed: u32,
     /// The stream is in the list of ready streams, or its owner will call `output` again.
     pub(crate) is_ready: bool,
     /// True if the caller holds input bytes that the engine has not consumed.
@@ -90,6 +92,7 @@ impl Connection {
             end_unread: false,
             position: 0,
             taken: 0,
+            consumed: 0,
             is_ready: false,
             has_partial_input: false,
         }

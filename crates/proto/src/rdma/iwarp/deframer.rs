@@ -18,6 +18,9 @@ use crate::wire::checksum::Crc32c;
 use crate::wire::ddp::{TAGGED, header_len};
 use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, fpdu_len, markers, to_marker_after};
 
+/// The number of bytes of the stream from one marker to the next.
+const PERIOD: usize = MARKER + BETWEEN;
+
 /// An error after which a stream cannot be received. A Terminate can still be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FpduError {
@@ -128,6 +131,43 @@ impl Deframer {
         self.inside.is_none()
     }
 
+    /// Finds the first FPDU that a marker names in `bytes`, which lie `distance` bytes behind those
+    /// that the deframer has consumed. Returns its offset in `bytes`, and a deframer that begins
+    /// there. Returns `None` without markers or CRCs: where a segment of TCP begins tells nothing,
+    /// and only a CRC proves that the marker is right (RFC 5044 section 6).
+    #[must_use]
+    pub fn find_ahead(&self, distance: usize, bytes: &[u8]) -> Option<(usize, Self)> {
+        let first = to_marker_behind(self.to_marker?, distance);
+        let crc = self.crc.filter(|_| self.fault.is_none())?;
+        let is_marker = |at: usize| at % PERIOD == first % PERIOD;
+        for at in (first..bytes.len().saturating_sub(MARKER - 1)).step_by(PERIOD) {
+            let back = pointer(&bytes[at..]);
+            // A marker between two FPDUs belongs to the second.
+            let length_at = if back == 0 { Some(at + MARKER) } else { at.checked_sub(back) };
+            let Some(length_at) = length_at else { continue };
+            let begin = match length_at.checked_sub(MARKER) {
+                Some(before) if is_marker(before) => before,
+                None if is_marker(length_at + PERIOD - MARKER) => continue,
+                _ => length_at,
+            };
+            let Some(&[high, low]) = bytes.get(length_at..length_at + LENGTH) else { return None };
+            let len = fpdu_len(usize::from(u16::from_be_bytes([high, low])));
+            // The marker lies in the FPDU that it names.
+            if begin + len > at {
+                let to_marker = Some(to_marker_behind(first, begin));
+                let crc = Some(crc);
+                return Some((begin, Self { crc, to_marker, inside: None, fault: None }));
+            }
+        }
+        None
+    }
+
+    /// Reports that the next `bytes` bytes of the stream are whole FPDUs that the caller has
+    /// received otherwise.
+    pub fn pass(&mut self, bytes: usize) {
+        self.to_marker = self.to_marker.map(|to| to_marker_behind(to, bytes));
+    }
+
     /// Takes one whole FPDU of a stream with CRC or markers.
     fn whole<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Deframed<'a> {
         let lead = if self.to_marker == Some(0) { MARKER } else { 0 };
@@ -197,19 +237,28 @@ fn begin(bytes: &[u8]) -> Result<Option<(&[u8], Inside)>, FpduError> {
     Ok(after.get(..header_len(first)).map(|header| (header, Inside { payload, trailer })))
 }
 
-/// The offsets of the markers in an FPDU of `total` bytes, markers included.
-fn marker_offsets(to_marker: usize, total: usize) -> impl Iterator<Item = usize> {
-    (to_marker..total).step_by(MARKER + BETWEEN)
+/// The number of bytes to the first marker at least `bytes` bytes behind a place in the stream that
+/// lies `to_marker` bytes before a marker.
+const fn to_marker_behind(to_marker: usize, bytes: usize) -> usize {
+    (to_marker + PERIOD - bytes % PERIOD) % PERIOD
 }
 
-/// True if each marker points to the FPDU's length field. The two lowest bits and the reserved half
-/// are ignored.
+/// The distance to a length field that the marker at the start of `bytes` tells. The two lowest
+/// bits and the reserved half are ignored.
+fn pointer(bytes: &[u8]) -> usize {
+    usize::from(u16::from_be_bytes([bytes[2], bytes[3]]) & !3)
+}
+
+/// The offsets of the markers in an FPDU of `total` bytes, markers included.
+fn marker_offsets(to_marker: usize, total: usize) -> impl Iterator<Item = usize> {
+    (to_marker..total).step_by(PERIOD)
+}
+
+/// True if each marker points to the FPDU's length field.
 fn markers_agree(fpdu: &[u8], to_marker: usize) -> bool {
     let length_at = if to_marker == 0 { MARKER } else { 0 };
-    marker_offsets(to_marker, fpdu.len()).all(|at| {
-        let back = usize::from(u16::from_be_bytes([fpdu[at + 2], fpdu[at + 3]]) & !3);
-        back == at.saturating_sub(length_at)
-    })
+    marker_offsets(to_marker, fpdu.len())
+        .all(|at| pointer(&fpdu[at..]) == at.saturating_sub(length_at))
 }
 
 /// Copies an FPDU without its markers to `scratch`.
@@ -217,7 +266,7 @@ fn squeeze<'a>(fpdu: &[u8], to_marker: usize, scratch: &'a mut Vec<u8>) -> &'a [
     scratch.clear();
     scratch.extend_from_slice(&fpdu[..to_marker]);
     for at in marker_offsets(to_marker, fpdu.len()) {
-        let end = fpdu.len().min(at + MARKER + BETWEEN);
+        let end = fpdu.len().min(at + PERIOD);
         scratch.extend_from_slice(&fpdu[at + MARKER..end]);
     }
     scratch

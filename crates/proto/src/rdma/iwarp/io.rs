@@ -48,6 +48,7 @@ impl Rnic {
         match self.conns.get_mut(conn.0).filter(|c| !matches!(c.phase, Phase::Ending)) {
             Some(connection) => {
                 connection.has_partial_input = used < bytes.len();
+                connection.consumed = connection.consumed.wrapping_add(used as u32);
                 if self.shared.unexpected.messages > 0 {
                     self.arm_rnr_timer(conn);
                 }

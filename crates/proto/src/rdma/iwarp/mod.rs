@@ -7,15 +7,17 @@
 //!  conn   io  teardown  timers         a stream: its owner's calls, bytes, end and deadlines
 //!  tx     responder  fpdu_writer       segments to the peer
 //!  rx     rx_message  unexpected       segments from the peer; messages into receives
+//!  rx_ahead                            segments from the peer before their turn
 //!  requester  complete                 responses to own requests, completion of the send queue
 //!  acks   write_ack                    acknowledged Writes between two engines of this kind
-//!  state  connection  segment  outstanding  responses   what the steps above work on
+//!  state  connection  segment  ahead  outstanding  responses   what the steps above work on
 //! ```
 //!
 //! The steps are methods of [`Rnic`](crate::rdma::Rnic) and of its queue pairs. The state they work
 //! on lies in files of its own, which name none of the steps.
 
 pub(crate) mod acks;
+pub(crate) mod ahead;
 mod complete;
 mod conn;
 pub(crate) mod connection;
@@ -29,6 +31,7 @@ mod requester;
 mod responder;
 pub(crate) mod responses;
 mod rx;
+mod rx_ahead;
 mod rx_message;
 pub(crate) mod segment;
 pub mod start;

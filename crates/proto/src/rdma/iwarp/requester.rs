@@ -96,6 +96,7 @@ impl QueuePair {
         let span = shared.mr.local(self.options.pd, sink, true).ok();
         #[expect(clippy::host_endian_bytes, reason = "the program reads it as a number of its own")]
         let was = response.was.to_ne_bytes();
+        span.iter().for_each(|span| self.iwarp.ahead.forget(*span));
         if span.is_none_or(|span| memory.write(span, &was).is_err()) {
             self.set_oldest_fault();
             return Err(Cause::LOCAL);

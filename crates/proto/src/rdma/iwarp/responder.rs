@@ -132,6 +132,7 @@ impl QueuePair {
             StreamError { cause, about: Some(about) }
         };
         let span = self.word(request, shared).map_err(fault)?;
+        self.iwarp.ahead.forget(span);
         let was = out.memory.atomic(span, &mut |old| request.op.apply(old));
         let was = was.map_err(|_| fault(Cause::INVALID_STAG))?;
         self.iwarp.responses.atomic_msn = self.iwarp.responses.atomic_msn.wrapping_add(1);

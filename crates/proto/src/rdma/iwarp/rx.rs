@@ -102,7 +102,7 @@ impl QueuePair {
     }
 
     /// Begins to receive a segment with this header and a payload of `len` bytes.
-    fn begin_arrival(
+    pub(super) fn begin_arrival(
         &mut self,
         raw: &[u8],
         len: usize,
@@ -216,6 +216,9 @@ impl QueuePair {
         memory: &mut M,
     ) -> Result<(), Cause> {
         let received = self.iwarp.segment.received;
+        if !self.iwarp.ahead.is_empty() {
+            self.forget_ahead(payload.len() as u32, shared);
+        }
         if let Buffer::Untagged { msn, mo, .. } = self.iwarp.segment.header.buffer {
             return self.place_message(msn, mo.wrapping_add(received), payload, shared, memory);
         }
@@ -233,7 +236,7 @@ impl QueuePair {
     }
 
     /// Ends the current segment. `whole` is its payload if it arrived in one piece.
-    fn end_arrival<M: Memory>(
+    pub(super) fn end_arrival<M: Memory>(
         &mut self,
         whole: Option<&[u8]>,
         shared: &mut Shared,

@@ -1,6 +1,7 @@
 //! The iWARP state of a queue pair.
 
 use crate::rdma::iwarp::acks::WriteAcks;
+use crate::rdma::iwarp::ahead::PlacedSegments;
 use crate::rdma::iwarp::outstanding::OutstandingRequests;
 use crate::rdma::iwarp::responses::PendingResponses;
 use crate::rdma::iwarp::segment::RxSegment;
@@ -12,6 +13,7 @@ pub(crate) struct IwarpState {
     pub(crate) responses: PendingResponses,
     pub(crate) segment: RxSegment,
     pub(crate) acks: WriteAcks,
+    pub(crate) ahead: PlacedSegments,
     /// True if the peer's first message may be a Send that only opens the connection.
     pub(crate) opened_by_send: bool,
     /// The number of bytes that the stream has taken since it was up.
@@ -27,6 +29,7 @@ impl IwarpState {
         self.outstanding.clear();
         self.responses.clear();
         self.segment = RxSegment::default();
+        self.ahead.clear();
     }
 
     /// True if the queue pair has no response, acknowledgement or hello to send to the peer.

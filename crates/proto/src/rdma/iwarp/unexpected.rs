@@ -95,6 +95,7 @@ impl QueuePair {
                 break;
             };
             let UnexpectedMessage { bytes, extent, about } = *kept;
+            self.iwarp.ahead.clear();
             let filled = if extent > room {
                 incoming.fault = Some(Status::LocalLength);
                 Err(Cause::UNTAGGED_TOO_LONG)

@@ -1,5 +1,6 @@
 //! Two engines, joined by a pipe that cuts the stream in different ways, with arrays as memory.
 
+mod ahead;
 mod atomics;
 mod basic;
 mod ddp;

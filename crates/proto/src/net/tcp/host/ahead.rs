@@ -25,7 +25,7 @@ impl Entry {
             u64::from(send.phase == Phase::Open),
             send.data.len() as u64,
             u64::from(send.una.0),
-            u64::from(receive.lends),
+            u64::from(receive.lent()),
             timers.retransmit.as_ns(),
             timers.keep_alive.as_ns(),
             self.timer.as_ns(),
@@ -41,6 +41,18 @@ impl TcpHost {
     /// cache any more.
     pub(in crate::net) fn has_many(&self) -> bool {
         self.connections() >= CACHED
+    }
+
+    /// Returns the index of the connection of a flow, and remembers it for the next segments.
+    #[inline]
+    pub(super) fn find_again(&mut self, flow: &TcpFlow) -> Option<u32> {
+        let ends = Ends::from(flow);
+        let recent = self.recent.get(&ends).filter(|index| self.is_at(&ends, *index));
+        recent.or_else(|| {
+            let index = self.find(flow)?;
+            self.recent.set(&ends, index);
+            Some(index)
+        })
     }
 
     /// Prepares for the segments of these flows, which [`TcpHost::input`] gets next: finds their

@@ -82,6 +82,8 @@ pub(super) struct End {
     pub(super) records: VecDeque<usize>,
     /// True if the program takes data that is lent, as far as `reads` allows.
     pub(super) borrows: bool,
+    /// The number of bytes that a program that borrows has seen while they were behind a gap.
+    pub(super) ahead: usize,
     /// The MTU of the path from the end, and that of its link.
     pub(super) mtu: u16,
     pub(super) link_mtu: u16,
@@ -125,6 +127,7 @@ impl Net {
             most: 0,
             records: VecDeque::new(),
             borrows: false,
+            ahead: 0,
             mtu: 1500,
             link_mtu: 1500,
         });
@@ -290,12 +293,17 @@ impl Net {
     fn deliver(&mut self, to: usize, bytes: &[u8], is_marked: bool) {
         let (tcp, data) = Tcp::parse(bytes).expect("what an end sends is sound");
         let segment = Segment { tcp, data, is_marked };
-        let End { connection, config, received, reads, borrows, .. } = &mut self.ends[to];
+        let End { connection, config, received, reads, borrows, ahead, .. } = &mut self.ends[to];
         let answer = match connection {
             Some(connection) => {
                 connection.lend(*borrows);
-                let Received { lent: (start, end), answer, .. } =
+                let Received { lent: (start, end), ahead: kept, answer, .. } =
                     connection.input(self.now, config, &segment);
+                if *borrows {
+                    let at = connection.offset(tcp.seq) as usize;
+                    assert!(data[..kept].iter().zip(at..).all(|(b, at)| *b == byte(at)));
+                    *ahead += kept;
+                }
                 let taken = (end - start).min(*reads);
                 received.extend_from_slice(&data[start..start + taken]);
                 connection.take_lent(taken);

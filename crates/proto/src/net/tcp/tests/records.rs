@@ -118,6 +118,50 @@ fn lent_data_that_is_not_taken_can_be_read_later() {
     }
 }
 
+/// A program sees data behind a gap: once for each segment, with its place in the stream. The data
+/// is in the connection's buffer too, and comes again in its turn.
+#[test]
+fn a_program_sees_data_behind_a_gap() {
+    let faults = Faults { lost: [Vec::from([5]), Vec::new()], ..Faults::default() };
+    let (mut net, _) = with_records(&[1000; 8], faults, 1);
+    net.ends[1].borrows = true;
+    net.complete(100 * SECOND, [8000, 0]).unwrap();
+    let behind = net.ends[1].ahead;
+    assert!(behind >= 3000 && behind.is_multiple_of(1000), "{behind} bytes");
+    let mut seen = 0;
+    for seed in 0..50 {
+        let faults =
+            Faults { loss_ppm: 30_000, duplicate_ppm: 10_000, jitter_ns: MS, ..Faults::default() };
+        let mut net = Net::new(Default::default(), faults, seed);
+        net.give(0, 100_000);
+        net.ends[1].borrows = true;
+        net.complete(1000 * SECOND, [100_000, 0]).unwrap();
+        seen += net.ends[1].ahead;
+    }
+    assert!(seen > 100_000, "{seen} bytes");
+}
+
+/// The place in the stream is counted from the first byte, whatever its sequence number, and what
+/// the window has no room for is not shown.
+#[test]
+fn data_behind_a_gap_has_its_place_in_the_stream() {
+    const MSS: u32 = 1000;
+    for initial in [0, u32::MAX - 3, 1 << 31] {
+        let first = Seq(initial) + 1;
+        let mut receive = Receive::default();
+        receive.begin(Seq(initial), 10, 0);
+        let mut take =
+            |at: u32, data: &[u8]| receive.take(first + at, data, false, MSS, receive::SEGMENTS);
+        assert_eq!(take(4, b"efghijkl"), Taken::Ahead(6));
+        assert_eq!(take(0, b"ab"), Taken::InOrder(2));
+        assert_eq!(take(3, b"de"), Taken::Ahead(2));
+        assert_eq!(take(2, b"cd"), Taken::InOrder(8));
+        assert_eq!([0, 4, 9].map(|at| receive.offset((first + at).0)), [0, 4, 9]);
+        let (a, b) = receive.peek(0..10);
+        assert_eq!([a, b].concat(), b"abcdefghij");
+    }
+}
+
 /// Lent data counts against the window until the program has taken it.
 #[test]
 fn the_window_counts_lent_data() {
@@ -150,10 +194,10 @@ fn lent_data_that_is_kept_comes_before_what_arrived_behind_it() {
     for fills in [false, true] {
         let mut receive = Receive::default();
         receive.begin(Seq(0), 10_000, 0);
-        receive.lends = true;
+        receive.lends = receive::Lends::InOrder;
         assert_eq!(receive.take(Seq(1), b"ab", false, MSS, receive::SEGMENTS), Taken::Lent(0, 2));
         assert_eq!(receive.take(Seq(3), b"cd", false, MSS, receive::SEGMENTS), Taken::Lent(0, 2));
-        assert_eq!(receive.take(Seq(7), b"gh", false, MSS, receive::SEGMENTS), Taken::Ahead);
+        assert_eq!(receive.take(Seq(7), b"gh", false, MSS, receive::SEGMENTS), Taken::Ahead(2));
         if fills {
             assert_eq!(
                 receive.take(Seq(5), b"ef", false, MSS, receive::SEGMENTS),

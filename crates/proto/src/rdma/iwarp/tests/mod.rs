@@ -1,6 +1,7 @@
 //! Tests of FPDUs: memory, modes and an oracle for streams.
 
 mod fpdu;
+mod fpdu_ahead;
 mod fpdu_streams;
 
 use alloc::vec;
