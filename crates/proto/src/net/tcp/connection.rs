@@ -302,7 +302,8 @@ impl Connection {
         let limit = send.peer_mss.min(send.path_mss).min(send.proven_mss);
         let mss = u32::from(limit).saturating_sub(options as u32).max(LEAST_MSS);
         let before = core::mem::replace(&mut send.mss, mss);
-        if send.next.since(send.initial) <= 1 {
+        // Wrapped, since a connection sends more than 2 GiB.
+        if send.next.0.wrapping_sub(send.initial.0) <= 1 {
             let has_marks = self.agreed.ecn || config.congestion != CongestionControl::Dctcp;
             let control = if has_marks { config.congestion } else { CongestionControl::Reno };
             send.congestion = Congestion::new(control, mss);

@@ -223,8 +223,10 @@ impl Connection {
     }
 
     /// Returns the sequence number of the first byte of data that is not acknowledged.
-    fn data_start(&self) -> Seq {
-        self.send.una.max(self.send.initial + 1)
+    pub(super) fn data_start(&self) -> Seq {
+        // Numbers compare within 2 GiB, so that the distance from the first one says nothing.
+        let is_opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
+        self.send.una + u32::from(is_opening)
     }
 
     /// Returns the number of bytes that were never sent.
