@@ -57,6 +57,7 @@ impl Connection {
             self.send.duplicates = if is_recovering { left } else { 0 };
             self.timers.retries = 0;
             self.timers.progress = now;
+            self.own.forget_error();
             self.send.rtt.forget_backoff();
         } else if is_plain && flight > 0 && !self.agreed.sack {
             self.send.duplicates += 1;

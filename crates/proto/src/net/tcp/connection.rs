@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use super::config::TcpConfig;
 use super::congestion::{Congestion, CongestionControl};
+use super::own::Own;
 use super::rack::{Rack, TailProbe};
 use super::receive::Receive;
 use super::records::Records;
@@ -179,6 +180,7 @@ pub struct Connection {
     pub(super) is_passive: bool,
     /// Ports: this end's and the peer's.
     pub(super) ports: (u16, u16),
+    pub(super) own: Own,
 }
 
 impl Connection {
@@ -234,6 +236,7 @@ impl Connection {
             clock_offset,
             is_passive: state == TcpState::SynReceived,
             ports,
+            own: Own::default(),
         }
     }
 

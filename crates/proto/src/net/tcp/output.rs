@@ -305,7 +305,7 @@ impl Connection {
         let is_last = len == left;
         if left > 0 && len < send.mss {
             // Silly window avoidance (RFC 9293 3.8.6.2.1) and Nagle's algorithm (3.7.4).
-            let may_be_short = is_last && (config.no_delay || wants_fin || flight == 0);
+            let may_be_short = is_last && (self.no_delay(config) || wants_fin || flight == 0);
             let is_half = len > 0 && len >= send.most_window / 2;
             if !may_be_short && !is_half {
                 return Err(Stop::Done);

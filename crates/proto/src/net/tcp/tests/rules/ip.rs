@@ -207,6 +207,47 @@ fn tm54_tm55_tm56_icmp_errors_are_for_the_connection_that_they_quote() {
     assert_eq!(error, Some(TcpError::Refused));
 }
 
+/// RFC 9293 3.9.1.8, 3.9.2.2: the program hears of soft ICMP errors, which end no connection. A
+/// protocol that the peer's host has not is a hard error: it ends a connection in its handshake.
+#[test]
+fn tm47_tm56_ts25_soft_icmp_errors_are_reported_and_end_no_connection() {
+    let mut link = Link::new(plain());
+    let (id, _, syn) = link.connect();
+    let report = |message: &Icmp, quoted: &[u8]| {
+        let bytes = [&message.emit(quoted)[..], quoted].concat();
+        let ip = Ipv4 { protocol: ipv4::ICMP, ..udp4_header(v4(3), v4(1)) };
+        frame(&[&ip.emit(bytes.len())[..], &bytes].concat())
+    };
+    assert_eq!(link.segment(&answer(&syn, &plain()), &[]).len(), 1);
+    let tcp = |link: &mut Link| link.interface.tcp().expect("TCP").event();
+    assert!(tcp(&mut link).is_some_and(|(_, changes)| changes.opened && !changes.warned));
+    link.interface.tcp().expect("TCP").write(id, b"data");
+    let (ip, data) = link.sent()[0];
+    let quoted = segment(&ip, &data, b"data");
+    let unreachable = |code| TcpSoftError::Unreachable { code };
+    for (message, wanted) in [
+        (Icmp::Unreachable { code: 0 }, unreachable(0)),
+        (Icmp::Unreachable { code: 1 }, unreachable(1)),
+        (Icmp::Unreachable { code: 2 }, unreachable(2)),
+        (Icmp::Unreachable { code: 5 }, unreachable(5)),
+        (Icmp::Other(11), TcpSoftError::TimeExceeded),
+        (Icmp::Other(12), TcpSoftError::ParameterProblem),
+    ] {
+        link.frame(report(&message, &quoted));
+        assert!(tcp(&mut link).is_some_and(|(_, c)| c.warned && !c.ended), "{message:?}");
+        let host = link.interface.tcp().expect("TCP");
+        assert_eq!((host.soft_error(id), host.error(id)), (Some(wanted), None));
+    }
+    assert_eq!(link.state(id), Some(TcpState::Established));
+    let other = segment(&ip, &Tcp { seq: data.seq.wrapping_add(5), ..data }, b"data");
+    link.frame(report(&Icmp::Unreachable { code: 1 }, &other));
+    assert_eq!(tcp(&mut link), None, "of a segment that was never sent");
+    assert_eq!(link.interface.stack().tcp_counters().map(|c| c.soft_errors), Some(6));
+    let (id, ip, syn) = link.connect();
+    link.frame(report(&Icmp::Unreachable { code: 2 }, &segment(&ip, &syn, &[])));
+    assert_eq!(link.state(id), Some(TcpState::Closed));
+}
+
 /// RFC 3168 6.1.2, 5.3: new data is ECT(0). A mark of one fragment is one of the whole packet, and
 /// a packet that should have none is dropped.
 #[test]
