@@ -22,7 +22,7 @@ use libfuzzer_sys::fuzz_target;
 use sprat_fuzz::two_hosts::{MACS, Nic, Script, edit, icmp, join, mark, v4, v6};
 use sprat_proto::device::{Info, Offloads};
 use sprat_proto::net::tcp::{
-    CongestionControl, TcpConfig, TcpError, TcpFlow, TcpHost, TcpId, TcpState,
+    CongestionControl, TcpConfig, TcpError, TcpFlow, TcpHost, TcpId, TcpSettings, TcpState,
 };
 use sprat_proto::net::{Interface, Ipv4Assignment, StackOptions};
 use sprat_proto::time::{MS, SECOND, US};
@@ -199,8 +199,9 @@ struct World {
     is_honest: bool,
     /// True once the programs read all, and close.
     is_ending: bool,
-    /// The frames on the wire, and earlier ones, with their receivers.
-    wire: VecDeque<(usize, Vec<u8>)>,
+    /// The frames on the wire, with their receivers, and whether they are damaged.
+    wire: VecDeque<(usize, Vec<u8>, bool)>,
+    /// Earlier frames, with their receivers.
     seen: VecDeque<(usize, Vec<u8>)>,
 }
 
@@ -259,7 +260,7 @@ impl World {
             }
             self.seen.push_back((1 - side, frame.clone()));
             if self.wire.len() < ON_WIRE {
-                self.wire.push_back((1 - side, frame));
+                self.wire.push_back((1 - side, frame, false));
             }
         }
         got.iter().for_each(|(id, bytes)| self.got(side, *id, bytes));
@@ -277,7 +278,8 @@ impl World {
             let Conn { salt, written, .. } = self.ends[1 - side].conns[peer];
             assert!(start + bytes.len() <= written, "{} bytes of {written}", start + bytes.len());
             let is_right = |(i, b): (usize, &u8)| *b == byte(salt, start + i);
-            assert!(bytes.iter().enumerate().all(is_right), "other bytes at {start}");
+            let is_right = bytes.iter().enumerate().all(is_right);
+            assert!(is_right, "other bytes at {start} of {id:?} at {side}: {}", self.describe());
         }
     }
 
@@ -304,7 +306,7 @@ impl World {
             }
             frames += self.wire.len() + 1;
             assert!(frames < MOST_FRAMES, "the hosts do not come to rest");
-            while let Some((to, frame)) = self.wire.pop_front() {
+            while let Some((to, frame, _)) = self.wire.pop_front() {
                 self.ends[to].port.device_mut().inbox.push_back(frame);
             }
         }
@@ -334,8 +336,9 @@ impl World {
                 }
             }
             19 => {
-                if let Some(old) = self.seen.get(usize::from(script.byte()) % SEEN).cloned() {
-                    self.wire.push_front(old);
+                let old = self.seen.get(usize::from(script.byte()) % SEEN).cloned();
+                if let Some((to, frame)) = old {
+                    self.wire.push_front((to, frame, false));
                 }
             }
             _ => self.disturb(op & 31, script),
@@ -424,7 +427,16 @@ impl World {
                 options.keep_alive_ns = (choice & 16 == 0).then_some(SECOND);
                 options.user_timeout_ns = if choice & 32 == 0 { 120 * SECOND } else { SECOND };
             }
-            6 if choice & 0xf0 == 0 => {
+            6 => {
+                let settings = TcpSettings {
+                    no_delay: Some(choice & 8 == 0),
+                    keep_alive_ns: (choice & 16 == 0).then_some(Some(SECOND)),
+                    user_timeout_ns: (choice & 32 == 0).then_some(3 * SECOND),
+                };
+                let last = end.conns.last().map(|conn| conn.id);
+                last.into_iter().for_each(|id| end.tcp().set(self.now, id, settings));
+            }
+            _ if choice & 0xf0 == 0 => {
                 end.conns.iter_mut().for_each(|conn| conn.is_cut = true);
                 if choice & 8 == 0 { end.tcp().abort_all() } else { end.tcp().release_all() }
             }
@@ -438,7 +450,9 @@ impl World {
             return;
         }
         let at = usize::from(script.byte()) % self.wire.len();
-        let frame = &mut self.wire[at].1;
+        let (_, frame, is_damaged) = &mut self.wire[at];
+        // Two changes together may leave a checksum right.
+        let may_damage = !self.is_honest || !*is_damaged;
         match op {
             20 => drop(self.wire.remove(at)),
             21 => {
@@ -449,10 +463,13 @@ impl World {
                 let last = self.wire.remove(at).expect("it is there");
                 self.wire.push_back(last);
             }
-            23 => frame.truncate(usize::from(script.byte()) * frame.len() / 256),
-            24 => {
+            23 if may_damage => {
+                *is_damaged = true;
+                frame.truncate(usize::from(script.byte()) * frame.len() / 256);
+            }
+            24 if may_damage => {
+                *is_damaged = true;
                 let place = usize::from(script.byte()) % frame.len().clamp(1, 100);
-                // An odd multiple of no value of a word, so that no checksum stays right.
                 frame.iter_mut().skip(place).take(1).for_each(|b| *b ^= script.byte().max(1));
             }
             25 => mark(frame),
@@ -466,7 +483,7 @@ impl World {
             // The first frames arrive.
             _ => {
                 for _ in 0..1 + at.min(20) {
-                    let Some((to, frame)) = self.wire.pop_front() else { break };
+                    let Some((to, frame, _)) = self.wire.pop_front() else { break };
                     self.ends[to].port.device_mut().inbox.push_back(frame);
                 }
             }
