@@ -19,11 +19,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use libfuzzer_sys::fuzz_target;
-use sprat_fuzz::two_hosts::{MACS, Nic, Script, edit, icmp, join, mark, v4, v6};
-use sprat_proto::device::{Info, Offloads};
-use sprat_proto::net::tcp::{
-    CongestionControl, TcpConfig, TcpError, TcpFlow, TcpHost, TcpId, TcpSettings, TcpState,
+use sprat_fuzz::two_hosts::{
+    MACS, Nic, Script, byte, congestion, edit, icmp, join, mark, tcp_options, v4, v6,
 };
+use sprat_proto::device::{Info, Offloads};
+use sprat_proto::net::tcp::{TcpConfig, TcpError, TcpFlow, TcpHost, TcpId, TcpSettings, TcpState};
 use sprat_proto::net::{Interface, Ipv4Assignment, StackOptions};
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Instant, Rng};
@@ -157,40 +157,6 @@ impl End {
             assert!(info.unacknowledged_segments <= sends + 2, "{info:?}");
         }
     }
-}
-
-fn tcp_options(script: &mut Script<'_>) -> TcpConfig {
-    let bits = script.byte();
-    TcpConfig {
-        mss: script.choose([u16::MAX, 100, 536, 1460]),
-        receive_bytes: script.choose([70_000, 1000, 5000, 20_000]),
-        send_bytes: script.choose([20_000, 1000, 5000]),
-        timestamps: bits & 1 == 0,
-        window_scaling: bits & 2 == 0,
-        sack: bits & 4 == 0,
-        ecn: bits & 8 == 0,
-        no_delay: bits & 16 == 0,
-        congestion: congestion(script),
-        delayed_ack_ns: if bits & 32 == 0 { 40 * MS } else { 0 },
-        ack_segments: if bits & 64 == 0 { 2 } else { 8 },
-        ack_hold_ns: 10 * US,
-        min_timeout_ns: script.choose([200 * MS, 10 * MS]),
-        syn_retries: script.choose([7, 1]),
-        user_timeout_ns: script.choose([120 * SECOND, 2 * SECOND]),
-        time_wait_ns: script.choose([60 * SECOND, SECOND]),
-        keep_alive_ns: if bits & 128 == 0 { None } else { Some(5 * SECOND) },
-    }
-}
-
-fn congestion(script: &mut Script<'_>) -> CongestionControl {
-    use CongestionControl::{Cubic, Dctcp, Reno};
-    script.choose([Cubic, Reno, Dctcp])
-}
-
-/// Returns a byte of a stream.
-fn byte(salt: u64, at: usize) -> u8 {
-    let mixed = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt.wrapping_mul(0x2545_f491);
-    (mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
 }
 
 struct World {
