@@ -12,6 +12,7 @@ use super::ip::icmp::{Quoted, port_unreachable};
 use super::ip::reassembly::{DatagramKey, Fragment};
 use super::packet::Packet;
 use super::stack::Stack;
+use super::tcp::TcpSoftError;
 use super::udp::fast_path::FastPath;
 use super::udp::received::{Location, Received};
 use crate::Instant;
@@ -304,7 +305,17 @@ impl Stack {
             }
             Icmp::PortUnreachable => self.unreachable(Quoted::parse4(data)),
             Icmp::TooBig { mtu } => self.too_big(Quoted::parse4(data), usize::from(mtu)),
-            Icmp::Unreachable { .. } | Icmp::Other(_) => counters.drop_protocol += 1,
+            Icmp::Unreachable { code } => {
+                let is_hard = code == icmp::PROTOCOL_CODE;
+                self.reported(Quoted::parse4(data), TcpSoftError::Unreachable { code }, is_hard);
+            }
+            Icmp::Other(icmp::TIME_EXCEEDED) => {
+                self.reported(Quoted::parse4(data), TcpSoftError::TimeExceeded, false);
+            }
+            Icmp::Other(icmp::PARAMETER_PROBLEM) => {
+                self.reported(Quoted::parse4(data), TcpSoftError::ParameterProblem, false);
+            }
+            Icmp::Other(_) => counters.drop_protocol += 1,
         }
     }
 
@@ -347,7 +358,16 @@ impl Stack {
             Icmpv6::PortUnreachable => self.unreachable(Quoted::parse6(data)),
             // The MTU 0 has no special meaning in ICMPv6.
             Icmpv6::TooBig { mtu } => self.too_big(Quoted::parse6(data), (mtu as usize).max(1)),
-            Icmpv6::Unreachable { .. } | Icmpv6::Other(_) => cx.counters.drop_protocol += 1,
+            Icmpv6::Unreachable { code } => {
+                self.reported(Quoted::parse6(data), TcpSoftError::Unreachable { code }, false);
+            }
+            Icmpv6::Other(icmpv6::TIME_EXCEEDED) => {
+                self.reported(Quoted::parse6(data), TcpSoftError::TimeExceeded, false);
+            }
+            Icmpv6::Other(icmpv6::PARAMETER_PROBLEM) => {
+                self.reported(Quoted::parse6(data), TcpSoftError::ParameterProblem, false);
+            }
+            Icmpv6::Other(_) => cx.counters.drop_protocol += 1,
         }
     }
 
@@ -380,6 +400,20 @@ impl Stack {
             return self.tcp_refused(&quoted);
         }
         self.cx.report(StackEvent::PortUnreachable { to, port });
+    }
+
+    /// Handles a received ICMP error about a problem that may be over when it arrives. Those about
+    /// datagrams are dropped.
+    #[cold]
+    fn reported(&mut self, quoted: Option<Quoted>, error: TcpSoftError, is_hard: bool) {
+        if quoted.is_none_or(|quoted| quoted.seq.is_none()) {
+            self.cx.counters.drop_protocol += 1;
+            return;
+        }
+        match self.confirmed(quoted) {
+            Some(quoted) => self.tcp_reported(&quoted, error, is_hard),
+            None => self.cx.counters.drop_error += 1,
+        }
     }
 
     /// Handles the received ICMP error "packet too big", which reports the MTU of a link, or 0.

@@ -15,6 +15,13 @@ use super::checksum::Sum;
 /// The length of an ICMP header in bytes. The data of an echo or the packet of an error follows it.
 pub const HEADER: usize = 8;
 
+/// The type of the ICMP error "time exceeded".
+pub const TIME_EXCEEDED: u8 = 11;
+/// The type of the ICMP error "parameter problem".
+pub const PARAMETER_PROBLEM: u8 = 12;
+/// The code of the ICMP error "destination unreachable" about a protocol that the host has not.
+pub const PROTOCOL_CODE: u8 = 2;
+
 const REPLY: u8 = 0;
 const UNREACHABLE: u8 = 3;
 const ECHO: u8 = 8;

@@ -29,6 +29,11 @@ mod tests;
 /// it.
 pub const HEADER: usize = 8;
 
+/// The type of the ICMPv6 error "time exceeded".
+pub const TIME_EXCEEDED: u8 = 3;
+/// The type of the ICMPv6 error "parameter problem".
+pub const PARAMETER_PROBLEM: u8 = 4;
+
 const UNREACHABLE: u8 = 1;
 const TOO_BIG: u8 = 2;
 const ECHO: u8 = 128;

@@ -37,7 +37,8 @@ fn any_tcp(rng: &mut Rng) -> TcpConfig {
         sack: on(rng),
         ecn: on(rng),
         no_delay: on(rng),
-        congestion: [CongestionControl::Reno, CongestionControl::Cubic][rng.below(2) as usize],
+        congestion: [CongestionControl::Reno, CongestionControl::Cubic, CongestionControl::Dctcp]
+            [rng.below(3) as usize],
         delayed_ack_ns: [0, 40 * MS, 200 * MS][rng.below(3) as usize],
         user_timeout_ns: 10 * 3600 * SECOND,
         syn_retries: 250,
@@ -67,6 +68,12 @@ fn any_network(rng: &mut Rng) -> Options {
     }
 }
 
+/// Draws the share of packets that the network marks whatever its queues are, so that marks come
+/// and go within a window.
+fn any_marks(seed: u64) -> u32 {
+    [0, 0, 20_000, 300_000][Rng::seeded(seed ^ 0xec4).below(4) as usize]
+}
+
 /// Returns the most bytes of a stream through a network: few where most losses cost a timeout.
 fn most_bytes(options: &Options) -> u64 {
     let fault = &options.fault;
@@ -85,6 +92,7 @@ fn most_bytes(options: &Options) -> u64 {
 fn beside_smoltcp(seed: u64) -> World {
     let mut rng = Rng::seeded(seed ^ 0x5301);
     let mut options = any_network(&mut rng);
+    options.mark_ppm = any_marks(seed);
     options.foreign = Some(1);
     let mut tcp = any_tcp(&mut rng);
     let closes = rng.chance(500_000);
@@ -164,6 +172,7 @@ fn any_router(rng: &mut Rng, start: Instant) -> Router {
 fn among_ourselves(seed: u64, is_routed: bool) -> World {
     let mut rng = Rng::seeded(seed ^ 0x7c9);
     let mut options = any_network(&mut rng);
+    options.mark_ppm = any_marks(seed);
     if is_routed {
         options.router = Some(any_router(&mut rng, Instant::from_ns(SECOND)));
     }
@@ -227,6 +236,7 @@ fn through_a_router_with_changing_mtus() {
 fn beside_a_liar(seed: u64) -> World {
     let mut rng = Rng::seeded(seed ^ 0x11a5);
     let mut options = any_network(&mut rng);
+    options.mark_ppm = any_marks(seed);
     options.liar = Some(1);
     let hosts = (0..3).map(|host| {
         let tcp = TcpConfig { keep_alive_ns: Some(30 * SECOND), ..any_tcp(&mut rng) };

@@ -57,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) queue: u64,
     /// Packets that can be marked are marked if more bytes than these wait before the link.
     pub(crate) mark_above: u64,
+    /// The probability, in parts per million, that another packet is marked.
+    pub(crate) mark_ppm: u32,
     pub(crate) router: Option<Router>,
     /// The host whose segments lie.
     pub(crate) liar: Option<usize>,
@@ -73,6 +75,7 @@ impl Default for Options {
             rate: 1 << 40,
             queue: 1 << 40,
             mark_above: 1 << 40,
+            mark_ppm: 0,
             router: None,
             liar: None,
             foreign: None,
@@ -178,14 +181,15 @@ impl Network {
 
     /// Puts a frame into the queue of a host's link.
     fn queue(&mut self, now: Instant, to: usize, mut frame: Vec<u8>, extra_ns: u64) {
-        let Options { rate, queue, mark_above, delay_ns, jitter_ns, .. } = self.options;
+        let Options { rate, queue, mark_above, mark_ppm, delay_ns, jitter_ns, .. } = self.options;
         let start = self.busy[to].max(now);
         let queued = (u128::from(start.since(now)) * u128::from(rate) / u128::from(SECOND)) as u64;
         if queued > queue {
             self.count.overflowed += 1;
             return;
         }
-        if queued > mark_above && mark(&mut frame) {
+        let is_marked = queued > mark_above || mark_ppm > 0 && self.rng.chance(mark_ppm);
+        if is_marked && mark(&mut frame) {
             self.count.marked += 1;
         }
         let free = start.after(frame.len() as u64 * SECOND / rate);

@@ -273,7 +273,8 @@ impl Host for Smol {
 
     fn changes(&mut self, conn: Conn) -> TcpChanges {
         let ended = self.status(conn).has_ended;
-        TcpChanges { opened: self.conns[conn].has_opened, readable: true, writable: true, ended }
+        let (opened, warned) = (self.conns[conn].has_opened, false);
+        TcpChanges { opened, readable: true, writable: true, ended, warned }
     }
 
     fn status(&mut self, conn: Conn) -> Status {

@@ -50,6 +50,7 @@ use sprat_sys::nic::Nic as _;
 
 pub use sprat_proto::net::tcp::{
     Connection, TcpChanges, TcpConfig, TcpError, TcpFlow, TcpHost, TcpId, TcpOpenError,
+    TcpSettings, TcpSoftError,
 };
 
 use super::options::Options;
@@ -191,6 +192,11 @@ impl Interface {
     pub fn connect(&mut self, peer: SocketAddr) -> Result<TcpId, TcpOpenError> {
         self.inner.set_now(clock::now());
         self.inner.connect_tcp(0, peer)
+    }
+
+    /// Sets the options of one connection, which may be open.
+    pub fn set(&mut self, id: TcpId, settings: TcpSettings) {
+        self.host().set(clock::now(), id, settings);
     }
 
     /// Returns the IP address of the interface, with port 0. It is unspecified until an address

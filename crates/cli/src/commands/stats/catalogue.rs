@@ -129,6 +129,8 @@ const TRANSPORT: &[Counter] = totals! {
         "Connections begun by a SYN while an earlier one was in TIME-WAIT."
     tcp_time_waits_dropped Connections
         "Connections in TIME-WAIT forgotten early: there were too many."
+    tcp_soft_errors Packets
+        "ICMP errors about segments in flight that end no connection."
     tcp_drop_accept Packets
         "SYNs and acknowledgements dropped: the program takes no connections, or there are too \
          many."

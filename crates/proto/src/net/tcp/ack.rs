@@ -57,6 +57,7 @@ impl Connection {
             self.send.duplicates = if is_recovering { left } else { 0 };
             self.timers.retries = 0;
             self.timers.progress = now;
+            self.own.forget_error();
             self.send.rtt.forget_backoff();
         } else if is_plain && flight > 0 && !self.agreed.sack {
             self.send.duplicates += 1;
@@ -107,6 +108,7 @@ impl Connection {
         let ack = Seq(tcp.ack);
         let echo = tcp.options.timestamps.filter(|_| self.agreed.timestamps).map(|(_, echo)| echo);
         let clock_offset = self.clock_offset;
+        let data_start = self.data_start();
         let mut news = News { advanced: ack.since(self.send.una), ..News::default() };
         let send = &mut self.send;
         let (rack, rtt) = (&mut send.rack, &send.rtt);
@@ -145,7 +147,6 @@ impl Connection {
         }
         news.duplicate = duplicate;
         // The SYN takes a number and no byte, and so does the FIN.
-        let data_start = send.una.max(send.initial + 1);
         let bytes = (ack.since(data_start) as usize).min(send.data.len());
         send.data.remove(bytes);
         if send.data.len() == 0 && send.board.is_empty() {
@@ -203,6 +204,10 @@ impl Connection {
         // NewReno (RFC 6582): three duplicates prove the first segment lost, and so does an
         // acknowledgement of only a part of what was in flight at the start of a recovery.
         let is_recovering = matches!(send.phase, Phase::Recovery { .. });
+        if send.phase == Phase::Open && send.recover.is_before(send.una) {
+            // It stays near: numbers compare within 2 GiB.
+            send.recover = send.una - 1;
+        }
         let is_partial = is_recovering && news.advanced > 0 && send.una.is_before(send.recover);
         let is_third = send.phase == Phase::Open
             && send.duplicates == DUPLICATES

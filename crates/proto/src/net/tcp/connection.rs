@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use super::config::TcpConfig;
 use super::congestion::{Congestion, CongestionControl};
+use super::own::Own;
 use super::rack::{Rack, TailProbe};
 use super::receive::{Lends, Receive};
 use super::records::Records;
@@ -179,6 +180,7 @@ pub struct Connection {
     pub(super) is_passive: bool,
     /// Ports: this end's and the peer's.
     pub(super) ports: (u16, u16),
+    pub(super) own: Own,
 }
 
 impl Connection {
@@ -234,6 +236,7 @@ impl Connection {
             clock_offset,
             is_passive: state == TcpState::SynReceived,
             ports,
+            own: Own::default(),
         }
     }
 
@@ -302,7 +305,8 @@ impl Connection {
         let limit = send.peer_mss.min(send.path_mss).min(send.proven_mss);
         let mss = u32::from(limit).saturating_sub(options as u32).max(LEAST_MSS);
         let before = core::mem::replace(&mut send.mss, mss);
-        if send.next.since(send.initial) <= 1 {
+        // Wrapped, since a connection sends more than 2 GiB.
+        if send.next.0.wrapping_sub(send.initial.0) <= 1 {
             let has_marks = self.agreed.ecn || config.congestion != CongestionControl::Dctcp;
             let control = if has_marks { config.congestion } else { CongestionControl::Reno };
             send.congestion = Congestion::new(control, mss);

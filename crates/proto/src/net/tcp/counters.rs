@@ -16,6 +16,8 @@ counters! {
     time_waits_reopened,
     /// Connections in TIME-WAIT that the host forgot early, because there were too many.
     time_waits_dropped,
+    /// ICMP errors about segments in flight that end no connection.
+    soft_errors,
     /// SYNs and acknowledgements dropped: the program takes no connections from the listener, or
     /// the host has as many connections as it may have.
     drop_accept,

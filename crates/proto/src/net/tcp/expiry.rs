@@ -63,7 +63,7 @@ impl Connection {
         let limit_ns = match self.state {
             TcpState::TimeWait | TcpState::Closed => return,
             TcpState::FinWait2 => config.time_wait_ns,
-            _ if self.timers.persist < Instant::NEVER => config.user_timeout_ns,
+            _ if self.timers.persist < Instant::NEVER => self.user_timeout_ns(config),
             _ => return self.timers.life = Instant::NEVER,
         };
         if self.timers.life == Instant::NEVER {
@@ -89,7 +89,7 @@ impl Connection {
         } else {
             // The first timeout after the report of a closed window is no silence.
             let is_answered = self.send.window == 0 && self.timers.retries == 1;
-            !is_answered && now.since(self.timers.progress) >= config.user_timeout_ns
+            !is_answered && now.since(self.timers.progress) >= self.user_timeout_ns(config)
         };
         if has_failed {
             return self.end(Some(TcpError::TimedOut));
@@ -126,7 +126,7 @@ impl Connection {
     fn probe_window(&mut self, now: Instant, config: &TcpConfig) {
         if self.timers.retries == 0 {
             self.timers.progress = now;
-        } else if now.since(self.timers.progress) >= config.user_timeout_ns {
+        } else if now.since(self.timers.progress) >= self.user_timeout_ns(config) {
             return self.end(Some(TcpError::TimedOut));
         }
         self.timers.wants = Wanted::WindowProbe;
@@ -134,7 +134,7 @@ impl Connection {
 
     /// Probes a silent peer, unless data that waits for an acknowledgement or for room does that.
     fn keep_alive(&mut self, now: Instant, config: &TcpConfig) {
-        let Some(idle_ns) = config.keep_alive_ns else { return };
+        let Some(idle_ns) = self.keep_alive_ns(config) else { return };
         if !self.send.board.is_empty() || self.timers.persist != Instant::NEVER {
             self.timers.keep_alive = now.after(idle_ns);
             return;

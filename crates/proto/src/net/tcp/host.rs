@@ -13,6 +13,7 @@
 mod ahead;
 mod all;
 mod lend;
+mod one;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -36,6 +37,8 @@ pub use lend::TcpData;
 
 /// The most answers to segments without a connection that wait to be sent.
 const MOST_ANSWERS: usize = 256;
+/// The retransmissions in a row after which the program is warned (R1 in RFC 9293 3.8.3).
+const WARN_RETRIES: u8 = 3;
 /// Half-open connections leave one of this many places free.
 const RESERVED: usize = 8;
 /// Sends the segments of a [`TcpHost`].
@@ -341,7 +344,10 @@ impl TcpHost {
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.timer = Instant::NEVER;
             if entry.connection.deadline().is_some_and(|deadline| deadline <= now) {
+                let before = entry.connection.timers.retries;
                 entry.connection.tick(now, &self.config);
+                let retries = entry.connection.timers.retries;
+                entry.changes.warned |= before < WARN_RETRIES && retries >= WARN_RETRIES;
                 self.touch(index);
             } else {
                 self.set_timer(index, true);
@@ -378,31 +384,6 @@ impl TcpHost {
             }
         }
         self.dirty.is_empty() && self.answers.is_empty()
-    }
-
-    /// Returns true if the sequence number is one that a connection has sent and that its peer has
-    /// not acknowledged.
-    #[must_use]
-    pub fn is_in_flight(&self, flow: &TcpFlow, seq: Option<u32>) -> bool {
-        let entry = self.find(flow).and_then(|i| self.entries[i as usize].as_ref());
-        entry.zip(seq).is_some_and(|(entry, seq)| entry.connection.is_in_flight(seq))
-    }
-
-    /// Takes the news that the host of a peer reports a port without listener. That ends a
-    /// connection in its handshake, and no other (RFC 5927 6).
-    pub fn unreachable(&mut self, flow: &TcpFlow) {
-        let Some(index) = self.find(flow) else { return };
-        if let Some(entry) = self.entries[index as usize].as_mut() {
-            entry.connection.unreachable();
-            self.touch(index);
-        }
-    }
-
-    /// Takes the news that the path to the peer of a connection has changed.
-    pub fn path_changed(&mut self, flow: &TcpFlow) {
-        if let Some(index) = self.find(flow) {
-            self.touch(index);
-        }
     }
 
     /// Reports what has changed at a connection, sets its timer, and forgets it if it has ended and

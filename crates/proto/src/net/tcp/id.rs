@@ -26,6 +26,9 @@ pub struct TcpChanges {
     pub writable: bool,
     /// The connection has ended in both directions, or early. `TcpHost::release` forgets it.
     pub ended: bool,
+    /// The network reports a problem, which `TcpHost::soft_error` returns, or the peer has been
+    /// silent for three retransmissions. The connection goes on.
+    pub warned: bool,
 }
 
 /// The reason why there is no new connection or listener.

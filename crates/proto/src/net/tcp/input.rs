@@ -124,7 +124,7 @@ impl Connection {
         self.send.recover = self.send.initial;
         let wants_fin = self.send.has_fin;
         self.state = if wants_fin { TcpState::FinWait1 } else { TcpState::Established };
-        if let Some(idle_ns) = config.keep_alive_ns {
+        if let Some(idle_ns) = self.keep_alive_ns(config) {
             self.timers.keep_alive = now.after(idle_ns);
         }
     }
@@ -163,7 +163,7 @@ impl Connection {
         if let Some((value, _)) = tcp.options.timestamps.filter(|_| self.agreed.timestamps) {
             self.receive.echo_segment(now, value, seq);
         }
-        if let Some(idle_ns) = config.keep_alive_ns {
+        if let Some(idle_ns) = self.keep_alive_ns(config) {
             self.timers.keep_alive = now.after(idle_ns);
         }
         let answer = self.take_mark(now, config, segment);

@@ -13,10 +13,11 @@
 //! | `connection` | the state, and what a program does |
 //! | `input`, `receive`, `assembler` | segments that arrive, data in order and ahead, SACK blocks |
 //! | `ack`, `scoreboard`, `rack`, `rtt` | acknowledgements, segments in flight, losses, timeouts |
-//! | `congestion` | Reno and CUBIC |
+//! | `congestion` | Reno, CUBIC and DCTCP |
 //! | `records` | pieces of a stream that stay whole |
 //! | `output`, `timers`, `expiry` | what to send, and when |
 //! | `info` | what a connection knows, for programs that measure |
+//! | `own`, `settings` | options of one connection, and reports of the network |
 //! | `host`, `flow`, `id` | all connections of a host |
 //! | `open` | connections that this end begins |
 //! | `accept`, `listeners`, `cookies` | connections that peers begin |
@@ -43,6 +44,7 @@ mod input;
 mod listeners;
 mod open;
 mod output;
+mod own;
 mod rack;
 mod receive;
 mod records;
@@ -50,6 +52,7 @@ mod ring;
 mod rtt;
 mod scoreboard;
 mod seq;
+mod settings;
 mod stack;
 mod time_wait;
 mod timers;
@@ -67,6 +70,7 @@ pub use id::{TcpChanges, TcpId, TcpOpenError};
 pub use info::{TcpInfo, TcpRecovery};
 pub use input::{Received, Segment, refusal};
 pub use output::{Emit, Outgoing, PathLimits};
+pub use own::{TcpSettings, TcpSoftError};
 
 /// The largest shift of a window (RFC 7323 2.3).
 const MAX_SHIFT: u8 = 14;

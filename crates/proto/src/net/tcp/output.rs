@@ -223,8 +223,10 @@ impl Connection {
     }
 
     /// Returns the sequence number of the first byte of data that is not acknowledged.
-    fn data_start(&self) -> Seq {
-        self.send.una.max(self.send.initial + 1)
+    pub(super) fn data_start(&self) -> Seq {
+        // Numbers compare within 2 GiB, so that the distance from the first one says nothing.
+        let is_opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
+        self.send.una + u32::from(is_opening)
     }
 
     /// Returns the number of bytes that were never sent.
@@ -303,7 +305,7 @@ impl Connection {
         let is_last = len == left;
         if left > 0 && len < send.mss {
             // Silly window avoidance (RFC 9293 3.8.6.2.1) and Nagle's algorithm (3.7.4).
-            let may_be_short = is_last && (config.no_delay || wants_fin || flight == 0);
+            let may_be_short = is_last && (self.no_delay(config) || wants_fin || flight == 0);
             let is_half = len > 0 && len >= send.most_window / 2;
             if !may_be_short && !is_half {
                 return Err(Stop::Done);

@@ -23,16 +23,26 @@ pub(super) struct Rack {
     newest_end: Seq,
     /// The round-trip time of that segment in nanoseconds (RACK.rtt).
     rtt_ns: u64,
-    /// The highest end of a segment delivered (RACK.fack).
-    highest: Option<Seq>,
-    /// True if a segment was delivered after one with a higher number, and it was sent once.
-    is_reordered: bool,
+    /// The highest end of a segment delivered (RACK.fack), unless nothing was.
+    highest: Seq,
+    order: Order,
     /// The factor of the reordering window (RACK.reo_wnd_mult), and the recoveries for which it
     /// holds.
     factor: u8,
     persist: u8,
-    /// The end of the round trip in which a duplicate was reported (RACK.dsack_round).
-    duplicate_round: Option<Seq>,
+    /// The end of the round trip in which a duplicate was reported (RACK.dsack_round), if one was.
+    duplicate_round: Seq,
+    is_duplicate_round: bool,
+}
+
+/// The order in which segments were delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    /// Nothing was delivered.
+    Unknown,
+    Kept,
+    /// A segment that was sent once was delivered after one with a higher number.
+    Broken,
 }
 
 impl Default for Rack {
@@ -41,11 +51,12 @@ impl Default for Rack {
             newest_at: Instant::NEVER,
             newest_end: Seq(0),
             rtt_ns: 0,
-            highest: None,
-            is_reordered: false,
+            highest: Seq(0),
+            order: Order::Unknown,
             factor: 1,
             persist: PERSIST,
-            duplicate_round: None,
+            duplicate_round: Seq(0),
+            is_duplicate_round: false,
         }
     }
 }
@@ -56,9 +67,15 @@ impl Rack {
     /// transmission was delivered.
     pub(super) fn delivered(&mut self, now: Instant, sent: &Sent, echoed: bool, rtt: &Rtt) {
         let end = sent.end();
-        match self.highest {
-            Some(highest) if end.is_before(highest) => self.is_reordered |= !sent.is_again,
-            _ => self.highest = Some(end),
+        if self.order != Order::Unknown && end.is_before(self.highest) {
+            if !sent.is_again {
+                self.order = Order::Broken;
+            }
+        } else {
+            self.highest = end;
+            if self.order == Order::Unknown {
+                self.order = Order::Kept;
+            }
         }
         let took_ns = now.since(sent.at);
         if sent.is_again && (echoed || rtt.least_ns().is_some_and(|least| took_ns < least)) {
@@ -76,11 +93,9 @@ impl Rack {
 
     /// Takes the reports of duplicates (RFC 8985 6.2 step 4).
     pub(super) fn duplicates(&mut self, una: Seq, next: Seq, has_duplicate: bool) {
-        if self.duplicate_round.is_some_and(|end| una.reaches(end)) {
-            self.duplicate_round = None;
-        }
-        if has_duplicate && self.duplicate_round.is_none() {
-            self.duplicate_round = Some(next);
+        self.is_duplicate_round &= una.is_before(self.duplicate_round);
+        if has_duplicate && !self.is_duplicate_round {
+            (self.duplicate_round, self.is_duplicate_round) = (next, true);
             self.factor = self.factor.saturating_add(1);
             self.persist = PERSIST;
         }
@@ -129,7 +144,9 @@ impl Rack {
 
     /// Returns the time by which segments may overtake each other, RACK.reo_wnd.
     fn window_ns(&self, board: &Scoreboard, rtt: &Rtt, is_recovering: bool) -> u64 {
-        if !self.is_reordered && (is_recovering || board.sacked_segments() >= DUP_THRESHOLD) {
+        if self.order != Order::Broken
+            && (is_recovering || board.sacked_segments() >= DUP_THRESHOLD)
+        {
             return 0;
         }
         let least = rtt.least_ns().unwrap_or(0);

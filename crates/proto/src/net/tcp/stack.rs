@@ -15,6 +15,7 @@ use super::host::{TcpData, TcpHost, TcpOutput};
 use super::id::{TcpId, TcpOpenError};
 use super::input::Segment;
 use super::output::{Outgoing, PathLimits};
+use super::own::TcpSoftError;
 use crate::Instant;
 use crate::device::{BURST, Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
 use crate::net::context::Context;
@@ -183,6 +184,17 @@ impl Stack {
     pub(in crate::net) fn tcp_refused(&mut self, quoted: &Quoted) {
         let flow = TcpFlow { local: (quoted.from, quoted.port).into(), peer: quoted.to };
         self.tcp.iter_mut().for_each(|tcp| tcp.unreachable(&flow));
+    }
+
+    /// Handles an ICMP error about a segment that ends no open connection.
+    pub(in crate::net) fn tcp_reported(
+        &mut self,
+        quoted: &Quoted,
+        error: TcpSoftError,
+        is_hard: bool,
+    ) {
+        let flow = TcpFlow { local: (quoted.from, quoted.port).into(), peer: quoted.to };
+        self.tcp.iter_mut().for_each(|tcp| tcp.reported(&flow, error, is_hard));
     }
 
     /// Handles the ICMP error "packet too big" about a segment: the connection sends it again in

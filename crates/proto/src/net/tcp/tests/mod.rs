@@ -13,6 +13,7 @@ use crate::{Instant, Rng};
 mod accept;
 mod closed;
 mod dctcp;
+mod far;
 mod half_open;
 mod hostile;
 mod hosts;

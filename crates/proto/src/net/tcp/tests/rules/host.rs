@@ -28,6 +28,25 @@ fn host(seed: u64) -> TcpHost {
     TcpHost::new(plain(), 10, Rng::seeded(seed))
 }
 
+/// RFC 9293 3.8.3: the program hears of a peer that has been silent for three retransmissions.
+#[test]
+fn ts9_ts10_the_program_hears_of_three_retransmissions() {
+    let (mut host, _, id, _) = open();
+    while host.event().is_some() {}
+    assert_eq!(host.write(id, b"data"), 4);
+    let mut now = BEGIN;
+    sent(&mut host, now);
+    for expiry in 1..=4 {
+        while host.connection(id).map(|c| c.send.timeouts) < Some(expiry) {
+            now = host.deadline().expect("a timer");
+            host.tick(now);
+            sent(&mut host, now);
+        }
+        let changes = host.event().map(|(_, changes)| changes);
+        assert_eq!(changes.is_some_and(|c| c.warned && !c.ended), expiry == 3, "{expiry}");
+    }
+}
+
 /// Returns what the host sends now.
 fn sent(host: &mut TcpHost, now: Instant) -> Vec<(TcpFlow, Tcp)> {
     let mut wire = Wire::default();

@@ -8,9 +8,11 @@ use crate::net::Interface;
 use crate::net::ip::output::udp4_header;
 use crate::net::tests::{Nic, mac, static_ipv4, v4};
 use crate::wire::checksum::Sum;
-use crate::wire::ethernet::{Ethernet, HEADER, IPV4};
+use crate::wire::ethernet::{Ethernet, HEADER, IPV4, IPV6};
 use crate::wire::icmp::Icmp;
+use crate::wire::icmpv6::Icmpv6;
 use crate::wire::ipv4::{self, Ecn, Ipv4};
+use crate::wire::ipv6::{self, Ipv6};
 
 /// Host 1 with a listener at port 7, and a script that plays host 2.
 struct Link {
@@ -205,6 +207,79 @@ fn tm54_tm55_tm56_icmp_errors_are_for_the_connection_that_they_quote() {
     assert_eq!(link.state(id), Some(TcpState::Closed));
     let error = link.interface.tcp().and_then(|tcp| tcp.error(id));
     assert_eq!(error, Some(TcpError::Refused));
+}
+
+/// RFC 9293 3.9.1.8, 3.9.2.2: the program hears of soft ICMP errors, which end no connection. A
+/// protocol that the peer's host has not is a hard error: it ends a connection in its handshake.
+#[test]
+fn tm47_tm56_ts25_soft_icmp_errors_are_reported_and_end_no_connection() {
+    let mut link = Link::new(plain());
+    let (id, _, syn) = link.connect();
+    let report = |message: &Icmp, quoted: &[u8]| {
+        let bytes = [&message.emit(quoted)[..], quoted].concat();
+        let ip = Ipv4 { protocol: ipv4::ICMP, ..udp4_header(v4(3), v4(1)) };
+        frame(&[&ip.emit(bytes.len())[..], &bytes].concat())
+    };
+    assert_eq!(link.segment(&answer(&syn, &plain()), &[]).len(), 1);
+    let tcp = |link: &mut Link| link.interface.tcp().expect("TCP").event();
+    assert!(tcp(&mut link).is_some_and(|(_, changes)| changes.opened && !changes.warned));
+    link.interface.tcp().expect("TCP").write(id, b"data");
+    let (ip, data) = link.sent()[0];
+    let quoted = segment(&ip, &data, b"data");
+    let unreachable = |code| TcpSoftError::Unreachable { code };
+    for (message, wanted) in [
+        (Icmp::Unreachable { code: 0 }, unreachable(0)),
+        (Icmp::Unreachable { code: 1 }, unreachable(1)),
+        (Icmp::Unreachable { code: 2 }, unreachable(2)),
+        (Icmp::Unreachable { code: 5 }, unreachable(5)),
+        (Icmp::Other(11), TcpSoftError::TimeExceeded),
+        (Icmp::Other(12), TcpSoftError::ParameterProblem),
+    ] {
+        link.frame(report(&message, &quoted));
+        assert!(tcp(&mut link).is_some_and(|(_, c)| c.warned && !c.ended), "{message:?}");
+        let host = link.interface.tcp().expect("TCP");
+        assert_eq!((host.soft_error(id), host.error(id)), (Some(wanted), None));
+    }
+    assert_eq!(link.state(id), Some(TcpState::Established));
+    let other = segment(&ip, &Tcp { seq: data.seq.wrapping_add(5), ..data }, b"data");
+    link.frame(report(&Icmp::Unreachable { code: 1 }, &other));
+    assert_eq!(tcp(&mut link), None, "of a segment that was never sent");
+    assert_eq!(link.interface.stack().tcp_counters().map(|c| c.soft_errors), Some(6));
+    let (id, ip, syn) = link.connect();
+    link.frame(report(&Icmp::Unreachable { code: 2 }, &segment(&ip, &syn, &[])));
+    assert_eq!(link.state(id), Some(TcpState::Closed));
+}
+
+/// RFC 4443 3.1, 3.3, 3.4: over IPv6 a program hears of the same, and only a port without a
+/// listener ends a connection in its handshake.
+#[test]
+fn tm47_tm56_soft_icmpv6_errors_are_reported_and_end_no_connection() {
+    let mut link = Link::new(plain());
+    let (own, peer) = (ipv6::link_local(mac(1)), ipv6::link_local(mac(2)));
+    link.interface.set_neighbour(peer.into(), mac(2));
+    let id = link.interface.connect_tcp(0, SocketAddr::new(peer.into(), 80)).expect("a way");
+    link.interface.output();
+    let sent = core::mem::take(&mut link.interface.device_mut().sent);
+    let quoted = sent[0].0[HEADER..].to_vec();
+    let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 64, from: peer, to: own };
+    let report = |message: &Icmpv6| {
+        let bytes = message.emit(&ip, &quoted);
+        let head = Ethernet { to: mac(1), from: mac(2), kind: IPV6 }.emit();
+        [&head[..], &ip.emit(bytes.len()), &bytes].concat()
+    };
+    for (message, wanted) in [
+        (Icmpv6::Unreachable { code: 0 }, TcpSoftError::Unreachable { code: 0 }),
+        (Icmpv6::Unreachable { code: 2 }, TcpSoftError::Unreachable { code: 2 }),
+        (Icmpv6::Unreachable { code: 3 }, TcpSoftError::Unreachable { code: 3 }),
+        (Icmpv6::Other(3), TcpSoftError::TimeExceeded),
+        (Icmpv6::Other(4), TcpSoftError::ParameterProblem),
+    ] {
+        link.frame(report(&message));
+        assert_eq!(link.state(id), Some(TcpState::SynSent), "{message:?}");
+        assert_eq!(link.interface.tcp().and_then(|tcp| tcp.soft_error(id)), Some(wanted));
+    }
+    link.frame(report(&Icmpv6::PortUnreachable));
+    assert_eq!(link.state(id), Some(TcpState::Closed));
 }
 
 /// RFC 3168 6.1.2, 5.3: new data is ECT(0). A mark of one fragment is one of the whole packet, and

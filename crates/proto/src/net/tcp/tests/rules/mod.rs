@@ -18,6 +18,7 @@ mod options;
 mod rack;
 mod recovery;
 mod reset;
+mod settings;
 mod timeout;
 mod timestamps;
 mod window;

@@ -1,0 +1,72 @@
+//! The options of one connection in place of those of its host, and reports of the network. Few
+//! connections have either.
+
+use alloc::boxed::Box;
+
+/// The options of one connection. Those that are `None` are the host's, in `TcpConfig`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TcpSettings {
+    /// True to send short segments at once (`TcpConfig::no_delay`).
+    pub no_delay: Option<bool>,
+    /// The idle time in nanoseconds after which the peer is probed (`TcpConfig::keep_alive_ns`).
+    /// `Some(None)` stops the probes.
+    pub keep_alive_ns: Option<Option<u64>>,
+    /// The time for which data may stay unacknowledged, in nanoseconds
+    /// (`TcpConfig::user_timeout_ns`). It is compared when the retransmission timeout expires.
+    pub user_timeout_ns: Option<u64>,
+}
+
+/// A report of the network about segments of a connection, which may be over when it arrives: it
+/// ends no connection (RFC 9293 3.9.2.2, RFC 5461). Any host on the path can forge one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TcpSoftError {
+    /// A router, or the peer's host, cannot deliver segments.
+    #[error("destination unreachable (code {code})")]
+    Unreachable {
+        /// The code of the ICMP error: of RFC 792 over IPv4, of RFC 4443 over IPv6.
+        code: u8,
+    },
+    /// Segments, or fragments of them, took too many hops or too long.
+    #[error("time exceeded")]
+    TimeExceeded,
+    /// A router, or the peer's host, does not understand a header.
+    #[error("parameter problem")]
+    ParameterProblem,
+}
+
+/// The options and reports of a connection. They take no memory before there are some.
+#[derive(Debug, Default)]
+pub(super) struct Own(Option<Box<Rare>>);
+
+#[derive(Debug, Default)]
+struct Rare {
+    settings: TcpSettings,
+    /// The last report since the peer has acknowledged something new.
+    soft_error: Option<TcpSoftError>,
+}
+
+impl Own {
+    /// Forgets what the network has reported: the peer has answered.
+    pub(super) fn forget_error(&mut self) {
+        if let Some(rare) = &mut self.0 {
+            rare.soft_error = None;
+        }
+    }
+
+    pub(super) fn set(&mut self, settings: TcpSettings) {
+        self.0.get_or_insert_default().settings = settings;
+    }
+
+    pub(super) fn report(&mut self, error: TcpSoftError) {
+        self.0.get_or_insert_default().soft_error = Some(error);
+    }
+
+    pub(super) fn soft_error(&self) -> Option<TcpSoftError> {
+        self.0.as_ref().and_then(|rare| rare.soft_error)
+    }
+
+    pub(super) fn settings(&self) -> TcpSettings {
+        self.0.as_ref().map(|rare| rare.settings).unwrap_or_default()
+    }
+}

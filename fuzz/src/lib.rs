@@ -1,0 +1,3 @@
+//! The parts of fuzz targets that do not fit their files.
+
+pub mod two_hosts;
