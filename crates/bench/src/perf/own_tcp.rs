@@ -5,7 +5,6 @@ use std::hint::black_box;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::locator::Locator;
@@ -34,7 +33,7 @@ const CHUNK: usize = 256 << 10;
 /// The time that the client gives the server to open its device, and to answer.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// The time between two attempts to open a device.
-const AGAIN: Duration = Duration::from_millis(5);
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 /// The longest sleep of an end that waits for frames.
 const MAX_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
@@ -166,7 +165,10 @@ impl World {
             match Interface::towards(&self.server, &self.options()) {
                 Ok(tcp) => break tcp,
                 Err(error) if clock.now() > give_up => return Err(error),
-                Err(_) => std::thread::sleep(AGAIN),
+                // The server is not yet there.
+                Err(_) => {
+                    poll(&mut [], Some(&AGAIN))?;
+                }
             }
         };
         let mut end = End::over(tcp);

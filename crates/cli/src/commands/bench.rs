@@ -313,6 +313,12 @@ pub(crate) struct Throughput {
     plain: Plain,
 }
 
+impl Sized {
+    fn options(&self, test: Test) -> Options {
+        Options { sizes: self.sizes.size.clone(), ..self.plain.options(test) }
+    }
+}
+
 impl Throughput {
     fn options(&self, test: Test) -> Options {
         Options {
@@ -478,18 +484,14 @@ impl Bench {
     /// Returns the test that a `sprat bench` command runs, with its options.
     fn options(&self) -> Options {
         match self {
-            Self::Baseline(args) => {
-                Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::Baseline) }
-            }
+            Self::Baseline(args) => args.options(Test::Baseline),
             Self::Echo(args) => Options {
                 coordinator: args.target.coordinator(),
                 sizes: args.sizes.size.clone(),
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Echo)
             },
-            Self::Tcp(args) => {
-                Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::Tcp) }
-            }
+            Self::Tcp(args) => args.options(Test::Tcp),
             Self::Sessions(args) => Options {
                 sessions: args.sessions as usize,
                 outstanding: args.outstanding.outstanding.into(),
