@@ -406,10 +406,13 @@ impl TcpHost {
         }
         self.report(index);
         let has_many = self.has_many();
-        if let Some(entry) = self.entries[index as usize].as_mut().filter(|_| has_many) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        if has_many {
             entry.connection.trim();
         }
-        self.set_timer(index, has_many);
+        // The timer of an idle connection would expire when its memory is in no cache any more.
+        let is_idle = entry.connection.deadline().is_none();
+        self.set_timer(index, has_many && is_idle);
     }
 
     /// Puts a connection at which something has changed into the queue of events. One that lends
@@ -447,8 +450,11 @@ impl TcpHost {
 
     /// Returns the index of the connection of a flow.
     pub(super) fn find(&self, flow: &TcpFlow) -> Option<u32> {
-        let ends = Ends::from(flow);
-        self.flows.get(&ends, |index| self.is_at(&ends, index))
+        self.find_ends(&Ends::from(flow))
+    }
+
+    fn find_ends(&self, ends: &Ends) -> Option<u32> {
+        self.flows.get(ends, |index| self.is_at(ends, index))
     }
 
     /// Returns true if the connection of a flow has this index.

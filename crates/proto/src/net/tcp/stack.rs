@@ -6,8 +6,6 @@
 use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 
-use arrayvec::ArrayVec;
-
 use super::config::TcpConfig;
 use super::counters::TcpCounters;
 use super::flow::TcpFlow;
@@ -17,7 +15,7 @@ use super::input::Segment;
 use super::output::{Outgoing, PathLimits};
 use super::own::TcpSoftError;
 use crate::Instant;
-use crate::device::{BURST, Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
+use crate::device::{Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
 use crate::net::context::Context;
 use crate::net::ip::icmp::Quoted;
 use crate::net::ip::output::{IpOutput, is_broadcast4, next_hop};
@@ -69,12 +67,13 @@ impl Stack {
         tcp.connect(now, from, peer)
     }
 
-    /// Prepares the host for the segments of a burst of frames, if it has many connections.
+    /// Prepares the host for the segments of a burst of frames.
     #[inline]
     pub(in crate::net) fn look_ahead_tcp<D: Device>(&mut self, frames: usize, device: &D) {
-        let Some(host) = self.tcp.as_mut().filter(|host| host.has_many()) else { return };
-        let flows = (0..frames).filter_map(|i| TcpFlow::of_frame(device.frame(i).0));
-        host.look_ahead(&flows.collect::<ArrayVec<_, BURST>>());
+        if let Some(host) = &mut self.tcp {
+            let flow = |i: usize| TcpFlow::of_frame(device.frame(i).0);
+            host.look_ahead((0..frames).filter_map(flow));
+        }
     }
 
     /// Takes a received segment. `sum` is that of the pseudo-header.

@@ -13,10 +13,10 @@ use crate::net::tcp::flow::Ends;
 /// The number of connections whose memory is read at a time.
 const AHEAD: usize = 32;
 /// The connections whose memory a cache has room for.
-const CACHED: usize = 500;
+const CACHED: usize = 256;
 
 impl Entry {
-    /// Reads a field of each 64 bytes of the memory of a connection, in their order.
+    /// Reads fields that lie apart, so that the memory of a connection is in the cache.
     fn touch(&self) -> u64 {
         let Connection { send, timers, receive, .. } = &self.connection;
         let fields = [
@@ -36,10 +36,10 @@ impl Entry {
 }
 
 impl TcpHost {
-    /// Returns true if the memory of the connections is more than a cache has room for. Then none
-    /// keeps memory or a timer for its next segments: both would be read again when they are in no
-    /// cache any more.
-    pub(in crate::net) fn has_many(&self) -> bool {
+    /// Returns true if the memory of the connections is more than a cache has room for. Then an
+    /// idle one keeps neither buffers nor a timer for its next segments: both would be read again
+    /// when they are in no cache any more.
+    pub(super) fn has_many(&self) -> bool {
         self.connections() >= CACHED
     }
 
@@ -49,7 +49,7 @@ impl TcpHost {
         let ends = Ends::from(flow);
         let recent = self.recent.get(&ends).filter(|index| self.is_at(&ends, *index));
         recent.or_else(|| {
-            let index = self.find(flow)?;
+            let index = self.find_ends(&ends)?;
             self.recent.set(&ends, index);
             Some(index)
         })
@@ -57,24 +57,28 @@ impl TcpHost {
 
     /// Prepares for the segments of these flows, which [`TcpHost::input`] gets next: finds their
     /// connections, and reads what the host has of them. A host of few connections has it in its
-    /// cache.
-    pub fn look_ahead(&mut self, flows: &[TcpFlow]) {
+    /// cache, and takes none of the flows.
+    pub fn look_ahead(&mut self, flows: impl IntoIterator<Item = TcpFlow>) {
         if !self.has_many() {
             return;
         }
-        for flows in flows.chunks(AHEAD) {
+        let mut flows = flows.into_iter();
+        loop {
             // One step for all flows after the other: each step waits for the memory of the last
             // one.
-            let mut found: ArrayVec<_, AHEAD> = flows
-                .iter()
-                .map(|flow| {
-                    let ends = Ends::from(flow);
-                    (ends, self.flows.hash(&ends))
-                })
-                .collect();
+            let mut found: ArrayVec<(Ends, u32), AHEAD> = ArrayVec::new();
+            for flow in flows.by_ref().take(AHEAD) {
+                let ends = Ends::from(&flow);
+                found.push((ends, self.flows.hash(&ends)));
+            }
+            if found.is_empty() {
+                return;
+            }
             found.iter_mut().for_each(|(_, at)| *at = self.flows.first(*at).unwrap_or(u32::MAX));
             self.touch_all(found.iter().map(|&(_, index)| index));
-            found.iter().for_each(|(ends, index)| self.recent.set(ends, *index));
+            for (ends, index) in found.iter().filter(|(_, index)| *index < u32::MAX) {
+                self.recent.set(ends, *index);
+            }
         }
     }
 
@@ -90,6 +94,40 @@ impl TcpHost {
         if n.is_multiple_of(AHEAD) && self.has_many() {
             let expired = self.timers.iter().take_while(|&&(at, _)| at <= now);
             self.touch_all(expired.take(AHEAD).map(|&(_, index)| index));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rng;
+    use crate::net::tcp::TcpConfig;
+    use core::net::SocketAddr;
+
+    /// Flows that [`Recent`](crate::net::tcp::flow::Recent) takes for one are told apart, also
+    /// after a look ahead, and a flow without a connection is none of them.
+    #[test]
+    fn flows_with_one_mark_are_told_apart() {
+        let mut host = TcpHost::new(TcpConfig::default(), 2 * CACHED, Rng::seeded(1));
+        // Their own address is not in the mark.
+        let flow = |n: usize| TcpFlow {
+            local: SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 5000)),
+            peer: SocketAddr::from(([10, 1, 0, 1], 7)),
+        };
+        for n in 0..CACHED {
+            let TcpFlow { local, peer } = flow(n);
+            host.connect(Instant::from_ns(1), local, peer).unwrap();
+        }
+        assert!(host.has_many());
+        for round in 0..2 {
+            for n in 0..CACHED {
+                let index = host.find(&flow(n));
+                assert!(index.is_some());
+                assert_eq!(host.find_again(&flow(n)), index, "{round}");
+                assert_eq!(host.find_again(&flow(CACHED)), None);
+            }
+            host.look_ahead((0..=CACHED).map(flow));
         }
     }
 }
