@@ -1,4 +1,4 @@
-//! The parts of a fuzz target with two hosts: the script, the device in memory, and the changes
+//! The parts of fuzz targets with two hosts: the script, the device in memory, and the changes
 //! that the wire makes to frames.
 //!
 //! Always: a frame that was cut or edited has the right checksums.
@@ -47,9 +47,9 @@ impl Script<'_> {
 /// A device in memory, which cuts segments if its options say so.
 pub struct Nic {
     info: Info,
-    /// The frames that have arrived.
-    pub inbox: VecDeque<Vec<u8>>,
-    burst: Vec<Vec<u8>>,
+    /// The frames that have arrived, and what the device reports about each.
+    pub inbox: VecDeque<(Vec<u8>, RxOffload)>,
+    burst: Vec<(Vec<u8>, RxOffload)>,
     /// The frames that the host has sent.
     pub sent: Vec<Vec<u8>>,
     /// The most frames that the device takes before they are on the wire.
@@ -65,6 +65,11 @@ impl Nic {
         let (inbox, burst, sent) = (VecDeque::new(), Vec::new(), Vec::new());
         Self { info, inbox, burst, sent, room: usize::MAX, was_full: false }
     }
+
+    /// Adds a frame, about which the device reports nothing, to those that have arrived.
+    pub fn receive(&mut self, frame: Vec<u8>) {
+        self.inbox.push_back((frame, RxOffload::default()));
+    }
 }
 
 impl Device for Nic {
@@ -74,7 +79,7 @@ impl Device for Nic {
     }
 
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
-        (&self.burst[i], RxOffload::default())
+        (&self.burst[i].0, self.burst[i].1)
     }
 
     fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
@@ -92,7 +97,10 @@ impl Device for Nic {
                 cut(&frame, start.into(), header.into(), mss.into(), &mut self.sent);
                 return Sent::Yes;
             }
-            Offload::Checksum { .. } => mend(&mut frame),
+            Offload::Checksum { .. } => {
+                assert!(self.info.offloads.checksum);
+                mend(&mut frame);
+            }
             Offload::None => {}
         }
         assert!(frame.len() <= HEADER + self.info.mtu, "{} bytes", frame.len());

@@ -7,73 +7,20 @@
 #![no_main]
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::ops::Range;
+use std::net::{IpAddr, SocketAddr};
 
 use libfuzzer_sys::fuzz_target;
+use sprat_fuzz::two_hosts::{MACS, Nic, v4};
 use sprat_proto::datagrams::{Addr, Datagrams};
-use sprat_proto::device::{
-    BURST, Device, HEADER, Headers, Info, MAX_FRAME, Mac, Offload, RxOffload, Sent,
-    send_concatenated,
-};
+use sprat_proto::device::{HEADER, Info, MAX_FRAME, RxOffload};
 use sprat_proto::net::{Interface, Ipv4Assignment, StackOptions, UdpSocket};
 use sprat_proto::time::MS;
 use sprat_proto::wire::checksum::Sum;
 use sprat_proto::wire::ipv6;
 use sprat_proto::{Instant, Rng};
 
-const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 /// The number of frames that the fuzzer remembers, to change and send them again.
 const SEEN: usize = 64;
-
-struct Nic {
-    info: Info,
-    inbox: VecDeque<(Vec<u8>, RxOffload)>,
-    burst: Vec<(Vec<u8>, RxOffload)>,
-    sent: Vec<Vec<u8>>,
-}
-
-impl Device for Nic {
-    fn recv_burst(&mut self) -> usize {
-        self.burst = self.inbox.drain(..self.inbox.len().min(BURST)).collect();
-        self.burst.len()
-    }
-
-    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
-        (&self.burst[i].0, self.burst[i].1)
-    }
-
-    fn append_left(&self, _: usize, _: Range<usize>, _: &mut Vec<u8>) {}
-
-    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
-        let frame = parts.concat();
-        assert!((HEADER..=self.info.max_send).contains(&frame.len()) && offload == Offload::None);
-        self.sent.push(frame);
-        Sent::Yes
-    }
-
-    fn send_with_headers(
-        &mut self,
-        headers: &Headers,
-        parts: &[&[u8]],
-        _: usize,
-        offload: Offload,
-    ) -> Sent {
-        send_concatenated(self, headers, parts, offload)
-    }
-
-    fn flush(&mut self) {}
-
-    fn info(&self) -> Info {
-        self.info
-    }
-
-    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
-        None
-    }
-
-    fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
-}
 
 struct World {
     now: Instant,
@@ -82,20 +29,11 @@ struct World {
     got: [usize; 2],
 }
 
-fn v4(side: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 7, 0, side as u8 + 1)
-}
-
 impl World {
     fn new() -> Self {
         let mut rng = Rng::seeded(1);
         let ports = [0, 1].map(|side| {
-            let nic = Nic {
-                info: Info::without_offloads(MACS[side], 1500),
-                inbox: VecDeque::new(),
-                burst: Vec::new(),
-                sent: Vec::new(),
-            };
+            let nic = Nic::new(Info::without_offloads(MACS[side], 1500));
             let options = StackOptions {
                 ipv4: Ipv4Assignment::Static { addr: v4(side), prefix: 24 },
                 ..StackOptions::default()
@@ -132,11 +70,7 @@ impl World {
                     self.seen.pop_front();
                 }
                 self.seen.push_back((1 - side, frame.clone()));
-                self.ports[1 - side]
-                    .interface_mut()
-                    .device_mut()
-                    .inbox
-                    .push_back((frame, RxOffload::default()));
+                self.ports[1 - side].interface_mut().device_mut().receive(frame);
             }
         }
     }

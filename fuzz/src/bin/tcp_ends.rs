@@ -276,7 +276,7 @@ impl World {
             // A segment that leaves after another one has a later time, by which RACK orders them.
             self.now = self.now.after(US);
             while let Some((to, frame, _)) = self.wire.pop_front() {
-                self.ends[to].port.device_mut().inbox.push_back(frame);
+                self.ends[to].port.device_mut().receive(frame);
             }
         }
     }
@@ -301,7 +301,7 @@ impl World {
                 if let Some((to, frame)) = self.seen.get(usize::from(script.byte()) % SEEN)
                     && let Some(error) = icmp(1 - to, frame, script)
                 {
-                    self.ends[1 - to].port.device_mut().inbox.push_back(error);
+                    self.ends[1 - to].port.device_mut().receive(error);
                 }
             }
             19 => {
@@ -453,7 +453,7 @@ impl World {
             _ => {
                 for _ in 0..1 + at.min(20) {
                     let Some((to, frame, _)) = self.wire.pop_front() else { break };
-                    self.ends[to].port.device_mut().inbox.push_back(frame);
+                    self.ends[to].port.device_mut().receive(frame);
                 }
             }
         }
