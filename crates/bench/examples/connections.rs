@@ -53,8 +53,7 @@ struct World {
 
 /// Lets a host take the segments that have arrived in one burst.
 fn take(host: &mut TcpHost, now: Instant, wire: &Wire) {
-    let flows: Vec<_> = wire.0.iter().map(|&(flow, ..)| flow).collect();
-    host.look_ahead(&flows);
+    host.look_ahead(wire.0.iter().map(|&(flow, ..)| flow));
     for (flow, tcp, data) in &wire.0 {
         host.input(now, *flow, &Segment { tcp: *tcp, data, is_marked: false });
     }

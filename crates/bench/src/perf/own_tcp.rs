@@ -47,7 +47,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     }
     bench.report.begin("tcp: our own TCP by events: an echo, and a long message one way");
     for transport in own {
-        let Some(world) = World::of(bench, &transport) else { continue };
+        let world = World::of(bench, &transport);
         for size in bench.sizes(&[64, 1000]) {
             let both = Exchange::both(size);
             let product = times(both, |limits| world.echo(size, limits));
@@ -70,15 +70,14 @@ struct World {
 }
 
 impl World {
-    /// Returns the ends of `transport`. `None` if the run has no network for it.
-    fn of(bench: &Bench, transport: &str) -> Option<Self> {
-        let in_memory = bench.local.memory_locator("tcp", transport, PORT);
-        if let Some(server) = in_memory {
-            return Some(Self { server, client: None, wire: None });
+    /// Returns the ends of `transport`.
+    fn of(bench: &Bench, transport: &str) -> Self {
+        if let Some(server) = bench.local.memory_locator("tcp", transport, PORT) {
+            return Self { server, client: None, wire: None };
         }
-        let wire = bench.local.wire()?;
-        let client = net::at(transport, 0, 0).parse().ok();
-        Some(Self { server: net::at(transport, 1, PORT), client, wire: Some(wire) })
+        let wire = bench.local.wire();
+        let server = net::at(transport, 1, PORT);
+        Self { server, client: net::own(transport), wire }
     }
 
     /// Measures round trips of `size` bytes.
@@ -86,7 +85,7 @@ impl World {
         let answer = || {
             let (mut end, mut bytes) = (self.serve()?, Vec::new());
             loop {
-                end.receive(None, |_, data| bytes.extend_from_slice(data))?;
+                end.receive(|data| bytes.extend_from_slice(data))?;
                 if bytes.len() == size {
                     end.send(&bytes)?;
                     bytes.clear();
@@ -99,7 +98,7 @@ impl World {
                 end.send(&bytes)?;
                 let mut left = size;
                 while left > 0 {
-                    end.receive(None, |_, data| left = left.saturating_sub(data.len()))?;
+                    end.receive(|data| left = left.saturating_sub(data.len()))?;
                 }
                 Ok(())
             })
@@ -122,7 +121,7 @@ impl World {
             let (start, mut flow) = (end.clock.now(), Flow { bytes: 0, ns: 0 });
             let mut own = Vec::with_capacity(LONG);
             for _ in 0..limits.count {
-                end.receive(None, |_, data| {
+                end.receive(|data| {
                     if own.len() + data.len() > LONG {
                         black_box(&own);
                         own.clear();
@@ -176,7 +175,7 @@ impl World {
             if clock.now() > give_up {
                 return Err(ended());
             }
-            end.receive(Some(clock.now()), |_, _| ())?;
+            end.keep()?;
         }
         end.until_open(Some(give_up))?;
         Ok(end)
@@ -187,13 +186,15 @@ impl World {
 struct End {
     tcp: Interface,
     id: Option<TcpId>,
+    /// Received data that [`End::receive`] returns first.
+    early: Vec<u8>,
     idle: Idle,
     clock: Clock,
 }
 
 impl End {
     fn over(tcp: Interface) -> Self {
-        Self { tcp, id: None, idle: Idle::new(), clock: Clock::new() }
+        Self { tcp, id: None, early: Vec::new(), idle: Idle::new(), clock: Clock::new() }
     }
 
     /// Waits until the connection is open.
@@ -202,7 +203,7 @@ impl End {
             if until.is_some_and(|until| self.clock.now() > until) {
                 return Err(ended());
             }
-            self.receive(Some(self.clock.now()), |_, _| ())?;
+            self.keep()?;
         }
         Ok(())
     }
@@ -217,46 +218,17 @@ impl End {
             if bytes.is_empty() {
                 return Ok(());
             }
-            self.receive(Some(self.clock.now()), |_, _| ())?;
+            self.keep()?;
         }
     }
 
-    /// Handles frames until data has come, or at most until `until`. Calls `each` with the data.
-    fn receive(
-        &mut self,
-        until: Option<Instant>,
-        mut each: impl FnMut(TcpId, &[u8]),
-    ) -> io::Result<()> {
-        loop {
-            let has_input = self.tcp.input();
-            let pieces = self.tcp.lent_pieces();
-            for piece in 0..pieces {
-                let (id, data) = self.tcp.lent(piece);
-                each(id, data);
-                let count = data.len();
-                self.tcp.take(piece, count);
-            }
-            while let Some((id, changes)) = self.tcp.event() {
-                if changes.ended {
-                    return Err(ended());
-                }
-                if changes.opened {
-                    self.tcp.host().lend(id, true);
-                    self.id = Some(id);
-                }
-                // What came before the connection lent its data.
-                let mut bytes = [0; 4096];
-                while let count @ 1.. = self.tcp.host().read(id, &mut bytes) {
-                    each(id, &bytes[..count]);
-                }
-            }
-            if has_input {
-                self.tcp.output();
-                self.idle.worked();
-            }
-            if pieces > 0 || until.is_some_and(|until| self.clock.now() >= until) {
-                return Ok(());
-            }
+    /// Waits until data has come. Calls `each` with it.
+    fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        if !self.early.is_empty() {
+            each(&std::mem::take(&mut self.early));
+            return Ok(());
+        }
+        while !self.turn(&mut each)? {
             if self.idle.rest(true, || self.clock.now()) == Rest::Sleep
                 && self.tcp.prepare_to_sleep().is_some()
             {
@@ -265,6 +237,49 @@ impl End {
                 poll(&mut frames, Some(&MAX_SLEEP))?;
             }
         }
+        Ok(())
+    }
+
+    /// Handles frames once, and keeps their data for [`End::receive`]: a request may come in the
+    /// burst that opens the connection.
+    fn keep(&mut self) -> io::Result<()> {
+        let mut early = std::mem::take(&mut self.early);
+        let handled = self.turn(&mut |data| early.extend_from_slice(data));
+        self.early = early;
+        handled.map(|_| ())
+    }
+
+    /// Handles frames once. Calls `each` with their data. Returns false if they have none.
+    fn turn(&mut self, each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
+        let has_input = self.tcp.input();
+        let mut has_data = false;
+        for piece in 0..self.tcp.lent_pieces() {
+            let data = self.tcp.lent(piece).1;
+            each(data);
+            let count = data.len();
+            self.tcp.take(piece, count);
+            has_data = true;
+        }
+        while let Some((id, changes)) = self.tcp.event() {
+            if changes.ended {
+                return Err(ended());
+            }
+            if changes.opened {
+                self.tcp.host().lend(id, true);
+                self.id = Some(id);
+            }
+            // What came before the connection lent its data.
+            let mut bytes = [0; 4096];
+            while let count @ 1.. = self.tcp.host().read(id, &mut bytes) {
+                each(&bytes[..count]);
+                has_data = true;
+            }
+        }
+        if has_input {
+            self.tcp.output();
+            self.idle.worked();
+        }
+        Ok(has_data)
     }
 }
 

@@ -14,8 +14,8 @@
 //!
 //! Invariants: nothing but memory changes before the turn of a segment. In its turn all its checks
 //! are made again, with the errors that they have there, also if its tag has ended meanwhile. What
-//! was placed is what the CRC was right for: another copy of the bytes, with other contents, is
-//! never looked at. A segment that cannot be placed, or is wrong, stays with the stream.
+//! was placed is what the CRC was right for: the engine ignores another copy of the bytes. A
+//! segment that cannot be placed, or is wrong, stays with the stream.
 //!
 //! Memory in the end holds what an engine without this would leave there, for segments that are
 //! placed under one registration: two registrations of the same memory count as two memories.

@@ -316,7 +316,7 @@ fn d14_a_write_is_placed_again_if_tags_have_changed() {
 }
 
 /// A peer sends the bytes again with other contents. What was placed stays, and the other copy is
-/// not looked at, not even at its CRC.
+/// ignored, its CRC too.
 #[test]
 fn d14_another_copy_of_placed_bytes_changes_nothing() {
     for breaks in [false, true] {
