@@ -105,8 +105,9 @@ mod tests {
     use crate::net::tcp::TcpConfig;
     use core::net::SocketAddr;
 
-    /// Flows that [`Recent`](crate::net::tcp::flow::Recent) takes for one are told apart, also
-    /// after a look ahead, and a flow without a connection is none of them.
+    /// The host finds the right connection of flows that
+    /// [`Recent`](crate::net::tcp::flow::Recent) takes for one, also after a look ahead. A flow
+    /// without a connection has none of them.
     #[test]
     fn flows_with_one_mark_are_told_apart() {
         let mut host = TcpHost::new(TcpConfig::default(), 2 * CACHED, Rng::seeded(1));
