@@ -38,6 +38,8 @@ pub fn run(args: &Schemes) -> Result<(), Fail> {
     }
     let mut report = Report::new(args.json.as_deref(), &Context::now(args.rounds, args.seconds))?;
     let raw = raw(args)?;
+    // Each way binds this process to one of them.
+    let cores = process::cores();
     for &threading in &args.threading {
         for &copies in &args.copies {
             for &crc in &args.crc {
@@ -45,7 +47,7 @@ pub fn run(args: &Schemes) -> Result<(), Fail> {
                 let (events, at, coupling) = (false, None, CouplingWay::Tight);
                 let under = args.device;
                 let model = Model { wire, threading, copies, events, under, coupling, at };
-                table(args, &model, &raw, &mut report)?;
+                table(args, &model, &cores, &raw, &mut report)?;
             }
         }
     }
@@ -79,7 +81,13 @@ fn raw(args: &Schemes) -> Result<Vec<Figure>, Fail> {
 }
 
 /// Measures the three ways of iWARP in one setup, and prints them.
-fn table(args: &Schemes, model: &Model, raw: &[Figure], report: &mut Report) -> Result<(), Fail> {
+fn table(
+    args: &Schemes,
+    model: &Model,
+    cores: &[usize],
+    raw: &[Figure],
+    report: &mut Report,
+) -> Result<(), Fail> {
     let kernel = match args.device {
         Under::Shmnet | Under::Memif => Under::Tcp,
         _ => Under::Veth,
@@ -95,7 +103,7 @@ fn table(args: &Schemes, model: &Model, raw: &[Figure], report: &mut Report) -> 
     for (under, coupling) in ways {
         let model = Model { under, coupling, ..model.clone() };
         out::note(words(&model));
-        let sides = Sides::start(&model, &process::cores())?;
+        let sides = Sides::start(&model, cores)?;
         let mut column = Vec::new();
         for &size in &args.size {
             let latency = sides.latency(Op::Write, size, pace)?;
