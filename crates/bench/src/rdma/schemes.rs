@@ -47,7 +47,8 @@ pub fn run(args: &Schemes) -> Result<(), Fail> {
                 let (events, at, coupling) = (false, None, CouplingWay::Tight);
                 let under = args.device;
                 let model = Model { wire, threading, copies, events, under, coupling, at };
-                table(args, &model, &cores, &raw, &mut report)?;
+                let figures = ways(args, &model, &cores, &mut report)?;
+                print(args, &model, &figures, &raw, &report)?;
             }
         }
     }
@@ -80,14 +81,13 @@ fn raw(args: &Schemes) -> Result<Vec<Figure>, Fail> {
     args.size.iter().map(figure).collect()
 }
 
-/// Measures the three ways of iWARP in one setup, and prints them.
-fn table(
+/// Measures the three ways of iWARP in one setup.
+fn ways(
     args: &Schemes,
     model: &Model,
     cores: &[usize],
-    raw: &[Figure],
     report: &mut Report,
-) -> Result<(), Fail> {
+) -> Result<[Vec<Figure>; 3], Fail> {
     let kernel = match args.device {
         Under::Shmnet | Under::Memif => Under::Tcp,
         _ => Under::Veth,
@@ -99,12 +99,11 @@ fn table(
     ];
     let time = Duration::from_secs_f64(args.seconds);
     let pace = Pace { rounds: args.rounds, time, most: u64::MAX };
-    let mut figures = Vec::new();
-    for (under, coupling) in ways {
+    let mut figures = [const { Vec::new() }; 3];
+    for ((under, coupling), column) in ways.into_iter().zip(&mut figures) {
         let model = Model { under, coupling, ..model.clone() };
         out::note(words(&model));
         let sides = Sides::start(&model, cores)?;
-        let mut column = Vec::new();
         for &size in &args.size {
             let latency = sides.latency(Op::Write, size, pace)?;
             row(report, &model, "latency", Op::Write, size, &latency)?;
@@ -117,9 +116,18 @@ fn table(
                 tcp_us: latency.floor_us,
             });
         }
-        figures.push(column);
     }
-    let [sockets, loose, tight] = [0, 1, 2].map(|way| &figures[way]);
+    Ok(figures)
+}
+
+/// Prints the figures of the ways of iWARP in one setup, beside those of the raw device.
+fn print(
+    args: &Schemes,
+    model: &Model,
+    [sockets, loose, tight]: &[Vec<Figure>; 3],
+    raw: &[Figure],
+    report: &Report,
+) -> Result<(), Fail> {
     let headings = [
         ">size",
         ">kernel sockets",
