@@ -284,11 +284,11 @@ impl Connection {
         let room = self.open_window().min(by_congestion);
         if let Some(batch) = send.records.next(room, most, send.mss) {
             if batch.len == 0 {
-                let is_held = batch.record.min(left) > self.open_window();
+                let is_held = batch.unit.min(left) > self.open_window();
                 return Err(if is_held { Stop::Done } else { Stop::Congestion });
             }
             let has_fin = wants_fin && batch.len == left;
-            return Ok(New { len: batch.len, unit: batch.record, has_fin });
+            return Ok(New { len: batch.len, unit: batch.unit, has_fin });
         }
         let mut len = left.min(self.open_window()).min(most.max(send.mss));
         if len > by_congestion {
@@ -415,7 +415,7 @@ impl Connection {
         let (left, mss) = (self.unsent(), self.send.mss);
         let room = left.min(self.open_window()).min(mss);
         let len = match self.send.records.next(room, 0, mss) {
-            Some(batch) if batch.len > 0 => batch.len.min(batch.record),
+            Some(batch) if batch.len > 0 => batch.len.min(batch.unit),
             Some(_) if !splits => 0,
             _ => room,
         };

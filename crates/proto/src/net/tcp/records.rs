@@ -1,10 +1,12 @@
-//! Records: pieces of a stream that stay whole. Each begins a segment and ends with it, also when
-//! it is sent again, so that a receiver finds the beginning of a record in each segment (RFC 5044
+//! Records: pieces of a stream that stay whole. A segment holds one or more of them, also when it
+//! is sent again, so that a receiver finds the beginning of a record in each segment (RFC 5044
 //! 5.1).
 //!
 //! ```text
-//!  data    acknowledged │ in flight: segments of one record each │ unsent: lengths in `records`
+//!  data    acknowledged │ in flight: segments of whole records │ unsent: lengths in `records`
 //! ```
+//!
+//! A record never waits for others: those that wait to be sent anyway share a segment.
 //!
 //! Three things split a record, and the stream stays right: a path MTU that falls below its length,
 //! a window that stays smaller than it, and a length above the MSS.
@@ -23,13 +25,13 @@ struct Unsent {
     lens: VecDeque<u32>,
 }
 
-/// The next data of a stream of records: several records of one length, of which the last may be
-/// shorter.
+/// The next data of a stream of records: whole records in segments of one length, of which the last
+/// may be shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Batch {
     pub(super) len: u32,
-    /// The length of each record but the last.
-    pub(super) record: u32,
+    /// The length of each segment but the last. In a batch of no bytes, that of the first record.
+    pub(super) unit: u32,
 }
 
 impl Records {
@@ -54,29 +56,39 @@ impl Records {
     }
 
     /// Returns the records to send next in `room` bytes, in segments of at most `mss`: one segment,
-    /// or several of together at most `most` bytes if the device cuts them. A record that is
-    /// longer than a segment counts as several. Returns none if there is no record, and a batch of
-    /// no bytes if the first does not fit.
+    /// or several of together at most `most` bytes if the device cuts them. A segment takes as many
+    /// whole records as fit. A record that is longer than a segment counts as several. Returns none
+    /// if there is no record, and a batch of no bytes if the first does not fit.
     pub(super) fn next(&self, room: u32, most: u32, mss: u32) -> Option<Batch> {
         let lens = &self.0.as_ref()?.lens;
         let &first = lens.front()?;
-        let most = room.min(most.max(mss.min(first)));
+        let most = room.min(most.max(mss));
         if first > mss {
             let len = first.min(most);
             let len = if len < first { len / mss * mss } else { len };
-            return Some(Batch { len, record: mss });
+            return Some(Batch { len, unit: mss });
         }
-        let mut len = 0;
+        // The bytes of whole segments, and of the records in the segment behind them.
+        let (mut whole, mut part) = (0, 0);
+        let mut unit = mss;
         for &next in lens {
-            if next > first || len + next > most {
+            if whole + part + next > most {
                 break;
             }
-            len += next;
-            if next < first {
-                break;
+            if part + next > unit {
+                if whole == 0 {
+                    unit = part;
+                }
+                // All segments but the last are of one length.
+                if part < unit || next > unit {
+                    break;
+                }
+                (whole, part) = (whole + part, 0);
             }
+            part += next;
         }
-        Some(Batch { len, record: first })
+        let unit = if whole > 0 { unit } else { part.max(first) };
+        Some(Batch { len: whole + part, unit })
     }
 
     /// Removes the records of the first `count` unsent bytes, which were sent.

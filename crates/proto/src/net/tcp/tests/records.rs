@@ -1,6 +1,7 @@
 //! Tests of records, which stay whole on a segment, and of data that is lent.
 
 use super::super::receive::{Due, Receive, Taken};
+use super::super::records::Records;
 use super::super::seq::Seq;
 use super::*;
 
@@ -27,10 +28,9 @@ fn sent(net: &Net) -> Vec<(usize, usize)> {
     data.map(|(_, _, tcp, len)| (tcp.seq.wrapping_sub(initial) as usize - 1, *len)).collect()
 }
 
-/// RFC 5044 5.1: a record is never split and never joined to another one, also when it is sent
-/// again.
+/// RFC 5044 5.1: a segment holds whole records, also when it is sent again.
 #[test]
-fn each_segment_is_one_record_also_when_it_is_sent_again() {
+fn each_segment_holds_whole_records_also_when_it_is_sent_again() {
     let mut whole = 0;
     for seed in 0..100 {
         let mut rng = Rng::seeded(seed);
@@ -47,7 +47,13 @@ fn each_segment_is_one_record_also_when_it_is_sent_again() {
         }
         whole += 1;
         for (at, len) in sent(&net) {
-            assert_eq!(places.get(&at), Some(&len), "seed {seed}: {len} bytes at {at}");
+            let mut end = at;
+            while end < at + len {
+                let record = places.get(&end).expect("a record begins where the last one ends");
+                end += record;
+            }
+            assert_eq!(end, at + len, "seed {seed}: {len} bytes at {at}");
+            assert!(len <= 1448, "seed {seed}: {len} bytes in a segment");
         }
     }
     assert!(whole > 90, "{whole} of 100 seeds");
@@ -66,6 +72,39 @@ fn records_of_one_length_leave_together() {
     let times: alloc::collections::BTreeSet<_> =
         net.log.iter().filter(|l| l.1 == 0 && l.3 > 0).map(|l| l.0).collect();
     assert!(times.len() <= 4, "{} bursts", times.len());
+}
+
+/// Records that wait share a segment, as many as fit: the device cuts at the ends of records.
+#[test]
+fn short_records_share_a_segment() {
+    for most in [0, 64_000] {
+        let (mut net, _) = with_records(&[100; 40], Faults::default(), 1);
+        net.ends[0].most = most;
+        net.run_until(SECOND, |net| net.ends[1].received.len() == 4000);
+        assert_eq!(sent(&net), [(0, 1400), (1400, 1400), (2800, 1200)]);
+    }
+}
+
+/// The segments of a batch are of one length, but the last, and hold whole records.
+#[test]
+fn a_batch_of_records_is_cut_at_their_ends() {
+    let batch = |lens: &[u32], room, most| {
+        let mut records = Records::default();
+        records.begin(lens[0]);
+        lens[1..].iter().for_each(|len| records.push(*len));
+        records.next(room, most, 1000).map(|batch| (batch.len, batch.unit)).unwrap()
+    };
+    const ALL: u32 = 100_000;
+    assert_eq!(batch(&[400, 400, 400], ALL, 0), (800, 800));
+    assert_eq!(batch(&[400; 5], ALL, ALL), (2000, 800), "the last is shorter");
+    assert_eq!(batch(&[400, 400, 300, 300, 300], ALL, ALL), (1400, 800), "so is the second");
+    assert_eq!(batch(&[400, 700, 900], ALL, ALL), (400, 400), "a longer one");
+    assert_eq!(batch(&[900, 200, 300, 500], ALL, ALL), (1400, 900), "500 would be the third");
+    assert_eq!(batch(&[1000, 1000, 64, 64, 1000], ALL, ALL), (2128, 1000));
+    assert_eq!(batch(&[400; 5], 1300, ALL), (1200, 800), "room for three");
+    assert_eq!(batch(&[400; 5], 399, ALL), (0, 400), "room for none");
+    assert_eq!(batch(&[2500, 400], ALL, ALL), (2500, 1000), "longer than a segment");
+    assert_eq!(batch(&[2500, 400], ALL, 0), (1000, 1000));
 }
 
 /// A path that becomes too narrow splits records, and so do a window that stays too small and a
