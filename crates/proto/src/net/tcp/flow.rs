@@ -79,11 +79,6 @@ impl From<&TcpFlow> for Ends {
 }
 
 impl Ends {
-    /// Returns the version of IP, 4 or 6.
-    pub(super) const fn kind(&self) -> u32 {
-        self.kind
-    }
-
     /// Returns the addresses and ports.
     #[inline]
     pub(super) fn flow(&self) -> TcpFlow {

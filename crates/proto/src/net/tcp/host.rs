@@ -12,12 +12,11 @@
 
 mod ahead;
 mod all;
+mod entries;
 mod lend;
 mod one;
 
-use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
-use alloc::vec::Vec;
 
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpError, TcpState};
@@ -33,6 +32,7 @@ use crate::rand::KeyedHash;
 use crate::wire::tcp::{Flags, Tcp};
 use crate::{Instant, Rng};
 
+use entries::Entries;
 pub use lend::TcpData;
 
 /// The most answers to segments without a connection that wait to be sent.
@@ -59,7 +59,9 @@ pub(super) enum Room {
     Nothing,
 }
 
+/// A connection and what the host has of it. It begins a cache line: `Entry::touch` reads each.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Entry {
     generation: u32,
     ends: Ends,
@@ -82,9 +84,7 @@ struct Entry {
 pub struct TcpHost {
     pub(super) config: TcpConfig,
     most: usize,
-    /// Boxed, so that the table of the slots stays small while it grows.
-    entries: Vec<Option<Box<Entry>>>,
-    free: Vec<u32>,
+    entries: Entries,
     generation: u32,
     flows: Flows,
     recent: Recent,
@@ -111,8 +111,7 @@ impl TcpHost {
         Self {
             config,
             most,
-            entries: Vec::new(),
-            free: Vec::new(),
+            entries: Entries::default(),
             generation: 0,
             flows: Flows::new(hash),
             recent: Recent::default(),
@@ -145,10 +144,8 @@ impl TcpHost {
     /// Returns the memory of the connections in bytes, without their buffers.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        let of = |entry: &Entry| size_of::<Entry>() + entry.connection.kept_bytes();
-        let entries = self.entries.iter().flatten().map(|entry| of(entry)).sum::<usize>();
-        let slots = self.entries.capacity() * size_of::<Option<Box<Entry>>>();
-        entries + slots + self.flows.bytes() + self.timers.len() * 32
+        let kept = self.entries.iter().map(|(_, entry)| entry.connection.kept_bytes());
+        self.entries.bytes() + kept.sum::<usize>() + self.flows.bytes() + self.timers.len() * 32
     }
 
     /// Returns the counters of the host.
@@ -160,25 +157,25 @@ impl TcpHost {
     /// Returns the addresses and ports of a connection.
     #[must_use]
     pub fn flow(&self, id: TcpId) -> Option<TcpFlow> {
-        self.entry(id).map(|entry| entry.ends.flow())
+        self.entries.of(id).map(|entry| entry.ends.flow())
     }
 
     /// Returns a connection.
     #[must_use]
     pub fn connection(&self, id: TcpId) -> Option<&Connection> {
-        self.entry(id).map(|entry| &entry.connection)
+        self.entries.of(id).map(|entry| &entry.connection)
     }
 
     /// Returns the reason why a connection has ended early, if it has.
     #[must_use]
     pub fn error(&self, id: TcpId) -> Option<TcpError> {
-        self.entry(id).and_then(|entry| entry.connection.error())
+        self.entries.of(id).and_then(|entry| entry.connection.error())
     }
 
     /// Takes as many of `bytes` to send as there is room for. Returns their number: 0 if there is
     /// no such connection.
     pub fn write(&mut self, id: TcpId, bytes: &[u8]) -> usize {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return 0 };
+        let Some(entry) = self.entries.of_mut(id) else { return 0 };
         let count = entry.connection.write(&self.config, bytes);
         self.touch(id.index);
         count
@@ -187,7 +184,7 @@ impl TcpHost {
     /// Takes the concatenation of `parts` to send as a record, which begins a segment and ends with
     /// it. Returns false if there is no room for it, or no such connection.
     pub fn write_record(&mut self, id: TcpId, parts: &[&[u8]]) -> bool {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return false };
+        let Some(entry) = self.entries.of_mut(id) else { return false };
         let is_taken = entry.connection.write_record(&self.config, parts);
         self.touch(id.index);
         is_taken
@@ -195,7 +192,7 @@ impl TcpHost {
 
     /// Copies received bytes to `into`, and removes them. Returns their number.
     pub fn read(&mut self, id: TcpId, into: &mut [u8]) -> usize {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return 0 };
+        let Some(entry) = self.entries.of_mut(id) else { return 0 };
         let count = entry.connection.readable().min(into.len());
         let (a, b) = entry.connection.peek(0..count);
         into[..a.len()].copy_from_slice(a);
@@ -207,7 +204,7 @@ impl TcpHost {
 
     /// Closes this end's direction of a connection, when all that was written is sent.
     pub fn close(&mut self, id: TcpId) {
-        if let Some(entry) = entry_mut(&mut self.entries, id) {
+        if let Some(entry) = self.entries.of_mut(id) {
             entry.connection.close();
             self.touch(id.index);
         }
@@ -215,7 +212,7 @@ impl TcpHost {
 
     /// Ends a connection at once, resets the peer's end, and forgets it.
     pub fn abort(&mut self, id: TcpId) {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        let Some(entry) = self.entries.of_mut(id) else { return };
         entry.is_released = true;
         let (flow, reset) = (entry.ends.flow(), entry.connection.abort());
         if let Some(reset) = reset {
@@ -228,7 +225,7 @@ impl TcpHost {
     /// that the program has not read, or that still comes, is lost, of which a reset informs the
     /// peer (RFC 9293 3.6.1).
     pub fn release(&mut self, id: TcpId) {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        let Some(entry) = self.entries.of_mut(id) else { return };
         if entry.connection.readable() > 0 && entry.connection.state() != TcpState::TimeWait {
             return self.abort(id);
         }
@@ -241,7 +238,7 @@ impl TcpHost {
     /// none.
     pub fn event(&mut self) -> Option<(TcpId, TcpChanges)> {
         while let Some(index) = self.ready.pop_front() {
-            let Some(entry) = self.entries[index as usize].as_mut() else { continue };
+            let Some(entry) = self.entries.get_mut(index) else { continue };
             entry.is_ready = false;
             let changes = core::mem::take(&mut entry.changes);
             if changes.opened
@@ -271,7 +268,7 @@ impl TcpHost {
             self.input_unknown(now, flow, segment);
             return None;
         };
-        let entry = self.entries[index as usize].as_mut()?;
+        let entry = self.entries.get_mut(index)?;
         if entry.claim.is_some_and(|claim| self.listeners.holds_back(claim))
             && !segment.tcp.flags.has(Flags::RST)
         {
@@ -341,7 +338,7 @@ impl TcpHost {
             }
             self.timers_ahead(now, n);
             self.timers.pop_first();
-            let Some(entry) = self.entries[index as usize].as_mut() else { continue };
+            let Some(entry) = self.entries.get_mut(index) else { continue };
             entry.timer = Instant::NEVER;
             if entry.connection.deadline().is_some_and(|deadline| deadline <= now) {
                 let before = entry.connection.timers.retries;
@@ -372,7 +369,7 @@ impl TcpHost {
         }
         for _ in 0..self.dirty.len() {
             let Some(index) = self.dirty.pop_front() else { break };
-            let Some(entry) = self.entries[index as usize].as_mut() else { continue };
+            let Some(entry) = self.entries.get_mut(index) else { continue };
             let flow = entry.ends.flow();
             let limits = out.limits(&flow);
             let mut send = |outgoing: &Outgoing<'_>| out.emit(&flow, outgoing);
@@ -389,7 +386,7 @@ impl TcpHost {
     /// Reports what has changed at a connection, sets its timer, and forgets it if it has ended and
     /// the program has released it.
     fn settle(&mut self, now: Instant, index: u32) {
-        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return };
         if entry.is_released {
             entry.connection.linger(now, &self.config);
         }
@@ -406,7 +403,7 @@ impl TcpHost {
         }
         self.report(index);
         let has_many = self.has_many();
-        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return };
         if has_many {
             entry.connection.trim();
         }
@@ -418,7 +415,7 @@ impl TcpHost {
     /// Puts a connection at which something has changed into the queue of events. One that lends
     /// data comes later, so that the program reads no byte before those that are lent.
     fn report(&mut self, index: u32) {
-        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return };
         if entry.connection.receive.lent() > 0 || entry.claim.is_some_and(Claim::is_half_open) {
             return;
         }
@@ -434,7 +431,7 @@ impl TcpHost {
     /// it is, unless `is_exact`: [`TcpHost::tick`] sets it then. So most segments of a busy
     /// connection leave the timers alone.
     fn set_timer(&mut self, index: u32, is_exact: bool) {
-        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return };
         let deadline = entry.connection.deadline().unwrap_or(Instant::NEVER);
         if deadline == entry.timer || deadline > entry.timer && !is_exact {
             return;
@@ -460,18 +457,17 @@ impl TcpHost {
     /// Returns true if the connection of a flow has this index.
     #[inline]
     fn is_at(&self, ends: &Ends, index: u32) -> bool {
-        let entry = self.entries.get(index as usize).and_then(|entry| entry.as_ref());
+        let entry = self.entries.get(index);
         entry.is_some_and(|entry| entry.ends == *ends)
     }
 
     fn remove(&mut self, index: u32) {
-        let Some(entry) = self.entries[index as usize].take() else { return };
+        let Some(entry) = self.entries.remove(index) else { return };
         self.flows.remove(&entry.ends, index);
         self.timers.remove(&(entry.timer, index));
         if let Some(claim) = entry.claim {
             self.listeners.release(claim);
         }
-        self.free.push(index);
     }
 
     /// Adds a connection, unless there are as many as there may be.
@@ -499,11 +495,7 @@ impl TcpHost {
             is_reported: false,
             claim,
         };
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() as u32 - 1
-        });
-        self.entries[index as usize] = Some(Box::new(entry));
+        let index = self.entries.insert(entry);
         self.flows.insert(&Ends::from(&flow), index);
         self.touch(index);
         Some(TcpId { index, generation })
@@ -511,7 +503,7 @@ impl TcpHost {
 
     /// Puts a connection into the queue of those that may have something to send.
     fn touch(&mut self, index: u32) {
-        if let Some(entry) = self.entries[index as usize].as_mut()
+        if let Some(entry) = self.entries.get_mut(index)
             && !entry.is_dirty
         {
             entry.is_dirty = true;
@@ -528,11 +520,6 @@ impl TcpHost {
         self.answers.push_back((flow, tcp));
     }
 
-    fn entry(&self, id: TcpId) -> Option<&Entry> {
-        let entry = self.entries.get(id.index as usize)?.as_deref()?;
-        (entry.generation == id.generation).then_some(entry)
-    }
-
     /// Returns the place that the host has for one more connection of a peer.
     pub(super) fn room(&self) -> Room {
         let count = self.flows.len();
@@ -544,9 +531,4 @@ impl TcpHost {
             Room::Enough
         }
     }
-}
-
-fn entry_mut(entries: &mut [Option<Box<Entry>>], id: TcpId) -> Option<&mut Entry> {
-    let entry = entries.get_mut(id.index as usize)?.as_deref_mut()?;
-    (entry.generation == id.generation).then_some(entry)
 }

@@ -54,7 +54,7 @@ pub(super) enum Lends {
 pub(super) struct Receive {
     /// The peer's initial sequence number, and the next one that this end expects (IRS, RCV.NXT).
     initial: Seq,
-    next: Seq,
+    pub(super) next: Seq,
     /// The end of the window that the next segment tells the peer, and that the last one told.
     edge: Seq,
     told: Seq,

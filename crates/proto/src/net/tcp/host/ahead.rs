@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::{Entry, TcpFlow, TcpHost};
 use crate::Instant;
-use crate::net::tcp::connection::{Connection, Phase};
+use crate::net::tcp::connection::Connection;
 use crate::net::tcp::flow::Ends;
 
 /// The number of connections whose memory is read at a time.
@@ -16,22 +16,28 @@ const AHEAD: usize = 32;
 const CACHED: usize = 256;
 
 impl Entry {
-    /// Reads fields that lie apart, so that the memory of a connection is in the cache.
+    /// Reads a field of each cache line, so that the memory of a connection is in the cache.
+    #[inline]
     fn touch(&self) -> u64 {
         let Connection { send, timers, receive, .. } = &self.connection;
         let fields = [
             u64::from(send.congestion.window()),
             u64::from(send.board.lost()),
-            u64::from(send.phase == Phase::Open),
-            send.data.len() as u64,
+            u64::from(send.probe.may_be_sent()),
+            send.last_at.as_ns(),
             u64::from(send.una.0),
-            u64::from(receive.lent()),
+            u64::from(receive.next().0),
             timers.retransmit.as_ns(),
             timers.keep_alive.as_ns(),
             self.timer.as_ns(),
-            u64::from(self.ends.kind()),
         ];
         fields.into_iter().fold(0, |sum, field| sum ^ field)
+    }
+
+    /// Reads the memory that a connection has elsewhere, if it waits for an acknowledgement.
+    #[inline]
+    fn touch_rest(&self) -> u64 {
+        self.connection.send.board.segments().front().map_or(0, |sent| sent.at.as_ns())
     }
 }
 
@@ -83,9 +89,10 @@ impl TcpHost {
     }
 
     /// Reads what the host has of the connections with these indexes.
-    pub(super) fn touch_all(&self, indexes: impl IntoIterator<Item = u32>) {
-        let entries = indexes.into_iter().filter_map(|index| self.entries.get(index as usize));
-        black_box(entries.flatten().fold(0, |sum, entry| sum ^ entry.touch()));
+    pub(super) fn touch_all(&self, indexes: impl IntoIterator<Item = u32> + Clone) {
+        let entries = || indexes.clone().into_iter().filter_map(|index| self.entries.get(index));
+        black_box(entries().fold(0, |sum, entry| sum ^ entry.touch()));
+        black_box(entries().fold(0, |sum, entry| sum ^ entry.touch_rest()));
     }
 
     /// Reads what the host has of the connections whose timers expire next, if it has not done so
@@ -100,10 +107,32 @@ impl TcpHost {
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeSet;
+    use core::mem::offset_of;
+
     use super::*;
     use crate::Rng;
     use crate::net::tcp::TcpConfig;
     use core::net::SocketAddr;
+
+    /// [`Entry::touch`] reads each cache line of a connection, as the compiler places the fields.
+    #[test]
+    fn each_line_of_a_connection_is_read() {
+        let read = [
+            offset_of!(Entry, connection.send.congestion),
+            offset_of!(Entry, connection.send.board),
+            offset_of!(Entry, connection.send.probe),
+            offset_of!(Entry, connection.send.last_at),
+            offset_of!(Entry, connection.send.una),
+            offset_of!(Entry, connection.receive.next),
+            offset_of!(Entry, connection.timers.retransmit),
+            offset_of!(Entry, connection.timers.keep_alive),
+            offset_of!(Entry, timer),
+        ];
+        let lines: BTreeSet<_> = read.iter().map(|at| at / align_of::<Entry>()).collect();
+        assert!(lines.into_iter().eq(0..size_of::<Entry>() / align_of::<Entry>()), "{read:?}");
+        assert_eq!(size_of::<Option<Entry>>(), size_of::<Entry>());
+    }
 
     /// The host finds the right connection of flows that
     /// [`Recent`](crate::net::tcp::flow::Recent) takes for one, also after a look ahead. A flow

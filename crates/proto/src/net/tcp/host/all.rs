@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{TcpHost, TcpId};
+use super::{Entry, TcpHost, TcpId};
 use crate::net::tcp::connection::TcpState;
 
 impl TcpHost {
@@ -14,7 +14,7 @@ impl TcpHost {
 
     /// Returns the state of each connection.
     pub fn states(&self) -> impl Iterator<Item = TcpState> {
-        self.entries.iter().flatten().map(|entry| entry.connection.state())
+        self.entries.iter().map(|(_, entry)| entry.connection.state())
     }
 
     /// Ends all connections at once, and resets the peers' ends. Call [`TcpHost::output`] after it.
@@ -29,11 +29,7 @@ impl TcpHost {
     }
 
     fn ids(&self) -> Vec<TcpId> {
-        let entries = self.entries.iter().enumerate();
-        let ids = entries.filter_map(|(index, entry)| {
-            let generation = entry.as_ref()?.generation;
-            Some(TcpId { index: index as u32, generation })
-        });
-        ids.collect()
+        let id = |(index, entry): (u32, &Entry)| TcpId { index, generation: entry.generation };
+        self.entries.iter().map(id).collect()
     }
 }

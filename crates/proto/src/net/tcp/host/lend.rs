@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 
-use super::{TcpHost, TcpId, entry_mut};
+use super::{TcpHost, TcpId};
 use crate::net::tcp::connection::Connection;
 use crate::net::tcp::input::Segment;
 use crate::net::tcp::receive::Lends;
@@ -27,14 +27,14 @@ impl TcpHost {
     /// Lets received data of a connection be lent instead of copied. The bytes that
     /// [`TcpHost::input`] returns are lent.
     pub fn lend(&mut self, id: TcpId, lends: bool) {
-        if let Some(entry) = entry_mut(&mut self.entries, id) {
+        if let Some(entry) = self.entries.of_mut(id) {
             entry.connection.lend(lends);
         }
     }
 
     /// Ends the lending of the next `count` bytes of a connection, which the program has taken.
     pub fn take_lent(&mut self, id: TcpId, count: usize) {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        let Some(entry) = self.entries.of_mut(id) else { return };
         entry.connection.take_lent(count);
         entry.changes.readable |= entry.connection.is_finished();
         self.touch(id.index);
@@ -43,7 +43,7 @@ impl TcpHost {
     /// Ends the lending of the next bytes of a connection, which the program has not taken, and
     /// copies them. The connection is readable then.
     pub fn keep_lent(&mut self, id: TcpId, bytes: &[u8]) {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return };
+        let Some(entry) = self.entries.of_mut(id) else { return };
         entry.connection.keep_lent(bytes);
         entry.changes.readable = true;
         self.touch(id.index);
@@ -52,7 +52,7 @@ impl TcpHost {
     /// Lets received data of a connection be lent, and has [`TcpHost::input`] return data behind a
     /// gap too.
     pub fn lend_ahead(&mut self, id: TcpId) {
-        if let Some(entry) = entry_mut(&mut self.entries, id) {
+        if let Some(entry) = self.entries.of_mut(id) {
             entry.connection.receive.lends = Lends::All;
         }
     }
@@ -60,7 +60,7 @@ impl TcpHost {
     /// Removes the next `count` received bytes, which the program does not read, or as many as
     /// there are. Returns their number.
     pub fn skip(&mut self, id: TcpId, count: usize) -> usize {
-        let Some(entry) = entry_mut(&mut self.entries, id) else { return 0 };
+        let Some(entry) = self.entries.of_mut(id) else { return 0 };
         let count = entry.connection.readable().min(count);
         entry.connection.consume(count);
         self.touch(id.index);

@@ -1,7 +1,7 @@
 //! Operations on one connection that few programs need: options of its own, and reports of the
 //! network.
 
-use super::{TcpHost, entry_mut};
+use super::TcpHost;
 use crate::Instant;
 use crate::net::tcp::flow::TcpFlow;
 use crate::net::tcp::id::TcpId;
@@ -10,7 +10,7 @@ use crate::net::tcp::own::{TcpSettings, TcpSoftError};
 impl TcpHost {
     /// Sets the options of one connection, which may be open. Call [`TcpHost::output`] after it.
     pub fn set(&mut self, now: Instant, id: TcpId, settings: TcpSettings) {
-        if let Some(entry) = entry_mut(&mut self.entries, id) {
+        if let Some(entry) = self.entries.of_mut(id) {
             entry.connection.set(now, &self.config, settings);
             self.touch(id.index);
         }
@@ -27,7 +27,7 @@ impl TcpHost {
     /// not acknowledged.
     #[must_use]
     pub fn is_in_flight(&self, flow: &TcpFlow, seq: Option<u32>) -> bool {
-        let entry = self.find(flow).and_then(|i| self.entries[i as usize].as_ref());
+        let entry = self.find(flow).and_then(|index| self.entries.get(index));
         entry.zip(seq).is_some_and(|(entry, seq)| entry.connection.is_in_flight(seq))
     }
 
@@ -35,7 +35,7 @@ impl TcpHost {
     /// connection in its handshake, and no other (RFC 5927 6).
     pub fn unreachable(&mut self, flow: &TcpFlow) {
         let Some(index) = self.find(flow) else { return };
-        if let Some(entry) = self.entries[index as usize].as_mut() {
+        if let Some(entry) = self.entries.get_mut(index) {
             entry.connection.unreachable();
             self.touch(index);
         }
@@ -53,7 +53,7 @@ impl TcpHost {
     /// handshake, and no other.
     pub fn reported(&mut self, flow: &TcpFlow, error: TcpSoftError, is_hard: bool) {
         let Some(index) = self.find(flow) else { return };
-        if let Some(entry) = self.entries[index as usize].as_mut() {
+        if let Some(entry) = self.entries.get_mut(index) {
             entry.connection.reported(error, is_hard);
             entry.changes.warned = true;
             self.counters.soft_errors += 1;
