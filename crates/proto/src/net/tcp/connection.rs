@@ -8,9 +8,9 @@ use super::own::Own;
 use super::rack::{Rack, TailProbe};
 use super::receive::{Lends, Receive};
 use super::records::Records;
-use super::ring::Ring;
+use super::ring::{Ring, SpareStorage};
 use super::rtt::Rtt;
-use super::scoreboard::{Scoreboard, Sent};
+use super::scoreboard::{Scoreboard, Sent, SpareBoards};
 use super::seq::Seq;
 use super::timers::Timers;
 use crate::Instant;
@@ -163,6 +163,14 @@ pub(super) struct Remains {
     pub(super) window: u16,
     /// The latest time of the peer (TS.Recent), if the connection has timestamps.
     pub(super) recent: Option<u32>,
+}
+
+/// Memory that idle connections have given back.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    /// Storages for small messages.
+    pub(super) rings: SpareStorage,
+    pub(super) boards: SpareBoards,
 }
 
 /// A TCP connection.
@@ -479,11 +487,17 @@ impl Connection {
         board + self.send.data.capacity() + self.receive.kept_bytes()
     }
 
-    /// Frees the memory that is kept for the next transmission, because none will come soon.
-    pub(super) fn trim(&mut self) {
-        self.send.board.trim();
-        self.send.data.trim();
-        self.receive.trim();
+    /// Gives back the memory that is kept for the next transmission, because none will come soon.
+    pub(super) fn give_back(&mut self, spare: &mut Spare) {
+        self.send.board.give_back(&mut spare.boards);
+        self.send.data.give_back(&mut spare.rings);
+        self.receive.give_back(&mut spare.rings);
+    }
+
+    /// Takes spare memory for a small message to send.
+    pub(super) fn take_spare(&mut self, spare: &mut Spare) {
+        self.send.board.take_spare(&mut spare.boards);
+        self.send.data.take_spare(&mut spare.rings);
     }
 
     /// Returns what is left of a connection in TIME-WAIT, and the end of that.

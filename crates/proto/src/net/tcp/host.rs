@@ -19,7 +19,7 @@ mod one;
 use alloc::collections::{BTreeSet, VecDeque};
 
 use super::config::TcpConfig;
-use super::connection::{Connection, TcpError, TcpState};
+use super::connection::{Connection, Spare, TcpError, TcpState};
 use super::cookies::Cookies;
 use super::counters::TcpCounters;
 use super::flow::{Ends, Flows, Recent, TcpFlow};
@@ -88,6 +88,8 @@ pub struct TcpHost {
     generation: u32,
     flows: Flows,
     recent: Recent,
+    /// Memory that connections give back if there are many.
+    spare: Spare,
     pub(super) listeners: Listeners,
     timers: BTreeSet<(Instant, u32)>,
     dirty: VecDeque<u32>,
@@ -115,6 +117,7 @@ impl TcpHost {
             generation: 0,
             flows: Flows::new(hash),
             recent: Recent::default(),
+            spare: Spare::default(),
             listeners: Listeners::default(),
             timers: BTreeSet::new(),
             dirty: VecDeque::new(),
@@ -175,7 +178,11 @@ impl TcpHost {
     /// Takes as many of `bytes` to send as there is room for. Returns their number: 0 if there is
     /// no such connection.
     pub fn write(&mut self, id: TcpId, bytes: &[u8]) -> usize {
+        let has_many = self.has_many();
         let Some(entry) = self.entries.of_mut(id) else { return 0 };
+        if has_many {
+            entry.prepare_to_send(&mut self.spare);
+        }
         let count = entry.connection.write(&self.config, bytes);
         self.touch(id.index);
         count
@@ -184,7 +191,11 @@ impl TcpHost {
     /// Takes the concatenation of `parts` to send as a record, which begins a segment and ends with
     /// it. Returns false if there is no room for it, or no such connection.
     pub fn write_record(&mut self, id: TcpId, parts: &[&[u8]]) -> bool {
+        let has_many = self.has_many();
         let Some(entry) = self.entries.of_mut(id) else { return false };
+        if has_many {
+            entry.prepare_to_send(&mut self.spare);
+        }
         let is_taken = entry.connection.write_record(&self.config, parts);
         self.touch(id.index);
         is_taken
@@ -279,6 +290,9 @@ impl TcpHost {
         let before = entry.connection.state();
         let had = entry.connection.writable(&self.config);
         let was_finished = entry.connection.is_finished();
+        if !segment.data.is_empty() {
+            entry.connection.receive.take_spare(&mut self.spare.rings);
+        }
         let received = entry.connection.input(now, &self.config, segment);
         let state = entry.connection.state();
         let is_half_open = |state| matches!(state, TcpState::SynSent | TcpState::SynReceived);
@@ -405,7 +419,7 @@ impl TcpHost {
         let has_many = self.has_many();
         let Some(entry) = self.entries.get_mut(index) else { return };
         if has_many {
-            entry.connection.trim();
+            entry.connection.give_back(&mut self.spare);
         }
         // The timer of an idle connection would expire when its memory is in no cache any more.
         let is_idle = entry.connection.deadline().is_none();

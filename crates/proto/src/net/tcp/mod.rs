@@ -53,6 +53,7 @@ mod rtt;
 mod scoreboard;
 mod seq;
 mod settings;
+mod spare;
 mod stack;
 mod time_wait;
 mod timers;

@@ -10,7 +10,7 @@
 use core::ops::Range;
 
 use super::assembler::Assembler;
-use super::ring::Ring;
+use super::ring::{Ring, SpareStorage};
 use super::seq::Seq;
 use crate::Instant;
 use crate::time::SECOND;
@@ -178,11 +178,16 @@ impl Receive {
         self.open_for_program(mss);
     }
 
-    /// Frees the memory that is kept for the next small message.
-    pub(super) fn trim(&mut self) {
+    /// Gives back the memory that is kept for the next small message.
+    pub(super) fn give_back(&mut self, spare: &mut SpareStorage) {
         if !self.ahead.has_gap() {
-            self.data.trim();
+            self.data.give_back(spare);
         }
+    }
+
+    /// Takes spare memory for a small message.
+    pub(super) fn take_spare(&mut self, spare: &mut SpareStorage) {
+        self.data.take_spare(spare);
     }
 
     /// Returns the number of bytes that are lent.

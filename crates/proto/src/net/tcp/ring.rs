@@ -8,8 +8,13 @@
 use alloc::boxed::Box;
 use core::ops::Range;
 
+use super::spare::Kept;
+
 /// The size of the smallest storage in bytes: a small message takes, and clears, no more.
 const LEAST: usize = 512;
+
+/// Storages of empty queues, of `LEAST` bytes each.
+pub(super) type SpareStorage = Kept<Box<[u8]>>;
 
 /// A queue of bytes. Bytes may be written ahead of its end, where they are not readable before
 /// [`Ring::extend`].
@@ -91,11 +96,23 @@ impl Ring {
         }
     }
 
-    /// Frees the memory of an empty queue, that of small messages too. Bytes that were written
+    /// Gives back the memory of an empty queue, that of small messages too. Bytes that were written
     /// ahead are lost.
-    pub(super) fn trim(&mut self) {
-        if self.len == 0 {
-            *self = Self::default();
+    pub(super) fn give_back(&mut self, spare: &mut SpareStorage) {
+        if self.len == 0 && !self.storage.is_empty() {
+            let storage = core::mem::take(self).storage;
+            if storage.len() == LEAST {
+                spare.give(storage);
+            }
+        }
+    }
+
+    /// Takes memory for a small message, if there is none and some is spare.
+    pub(super) fn take_spare(&mut self, spare: &mut SpareStorage) {
+        if self.storage.is_empty()
+            && let Some(storage) = spare.take()
+        {
+            self.storage = storage;
         }
     }
 

@@ -12,6 +12,7 @@
 use alloc::collections::VecDeque;
 
 use super::seq::Seq;
+use super::spare::Kept;
 use crate::Instant;
 
 /// The most segments for which memory is kept while none is in flight.
@@ -45,6 +46,9 @@ impl Sent {
     }
 }
 
+/// The memory of empty scoreboards.
+pub(super) type SpareBoards = Kept<VecDeque<Sent>>;
+
 /// The segments of a connection that were sent and are not acknowledged yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
@@ -72,10 +76,22 @@ impl Scoreboard {
         self.sent.push_back(segment);
     }
 
-    /// Frees the memory, if it is not in use.
-    pub(super) fn trim(&mut self) {
-        if self.sent.is_empty() {
-            self.sent = VecDeque::new();
+    /// Gives the memory back, if it is not in use.
+    pub(super) fn give_back(&mut self, spare: &mut SpareBoards) {
+        if self.sent.is_empty() && self.sent.capacity() > 0 {
+            let sent = core::mem::take(&mut self.sent);
+            if sent.capacity() <= KEPT {
+                spare.give(sent);
+            }
+        }
+    }
+
+    /// Takes memory, if there is none and some is spare.
+    pub(super) fn take_spare(&mut self, spare: &mut SpareBoards) {
+        if self.sent.capacity() == 0
+            && let Some(sent) = spare.take()
+        {
+            self.sent = sent;
         }
     }
 

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::{Entry, TcpFlow, TcpHost};
 use crate::Instant;
-use crate::net::tcp::connection::Connection;
+use crate::net::tcp::connection::{Connection, Spare};
 use crate::net::tcp::flow::Ends;
 
 /// The number of connections whose memory is read at a time.
@@ -32,6 +32,13 @@ impl Entry {
             self.timer.as_ns(),
         ];
         fields.into_iter().fold(0, |sum, field| sum ^ field)
+    }
+
+    /// Prepares a connection of many for data of its program: its cache lines come together, and
+    /// its buffers from what others have given back.
+    pub(super) fn prepare_to_send(&mut self, spare: &mut Spare) {
+        black_box(self.touch());
+        self.connection.take_spare(spare);
     }
 
     /// Reads the memory that a connection has elsewhere, if it waits for an acknowledgement.

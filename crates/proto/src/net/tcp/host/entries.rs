@@ -95,3 +95,43 @@ impl Entries {
 const fn place(index: u32) -> (usize, usize) {
     (index as usize / CHUNK, index as usize % CHUNK)
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeMap;
+    use alloc::vec::Vec;
+
+    use crate::net::tcp::tests::hosts::{Hosts, PORT, Sender, address};
+    use crate::net::tcp::{TcpConfig, TcpId};
+    use crate::{Instant, Rng};
+
+    /// Connections come and go at random. Each is found under its name, and no other under a name
+    /// that has ended. Chunks without connections have no memory.
+    #[test]
+    fn connections_are_found_until_they_end() {
+        let mut hosts = Hosts::new(&TcpConfig::default(), 0, 1000, 10);
+        let host = &mut hosts.hosts[0];
+        let (now, mut rng) = (Instant::from_ns(1), Rng::seeded(1));
+        let (mut live, mut ended) = (BTreeMap::<TcpId, _>::new(), Vec::new());
+        for step in 0..2000u64 {
+            let grows = step / 250 % 2 == 0;
+            if rng.below(10) < if grows { 8 } else { 2 } {
+                let id = host.connect(now, (address(0), 0).into(), (address(1), PORT).into());
+                let id = id.unwrap();
+                live.insert(id, host.flow(id));
+            } else if let Some(&id) = live.keys().nth(rng.below(live.len().max(1) as u64) as usize)
+            {
+                live.remove(&id);
+                host.abort(id);
+                host.output(now, &mut Sender(&mut Vec::new()));
+                ended.push(id);
+            }
+            assert_eq!(host.entries.iter().count(), live.len());
+            assert!(live.iter().all(|(&id, flow)| host.flow(id) == *flow));
+            assert!(ended.iter().all(|&id| host.flow(id).is_none()));
+        }
+        live.into_keys().for_each(|id| host.abort(id));
+        host.output(now, &mut Sender(&mut Vec::new()));
+        assert!(host.entries.chunks.iter().all(|chunk| chunk.entries.is_none()));
+    }
+}

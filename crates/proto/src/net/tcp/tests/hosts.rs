@@ -5,21 +5,21 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::*;
 
 /// The port of the listener.
-pub(super) const PORT: u16 = 80;
+pub(in crate::net::tcp) const PORT: u16 = 80;
 /// The time from host to host.
-pub(super) const DELAY: u64 = MS;
+pub(in crate::net::tcp) const DELAY: u64 = MS;
 
 /// A segment on its way between hosts.
 #[derive(Clone, Debug)]
-pub(super) struct Packet {
+pub(in crate::net::tcp) struct Packet {
     /// The addresses and ports as the receiver sees them.
-    pub(super) flow: TcpFlow,
-    pub(super) tcp: Tcp,
-    pub(super) data: Vec<u8>,
+    pub(in crate::net::tcp) flow: TcpFlow,
+    pub(in crate::net::tcp) tcp: Tcp,
+    pub(in crate::net::tcp) data: Vec<u8>,
 }
 
 /// The packets that a host sends.
-struct Sender<'a>(&'a mut Vec<Packet>);
+pub(in crate::net::tcp) struct Sender<'a>(pub(in crate::net::tcp) &'a mut Vec<Packet>);
 
 impl TcpOutput for Sender<'_> {
     fn limits(&mut self, _: &TcpFlow) -> PathLimits {
@@ -36,31 +36,36 @@ impl TcpOutput for Sender<'_> {
 
 /// Hosts and a network that loses what a test picks. Host 0 has a listener, and each host the
 /// address 10.0.0 with its number.
-pub(super) struct Hosts {
-    pub(super) now: Instant,
-    pub(super) hosts: Vec<TcpHost>,
+pub(in crate::net::tcp) struct Hosts {
+    pub(in crate::net::tcp) now: Instant,
+    pub(in crate::net::tcp) hosts: Vec<TcpHost>,
     flying: BTreeMap<(Instant, u64), Packet>,
     numbers: u64,
     /// Picks the packets that are lost.
-    pub(super) loses: fn(&Packet) -> bool,
+    pub(in crate::net::tcp) loses: fn(&Packet) -> bool,
     /// All packets that hosts have sent.
-    pub(super) log: Vec<Packet>,
-    pub(super) events: Vec<(usize, TcpId, TcpChanges)>,
+    pub(in crate::net::tcp) log: Vec<Packet>,
+    pub(in crate::net::tcp) events: Vec<(usize, TcpId, TcpChanges)>,
     /// True if the programs take events.
-    pub(super) takes: bool,
+    pub(in crate::net::tcp) takes: bool,
 }
 
-pub(super) fn address(host: usize) -> IpAddr {
+pub(in crate::net::tcp) fn address(host: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, (host >> 8) as u8, host as u8).into()
 }
 
-pub(super) fn is_syn_ack(tcp: &Tcp) -> bool {
+pub(in crate::net::tcp) fn is_syn_ack(tcp: &Tcp) -> bool {
     tcp.flags.has(Flags::SYN) && tcp.flags.has(Flags::ACK)
 }
 
 impl Hosts {
     /// Returns a listener and `clients` hosts, each of which may have `most` connections.
-    pub(super) fn new(config: &TcpConfig, clients: usize, most: usize, backlog: u32) -> Self {
+    pub(in crate::net::tcp) fn new(
+        config: &TcpConfig,
+        clients: usize,
+        most: usize,
+        backlog: u32,
+    ) -> Self {
         let mut hosts: Vec<_> = (0..=clients as u64)
             .map(|n| TcpHost::new(config.clone(), most, Rng::seeded(n)))
             .collect();
@@ -77,20 +82,20 @@ impl Hosts {
         }
     }
 
-    pub(super) fn connect(&mut self, client: usize) -> TcpId {
+    pub(in crate::net::tcp) fn connect(&mut self, client: usize) -> TcpId {
         let peer = SocketAddr::new(address(0), PORT);
         self.hosts[client].connect(self.now, (address(client), 0).into(), peer).unwrap()
     }
 
     /// Gives a segment of an end that is no host to host 0.
-    pub(super) fn forge(&mut self, peer: SocketAddr, tcp: Tcp, data: &[u8]) {
+    pub(in crate::net::tcp) fn forge(&mut self, peer: SocketAddr, tcp: Tcp, data: &[u8]) {
         let flow = TcpFlow { local: SocketAddr::new(address(0), PORT), peer };
         let tcp = Tcp { from: peer.port(), to: PORT, ..tcp };
         self.hosts[0].input(self.now, flow, &Segment { tcp, data, is_marked: false });
     }
 
     /// Lets all hosts send what they can.
-    pub(super) fn work(&mut self) {
+    pub(in crate::net::tcp) fn work(&mut self) {
         for n in 0..self.hosts.len() {
             let mut out = Vec::new();
             self.hosts[n].output(self.now, &mut Sender(&mut out));
@@ -110,7 +115,7 @@ impl Hosts {
     }
 
     /// Lets time pass until then.
-    pub(super) fn run(&mut self, ns: u64) {
+    pub(in crate::net::tcp) fn run(&mut self, ns: u64) {
         let end = self.now.after(ns);
         loop {
             self.work();
@@ -133,13 +138,13 @@ impl Hosts {
     }
 
     /// Returns the connections of a host whose events said that they are open.
-    pub(super) fn opened(&self, host: usize) -> Vec<TcpId> {
+    pub(in crate::net::tcp) fn opened(&self, host: usize) -> Vec<TcpId> {
         let events = self.events.iter().filter(|(n, _, changes)| *n == host && changes.opened);
         events.map(|(_, id, _)| *id).collect()
     }
 
     /// Returns all that a connection has received.
-    pub(super) fn read(&mut self, host: usize, id: TcpId) -> Vec<u8> {
+    pub(in crate::net::tcp) fn read(&mut self, host: usize, id: TcpId) -> Vec<u8> {
         let mut bytes = alloc::vec![0; 100_000];
         let count = self.hosts[host].read(id, &mut bytes);
         bytes.truncate(count);

@@ -67,3 +67,46 @@ fn a_timer_that_moves_on_expires_once() {
     hosts.run(deadline.since(hosts.now));
     assert_eq!(hosts.log.len(), 1, "and expires");
 }
+
+/// Connections of a host of many give their buffers on to others. Each stream has its own bytes
+/// then too, those behind a gap included.
+#[test]
+fn buffers_that_change_hands_keep_streams_apart() {
+    const COUNT: usize = 300;
+    let byte = |n: usize, at: usize| (n * 31 + at * 7 + at / 256) as u8;
+    let mut hosts = Hosts::new(&TcpConfig::default(), 1, 2 * COUNT, COUNT as u32);
+    let clients: Vec<_> = (0..COUNT).map(|_| hosts.connect(1)).collect();
+    hosts.run(10 * MS);
+    let port = |hosts: &Hosts, host: usize, id| {
+        let flow = hosts.hosts[host].flow(id).unwrap();
+        if host == 0 { flow.peer.port() } else { flow.local.port() }
+    };
+    let servers: BTreeMap<_, _> =
+        hosts.opened(0).into_iter().map(|id| (port(&hosts, 0, id), id)).collect();
+    assert_eq!(servers.len(), COUNT);
+    let (mut rng, mut written, mut read) = (Rng::seeded(1), [0; COUNT], [0; COUNT]);
+    hosts.loses = |packet| !packet.data.is_empty() && packet.tcp.seq.is_multiple_of(11);
+    for round in 0..3000 {
+        let n = rng.below(COUNT as u64) as usize;
+        let len = 1 + rng.below(700) as usize;
+        let bytes: Vec<u8> = (written[n]..written[n] + len).map(|at| byte(n, at)).collect();
+        written[n] += hosts.hosts[1].write(clients[n], &bytes);
+        if round % 7 == 0 {
+            hosts.run(MS);
+        }
+        if round % 1000 == 999 {
+            // A lost segment comes with another number, or with other data behind it.
+            hosts.loses = |_| false;
+            hosts.run(10 * SECOND);
+        }
+        let n = rng.below(COUNT as u64) as usize;
+        for n in if round % 1000 == 999 { 0..COUNT } else { n..n + 1 } {
+            let id = servers[&port(&hosts, 1, clients[n])];
+            let received = hosts.read(0, id);
+            let expected = (read[n]..read[n] + received.len()).map(|at| byte(n, at));
+            assert!(received.iter().copied().eq(expected), "round {round}, connection {n}");
+            read[n] += received.len();
+        }
+    }
+    assert_eq!(written, read);
+}

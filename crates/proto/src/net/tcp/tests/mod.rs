@@ -16,7 +16,7 @@ mod dctcp;
 mod far;
 mod half_open;
 mod hostile;
-mod hosts;
+pub(super) mod hosts;
 mod liar;
 mod memory;
 mod path_mtu;
