@@ -32,7 +32,7 @@ use crate::rand::KeyedHash;
 use crate::wire::tcp::{Flags, Tcp};
 use crate::{Instant, Rng};
 
-use entries::Entries;
+use entries::{Entries, Entry};
 pub use lend::TcpData;
 
 /// The most answers to segments without a connection that wait to be sent.
@@ -57,26 +57,6 @@ pub(super) enum Room {
     /// The last places are for connections whose handshakes are over.
     Little,
     Nothing,
-}
-
-/// A connection and what the host has of it. It begins a cache line: `Entry::touch` reads each.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Entry {
-    generation: u32,
-    ends: Ends,
-    connection: Connection,
-    changes: TcpChanges,
-    /// The time under which the connection is in the timers, not after its deadline, or never.
-    timer: Instant,
-    is_dirty: bool,
-    is_ready: bool,
-    /// True once the program needs the connection no more.
-    is_released: bool,
-    /// True if the end of the connection was reported.
-    is_reported: bool,
-    /// The place among those that a listener counts, until the program knows the connection.
-    claim: Option<Claim>,
 }
 
 /// The TCP connections of an IP stack.

@@ -12,6 +12,8 @@ use crate::net::tcp::flow::Ends;
 
 /// The number of connections whose memory is read at a time.
 const AHEAD: usize = 32;
+/// The cache lines of a connection.
+const LINES: usize = size_of::<Entry>() / align_of::<Entry>();
 /// The connections whose memory a cache has room for.
 const CACHED: usize = 256;
 
@@ -20,7 +22,7 @@ impl Entry {
     #[inline]
     fn touch(&self) -> u64 {
         let Connection { send, timers, receive, .. } = &self.connection;
-        let fields = [
+        let fields: [u64; LINES] = [
             u64::from(send.congestion.window()),
             u64::from(send.board.lost()),
             u64::from(send.probe.may_be_sent()),
@@ -125,7 +127,7 @@ mod tests {
     /// [`Entry::touch`] reads each cache line of a connection, as the compiler places the fields.
     #[test]
     fn each_line_of_a_connection_is_read() {
-        let read = [
+        let read: [_; LINES] = [
             offset_of!(Entry, connection.send.congestion),
             offset_of!(Entry, connection.send.board),
             offset_of!(Entry, connection.send.probe),
@@ -137,7 +139,7 @@ mod tests {
             offset_of!(Entry, timer),
         ];
         let lines: BTreeSet<_> = read.iter().map(|at| at / align_of::<Entry>()).collect();
-        assert!(lines.into_iter().eq(0..size_of::<Entry>() / align_of::<Entry>()), "{read:?}");
+        assert!(lines.into_iter().eq(0..LINES), "{read:?}");
         assert_eq!(size_of::<Option<Entry>>(), size_of::<Entry>());
     }
 

@@ -6,10 +6,34 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Entry, TcpId};
+use crate::Instant;
+use crate::net::tcp::connection::Connection;
+use crate::net::tcp::flow::Ends;
+use crate::net::tcp::id::{TcpChanges, TcpId};
+use crate::net::tcp::listeners::Claim;
 
 /// The number of connections of a chunk: 9 KB.
 const CHUNK: usize = 16;
+
+/// A connection and what the host has of it. It begins a cache line: `Entry::touch` reads each.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Entry {
+    pub(super) generation: u32,
+    pub(super) ends: Ends,
+    pub(super) connection: Connection,
+    pub(super) changes: TcpChanges,
+    /// The time under which the connection is in the timers, not after its deadline, or never.
+    pub(super) timer: Instant,
+    pub(super) is_dirty: bool,
+    pub(super) is_ready: bool,
+    /// True once the program needs the connection no more.
+    pub(super) is_released: bool,
+    /// True if the end of the connection was reported.
+    pub(super) is_reported: bool,
+    /// The place among those that a listener counts, until the program knows the connection.
+    pub(super) claim: Option<Claim>,
+}
 
 /// The connections of a host by their indexes.
 #[derive(Debug, Default)]
