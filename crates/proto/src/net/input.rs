@@ -31,7 +31,7 @@ impl Stack {
     /// [`BURST`](crate::device::BURST).
     #[inline]
     pub fn input<D: Device>(&mut self, now: Instant, device: &mut D) -> usize {
-        if !self.lent.is_empty() || !self.ahead.is_empty() {
+        if self.has_lent() {
             self.keep_lent(device);
         }
         self.burst.clear_delivered();

@@ -110,6 +110,9 @@ impl Stack {
     /// frames still wait.
     #[inline(always)]
     pub fn output<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
+        if self.has_lent() {
+            self.keep_lent(device);
+        }
         let is_empty = self.link.queue.is_empty() && !self.link.has_packets();
         if is_empty && self.batch.is_empty() && !self.has_tcp_output() {
             device.flush();
@@ -121,9 +124,6 @@ impl Stack {
     /// Sends the frames that wait in the IP stack. Returns true if frames still wait.
     #[inline(never)]
     fn send_waiting<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
-        if !self.lent.is_empty() || !self.ahead.is_empty() {
-            self.keep_lent(device);
-        }
         self.output_tcp(now, device);
         if !self.link.queue.is_empty() || self.link.has_packets() {
             self.cx.now = now;

@@ -117,6 +117,7 @@ impl Stack {
         self.burst.is_done()
             && self.link.queue.is_empty()
             && self.batch.is_empty()
+            && !self.has_lent()
             && !self.has_tcp_output()
     }
 
@@ -223,6 +224,12 @@ impl Stack {
         let (seq, protocol, message) = self.echo.request(&mut self.cx, from, to, len);
         self.ip.send(&mut self.cx, &mut self.link, from, to, protocol, &message);
         Ok(seq)
+    }
+
+    /// Returns true if connections lend data of the last burst, or show data behind gaps.
+    #[inline]
+    pub(super) const fn has_lent(&self) -> bool {
+        !self.lent.is_empty() || !self.ahead.is_empty()
     }
 
     /// Returns true if a TCP connection may have something to send.

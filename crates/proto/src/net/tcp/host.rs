@@ -189,7 +189,7 @@ impl TcpHost {
         into[..a.len()].copy_from_slice(a);
         into[a.len()..count].copy_from_slice(b);
         entry.connection.consume(count);
-        self.touch(id.index);
+        self.changed(id.index);
         count
     }
 
@@ -304,8 +304,13 @@ impl TcpHost {
         if let Some(tcp) = reset.or(received.answer) {
             self.answer(flow, tcp);
         }
-        self.touch(index);
-        self.report(index);
+        let entry = self.entries.get_mut(index)?;
+        if entry.is_released || entry.connection.may_output() {
+            self.touch(index);
+            self.report(index);
+        } else {
+            self.settle(now, index);
+        }
         data.filter(|_| !is_unwanted)
     }
 
@@ -493,6 +498,19 @@ impl TcpHost {
         self.flows.insert(&Ends::from(&flow), index);
         self.touch(index);
         Some(TcpId { index, generation })
+    }
+
+    /// Handles a change by the program after which a connection may have something to send or to
+    /// report.
+    fn changed(&mut self, index: u32) {
+        let has_many = self.has_many();
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        // A connection of many gives back the buffer that the program has emptied.
+        if has_many || entry.is_released || entry.connection.may_output() {
+            self.touch(index);
+        } else {
+            self.report(index);
+        }
     }
 
     /// Puts a connection into the queue of those that may have something to send.

@@ -73,6 +73,18 @@ struct Place {
 }
 
 impl Connection {
+    /// Returns true if [`Connection::output`] may have something to do.
+    #[inline]
+    pub(super) fn may_output(&self) -> bool {
+        let send = &self.send;
+        !matches!(self.state, TcpState::Established | TcpState::CloseWait)
+            || self.receive.due() == Due::Now
+            || send.is_closed
+            || send.board.lost() > 0
+            || self.timers.wants != Wanted::Nothing
+            || self.unsent() > 0
+    }
+
     /// Sends what can be sent now in segments that `path` carries. Returns false if `emit` had no
     /// room.
     pub fn output(

@@ -37,7 +37,7 @@ impl TcpHost {
         let Some(entry) = self.entries.of_mut(id) else { return };
         entry.connection.take_lent(count);
         entry.changes.readable |= entry.connection.is_finished();
-        self.touch(id.index);
+        self.changed(id.index);
     }
 
     /// Ends the lending of the next bytes of a connection, which the program has not taken, and
