@@ -11,6 +11,7 @@ use core::net::IpAddr;
 
 use super::output::{IpOutput, next_hop};
 use super::template::{Addresses, Template};
+use crate::device::{HEADER, Info};
 use crate::net::context::Context;
 use crate::net::link::Link;
 use crate::rand::KeyedHash;
@@ -26,22 +27,22 @@ pub(in crate::net) struct Path {
     to: IpAddr,
     generation: u32,
     valid_until: Instant,
-    /// The path MTU in bytes.
-    pub(in crate::net) mtu: usize,
+    /// The most bytes that a segment may have behind the fixed TCP header on this path, and on the
+    /// link.
+    pub(in crate::net) mss: u16,
+    pub(in crate::net) link_mss: u16,
     pub(in crate::net) template: Template,
 }
 
-impl Path {
-    /// Returns the most bytes that a segment on this path may have behind the fixed TCP header.
-    pub(in crate::net) fn mss(&self) -> u16 {
-        mss(self.mtu, self.template.is_v4())
-    }
-}
-
 /// Returns the most bytes behind the fixed TCP header that fit a packet of `mtu` bytes (RFC 6691).
-pub(in crate::net) fn mss(mtu: usize, is_v4: bool) -> u16 {
+fn mss(mtu: usize, is_v4: bool) -> u16 {
     let ip = if is_v4 { ipv4::HEADER } else { ipv6::HEADER };
     mtu.saturating_sub(ip + tcp::HEADER).min(u16::MAX.into()) as u16
+}
+
+/// Returns the most bytes behind the fixed TCP header that a packet on the link has room for.
+pub(in crate::net) fn link_mss(info: &Info, is_v4: bool) -> u16 {
+    mss(info.mtu.min(info.max_send.saturating_sub(HEADER)), is_v4)
 }
 
 /// The paths to the peers of a stack.
@@ -80,6 +81,12 @@ impl Paths {
                 self.slots[self.last] = resolve(cx, link, ip, from, to);
             }
         }
+        self.last()
+    }
+
+    /// Returns the path of the last call of [`Paths::get`].
+    #[inline]
+    pub(in crate::net) fn last(&self) -> Option<&Path> {
         self.slots[self.last].as_ref()
     }
 }
@@ -99,11 +106,14 @@ fn resolve(
         Addresses { own_mac: cx.info.mac, next_hop_mac: mac, from, to, protocol: ipv4::TCP };
     // The look-up may have changed the neighbour's state.
     let generation = link.neighbours.generation().wrapping_add(ip.generation);
+    let mtu = ip.path_mtus.get(cx.now, to, cx.info.mtu);
+    let link_mss = link_mss(&cx.info, to.is_ipv4());
     Some(Path {
         to,
         generation,
         valid_until: until.min(ip.path_mtus.valid_until(to)),
-        mtu: ip.path_mtus.get(cx.now, to, cx.info.mtu),
+        mss: mss(mtu, to.is_ipv4()).min(link_mss),
+        link_mss,
         template: Template::new(&addresses),
     })
 }

@@ -43,10 +43,12 @@ const WARN_RETRIES: u8 = 3;
 const RESERVED: usize = 8;
 /// Sends the segments of a [`TcpHost`].
 pub trait TcpOutput {
-    /// Returns the sizes of the segments that the way to a peer carries.
+    /// Returns the sizes of the segments that the way to a peer carries. The segments that follow
+    /// are of this flow.
     fn limits(&mut self, flow: &TcpFlow) -> PathLimits;
 
-    /// Sends a segment. Returns false if there is no room for it.
+    /// Sends a segment of the flow of the last call of [`TcpOutput::limits`]. Returns false if
+    /// there is no room for it.
     fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool;
 }
 
@@ -306,8 +308,8 @@ impl TcpHost {
         }
         let entry = self.entries.get_mut(index)?;
         if entry.is_released || entry.connection.may_output() {
-            self.touch(index);
-            self.report(index);
+            entry.touch(index, &mut self.dirty);
+            entry.report(index, &mut self.ready);
         } else {
             self.settle(now, index);
         }
@@ -344,9 +346,9 @@ impl TcpHost {
                 entry.connection.tick(now, &self.config);
                 let retries = entry.connection.timers.retries;
                 entry.changes.warned |= before < WARN_RETRIES && retries >= WARN_RETRIES;
-                self.touch(index);
+                entry.touch(index, &mut self.dirty);
             } else {
-                self.set_timer(index, true);
+                entry.set_timer(index, true, &mut self.timers);
             }
         }
     }
@@ -358,8 +360,9 @@ impl TcpHost {
         for _ in 0..self.answers.len() {
             let Some((flow, tcp)) = self.answers.pop_front() else { break };
             let mut answer = tcp;
+            let link_mss = out.limits(&flow).link_mss;
             if let Some(mss) = &mut answer.options.mss {
-                *mss = (*mss).min(out.limits(&flow).link_mss);
+                *mss = (*mss).min(link_mss);
             }
             if !out.emit(&flow, &Outgoing { tcp: answer, data: (&[], &[]), mss: 0, is_ect: false })
             {
@@ -385,63 +388,25 @@ impl TcpHost {
     /// Reports what has changed at a connection, sets its timer, and forgets it if it has ended and
     /// the program has released it.
     fn settle(&mut self, now: Instant, index: u32) {
+        let has_many = self.has_many();
         let Some(entry) = self.entries.get_mut(index) else { return };
         if entry.is_released {
             entry.connection.linger(now, &self.config);
         }
-        let state = entry.connection.state();
-        let has_ended = matches!(state, TcpState::Closed | TcpState::TimeWait);
-        let is_unknown = entry.claim.is_some_and(Claim::is_half_open);
-        if has_ended && (entry.is_released || is_unknown) {
-            if state == TcpState::TimeWait {
+        if entry.has_ended() && (entry.is_released || entry.is_unknown()) {
+            if entry.connection.state() == TcpState::TimeWait {
                 let (flow, (remains, until)) = (entry.ends.flow(), entry.connection.remains());
                 let is_dropped = !self.time_waits.insert(now, until, flow, remains);
                 self.counters.time_waits_dropped += u64::from(is_dropped);
             }
             return self.remove(index);
         }
-        self.report(index);
-        let has_many = self.has_many();
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        entry.report(index, &mut self.ready);
         if has_many {
             entry.connection.give_back(&mut self.spare);
         }
         // The timer of an idle connection would expire when its memory is in no cache any more.
-        let is_idle = entry.connection.deadline().is_none();
-        self.set_timer(index, has_many && is_idle);
-    }
-
-    /// Puts a connection at which something has changed into the queue of events. One that lends
-    /// data comes later, so that the program reads no byte before those that are lent.
-    fn report(&mut self, index: u32) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
-        if entry.connection.receive.lent() > 0 || entry.claim.is_some_and(Claim::is_half_open) {
-            return;
-        }
-        let has_ended = matches!(entry.connection.state(), TcpState::Closed | TcpState::TimeWait);
-        entry.changes.ended |= has_ended && !core::mem::replace(&mut entry.is_reported, has_ended);
-        if entry.changes != TcpChanges::default() && !entry.is_ready {
-            entry.is_ready = true;
-            self.ready.push_back(index);
-        }
-    }
-
-    /// Sets the timer of a connection. One that expires before the connection's deadline stays as
-    /// it is, unless `is_exact`: [`TcpHost::tick`] sets it then. So most segments of a busy
-    /// connection leave the timers alone.
-    fn set_timer(&mut self, index: u32, is_exact: bool) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
-        let deadline = entry.connection.deadline().unwrap_or(Instant::NEVER);
-        if deadline == entry.timer || deadline > entry.timer && !is_exact {
-            return;
-        }
-        if entry.timer < Instant::NEVER {
-            self.timers.remove(&(entry.timer, index));
-        }
-        if deadline < Instant::NEVER {
-            self.timers.insert((deadline, index));
-        }
-        entry.timer = deadline;
+        entry.set_timer(index, has_many, &mut self.timers);
     }
 
     /// Returns the index of the connection of a flow.
@@ -507,19 +472,16 @@ impl TcpHost {
         let Some(entry) = self.entries.get_mut(index) else { return };
         // A connection of many gives back the buffer that the program has emptied.
         if has_many || entry.is_released || entry.connection.may_output() {
-            self.touch(index);
+            entry.touch(index, &mut self.dirty);
         } else {
-            self.report(index);
+            entry.report(index, &mut self.ready);
         }
     }
 
     /// Puts a connection into the queue of those that may have something to send.
     fn touch(&mut self, index: u32) {
-        if let Some(entry) = self.entries.get_mut(index)
-            && !entry.is_dirty
-        {
-            entry.is_dirty = true;
-            self.dirty.push_back(index);
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.touch(index, &mut self.dirty);
         }
     }
 

@@ -15,11 +15,11 @@ use super::input::Segment;
 use super::output::{Outgoing, PathLimits};
 use super::own::TcpSoftError;
 use crate::Instant;
-use crate::device::{Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
+use crate::device::{Device, MAX_FRAME, Mac, Offload, Segmentation, Sent};
 use crate::net::context::Context;
 use crate::net::ip::icmp::Quoted;
 use crate::net::ip::output::{IpOutput, is_broadcast4, next_hop};
-use crate::net::ip::paths::{self, Path, Paths};
+use crate::net::ip::paths::{self, Paths};
 use crate::net::ip::template::{self, Addresses, Template};
 use crate::net::link::Link;
 use crate::net::packet::{LentData, Packet};
@@ -221,22 +221,23 @@ struct ToDevice<'a, D> {
 }
 
 impl<D: Device> TcpOutput for ToDevice<'_, D> {
+    #[inline]
     fn limits(&mut self, flow: &TcpFlow) -> PathLimits {
         let (from, to) = (flow.local.ip(), flow.peer.ip());
-        let info = self.cx.info;
-        let link_mss = paths::mss(info.mtu.min(info.max_send.saturating_sub(HEADER)), to.is_ipv4());
         let path = self.paths.get(self.cx, self.link, self.ip, from, to);
+        let info = &self.cx.info;
+        let Some(path) = path else {
+            // What waits for its next hop waits as packets of the path: no device cuts them.
+            let link_mss = paths::link_mss(info, to.is_ipv4());
+            return PathLimits { mss: link_mss, link_mss, most: 0 };
+        };
         let most = if info.offloads.tcp_segments { info.max_send.min(MAX_FRAME) } else { 0 };
-        PathLimits {
-            mss: path.map_or(link_mss, Path::mss).min(link_mss),
-            link_mss,
-            most: most.saturating_sub(MAX_HEADERS) as u32,
-        }
+        let most = most.saturating_sub(MAX_HEADERS) as u32;
+        PathLimits { mss: path.mss, link_mss: path.link_mss, most }
     }
 
     fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
-        let (from, to) = (flow.local.ip(), flow.peer.ip());
-        let Some(path) = self.paths.get(self.cx, self.link, self.ip, from, to) else {
+        let Some(path) = self.paths.last() else {
             return self.emit_unresolved(flow, outgoing);
         };
         let mut frame = [0; MAX_HEADERS];

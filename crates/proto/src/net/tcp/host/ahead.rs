@@ -20,7 +20,7 @@ const CACHED: usize = 256;
 impl Entry {
     /// Reads a field of each cache line, so that the memory of a connection is in the cache.
     #[inline]
-    fn touch(&self) -> u64 {
+    fn fetch(&self) -> u64 {
         let Connection { send, timers, receive, .. } = &self.connection;
         let fields: [u64; LINES] = [
             u64::from(send.congestion.window()),
@@ -39,13 +39,13 @@ impl Entry {
     /// Prepares a connection of many for data of its program: its cache lines come together, and
     /// its buffers from what others have given back.
     pub(super) fn prepare_to_send(&mut self, spare: &mut Spare) {
-        black_box(self.touch());
+        black_box(self.fetch());
         self.connection.take_spare(spare);
     }
 
     /// Reads the memory that a connection has elsewhere, if it waits for an acknowledgement.
     #[inline]
-    fn touch_rest(&self) -> u64 {
+    fn fetch_rest(&self) -> u64 {
         self.connection.send.board.segments().front().map_or(0, |sent| sent.at.as_ns())
     }
 }
@@ -100,8 +100,8 @@ impl TcpHost {
     /// Reads what the host has of the connections with these indexes.
     pub(super) fn touch_all(&self, indexes: impl IntoIterator<Item = u32> + Clone) {
         let entries = || indexes.clone().into_iter().filter_map(|index| self.entries.get(index));
-        black_box(entries().fold(0, |sum, entry| sum ^ entry.touch()));
-        black_box(entries().fold(0, |sum, entry| sum ^ entry.touch_rest()));
+        black_box(entries().fold(0, |sum, entry| sum ^ entry.fetch()));
+        black_box(entries().fold(0, |sum, entry| sum ^ entry.fetch_rest()));
     }
 
     /// Reads what the host has of the connections whose timers expire next, if it has not done so
@@ -124,7 +124,7 @@ mod tests {
     use crate::net::tcp::TcpConfig;
     use core::net::SocketAddr;
 
-    /// [`Entry::touch`] reads each cache line of a connection, as the compiler places the fields.
+    /// [`Entry::fetch`] reads each cache line of a connection, as the compiler places the fields.
     #[test]
     fn each_line_of_a_connection_is_read() {
         let read: [_; LINES] = [

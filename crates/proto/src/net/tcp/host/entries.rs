@@ -4,10 +4,11 @@
 //! its connections lives.
 
 use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::Instant;
-use crate::net::tcp::connection::Connection;
+use crate::net::tcp::connection::{Connection, TcpState};
 use crate::net::tcp::flow::Ends;
 use crate::net::tcp::id::{TcpChanges, TcpId};
 use crate::net::tcp::listeners::Claim;
@@ -15,7 +16,7 @@ use crate::net::tcp::listeners::Claim;
 /// The number of connections of a chunk: 9 KB.
 const CHUNK: usize = 16;
 
-/// A connection and what the host has of it. It begins a cache line: `Entry::touch` reads each.
+/// A connection and what the host has of it. It begins a cache line: `Entry::fetch` reads each.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Entry {
@@ -33,6 +34,65 @@ pub(super) struct Entry {
     pub(super) is_reported: bool,
     /// The place among those that a listener counts, until the program knows the connection.
     pub(super) claim: Option<Claim>,
+}
+
+impl Entry {
+    pub(super) const fn has_ended(&self) -> bool {
+        matches!(self.connection.state(), TcpState::Closed | TcpState::TimeWait)
+    }
+
+    /// Returns true if the program was not told of the connection.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.claim.is_some_and(Claim::is_half_open)
+    }
+
+    /// Puts the connection into the queue of those that may have something to send.
+    #[inline]
+    pub(super) fn touch(&mut self, index: u32, dirty: &mut VecDeque<u32>) {
+        if !self.is_dirty {
+            self.is_dirty = true;
+            dirty.push_back(index);
+        }
+    }
+
+    /// Puts a connection at which something has changed into the queue of events. One that lends
+    /// data comes later, so that the program reads no byte before those that are lent.
+    #[inline]
+    pub(super) fn report(&mut self, index: u32, ready: &mut VecDeque<u32>) {
+        if self.connection.receive.lent() > 0 || self.is_unknown() {
+            return;
+        }
+        let has_ended = self.has_ended();
+        self.changes.ended |= has_ended && !core::mem::replace(&mut self.is_reported, has_ended);
+        if self.changes != TcpChanges::default() && !self.is_ready {
+            self.is_ready = true;
+            ready.push_back(index);
+        }
+    }
+
+    /// Sets the timer of the connection. One that expires before the connection's deadline stays as
+    /// it is, and is set when it expires: so most segments of a busy connection leave the timers
+    /// alone. `is_exact` moves the timer of an idle connection, too.
+    #[inline]
+    pub(super) fn set_timer(
+        &mut self,
+        index: u32,
+        is_exact: bool,
+        timers: &mut BTreeSet<(Instant, u32)>,
+    ) {
+        let deadline = self.connection.deadline().unwrap_or(Instant::NEVER);
+        let is_idle = deadline == Instant::NEVER;
+        if deadline == self.timer || deadline > self.timer && !(is_exact && is_idle) {
+            return;
+        }
+        if self.timer < Instant::NEVER {
+            timers.remove(&(self.timer, index));
+        }
+        if !is_idle {
+            timers.insert((deadline, index));
+        }
+        self.timer = deadline;
+    }
 }
 
 /// The connections of a host by their indexes.
