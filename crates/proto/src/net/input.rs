@@ -9,6 +9,7 @@ use core::ops::Range;
 
 use super::event::StackEvent;
 use super::ip::icmp::{Quoted, port_unreachable};
+use super::ip::output::Head;
 use super::ip::reassembly::{DatagramKey, Fragment};
 use super::packet::Packet;
 use super::stack::Stack;
@@ -203,7 +204,7 @@ impl Stack {
         {
             // RFC 6980 section 5: fragmented neighbour discovery is invalid. A hop limit other than
             // 255 makes it so.
-            let header = Ipv6 { ecn: Ecn::NotEct, next: protocol, hops: 0, from, to };
+            let header = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: protocol, hops: 0, from, to };
             let (own, from) = (self.cx.info.mac, Mac::default());
             self.receive_icmpv6(&Ethernet { to: own, from, kind: ethernet::IPV6 }, &header, &bytes);
             return;
@@ -284,7 +285,7 @@ impl Stack {
             return;
         }
         if let Some((protocol, error)) = port_unreachable(from, own, datagram) {
-            self.ip.send(cx, &mut self.link, own, from, protocol, &error);
+            self.ip.send(cx, &mut self.link, &Head::new(own, from, protocol), &error);
         }
     }
 
@@ -345,6 +346,7 @@ impl Stack {
             }
             Icmpv6::Echo { ident, seq } => {
                 let ip = Ipv6 {
+                    dscp: 0,
                     ecn: Ecn::NotEct,
                     next: ipv6::ICMPV6,
                     hops: 0,
@@ -374,7 +376,7 @@ impl Stack {
     fn send_echo_reply(&mut self, own: IpAddr, to: IpAddr, protocol: u8, reply: &[u8]) {
         if self.cx.options.respond {
             self.cx.counters.echoes_answered += 1;
-            self.ip.send(&mut self.cx, &mut self.link, own, to, protocol, reply);
+            self.ip.send(&mut self.cx, &mut self.link, &Head::new(own, to, protocol), reply);
         }
     }
 

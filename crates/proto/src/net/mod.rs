@@ -47,6 +47,7 @@ pub use counters::StackCounters;
 pub use event::StackEvent;
 pub use interface::Interface;
 pub use ip::echo::PingError;
+pub use ip::fields::IpFields;
 pub use options::{Ipv4Assignment, StackOptions};
 pub use stack::Stack;
 pub use udp::ports::BindError;

@@ -3,17 +3,33 @@
 
 use alloc::boxed::Box;
 
+use super::config::TcpConfig;
+use crate::net::ip::fields::IpFields;
+
 /// The options of one connection. Those that are `None` are the host's, in `TcpConfig`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpSettings {
     /// True to send short segments at once (`TcpConfig::no_delay`).
     pub no_delay: Option<bool>,
+    /// The Differentiated Services codepoint of all segments from now on, below 64
+    /// (`TcpConfig::dscp`). RFC 9293 SHLD-23 advises against changes while data is in flight: they
+    /// may reorder segments.
+    pub dscp: Option<u8>,
+    /// The time to live, or hop limit, of all segments from now on (`TcpConfig::ttl`).
+    pub ttl: Option<u8>,
     /// The idle time in nanoseconds after which the peer is probed (`TcpConfig::keep_alive_ns`).
     /// `Some(None)` stops the probes.
     pub keep_alive_ns: Option<Option<u64>>,
     /// The time for which data may stay unacknowledged, in nanoseconds
     /// (`TcpConfig::user_timeout_ns`). It is compared when the retransmission timeout expires.
     pub user_timeout_ns: Option<u64>,
+}
+
+impl TcpSettings {
+    /// Returns the fields of the IP headers of a connection with these options.
+    pub(super) fn fields(&self, config: &TcpConfig) -> IpFields {
+        IpFields::new(self.dscp.unwrap_or(config.dscp), self.ttl.unwrap_or(config.ttl))
+    }
 }
 
 /// A report of the network about segments of a connection, which may be over when it arrives: it

@@ -13,7 +13,8 @@ impl Connection {
     }
 
     /// Sets the options of this connection, which may be open. Call [`Connection::output`] after
-    /// it: data that was held back may leave now.
+    /// it: data that was held back may leave now. Those of IP headers take effect in a `TcpHost`
+    /// alone: a connection by itself has no IP headers.
     pub fn set(&mut self, now: Instant, config: &TcpConfig, settings: TcpSettings) {
         let before = self.keep_alive_ns(config);
         self.own.set(settings);

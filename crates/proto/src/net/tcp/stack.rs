@@ -17,8 +17,9 @@ use super::own::TcpSoftError;
 use crate::Instant;
 use crate::device::{Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
 use crate::net::context::Context;
+use crate::net::ip::fields::IpFields;
 use crate::net::ip::icmp::Quoted;
-use crate::net::ip::output::{IpOutput, is_broadcast4, next_hop};
+use crate::net::ip::output::{Head, IpOutput, is_broadcast4, next_hop};
 use crate::net::ip::paths::{self, Path, Paths};
 use crate::net::ip::template::{self, Addresses, Template};
 use crate::net::link::Link;
@@ -234,10 +235,10 @@ impl<D: Device> TcpOutput for ToDevice<'_, D> {
         }
     }
 
-    fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit(&mut self, flow: &TcpFlow, fields: IpFields, outgoing: &Outgoing<'_>) -> bool {
         let (from, to) = (flow.local.ip(), flow.peer.ip());
         let Some(path) = self.paths.get(self.cx, self.link, self.ip, from, to) else {
-            return self.emit_unresolved(flow, outgoing);
+            return self.emit_unresolved(flow, fields, outgoing);
         };
         let mut frame = [0; MAX_HEADERS];
         let (a, b) = outgoing.data;
@@ -245,7 +246,7 @@ impl<D: Device> TcpOutput for ToDevice<'_, D> {
         let header = frame[start..].first_chunk_mut().map_or(0, |head| outgoing.tcp.emit(head));
         let (len, data) = (header + a.len() + b.len(), a.len() + b.len());
         let ecn = if outgoing.is_ect { Ecn::Ect0 } else { Ecn::NotEct };
-        path.template.write(&mut frame, len as u16, ecn);
+        path.template.write(&mut frame, len as u16, fields.with(ecn));
         let sum = path.template.pseudo_sum.word(len as u16);
         let is_cut = data > outgoing.mss as usize;
         let (offload, checksum) = if is_cut {
@@ -275,7 +276,12 @@ impl<D: Device> TcpOutput for ToDevice<'_, D> {
 impl<D: Device> ToDevice<'_, D> {
     /// Sends a segment by the transmit queue, where it waits for its next hop.
     #[cold]
-    fn emit_unresolved(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit_unresolved(
+        &mut self,
+        flow: &TcpFlow,
+        fields: IpFields,
+        outgoing: &Outgoing<'_>,
+    ) -> bool {
         let (a, b) = outgoing.data;
         let mut head = [0; MAX_HEADER];
         let len = outgoing.tcp.emit(&mut head);
@@ -287,7 +293,8 @@ impl<D: Device> ToDevice<'_, D> {
         let checksum = sum.bytes(&bytes).checksum();
         bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
         self.cx.counters.segments_out += 1;
-        self.ip.send(self.cx, self.link, from, to, ipv4::TCP, &bytes);
+        let head = Head { from, to, protocol, fields };
+        self.ip.send(self.cx, self.link, &head, &bytes);
         true
     }
 }

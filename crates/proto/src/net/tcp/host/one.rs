@@ -3,6 +3,7 @@
 
 use super::{TcpHost, entry_mut};
 use crate::Instant;
+use crate::net::tcp::connection::Connection;
 use crate::net::tcp::flow::TcpFlow;
 use crate::net::tcp::id::TcpId;
 use crate::net::tcp::own::{TcpSettings, TcpSoftError};
@@ -12,8 +13,16 @@ impl TcpHost {
     pub fn set(&mut self, now: Instant, id: TcpId, settings: TcpSettings) {
         if let Some(entry) = entry_mut(&mut self.entries, id) {
             entry.connection.set(now, &self.config, settings);
+            entry.fields = settings.fields(&self.config);
             self.touch(id.index);
         }
+    }
+
+    /// Returns the options that the program has set for one connection, or that it has from its
+    /// listener.
+    #[must_use]
+    pub fn settings(&self, id: TcpId) -> Option<TcpSettings> {
+        self.connection(id).map(Connection::settings)
     }
 
     /// Returns the last report of the network about a connection since its peer has acknowledged
