@@ -128,7 +128,29 @@ fn tm48_tm49_the_first_syn_has_the_fields_of_its_connection() {
     link.set(id, own(EF, 9));
     assert_eq!(fields(&link.sent()), [], "host 3 is not resolved");
     link.interface.set_neighbour(v4(3).into(), mac(3));
-    assert_eq!(fields(&link.sent()), [(EF, 9, Flags::SYN)]);
+    let sent = link.sent();
+    assert_eq!(fields(&sent), [(EF, 9, Flags::SYN)]);
+    let peer = ipv6::link_local(mac(3));
+    let id = link.interface.connect_tcp(0, SocketAddr::new(peer.into(), 80)).expect("a way");
+    link.set(id, own(EF, 9));
+    link.interface.output();
+    link.interface.device_mut().sent.clear();
+    link.interface.set_neighbour(peer.into(), mac(3));
+    link.interface.output();
+    let sent = core::mem::take(&mut link.interface.device_mut().sent);
+    assert_eq!(sent[0].0[HEADER..HEADER + 8], [0x6b, 0x80, 0, 0, 0, 28, 6, 9]);
+}
+
+/// RFC 9293 3.9.1.9, 3.10.7.3: a reset of an impossible answer to a SYN has the fields of the
+/// connection that has sent the SYN.
+#[test]
+fn tm48_tm49_ts22_the_reset_of_an_answer_has_the_fields_of_the_connection() {
+    let mut link = Link::new(chosen());
+    let (id, _, syn) = link.connect();
+    link.set(id, own(10, 20));
+    let wrong = Tcp { ack: syn.seq.wrapping_add(100), ..answer(&syn, &plain()) };
+    assert_eq!(fields(&link.segment(&wrong, &[])), [(10, 20, Flags::RST)]);
+    assert_eq!(link.host().connections(), 1);
 }
 
 /// RFC 9293 3.9.1.9: the segments of a connection have its fields from the answer to its SYN to its
