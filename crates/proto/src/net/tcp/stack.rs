@@ -13,7 +13,7 @@ use super::host::{TcpData, TcpHost, TcpOutput};
 use super::id::{TcpId, TcpOpenError};
 use super::input::Segment;
 use super::output::{Outgoing, PathLimits};
-use super::own::TcpSoftError;
+use super::own::TcpReport;
 use crate::Instant;
 use crate::device::{Device, HEADER, MAX_FRAME, Mac, Offload, Segmentation, Sent};
 use crate::net::context::Context;
@@ -190,11 +190,11 @@ impl Stack {
     pub(in crate::net) fn tcp_reported(
         &mut self,
         quoted: &Quoted,
-        error: TcpSoftError,
+        report: TcpReport,
         is_hard: bool,
     ) {
         let flow = TcpFlow { local: (quoted.from, quoted.port).into(), peer: quoted.to };
-        self.tcp.iter_mut().for_each(|tcp| tcp.reported(&flow, error, is_hard));
+        self.tcp.iter_mut().for_each(|tcp| tcp.reported(&flow, report, is_hard));
     }
 
     /// Handles the ICMP error "packet too big" about a segment: the connection sends it again in

@@ -6,7 +6,7 @@ use crate::Instant;
 use crate::net::tcp::connection::Connection;
 use crate::net::tcp::flow::TcpFlow;
 use crate::net::tcp::id::TcpId;
-use crate::net::tcp::own::{TcpSettings, TcpSoftError};
+use crate::net::tcp::own::{TcpReport, TcpSettings};
 
 impl TcpHost {
     /// Sets the options of one connection, which may be open. Call [`TcpHost::output`] after it.
@@ -28,7 +28,7 @@ impl TcpHost {
     /// Returns the last report of the network about a connection since its peer has acknowledged
     /// something new. At one that has timed out it is the likely reason.
     #[must_use]
-    pub fn soft_error(&self, id: TcpId) -> Option<TcpSoftError> {
+    pub fn soft_error(&self, id: TcpId) -> Option<TcpReport> {
         self.connection(id).and_then(|connection| connection.soft_error())
     }
 
@@ -60,10 +60,10 @@ impl TcpHost {
     /// Takes a report of the network about a segment of a connection, of which the program hears.
     /// `is_hard` is true if it says that the peer has no TCP, which ends a connection in its
     /// handshake, and no other.
-    pub fn reported(&mut self, flow: &TcpFlow, error: TcpSoftError, is_hard: bool) {
+    pub fn reported(&mut self, flow: &TcpFlow, report: TcpReport, is_hard: bool) {
         let Some(index) = self.find(flow) else { return };
         if let Some(entry) = self.entries[index as usize].as_mut() {
-            entry.connection.reported(error, is_hard);
+            entry.connection.reported(report, is_hard);
             entry.changes.warned = true;
             self.counters.soft_errors += 1;
             self.touch(index);

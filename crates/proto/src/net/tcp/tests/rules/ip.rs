@@ -238,6 +238,7 @@ fn tm47_tm56_ts25_soft_icmp_errors_are_reported_and_end_no_connection() {
         link.frame(report(&message, &quoted));
         assert!(tcp(&mut link).is_some_and(|(_, c)| c.warned && !c.ended), "{message:?}");
         let host = link.interface.tcp().expect("TCP");
+        let wanted = TcpReport { error: wanted, from: v4(3).into() };
         assert_eq!((host.soft_error(id), host.error(id)), (Some(wanted), None));
     }
     assert_eq!(link.state(id), Some(TcpState::Established));
@@ -276,6 +277,7 @@ fn tm47_tm56_soft_icmpv6_errors_are_reported_and_end_no_connection() {
     ] {
         link.frame(report(&message));
         assert_eq!(link.state(id), Some(TcpState::SynSent), "{message:?}");
+        let wanted = TcpReport { error: wanted, from: peer.into() };
         assert_eq!(link.interface.tcp().and_then(|tcp| tcp.soft_error(id)), Some(wanted));
     }
     link.frame(report(&Icmpv6::PortUnreachable));
