@@ -13,7 +13,7 @@
 //! | folder | layer |
 //! | --- | --- |
 //! | `link` | own addresses and conflicts, neighbour cache, ARP, NDP, transmit queue |
-//! | `ip` | next hops, fragmentation and reassembly, path MTU, ICMP errors, echo |
+//! | `ip` | next hops, fragmentation and reassembly, path MTU, ICMP errors, echo, [`IpFields`] |
 //! | `udp` | ports, cached routes, GSO batches, receive fast path, [`UdpSocket`] |
 //!
 //! [`Stack`] owns the state of all layers; `input` and `output` connect them. [`UdpSocket`] makes a
