@@ -299,6 +299,9 @@ pub fn tcp_options(script: &mut Script<'_>) -> TcpConfig {
         sack: bits & 4 == 0,
         ecn: bits & 8 == 0,
         no_delay: bits & 16 == 0,
+        // Numbers out of range, too.
+        dscp: bits,
+        ttl: bits,
         congestion: congestion(script),
         delayed_ack_ns: if bits & 32 == 0 { 40 * MS } else { 0 },
         ack_segments: if bits & 64 == 0 { 2 } else { 8 },

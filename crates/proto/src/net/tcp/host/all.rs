@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 
 use super::{TcpHost, TcpId};
-use crate::net::tcp::config::TcpConfig;
 use crate::net::tcp::connection::TcpState;
 use crate::net::tcp::own::TcpSettings;
 
@@ -25,12 +24,6 @@ impl TcpHost {
     #[must_use]
     pub fn listener_settings(&self, port: u16) -> TcpSettings {
         self.listeners.settings(port)
-    }
-
-    /// Returns the options of the connections that have none of their own.
-    #[must_use]
-    pub const fn config(&self) -> &TcpConfig {
-        &self.config
     }
 
     /// Returns the state of each connection.

@@ -114,6 +114,10 @@ fn tm48_tm49_ts21_the_fields_of_one_connection_change_while_it_is_open() {
     let (other, _) = link.open(&config);
     link.set(id, own(7, 7));
     assert_eq!(fields(&link.write(other)), [(EF, 200, PSH)], "of another connection");
+    link.host().config_mut().dscp = 5;
+    assert_eq!(fields(&link.write(other)), [(EF, 200, PSH)], "of connections to come");
+    let (next, _) = link.open(&config);
+    assert_eq!(fields(&link.write(next)), [(5, 200, PSH)]);
 }
 
 /// RFC 9293 3.9.1.1: the fields that the program chooses when it opens a connection are those of
