@@ -106,8 +106,8 @@ impl Stream {
 
     /// Sets the codepoint of Differentiated Services of the packets from now on, the upper six bits
     /// of the byte that sockets call TOS or traffic class (RFC 2474). The stack sets the other two
-    /// (ECN). Set it before there is data in flight: packets of two codepoints may overtake each
-    /// other.
+    /// (ECN). A change while data is in flight may reorder packets.
+    /// [`Options::dscp`](super::Options::dscp) sets the codepoint of SYNs, too.
     ///
     /// # Errors
     /// `InvalidInput` if it is more than 63.

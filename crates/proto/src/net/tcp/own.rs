@@ -14,8 +14,8 @@ pub struct TcpSettings {
     /// True to send short segments at once (`TcpConfig::no_delay`).
     pub no_delay: Option<bool>,
     /// The Differentiated Services codepoint of all segments from now on, below 64
-    /// (`TcpConfig::dscp`). RFC 9293 SHLD-23 advises against changes while data is in flight: they
-    /// may reorder segments.
+    /// (`TcpConfig::dscp`). A change while data is in flight may reorder segments: RFC 9293 SHLD-23
+    /// advises against changes of an open connection.
     pub dscp: Option<u8>,
     /// The time to live, or hop limit, of all segments from now on (`TcpConfig::ttl`).
     pub ttl: Option<u8>,
