@@ -257,6 +257,7 @@ pub fn icmp(side: usize, frame: &[u8], script: &mut Script<'_>) -> Option<Vec<u8
         };
         let head = message.emit(quoted);
         let ip = Ipv4 {
+            dscp: 0,
             ecn: Ecn::NotEct,
             dont_fragment: true,
             more: false,
@@ -277,7 +278,7 @@ pub fn icmp(side: usize, frame: &[u8], script: &mut Script<'_>) -> Option<Vec<u8
             _ => Icmpv6::TooBig { mtu: mtu.into() },
         };
         let (next, from, to) = (ipv6::ICMPV6, v6(8), v6(side));
-        let ip = Ipv6 { ecn: Ecn::NotEct, next, hops: 64, from, to };
+        let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next, hops: 64, from, to };
         let message = message.emit(&ip, quoted);
         bytes.extend_from_slice(&ip.emit(message.len()));
         bytes.extend_from_slice(&message);
@@ -298,6 +299,9 @@ pub fn tcp_options(script: &mut Script<'_>) -> TcpConfig {
         sack: bits & 4 == 0,
         ecn: bits & 8 == 0,
         no_delay: bits & 16 == 0,
+        // Numbers out of range, too.
+        dscp: bits,
+        ttl: bits,
         congestion: congestion(script),
         delayed_ack_ns: if bits & 32 == 0 { 40 * MS } else { 0 },
         ack_segments: if bits & 64 == 0 { 2 } else { 8 },

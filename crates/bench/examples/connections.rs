@@ -11,6 +11,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant as Clock;
 
+use sprat_proto::net::IpFields;
 use sprat_proto::net::tcp::{
     Outgoing, PathLimits, Segment, TcpConfig, TcpFlow, TcpHost, TcpId, TcpOutput,
 };
@@ -34,7 +35,7 @@ impl TcpOutput for Wire {
         PathLimits { mss: 1460, link_mss: 1460, most: 0 }
     }
 
-    fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit(&mut self, flow: &TcpFlow, _: IpFields, outgoing: &Outgoing<'_>) -> bool {
         let data = [outgoing.data.0, outgoing.data.1].concat();
         let flow = TcpFlow { local: flow.peer, peer: flow.local };
         self.0.push((flow, outgoing.tcp, data));

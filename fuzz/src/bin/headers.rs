@@ -112,7 +112,7 @@ fn icmp(bytes: &[u8]) {
 fn icmpv6(bytes: &[u8]) {
     let [from, to] =
         [Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST].map(|a| Ipv6Addr::from(a.to_ipv6_mapped()));
-    let ip = Ipv6 { ecn: Ecn::NotEct, next: ICMPV6, hops: 255, from, to };
+    let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: ICMPV6, hops: 255, from, to };
     let bytes = mended(bytes, 2, usize::MAX, ip.pseudo(ICMPV6, bytes.len()));
     let Ok((message, data)) = Icmpv6::parse(&ip, &bytes) else { return };
     if !matches!(message, Icmpv6::Other(_)) {

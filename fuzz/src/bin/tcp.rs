@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use libfuzzer_sys::fuzz_target;
+use sprat_proto::net::IpFields;
 use sprat_proto::net::tcp::{
     Outgoing, PathLimits, Segment, TcpConfig, TcpFlow, TcpHost, TcpOutput,
 };
@@ -93,7 +94,7 @@ impl TcpOutput for Recorder<'_> {
         PathLimits { mss: self.mtu, link_mss: 1460, most: 3000 }
     }
 
-    fn emit(&mut self, _: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit(&mut self, _: &TcpFlow, _: IpFields, outgoing: &Outgoing<'_>) -> bool {
         *self.last = outgoing.tcp;
         let len = outgoing.data.0.len() + outgoing.data.1.len();
         self.last.seq = self.last.seq.wrapping_add(len as u32);

@@ -399,6 +399,8 @@ impl World {
             6 => {
                 let settings = TcpSettings {
                     no_delay: Some(choice & 8 == 0),
+                    dscp: (choice & 64 == 0).then_some(choice),
+                    ttl: (choice & 64 == 0).then_some(choice),
                     keep_alive_ns: (choice & 16 == 0).then_some(Some(SECOND)),
                     user_timeout_ns: (choice & 32 == 0).then_some(3 * SECOND),
                 };

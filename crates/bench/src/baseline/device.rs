@@ -56,6 +56,7 @@ impl End {
     fn headers(&self, payload: usize) -> [u8; HEADERS] {
         let (from, to) = (Ipv4Addr::new(10, 83, 0, 250), Ipv4Addr::new(10, 83, 0, 251));
         let ip = Ipv4 {
+            dscp: 0,
             ecn: Ecn::NotEct,
             dont_fragment: true,
             more: false,

@@ -6,6 +6,7 @@ use sprat_bench::fail::Fail;
 mod bridge;
 mod echo;
 mod fetch;
+mod fields;
 mod http;
 mod report;
 mod send;

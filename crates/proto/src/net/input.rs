@@ -9,10 +9,11 @@ use core::ops::Range;
 
 use super::event::StackEvent;
 use super::ip::icmp::{Quoted, port_unreachable};
+use super::ip::output::Head;
 use super::ip::reassembly::{DatagramKey, Fragment};
 use super::packet::Packet;
 use super::stack::Stack;
-use super::tcp::TcpSoftError;
+use super::tcp::{TcpReport, TcpSoftError};
 use super::udp::fast_path::FastPath;
 use super::udp::received::{Location, Received};
 use crate::Instant;
@@ -203,7 +204,7 @@ impl Stack {
         {
             // RFC 6980 section 5: fragmented neighbour discovery is invalid. A hop limit other than
             // 255 makes it so.
-            let header = Ipv6 { ecn: Ecn::NotEct, next: protocol, hops: 0, from, to };
+            let header = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: protocol, hops: 0, from, to };
             let (own, from) = (self.cx.info.mac, Mac::default());
             self.receive_icmpv6(&Ethernet { to: own, from, kind: ethernet::IPV6 }, &header, &bytes);
             return;
@@ -284,12 +285,12 @@ impl Stack {
             return;
         }
         if let Some((protocol, error)) = port_unreachable(from, own, datagram) {
-            self.ip.send(cx, &mut self.link, own, from, protocol, &error);
+            self.ip.send(cx, &mut self.link, &Head::new(own, from, protocol), &error);
         }
     }
 
     fn receive_icmp(&mut self, packet: Packet<'_>) {
-        let counters = &mut self.cx.counters;
+        let (from, counters) = (packet.from, &mut self.cx.counters);
         let (message, data) = match Icmp::parse(packet.bytes) {
             Ok(parsed) => parsed,
             Err(icmp::IcmpParseError::Length) => return counters.drop_length += 1,
@@ -306,14 +307,16 @@ impl Stack {
             Icmp::PortUnreachable => self.unreachable(Quoted::parse4(data)),
             Icmp::TooBig { mtu } => self.too_big(Quoted::parse4(data), usize::from(mtu)),
             Icmp::Unreachable { code } => {
-                let is_hard = code == icmp::PROTOCOL_CODE;
-                self.reported(Quoted::parse4(data), TcpSoftError::Unreachable { code }, is_hard);
+                let report = TcpReport { error: TcpSoftError::Unreachable { code }, from };
+                self.reported(Quoted::parse4(data), report, code == icmp::PROTOCOL_CODE);
             }
             Icmp::Other(icmp::TIME_EXCEEDED) => {
-                self.reported(Quoted::parse4(data), TcpSoftError::TimeExceeded, false);
+                let report = TcpReport { error: TcpSoftError::TimeExceeded, from };
+                self.reported(Quoted::parse4(data), report, false);
             }
             Icmp::Other(icmp::PARAMETER_PROBLEM) => {
-                self.reported(Quoted::parse4(data), TcpSoftError::ParameterProblem, false);
+                let report = TcpReport { error: TcpSoftError::ParameterProblem, from };
+                self.reported(Quoted::parse4(data), report, false);
             }
             Icmp::Other(_) => counters.drop_protocol += 1,
         }
@@ -345,6 +348,7 @@ impl Stack {
             }
             Icmpv6::Echo { ident, seq } => {
                 let ip = Ipv6 {
+                    dscp: 0,
                     ecn: Ecn::NotEct,
                     next: ipv6::ICMPV6,
                     hops: 0,
@@ -359,13 +363,16 @@ impl Stack {
             // The MTU 0 has no special meaning in ICMPv6.
             Icmpv6::TooBig { mtu } => self.too_big(Quoted::parse6(data), (mtu as usize).max(1)),
             Icmpv6::Unreachable { code } => {
-                self.reported(Quoted::parse6(data), TcpSoftError::Unreachable { code }, false);
+                let report = TcpReport { error: TcpSoftError::Unreachable { code }, from };
+                self.reported(Quoted::parse6(data), report, false);
             }
             Icmpv6::Other(icmpv6::TIME_EXCEEDED) => {
-                self.reported(Quoted::parse6(data), TcpSoftError::TimeExceeded, false);
+                let report = TcpReport { error: TcpSoftError::TimeExceeded, from };
+                self.reported(Quoted::parse6(data), report, false);
             }
             Icmpv6::Other(icmpv6::PARAMETER_PROBLEM) => {
-                self.reported(Quoted::parse6(data), TcpSoftError::ParameterProblem, false);
+                let report = TcpReport { error: TcpSoftError::ParameterProblem, from };
+                self.reported(Quoted::parse6(data), report, false);
             }
             Icmpv6::Other(_) => cx.counters.drop_protocol += 1,
         }
@@ -374,7 +381,7 @@ impl Stack {
     fn send_echo_reply(&mut self, own: IpAddr, to: IpAddr, protocol: u8, reply: &[u8]) {
         if self.cx.options.respond {
             self.cx.counters.echoes_answered += 1;
-            self.ip.send(&mut self.cx, &mut self.link, own, to, protocol, reply);
+            self.ip.send(&mut self.cx, &mut self.link, &Head::new(own, to, protocol), reply);
         }
     }
 
@@ -405,13 +412,13 @@ impl Stack {
     /// Handles a received ICMP error about a problem that may be over when it arrives. Those about
     /// datagrams are dropped.
     #[cold]
-    fn reported(&mut self, quoted: Option<Quoted>, error: TcpSoftError, is_hard: bool) {
+    fn reported(&mut self, quoted: Option<Quoted>, report: TcpReport, is_hard: bool) {
         if quoted.is_none_or(|quoted| quoted.seq.is_none()) {
             self.cx.counters.drop_protocol += 1;
             return;
         }
         match self.confirmed(quoted) {
-            Some(quoted) => self.tcp_reported(&quoted, error, is_hard),
+            Some(quoted) => self.tcp_reported(&quoted, report, is_hard),
             None => self.cx.counters.drop_error += 1,
         }
     }

@@ -13,7 +13,7 @@
 //! | folder | layer |
 //! | --- | --- |
 //! | `link` | own addresses and conflicts, neighbour cache, ARP, NDP, transmit queue |
-//! | `ip` | next hops, fragmentation and reassembly, path MTU, ICMP errors, echo |
+//! | `ip` | next hops, fragmentation and reassembly, path MTU, ICMP errors, echo, [`IpFields`] |
 //! | `udp` | ports, cached routes, GSO batches, receive fast path, [`UdpSocket`] |
 //!
 //! [`Stack`] owns the state of all layers; `input` and `output` connect them. [`UdpSocket`] makes a
@@ -47,6 +47,7 @@ pub use counters::StackCounters;
 pub use event::StackEvent;
 pub use interface::Interface;
 pub use ip::echo::PingError;
+pub use ip::fields::IpFields;
 pub use options::{Ipv4Assignment, StackOptions};
 pub use stack::Stack;
 pub use udp::ports::BindError;

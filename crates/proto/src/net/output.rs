@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::ip::output::next_hop;
+use super::ip::output::{Head, next_hop};
 use super::stack::Stack;
 use super::udp::gso::MIN_SEGMENT;
 use super::udp::routes::{Ends, Route, canonical};
@@ -102,7 +102,8 @@ impl Stack {
         parts.iter().for_each(|part| datagram.extend_from_slice(part));
         let sum = route.udp_sum.word(datagram.len() as u16).bytes(&datagram[4..]);
         datagram[6..8].copy_from_slice(&udp::to_field(sum).to_be_bytes());
-        self.ip.send(&mut self.cx, &mut self.link, hop.from, to.ip(), ipv4::UDP, &datagram);
+        let head = Head::new(hop.from, to.ip(), ipv4::UDP);
+        self.ip.send(&mut self.cx, &mut self.link, &head, &datagram);
         Sent::Yes
     }
 

@@ -11,7 +11,7 @@ use super::counters::StackCounters;
 use super::event::StackEvent;
 use super::ip::echo::{EchoRequests, MAX_DATA, PingError, SECRET};
 use super::ip::icmp::ErrorLimit;
-use super::ip::output::{IpOutput, next_hop};
+use super::ip::output::{Head, IpOutput, next_hop};
 use super::ip::paths::Paths;
 use super::ip::reassembly::Reassembly;
 use super::link::Link;
@@ -222,7 +222,7 @@ impl Stack {
             if to.is_ipv4() && unassigned { PingError::NoAddress } else { PingError::NoRoute };
         let from = next_hop(options, &self.link, to).ok_or(error)?.from;
         let (seq, protocol, message) = self.echo.request(&mut self.cx, from, to, len);
-        self.ip.send(&mut self.cx, &mut self.link, from, to, protocol, &message);
+        self.ip.send(&mut self.cx, &mut self.link, &Head::new(from, to, protocol), &message);
         Ok(seq)
     }
 

@@ -1,7 +1,7 @@
 //! IPv4 headers (RFC 791): 20 bytes, and up to 40 bytes of options, which the parser skips.
 //!
 //! ```text
-//!   0 u4 version 4  u4 header length / 4   1 u8 service   2 u16 total length
+//!   0 u4 version 4  u4 header length / 4   1 u6 DSCP  u2 ECN   2 u16 total length
 //!   4 u16 identification   6 u3 flags  u13 offset / 8
 //!   8 u8 time to live   9 u8 protocol   10 u16 header checksum
 //!  12 source(4)   16 destination(4)
@@ -61,6 +61,8 @@ impl Ecn {
 /// An IPv4 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4 {
+    /// The Differentiated Services codepoint of the IPv4 packet, below 64 (RFC 2474).
+    pub dscp: u8,
     /// The ECN field of the IPv4 packet.
     pub ecn: Ecn,
     /// The IPv4 flag "don't fragment": routers must not fragment the packet.
@@ -127,6 +129,7 @@ impl Ipv4 {
         let word = |at: usize| u16::from_be_bytes([h[at], h[at + 1]]);
         let address = |at: usize| Ipv4Addr::new(h[at], h[at + 1], h[at + 2], h[at + 3]);
         Self {
+            dscp: h[1] >> 2,
             ecn: Ecn::from_bits(h[1]),
             dont_fragment: word(6) & DF != 0,
             more: word(6) & MF != 0,
@@ -153,7 +156,7 @@ impl Ipv4 {
         let flag = |on: bool, bit: u16| if on { bit } else { 0 };
         let len = (HEADER + payload).min(0xffff) as u16;
         let mut h = [0; HEADER];
-        (h[0], h[1]) = (0x45, self.ecn as u8);
+        (h[0], h[1]) = (0x45, self.dscp << 2 | self.ecn as u8);
         h[2..4].copy_from_slice(&len.to_be_bytes());
         h[4..6].copy_from_slice(&self.ident.to_be_bytes());
         let flags =
@@ -192,6 +195,7 @@ mod tests {
 
     fn whole() -> Ipv4 {
         Ipv4 {
+            dscp: 0,
             ecn: Ecn::NotEct,
             dont_fragment: true,
             more: false,
@@ -213,6 +217,7 @@ mod tests {
             [(WHOLE, whole(), 13), (FIRST, first, 1480), (LAST, last, 528)]
         {
             assert_eq!(Ipv4 { ecn: Ecn::Ce, ..header }.emit(payload)[1], 3);
+            assert_eq!(Ipv4 { dscp: 46, ecn: Ecn::Ect0, ..header }.emit(payload)[1], 0xba);
             // Padding of a short frame is not part of the payload.
             let mut packet = bytes.to_vec();
             packet.resize(HEADER + payload + 9, 7);
@@ -220,6 +225,8 @@ mod tests {
             assert_eq!(header.emit(payload), bytes);
             assert_eq!(header.is_fragment(), header.protocol == ICMP);
         }
+        let classed = Ipv4 { dscp: 46, ecn: Ecn::Ce, ..whole() };
+        assert_eq!(Ipv4::parse(&classed.emit(0)), Ok((classed, &[][..])));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! IPv6 headers (RFC 8200): 40 bytes, and the extension headers that a host skips or handles.
 //!
 //! ```text
-//!  0 u4 version 6  u8 class  u20 flow   4 u16 payload length   6 u8 next header   7 u8 hop limit
-//!  8 source(16)   24 destination(16)
+//!  0 u4 version 6  u6 DSCP  u2 ECN  u20 flow   4 u16 payload length
+//!  6 u8 next header   7 u8 hop limit   8 source(16)   24 destination(16)
 //!
 //!  fragment   0 u8 next header   1 zero   2 u13 offset / 8  u2 zero  u1 more
 //!             4 u32 identification
@@ -41,6 +41,8 @@ const DESTINATION: u8 = 60;
 /// An IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv6 {
+    /// The Differentiated Services codepoint of the IPv6 packet, below 64 (RFC 2474).
+    pub dscp: u8,
     /// The ECN field of the IPv6 packet.
     pub ecn: Ecn,
     /// The type of the header that follows the IPv6 header.
@@ -103,8 +105,9 @@ impl Ipv6 {
             bytes.copy_from_slice(&h[at..at + 16]);
             Ipv6Addr::from(bytes)
         };
-        let ecn = Ecn::from_bits(h[1] >> 4);
-        Ok((Self { ecn, next: h[6], hops: h[7], from: address(8), to: address(24) }, rest))
+        let class = h[0] << 4 | h[1] >> 4;
+        let (dscp, ecn) = (class >> 2, Ecn::from_bits(class));
+        Ok((Self { dscp, ecn, next: h[6], hops: h[7], from: address(8), to: address(24) }, rest))
     }
 
     /// Returns the IPv6 header in wire format, for a packet with `payload` bytes behind it,
@@ -112,7 +115,8 @@ impl Ipv6 {
     #[must_use]
     pub fn emit(&self, payload: usize) -> [u8; HEADER] {
         let mut h = [0; HEADER];
-        (h[0], h[1]) = (0x60, (self.ecn as u8) << 4);
+        let class = self.dscp << 2 | self.ecn as u8;
+        (h[0], h[1]) = (0x60 | class >> 4, class << 4);
         h[4..6].copy_from_slice(&(payload.min(0xffff) as u16).to_be_bytes());
         (h[6], h[7]) = (self.next, self.hops);
         h[8..24].copy_from_slice(&self.from.octets());

@@ -84,6 +84,7 @@ mod tests {
         let [one, two] = [1, 2].map(|last| Ipv4Addr::new(10, 7, 0, last));
         let v4 = ipv4::Ipv4::parse(
             &ipv4::Ipv4 {
+                dscp: 0,
                 ecn: ipv4::Ecn::NotEct,
                 dont_fragment: true,
                 more: false,
@@ -99,7 +100,14 @@ mod tests {
         .unwrap()
         .0;
         let [a, b] = [0xa, 0xb].map(|last| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, last));
-        let v6 = ipv6::Ipv6 { ecn: ipv4::Ecn::NotEct, next: ipv6::UDP, hops: 64, from: a, to: b };
+        let v6 = ipv6::Ipv6 {
+            dscp: 0,
+            ecn: ipv4::Ecn::NotEct,
+            next: ipv6::UDP,
+            hops: 64,
+            from: a,
+            to: b,
+        };
         for (bytes, pseudo) in [(V4, v4.pseudo(13)), (V6, v6.pseudo(ipv6::UDP, 13))] {
             assert_eq!(pseudo.bytes(&bytes).checksum(), 0);
             let mut unsummed = bytes;

@@ -277,7 +277,7 @@ fn too_big(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
     }
     let (header, _) = Ipv6::parse(packet).ok()?;
     let (next, from, to) = (ipv6::ICMPV6, ROUTER6, header.from);
-    let ip = Ipv6 { ecn: Ecn::NotEct, next, hops: 64, from, to };
+    let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next, hops: 64, from, to };
     let message = Icmpv6::TooBig { mtu: mtu as u32 }.emit(&ip, quoted);
     Some([&ip.emit(message.len())[..], &message].concat())
 }

@@ -368,6 +368,7 @@ mod tests {
     fn a_checksum_that_nobody_computed_is_filled_in() {
         let (from, to) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let ip = Ipv4 {
+            dscp: 0,
             ecn: ipv4::Ecn::NotEct,
             from,
             to,

@@ -12,6 +12,7 @@ use sprat_sys::clock;
 use super::core::{Key, Queue, Waiters};
 use super::error;
 use super::handle::Handle;
+use super::shared::Shared;
 use super::stream::Stream;
 
 /// A listener at a port of a stack. Its drop resets the connections that the program has not
@@ -39,6 +40,10 @@ impl Listener {
             let handle = Arc::clone(handle);
             Ok(Self { handle, local: SocketAddr::new(own.ip(), port) })
         })
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.handle.shared
     }
 
     /// Returns the address and the port of the listener.

@@ -25,7 +25,8 @@
 //! backlog of connections that the program has not accepted.
 //!
 //! Errors of streams are [`io::Error`](std::io::Error)s with the kinds that sockets have. Their
-//! sources are [`TcpError`] and [`TcpOpenError`].
+//! sources are [`TcpError`] and [`TcpOpenError`]. One that has timed out names the last report of
+//! the network ([`Stream::soft_error`]).
 //!
 //! [`native`] is the interface below: events instead of calls that wait, and received bytes where
 //! the device has put them.
@@ -36,12 +37,17 @@ mod handle;
 mod listener;
 pub mod native;
 mod options;
+mod settings;
 mod shared;
 mod stack;
 mod stream;
 
+#[cfg(test)]
+mod tests;
+
 pub use sprat_proto::net::tcp::{
-    CongestionControl, TcpError, TcpInfo, TcpOpenError, TcpRecovery, TcpState,
+    CongestionControl, TcpError, TcpInfo, TcpOpenError, TcpRecovery, TcpReport, TcpSoftError,
+    TcpState,
 };
 
 pub use error::StreamError;

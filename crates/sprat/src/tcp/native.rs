@@ -49,7 +49,7 @@ use sprat_sys::clock;
 use sprat_sys::nic::Nic as _;
 
 pub use sprat_proto::net::tcp::{
-    Connection, TcpChanges, TcpConfig, TcpError, TcpFlow, TcpHost, TcpId, TcpOpenError,
+    Connection, TcpChanges, TcpConfig, TcpError, TcpFlow, TcpHost, TcpId, TcpOpenError, TcpReport,
     TcpSettings, TcpSoftError,
 };
 
@@ -121,7 +121,7 @@ impl Interface {
         Ok(Self::over(to, opened, options))
     }
 
-    fn over(at: Locator, opened: Opened, options: &Options) -> Self {
+    pub(super) fn over(at: Locator, opened: Opened, options: &Options) -> Self {
         let Opened { mut interface, own, .. } = opened;
         interface.stack_mut().enable_tcp(options.config.clone(), options.connections);
         Self { inner: interface, at, own, is_armed: false, is_full: false }

@@ -13,7 +13,8 @@ const LINGER: Duration = Duration::from_secs(2);
 /// The largest buffer of a connection in bytes.
 const MOST_BUFFER: usize = 1 << 30;
 
-/// The options of a TCP stack. They hold for all of its connections.
+/// The options of a TCP stack. They hold for all of its connections, unless the program sets others
+/// for a [`Stream`](super::Stream) or the next of a [`Listener`](super::Listener).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -32,6 +33,11 @@ impl Default for Options {
             local: Vec::new(),
         }
     }
+}
+
+/// Returns the nanoseconds of a duration.
+pub(super) fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Options {
@@ -64,6 +70,22 @@ impl Options {
         self
     }
 
+    /// Sets the codepoint of Differentiated Services of all packets, 0 to 63 (RFC 2474): of larger
+    /// numbers the lower six bits count. The default is 0.
+    #[must_use]
+    pub const fn dscp(mut self, dscp: u8) -> Self {
+        self.config.dscp = dscp;
+        self
+    }
+
+    /// Sets the time to live of all packets over IPv4, and their hop limit over IPv6. 0 counts as
+    /// 1. The default is 64.
+    #[must_use]
+    pub const fn ttl(mut self, ttl: u8) -> Self {
+        self.config.ttl = ttl;
+        self
+    }
+
     /// Sets the size of each connection's receive buffer in bytes, at most 2³⁰. It is the largest
     /// window that a peer sees. The default is 1 MiB.
     #[must_use]
@@ -82,7 +104,7 @@ impl Options {
     /// Probes a peer that is silent for `idle`. `None`, the default, never does.
     #[must_use]
     pub fn keep_alive(mut self, idle: Option<Duration>) -> Self {
-        self.config.keep_alive_ns = idle.map(|idle| idle.as_nanos() as u64);
+        self.config.keep_alive_ns = idle.map(ns);
         self
     }
 
@@ -90,7 +112,7 @@ impl Options {
     /// minutes.
     #[must_use]
     pub fn user_timeout(mut self, longest: Duration) -> Self {
-        self.config.user_timeout_ns = longest.as_nanos() as u64;
+        self.config.user_timeout_ns = ns(longest);
         self
     }
 

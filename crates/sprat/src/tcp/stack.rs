@@ -58,7 +58,7 @@ impl Stack {
         Self::over(Interface::towards(locator, options)?, options)
     }
 
-    fn over(interface: Interface, options: &Options) -> io::Result<Self> {
+    pub(super) fn over(interface: Interface, options: &Options) -> io::Result<Self> {
         Ok(Self { handle: Arc::new(Handle::new(interface, options.linger)?) })
     }
 
@@ -134,8 +134,8 @@ impl Stack {
         let stream = Stream::new(&self.handle, id)?;
         let opened = shared.wait(Key::Connection(id), until, |core| {
             let connection = core.interface.host().connection(id)?;
-            match (connection.state(), connection.error()) {
-                (_, Some(error)) => Some(Err(error::ended("connect", peer, error))),
+            match (connection.state(), error::ended("connect", peer, connection)) {
+                (_, Some(error)) => Some(Err(error)),
                 (TcpState::SynSent | TcpState::SynReceived, None) => None,
                 (_, None) => Some(Ok(())),
             }
@@ -143,8 +143,9 @@ impl Stack {
         match opened {
             Some(result) => result.map(|()| stream),
             None => {
+                let report = shared.with(|core| core.interface.host().soft_error(id));
                 stream.abort();
-                Err(error::late("connect", peer))
+                Err(error::late("connect", peer, report))
             }
         }
     }

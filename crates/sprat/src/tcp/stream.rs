@@ -14,6 +14,7 @@ use sprat_sys::clock;
 use super::core::{Core, Key};
 use super::error;
 use super::handle::Handle;
+use super::shared::Shared;
 
 /// The value of a timeout that is none.
 const NO_TIMEOUT: u64 = u64::MAX;
@@ -73,6 +74,14 @@ impl Stream {
             is_error_taken: AtomicBool::new(false),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.inner.handle.shared
+    }
+
+    pub(super) fn id(&self) -> TcpId {
+        self.inner.id
     }
 
     /// Returns the address and port of the peer.
@@ -158,8 +167,8 @@ impl Stream {
         self.wait("flush", &self.inner.write_timeout_ns, |core| {
             let host = core.interface.host();
             let Some(connection) = host.connection(id) else { return Some(Ok(())) };
-            if let Some(error) = connection.error() {
-                return Some(Err(error::ended("flush", self.peer_addr(), error)));
+            if let Some(error) = error::ended("flush", self.peer_addr(), connection) {
+                return Some(Err(error));
             }
             let info = host.info(id)?;
             (info.unacknowledged_segments == 0 && info.unsent_bytes == 0).then_some(Ok(()))
@@ -183,7 +192,9 @@ impl Stream {
             Some(result) => result,
             None if is_nonblocking => Err(io::ErrorKind::WouldBlock.into()),
             None => {
-                let late = error::late(operation, self.peer_addr());
+                let id = self.inner.id;
+                let report = self.shared().with(|core| core.interface.host().soft_error(id));
+                let late = error::late(operation, self.peer_addr(), report);
                 Err(io::Error::new(io::ErrorKind::WouldBlock, late))
             }
         }
@@ -191,7 +202,7 @@ impl Stream {
 }
 
 fn ns(timeout: Option<Duration>) -> u64 {
-    timeout.map_or(NO_TIMEOUT, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(NO_TIMEOUT))
+    timeout.map_or(NO_TIMEOUT, super::options::ns)
 }
 
 impl Read for &Stream {
@@ -209,8 +220,8 @@ impl Read for &Stream {
             let Some(connection) = host.connection(id) else {
                 return Some(Err(error::aborted("read from", peer)));
             };
-            if let Some(error) = connection.error() {
-                return Some(Err(error::ended("read from", peer, error)));
+            if let Some(error) = error::ended("read from", peer, connection) {
+                return Some(Err(error));
             }
             if connection.is_finished() || self.inner.is_read_shut.load(Ordering::Relaxed) {
                 return Some(Ok(0));
@@ -236,8 +247,8 @@ impl Write for &Stream {
             let Some(connection) = host.connection(id) else {
                 return Some(Err(error::aborted("write to", peer)));
             };
-            if let Some(error) = connection.error() {
-                return Some(Err(error::ended("write to", peer, error)));
+            if let Some(error) = error::ended("write to", peer, connection) {
+                return Some(Err(error));
             }
             if connection.may_send() {
                 return None;

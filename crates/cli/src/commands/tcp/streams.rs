@@ -11,6 +11,8 @@ use sprat::tcp::{CongestionControl, Listener, Options, Stack, Stream, TcpInfo};
 use sprat_bench::fail::Fail;
 use sprat_bench::units;
 
+use super::fields::Fields;
+
 /// The most connections that wait to be accepted.
 const BACKLOG: u16 = 1024;
 
@@ -29,6 +31,8 @@ pub(super) struct Settings {
     /// Bytes of each connection's send buffer and receive buffer (our own TCP).
     #[arg(long, value_name = "BYTES", value_parser = units::data, default_value = "4MB")]
     buffer: u64,
+    #[command(flatten)]
+    fields: Fields,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +48,8 @@ impl Settings {
             Some(Congestion::Cubic) | None => CongestionControl::Cubic,
         };
         let buffer = usize::try_from(self.buffer).unwrap_or(usize::MAX);
-        Ok(Options::default()
+        let options = self.fields.add(Options::default());
+        Ok(options
             .congestion(congestion)
             .ecn(self.ecn)
             .no_delay(self.no_delay)
@@ -112,7 +117,7 @@ impl Net {
     pub(super) fn connect(&self) -> Result<Connected, Fail> {
         let connected = match &self.own {
             Some(stack) => stack.connect(self.addr).map(Connected::Own),
-            None => TcpStream::connect(self.addr).and_then(|stream| {
+            None => self.settings.fields.connect(self.addr).and_then(|stream| {
                 self.settings.apply(&stream)?;
                 Ok(Connected::Kernel(stream))
             }),
@@ -140,6 +145,10 @@ impl Listening {
         if is_kernel {
             let listener = TcpListener::bind(at)
                 .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+                .and_then(|listener| {
+                    settings.fields.apply(&listener, at.is_ipv4())?;
+                    Ok(listener)
+                })
                 .map_err(|error| Fail::new(format!("{text}: {error}")))?;
             let at = listener.local_addr().map_err(failed)?;
             let locator = format!("tcp:host={},port={}", at.ip(), at.port());

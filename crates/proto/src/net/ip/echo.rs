@@ -78,7 +78,7 @@ impl EchoRequests {
         self.pending.push_back(Pending { to, seq, secret, sent: cx.now });
         match (from, to) {
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 0, from, to };
+                let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 0, from, to };
                 (seq, ipv6::ICMPV6, Icmpv6::Echo { ident, seq }.emit(&ip, &data))
             }
             _ => {

@@ -8,7 +8,8 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::output::{TTL, udp4_header};
+use super::fields::TTL;
+use super::output::udp4_header;
 use crate::Instant;
 use crate::time::SECOND;
 use crate::wire::icmp::{self, Icmp};
@@ -58,11 +59,19 @@ pub(in crate::net) fn port_unreachable(
             Some((ipv4::ICMP, [&header[..], &quoted].concat()))
         }
         (IpAddr::V6(own), IpAddr::V6(from)) => {
-            let header = Ipv6 { ecn: Ecn::NotEct, next: ipv6::UDP, hops: TTL, from, to: own }
-                .emit(datagram.len());
+            let header =
+                Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: ipv6::UDP, hops: TTL, from, to: own }
+                    .emit(datagram.len());
             let room = MAX_ERROR_V6 - 2 * ipv6::HEADER - icmpv6::HEADER;
             let quoted = [&header[..], &datagram[..datagram.len().min(room)]].concat();
-            let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 0, from: own, to: from };
+            let ip = Ipv6 {
+                dscp: 0,
+                ecn: Ecn::NotEct,
+                next: ipv6::ICMPV6,
+                hops: 0,
+                from: own,
+                to: from,
+            };
             Some((ipv6::ICMPV6, Icmpv6::PortUnreachable.emit(&ip, &quoted)))
         }
         _ => None,

@@ -1,6 +1,7 @@
 //! The IP layer of a stack: next hops, fragmentation and reassembly, path MTU, ICMP.
 
 pub(super) mod echo;
+pub(super) mod fields;
 pub(super) mod icmp;
 pub(super) mod output;
 pub(super) mod paths;

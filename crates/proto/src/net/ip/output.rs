@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 
+use super::fields::{IpFields, TTL};
 use super::pmtu::PathMtus;
 use crate::Rng;
 use crate::device::Mac;
@@ -13,15 +14,28 @@ use crate::wire::ethernet::{self, Ethernet};
 use crate::wire::ipv4::{self, Ecn, Ipv4};
 use crate::wire::ipv6::{self, Fragment, Ipv6};
 
-/// The time to live or hop limit of IP packets that this stack sends.
-pub(in crate::net) const TTL: u8 = 64;
-
 /// The next hop to a destination, and the source address for packets to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) struct NextHop {
     pub(in crate::net) from: IpAddr,
     /// The neighbour that receives the IP packet: the destination itself or a router.
     pub(in crate::net) neighbour: IpAddr,
+}
+
+/// The properties of an IP packet to send: addresses, protocol, and what its program chooses.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::net) struct Head {
+    pub(in crate::net) from: IpAddr,
+    pub(in crate::net) to: IpAddr,
+    pub(in crate::net) protocol: u8,
+    pub(in crate::net) fields: IpFields,
+}
+
+impl Head {
+    /// Returns the head of a packet whose fields no program chooses.
+    pub(in crate::net) fn new(from: IpAddr, to: IpAddr, protocol: u8) -> Self {
+        Self { from, to, protocol, fields: IpFields::default() }
+    }
 }
 
 /// The sending half of the IP layer: path MTUs, and the state of fragmentation.
@@ -45,17 +59,16 @@ impl IpOutput {
         &mut self,
         cx: &mut Context,
         link: &mut Link,
-        from: IpAddr,
-        to: IpAddr,
-        protocol: u8,
+        head: &Head,
         upper: &[u8],
     ) {
+        let to = head.to;
         let Some(hop) = next_hop(&cx.options, link, to) else {
             cx.counters.drop_no_route += 1;
             return;
         };
         let mtu = self.path_mtus.get(cx.now, to, cx.info.mtu);
-        let frames = self.frames(cx.info.mac, from, to, protocol, upper, mtu);
+        let frames = self.frames(cx.info.mac, head, upper, mtu);
         cx.counters.fragmented += u64::from(frames.len() > 1);
         let bytes = frames.iter().map(Vec::len).sum::<usize>();
         let resolved = link.neighbours.lookup(cx.now, hop.neighbour, &mut cx.counters);
@@ -76,18 +89,12 @@ impl IpOutput {
 
     /// Builds the Ethernet frames of an IP packet, one for each fragment. Their destination MAC
     /// address is not filled in.
-    fn frames(
-        &mut self,
-        own: Mac,
-        from: IpAddr,
-        to: IpAddr,
-        protocol: u8,
-        upper: &[u8],
-        mtu: usize,
-    ) -> Vec<Vec<u8>> {
+    fn frames(&mut self, own: Mac, head: &Head, upper: &[u8], mtu: usize) -> Vec<Vec<u8>> {
+        let Head { from, to, protocol, fields } = *head;
+        let (dscp, ttl) = (fields.dscp(), fields.ttl());
         match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                let header = Ipv4 { protocol, ..udp4_header(from, to) };
+                let header = Ipv4 { dscp, ttl, protocol, ..udp4_header(from, to) };
                 if ipv4::HEADER + upper.len() <= mtu {
                     let ip = header.emit(upper.len());
                     return [frame(own, ethernet::IPV4, &ip, &[], upper)].into();
@@ -96,7 +103,8 @@ impl IpOutput {
                 fragments4(own, &Ipv4 { ident: self.ident as u16, ..header }, upper, mtu)
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let header = Ipv6 { ecn: Ecn::NotEct, next: protocol, hops: TTL, from, to };
+                let ecn = Ecn::NotEct;
+                let header = Ipv6 { dscp, ecn, next: protocol, hops: ttl, from, to };
                 if ipv6::HEADER + upper.len() <= mtu {
                     let ip = header.emit(upper.len());
                     return [frame(own, ethernet::IPV6, &ip, &[], upper)].into();
@@ -132,7 +140,7 @@ fn fragments6(own: Mac, whole: &Ipv6, ident: u32, upper: &[u8], mtu: usize) -> V
     let fragment = |(i, part): (usize, &[u8])| {
         let (offset, more) = ((i * room) as u16, (i + 1) * room < upper.len());
         let extension = Fragment { next: whole.next, offset, more, ident }.emit();
-        let header = Ipv6 { ecn: Ecn::NotEct, next: ipv6::FRAGMENTED, ..*whole };
+        let header = Ipv6 { next: ipv6::FRAGMENTED, ..*whole };
         let ip = header.emit(ipv6::FRAGMENT + part.len());
         frame(own, ethernet::IPV6, &ip, &extension, part)
     };
@@ -142,6 +150,7 @@ fn fragments6(own: Mac, whole: &Ipv6, ident: u32, upper: &[u8], mtu: usize) -> V
 /// Returns the IPv4 header of an unfragmented UDP datagram.
 pub(in crate::net) const fn udp4_header(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
     Ipv4 {
+        dscp: 0,
         ecn: Ecn::NotEct,
         dont_fragment: true,
         more: false,

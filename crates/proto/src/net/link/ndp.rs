@@ -134,7 +134,7 @@ impl Link {
         to: Ipv6Addr,
         message: &Icmpv6,
     ) {
-        let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 255, from, to };
+        let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 255, from, to };
         let message = message.emit(&ip, &[]);
         let header = Ethernet { to: to_mac, from: cx.info.mac, kind: ethernet::IPV6 };
         let frame = [&header.emit()[..], &ip.emit(message.len()), &message].concat();

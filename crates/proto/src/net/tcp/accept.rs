@@ -7,6 +7,7 @@ use super::flow::TcpFlow;
 use super::host::{Room, TcpHost};
 use super::input::{Segment, refusal};
 use super::listeners::Admission;
+use super::own::TcpSettings;
 use super::time_wait::Verdict;
 use crate::Instant;
 use crate::time::MS;
@@ -19,7 +20,7 @@ impl TcpHost {
         let last = match self.input_time_wait(now, &flow, segment) {
             None => None,
             Some(Verdict::Nothing) => return,
-            Some(Verdict::Acknowledge(tcp)) => return self.answer(flow, tcp),
+            Some(Verdict::Acknowledge(tcp, fields)) => return self.answer(flow, tcp, fields),
             Some(Verdict::Reopen { last }) => Some(last),
         };
         if let Some(admission) = self.listeners.admission(port) {
@@ -34,7 +35,7 @@ impl TcpHost {
                     self.counters.cookies_wrong += 1;
                     return self.answer_refusal(flow, segment);
                 }
-                let Some(connection) = self.by_cookie(now, &flow, tcp, checked) else {
+                let Some(mut connection) = self.by_cookie(now, &flow, tcp, checked) else {
                     // A segment that overtakes the first one shows no cookie, and a reset would end
                     // a sound connection.
                     self.counters.cookies_wrong += 1;
@@ -46,6 +47,7 @@ impl TcpHost {
                     return;
                 }
                 self.counters.cookies_accepted += 1;
+                self.inherit(now, port, &mut connection);
                 let claim = self.listeners.claim(port, true);
                 self.insert(flow, connection, claim);
                 self.input(now, flow, segment);
@@ -69,9 +71,19 @@ impl TcpHost {
         self.time_waits.input((now, until), flow, segment, clock, timestamps)
     }
 
+    /// Resets a peer for a segment without a connection. RFC 9293 has programs choose the fields
+    /// of the IP header for connections alone: the reset has those of the host.
     fn answer_refusal(&mut self, flow: TcpFlow, segment: &Segment<'_>) {
         if let Some(tcp) = refusal(segment) {
-            self.answer(flow, tcp);
+            self.answer(flow, tcp, self.config.fields());
+        }
+    }
+
+    /// Gives a new connection the options of the listener that it is for.
+    fn inherit(&self, now: Instant, port: u16, connection: &mut Connection) {
+        let settings = self.listeners.settings(port);
+        if settings != TcpSettings::default() {
+            connection.set(now, &self.config, settings);
         }
     }
 
@@ -95,7 +107,8 @@ impl TcpHost {
             (Admission::HalfOpen, Room::Enough) => {
                 let (initial, offset) = (self.initial(now, &flow, last), self.clock_offset(&flow));
                 let accepted = Connection::accept(now, &self.config, syn, initial, offset);
-                let Some(connection) = accepted else { return };
+                let Some(mut connection) = accepted else { return };
+                self.inherit(now, flow.local.port(), &mut connection);
                 self.counters.time_waits_reopened += u64::from(last.is_some());
                 let claim = self.listeners.claim(flow.local.port(), false);
                 self.insert(flow, connection, claim);
@@ -136,7 +149,9 @@ impl TcpHost {
         };
         self.listeners.sent_cookie(flow.local.port(), now.after(VALID_NS));
         self.counters.cookies_sent += 1;
-        self.answer(flow, answer);
+        // RFC 9293 MUST-48: a cookie is the first segment of a connection.
+        let fields = self.listeners.settings(flow.local.port()).fields(&self.config);
+        self.answer(flow, answer, fields);
     }
 
     /// Returns the connection of a peer that acknowledges a cookie.

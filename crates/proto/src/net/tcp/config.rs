@@ -2,6 +2,7 @@
 
 use super::congestion::CongestionControl;
 use super::{receive, rtt};
+use crate::net::ip::fields::{IpFields, TTL};
 use crate::time::{MS, SECOND};
 
 /// The options of TCP connections.
@@ -26,6 +27,12 @@ pub struct TcpConfig {
     /// True to send short segments at once. False to hold one back while data is in flight: Nagle's
     /// algorithm (RFC 9293 3.7.4).
     pub no_delay: bool,
+    /// The Differentiated Services codepoint of the segments, below 64 (RFC 9293 3.9.1.9): of
+    /// larger numbers the lower six bits count.
+    pub dscp: u8,
+    /// The time to live of the segments over IPv4, and their hop limit over IPv6 (RFC 9293 3.9.2).
+    /// 0 counts as 1.
+    pub ttl: u8,
     /// The algorithm of the congestion window. [`CongestionControl::Dctcp`] needs ECN.
     pub congestion: CongestionControl,
     /// The time by which an acknowledgement may wait for more data, in nanoseconds: below 500 ms
@@ -62,6 +69,8 @@ impl Default for TcpConfig {
             sack: true,
             ecn: true,
             no_delay: false,
+            dscp: 0,
+            ttl: TTL,
             congestion: CongestionControl::default(),
             delayed_ack_ns: 40 * MS,
             ack_segments: receive::SEGMENTS,
@@ -80,6 +89,11 @@ impl TcpConfig {
     pub(super) fn window_shift(&self) -> u8 {
         let bits = u32::BITS - self.receive_bytes.leading_zeros();
         bits.saturating_sub(u16::BITS).min(super::MAX_SHIFT.into()) as u8
+    }
+
+    /// Returns the fields of IP headers whose program chooses no others.
+    pub(super) const fn fields(&self) -> IpFields {
+        IpFields::new(self.dscp, self.ttl)
     }
 
     /// Returns the window field of a SYN, whose window is not scaled.

@@ -14,6 +14,7 @@ use super::scoreboard::{Scoreboard, Sent, SpareBoards};
 use super::seq::Seq;
 use super::timers::Timers;
 use crate::Instant;
+use crate::net::ip::fields::IpFields;
 use crate::time::MS;
 use crate::wire::tcp::{Flags, TIMESTAMPS, Tcp, TcpOptions};
 
@@ -163,6 +164,8 @@ pub(super) struct Remains {
     pub(super) window: u16,
     /// The latest time of the peer (TS.Recent), if the connection has timestamps.
     pub(super) recent: Option<u32>,
+    /// The fields of IP headers that the program has chosen.
+    pub(super) fields: IpFields,
 }
 
 /// Memory that idle connections have given back.
@@ -500,13 +503,15 @@ impl Connection {
         self.send.data.take_spare(&mut spare.rings);
     }
 
-    /// Returns what is left of a connection in TIME-WAIT, and the end of that.
-    pub(super) fn remains(&mut self) -> (Remains, Instant) {
+    /// Returns what is left of a connection in TIME-WAIT, whose IP headers have these fields, and
+    /// the end of that.
+    pub(super) fn remains(&mut self, fields: IpFields) -> (Remains, Instant) {
         let remains = Remains {
             next: self.send.next,
             expected: self.receive.next(),
             window: self.receive.window_field(),
             recent: self.agreed.timestamps.then(|| self.receive.echoed()),
+            fields,
         };
         (remains, self.timers.life)
     }

@@ -205,7 +205,6 @@ const fn wide(hash: u32) -> u64 {
 mod tests {
     use super::*;
     use crate::net::ip::template::{self, Addresses, Template};
-    use crate::wire::ipv4::Ecn;
 
     #[test]
     fn ends_keep_the_flow() {
@@ -227,7 +226,7 @@ mod tests {
             let addresses = Addresses { own_mac, next_hop_mac, from, to, protocol };
             let template = Template::new(&addresses);
             let mut frame = [0; template::MAX + 20];
-            template.write(&mut frame, 20, Ecn::NotEct);
+            template.write(&mut frame, 20, 0);
             let ports = [peer.port(), local.port()].map(u16::to_be_bytes);
             let start = template.len();
             frame[start..start + 4].copy_from_slice(&ports.concat());
@@ -236,7 +235,7 @@ mod tests {
                 assert_eq!(TcpFlow::of_frame(&frame[..len]), None, "{len}");
             }
             let other = Template::new(&Addresses { protocol: ipv4::UDP, ..addresses });
-            other.write(&mut frame, 20, Ecn::NotEct);
+            other.write(&mut frame, 20, 0);
             assert_eq!(TcpFlow::of_frame(&frame), None);
         }
     }

@@ -28,6 +28,7 @@ use super::input::{Segment, refusal};
 use super::listeners::{Claim, Listeners};
 use super::output::{Outgoing, PathLimits};
 use super::time_wait::TimeWaits;
+use crate::net::ip::fields::IpFields;
 use crate::rand::KeyedHash;
 use crate::wire::tcp::{Flags, Tcp};
 use crate::{Instant, Rng};
@@ -47,9 +48,9 @@ pub trait TcpOutput {
     /// are of this flow.
     fn limits(&mut self, flow: &TcpFlow) -> PathLimits;
 
-    /// Sends a segment of the flow of the last call of [`TcpOutput::limits`]. Returns false if
-    /// there is no room for it.
-    fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool;
+    /// Sends a segment of the flow of the last call of [`TcpOutput::limits`], in an IP packet with
+    /// these fields (RFC 9293 SHLD-22). Returns false if there is no room for it.
+    fn emit(&mut self, flow: &TcpFlow, fields: IpFields, outgoing: &Outgoing<'_>) -> bool;
 }
 
 /// The place for one more connection.
@@ -76,7 +77,7 @@ pub struct TcpHost {
     timers: BTreeSet<(Instant, u32)>,
     dirty: VecDeque<u32>,
     ready: VecDeque<u32>,
-    answers: VecDeque<(TcpFlow, Tcp)>,
+    answers: VecDeque<(TcpFlow, Tcp, IpFields)>,
     pub(super) time_waits: TimeWaits,
     /// The key of the initial sequence numbers and clocks.
     pub(super) secret: KeyedHash,
@@ -207,9 +208,9 @@ impl TcpHost {
     pub fn abort(&mut self, id: TcpId) {
         let Some(entry) = self.entries.of_mut(id) else { return };
         entry.is_released = true;
-        let (flow, reset) = (entry.ends.flow(), entry.connection.abort());
-        if let Some(reset) = reset {
-            self.answer(flow, reset);
+        let (flow, fields) = (entry.ends.flow(), entry.fields);
+        if let Some(reset) = entry.connection.abort() {
+            self.answer(flow, reset, fields);
         }
         self.touch(id.index);
     }
@@ -303,8 +304,9 @@ impl TcpHost {
         // number that it expects, since it may not have what this end has sent last.
         let reset = if is_unwanted { entry.connection.abort() } else { None };
         let reset = reset.and_then(|_| refusal(segment));
+        let fields = entry.fields;
         if let Some(tcp) = reset.or(received.answer) {
-            self.answer(flow, tcp);
+            self.answer(flow, tcp, fields);
         }
         let entry = self.entries.get_mut(index)?;
         if entry.is_released || entry.connection.may_output() {
@@ -358,23 +360,23 @@ impl TcpHost {
     pub fn output<O: TcpOutput>(&mut self, now: Instant, out: &mut O) -> bool {
         // What goes to a peer that has no room goes behind the others.
         for _ in 0..self.answers.len() {
-            let Some((flow, tcp)) = self.answers.pop_front() else { break };
+            let Some((flow, tcp, fields)) = self.answers.pop_front() else { break };
             let mut answer = tcp;
             let link_mss = out.limits(&flow).link_mss;
             if let Some(mss) = &mut answer.options.mss {
                 *mss = (*mss).min(link_mss);
             }
-            if !out.emit(&flow, &Outgoing { tcp: answer, data: (&[], &[]), mss: 0, is_ect: false })
-            {
-                self.answers.push_back((flow, tcp));
+            let outgoing = Outgoing { tcp: answer, data: (&[], &[]), mss: 0, is_ect: false };
+            if !out.emit(&flow, fields, &outgoing) {
+                self.answers.push_back((flow, tcp, fields));
             }
         }
         for _ in 0..self.dirty.len() {
             let Some(index) = self.dirty.pop_front() else { break };
             let Some(entry) = self.entries.get_mut(index) else { continue };
-            let flow = entry.ends.flow();
+            let (flow, fields) = (entry.ends.flow(), entry.fields);
             let limits = out.limits(&flow);
-            let mut send = |outgoing: &Outgoing<'_>| out.emit(&flow, outgoing);
+            let mut send = |outgoing: &Outgoing<'_>| out.emit(&flow, fields, outgoing);
             if entry.connection.output(now, &self.config, &limits, &mut send) {
                 entry.is_dirty = false;
                 self.settle(now, index);
@@ -395,7 +397,8 @@ impl TcpHost {
         }
         if entry.has_ended() && (entry.is_released || entry.is_unknown()) {
             if entry.connection.state() == TcpState::TimeWait {
-                let (flow, (remains, until)) = (entry.ends.flow(), entry.connection.remains());
+                let (flow, (remains, until)) =
+                    (entry.ends.flow(), entry.connection.remains(entry.fields));
                 let is_dropped = !self.time_waits.insert(now, until, flow, remains);
                 self.counters.time_waits_dropped += u64::from(is_dropped);
             }
@@ -450,8 +453,9 @@ impl TcpHost {
         let entry = Entry {
             generation,
             ends: Ends::from(&flow),
-            connection,
             changes: TcpChanges { opened, ..TcpChanges::default() },
+            fields: connection.settings().fields(&self.config),
+            connection,
             timer: Instant::NEVER,
             is_dirty: false,
             is_ready: false,
@@ -486,12 +490,12 @@ impl TcpHost {
     }
 
     /// Sends a segment that no connection remembers.
-    pub(super) fn answer(&mut self, flow: TcpFlow, tcp: Tcp) {
+    pub(super) fn answer(&mut self, flow: TcpFlow, tcp: Tcp, fields: IpFields) {
         if self.answers.len() >= MOST_ANSWERS {
             self.counters.drop_answer += 1;
             return;
         }
-        self.answers.push_back((flow, tcp));
+        self.answers.push_back((flow, tcp, fields));
     }
 
     /// Returns the place that the host has for one more connection of a peer.

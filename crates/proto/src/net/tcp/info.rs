@@ -119,8 +119,14 @@ impl Connection {
 }
 
 impl TcpHost {
+    /// Returns the options of the connections that have none of their own.
+    #[must_use]
+    pub const fn config(&self) -> &TcpConfig {
+        &self.config
+    }
+
     /// Returns the options of all connections, to change them. What a SYN has offered stays as it
-    /// is in the connections that there are.
+    /// is in the connections that there are, and so do the fields of their IP headers.
     pub const fn config_mut(&mut self) -> &mut TcpConfig {
         &mut self.config
     }

@@ -10,6 +10,7 @@
 
 use alloc::collections::BTreeMap;
 
+use super::own::TcpSettings;
 use crate::Instant;
 
 #[derive(Debug)]
@@ -18,6 +19,8 @@ struct Listener {
     number: u32,
     backlog: u32,
     is_paused: bool,
+    /// The options that the connections of the listener begin with.
+    settings: TcpSettings,
     half_open: u32,
     waiting: u32,
     /// The time until which a cookie that the listener has sent is valid.
@@ -66,12 +69,29 @@ impl Listeners {
         }
         self.numbers = self.numbers.wrapping_add(1);
         let number = self.numbers;
-        let cookies_until = Instant::ZERO;
-        self.ports.insert(
-            port,
-            Listener { number, backlog, is_paused: false, half_open: 0, waiting: 0, cookies_until },
-        );
+        let listener = Listener {
+            number,
+            backlog,
+            is_paused: false,
+            settings: TcpSettings::default(),
+            half_open: 0,
+            waiting: 0,
+            cookies_until: Instant::ZERO,
+        };
+        self.ports.insert(port, listener);
         true
+    }
+
+    /// Sets the options that the next connections to a port begin with.
+    pub(super) fn set(&mut self, port: u16, settings: TcpSettings) {
+        if let Some(listener) = self.ports.get_mut(&port) {
+            listener.settings = settings;
+        }
+    }
+
+    /// Returns the options that connections to a port begin with.
+    pub(super) fn settings(&self, port: u16) -> TcpSettings {
+        self.ports.get(&port).map(|listener| listener.settings).unwrap_or_default()
     }
 
     /// Stops the listener of a port from taking new connections, or lets it take them again.

@@ -71,7 +71,7 @@ pub use id::{TcpChanges, TcpId, TcpOpenError};
 pub use info::{TcpInfo, TcpRecovery};
 pub use input::{Received, Segment, refusal};
 pub use output::{Emit, Outgoing, PathLimits};
-pub use own::{TcpSettings, TcpSoftError};
+pub use own::{TcpReport, TcpSettings, TcpSoftError};
 
 /// The largest shift of a window (RFC 7323 2.3).
 const MAX_SHIFT: u8 = 14;

@@ -2,7 +2,7 @@
 
 use super::config::TcpConfig;
 use super::connection::{Connection, TcpState};
-use super::own::{TcpSettings, TcpSoftError};
+use super::own::{TcpReport, TcpSettings};
 use crate::Instant;
 
 impl Connection {
@@ -13,7 +13,8 @@ impl Connection {
     }
 
     /// Sets the options of this connection, which may be open. Call [`Connection::output`] after
-    /// it: data that was held back may leave now.
+    /// it: data that was held back may leave now. Those of IP headers take effect in a `TcpHost`
+    /// alone: a connection by itself has no IP headers.
     pub fn set(&mut self, now: Instant, config: &TcpConfig, settings: TcpSettings) {
         let before = self.keep_alive_ns(config);
         self.own.set(settings);
@@ -27,8 +28,8 @@ impl Connection {
 
     /// Takes a report of the network about a segment in flight. `is_hard` is true if it says that
     /// the peer has no TCP, which ends a connection in its handshake.
-    pub fn reported(&mut self, error: TcpSoftError, is_hard: bool) {
-        self.own.report(error);
+    pub fn reported(&mut self, report: TcpReport, is_hard: bool) {
+        self.own.report(report);
         if is_hard {
             self.unreachable();
         }
@@ -37,7 +38,7 @@ impl Connection {
     /// Returns the last report of the network since the peer has acknowledged something new. At a
     /// connection that has timed out it is the likely reason.
     #[must_use]
-    pub fn soft_error(&self) -> Option<TcpSoftError> {
+    pub fn soft_error(&self) -> Option<TcpReport> {
         self.own.soft_error()
     }
 

@@ -13,12 +13,13 @@ use super::host::{TcpData, TcpHost, TcpOutput};
 use super::id::{TcpId, TcpOpenError};
 use super::input::Segment;
 use super::output::{Outgoing, PathLimits};
-use super::own::TcpSoftError;
+use super::own::TcpReport;
 use crate::Instant;
 use crate::device::{Device, MAX_FRAME, Mac, Offload, Segmentation, Sent};
 use crate::net::context::Context;
+use crate::net::ip::fields::IpFields;
 use crate::net::ip::icmp::Quoted;
-use crate::net::ip::output::{IpOutput, is_broadcast4, next_hop};
+use crate::net::ip::output::{Head, IpOutput, is_broadcast4, next_hop};
 use crate::net::ip::paths::{self, Paths};
 use crate::net::ip::template::{self, Addresses, Template};
 use crate::net::link::Link;
@@ -189,11 +190,11 @@ impl Stack {
     pub(in crate::net) fn tcp_reported(
         &mut self,
         quoted: &Quoted,
-        error: TcpSoftError,
+        report: TcpReport,
         is_hard: bool,
     ) {
         let flow = TcpFlow { local: (quoted.from, quoted.port).into(), peer: quoted.to };
-        self.tcp.iter_mut().for_each(|tcp| tcp.reported(&flow, error, is_hard));
+        self.tcp.iter_mut().for_each(|tcp| tcp.reported(&flow, report, is_hard));
     }
 
     /// Handles the ICMP error "packet too big" about a segment: the connection sends it again in
@@ -236,9 +237,9 @@ impl<D: Device> TcpOutput for ToDevice<'_, D> {
         PathLimits { mss: path.mss, link_mss: path.link_mss, most }
     }
 
-    fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit(&mut self, flow: &TcpFlow, fields: IpFields, outgoing: &Outgoing<'_>) -> bool {
         let Some(path) = self.paths.last() else {
-            return self.emit_unresolved(flow, outgoing);
+            return self.emit_unresolved(flow, fields, outgoing);
         };
         let mut frame = [0; MAX_HEADERS];
         let (a, b) = outgoing.data;
@@ -246,7 +247,7 @@ impl<D: Device> TcpOutput for ToDevice<'_, D> {
         let header = frame[start..].first_chunk_mut().map_or(0, |head| outgoing.tcp.emit(head));
         let (len, data) = (header + a.len() + b.len(), a.len() + b.len());
         let ecn = if outgoing.is_ect { Ecn::Ect0 } else { Ecn::NotEct };
-        path.template.write(&mut frame, len as u16, ecn);
+        path.template.write(&mut frame, len as u16, fields.with(ecn));
         let sum = path.template.pseudo_sum.word(len as u16);
         let is_cut = data > outgoing.mss as usize;
         let (offload, checksum) = if is_cut {
@@ -276,7 +277,12 @@ impl<D: Device> TcpOutput for ToDevice<'_, D> {
 impl<D: Device> ToDevice<'_, D> {
     /// Sends a segment by the transmit queue, where it waits for its next hop.
     #[cold]
-    fn emit_unresolved(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit_unresolved(
+        &mut self,
+        flow: &TcpFlow,
+        fields: IpFields,
+        outgoing: &Outgoing<'_>,
+    ) -> bool {
         let (a, b) = outgoing.data;
         let mut head = [0; MAX_HEADER];
         let len = outgoing.tcp.emit(&mut head);
@@ -288,7 +294,8 @@ impl<D: Device> ToDevice<'_, D> {
         let checksum = sum.bytes(&bytes).checksum();
         bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
         self.cx.counters.segments_out += 1;
-        self.ip.send(self.cx, self.link, from, to, ipv4::TCP, &bytes);
+        let head = Head { from, to, protocol, fields };
+        self.ip.send(self.cx, self.link, &head, &bytes);
         true
     }
 }

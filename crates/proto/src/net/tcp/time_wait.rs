@@ -12,6 +12,7 @@ use super::connection::Remains;
 use super::flow::TcpFlow;
 use super::input::Segment;
 use super::seq::Seq;
+use crate::net::ip::fields::IpFields;
 use crate::rand::KeyedHash;
 use crate::time::{MS, SECOND};
 use crate::wire::tcp::{Flags, Tcp, TcpOptions};
@@ -39,8 +40,8 @@ struct Waiting {
 pub(super) enum Verdict {
     /// The segment is dropped.
     Nothing,
-    /// An acknowledgement answers to the segment.
-    Acknowledge(Tcp),
+    /// An acknowledgement answers to the segment, in an IP packet with the connection's fields.
+    Acknowledge(Tcp, IpFields),
     /// The segment is a SYN that may begin a new connection. The initial sequence number of this
     /// end has to be greater than the last one.
     Reopen { last: u32 },
@@ -187,7 +188,7 @@ impl TimeWaits {
             self.by_end.insert((until, index));
             waiting.until = until;
         }
-        Some(Verdict::Acknowledge(answer))
+        Some(Verdict::Acknowledge(answer, waiting.remains.fields))
     }
 
     fn find(&self, flow: &TcpFlow) -> Option<u32> {
@@ -226,7 +227,7 @@ impl Remains {
 
 impl Waiting {
     fn acknowledgement(&self, clock: u32) -> Tcp {
-        let Remains { next, expected, window, recent } = self.remains;
+        let Remains { next, expected, window, recent, .. } = self.remains;
         let timestamps = recent.map(|recent| (clock, recent));
         Tcp {
             from: self.flow.local.port(),

@@ -32,12 +32,12 @@ fn arp(op: ArpOperation, sender_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) ->
 /// Builds a frame with an IPv6 packet to the link-local address of host 1.
 fn packet(from_mac: Mac, from: Ipv6Addr, next: u8, hops: u8, upper: &[u8]) -> Vec<u8> {
     let header = Ethernet { to: mac(1), from: from_mac, kind: ethernet::IPV6 };
-    let ip = Ipv6 { ecn: Ecn::NotEct, next, hops, from, to: six(1) };
+    let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next, hops, from, to: six(1) };
     [&header.emit()[..], &ip.emit(upper.len()), upper].concat()
 }
 
 fn discovery(from_mac: Mac, from: Ipv6Addr, message: &Icmpv6) -> Vec<u8> {
-    let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 255, from, to: six(1) };
+    let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 255, from, to: six(1) };
     packet(from_mac, from, ipv6::ICMPV6, 255, &message.emit(&ip, &[]))
 }
 
@@ -182,7 +182,8 @@ fn forged_icmp_errors_about_datagrams_never_sent_change_nothing() {
         let udp = crate::wire::udp::Udp { from, to, checksum: 0 }.emit(8);
         let upper = [&udp[..], &[0; 8]].concat();
         let four = &ip_frame(v4(1), v4(2), 17, &upper)[HEADER..];
-        let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::UDP, hops: 64, from: six(1), to: six(2) };
+        let ip =
+            Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: ipv6::UDP, hops: 64, from: six(1), to: six(2) };
         let quoted6 = [&ip.emit(upper.len())[..], &upper].concat();
         // The quoted packet may be cut anywhere.
         for cut in (0..=four.len()).rev() {
@@ -195,6 +196,7 @@ fn forged_icmp_errors_about_datagrams_never_sent_change_nothing() {
         for cut in (0..=quoted6.len()).rev() {
             for message in [Icmpv6::PortUnreachable, Icmpv6::TooBig { mtu: 1280 }] {
                 let about = Ipv6 {
+                    dscp: 0,
                     ecn: Ecn::NotEct,
                     next: ipv6::ICMPV6,
                     hops: 64,

@@ -59,7 +59,7 @@ fn padding_is_ignored_and_ipv6_requires_a_checksum() {
     net.inject(0, [&udp(v4(2), v4(1))[..], &[9; 30]].concat());
     let six = |checksum| {
         let (from, to) = [2, 1].map(|n| crate::wire::ipv6::link_local(mac(n))).into();
-        let ip = Ipv6 { ecn: Ecn::NotEct, next: 17, hops: 64, from, to };
+        let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: 17, hops: 64, from, to };
         let header = crate::wire::udp::Udp { from: 9, to: 7, checksum }.emit(3);
         let bytes = [&header[..], b"abc", b"behind"].concat();
         let ethernet = Ethernet { to: mac(1), from: mac(2), kind: ethernet::IPV6 };

@@ -21,6 +21,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::device::{Device, HEADER, Headers, Mac, Offload, Sent};
 use crate::net::context::Context;
+use crate::net::ip::fields::IpFields;
 use crate::net::ip::template::{Addresses, Template};
 use crate::wire::checksum::Sum;
 use crate::wire::{ipv4, ipv6, udp};
@@ -89,7 +90,7 @@ impl Route {
         let Ends { key, own_mac, next_hop_mac, from, port, to, mtu } = *ends;
         let mut route = Self { key, to, port, generation, valid_until, ..NOWHERE };
         let addresses = Addresses { own_mac, next_hop_mac, from, to: to.ip(), protocol: ipv4::UDP };
-        let template = Template::new(&addresses);
+        let template = Template::new(&addresses).with(IpFields::default());
         let ports = udp::Udp { from: port, to: to.port(), checksum: 0 }.emit(0);
         (route.ip_sum, route.pseudo_sum) = (template.ip_sum, template.pseudo_sum);
         route.udp_sum = route.pseudo_sum.bytes(&ports[..4]);

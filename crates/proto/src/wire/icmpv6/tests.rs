@@ -5,7 +5,7 @@ const A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 0xa);
 const B: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 0xb);
 
 const fn ip(from: Ipv6Addr, to: Ipv6Addr, hops: u8) -> Ipv6 {
-    Ipv6 { ecn: Ecn::NotEct, next: ICMPV6, hops, from, to }
+    Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: ICMPV6, hops, from, to }
 }
 
 /// A neighbour solicitation for the address `B` that Linux 6 sent.

@@ -18,8 +18,14 @@ fn golden() {
     let mut packet = LAST.to_vec();
     packet.resize(HEADER + 0x170 + 3, 7);
     let (header, rest) = Ipv6::parse(&packet).unwrap();
-    assert_eq!(header, Ipv6 { ecn: Ecn::NotEct, next: FRAGMENTED, hops: 64, from: A, to: B });
+    assert_eq!(
+        header,
+        Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: FRAGMENTED, hops: 64, from: A, to: B }
+    );
     assert_eq!((header.emit(0x170), rest.len()), (*LAST.first_chunk().unwrap(), 0x170));
+    let classed = Ipv6 { dscp: 46, ecn: Ecn::Ect0, ..header };
+    assert_eq!(classed.emit(0)[..2], [0x6b, 0xa0]);
+    assert_eq!(Ipv6::quoted(&classed.emit(0)), Ok((classed, &[][..])));
     let fragment = Fragment { next: ICMPV6, offset: 1448, more: false, ident: 0x4baa_494a };
     assert_eq!(upper(header.next, rest), Upper::Part(fragment, &rest[8..]));
     assert_eq!(fragment.emit(), LAST[HEADER..]);

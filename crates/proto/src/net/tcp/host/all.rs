@@ -4,12 +4,26 @@ use alloc::vec::Vec;
 
 use super::{Entry, TcpHost, TcpId};
 use crate::net::tcp::connection::TcpState;
+use crate::net::tcp::own::TcpSettings;
 
 impl TcpHost {
     /// Stops a listener from taking new connections for a while: peers send their SYNs again. The
     /// handshakes that have begun go on.
     pub fn pause(&mut self, port: u16, is_paused: bool) {
         self.listeners.pause(port, is_paused);
+    }
+
+    /// Sets the options that the connections of a listener begin with: those whose SYNs come from
+    /// now on, and those that peers open by cookies from now on. The answers to their SYNs have
+    /// them too.
+    pub fn set_listener(&mut self, port: u16, settings: TcpSettings) {
+        self.listeners.set(port, settings);
+    }
+
+    /// Returns the options that the connections of a listener begin with.
+    #[must_use]
+    pub fn listener_settings(&self, port: u16) -> TcpSettings {
+        self.listeners.settings(port)
     }
 
     /// Returns the state of each connection.

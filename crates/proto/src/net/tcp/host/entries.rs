@@ -8,6 +8,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::Instant;
+use crate::net::ip::fields::IpFields;
 use crate::net::tcp::connection::{Connection, TcpState};
 use crate::net::tcp::flow::Ends;
 use crate::net::tcp::id::{TcpChanges, TcpId};
@@ -24,6 +25,8 @@ pub(super) struct Entry {
     pub(super) ends: Ends,
     pub(super) connection: Connection,
     pub(super) changes: TcpChanges,
+    /// The fields of IP headers that the program has chosen.
+    pub(super) fields: IpFields,
     /// The time under which the connection is in the timers, not after its deadline, or never.
     pub(super) timer: Instant,
     pub(super) is_dirty: bool,

@@ -3,23 +3,32 @@
 
 use super::TcpHost;
 use crate::Instant;
+use crate::net::tcp::connection::Connection;
 use crate::net::tcp::flow::TcpFlow;
 use crate::net::tcp::id::TcpId;
-use crate::net::tcp::own::{TcpSettings, TcpSoftError};
+use crate::net::tcp::own::{TcpReport, TcpSettings};
 
 impl TcpHost {
     /// Sets the options of one connection, which may be open. Call [`TcpHost::output`] after it.
     pub fn set(&mut self, now: Instant, id: TcpId, settings: TcpSettings) {
         if let Some(entry) = self.entries.of_mut(id) {
             entry.connection.set(now, &self.config, settings);
+            entry.fields = settings.fields(&self.config);
             self.touch(id.index);
         }
+    }
+
+    /// Returns the options that the program has set for one connection, or that it has from its
+    /// listener.
+    #[must_use]
+    pub fn settings(&self, id: TcpId) -> Option<TcpSettings> {
+        self.connection(id).map(Connection::settings)
     }
 
     /// Returns the last report of the network about a connection since its peer has acknowledged
     /// something new. At one that has timed out it is the likely reason.
     #[must_use]
-    pub fn soft_error(&self, id: TcpId) -> Option<TcpSoftError> {
+    pub fn soft_error(&self, id: TcpId) -> Option<TcpReport> {
         self.connection(id).and_then(|connection| connection.soft_error())
     }
 
@@ -51,10 +60,10 @@ impl TcpHost {
     /// Takes a report of the network about a segment of a connection, of which the program hears.
     /// `is_hard` is true if it says that the peer has no TCP, which ends a connection in its
     /// handshake, and no other.
-    pub fn reported(&mut self, flow: &TcpFlow, error: TcpSoftError, is_hard: bool) {
+    pub fn reported(&mut self, flow: &TcpFlow, report: TcpReport, is_hard: bool) {
         let Some(index) = self.find(flow) else { return };
         if let Some(entry) = self.entries.get_mut(index) {
-            entry.connection.reported(error, is_hard);
+            entry.connection.reported(report, is_hard);
             entry.changes.warned = true;
             self.counters.soft_errors += 1;
             self.touch(index);

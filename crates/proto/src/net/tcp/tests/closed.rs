@@ -10,7 +10,7 @@ impl TcpOutput for Log {
         PathLimits { mss: 1460, link_mss: 1460, most: 0 }
     }
 
-    fn emit(&mut self, _: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit(&mut self, _: &TcpFlow, _: IpFields, outgoing: &Outgoing<'_>) -> bool {
         self.0.push(outgoing.tcp);
         true
     }

@@ -32,7 +32,7 @@ impl TcpOutput for Nothing {
         PathLimits { mss: 1460, link_mss: 1460, most: 0 }
     }
 
-    fn emit(&mut self, _: &TcpFlow, _: &Outgoing<'_>) -> bool {
+    fn emit(&mut self, _: &TcpFlow, _: IpFields, _: &Outgoing<'_>) -> bool {
         true
     }
 }

@@ -26,7 +26,7 @@ impl TcpOutput for Sender<'_> {
         PathLimits { mss: 1460, link_mss: 1460, most: 0 }
     }
 
-    fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit(&mut self, flow: &TcpFlow, _: IpFields, outgoing: &Outgoing<'_>) -> bool {
         let data = [outgoing.data.0, outgoing.data.1].concat();
         let flow = TcpFlow { local: flow.peer, peer: flow.local };
         self.0.push(Packet { flow, tcp: outgoing.tcp, data });

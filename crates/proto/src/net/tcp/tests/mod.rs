@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::*;
+use crate::net::IpFields;
 use crate::time::{MS, SECOND, US};
 use crate::wire::tcp::{Flags, MAX_HEADER, Tcp};
 use crate::{Instant, Rng};

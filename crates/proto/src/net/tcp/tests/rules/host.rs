@@ -14,7 +14,7 @@ impl TcpOutput for Wire {
         PathLimits { mss: 1460, link_mss: 1460, most: 0 }
     }
 
-    fn emit(&mut self, flow: &TcpFlow, outgoing: &Outgoing<'_>) -> bool {
+    fn emit(&mut self, flow: &TcpFlow, _: IpFields, outgoing: &Outgoing<'_>) -> bool {
         self.0.push((*flow, outgoing.tcp));
         true
     }

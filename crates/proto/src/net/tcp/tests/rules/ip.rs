@@ -15,12 +15,12 @@ use crate::wire::ipv4::{self, Ecn, Ipv4};
 use crate::wire::ipv6::{self, Ipv6};
 
 /// Host 1 with a listener at port 7, and a script that plays host 2.
-struct Link {
-    interface: Interface<Nic>,
+pub(super) struct Link {
+    pub(super) interface: Interface<Nic>,
 }
 
 impl Link {
-    fn new(config: TcpConfig) -> Self {
+    pub(super) fn new(config: TcpConfig) -> Self {
         let mut interface = Interface::new(static_ipv4(1), Nic::new(1, 1500), Rng::seeded(1));
         interface.set_neighbour(v4(2).into(), mac(2));
         interface.stack_mut().enable_tcp(config, 10);
@@ -32,7 +32,7 @@ impl Link {
     }
 
     /// Takes a frame, and returns the segments that leave.
-    fn frame(&mut self, frame: Vec<u8>) -> Vec<(Ipv4, Tcp)> {
+    pub(super) fn frame(&mut self, frame: Vec<u8>) -> Vec<(Ipv4, Tcp)> {
         let device = self.interface.device_mut();
         device.inbox.push_back((frame, RxOffload::default()));
         while self.interface.input() > 0 {}
@@ -40,7 +40,7 @@ impl Link {
     }
 
     /// Returns the segments that leave, whose checksums are right.
-    fn sent(&mut self) -> Vec<(Ipv4, Tcp)> {
+    pub(super) fn sent(&mut self) -> Vec<(Ipv4, Tcp)> {
         self.interface.output();
         let frames = core::mem::take(&mut self.interface.device_mut().sent);
         let parse = |frame: &[u8]| {
@@ -54,12 +54,12 @@ impl Link {
     }
 
     /// Takes a segment of host 2.
-    fn segment(&mut self, tcp: &Tcp, data: &[u8]) -> Vec<(Ipv4, Tcp)> {
+    pub(super) fn segment(&mut self, tcp: &Tcp, data: &[u8]) -> Vec<(Ipv4, Tcp)> {
         self.frame(frame(&segment(&header(v4(2), v4(1)), tcp, data)))
     }
 
     /// Begins a connection to host 2. Returns its SYN.
-    fn connect(&mut self) -> (TcpId, Ipv4, Tcp) {
+    pub(super) fn connect(&mut self) -> (TcpId, Ipv4, Tcp) {
         let id = self.interface.connect_tcp(0, to(v4(2))).expect("a connection");
         let (ip, syn) = self.sent()[0];
         (id, ip, syn)
@@ -70,7 +70,7 @@ impl Link {
     }
 }
 
-fn to(addr: Ipv4Addr) -> SocketAddr {
+pub(super) fn to(addr: Ipv4Addr) -> SocketAddr {
     SocketAddr::new(addr.into(), 80)
 }
 
@@ -92,7 +92,7 @@ fn frame(packet: &[u8]) -> Vec<u8> {
     [&Ethernet { to: mac(1), from: mac(2), kind: IPV4 }.emit()[..], packet].concat()
 }
 
-fn answer(syn: &Tcp, config: &TcpConfig) -> Tcp {
+pub(super) fn answer(syn: &Tcp, config: &TcpConfig) -> Tcp {
     let ece = if config.ecn { Flags::ECE } else { Flags(0) };
     let flags = Flags::SYN.with(Flags::ACK).with(ece);
     let ack = syn.seq.wrapping_add(1);
@@ -238,6 +238,7 @@ fn tm47_tm56_ts25_soft_icmp_errors_are_reported_and_end_no_connection() {
         link.frame(report(&message, &quoted));
         assert!(tcp(&mut link).is_some_and(|(_, c)| c.warned && !c.ended), "{message:?}");
         let host = link.interface.tcp().expect("TCP");
+        let wanted = TcpReport { error: wanted, from: v4(3).into() };
         assert_eq!((host.soft_error(id), host.error(id)), (Some(wanted), None));
     }
     assert_eq!(link.state(id), Some(TcpState::Established));
@@ -261,7 +262,7 @@ fn tm47_tm56_soft_icmpv6_errors_are_reported_and_end_no_connection() {
     link.interface.output();
     let sent = core::mem::take(&mut link.interface.device_mut().sent);
     let quoted = sent[0].0[HEADER..].to_vec();
-    let ip = Ipv6 { ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 64, from: peer, to: own };
+    let ip = Ipv6 { dscp: 0, ecn: Ecn::NotEct, next: ipv6::ICMPV6, hops: 64, from: peer, to: own };
     let report = |message: &Icmpv6| {
         let bytes = message.emit(&ip, &quoted);
         let head = Ethernet { to: mac(1), from: mac(2), kind: IPV6 }.emit();
@@ -276,6 +277,7 @@ fn tm47_tm56_soft_icmpv6_errors_are_reported_and_end_no_connection() {
     ] {
         link.frame(report(&message));
         assert_eq!(link.state(id), Some(TcpState::SynSent), "{message:?}");
+        let wanted = TcpReport { error: wanted, from: peer.into() };
         assert_eq!(link.interface.tcp().and_then(|tcp| tcp.soft_error(id)), Some(wanted));
     }
     link.frame(report(&Icmpv6::PortUnreachable));

@@ -11,6 +11,7 @@ use crate::wire::tcp::{SackBlocks, TcpOptions};
 mod ack;
 mod congestion;
 mod ecn;
+mod fields;
 mod handshake;
 mod host;
 mod ip;

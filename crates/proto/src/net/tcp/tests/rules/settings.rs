@@ -76,11 +76,15 @@ fn tm24_keep_alive_is_switched_for_one_connection() {
 /// void once the peer acknowledges something.
 #[test]
 fn tm56_ts25_a_soft_error_is_kept_until_the_peer_answers() {
-    let error = TcpSoftError::Unreachable { code: 1 };
+    let report = |code| {
+        let from = [10, 0, 0, 1].into();
+        TcpReport { error: TcpSoftError::Unreachable { code }, from }
+    };
+    let error = report(1);
     let mut script = Script::open(|_| {});
     script.write(1000);
     script.connection.reported(error, false);
-    script.connection.reported(TcpSoftError::Unreachable { code: 2 }, true);
+    script.connection.reported(report(2), true);
     assert_eq!(script.connection.state(), TcpState::Established);
     script.connection.reported(error, false);
     assert_eq!(script.connection.soft_error(), Some(error));
