@@ -167,6 +167,7 @@ impl TcpHost {
             entry.prepare_to_send(&mut self.spare);
         }
         let count = entry.connection.write(&self.config, bytes);
+        entry.wants_room = count < bytes.len();
         self.touch(id.index);
         count
     }
@@ -180,6 +181,7 @@ impl TcpHost {
             entry.prepare_to_send(&mut self.spare);
         }
         let is_taken = entry.connection.write_record(&self.config, parts);
+        entry.wants_room = !is_taken;
         self.touch(id.index);
         is_taken
     }
@@ -290,7 +292,8 @@ impl TcpHost {
             }
         }
         changes.readable |= received.bytes > 0 || entry.connection.is_finished() && !was_finished;
-        changes.writable |= entry.connection.writable(&self.config) > had;
+        let waits = entry.wants_room || had == 0;
+        changes.writable |= waits && entry.connection.writable(&self.config) > had;
         let (start, end) = received.lent;
         let id = TcpId { index, generation: entry.generation };
         let is_lent = start < end;
@@ -460,6 +463,7 @@ impl TcpHost {
             is_dirty: false,
             is_ready: false,
             is_released: false,
+            wants_room: false,
             is_reported: false,
             claim,
         };

@@ -22,7 +22,8 @@ pub struct TcpChanges {
     pub opened: bool,
     /// Bytes can be read, or the peer's direction has ended.
     pub readable: bool,
-    /// The peer has acknowledged data, so that more can be written.
+    /// The peer has acknowledged data, so that more can be written: told after a write for which
+    /// there was not enough room, or one that took the last of it.
     pub writable: bool,
     /// The connection has ended in both directions, or early. `TcpHost::release` forgets it.
     pub ended: bool,

@@ -31,6 +31,8 @@ pub(super) struct Entry {
     pub(super) timer: Instant,
     pub(super) is_dirty: bool,
     pub(super) is_ready: bool,
+    /// True if the last write of the program had not enough room.
+    pub(super) wants_room: bool,
     /// True once the program needs the connection no more.
     pub(super) is_released: bool,
     /// True if the end of the connection was reported.

@@ -24,6 +24,7 @@ mod path_mtu;
 mod random;
 mod records;
 mod recovery;
+mod room;
 mod rules;
 mod silence;
 mod time_wait;
