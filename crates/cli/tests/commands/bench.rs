@@ -86,6 +86,25 @@ fn echo_stands_beside_its_floor() {
     assert_eq!(rows.len(), 3 * 2 + 3 * 2);
 }
 
+/// Our own TCP by events stands beside the raw device and kernel TCP. A request that came in the burst
+/// that opened its connection once left it waiting.
+#[test]
+fn our_tcp_stands_beside_the_device_and_the_kernel() {
+    let rows = bench("tcp", &["--size", "64,5KB", "--transport", "utcp+shmnet,utcp+memif"]);
+    for transport in ["utcp+shmnet", "utcp+memif"] {
+        for test in ["tcp.echo", "tcp.stream"] {
+            let row = named(&rows, test, transport);
+            for field in ["p50_us", "floor_us", "tcp_us", "bytes_per_s"] {
+                assert!(row[field].as_f64().is_some_and(|n| n > 0.0), "{field}: {row}");
+            }
+        }
+    }
+    assert_eq!(rows.len(), 2 * 3);
+    let other = ["bench", "tcp", "--transport", "fast+shm"];
+    let output = sprat().args(other).output().expect("the program runs");
+    assert!(!output.status.success() && errors(&output).contains("utcp"), "{}", errors(&output));
+}
+
 #[test]
 fn the_floors_are_measured_alone() {
     let rows = bench("baseline", &["--size", "100"]);
