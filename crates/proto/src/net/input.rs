@@ -433,7 +433,8 @@ impl Stack {
         if self.ip.path_mtus.lower(self.cx.now, to.ip(), len, mtu, link_mtu) {
             self.cx.counters.mtu_lowered += 1;
             self.ip.generation = self.ip.generation.wrapping_add(1);
-            self.tcp_too_big(&quoted);
         }
+        // Another connection to the same peer may have reported it first.
+        self.tcp_too_big(&quoted);
     }
 }

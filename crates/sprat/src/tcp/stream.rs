@@ -171,6 +171,7 @@ impl Stream {
                 return Some(Err(error));
             }
             let info = host.info(id)?;
+            host.want_room(id);
             (info.unacknowledged_segments == 0 && info.unsent_bytes == 0).then_some(Ok(()))
         })
     }

@@ -1,4 +1,4 @@
-//! The cache of paths to peers: for each peer's address the headers of a packet to it, and the path
+//! The cache of paths to peers: for each pair of addresses the headers of a packet, and the path
 //! MTU. TCP sends by it: 100,000 connections to one peer share one path.
 //!
 //! Always: the cache has a fixed number of slots. A path that another one overwrites is built again
@@ -24,6 +24,7 @@ const SLOTS: usize = 256;
 /// A path to a peer whose next hop is resolved.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::net) struct Path {
+    from: IpAddr,
     to: IpAddr,
     generation: u32,
     valid_until: Instant,
@@ -43,6 +44,12 @@ fn mss(mtu: usize, is_v4: bool) -> u16 {
 /// Returns the most bytes behind the fixed TCP header that a packet on the link has room for.
 pub(in crate::net) fn link_mss(info: &Info, is_v4: bool) -> u16 {
     mss(info.mtu.min(info.max_send.saturating_sub(HEADER)), is_v4)
+}
+
+/// Returns the most bytes behind the fixed TCP header that a packet to `to` has room for.
+pub(in crate::net) fn path_mss(cx: &Context, ip: &IpOutput, to: IpAddr) -> u16 {
+    let mtu = ip.path_mtus.get(cx.now, to, cx.info.mtu);
+    mss(mtu, to.is_ipv4()).min(link_mss(&cx.info, to.is_ipv4()))
 }
 
 /// The paths to the peers of a stack.
@@ -72,11 +79,12 @@ impl Paths {
         let generation = link.neighbours.generation().wrapping_add(ip.generation);
         let is_it = |path: &Option<Path>, now: Instant| {
             path.as_ref().is_some_and(|path| {
-                path.to == to && path.generation == generation && now < path.valid_until
+                let is_pair = path.to == to && path.from == from;
+                is_pair && path.generation == generation && now < path.valid_until
             })
         };
         if !is_it(&self.slots[self.last], cx.now) {
-            self.last = self.hash.hash_one(to) as usize % SLOTS;
+            self.last = self.hash.hash_one((from, to)) as usize % SLOTS;
             if !is_it(&self.slots[self.last], cx.now) {
                 self.slots[self.last] = resolve(cx, link, ip, from, to);
             }
@@ -106,13 +114,13 @@ fn resolve(
         Addresses { own_mac: cx.info.mac, next_hop_mac: mac, from, to, protocol: ipv4::TCP };
     // The look-up may have changed the neighbour's state.
     let generation = link.neighbours.generation().wrapping_add(ip.generation);
-    let mtu = ip.path_mtus.get(cx.now, to, cx.info.mtu);
     let link_mss = link_mss(&cx.info, to.is_ipv4());
     Some(Path {
+        from,
         to,
         generation,
         valid_until: until.min(ip.path_mtus.valid_until(to)),
-        mss: mss(mtu, to.is_ipv4()).min(link_mss),
+        mss: path_mss(cx, ip, to),
         link_mss,
         template: Template::new(&addresses),
     })

@@ -60,7 +60,7 @@ impl Connection {
             self.own.forget_error();
             self.send.rtt.forget_backoff();
         } else if is_plain && flight > 0 && !self.agreed.sack {
-            self.send.duplicates += 1;
+            self.send.duplicates = self.send.duplicates.saturating_add(1);
         }
         self.measure(now, tcp, &news);
         let send = &mut self.send;
@@ -81,7 +81,8 @@ impl Connection {
     /// Returns the number of bytes that the network is believed to hold. Without SACK, each
     /// duplicate acknowledgement says that one segment has left it (RFC 6582).
     pub(super) fn pipe(&self) -> u32 {
-        self.send.board.pipe().saturating_sub(self.send.duplicates * self.send.mss)
+        let left = self.send.duplicates.saturating_mul(self.send.mss);
+        self.send.board.pipe().saturating_sub(left)
     }
 
     /// Takes the window of a segment, unless an older segment has a newer one (RFC 9293 3.10.7.4).

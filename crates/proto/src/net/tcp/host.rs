@@ -167,7 +167,7 @@ impl TcpHost {
             entry.prepare_to_send(&mut self.spare);
         }
         let count = entry.connection.write(&self.config, bytes);
-        entry.wants_room = count < bytes.len();
+        entry.wants_room |= count < bytes.len();
         self.touch(id.index);
         count
     }
@@ -181,7 +181,7 @@ impl TcpHost {
             entry.prepare_to_send(&mut self.spare);
         }
         let is_taken = entry.connection.write_record(&self.config, parts);
-        entry.wants_room = !is_taken;
+        entry.wants_room |= !is_taken;
         self.touch(id.index);
         is_taken
     }
@@ -237,6 +237,7 @@ impl TcpHost {
             let Some(entry) = self.entries.get_mut(index) else { continue };
             entry.is_ready = false;
             let changes = core::mem::take(&mut entry.changes);
+            entry.wants_room &= !changes.writable;
             if changes.opened
                 && let Some(claim) = entry.claim.take()
             {

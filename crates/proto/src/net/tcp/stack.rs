@@ -229,8 +229,8 @@ impl<D: Device> TcpOutput for ToDevice<'_, D> {
         let info = &self.cx.info;
         let Some(path) = path else {
             // What waits for its next hop waits as packets of the path: no device cuts them.
-            let link_mss = paths::link_mss(info, to.is_ipv4());
-            return PathLimits { mss: link_mss, link_mss, most: 0 };
+            let mss = paths::path_mss(self.cx, self.ip, to);
+            return PathLimits { mss, link_mss: paths::link_mss(info, to.is_ipv4()), most: 0 };
         };
         let most = if info.offloads.tcp_segments { info.max_send.min(MAX_FRAME) } else { 0 };
         let most = most.saturating_sub(MAX_HEADERS) as u32;

@@ -13,12 +13,16 @@ use super::connection::{Read, Wire, failure};
 
 impl Utcp {
     /// Receives a burst of frames, and handles what has happened to connections. Returns a number
-    /// that is 0 only if there is no input.
+    /// that is 0 only if there is no input, and nothing to send because of it: an acknowledgement
+    /// lets more of a message leave and is no event.
     #[inline]
     pub(super) fn input_burst(&mut self, now: Instant) -> usize {
         let carrier = &mut self.carrier;
         carrier.interface.set_now(now);
+        let before = carrier.interface.stack().counters().received;
         carrier.interface.input();
+        let stack = carrier.interface.stack();
+        let is_answered = stack.counters().received != before && !stack.is_idle();
         carrier.piece = 0;
         carrier.burst += 1;
         let mut count = carrier.interface.stack().lent_tcp();
@@ -26,7 +30,7 @@ impl Utcp {
             self.changed(now, id, changes);
             count += 1;
         }
-        count + self.carrier.ready.len()
+        count + usize::from(is_answered) + self.carrier.ready.len()
     }
 
     /// Handles what has happened to a connection.

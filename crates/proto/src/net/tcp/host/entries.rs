@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub(super) timer: Instant,
     pub(super) is_dirty: bool,
     pub(super) is_ready: bool,
-    /// True if the last write of the program had not enough room.
+    /// True if a write of the program had not enough room, and no event has told of more since.
     pub(super) wants_room: bool,
     /// True once the program needs the connection no more.
     pub(super) is_released: bool,

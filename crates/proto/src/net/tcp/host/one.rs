@@ -25,6 +25,16 @@ impl TcpHost {
         self.connection(id).map(Connection::settings)
     }
 
+    /// Makes the next acknowledgement of a connection an event ([`TcpChanges::writable`]), as a
+    /// write for which there is not enough room does.
+    ///
+    /// [`TcpChanges::writable`]: crate::net::tcp::TcpChanges::writable
+    pub fn want_room(&mut self, id: TcpId) {
+        if let Some(entry) = self.entries.of_mut(id) {
+            entry.wants_room = true;
+        }
+    }
+
     /// Returns the last report of the network about a connection since its peer has acknowledged
     /// something new. At one that has timed out it is the likely reason.
     #[must_use]

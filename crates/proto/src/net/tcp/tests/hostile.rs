@@ -241,3 +241,22 @@ fn any_segment() {
         }
     }
 }
+
+/// Without SACK each duplicate acknowledgement counts as a segment that was delivered, however many
+/// a peer sends while it acknowledges nothing. Their bytes once passed 2³².
+#[test]
+fn duplicates_without_end_do_no_harm() {
+    let config = TcpConfig { sack: false, ..TcpConfig::default() };
+    let mut net = Net::new([config.clone(), config.clone()], Faults::default(), 1);
+    net.ends.iter_mut().for_each(|end| end.closes = false);
+    net.run_until(SECOND, |net| net.state(1) == TcpState::Established);
+    let duplicate = of_peer(&mut net, Flags::ACK);
+    assert_eq!(net.connection(0).write(&config, &[1; 1000]), 1000);
+    net.work();
+    for many in [3_000_000, u32::MAX - 1] {
+        net.connection(0).send.duplicates = many;
+        (0..3).for_each(|_| _ = inject(&mut net, duplicate, &[]));
+    }
+    assert_eq!(net.connection(0).send.duplicates, u32::MAX);
+    assert_eq!(net.connection(0).pipe(), 0);
+}

@@ -41,6 +41,16 @@ fn room_is_reported_to_a_program_that_waits_for_it() {
     };
     assert_eq!(records(true), 0);
     assert_eq!(records(false), 1);
+    let smaller = events(|host, id| {
+        assert!(!host.write_record(id, &[&[1; 1001]]));
+        assert!(host.write_record(id, &[&[1; 10]]));
+    });
+    assert_eq!(smaller, 1, "the longer one waits");
+    let asked = events(|host, id| {
+        host.write(id, b"x");
+        host.want_room(id);
+    });
+    assert_eq!(asked, 1);
     let later = events(|host, id| {
         assert_eq!(host.write(id, &[1; 999]), 999);
         assert_eq!(host.write(id, &[1; 2]), 1);

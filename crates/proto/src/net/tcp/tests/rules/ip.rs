@@ -74,12 +74,12 @@ pub(super) fn to(addr: Ipv4Addr) -> SocketAddr {
     SocketAddr::new(addr.into(), 80)
 }
 
-fn header(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
+pub(super) fn header(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
     Ipv4 { protocol: ipv4::TCP, ..udp4_header(from, to) }
 }
 
 /// Returns an IP packet with a segment.
-fn segment(ip: &Ipv4, tcp: &Tcp, data: &[u8]) -> Vec<u8> {
+pub(super) fn segment(ip: &Ipv4, tcp: &Tcp, data: &[u8]) -> Vec<u8> {
     let mut head = [0; MAX_HEADER];
     let len = tcp.emit(&mut head);
     let mut bytes = [&head[..len], data].concat();
@@ -88,7 +88,7 @@ fn segment(ip: &Ipv4, tcp: &Tcp, data: &[u8]) -> Vec<u8> {
     [&ip.emit(bytes.len())[..], &bytes].concat()
 }
 
-fn frame(packet: &[u8]) -> Vec<u8> {
+pub(super) fn frame(packet: &[u8]) -> Vec<u8> {
     [&Ethernet { to: mac(1), from: mac(2), kind: IPV4 }.emit()[..], packet].concat()
 }
 

@@ -16,6 +16,7 @@ mod handshake;
 mod host;
 mod ip;
 mod options;
+mod paths;
 mod rack;
 mod recovery;
 mod reset;
