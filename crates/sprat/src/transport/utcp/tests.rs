@@ -247,3 +247,28 @@ fn a_stream_that_waits_gets_the_rest_in_order() {
     });
     assert!(in_order);
 }
+
+/// A message that is longer than the congestion window goes on with each acknowledgement, in a
+/// program that sends only behind input. An acknowledgement was once none, so that the message
+/// waited for a timer.
+#[test]
+fn acknowledgements_are_input() {
+    let (mut server, at) = server::<Connections>();
+    let mut client = client::<Connections>();
+    let session = client.connect(NOW, &at).expect("connects");
+    exchange(&mut server, &mut client, session, &[bytes(1, 10)]);
+    let mut request = bytes(2, 500_000).into();
+    client.request(NOW, session, 7, &mut request, Instant::NEVER).expect("taken");
+    client.output(NOW, &());
+    let mut is_answered = false;
+    assert!((0..10_000).any(|_| {
+        echo(&mut server);
+        if client.input(NOW) > 0 {
+            while let Some(event) = client.event(NOW) {
+                is_answered |= matches!(event, sprat_proto::rpc::Event::Response { tag: 7, .. });
+            }
+            client.output(NOW, &());
+        }
+        is_answered
+    }));
+}
