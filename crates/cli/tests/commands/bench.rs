@@ -86,8 +86,8 @@ fn echo_stands_beside_its_floor() {
     assert_eq!(rows.len(), 3 * 2 + 3 * 2);
 }
 
-/// Our own TCP by events stands beside the raw device and kernel TCP. A request that came in the burst
-/// that opened its connection once left it waiting.
+/// Our own TCP by events stands beside the raw device and kernel TCP. A request that came in the
+/// burst that opened its connection once left it waiting.
 #[test]
 fn our_tcp_stands_beside_the_device_and_the_kernel() {
     let rows = bench("tcp", &["--size", "64,5KB", "--transport", "utcp+shmnet,utcp+memif"]);
