@@ -1,7 +1,7 @@
 //! Connections that peers begin: with memory of their SYNs, or with cookies (RFC 4987).
 
 use super::config::TcpConfig;
-use super::connection::{Agreed, Connection, DEFAULT_MSS, TcpState, is_opening};
+use super::connection::{Agreed, Connection, DEFAULT_MSS, TcpState, clock, is_opening};
 use super::cookies::{self, Checked, VALID_NS};
 use super::flow::TcpFlow;
 use super::host::{Room, TcpHost};
@@ -10,7 +10,6 @@ use super::listeners::Admission;
 use super::own::TcpSettings;
 use super::time_wait::Verdict;
 use crate::Instant;
-use crate::time::MS;
 use crate::wire::tcp::{Flags, SackBlocks, Tcp, TcpOptions};
 
 impl TcpHost {
@@ -196,9 +195,4 @@ impl Connection {
         connection.state = TcpState::Established;
         Some(connection)
     }
-}
-
-/// Returns the value of the timestamp clock of connections with this offset.
-fn clock(now: Instant, offset: u32) -> u32 {
-    ((now.as_ns() / MS) as u32).wrapping_add(offset)
 }

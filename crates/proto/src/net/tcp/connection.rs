@@ -531,7 +531,8 @@ impl Connection {
         }
     }
 
-    /// Returns the segment that resets the peer's end.
+    /// Returns the segment that resets the peer's end. Its time is that of the last data: the host
+    /// sets it when it sends the segment.
     pub(super) fn reset(&mut self) -> Tcp {
         let flags = Flags::RST.with(Flags::ACK);
         Tcp { window: 0, ..self.header(self.send.last_at, flags) }
@@ -539,8 +540,13 @@ impl Connection {
 
     /// Returns the value of this end's timestamp clock, in milliseconds.
     pub(super) fn clock(&self, now: Instant) -> u32 {
-        ((now.as_ns() / MS) as u32).wrapping_add(self.clock_offset)
+        clock(now, self.clock_offset)
     }
+}
+
+/// Returns the value of the timestamp clock of connections with this offset, in milliseconds.
+pub(super) fn clock(now: Instant, offset: u32) -> u32 {
+    ((now.as_ns() / MS) as u32).wrapping_add(offset)
 }
 
 /// Returns true if a segment begins a connection.

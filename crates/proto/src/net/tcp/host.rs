@@ -19,7 +19,7 @@ mod one;
 use alloc::collections::{BTreeSet, VecDeque};
 
 use super::config::TcpConfig;
-use super::connection::{Connection, Spare, TcpError, TcpState};
+use super::connection::{Connection, Spare, TcpError, TcpState, clock};
 use super::cookies::Cookies;
 use super::counters::TcpCounters;
 use super::flow::{Ends, Flows, Recent, TcpFlow};
@@ -62,6 +62,16 @@ pub(super) enum Room {
     Nothing,
 }
 
+/// A segment that no connection remembers, on its way.
+#[derive(Debug)]
+struct Answer {
+    flow: TcpFlow,
+    tcp: Tcp,
+    fields: IpFields,
+    /// The offset of the clock whose time the segment has when it is sent, if it has one.
+    clock_offset: Option<u32>,
+}
+
 /// The TCP connections of an IP stack.
 #[derive(Debug)]
 pub struct TcpHost {
@@ -77,7 +87,7 @@ pub struct TcpHost {
     timers: BTreeSet<(Instant, u32)>,
     dirty: VecDeque<u32>,
     ready: VecDeque<u32>,
-    answers: VecDeque<(TcpFlow, Tcp, IpFields)>,
+    answers: VecDeque<Answer>,
     pub(super) time_waits: TimeWaits,
     /// The key of the initial sequence numbers and clocks.
     pub(super) secret: KeyedHash,
@@ -211,8 +221,9 @@ impl TcpHost {
         let Some(entry) = self.entries.of_mut(id) else { return };
         entry.is_released = true;
         let (flow, fields) = (entry.ends.flow(), entry.fields);
-        if let Some(reset) = entry.connection.abort() {
-            self.answer(flow, reset, fields);
+        let clock_offset = Some(entry.connection.clock_offset);
+        if let Some(tcp) = entry.connection.abort() {
+            self.push_answer(Answer { flow, tcp, fields, clock_offset });
         }
         self.touch(id.index);
     }
@@ -364,15 +375,18 @@ impl TcpHost {
     pub fn output<O: TcpOutput>(&mut self, now: Instant, out: &mut O) -> bool {
         // What goes to a peer that has no room goes behind the others.
         for _ in 0..self.answers.len() {
-            let Some((flow, tcp, fields)) = self.answers.pop_front() else { break };
-            let mut answer = tcp;
+            let Some(answer) = self.answers.pop_front() else { break };
+            let Answer { flow, mut tcp, fields, clock_offset } = answer;
             let link_mss = out.limits(&flow).link_mss;
-            if let Some(mss) = &mut answer.options.mss {
+            if let Some(mss) = &mut tcp.options.mss {
                 *mss = (*mss).min(link_mss);
             }
-            let outgoing = Outgoing { tcp: answer, data: (&[], &[]), mss: 0, is_ect: false };
+            if let Some(((time, _), offset)) = tcp.options.timestamps.as_mut().zip(clock_offset) {
+                *time = clock(now, offset);
+            }
+            let outgoing = Outgoing { tcp, data: (&[], &[]), mss: 0, is_ect: false };
             if !out.emit(&flow, fields, &outgoing) {
-                self.answers.push_back((flow, tcp, fields));
+                self.answers.push_back(answer);
             }
         }
         for _ in 0..self.dirty.len() {
@@ -496,11 +510,15 @@ impl TcpHost {
 
     /// Sends a segment that no connection remembers.
     pub(super) fn answer(&mut self, flow: TcpFlow, tcp: Tcp, fields: IpFields) {
+        self.push_answer(Answer { flow, tcp, fields, clock_offset: None });
+    }
+
+    fn push_answer(&mut self, answer: Answer) {
         if self.answers.len() >= MOST_ANSWERS {
             self.counters.drop_answer += 1;
             return;
         }
-        self.answers.push_back((flow, tcp, fields));
+        self.answers.push_back(answer);
     }
 
     /// Returns the place that the host has for one more connection of a peer.

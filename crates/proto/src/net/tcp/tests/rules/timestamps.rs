@@ -1,5 +1,6 @@
 //! Rules of timestamps (RFC 7323 3 to 5).
 
+use super::super::hosts::{Hosts, Packet};
 use super::*;
 
 const DAY: u64 = 24 * 3600 * SECOND;
@@ -45,6 +46,26 @@ fn hp12_every_segment_has_times_once_both_ends_agree() {
     assert!(out.iter().all(|out| out.tcp.options.timestamps.is_some()));
     let reset = script.connection.abort().expect("a reset");
     assert!(reset.options.timestamps.is_some());
+}
+
+/// RFC 7323 3.2: the time of a reset is that at which it is sent. It was once that of the last data.
+#[test]
+fn hp12_a_reset_has_the_time_at_which_it_is_sent() {
+    let mut hosts = Hosts::new(&TcpConfig::default(), 1, 10, 10);
+    let id = hosts.connect(1);
+    hosts.hosts[1].write(id, b"data");
+    hosts.run(SECOND);
+    let time = |packet: &Packet| packet.tcp.options.timestamps.map(|(time, _)| time);
+    let data = hosts.log.iter().find(|packet| packet.data == b"data").and_then(time).unwrap();
+    let sent = hosts.now;
+    hosts.log.clear();
+    hosts.run(9 * SECOND);
+    hosts.hosts[1].abort(id);
+    hosts.work();
+    let reset = hosts.log.iter().find(|packet| packet.tcp.flags.has(Flags::RST)).and_then(time);
+    let passed = reset.unwrap().wrapping_sub(data);
+    let least = (hosts.now.since(sent) / MS) as u32;
+    assert!((least..least + 1001).contains(&passed), "{passed} ms");
 }
 
 /// RFC 7323 3.2: a segment without times is dropped, and ends nothing.
