@@ -48,7 +48,8 @@ fn hp12_every_segment_has_times_once_both_ends_agree() {
     assert!(reset.options.timestamps.is_some());
 }
 
-/// RFC 7323 3.2: the time of a reset is that at which it is sent. It was once that of the last data.
+/// RFC 7323 3.2: the time of a reset is that at which it is sent. It was once that of the last
+/// data.
 #[test]
 fn hp12_a_reset_has_the_time_at_which_it_is_sent() {
     let mut hosts = Hosts::new(&TcpConfig::default(), 1, 10, 10);
