@@ -182,6 +182,16 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// Removes the name of a server in shared memory, which its killed process has left: the next
+    /// server of a name takes it, and removes it when it ends.
+    fn drop(&mut self) {
+        if self.wire.is_none() {
+            drop(Interface::open(&self.server, &self.options()));
+        }
+    }
+}
+
 /// One end of the connection.
 struct End {
     tcp: Interface,
