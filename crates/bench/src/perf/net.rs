@@ -10,6 +10,8 @@ use std::sync::Arc;
 use crate::baseline::Open;
 use sprat::internals::device::{self, AnyNic, memif, shm};
 use sprat::locator::{DeviceFacts, Locator, Protocol};
+use sprat::tcp::Options;
+use sprat::tcp::native::Interface;
 use sprat_proto::device::Mac;
 use sprat_sys::netns::{DEV, Inside, Wire, link};
 
@@ -211,4 +213,11 @@ pub(crate) fn shm_ends() -> [Open<'static>; 2] {
             )?)
         })
     })
+}
+
+/// Removes the name or the socket of a server on a device in memory, which its killed process has
+/// left: the next server of a name takes it, and removes it when it ends. `at` is any locator of
+/// our own TCP on that device.
+pub(crate) fn remove_name(at: &str) {
+    drop(Interface::open(at, &Options::default()));
 }

@@ -183,11 +183,9 @@ impl World {
 }
 
 impl Drop for World {
-    /// Removes the name of a server in shared memory, which its killed process has left: the next
-    /// server of a name takes it, and removes it when it ends.
     fn drop(&mut self) {
         if self.wire.is_none() {
-            drop(Interface::open(&self.server, &self.options()));
+            net::remove_name(&self.server);
         }
     }
 }

@@ -74,6 +74,14 @@ impl Network {
     }
 }
 
+impl Drop for Network {
+    fn drop(&mut self) {
+        if matches!(self.under, Under::Shmnet | Under::Memif) {
+            net::remove_name(&self.place(1).replacen("rdma+", "utcp+", 1));
+        }
+    }
+}
+
 /// Opens the RDMA device of an end at its place. Returns it with the address to listen at.
 pub(super) fn open(model: &Model, at: &str, listens: bool) -> Result<(Device, SocketAddr), Fail> {
     if let Ok(addr) = at.parse::<SocketAddr>() {

@@ -318,7 +318,7 @@ pub(crate) fn left_of(name: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the folders in which servers put the names of their shared memory.
-fn shm_folders() -> Vec<PathBuf> {
+pub(crate) fn shm_folders() -> Vec<PathBuf> {
     let run = std::env::var_os("XDG_RUNTIME_DIR").map(|base| Path::new(&base).join("sprat"));
     let temporary = fs::read_dir("/tmp").into_iter().flatten().flatten().map(|entry| entry.path());
     let ours = |path: &PathBuf| {

@@ -1,9 +1,11 @@
 //! Tests of `sprat rdma`: it measures in every setup, and its tables and its JSON have the promised
 //! fields. No test judges a figure.
 
+use std::process::Stdio;
+
 use serde_json::Value;
 
-use crate::cluster::{errors, run, text};
+use crate::cluster::{errors, run, shm_folders, sprat, text};
 
 /// Returns the rows of JSON Lines behind the first line, which is the context.
 fn rows(json: &str) -> Vec<Value> {
@@ -45,6 +47,18 @@ fn every_operation_is_measured_with_what_the_json_promises() {
             }
         }
     }
+}
+
+/// Both ends are killed at the end of a measurement in shared memory, and once left the name of
+/// their rings behind.
+#[test]
+fn a_measurement_in_shared_memory_leaves_no_name() {
+    let args = ["rdma", "lat", "write", "--size", "64", "--seconds", "0.02", "--rounds", "2"];
+    let child = sprat().args(args).args(["--under", "shmnet"]).stdout(Stdio::null()).spawn();
+    let mut child = child.expect("the program starts");
+    let name = format!("rdma-{}", child.id());
+    assert!(child.wait().expect("it ends").success());
+    assert!(!shm_folders().into_iter().any(|folder| folder.join(&name).exists()));
 }
 
 #[test]
