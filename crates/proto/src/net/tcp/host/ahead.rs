@@ -90,7 +90,7 @@ impl TcpHost {
                 return;
             }
             found.iter_mut().for_each(|(_, at)| *at = self.flows.first(*at).unwrap_or(u32::MAX));
-            self.touch_all(found.iter().map(|&(_, index)| index));
+            self.fetch_all(found.iter().map(|&(_, index)| index));
             for (ends, index) in found.iter().filter(|(_, index)| *index < u32::MAX) {
                 self.recent.set(ends, *index);
             }
@@ -98,7 +98,7 @@ impl TcpHost {
     }
 
     /// Reads what the host has of the connections with these indexes.
-    pub(super) fn touch_all(&self, indexes: impl IntoIterator<Item = u32> + Clone) {
+    pub(super) fn fetch_all(&self, indexes: impl IntoIterator<Item = u32> + Clone) {
         let entries = || indexes.clone().into_iter().filter_map(|index| self.entries.get(index));
         black_box(entries().fold(0, |sum, entry| sum ^ entry.fetch()));
         black_box(entries().fold(0, |sum, entry| sum ^ entry.fetch_rest()));
@@ -109,7 +109,7 @@ impl TcpHost {
     pub(super) fn timers_ahead(&self, now: Instant, n: usize) {
         if n.is_multiple_of(AHEAD) && self.has_many() {
             let expired = self.timers.iter().take_while(|&&(at, _)| at <= now);
-            self.touch_all(expired.take(AHEAD).map(|&(_, index)| index));
+            self.fetch_all(expired.take(AHEAD).map(|&(_, index)| index));
         }
     }
 }
