@@ -102,6 +102,7 @@ impl Tap {
         }
         if let Some(bridge) = &options.bridge {
             link::find(bridge).map_err(|_| OpenError::NoDevice { dev: bridge.clone() })?;
+            keep_bridge_address(&options.dev).map_err(failed("to set the hardware address"))?;
             link::attach(&options.dev, bridge).map_err(failed("to attach it to the bridge"))?;
         }
         link::switch(&options.dev, true).map_err(failed("to switch the interface on"))?;
@@ -131,6 +132,21 @@ impl Tap {
             self.file = silent;
         }
     }
+}
+
+/// Gives the interface `dev` a high hardware address before it joins a bridge.
+///
+/// A bridge without an address of its own has the lowest of its members'. If it were the tap's, the
+/// bridge's address would change when the tap comes and goes, and its neighbours would send to the
+/// old one until they ask again. libvirt gives its taps the same first byte.
+fn keep_bridge_address(dev: &str) -> std::io::Result<()> {
+    const FIRST: u8 = 0xfe;
+    let mut mac = link::find(dev)?.mac;
+    if mac.0[0] != FIRST {
+        mac.0[0] = FIRST;
+        link::set_mac(dev, mac)?;
+    }
+    Ok(())
 }
 
 impl Device for Tap {

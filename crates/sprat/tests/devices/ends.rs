@@ -35,6 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(case("rpcs_while_the_interface_is_switched_off_and_on", switched));
         cases.push(case("rpcs_while_the_interface_is_deleted", deleted));
     }
+    cases.push(Case::root("ends::tap::bridges_keep_their_address", bridge_address));
     for driver in ["memif", "shm"] {
         let case = |name: &str, server: bool| Case {
             name: format!("ends::{driver}::{name}"),
@@ -60,6 +61,25 @@ fn world(driver: &str) -> (Wire, &'static str, String) {
         net.end(i).run(bridge).unwrap().unwrap();
     }
     (net, TAP, format!("fast+tap:dev={TAP},bridge={BRIDGE},host=10.83.0.201,port=7"))
+}
+
+/// Taps join and leave a bridge, whose hardware address stays.
+fn bridge_address() {
+    let (net, ..) = world("tap");
+    let at = net.end(0);
+    let address = || at.run(|| link::find(BRIDGE)).unwrap().unwrap().mac;
+    let before = address();
+    let taps: Vec<_> = (0..16)
+        .map(|i| {
+            let dev = format!("tap{i}");
+            let options = Options { dev, bridge: Some(BRIDGE.into()), ..Options::default() };
+            let tap = at.run(|| open("tap", &options)).unwrap().unwrap();
+            assert_eq!(address(), before, "with {} taps", i + 1);
+            tap
+        })
+        .collect();
+    drop(taps);
+    assert_eq!(address(), before, "after the taps left");
 }
 
 /// Runs a server that answers with the request's number while `body` uses its locator.

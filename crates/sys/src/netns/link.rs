@@ -229,6 +229,15 @@ pub fn set_mtu(name: &str, mtu: usize) -> io::Result<()> {
     Message::new(NEWLINK, 0, &about(index, 0, 0)).attribute(MTU, &u32s(mtu as u32)).ask().map(drop)
 }
 
+/// Sets an interface's hardware address.
+///
+/// # Errors
+/// There is none of that name, it cannot have that address, or CAP_NET_ADMIN is missing.
+pub fn set_mac(name: &str, mac: Mac) -> io::Result<()> {
+    let index = find(name)?.index;
+    Message::new(NEWLINK, 0, &about(index, 0, 0)).attribute(ADDRESS, &mac.0).ask().map(drop)
+}
+
 /// Removes an interface, and with it the other end of a veth pair.
 ///
 /// # Errors

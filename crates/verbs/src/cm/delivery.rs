@@ -100,7 +100,7 @@ fn apply_change(id: &Id, event: c_int) {
 pub(super) fn next(channel: &Channel) -> Result<*mut Raw, Errno> {
     loop {
         log::refused_peers(channel.engine);
-        let (key, event) = channel.channel.read()?;
+        let (key, event) = channel.wait_open()?.read()?;
         // SAFETY: The id stays allocated until this event is acknowledged.
         let id = unsafe { Id::of_key(key) };
         let given = match event {

@@ -129,6 +129,7 @@ impl Id {
         let at = if synchronous { channel::create()? } else { channel };
         // SAFETY: The channel is one that the program passed, or the one created above.
         let own = unsafe { Channel::usable(at) }?;
+        let opened = own.open()?;
         // SAFETY: All zeros are a valid value of a structure of numbers and pointers.
         let zeros: Raw = unsafe { std::mem::zeroed() };
         let raw = Raw { channel: at, context, ps, qp_type: kind, ..zeros };
@@ -137,7 +138,7 @@ impl Id {
         let id = Self {
             raw: UnsafeCell::new(raw),
             engine: own.engine,
-            id: ConnectionId::new(&own.channel, key),
+            id: ConnectionId::new(&opened, key),
             event_counts: EventCounts::default(),
             state: Mutex::new(State {
                 stage: Stage::Idle,
@@ -239,7 +240,7 @@ export! {
         let to = if synchronous { channel::create()? } else { channel };
         // SAFETY: The channel is one that the program passed, or the one created above.
         let new_channel = unsafe { Channel::usable(to) }?;
-        let delivered = own.id.migrate(&new_channel.channel);
+        let delivered = own.id.migrate(&*new_channel.open()?);
         // SAFETY: The id is alive, and nothing else uses its private channel.
         unsafe {
             let from = std::mem::replace(&mut (*id).channel, to);

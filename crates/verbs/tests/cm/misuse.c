@@ -1,5 +1,6 @@
 /* Misuse of rdma_cm, and its edge cases; prints whatever fails. */
 #include "ids.h"
+#include <stdint.h>
 
 static void arguments(void) {
     struct rdma_cm_id *id;
@@ -488,6 +489,28 @@ static void forked(void) {
     destroy(at);
 }
 
+/* The errno of a wait for an event of `channel`. */
+static void *waits(void *channel) {
+    struct rdma_cm_event *event;
+    return (void *)(intptr_t)(rdma_get_cm_event(channel, &event) ? errno : 0);
+}
+
+/* A channel destroyed under a thread that waits on it, and one that is asked right afterwards: rping
+ * of rdma-core 44 does either, and then ends. Both calls wait, and fail after a while. */
+static void destroyed(void) {
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    pthread_t early, late;
+    void *result;
+    MUST(channel && pthread_create(&early, NULL, waits, channel) == 0);
+    usleep(20000);
+    rdma_destroy_event_channel(channel);
+    MUST(pthread_create(&late, NULL, waits, channel) == 0);
+    usleep(300000);
+    SHOULD(pthread_tryjoin_np(early, &result) == EBUSY && pthread_tryjoin_np(late, &result) == EBUSY);
+    SHOULD(pthread_join(early, &result) == 0 && (intptr_t)result == EBADF);
+    SHOULD(pthread_join(late, &result) == 0 && (intptr_t)result == EBADF);
+}
+
 int main(void) {
     int sockets = descriptors("socket:");
     server_events = rdma_create_event_channel();
@@ -509,6 +532,7 @@ int main(void) {
     channels();
     unacknowledged();
     cancelled();
+    destroyed();
     exhausted();
     forked();
     wait_for_sockets(sockets);
