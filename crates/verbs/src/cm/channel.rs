@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sprat_rdma::ConnectionChannel;
+use sprat_sys::clock;
 
 use crate::abi::cm::EventChannel as Raw;
 use crate::engine::Engine;
@@ -13,10 +14,10 @@ use crate::entry::{AGAIN, Errno, INVALID, at, export};
 
 /// The error of a call on a destroyed channel, whose descriptor is closed.
 const CLOSED: Errno = Errno(libc::EBADF);
-/// How long a thread that waits for an event of a destroyed channel goes on waiting. librdmacm's
+/// The time that a thread waits for an event of a destroyed channel, in nanoseconds. librdmacm's
 /// thread would wait for ever, since it sleeps in the kernel. Programs end meanwhile: rping of
 /// rdma-core 44 destroys the channel and returns from `main` while its other thread waits.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_NS: u64 = 1_000_000_000;
 /// The number of destroyed channels that stay allocated, for threads that still wait on them.
 const KEPT: usize = 16;
 
@@ -40,8 +41,8 @@ pub(super) struct Channel {
 /// The state of an event channel of rdma_cm.
 enum State {
     Open(Arc<ConnectionChannel>),
-    /// The program destroyed the channel at this time.
-    Destroyed(Instant),
+    /// The program destroyed the channel. Waits for its events end at this time, in nanoseconds.
+    Destroyed(u64),
 }
 
 impl Channel {
@@ -72,14 +73,14 @@ impl Channel {
     /// The engine's part of the channel, for a thread that waits for an event of it.
     ///
     /// # Errors
-    /// `EBADF` if the program destroyed the channel [`LINGER`] ago, [`AGAIN`] after an interval
+    /// `EBADF` if the program destroyed the channel [`LINGER_NS`] ago, [`AGAIN`] after an interval
     /// before that.
     pub(super) fn wait_open(&self) -> Result<Arc<ConnectionChannel>, Errno> {
-        let destroyed = match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+        let until = match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Open(channel) => return Ok(Arc::clone(channel)),
-            State::Destroyed(at) => *at,
+            State::Destroyed(until) => *until,
         };
-        if destroyed.elapsed() >= LINGER {
+        if clock::now().as_ns() >= until {
             return Err(CLOSED);
         }
         // A thread cannot be cancelled in `park`, whose frames would leak, but can in `sleep`.
@@ -120,16 +121,16 @@ pub(super) unsafe fn destroy(channel: *mut Raw) {
         unsafe { libc::close(channel.raw.fd) };
         return;
     }
-    let now = State::Destroyed(Instant::now());
-    let state = channel.state.lock().map(|mut state| std::mem::replace(&mut *state, now));
+    let destroyed = State::Destroyed(clock::now().as_ns() + LINGER_NS);
+    let state = channel.state.lock().map(|mut state| std::mem::replace(&mut *state, destroyed));
     drop(state);
     let mut kept = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);
     kept.push_back(gone);
     if kept.len() > KEPT
         && let Some(Destroyed(oldest)) = kept.pop_front()
     {
-        // SAFETY: `create` leaked it. It was destroyed so many channels ago that no thread waits
-        // on it any more.
+        // SAFETY: `create` leaked it. No thread waits on it any more: `KEPT` others were
+        // destroyed after it.
         drop(unsafe { Box::from_raw(oldest) });
     }
 }
