@@ -21,6 +21,7 @@ pub(crate) struct Counters {
     pub(crate) removes: u64,
     pub(crate) increments: u64,
     pub(crate) enumerations: u64,
+    pub(crate) multis: u64,
     pub(crate) echoes: u64,
     pub(crate) pings: u64,
     pub(crate) repeated: u64,
@@ -31,7 +32,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// Counts a refused request under its status.
-    pub(super) fn refused(&mut self, status: Status) {
+    pub(crate) fn refused(&mut self, status: Status) {
         if let Some(count) = self.refused.get_mut(status as usize) {
             *count += 1;
         }
@@ -105,6 +106,8 @@ catalogue! {
     removes Total Requests = counters.removes, "Removals that were executed.";
     increments Total Requests = counters.increments, "Increments that were executed.";
     enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
+    multis Total Requests = counters.multis,
+        "Multi-operations. Their parts count as operations of their own.";
     echoes Total Requests = counters.echoes, "Echoes.";
     pings Total Requests = counters.pings,
         "Questions of the coordinator whether this is the server that it means.";

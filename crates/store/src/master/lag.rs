@@ -27,7 +27,7 @@ const MOST_NS: u64 = 10 * MS;
 
 /// An end of the log, and when it was the end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mark {
+pub struct Mark {
     at: Instant,
     position: Position,
     /// The number of bytes that were appended to the log up to here.

@@ -18,6 +18,7 @@ use crate::message::{Status, data};
 use crate::objects::cleaner::{SMALL_STEP, STEP};
 use crate::objects::memory::Memory;
 use crate::ops::{self, Call};
+use crate::types::TableId;
 
 /// The number of lines of the hash table that one tick moves while the table grows.
 const GROW_LINES: usize = 16;
@@ -222,6 +223,18 @@ impl Master {
             Ok((Status::NotLeader, _)) => Err(RpcError::NotExecuted),
             _ => Ok(reply),
         })
+    }
+}
+
+impl Master {
+    /// Loads the memory of several objects that are executed next.
+    pub(crate) fn expect_all<'a>(&mut self, keys: impl Iterator<Item = (TableId, &'a [u8])>) {
+        if Burst::pays(&self.memory) {
+            for (table, key) in keys {
+                self.burst.expect(&mut self.memory, table, key);
+            }
+            self.burst.prefetch(&self.memory);
+        }
     }
 }
 

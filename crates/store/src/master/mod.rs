@@ -33,6 +33,7 @@ mod syncs;
 mod tests;
 
 pub use counters::{COUNTERS, REFUSED};
+pub use lag::Mark;
 pub use membership::COORDINATOR;
 pub use replication::MAX_REPLICAS;
 pub(crate) use state::MAX_GATED;

@@ -317,8 +317,9 @@ impl Master {
         self.is_async_table(table).then(|| Mark::new(now, &self.memory.log))
     }
 
+    /// Returns true if changes of `table` are acknowledged before they are durable.
     #[inline(always)]
-    fn is_async_table(&self, table: TableId) -> bool {
+    pub(crate) fn is_async_table(&self, table: TableId) -> bool {
         self.is_async || self.memory.tablets.durability(table) == TableDurability::Async
     }
 

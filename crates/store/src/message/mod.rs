@@ -77,6 +77,8 @@ codes! {
         Enumerate = 7,
         /// The server returns its counters.
         Stats = 8,
+        /// The server executes several operations on objects.
+        Multi = 9,
         /// A server joins the cluster.
         Enlist = 64,
         /// A server renews its lease.
@@ -251,6 +253,7 @@ pub mod control;
 pub mod damage;
 pub mod data;
 pub mod list;
+pub mod multi;
 pub mod recovery;
 pub mod replica;
 pub mod ring;

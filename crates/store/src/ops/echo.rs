@@ -7,10 +7,9 @@
 
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
-use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
 use crate::master::Master;
 use crate::message::data::{self, Refusal, accepted, concat};
 use crate::message::{Opcode, Status, VERSION};
@@ -38,11 +37,11 @@ impl<'a> Operation<'a> for Echo<'a> {
         master: &mut Master,
         _: &Call<'_>,
         reply: &mut Message,
-    ) -> Result<Replied, Status> {
+    ) -> Result<Executed, Status> {
         master.counters.echoes += 1;
         reply.bytes.extend_from_slice(&data::head(Status::Ok));
         reply.bytes.extend_from_slice(self.0);
-        Ok(Replied::Idempotent)
+        Ok(Executed::Now { idempotent: true })
     }
 }
 

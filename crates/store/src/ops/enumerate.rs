@@ -9,12 +9,11 @@
 
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::operation::{Call, ClientOperation, Cursor, Operation, Parts, Reply};
+use super::operation::{Call, ClientOperation, Cursor, Executed, Operation, Parts, Reply};
 use crate::master::Master;
 use crate::message::data::{Refusal, concat, split};
 use crate::message::list::{objects_head, objects_reply};
@@ -108,7 +107,7 @@ impl<'a> Operation<'a> for Enumerate {
         master: &mut Master,
         call: &Call<'_>,
         reply: &mut Message,
-    ) -> Result<Replied, Status> {
+    ) -> Result<Executed, Status> {
         master.counters.enumerations += 1;
         master.membership.check(call.now, self.cluster)?;
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
@@ -123,7 +122,7 @@ impl<'a> Operation<'a> for Enumerate {
             reply.slices.push(master.memory.log.lend(at, len).ok_or(Status::Retry)?);
         }
         // Some of the objects may be newer than the durable part of the log.
-        Ok(master.gate_read(call.caller, reply, self.table, false))
+        Ok(Executed::Read { table: self.table, durable: false })
     }
 }
 

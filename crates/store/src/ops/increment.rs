@@ -10,12 +10,11 @@
 
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mutation;
-use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
 use crate::master::Master;
 use crate::message::data::{Amount, MutationWire, Once, Refusal, Target, concat, split, versioned};
 use crate::message::{Opcode, Status};
@@ -77,7 +76,7 @@ impl<'a> Operation<'a> for Increment<'a> {
         master: &mut Master,
         call: &Call<'_>,
         reply: &mut Message,
-    ) -> Result<Replied, Status> {
+    ) -> Result<Executed, Status> {
         let Self { target, once, amount, key } = self;
         if matches!(amount, Amount::Double(amount) if !amount.is_finite()) {
             return Err(Status::NotFinite);

@@ -24,6 +24,7 @@ use crate::types::TableId;
 mod echo;
 mod enumerate;
 mod increment;
+mod multi;
 mod mutation;
 mod operation;
 mod read;
@@ -38,7 +39,10 @@ mod write;
 pub use echo::Echo;
 pub use enumerate::{Enumerate, Scan};
 pub use increment::Increment;
-pub use operation::{Call, ClientOperation, Cursor, Operation, Order, Parts, Reply};
+pub use multi::Multi;
+pub use operation::{
+    Call, ClientOperation, Cursor, Executed, Operation, Order, Parts, Reply,
+};
 pub use read::Read;
 pub use remove::Remove;
 pub use stats::Stats;
@@ -65,12 +69,33 @@ macro_rules! master_operations {
             };
             match Opcode::from_code(code) {
                 $(Some($(Opcode::$opcode)|+) => {
-                    <$operation as Operation<'_>>::parse(call.request)?.execute(master, call, reply)
+                    let operation = <$operation as Operation<'_>>::parse(call.request)?;
+                    let executed = operation.execute(master, call, reply)?;
+                    executed.finish(master, call, reply)
                 })*
                 $(Some(Opcode::$order) => {
                     Order::execute($order::parse(call.request)?, master, call, reply)
                 })*
                 _ => Err(Status::UnknownOpcode),
+            }
+        }
+
+        /// Executes a part of a multi-operation: an operation that names one object. Appends the
+        /// part's reply to `reply`.
+        pub(super) fn execute_part(
+            master: &mut Master,
+            call: &Call<'_>,
+            reply: &mut Message,
+        ) -> Result<Executed, Status> {
+            match call.request.get(1).copied().and_then(Opcode::from_code) {
+                $(Some($(Opcode::$opcode)|+) => {
+                    let operation = <$operation as Operation<'_>>::parse(call.request)?;
+                    if operation.key().is_none() {
+                        return Err(Status::BadFormat);
+                    }
+                    operation.execute(master, call, reply)
+                })*
+                _ => Err(Status::BadFormat),
             }
         }
 
@@ -93,6 +118,7 @@ master_operations! {
         Remove => Remove<'_>,
         IncrementInteger | IncrementDouble => Increment<'_>,
         Enumerate => Enumerate,
+        Multi => Multi<'_>,
         Echo => Echo<'_>,
         Stats => Stats,
     }

@@ -1,12 +1,11 @@
 //! The execution of a mutation: the part that write, remove and increment have in common.
 //!
 //! A mutation of which the master has a completion record gets the recorded outcome. A mutation
-//! whose lease the master does not know waits until the coordinator has answered for the lease.
+//! whose lease the master does not know is suspended until the coordinator has confirmed the lease.
 
-use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
-use super::operation::Call;
+use super::operation::{Call, Executed};
 use crate::master::{MAX_GATED, Master};
 use crate::message::Status;
 use crate::message::data::{Once, Target, result_head};
@@ -24,7 +23,7 @@ pub(super) fn execute(
     once: Once,
     key: &[u8],
     change: Change<'_>,
-) -> Result<Replied, Status> {
+) -> Result<Executed, Status> {
     master.membership.check(call.now, target.cluster)?;
     memory::check_sizes(key, if let Change::Write(value) = change { value } else { &[] })?;
     let Memory { log, tablets, results, .. } = &mut master.memory;
@@ -37,14 +36,11 @@ pub(super) fn execute(
         Verdict::Done(outcome, end) if master.is_acknowledged(target.table, end) => {
             master.counters.repeated += 1;
             write(reply, outcome);
-            return Ok(Replied::Now);
+            return Ok(Executed::Now { idempotent: false });
         }
         Verdict::Done(..) | Verdict::TooFar => return Err(Status::Retry),
         Verdict::Stale => return Err(Status::StaleRpc),
-        Verdict::Unknown => {
-            master.leases.suspend(once.lease, call.caller, call.request, call.deadline)?;
-            return Ok(Replied::Later);
-        }
+        Verdict::Unknown => return Ok(Executed::Suspended(once.lease)),
     }
     match change {
         Change::Write(_) => master.counters.writes += 1,
@@ -68,7 +64,7 @@ pub(super) fn execute(
     }
     master.busy |= master.cleaner.pay(&mut master.memory);
     write(reply, outcome?);
-    Ok(master.acknowledge(before, call.caller, reply))
+    Ok(Executed::Changed(before))
 }
 
 /// Writes the outcome of a mutation into its reply.

@@ -6,10 +6,10 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Replied};
 use sprat_proto::rpc::Message;
 
-use crate::master::Master;
+use crate::master::{Mark, Master};
 use crate::message::Status;
 use crate::message::data::{Once, Refusal, Target};
-use crate::types::{TableId, Version};
+use crate::types::{LeaseId, TableId, Version};
 
 /// A request that a master executes.
 ///
@@ -29,8 +29,7 @@ pub trait Operation<'a>: Sized {
     /// Returns the table and the key of the object that the request names, if it names one.
     fn key(&self) -> Option<(TableId, &'a [u8])>;
 
-    /// Executes the request. Writes the reply into `reply`, which is empty at first, unless the
-    /// reply follows later.
+    /// Executes the request. Appends the reply to `reply`, unless the reply follows later.
     ///
     /// # Errors
     /// The status to reply with. Nothing has changed.
@@ -39,7 +38,7 @@ pub trait Operation<'a>: Sized {
         master: &mut Master,
         call: &Call<'_>,
         reply: &mut Message,
-    ) -> Result<Replied, Status>;
+    ) -> Result<Executed, Status>;
 
     /// Returns the bytes of the request in a vector of their own.
     #[must_use]
@@ -82,6 +81,56 @@ pub trait ClientOperation<'a>: Operation<'a> {
     /// # Errors
     /// The refusal in the reply.
     fn completion(args: Self::Args, reply: &[u8]) -> Result<Reply, Refusal<'_>>;
+}
+
+/// The condition under which the reply to an executed operation goes out.
+#[derive(Clone, Copy, Debug)]
+pub enum Executed {
+    /// The reply goes out at once. `idempotent` is true if the operation may be executed again.
+    Now {
+        /// True if the operation may be executed again.
+        idempotent: bool,
+    },
+    /// The operation has changed nothing. The reply reports objects of this table.
+    Read {
+        /// The table whose objects the reply reports.
+        table: TableId,
+        /// True if everything that the reply reports is durable.
+        durable: bool,
+    },
+    /// The operation has appended to the log. The reply goes out when the log is durable, or at
+    /// once if replicas may lag behind this mark ([`Master::may_lag`]).
+    Changed(Option<Mark>),
+    /// The operation was not executed. It waits until the coordinator has confirmed this lease.
+    Suspended(LeaseId),
+    /// The reply follows by another way.
+    Later,
+}
+
+impl Executed {
+    /// Lets the reply to an executed operation go out, or keeps it until its condition holds.
+    ///
+    /// # Errors
+    /// The status to reply with. The operation was not executed.
+    #[inline(always)]
+    pub(super) fn finish(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        Ok(match self {
+            Self::Read { table, durable } => master.gate_read(call.caller, reply, table, durable),
+            Self::Changed(before) => master.acknowledge(before, call.caller, reply),
+            Self::Now { idempotent: true } => Replied::Idempotent,
+            Self::Now { idempotent: false } => Replied::Now,
+            Self::Suspended(lease) => {
+                master.leases.suspend(lease, call.caller, call.request, call.deadline)?;
+                Replied::Later
+            }
+            Self::Later => Replied::Later,
+        })
+    }
 }
 
 /// A request as it arrived at a master.

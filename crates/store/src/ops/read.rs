@@ -7,10 +7,9 @@
 
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
-use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
 use crate::master::Master;
 use crate::message::data::{self, Refusal, Target, TargetWire, concat, split};
 use crate::message::{Opcode, Status};
@@ -54,7 +53,7 @@ impl<'a> Operation<'a> for Read<'a> {
         master: &mut Master,
         call: &Call<'_>,
         reply: &mut Message,
-    ) -> Result<Replied, Status> {
+    ) -> Result<Executed, Status> {
         let Self { target, key } = self;
         master.counters.reads += 1;
         master.membership.check(call.now, target.cluster)?;
@@ -64,13 +63,13 @@ impl<'a> Operation<'a> for Read<'a> {
             let status = target.rules.check(Version(0)).err().unwrap_or(Status::ObjectDoesntExist);
             // The object may have been removed, and the removal may not be durable yet.
             reply.bytes.extend_from_slice(&data::result_head(status, Version(0)));
-            return Ok(master.gate_read(call.caller, reply, target.table, false));
+            return Ok(Executed::Read { table: target.table, durable: false });
         };
         let object = master.memory.log.object(at);
         let durable = master.memory.log.is_durable(at);
         if let Err(status) = target.rules.check(object.version) {
             reply.bytes.extend_from_slice(&data::result_head(status, object.version));
-            return Ok(master.gate_read(call.caller, reply, target.table, durable));
+            return Ok(Executed::Read { table: target.table, durable });
         }
         reply.bytes.extend_from_slice(&data::result_head(Status::Ok, object.version));
         let (at, len) = (at.plus(OBJECT + key.len()), object.value.len());
@@ -79,7 +78,7 @@ impl<'a> Operation<'a> for Read<'a> {
         } else {
             reply.bytes.extend_from_slice(object.value);
         }
-        Ok(master.gate_read(call.caller, reply, target.table, durable))
+        Ok(Executed::Read { table: target.table, durable })
     }
 }
 

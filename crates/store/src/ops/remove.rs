@@ -7,11 +7,10 @@
 
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 
 use super::mutation;
-use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
 use super::write::version_alone;
 use crate::master::Master;
 use crate::message::data::{MutationWire, Once, Refusal, Target, concat, split};
@@ -52,7 +51,7 @@ impl<'a> Operation<'a> for Remove<'a> {
         master: &mut Master,
         call: &Call<'_>,
         reply: &mut Message,
-    ) -> Result<Replied, Status> {
+    ) -> Result<Executed, Status> {
         mutation::execute(master, call, reply, self.target, self.once, self.key, Change::Remove)
     }
 }

@@ -7,11 +7,11 @@
 
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::{Output, Replied};
+use sprat_proto::node::machine::Output;
 use sprat_proto::rpc::Message;
 
 use super::echo::bytes;
-use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
 use crate::master::Master;
 use crate::message::data::{self, Refusal, concat};
 use crate::message::{Opcode, Status, VERSION};
@@ -40,10 +40,10 @@ impl<'a> Operation<'a> for Stats {
         master: &mut Master,
         call: &Call<'_>,
         _: &mut Message,
-    ) -> Result<Replied, Status> {
+    ) -> Result<Executed, Status> {
         let (message, counters) = (data::head(Status::Ok)[..].into(), master.list_counters());
         master.out.push_back(Output::Counters { caller: call.caller, message, counters });
-        Ok(Replied::Later)
+        Ok(Executed::Later)
     }
 }
 

@@ -8,13 +8,12 @@
 
 use alloc::vec::Vec;
 
-use sprat_proto::node::machine::Replied;
 use sprat_proto::rpc::Message;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mutation;
-use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
 use crate::master::Master;
 use crate::message::data::{MutationWire, Once, Refusal, Target, concat, split, versioned};
 use crate::message::{Opcode, Status};
@@ -82,7 +81,7 @@ impl<'a> Operation<'a> for Write<'a> {
         master: &mut Master,
         call: &Call<'_>,
         reply: &mut Message,
-    ) -> Result<Replied, Status> {
+    ) -> Result<Executed, Status> {
         let Self { target, once, key, value } = self;
         mutation::execute(master, call, reply, target, once, key, Change::Write(value))
     }
