@@ -9,6 +9,7 @@ use core::ops::Deref;
 use sprat_proto::rpc::Payload;
 
 use super::op::Op;
+use super::parts::Parts;
 use crate::durability::{Durability, TableDurability};
 use crate::message::Status;
 use crate::message::control::{ServerState, Usage};
@@ -70,6 +71,8 @@ pub enum Answer<'b> {
     Loss(Loss),
     /// A page of an enumeration: some objects of a table.
     Page(Page<'b>),
+    /// The results of a multi-operation's parts.
+    Parts(Parts),
     /// The bytes of an echo, or the counters of a server as a JSON object.
     Bytes(Value<'b>),
 }
@@ -109,6 +112,7 @@ impl Answer<'_> {
             Self::Leader(leader) => Answer::Leader(leader),
             Self::Loss(loss) => Answer::Loss(loss),
             Self::Page(page) => Answer::Page(page.into_owned()),
+            Self::Parts(parts) => Answer::Parts(parts),
             Self::Bytes(bytes) => Answer::Bytes(bytes.into_owned()),
         }
     }
@@ -268,6 +272,9 @@ pub enum Error {
     /// for some to end.
     #[error("too many operations are in progress; wait for some to end")]
     TooManyOps,
+    /// The multi-operation has too many parts. Nothing was sent: use several multi-operations.
+    #[error("the multi-operation has {0} parts, the limit is 65536")]
+    TooManyParts(usize),
     /// The operation is not in progress: the client returned its outcome before, or it was
     /// cancelled.
     #[error("the operation is not in progress: its outcome was given before, or it was cancelled")]

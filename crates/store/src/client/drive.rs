@@ -9,7 +9,7 @@ use sprat_proto::rpc::{Payload, RpcError, Slice};
 use super::answer::Done;
 use super::op::Op;
 use super::send::Call;
-use super::state::{Client, NONE, State};
+use super::state::{Client, Kind, NONE, State};
 
 /// The longest key and value of an operation that goes out directly, in bytes. The transport copies
 /// the request, where it takes over the buffer of another one.
@@ -26,9 +26,13 @@ impl Client {
             }
             let index = match self.ready.pop_front() {
                 Some(index) => index,
-                None => Some(core::mem::replace(&mut self.newest, NONE)).filter(|i| *i != NONE)?,
+                None => core::mem::replace(&mut self.newest, NONE),
             };
-            if self.slots[index as usize].state == State::Ready {
+            if index == NONE {
+                if !self.send_bundle(now) {
+                    return None;
+                }
+            } else if self.slots[index as usize].state == State::Ready {
                 self.send(now, index);
             }
         }
@@ -65,6 +69,7 @@ impl Client {
         self.newest != NONE
             || !self.out.is_empty()
             || !self.ready.is_empty()
+            || !self.bundles.is_empty()
             || !self.events.is_empty()
     }
 
@@ -82,6 +87,9 @@ impl Client {
         }
         if self.any_unreachable && result.is_ok() {
             self.reached(index);
+        }
+        if self.slots[index as usize].kind == Kind::Bundle {
+            return self.bundle_ended(now, index, result);
         }
         match result {
             Ok(reply) => self.answered(now, index, reply),

@@ -90,7 +90,7 @@ impl Client {
             }
             status => Error::Refused { status, text: refusal.text.into() },
         };
-        Some(Done { op: self.end(index), outcome: Err(error) })
+        self.close(index, Err(error))
     }
 
     /// Handles the failure of a call that got no reply.
@@ -127,7 +127,7 @@ impl Client {
         }
         if slot.deadline <= now {
             let error = self.lateness(index);
-            return Some(Done { op: self.end(index), outcome: Err(error) });
+            return self.close(index, Err(error));
         }
         match error {
             RpcError::Busy { retry_after_ns } => self.pause(now, index, retry_after_ns),

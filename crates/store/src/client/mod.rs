@@ -20,9 +20,12 @@
 //! [`Client::tick`].
 
 mod answer;
+mod bundle;
 mod drive;
 mod failures;
+mod multi;
 mod op;
+mod parts;
 mod replies;
 mod rifl;
 mod routes;
@@ -36,6 +39,7 @@ mod values;
 
 pub use answer::{Answer, Done, Error, LeaderInfo, Page, ServerInfo, TableInfo, Value, WaitedFor};
 pub use op::{Op, PeerId};
+pub use parts::{MAX_PARTS, Part, PartAnswer, PartRequest, Parts};
 pub use rifl::WINDOW;
 pub use send::Call;
 pub use state::{Client, Config, TableOptions};

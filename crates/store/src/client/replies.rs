@@ -28,10 +28,7 @@ impl Client {
             kind => return self.coordinator_answered(now, index, kind, &reply),
         };
         match request.completion(&reply) {
-            Ok(parsed) => {
-                let op = self.end(index);
-                Some(Done { op, outcome: Ok(Answer::new(parsed, reply)) })
-            }
+            Ok(parsed) => self.close(index, Ok(Answer::new(parsed, reply))),
             Err(refusal) => self.refused(now, index, &refusal),
         }
     }
@@ -44,10 +41,7 @@ impl Client {
         reply: &[u8],
     ) -> Option<Done<'static>> {
         match self.coordinator_said(now, index, kind, reply) {
-            Ok(answer) => {
-                let op = answer.is_some().then(|| self.end(index))?;
-                Some(Done { op, outcome: Ok(answer?) })
-            }
+            Ok(answer) => self.close(index, Ok(answer?)),
             Err(status) => {
                 let text = control::failure_text(reply);
                 self.refused(now, index, &Refusal { status, version: Default::default(), text })
@@ -190,14 +184,15 @@ impl Client {
             return true;
         }
         self.replaced = true;
+        self.bundles.clear();
         for index in 0..self.slots.len() as u32 {
             let slot = &self.slots[index as usize];
-            if slot.state != State::Free {
-                let own = slot.kind.is_own();
-                let op = self.end(index);
-                if !own {
-                    self.events.push_back(Done { op, outcome: Err(Error::ClusterReplaced) });
-                }
+            match slot.kind {
+                _ if slot.state == State::Free => {}
+                kind if kind.is_own() => drop(self.end(index)),
+                // It ends with its last part.
+                Kind::Multi => {}
+                _ => self.refuse(index, Error::ClusterReplaced),
             }
         }
         self.rifl = Rifl::new();

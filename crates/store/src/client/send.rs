@@ -39,7 +39,12 @@ impl Client {
     /// Queues the call of an operation, or parks or ends the operation if it cannot be sent.
     pub(super) fn send(&mut self, now: Instant, index: u32) {
         if let Some(peer) = self.prepare(now, index) {
-            self.queue_call(now, index, peer);
+            let slot = &self.slots[index as usize];
+            if slot.part_of.is_some() && slot.long().is_none() {
+                self.bundle(now, index, peer);
+            } else {
+                self.queue_call(now, index, peer);
+            }
         }
     }
 
@@ -112,7 +117,7 @@ impl Client {
 
     /// Queues the call of an operation whose request is complete, behind the binding of its link if
     /// the link is not bound yet.
-    fn queue_call(&mut self, now: Instant, index: u32, peer: u32) {
+    pub(super) fn queue_call(&mut self, now: Instant, index: u32, peer: u32) {
         let slot = &self.slots[index as usize];
         let mut message = match slot.kind {
             Kind::Server(_) => {
@@ -121,6 +126,7 @@ impl Client {
                 bytes.extend_from_slice(&slot.bytes);
                 Message::from(bytes)
             }
+            Kind::Bundle => core::mem::take(&mut self.slots[index as usize].bytes).into(),
             _ => self.control_message(now, index).into(),
         };
         if let Some(value) = self.slots[index as usize].long() {
@@ -343,7 +349,8 @@ impl Client {
     pub(super) fn peer_of(&self, index: u32) -> Option<u32> {
         let slot = &self.slots[index as usize];
         if !slot.kind.is_object() {
-            return Some(if matches!(slot.kind, Kind::Server(_)) { slot.place } else { 0 });
+            let has_peer = matches!(slot.kind, Kind::Server(_) | Kind::Bundle);
+            return Some(if has_peer { slot.place } else { 0 });
         }
         if let Some(Owner::Peer(peer)) = self.owner_of(index) { Some(*peer) } else { None }
     }

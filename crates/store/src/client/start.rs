@@ -230,6 +230,7 @@ impl Client {
     pub fn cancel(&mut self, op: Op) -> bool {
         match self.live(op.0) {
             Some(index) if !self.slots[index as usize].kind.is_own() => {
+                self.end_parts(index);
                 self.end(index);
                 true
             }

@@ -9,8 +9,9 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Instant, Rng};
 
-use super::answer::{Done, Error, ServerInfo, TableInfo, WaitedFor};
+use super::answer::{Answer, Done, Error, ServerInfo, TableInfo, WaitedFor};
 use super::op::Op;
+use super::parts::{PartOf, Results};
 use super::rifl::Rifl;
 use super::routes::Routes;
 use super::values::{LongValue, Values};
@@ -117,6 +118,10 @@ pub(super) enum Kind {
     Tablets,
     /// The client itself asks the coordinator for a lease.
     Lease,
+    /// A multi-operation, whose parts have slots of their own.
+    Multi,
+    /// The client itself sends several parts of multi-operations to one master.
+    Bundle,
 }
 
 impl Kind {
@@ -134,7 +139,7 @@ impl Kind {
 
     /// Returns true if the client started the operation for itself.
     pub(super) fn is_own(self) -> bool {
-        matches!(self, Self::Tablets | Self::Lease)
+        matches!(self, Self::Tablets | Self::Lease | Self::Bundle)
     }
 
     /// Returns true if an operation of this kind can leave a change behind though its reply is
@@ -177,6 +182,8 @@ pub(super) struct Slot {
     /// The number of the mutation under the client's lease, 0 if none is assigned.
     pub(super) rpc: u64,
     pub(super) lease: LeaseId,
+    /// The multi-operation that the operation is a part of, if it is one.
+    pub(super) part_of: Option<PartOf>,
     pub(super) extra: Option<Box<Extra>>,
 }
 
@@ -194,6 +201,10 @@ pub(super) struct Extra {
     pub(super) binding: Binding,
     /// The rows that a listing of tables or servers has collected.
     pub(super) rows: Rows,
+    /// The results of a multi-operation's parts.
+    pub(super) results: Results,
+    /// The parts of multi-operations that a bundle has.
+    pub(super) bundled: Vec<Op>,
 }
 
 impl Slot {
@@ -277,6 +288,10 @@ pub struct Client {
     /// The buffer for the client's next request.
     pub(super) spare: Vec<u8>,
     pub(super) values: Values,
+    /// The multi-operation whose parts start now.
+    pub(super) starting: Option<PartOf>,
+    /// The bundles that can take more parts: the slot of each.
+    pub(super) bundles: Vec<u32>,
 }
 
 impl Client {
@@ -304,10 +319,13 @@ impl Client {
             events: VecDeque::new(),
             spare: Vec::new(),
             values: Values::default(),
+            starting: None,
+            bundles: Vec::new(),
         }
     }
 
-    /// Returns the number of operations that the client has in progress.
+    /// Returns the number of operations that the client has in progress. Each part of a
+    /// multi-operation counts as one more.
     #[must_use]
     pub fn in_progress(&self) -> usize {
         self.slots.len() - self.free.len() - self.own
@@ -322,6 +340,7 @@ impl Client {
         slot.place = place;
         slot.deadline = deadline;
         slot.state = State::Parked(WaitedFor::Server);
+        slot.part_of = self.starting.filter(|_| !kind.is_own());
         (slot.key_at, slot.key_len) = (0, 0);
         self.own += usize::from(kind.is_own());
         index
@@ -340,6 +359,7 @@ impl Client {
             deadline: Instant::NEVER,
             rpc: 0,
             lease: LeaseId(0),
+            part_of: None,
             extra: None,
         });
         self.slots.len() as u32 - 1
@@ -366,8 +386,24 @@ impl Client {
     /// Ends an operation that was not sent or got no reply.
     #[cold]
     pub(super) fn refuse(&mut self, index: u32, error: Error) {
+        let done = self.close(index, Err(error));
+        self.events.extend(done);
+    }
+
+    /// Ends an operation with its outcome. Returns what has ended for the program: the operation,
+    /// or a multi-operation whose last part it was.
+    #[inline(always)]
+    pub(super) fn close<'b>(
+        &mut self,
+        index: u32,
+        outcome: Result<Answer<'b>, Error>,
+    ) -> Option<Done<'b>> {
+        let part_of = self.slots[index as usize].part_of;
         let op = self.end(index);
-        self.events.push_back(Done { op, outcome: Err(error) });
+        match part_of {
+            None => Some(Done { op, outcome }),
+            Some(part) => self.part_ended(part, outcome),
+        }
     }
 
     /// Frees the slot of an operation that has ended.

@@ -25,6 +25,7 @@ use crate::types::{HashKey, KeyHash, LeaseId, MAX_KEY, MAX_VALUE, ServerId, Tabl
 
 mod direct;
 mod leases;
+mod multi;
 mod routes;
 mod tables;
 mod values;

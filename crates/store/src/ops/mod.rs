@@ -39,10 +39,8 @@ mod write;
 pub use echo::Echo;
 pub use enumerate::{Enumerate, Scan};
 pub use increment::Increment;
-pub use multi::Multi;
-pub use operation::{
-    Call, ClientOperation, Cursor, Executed, Operation, Order, Parts, Reply,
-};
+pub use multi::{MOST_PARTS, Multi};
+pub use operation::{Call, ClientOperation, Cursor, Executed, Operation, Order, Parts, Reply};
 pub use read::Read;
 pub use remove::Remove;
 pub use stats::Stats;

@@ -19,7 +19,7 @@ use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
 
 /// The most parts of a multi-operation that a master executes in one turn.
-pub(crate) const MOST_PARTS: usize = 64;
+pub const MOST_PARTS: usize = 64;
 /// The longest reply to several parts, in bytes. The reply to one part may be longer.
 const MOST_BYTES: usize = 64 << 10;
 
@@ -114,6 +114,7 @@ impl<'a> Operation<'a> for Multi<'a> {
                 }
                 master.memory.log.give_back(slice);
             }
+            together.add(master, executed);
             if !fits {
                 // The client sends this part and the next ones again. A mutation that was executed
                 // has its outcome then, and one that was suspended waits for its lease.
@@ -125,7 +126,6 @@ impl<'a> Operation<'a> for Multi<'a> {
                 return Ok(executed);
             }
             multi::end(&mut reply.bytes, at);
-            together.add(master, executed);
         }
         master.counters.multis += 1;
         Ok(together.executed())

@@ -1,0 +1,103 @@
+//! Multi-operations: several operations on objects that start and end together. Each part has a
+//! slot and a status of its own, as if it came alone; [`super::bundle`] sends parts to one master in
+//! one request.
+//!
+//! Invariant: a multi-operation ends when its last part has ended.
+
+use sprat_proto::Instant;
+
+use super::answer::{Answer, Done, Error};
+use super::op::Op;
+use super::parts::{MAX_PARTS, Part, PartAnswer, PartOf, PartRequest, Results};
+use super::state::{Client, Kind, State, op};
+use crate::message::data::Amount;
+
+impl Client {
+    /// Starts several operations on objects, of any tables. The answer is
+    /// [`Answer::Parts`](super::Answer::Parts): each part has its own result. The parts have no
+    /// order among each other, and one may fail while another succeeds. Each mutation happens
+    /// exactly once, as if it came alone.
+    pub fn multi<'a, I>(&mut self, parts: I, deadline: Instant) -> Op
+    where
+        I: IntoIterator<Item = Part<'a>, IntoIter: ExactSizeIterator>,
+    {
+        let parts = parts.into_iter();
+        let index = self.begin(Kind::Multi, 0, deadline);
+        let op = op(index, &self.slots[index as usize]);
+        if parts.len() > MAX_PARTS {
+            self.refuse(index, Error::TooManyParts(parts.len()));
+            return op;
+        }
+        // Starting counts as a part, so that the multi-operation does not end before all parts have
+        // started.
+        self.results(index).begin_part();
+        for (part, request) in (0..).zip(parts) {
+            self.results(index).begin_part();
+            self.starting = Some(PartOf { multi: index, part });
+            self.start_part(&request, deadline);
+        }
+        self.starting = None;
+        let done = self.end_part(index);
+        self.events.extend(done);
+        op
+    }
+
+    fn start_part(&mut self, part: &Part<'_>, deadline: Instant) {
+        let &Part { table, key, rules, request } = part;
+        match request {
+            PartRequest::Read => self.read(table, key, rules, deadline),
+            PartRequest::Write(value) => self.write(table, key, value, rules, deadline),
+            PartRequest::Remove => self.remove(table, key, rules, deadline),
+            PartRequest::Increment(Amount::Integer(amount)) => {
+                self.increment_integer(table, key, amount, rules, deadline)
+            }
+            PartRequest::Increment(Amount::Double(amount)) => {
+                self.increment_double(table, key, amount, rules, deadline)
+            }
+        };
+    }
+
+    fn results(&mut self, multi: u32) -> &mut Results {
+        &mut self.slots[multi as usize].extra().results
+    }
+
+    /// Keeps the outcome of a part. Returns the multi-operation if that was its last part.
+    pub(super) fn part_ended(
+        &mut self,
+        part: PartOf,
+        outcome: Result<Answer<'_>, Error>,
+    ) -> Option<Done<'static>> {
+        let result = match &outcome {
+            Ok(Answer::Object { version, value }) => {
+                Ok(PartAnswer::Object { version: *version, value })
+            }
+            Ok(Answer::Version(version)) => Ok(PartAnswer::Version(*version)),
+            &Ok(Answer::Integer { version, sum }) => Ok(PartAnswer::Integer { version, sum }),
+            &Ok(Answer::Double { version, sum }) => Ok(PartAnswer::Double { version, sum }),
+            Ok(other) => unreachable!("no part is answered by {other:?}"),
+            Err(error) => Err(error.clone()),
+        };
+        self.results(part.multi).keep(part.part, result);
+        self.end_part(part.multi)
+    }
+
+    /// Counts a part that has ended. Returns the multi-operation if that was the last one.
+    fn end_part(&mut self, multi: u32) -> Option<Done<'static>> {
+        let parts = self.results(multi).end_part()?;
+        Some(Done { op: self.end(multi), outcome: Ok(Answer::Parts(parts)) })
+    }
+
+    /// Ends the parts of an operation, without outcomes.
+    pub(super) fn end_parts(&mut self, multi: u32) {
+        if self.slots[multi as usize].kind != Kind::Multi {
+            return;
+        }
+        for index in 0..self.slots.len() as u32 {
+            let slot = &self.slots[index as usize];
+            let is_part = slot.part_of.is_some_and(|part| part.multi == multi);
+            if slot.state != State::Free && is_part {
+                self.end(index);
+            }
+        }
+    }
+}
