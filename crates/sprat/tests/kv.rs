@@ -4,7 +4,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sprat::kv::{Client, Condition, Error, MAX_KEY};
+use sprat::kv::{Client, Condition, Error, MAX_KEY, Part, PartAnswer, Version};
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
@@ -284,6 +284,67 @@ fn futures_complete_on_any_thread(transport: &str) {
     assert_eq!(block_on(client.table("async")).unwrap_err(), Error::TableDoesntExist);
 }
 
+/// Multi-operations of both kinds of client, on tables of one and of several servers, and with
+/// replicas: each part has its own result.
+fn several_objects_in_one_operation(transport: &str) {
+    let cluster = Cluster::replicated(transport, "multi", 3, 2);
+    let client = cluster.client();
+    for span in [1, 3] {
+        let table = client.create_table(&format!("multi {span}"), span).unwrap();
+        let keys: Vec<String> = (0..1000).map(|i| format!("key {i}")).collect();
+        let value = |i: usize| vec![i as u8; [3, 100, 700, 9_000][i % 4]];
+        let objects = keys.iter().enumerate().map(|(i, key)| (key, value(i)));
+        let versions = table.put_many(objects).unwrap();
+        assert!(versions.iter().all(|version| version.is_ok()));
+        let found = table.get_many(keys.iter().map(String::as_str).chain(["none"])).unwrap();
+        assert_eq!(found.len(), keys.len() + 1);
+        for (i, object) in found[..keys.len()].iter().enumerate() {
+            let object = object.as_ref().unwrap().as_ref().expect("it was written");
+            assert_eq!((&object.value, Ok(object.version)), (&value(i), versions[i].clone()));
+        }
+        assert_eq!(found[keys.len()], Ok(None));
+
+        let sums = table.increment_many([("n", 2), ("n", 3), ("key 0", 1)]).unwrap();
+        assert_eq!(sums.iter().filter(|sum| sum.is_ok()).count(), 2);
+        assert!(matches!(sums[2], Err(Error::NotANumber(_))));
+        assert_eq!(table.increment(b"n", 0).unwrap(), 5);
+
+        let removed = table.remove_many(["key 1", "none"]).unwrap();
+        assert_eq!(removed, [Ok(Some(versions[1].clone().unwrap())), Ok(None)]);
+
+        let other = client.create_table("other", 1).unwrap().id();
+        let parts = client
+            .multi([
+                Part::put(other, b"a", b"1"),
+                Part::put(table.id(), b"key 2", b"").only(Condition::if_absent()),
+                Part::increment_double(other, b"b", 0.5),
+                Part::get(table.id(), &[0; MAX_KEY + 1]),
+            ])
+            .unwrap();
+        assert!(matches!(parts.get(0), Ok(PartAnswer::Version(Version(1..)))));
+        assert!(matches!(parts.get(1), Err(Error::ObjectExists(_))));
+        assert!(matches!(parts.get(2), Ok(PartAnswer::Double { .. })));
+        assert_eq!(parts.get(3), Err(&Error::KeyTooLong(MAX_KEY + 1)));
+        assert!(client.multi([]).unwrap().is_empty());
+        let many = client.start_multi(keys.iter().map(|key| Part::get(table.id(), key.as_bytes())));
+        let single = table.start_get(b"key 3");
+        assert_eq!(many.wait().unwrap().iter().filter(Result::is_err).count(), 1);
+        assert!(single.wait().unwrap().is_some());
+    }
+    let tasks = Client::builder(&cluster.coordinator).connect_async().unwrap();
+    let table = block_on(tasks.table("multi 3")).unwrap();
+    let written = table.put_many([("x", "1"), ("y", "2")]);
+    assert!(block_on(written).unwrap().iter().all(Result::is_ok));
+    let (found, sums) = (table.get_many(["x", "z"]), table.increment_many([("y", 1)]));
+    let found = block_on(found).unwrap();
+    assert_eq!(found[0].as_ref().unwrap().as_ref().unwrap().value, b"1");
+    assert_eq!(found[1], Ok(None));
+    assert_eq!(block_on(sums).unwrap()[0].as_ref().unwrap().value, 3);
+    assert!(block_on(table.remove_many(["x"])).unwrap()[0].as_ref().unwrap().is_some());
+    let parts = block_on(tasks.multi([Part::get(table.id(), b"y")])).unwrap();
+    assert!(matches!(parts.get(0), Ok(PartAnswer::Object { value: b"3", .. })));
+}
+
 macro_rules! over {
     ($name:ident, $transport:literal) => {
         mod $name {
@@ -292,7 +353,7 @@ macro_rules! over {
                 futures_complete_on_any_thread,
                 many_operations_at_once_and_every_object_once,
                 a_dropped_table_is_gone_for_every_client,
-                every_write_is_on_two_other_servers);
+                several_objects_in_one_operation, every_write_is_on_two_other_servers);
         }
     };
     (@ $transport:literal, $($test:ident),*) => {

@@ -22,6 +22,7 @@ pub(crate) mod lanes;
 mod loaded;
 pub mod local;
 pub(crate) mod measure;
+mod multi;
 pub(crate) mod net;
 mod options;
 mod overwrite;
@@ -84,6 +85,8 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::ReadWrite => basic::run(&mut bench)?,
             Test::ReadThroughput => basic::throughput(&mut bench, basic::Kind::Reads)?,
             Test::WriteThroughput => basic::throughput(&mut bench, basic::Kind::Writes)?,
+            Test::MultiRead => multi::run(&mut bench, basic::Kind::Reads)?,
+            Test::MultiWrite => multi::run(&mut bench, basic::Kind::Writes)?,
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Clients => clients::run(&mut bench)?,
             Test::Overwrite => overwrite::run(&mut bench)?,

@@ -21,6 +21,10 @@ pub enum Test {
     ReadThroughput,
     /// Measures writes a second of one client that has many in progress.
     WriteThroughput,
+    /// Measures reads of several objects in one operation.
+    MultiRead,
+    /// Measures writes of several objects in one operation.
+    MultiWrite,
     /// Measures the latency of reads at several offered loads.
     Loaded,
     /// Measures reads and writes from many clients at the same time.
@@ -57,6 +61,8 @@ impl Test {
             Self::ReadWrite => "read-write",
             Self::ReadThroughput => "read-throughput",
             Self::WriteThroughput => "write-throughput",
+            Self::MultiRead => "multi-read",
+            Self::MultiWrite => "multi-write",
             Self::Loaded => "loaded",
             Self::Clients => "clients",
             Self::Overwrite => "overwrite",

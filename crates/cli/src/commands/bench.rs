@@ -69,6 +69,20 @@ pub(crate) enum Bench {
   sprat bench write-throughput --outstanding 256 --transport fast+shm"
     )]
     WriteThroughput(Throughput),
+    /// Measure reads of 1 to 1,000 objects in one operation.
+    #[command(
+        alias = "multiRead_oneMaster",
+        after_help = "Example:
+  sprat bench multi-read --size 100 --transport fast+shm,tcp"
+    )]
+    MultiRead(ReadWrite),
+    /// Measure writes of 1 to 1,000 objects in one operation.
+    #[command(
+        alias = "multiWrite_oneMaster",
+        after_help = "Example:
+  sprat bench multi-write --size 100 --transport fast+shm,tcp"
+    )]
+    MultiWrite(ReadWrite),
     /// Measure the latency of reads against the offered load.
     #[command(after_help = "Example:
   sprat bench loaded --transport fast+shm")]
@@ -281,7 +295,7 @@ pub(crate) struct Sessions {
     plain: Plain,
 }
 
-/// Options of `sprat bench read-write`.
+/// Options of `sprat bench read-write`, `multi-read` and `multi-write`.
 #[derive(Args, Debug)]
 pub(crate) struct ReadWrite {
     #[command(flatten)]
@@ -294,6 +308,18 @@ pub(crate) struct ReadWrite {
     copies: Replicas,
     #[command(flatten)]
     plain: Plain,
+}
+
+impl ReadWrite {
+    fn options(&self, test: Test) -> Options {
+        Options {
+            copies: self.copies.copies(),
+            coordinator: self.target.coordinator(),
+            sizes: self.sizes.size.clone(),
+            objects: self.objects.count(),
+            ..self.plain.options(test)
+        }
+    }
 }
 
 /// Options of `sprat bench read-throughput` and `write-throughput`.
@@ -497,13 +523,9 @@ impl Bench {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Sessions)
             },
-            Self::ReadWrite(args) => Options {
-                copies: args.copies.copies(),
-                coordinator: args.target.coordinator(),
-                sizes: args.sizes.size.clone(),
-                objects: args.objects.count(),
-                ..args.plain.options(Test::ReadWrite)
-            },
+            Self::ReadWrite(args) => args.options(Test::ReadWrite),
+            Self::MultiRead(args) => args.options(Test::MultiRead),
+            Self::MultiWrite(args) => args.options(Test::MultiWrite),
             Self::ReadThroughput(args) => args.options(Test::ReadThroughput),
             Self::WriteThroughput(args) => args.options(Test::WriteThroughput),
             Self::Loaded(args) => Options {

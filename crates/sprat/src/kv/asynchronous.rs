@@ -11,12 +11,15 @@ use std::task::{Context, Poll, ready};
 use std::thread;
 
 use sprat_proto::Instant;
-use sprat_store::client::{Client as Machine, Error, Op, ServerInfo, TableInfo, TableOptions};
+use sprat_store::client::{
+    Client as Machine, Error, Op, Parts, ServerInfo, TableInfo, TableOptions,
+};
 use sprat_store::types::{TableId, Version};
 
 use super::client::{Builder, Client, servers, table_id, tables};
 use super::condition::Condition;
 use super::machine::Outcome;
+use super::multi::{self, OwnedParts, Part};
 use super::pending::OperationId;
 use super::table::{Number, Object, integer, object_or_none, removed, version};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
@@ -196,6 +199,16 @@ impl AsyncClient {
         )
     }
 
+    /// Executes several operations on objects of any tables, in few requests. Each part has its own
+    /// result, in the order of `parts`.
+    ///
+    /// # Errors
+    /// Those of [`Client::multi`].
+    pub fn multi<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Operation<Parts> {
+        let parts = OwnedParts::new(parts);
+        self.start(move |machine, deadline| machine.multi(parts.iter(), deadline), multi::parts)
+    }
+
     /// Lists all tables.
     ///
     /// # Errors
@@ -292,6 +305,72 @@ impl AsyncTable {
             move |machine, deadline| machine.remove(id, &key, condition.0, deadline),
             removed,
         )
+    }
+
+    /// Reads several objects in few requests. Returns a result for each key, in the order of the
+    /// keys.
+    ///
+    /// # Errors
+    /// Those of [`Table::get_many`](super::Table::get_many).
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Operation<Vec<Result<Option<Object>, Error>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        let parts = keys.iter().map(|key| Part::get(self.id, key.as_ref()));
+        self.start_many(parts, multi::objects)
+    }
+
+    /// Writes several objects, pairs of key and value, in few requests. Returns a result for each,
+    /// in the order of the pairs.
+    ///
+    /// # Errors
+    /// Those of [`Table::put_many`](super::Table::put_many).
+    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        objects: impl IntoIterator<Item = (K, V)>,
+    ) -> Operation<Vec<Result<Version, Error>>> {
+        let objects: Vec<(K, V)> = objects.into_iter().collect();
+        let parts = objects.iter();
+        let parts = parts.map(|(key, value)| Part::put(self.id, key.as_ref(), value.as_ref()));
+        self.start_many(parts, multi::versions)
+    }
+
+    /// Removes several objects in few requests. Returns a result for each key, in the order of the
+    /// keys.
+    ///
+    /// # Errors
+    /// Those of [`Table::remove_many`](super::Table::remove_many).
+    pub fn remove_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Operation<Vec<Result<Option<Version>, Error>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        let parts = keys.iter().map(|key| Part::remove(self.id, key.as_ref()));
+        self.start_many(parts, multi::removals)
+    }
+
+    /// Adds to several objects, pairs of key and amount, in few requests. Returns a result for
+    /// each, in the order of the pairs.
+    ///
+    /// # Errors
+    /// Those of [`Table::increment_many`](super::Table::increment_many).
+    pub fn increment_many<K: AsRef<[u8]>>(
+        &self,
+        amounts: impl IntoIterator<Item = (K, i64)>,
+    ) -> Operation<Vec<Result<Number<i64>, Error>>> {
+        let amounts: Vec<(K, i64)> = amounts.into_iter().collect();
+        let parts = amounts.iter().map(|(key, by)| Part::increment(self.id, key.as_ref(), *by));
+        self.start_many(parts, multi::integers)
+    }
+
+    fn start_many<'a, T: 'static>(
+        &self,
+        parts: impl Iterator<Item = Part<'a>>,
+        convert: fn(Outcome) -> Result<T, Error>,
+    ) -> Operation<T> {
+        let parts = OwnedParts::new(parts);
+        self.client.start(move |machine, deadline| machine.multi(parts.iter(), deadline), convert)
     }
 
     /// Adds to an object that is a 64-bit integer in decimal text. Returns the sum and the new

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sprat_proto::rpc::Payload;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
-    Answer, Client as Machine, Config, Error, LeaderInfo, PeerId, ServerInfo, TableInfo,
+    Answer, Client as Machine, Config, Error, LeaderInfo, Parts, PeerId, ServerInfo, TableInfo,
     TableOptions,
 };
 use sprat_store::message::recovery::Loss;
@@ -15,7 +15,8 @@ use sprat_store::types::{ServerId, TableId};
 use sprat_sys::clock::Clock;
 
 use super::machine::{Operations, Outcome, unexpected};
-use super::pending::OperationId;
+use super::multi::{self, Part};
+use super::pending::{OperationId, Pending};
 use super::shared::Shared;
 use super::table::Table;
 use crate::locator::Locator;
@@ -179,6 +180,30 @@ impl Client {
     /// [`Error::TableDoesntExist`], [`Error::NotDurable`], and errors of the network.
     pub fn drop_table(&self, name: &str) -> Result<(), Error> {
         self.shared.ask(|client, deadline| client.drop_table(name, deadline)).map(|_| ())
+    }
+
+    /// Executes several operations on objects of any tables, in few requests. Each part has its own
+    /// result, in the order of `parts`. The parts have no order among each other, and one may fail
+    /// while another succeeds. Each mutation among them happens exactly once.
+    ///
+    /// # Errors
+    /// [`Error::TooManyParts`]. A part has the errors of its operation.
+    pub fn multi<'a, I>(&self, parts: I) -> Result<Parts, Error>
+    where
+        I: IntoIterator<Item = Part<'a>, IntoIter: ExactSizeIterator>,
+    {
+        let bare = parts.into_iter().map(|part| part.0);
+        multi::parts(self.shared.ask(|client, deadline| client.multi(bare, deadline)))
+    }
+
+    /// Starts several operations, which [`Client::multi`] describes.
+    pub fn start_multi<'a, I>(&self, parts: I) -> Pending<'_, Parts>
+    where
+        I: IntoIterator<Item = Part<'a>, IntoIter: ExactSizeIterator>,
+    {
+        let bare = parts.into_iter().map(|part| part.0);
+        let id = self.shared.start(|client, deadline| client.multi(bare, deadline));
+        Pending::new(&self.shared, id, multi::parts)
     }
 
     /// Finds a table by its name.

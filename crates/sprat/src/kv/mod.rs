@@ -20,6 +20,11 @@
 //! // Two operations in progress at a time.
 //! let (first, second) = (birds.start_get(b"sprat"), birds.start_get(b"eagle"));
 //! assert!(first.wait()?.is_some() && second.wait()?.is_none());
+//!
+//! // Many objects in few requests.
+//! for object in birds.get_many([b"sprat", b"eagle"])? {
+//!     println!("{:?}", object?);
+//! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -35,12 +40,14 @@ mod asynchronous;
 mod client;
 mod condition;
 mod machine;
+mod multi;
 mod pending;
 mod shared;
 mod table;
 
 pub use sprat_store::client::{
-    Answer, Cursor, Error, LeaderInfo, Page, ServerInfo, TableInfo, TableOptions, Value, WaitedFor,
+    Answer, Cursor, Error, LeaderInfo, MAX_PARTS, Page, PartAnswer, Parts, ServerInfo, TableInfo,
+    TableOptions, Value, WaitedFor,
 };
 pub use sprat_store::durability::TableDurability;
 pub use sprat_store::message::control::ServerState;
@@ -54,5 +61,6 @@ pub use asynchronous::{AsyncClient, AsyncTable, Operation};
 pub use client::{Builder, Client};
 pub use condition::Condition;
 pub use machine::Outcome;
+pub use multi::Part;
 pub use pending::{OperationId, Pending};
 pub use table::{Number, Object, Scan, Table};

@@ -8,6 +8,7 @@ use sprat_store::types::{TableId, Version};
 
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
+use super::multi::{self, Part};
 use super::pending::Pending;
 use super::shared::Shared;
 
@@ -278,6 +279,70 @@ impl<'c> Table<'c> {
             Answer::Double { version, sum } => Ok(Number { version, value: sum }),
             other => unexpected(&other),
         }
+    }
+
+    // Several objects.
+
+    /// Reads several objects in few requests. Returns a result for each key, in the order of the
+    /// keys: `None` if there is no such object.
+    ///
+    /// # Errors
+    /// [`Error::TooManyParts`]. A result has the errors of [`Table::get`].
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Result<Option<Object>, Error>>, Error> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        multi::objects(self.ask_many(keys.iter().map(|key| Part::get(self.id, key.as_ref()))))
+    }
+
+    /// Writes several objects, pairs of key and value, in few requests. Returns a result for each,
+    /// in the order of the pairs: its new version. The writes have no order among each other.
+    ///
+    /// # Errors
+    /// [`Error::TooManyParts`]. A result has the errors of [`Table::put`].
+    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        objects: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Vec<Result<Version, Error>>, Error> {
+        let objects: Vec<(K, V)> = objects.into_iter().collect();
+        multi::versions(self.ask_many(
+            objects.iter().map(|(key, value)| Part::put(self.id, key.as_ref(), value.as_ref())),
+        ))
+    }
+
+    /// Removes several objects in few requests. Returns a result for each key, in the order of the
+    /// keys: the version that the object had, `None` if there was none.
+    ///
+    /// # Errors
+    /// [`Error::TooManyParts`]. A result has the errors of [`Table::remove`].
+    pub fn remove_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Result<Option<Version>, Error>>, Error> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        multi::removals(self.ask_many(keys.iter().map(|key| Part::remove(self.id, key.as_ref()))))
+    }
+
+    /// Adds to several objects, pairs of key and amount, as [`Table::increment`] does, in few
+    /// requests. Returns a result for each, in the order of the pairs.
+    ///
+    /// # Errors
+    /// [`Error::TooManyParts`]. A result has the errors of [`Table::increment`].
+    pub fn increment_many<K: AsRef<[u8]>>(
+        &self,
+        amounts: impl IntoIterator<Item = (K, i64)>,
+    ) -> Result<Vec<Result<Number<i64>, Error>>, Error> {
+        let amounts: Vec<(K, i64)> = amounts.into_iter().collect();
+        multi::integers(
+            self.ask_many(
+                amounts.iter().map(|(key, by)| Part::increment(self.id, key.as_ref(), *by)),
+            ),
+        )
+    }
+
+    fn ask_many<'a>(&self, parts: impl ExactSizeIterator<Item = Part<'a>>) -> Outcome {
+        self.shared.ask(|client, deadline| client.multi(parts.map(|part| part.0), deadline))
     }
 
     // Enumeration.
