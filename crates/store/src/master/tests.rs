@@ -27,6 +27,7 @@ mod damage;
 mod durability;
 mod leases;
 mod memory;
+mod multi;
 mod recovery;
 mod replicas;
 mod terms;
