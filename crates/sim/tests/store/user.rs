@@ -12,9 +12,11 @@ use sprat_sim::check::store::{self, Reject, Value};
 use sprat_sim::node::{Node, config};
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
-use sprat_store::client::{Answer, Client, Config, Done, Error, Op, TableOptions};
+use sprat_store::client::{
+    Answer, Client, Config, Done, Error, Op, Part, PartAnswer, PartRequest, TableOptions,
+};
 use sprat_store::durability::TableDurability;
-use sprat_store::message::data::RejectRules;
+use sprat_store::message::data::{Amount, RejectRules};
 use sprat_store::types::{TableId, Version};
 
 use crate::locators_of;
@@ -90,11 +92,57 @@ fn value_of(key: u64, bytes: &[u8]) -> Value {
 }
 
 /// An operation of a user in progress, by its number in the score.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Asked {
     /// An operation on an object: its number in the score, its table and its key.
     Object(usize, u64, u64),
     Name(usize, u64),
+    /// A multi-operation: the same of each part.
+    Several(Vec<(usize, u64, u64)>),
+}
+
+impl Asked {
+    /// The number of operations in progress.
+    fn len(&self) -> usize {
+        if let Self::Several(parts) = self { parts.len() } else { 1 }
+    }
+}
+
+/// The change that an operation on an object makes.
+#[derive(Clone, Debug)]
+enum Change {
+    Read,
+    Write(Vec<u8>),
+    Remove,
+    Add(Amount),
+}
+
+/// An operation on an object that a user has drawn.
+#[derive(Clone, Debug)]
+struct Drawn {
+    key: u64,
+    rules: RejectRules,
+    change: Change,
+    /// The operation for the checker.
+    asked: store::Op,
+}
+
+/// Returns the value with these bytes, as an answer has it.
+fn store_value(bytes: &[u8]) -> sprat_store::client::Value<'_> {
+    sprat_store::client::Value::new(Payload::Borrowed(bytes), 0)
+}
+
+/// Returns the answer that an operation would get if it came alone.
+fn whole_answer(part: PartAnswer<'_>) -> Answer<'_> {
+    match part {
+        PartAnswer::Object { version, value } => {
+            Answer::Object { version, value: store_value(value) }
+        }
+        PartAnswer::Version(version) => Answer::Version(version),
+        PartAnswer::Integer { version, sum } => Answer::Integer { version, sum },
+        PartAnswer::Double { version, sum } => Answer::Double { version, sum },
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The store's client as a machine that receives no requests.
@@ -216,18 +264,33 @@ impl User {
         for Done { op, outcome } in self.node.machine().take_done() {
             match self.asked.remove(&op) {
                 Some(Asked::Object(number, table, key)) => {
-                    let answer = self.object_answer(key, outcome);
-                    let is_dropped = answer == Some(store::Answer::Dropped);
-                    assert!(
-                        !is_dropped || score.may_be_dropped(table),
-                        "nobody has dropped table {table}"
-                    );
-                    score.history.end(number, answer);
+                    self.object_ended(score, (number, table, key), outcome);
+                }
+                Some(Asked::Several(asked)) => {
+                    let Ok(Answer::Parts(parts)) = outcome else { panic!("{outcome:?}") };
+                    assert_eq!(parts.len(), asked.len());
+                    for (asked, part) in asked.into_iter().zip(parts.iter()) {
+                        let outcome = part.map(whole_answer).map_err(Clone::clone);
+                        self.object_ended(score, asked, outcome);
+                    }
                 }
                 Some(Asked::Name(number, name)) => self.name_answer(score, number, name, outcome),
                 None => panic!("{op:?} ends again, or was never asked: {outcome:?}"),
             }
         }
+    }
+
+    /// Records the end of an operation on an object: its number, its table and its key.
+    fn object_ended(
+        &mut self,
+        score: &mut Score,
+        (number, table, key): (usize, u64, u64),
+        outcome: Result<Answer<'_>, Error>,
+    ) {
+        let answer = self.object_answer(key, outcome);
+        let is_dropped = answer == Some(store::Answer::Dropped);
+        assert!(!is_dropped || score.may_be_dropped(table), "nobody has dropped table {table}");
+        score.history.end(number, answer);
     }
 
     fn object_answer(
@@ -318,8 +381,9 @@ impl User {
             return self.read_all(score);
         }
         for _ in 0..1 + self.rng.below(3) {
+            let in_progress: usize = self.asked.values().map(Asked::len).sum();
             let left = score.left.entry(self.host).or_default();
-            if *left > 0 && self.asked.len() < 6 {
+            if *left > 0 && in_progress < 6 {
                 *left -= 1;
                 self.ask(now, score);
             }
@@ -331,6 +395,9 @@ impl User {
             match asked {
                 Asked::Object(number, ..) => score.history.end(number, None),
                 Asked::Name(number, _) => score.end_name(number, None),
+                Asked::Several(parts) => {
+                    parts.iter().for_each(|&(number, ..)| score.history.end(number, None));
+                }
             }
         }
     }
@@ -362,7 +429,11 @@ impl User {
         let young = self.tables.len() - 1;
         let back = self.rng.below(4) * self.rng.below(2);
         let table = self.tables[young.saturating_sub(back as usize)];
-        self.ask_object(score, table, deadline);
+        if self.rng.chance(100_000) {
+            self.ask_several(score, deadline);
+        } else {
+            self.ask_object(score, table, deadline);
+        }
     }
 
     fn ask_name(&mut self, score: &mut Score, deadline: Instant) {
@@ -383,15 +454,62 @@ impl User {
     }
 
     fn ask_object(&mut self, score: &mut Score, table: u64, deadline: Instant) {
+        let Drawn { key, rules, change, asked } = self.draw(score);
+        let (bytes, id) = (key_bytes(key), TableId(table));
+        let client = self.client();
+        let op = match change {
+            Change::Read => client.read(id, &bytes, rules, deadline),
+            Change::Write(value) => client.write(id, &bytes, &value, rules, deadline),
+            Change::Remove => client.remove(id, &bytes, rules, deadline),
+            Change::Add(Amount::Integer(by)) => {
+                client.increment_integer(id, &bytes, by, rules, deadline)
+            }
+            Change::Add(Amount::Double(by)) => {
+                client.increment_double(id, &bytes, by, rules, deadline)
+            }
+        };
+        let number = score.history.call((table, key), asked);
+        self.asked.insert(op, Asked::Object(number, table, key));
+    }
+
+    /// Asks for operations on several objects at once, of the tables that the user knows.
+    fn ask_several(&mut self, score: &mut Score, deadline: Instant) {
+        let count = 2 + self.rng.below(3);
+        let drawn: Vec<(u64, Drawn, Vec<u8>)> = (0..count)
+            .map(|_| {
+                let back = self.rng.below(self.tables.len().min(3) as u64) as usize;
+                let table = self.tables[self.tables.len() - 1 - back];
+                let drawn = self.draw(score);
+                let key = key_bytes(drawn.key);
+                (table, drawn, key)
+            })
+            .collect();
+        let parts = drawn.iter().map(|(table, drawn, key)| Part {
+            table: TableId(*table),
+            key,
+            rules: drawn.rules,
+            request: match &drawn.change {
+                Change::Read => PartRequest::Read,
+                Change::Write(value) => PartRequest::Write(value),
+                Change::Remove => PartRequest::Remove,
+                Change::Add(amount) => PartRequest::Increment(*amount),
+            },
+        });
+        let op = self.client().multi(parts, deadline);
+        let parts = drawn.into_iter().map(|(table, drawn, _)| {
+            (score.history.call((table, drawn.key), drawn.asked), table, drawn.key)
+        });
+        self.asked.insert(op, Asked::Several(parts.collect()));
+    }
+
+    /// Draws an operation on an object.
+    fn draw(&mut self, score: &mut Score) -> Drawn {
         let key = self.rng.below(KEYS);
         let (rules, reject) = self.rules();
-        let (bytes, id) = (key_bytes(key), TableId(table));
         let draw = self.rng.below(10);
-        let (asked, op) = match (key, draw) {
-            (_, 0..3) => (store::Op::Read(reject), self.client().read(id, &bytes, rules, deadline)),
-            (_, 3) => {
-                (store::Op::Remove(reject), self.client().remove(id, &bytes, rules, deadline))
-            }
+        let (asked, change) = match (key, draw) {
+            (_, 0..3) => (store::Op::Read(reject), Change::Read),
+            (_, 3) => (store::Op::Remove(reject), Change::Remove),
             (2 | 4, 4..8) => {
                 // Sometimes the sum is so large that the next one overflows.
                 let by = if self.rng.chance(20_000) {
@@ -399,32 +517,26 @@ impl User {
                 } else {
                     1 + self.rng.below(3) as i64
                 };
-                let op = self.client().increment_integer(id, &bytes, by, rules, deadline);
-                (store::Op::AddInteger(reject, by), op)
+                (store::Op::AddInteger(reject, by), Change::Add(Amount::Integer(by)))
             }
             (3, 4..8) => {
                 let by = 0.5 + self.rng.below(3) as f64;
-                let op = self.client().increment_double(id, &bytes, by, rules, deadline);
-                (store::Op::AddDouble(reject, by.to_bits()), op)
+                (store::Op::AddDouble(reject, by.to_bits()), Change::Add(Amount::Double(by)))
             }
             (2, 8) => {
                 let number = self.rng.below(1000) as i64 - 500;
-                let op =
-                    self.client().write(id, &bytes, number.to_string().as_bytes(), rules, deadline);
-                (store::Op::Write(reject, Value::Word(number as u64)), op)
+                let value = number.to_string().into_bytes();
+                (store::Op::Write(reject, Value::Word(number as u64)), Change::Write(value))
             }
-            _ if key == 2 || key == 3 => {
-                (store::Op::Read(reject), self.client().read(id, &bytes, rules, deadline))
-            }
+            _ if key == 2 || key == 3 => (store::Op::Read(reject), Change::Read),
             _ => {
                 let len = [10, 200, self.habits.longest][self.rng.below(3) as usize];
                 let tag = self.rng.below(len) << 32 | score.tag();
-                let op = self.client().write(id, &bytes, &value_bytes(tag), rules, deadline);
-                (store::Op::Write(reject, Value::Bytes(tag)), op)
+                let change = Change::Write(value_bytes(tag));
+                (store::Op::Write(reject, Value::Bytes(tag)), change)
             }
         };
-        let number = score.history.call((table, key), asked);
-        self.asked.insert(op, Asked::Object(number, table, key));
+        Drawn { key, rules, change, asked }
     }
 
     /// Draws reject rules at random, as the client and as the checker takes them.
