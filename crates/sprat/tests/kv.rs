@@ -294,9 +294,9 @@ fn several_objects_in_one_operation(transport: &str) {
         let keys: Vec<String> = (0..1000).map(|i| format!("key {i}")).collect();
         let value = |i: usize| vec![i as u8; [3, 100, 700, 9_000][i % 4]];
         let objects = keys.iter().enumerate().map(|(i, key)| (key, value(i)));
-        let versions = table.put_many(objects).unwrap();
+        let versions = table.multi_put(objects).unwrap();
         assert!(versions.iter().all(|version| version.is_ok()));
-        let found = table.get_many(keys.iter().map(String::as_str).chain(["none"])).unwrap();
+        let found = table.multi_get(keys.iter().map(String::as_str).chain(["none"])).unwrap();
         assert_eq!(found.len(), keys.len() + 1);
         for (i, object) in found[..keys.len()].iter().enumerate() {
             let object = object.as_ref().unwrap().as_ref().expect("it was written");
@@ -304,12 +304,12 @@ fn several_objects_in_one_operation(transport: &str) {
         }
         assert_eq!(found[keys.len()], Ok(None));
 
-        let sums = table.increment_many([("n", 2), ("n", 3), ("key 0", 1)]).unwrap();
+        let sums = table.multi_increment([("n", 2), ("n", 3), ("key 0", 1)]).unwrap();
         assert_eq!(sums.iter().filter(|sum| sum.is_ok()).count(), 2);
         assert!(matches!(sums[2], Err(Error::NotANumber(_))));
         assert_eq!(table.increment(b"n", 0).unwrap(), 5);
 
-        let removed = table.remove_many(["key 1", "none"]).unwrap();
+        let removed = table.multi_remove(["key 1", "none"]).unwrap();
         assert_eq!(removed, [Ok(Some(versions[1].clone().unwrap())), Ok(None)]);
 
         let other = client.create_table("other", 1).unwrap().id();
@@ -333,14 +333,14 @@ fn several_objects_in_one_operation(transport: &str) {
     }
     let tasks = Client::builder(&cluster.coordinator).connect_async().unwrap();
     let table = block_on(tasks.table("multi 3")).unwrap();
-    let written = table.put_many([("x", "1"), ("y", "2")]);
+    let written = table.multi_put([("x", "1"), ("y", "2")]);
     assert!(block_on(written).unwrap().iter().all(Result::is_ok));
-    let (found, sums) = (table.get_many(["x", "z"]), table.increment_many([("y", 1)]));
+    let (found, sums) = (table.multi_get(["x", "z"]), table.multi_increment([("y", 1)]));
     let found = block_on(found).unwrap();
     assert_eq!(found[0].as_ref().unwrap().as_ref().unwrap().value, b"1");
     assert_eq!(found[1], Ok(None));
     assert_eq!(block_on(sums).unwrap()[0].as_ref().unwrap().value, 3);
-    assert!(block_on(table.remove_many(["x"])).unwrap()[0].as_ref().unwrap().is_some());
+    assert!(block_on(table.multi_remove(["x"])).unwrap()[0].as_ref().unwrap().is_some());
     let parts = block_on(tasks.multi([Part::get(table.id(), b"y")])).unwrap();
     assert!(matches!(parts.get(0), Ok(PartAnswer::Object { value: b"3", .. })));
 }

@@ -7,6 +7,9 @@ pub const MAX_KEY: usize = 64 << 10;
 /// The longest value of an object, in bytes.
 pub const MAX_VALUE: usize = 1 << 20;
 
+/// The most parts of a multi-operation.
+pub const MAX_PARTS: usize = 1 << 16;
+
 /// The id of a table, never used again after the table is dropped. 0 names no table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct TableId(pub u64);

@@ -6,7 +6,10 @@
 use libfuzzer_sys::fuzz_target;
 use sprat_store::message::data::Amount;
 use sprat_store::message::list::objects_reply;
-use sprat_store::ops::{Enumerate, Increment, Operation as _, Read, Remove, Request, Scan, Write};
+use sprat_store::message::multi::Parts;
+use sprat_store::ops::{
+    Enumerate, Increment, Multi, Operation as _, Read, Remove, Request, Scan, Write,
+};
 
 macro_rules! same {
     ($bytes:expr, $($message:ident)*) => { $(
@@ -20,11 +23,15 @@ macro_rules! same {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    same!(bytes, Read Write Remove Increment Enumerate);
+    same!(bytes, Read Write Remove Increment Enumerate Multi);
     let amounts = [Amount::Integer(1), Amount::Double(1.0)].map(Request::Increment);
     let others = [Request::Read(()), Request::Write(()), Request::Echo(()), Request::Stats(())];
     for request in others.into_iter().chain(amounts).chain([Request::Enumerate(Scan::default())]) {
         let _ = request.completion(bytes);
+    }
+    if let Ok(parts) = Parts::of_reply(bytes) {
+        let length: usize = parts.map(|part| 4 + part.len()).sum();
+        assert_eq!(4 + length, bytes.len());
     }
     if let Ok(objects) = objects_reply(bytes) {
         let length: usize = objects.map(|(key, _, value)| key.len() + value.len()).sum();

@@ -20,8 +20,9 @@ use super::client::{Builder, Client, servers, table_id, tables};
 use super::condition::Condition;
 use super::machine::Outcome;
 use super::multi::{self, OwnedParts, Part};
+use super::object::{Number, Object};
 use super::pending::OperationId;
-use super::table::{Number, Object, integer, object_or_none, removed, version};
+use super::table::{integer, object_or_none, removed, version};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
 
 /// A function that starts an operation in the client's thread.
@@ -311,8 +312,8 @@ impl AsyncTable {
     /// keys.
     ///
     /// # Errors
-    /// Those of [`Table::get_many`](super::Table::get_many).
-    pub fn get_many<K: AsRef<[u8]>>(
+    /// Those of [`Table::multi_get`](super::Table::multi_get).
+    pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Operation<Vec<Result<Option<Object>, Error>>> {
@@ -325,8 +326,8 @@ impl AsyncTable {
     /// in the order of the pairs.
     ///
     /// # Errors
-    /// Those of [`Table::put_many`](super::Table::put_many).
-    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    /// Those of [`Table::multi_put`](super::Table::multi_put).
+    pub fn multi_put<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         objects: impl IntoIterator<Item = (K, V)>,
     ) -> Operation<Vec<Result<Version, Error>>> {
@@ -340,8 +341,8 @@ impl AsyncTable {
     /// keys.
     ///
     /// # Errors
-    /// Those of [`Table::remove_many`](super::Table::remove_many).
-    pub fn remove_many<K: AsRef<[u8]>>(
+    /// Those of [`Table::multi_remove`](super::Table::multi_remove).
+    pub fn multi_remove<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Operation<Vec<Result<Option<Version>, Error>>> {
@@ -354,8 +355,8 @@ impl AsyncTable {
     /// each, in the order of the pairs.
     ///
     /// # Errors
-    /// Those of [`Table::increment_many`](super::Table::increment_many).
-    pub fn increment_many<K: AsRef<[u8]>>(
+    /// Those of [`Table::multi_increment`](super::Table::multi_increment).
+    pub fn multi_increment<K: AsRef<[u8]>>(
         &self,
         amounts: impl IntoIterator<Item = (K, i64)>,
     ) -> Operation<Vec<Result<Number<i64>, Error>>> {

@@ -22,7 +22,7 @@
 //! assert!(first.wait()?.is_some() && second.wait()?.is_none());
 //!
 //! // Many objects in few requests.
-//! for object in birds.get_many([b"sprat", b"eagle"])? {
+//! for object in birds.multi_get([b"sprat", b"eagle"])? {
 //!     println!("{:?}", object?);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -41,12 +41,13 @@ mod client;
 mod condition;
 mod machine;
 mod multi;
+mod object;
 mod pending;
 mod shared;
 mod table;
 
 pub use sprat_store::client::{
-    Answer, Cursor, Error, LeaderInfo, MAX_PARTS, Page, PartAnswer, Parts, ServerInfo, TableInfo,
+    Answer, Cursor, Error, LeaderInfo, Page, PartAnswer, Parts, ServerInfo, TableInfo,
     TableOptions, Value, WaitedFor,
 };
 pub use sprat_store::durability::TableDurability;
@@ -55,12 +56,13 @@ pub use sprat_store::message::recovery::{DamagedReplica, Loss, Range, SegmentRan
 pub use sprat_store::objects::number::double_text;
 pub use sprat_store::objects::segment::SegmentId;
 pub use sprat_store::site::{OwnedSite, Role};
-pub use sprat_store::types::{MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
+pub use sprat_store::types::{MAX_KEY, MAX_PARTS, MAX_VALUE, ServerId, TableId, Version};
 
 pub use asynchronous::{AsyncClient, AsyncTable, Operation};
 pub use client::{Builder, Client};
 pub use condition::Condition;
 pub use machine::Outcome;
 pub use multi::Part;
+pub use object::{Number, Object};
 pub use pending::{OperationId, Pending};
-pub use table::{Number, Object, Scan, Table};
+pub use table::{Scan, Table};

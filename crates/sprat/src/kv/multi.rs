@@ -6,7 +6,7 @@ use sprat_store::types::{TableId, Version};
 
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
-use super::table::{Number, Object};
+use super::object::{Number, Object};
 
 /// A part of a multi-operation: an operation on one object of any table.
 ///

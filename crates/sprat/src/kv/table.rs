@@ -9,28 +9,9 @@ use sprat_store::types::{TableId, Version};
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
 use super::multi::{self, Part};
+use super::object::{Number, Object};
 use super::pending::Pending;
 use super::shared::Shared;
-
-/// A value read from the store, and its object's version.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Object {
-    /// The object's version.
-    pub version: Version,
-    /// The object's value.
-    pub value: Vec<u8>,
-}
-
-/// The sum after an increment, and the object's new version.
-#[derive(Clone, Copy, PartialEq, Debug)]
-#[non_exhaustive]
-pub struct Number<T> {
-    /// The object's new version.
-    pub version: Version,
-    /// The sum, which is the object's new value.
-    pub value: T,
-}
 
 /// One table of a [`Client`](super::Client)'s cluster. It costs nothing to copy.
 ///
@@ -288,7 +269,7 @@ impl<'c> Table<'c> {
     ///
     /// # Errors
     /// [`Error::TooManyParts`]. A result has the errors of [`Table::get`].
-    pub fn get_many<K: AsRef<[u8]>>(
+    pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Result<Option<Object>, Error>>, Error> {
@@ -301,7 +282,7 @@ impl<'c> Table<'c> {
     ///
     /// # Errors
     /// [`Error::TooManyParts`]. A result has the errors of [`Table::put`].
-    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    pub fn multi_put<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         objects: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Vec<Result<Version, Error>>, Error> {
@@ -316,7 +297,7 @@ impl<'c> Table<'c> {
     ///
     /// # Errors
     /// [`Error::TooManyParts`]. A result has the errors of [`Table::remove`].
-    pub fn remove_many<K: AsRef<[u8]>>(
+    pub fn multi_remove<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Result<Option<Version>, Error>>, Error> {
@@ -329,7 +310,7 @@ impl<'c> Table<'c> {
     ///
     /// # Errors
     /// [`Error::TooManyParts`]. A result has the errors of [`Table::increment`].
-    pub fn increment_many<K: AsRef<[u8]>>(
+    pub fn multi_increment<K: AsRef<[u8]>>(
         &self,
         amounts: impl IntoIterator<Item = (K, i64)>,
     ) -> Result<Vec<Result<Number<i64>, Error>>, Error> {

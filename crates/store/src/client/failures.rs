@@ -7,7 +7,8 @@ use alloc::string::String;
 use sprat_proto::Instant;
 use sprat_proto::rpc::RpcError;
 
-use super::answer::{Done, Error, WaitedFor};
+use super::answer::Done;
+use super::error::{Error, WaitedFor};
 use super::op::Op;
 use super::state::{Client, Kind};
 use crate::leading::Binding;

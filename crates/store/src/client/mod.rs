@@ -22,6 +22,7 @@
 mod answer;
 mod bundle;
 mod drive;
+mod error;
 mod failures;
 mod multi;
 mod op;
@@ -37,9 +38,10 @@ mod state;
 mod tests;
 mod values;
 
-pub use answer::{Answer, Done, Error, LeaderInfo, Page, ServerInfo, TableInfo, Value, WaitedFor};
+pub use answer::{Answer, Done, LeaderInfo, Page, ServerInfo, TableInfo, Value};
+pub use error::{Error, WaitedFor};
 pub use op::{Op, PeerId};
-pub use parts::{MAX_PARTS, Part, PartAnswer, PartRequest, Parts};
+pub use parts::{Part, PartAnswer, PartRequest, Parts};
 pub use rifl::WINDOW;
 pub use send::Call;
 pub use state::{Client, Config, TableOptions};

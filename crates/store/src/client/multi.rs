@@ -1,16 +1,19 @@
-//! Multi-operations: several operations on objects that start and end together. Each part has a
-//! slot and a status of its own, as if it came alone; [`super::bundle`] sends parts to one master in
-//! one request.
+//! Multi-operations: several operations on objects that start and end together.
+//!
+//! Each part has a slot and a status of its own, as if it came alone. [`super::bundle`] sends parts
+//! to one master in one request.
 //!
 //! Invariant: a multi-operation ends when its last part has ended.
 
 use sprat_proto::Instant;
 
-use super::answer::{Answer, Done, Error};
+use super::answer::{Answer, Done};
+use super::error::Error;
 use super::op::Op;
-use super::parts::{MAX_PARTS, Part, PartAnswer, PartOf, PartRequest, Results};
+use super::parts::{Part, PartAnswer, PartOf, PartRequest, Results};
 use super::state::{Client, Kind, State, op};
 use crate::message::data::Amount;
+use crate::types::MAX_PARTS;
 
 impl Client {
     /// Starts several operations on objects, of any tables. The answer is

@@ -4,12 +4,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::answer::Error;
+use super::error::Error;
 use crate::message::data::{Amount, RejectRules};
 use crate::types::{TableId, Version};
-
-/// The most parts of a multi-operation.
-pub const MAX_PARTS: usize = 1 << 16;
 
 /// A part of a multi-operation: an operation on one object.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -5,7 +5,8 @@ use alloc::string::ToString;
 use sprat_proto::Instant;
 use sprat_proto::rpc::Payload;
 
-use super::answer::{Answer, Done, Error, LeaderInfo, ServerInfo, TableInfo, WaitedFor};
+use super::answer::{Answer, Done, LeaderInfo, ServerInfo, TableInfo};
+use super::error::{Error, WaitedFor};
 use super::rifl::Rifl;
 use super::state::{Client, Kind, State};
 use crate::message::Status;

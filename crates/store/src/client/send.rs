@@ -7,7 +7,7 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::Message;
 use sprat_proto::time::MS;
 
-use super::answer::{Error, WaitedFor};
+use super::error::{Error, WaitedFor};
 use super::routes::Owner;
 use super::state::{Client, Kind, State, TableOptions, enqueue, op};
 use crate::message::control::{

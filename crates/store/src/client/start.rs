@@ -6,7 +6,7 @@ use core::ops::Deref;
 
 use sprat_proto::Instant;
 
-use super::answer::Error;
+use super::error::Error;
 use super::op::{Op, PeerId};
 use super::state::{Client, Kind, TableOptions, op};
 use super::values::LONG;

@@ -9,7 +9,8 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Instant, Rng};
 
-use super::answer::{Answer, Done, Error, ServerInfo, TableInfo, WaitedFor};
+use super::answer::{Answer, Done, ServerInfo, TableInfo};
+use super::error::{Error, WaitedFor};
 use super::op::Op;
 use super::parts::{PartOf, Results};
 use super::rifl::Rifl;

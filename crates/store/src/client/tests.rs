@@ -21,7 +21,9 @@ use crate::message::data::{self, Amount, Once, RejectRules};
 use crate::message::list::{object_head, objects_head};
 use crate::message::{Opcode, Status};
 use crate::ops::{Enumerate, Increment, Operation as _, Read, Remove, Write};
-use crate::types::{HashKey, KeyHash, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
+use crate::types::{
+    HashKey, KeyHash, LeaseId, MAX_KEY, MAX_PARTS, MAX_VALUE, ServerId, TableId, Version,
+};
 
 mod direct;
 mod leases;

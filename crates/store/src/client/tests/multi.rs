@@ -1,7 +1,6 @@
 //! Tests of multi-operations: parts that go together, and parts that go on alone.
 
 use super::*;
-use crate::client::parts::MAX_PARTS;
 use crate::message::multi;
 use crate::ops::{MOST_PARTS, Multi};
 
