@@ -212,6 +212,20 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
+    /// Adds bytes to the end of an object, and returns its new length.
+    pub fn append(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        bytes: &[u8],
+        condition: Condition,
+    ) -> Result<Number<u64>, Fail> {
+        self.client
+            .table_by_id(table)
+            .append_if(key, bytes, condition)
+            .map_err(|error| self.explain(error, &name(key)))
+    }
+
     /// Adds to an object that is a whole number, and returns the sum.
     pub fn increment(
         &mut self,

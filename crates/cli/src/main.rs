@@ -28,7 +28,7 @@ use commands::etcd::Etcd;
 use commands::exec::Exec;
 use commands::export::Export;
 use commands::import::Import;
-use commands::object::{Del, Get, Incr, Put};
+use commands::object::{Append, Del, Get, Incr, Put};
 use commands::perf::Perf;
 use commands::ping::Ping;
 use commands::rdma::Rdma;
@@ -97,6 +97,7 @@ enum Command {
     Put(Put),
     Del(Del),
     Incr(Incr),
+    Append(Append),
     Scan(Scan),
     Import(Import),
     Export(Export),
@@ -179,6 +180,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Put(args) => commands::object::put(args),
         Command::Del(args) => commands::object::del(args),
         Command::Incr(args) => commands::object::incr(args),
+        Command::Append(args) => commands::object::append(args),
         Command::Scan(args) => commands::scan::run(args),
         Command::Import(args) => commands::import::run(args),
         Command::Export(args) => commands::export::run(args),

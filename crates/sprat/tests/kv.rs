@@ -286,6 +286,29 @@ fn futures_complete_on_any_thread(transport: &str) {
 
 /// Multi-operations of both kinds of client, on tables of one and of several servers, and with
 /// replicas: each part has its own result.
+fn appends(transport: &str) {
+    let cluster = Cluster::replicated(transport, "append", 2, 1);
+    let client = cluster.client();
+    let table = client.create_table("appends", 1).unwrap();
+    assert_eq!(table.append(b"log", b"one ").unwrap(), 4);
+    assert_eq!(table.append(b"log", b"").unwrap(), 4);
+    assert_eq!(table.append(b"log", b"two").unwrap(), 7);
+    let object = table.get(b"log").unwrap().unwrap();
+    assert_eq!(object.value, b"one two");
+    let stale = Condition::if_newer_than(object.version);
+    assert!(matches!(table.append_if(b"log", b"x", stale), Err(Error::WrongVersion(_))));
+    let many: Vec<_> = (0..50).map(|_| table.start_append(b"long", &[7; 20_000])).collect();
+    let lengths = many.into_iter().map(|append| append.wait().unwrap().value);
+    assert_eq!(lengths.max(), Some(1_000_000));
+    assert_eq!(table.append(b"long", &[7; 100_000]), Err(Error::NoRoomToAppend(100_000)));
+    assert_eq!(table.get(b"long").unwrap().unwrap().value, [7; 1_000_000]);
+    let parts = client.multi([Part::append(table.id(), b"log", b"!"), Part::get(table.id(), b"x")]);
+    assert!(matches!(parts.unwrap().get(0), Ok(PartAnswer::Length { length: 8, .. })));
+    let tasks = Client::builder(&cluster.coordinator).connect_async().unwrap();
+    let appended = tasks.table_by_id(table.id()).append(b"log", b"?");
+    assert_eq!(block_on(appended).unwrap().value, 9);
+}
+
 fn several_objects_in_one_operation(transport: &str) {
     let cluster = Cluster::replicated(transport, "multi", 3, 2);
     let client = cluster.client();
@@ -353,7 +376,7 @@ macro_rules! over {
                 futures_complete_on_any_thread,
                 many_operations_at_once_and_every_object_once,
                 a_dropped_table_is_gone_for_every_client,
-                several_objects_in_one_operation, every_write_is_on_two_other_servers);
+                several_objects_in_one_operation, appends, every_write_is_on_two_other_servers);
         }
     };
     (@ $transport:literal, $($test:ident),*) => {

@@ -8,7 +8,7 @@ use sprat_store::message::data::Amount;
 use sprat_store::message::list::objects_reply;
 use sprat_store::message::multi::Parts;
 use sprat_store::ops::{
-    Enumerate, Increment, Multi, Operation as _, Read, Remove, Request, Scan, Write,
+    Append, Enumerate, Increment, Multi, Operation as _, Read, Remove, Request, Scan, Write,
 };
 
 macro_rules! same {
@@ -23,9 +23,15 @@ macro_rules! same {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    same!(bytes, Read Write Remove Increment Enumerate Multi);
+    same!(bytes, Read Write Append Remove Increment Enumerate Multi);
     let amounts = [Amount::Integer(1), Amount::Double(1.0)].map(Request::Increment);
-    let others = [Request::Read(()), Request::Write(()), Request::Echo(()), Request::Stats(())];
+    let others = [
+        Request::Append(()),
+        Request::Read(()),
+        Request::Write(()),
+        Request::Echo(()),
+        Request::Stats(()),
+    ];
     for request in others.into_iter().chain(amounts).chain([Request::Enumerate(Scan::default())]) {
         let _ = request.completion(bytes);
     }

@@ -66,6 +66,7 @@ enum Verb {
     Write,
     Remove,
     Add,
+    Append,
 }
 
 /// The name of an answer in a line of the history.
@@ -85,13 +86,14 @@ enum Said {
     Nothing,
 }
 
-/// The value of an object in a line of the history: a number, or the number that identifies its
-/// bytes.
+/// The value of an object in a line of the history: a number, the number that identifies its bytes,
+/// or the one that identifies the pieces appended to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Content {
     Bytes(u64),
     Integer(i64),
+    Chain(u64),
 }
 
 /// A line of the history.
@@ -132,6 +134,7 @@ impl From<Value> for Content {
         match value {
             Value::Bytes(tag) => Self::Bytes(tag),
             Value::Word(word) => Self::Integer(word.cast_signed()),
+            Value::Chain(chain) => Self::Chain(chain),
         }
     }
 }
@@ -141,6 +144,7 @@ impl From<Content> for Value {
         match content {
             Content::Bytes(tag) => Self::Bytes(tag),
             Content::Integer(number) => Self::Word(number.cast_unsigned()),
+            Content::Chain(chain) => Self::Chain(chain),
         }
     }
 }
@@ -152,6 +156,7 @@ pub fn line(record: &Record) -> String {
         Op::Write(reject, value) => (Verb::Write, Some(value.into()), reject),
         Op::Remove(reject) => (Verb::Remove, None, reject),
         Op::AddInteger(reject, by) => (Verb::Add, Some(Content::Integer(by)), reject),
+        Op::Append(reject, tag) => (Verb::Append, Some(Content::Bytes(tag)), reject),
         // No client adds doubles.
         Op::AddDouble(reject, bits) => (Verb::Add, Some(Content::Bytes(bits)), reject),
     };
@@ -213,6 +218,7 @@ pub fn record(text: &str) -> Result<Option<Record>, String> {
         (Verb::Write, Some(value)) => Op::Write(reject, value.into()),
         (Verb::Remove, _) => Op::Remove(reject),
         (Verb::Add, Some(Content::Integer(by))) => Op::AddInteger(reject, by),
+        (Verb::Append, Some(Content::Bytes(tag))) => Op::Append(reject, tag),
         _ => return Err(lacks("value")),
     };
     let version = || line.version.ok_or_else(|| lacks("version"));

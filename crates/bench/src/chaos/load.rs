@@ -21,7 +21,7 @@ use sprat::internals::transports::Options;
 use sprat::kv::{Client, Condition, Error, TableId, Version};
 use sprat_proto::Rng;
 use sprat_sim::check::history::Name;
-use sprat_sim::check::store::{Answer, Op, Reject, Value};
+use sprat_sim::check::store::{self, Answer, Op, Reject, Value};
 use sprat_store::message::data::RejectRules;
 
 use super::history::Record;
@@ -185,6 +185,11 @@ fn is_counter(key: u64) -> bool {
     key % 4 == 3
 }
 
+/// True if only appends change the object with this key. Every eighth one is such.
+fn is_chain(key: u64) -> bool {
+    key % 8 == 6
+}
+
 /// One client, and what it remembers.
 struct User {
     number: u16,
@@ -252,6 +257,9 @@ impl User {
             0..4 => Op::Read(reject),
             4 => Op::Remove(reject),
             _ if is_counter(key) => Op::AddInteger(reject, 1 + self.rng.below(3) as i64),
+            _ if is_chain(key) => {
+                Op::Append(reject, self.shared.tag.fetch_add(1, Ordering::Relaxed) + 1)
+            }
             _ => {
                 let longest = LENGTHS[self.rng.below(LENGTHS.len() as u64) as usize];
                 let length = self.rng.below(longest);
@@ -347,9 +355,14 @@ fn value_bytes(tag: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the checker's value for the bytes of an object. Damaged bytes have a value that no
-/// client has written.
-fn value_of(bytes: &[u8]) -> Value {
+/// Returns the checker's value for the bytes of the object with `key`. Damaged bytes have a value
+/// that no client has written.
+fn value_of(key: u64, bytes: &[u8]) -> Value {
+    if is_chain(key) {
+        let (pieces, rest) = bytes.as_chunks::<8>();
+        let chain = pieces.iter().map(|piece| u64::from_be_bytes(*piece)).fold(0, store::chain);
+        return Value::Chain(if rest.is_empty() { chain } else { u64::MAX });
+    }
     let text = std::str::from_utf8(bytes).ok();
     if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
         return Value::Word(number.cast_unsigned());
@@ -360,16 +373,18 @@ fn value_of(bytes: &[u8]) -> Value {
 
 /// Executes an operation of the checker in the store.
 fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Error> {
-    let (table, key) = (client.table_by_id(table), key_bytes(key));
+    let (table, number, key) = (client.table_by_id(table), key, key_bytes(key));
     Ok(match op {
         Op::Read(reject) => match table.get_if(&key, condition(reject))? {
-            Some(object) => Answer::Read(object.version.0, value_of(&object.value)),
+            Some(object) => Answer::Read(object.version.0, value_of(number, &object.value)),
             None => Answer::Missing,
         },
         Op::Write(reject, value) => {
             let bytes = match *value {
                 Value::Bytes(tag) => value_bytes(tag),
                 Value::Word(word) => word.cast_signed().to_string().into_bytes(),
+                // No client writes one.
+                Value::Chain(_) => return Ok(Answer::Nothing),
             };
             Answer::Version(table.put_if(&key, &bytes, condition(reject))?.0)
         }
@@ -379,6 +394,10 @@ fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Err
         Op::AddInteger(reject, by) => {
             let sum = table.increment_if(&key, *by, condition(reject))?;
             Answer::Sum(sum.version.0, Value::Word(sum.value.cast_unsigned()))
+        }
+        Op::Append(reject, tag) => {
+            let length = table.append_if(&key, &tag.to_be_bytes(), condition(reject))?;
+            Answer::Version(length.version.0)
         }
         Op::AddDouble(..) => Answer::Nothing,
     })
@@ -433,13 +452,18 @@ mod tests {
     fn a_value_says_which_it_is_and_damage_shows() {
         for tag in [1, 7 << 48 | 5, 8_000 << 48 | 77] {
             let mut bytes = value_bytes(tag);
-            assert_eq!(value_of(&bytes), Value::Bytes(tag));
+            assert_eq!(value_of(0, &bytes), Value::Bytes(tag));
             assert_eq!(bytes.len() as u64, 9 + (tag >> 48));
             let last = bytes.len() - 1;
             bytes[last] ^= 4;
-            assert_ne!(value_of(&bytes), Value::Bytes(tag));
+            assert_ne!(value_of(0, &bytes), Value::Bytes(tag));
         }
-        assert_eq!(value_of(b"-12"), Value::Word((-12_i64).cast_unsigned()));
-        assert_eq!(value_of(b""), Value::Bytes(u64::MAX));
+        assert_eq!(
+            value_of(6, &[7_u64.to_be_bytes(); 2].concat()),
+            Value::Chain(store::chain(store::chain(0, 7), 7))
+        );
+        assert_eq!(value_of(6, &[0; 15]), Value::Chain(u64::MAX));
+        assert_eq!(value_of(0, b"-12"), Value::Word((-12_i64).cast_unsigned()));
+        assert_eq!(value_of(0, b""), Value::Bytes(u64::MAX));
     }
 }

@@ -123,6 +123,31 @@ pub(crate) struct Incr {
     json: bool,
 }
 
+/// Add bytes to the end of an object's value, and print the new length.
+///
+/// A missing object counts as empty. Each append takes effect exactly once, however often the
+/// network makes the client send it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat append logs today 'one line'
+  date | sprat append logs today -")]
+pub(crate) struct Append {
+    #[command(flatten)]
+    at: Cluster,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: OsString,
+    /// The bytes to append; - reads standard input.
+    #[arg(allow_hyphen_values = true)]
+    bytes: OsString,
+    #[command(flatten)]
+    only: Only,
+    /// Write a JSON object with the new length and the new version.
+    #[arg(long)]
+    json: bool,
+}
+
 /// Options for the condition under which a command changes an object.
 #[derive(Args, Clone, Debug, Default)]
 #[group(multiple = false)]
@@ -169,6 +194,18 @@ pub(crate) fn put(args: &Put) -> Result<(), Fail> {
     let table = store.table(&args.table)?;
     let version = store.write(table, args.key.as_bytes(), &value, condition(&args.only))?;
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
+}
+
+/// Runs `sprat append`: adds bytes to the end of an object.
+pub(crate) fn append(args: &Append) -> Result<(), Fail> {
+    let bytes = if args.bytes == "-" { standard_input()? } else { args.bytes.as_bytes().to_vec() };
+    let mut store = args.at.connect()?;
+    let table = store.table(&args.table)?;
+    let length = store.append(table, args.key.as_bytes(), &bytes, condition(&args.only))?;
+    if args.json {
+        return print_json([number("length", length.value), number("version", length.version.0)]);
+    }
+    out::print(format!("{}\n", length.value))
 }
 
 /// Runs `sprat del`: removes an object.

@@ -19,6 +19,14 @@ pub enum Value {
     /// The eight bytes of a number: an integer, or the bits of a double, as the operation
     /// interprets it.
     Word(u64),
+    /// Pieces that were appended one after the other, as [`chain`] mixes their tags.
+    Chain(u64),
+}
+
+/// Returns the chain of `before`, 0 at first, with one more piece that `tag` identifies.
+#[must_use]
+pub fn chain(before: u64, tag: u64) -> u64 {
+    (before ^ tag).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) | 1
 }
 
 /// The reject rules of an operation on an object.
@@ -47,6 +55,8 @@ pub enum Op {
     AddInteger(Reject, i64),
     /// Add a double to the object, which is a double. The number is the bits of the summand.
     AddDouble(Reject, u64),
+    /// Append the piece with this tag to the object, which is a chain.
+    Append(Reject, u64),
 }
 
 /// The answer to an operation on an object of the store.
@@ -137,7 +147,7 @@ impl Op {
     fn reject(&self) -> Reject {
         match self {
             Self::Read(r) | Self::Write(r, _) | Self::Remove(r) => *r,
-            Self::AddInteger(r, _) | Self::AddDouble(r, _) => *r,
+            Self::AddInteger(r, _) | Self::AddDouble(r, _) | Self::Append(r, _) => *r,
         }
     }
 }
@@ -237,6 +247,15 @@ fn apply(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next
         },
         (Op::Write(_, value), _) => {
             next.extend(written(*value).filter(|_| !matches!(answer, Some(Answer::Sum(..)))));
+        }
+        (Op::Append(_, tag), here) => {
+            let before = match here {
+                Some(Value::Chain(before)) => before,
+                None => 0,
+                Some(_) => return,
+            };
+            let value = Value::Chain(chain(before, *tag));
+            next.extend(written(value).filter(|_| !matches!(answer, Some(Answer::Sum(..)))));
         }
         (Op::Remove(_), None) => {
             next.extend((answer == Some(&Answer::Version(0))).then_some(*state))

@@ -52,11 +52,13 @@ impl Habits {
 }
 
 /// The number of keys that users use in a table.
-const KEYS: u64 = 5;
+const KEYS: u64 = 6;
+/// The key whose object only appends change.
+const CHAIN: u64 = 5;
 
 /// Returns the bytes of the object key with the number `key`.
 fn key_bytes(key: u64) -> Vec<u8> {
-    let len = [3, 30, 31, 300, 2_000][key as usize];
+    let len = [3, 30, 31, 300, 2_000, 8][key as usize];
     (0..len).map(|i| (key as usize * 31 + i) as u8).collect()
 }
 
@@ -77,6 +79,12 @@ fn value_bytes(tag: u64) -> Vec<u8> {
 /// Returns the checker's value for the bytes of the object with `key`. Text is a number: a double
 /// for key 3, otherwise an integer.
 fn value_of(key: u64, bytes: &[u8]) -> Value {
+    if key == CHAIN {
+        let (pieces, rest) = bytes.as_chunks::<8>();
+        assert!(rest.is_empty(), "a piece of {} bytes", rest.len());
+        let tags = pieces.iter().map(|piece| u64::from_be_bytes(*piece));
+        return Value::Chain(tags.fold(0, store::chain));
+    }
     if bytes[0] != 0 {
         let text = std::str::from_utf8(bytes).expect("text of a number");
         let integer = || text.parse::<i64>().expect("an integer") as u64;
@@ -115,6 +123,7 @@ enum Change {
     Write(Vec<u8>),
     Remove,
     Add(Amount),
+    Append(Vec<u8>),
 }
 
 /// An operation on an object that a user has drawn.
@@ -139,6 +148,7 @@ fn whole_answer(part: PartAnswer<'_>) -> Answer<'_> {
             Answer::Object { version, value: store_value(value) }
         }
         PartAnswer::Version(version) => Answer::Version(version),
+        PartAnswer::Length { version, length } => Answer::Length { version, length },
         PartAnswer::Integer { version, sum } => Answer::Integer { version, sum },
         PartAnswer::Double { version, sum } => Answer::Double { version, sum },
         other => panic!("{other:?}"),
@@ -302,6 +312,7 @@ impl User {
             Ok(Answer::Object { version, value }) => {
                 store::Answer::Read(version.0, value_of(key, &value))
             }
+            Ok(Answer::Length { version, .. }) => store::Answer::Version(version.0),
             // The version of a write is never 0.
             Ok(Answer::Version(version)) => store::Answer::Version(version.0),
             Ok(Answer::Integer { version, sum }) => {
@@ -460,6 +471,7 @@ impl User {
         let op = match change {
             Change::Read => client.read(id, &bytes, rules, deadline),
             Change::Write(value) => client.write(id, &bytes, &value, rules, deadline),
+            Change::Append(piece) => client.append(id, &bytes, &piece, rules, deadline),
             Change::Remove => client.remove(id, &bytes, rules, deadline),
             Change::Add(Amount::Integer(by)) => {
                 client.increment_integer(id, &bytes, by, rules, deadline)
@@ -492,6 +504,7 @@ impl User {
                 Change::Read => PartRequest::Read,
                 Change::Write(value) => PartRequest::Write(value),
                 Change::Remove => PartRequest::Remove,
+                Change::Append(piece) => PartRequest::Append(piece),
                 Change::Add(amount) => PartRequest::Increment(*amount),
             },
         });
@@ -510,6 +523,10 @@ impl User {
         let (asked, change) = match (key, draw) {
             (_, 0..3) => (store::Op::Read(reject), Change::Read),
             (_, 3) => (store::Op::Remove(reject), Change::Remove),
+            (CHAIN, 4..) => {
+                let tag = score.tag();
+                (store::Op::Append(reject, tag), Change::Append(tag.to_be_bytes().into()))
+            }
             (2 | 4, 4..8) => {
                 // Sometimes the sum is so large that the next one overflows.
                 let by = if self.rng.chance(20_000) {

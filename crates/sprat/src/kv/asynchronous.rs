@@ -22,7 +22,7 @@ use super::machine::Outcome;
 use super::multi::{self, OwnedParts, Part};
 use super::object::{Number, Object};
 use super::pending::OperationId;
-use super::table::{integer, object_or_none, removed, version};
+use super::table::{integer, length, object_or_none, removed, version};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
 
 /// A function that starts an operation in the client's thread.
@@ -305,6 +305,19 @@ impl AsyncTable {
         self.client.start(
             move |machine, deadline| machine.remove(id, &key, condition.0, deadline),
             removed,
+        )
+    }
+
+    /// Adds bytes to the end of an object's value. Returns the new length and the new version.
+    ///
+    /// # Errors
+    /// Those of [`Table::append`](super::Table::append).
+    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Operation<Number<u64>> {
+        let (id, key, bytes, rules) =
+            (self.id, key.to_vec(), bytes.to_vec(), Condition::always().0);
+        self.client.start(
+            move |machine, deadline| machine.append(id, &key, &bytes, rules, deadline),
+            length,
         )
     }
 

@@ -60,6 +60,13 @@ impl<'a> Part<'a> {
         Self::new(table, key, PartRequest::Increment(Amount::Double(amount)))
     }
 
+    /// Makes a part that adds bytes to the end of a value as
+    /// [`Table::append`](super::Table::append) does. Its answer is [`PartAnswer::Length`].
+    #[must_use]
+    pub fn append(table: TableId, key: &'a [u8], bytes: &'a [u8]) -> Self {
+        Self::new(table, key, PartRequest::Append(bytes))
+    }
+
     /// Returns the part with a condition: it fails if the condition does not hold.
     #[must_use]
     pub fn only(mut self, condition: Condition) -> Self {
@@ -75,6 +82,7 @@ enum Request {
     Write(Vec<u8>),
     Remove,
     Increment(Amount),
+    Append(Vec<u8>),
 }
 
 /// The parts of a multi-operation with bytes of their own, for another thread.
@@ -88,6 +96,7 @@ impl OwnedParts {
             let request = match part.request {
                 PartRequest::Write(value) => Request::Write(value.to_vec()),
                 PartRequest::Remove => Request::Remove,
+                PartRequest::Append(bytes) => Request::Append(bytes.to_vec()),
                 PartRequest::Increment(amount) => Request::Increment(amount),
                 _ => Request::Read,
             };
@@ -105,6 +114,7 @@ impl OwnedParts {
                 Request::Read => PartRequest::Read,
                 Request::Write(value) => PartRequest::Write(value),
                 Request::Remove => PartRequest::Remove,
+                Request::Append(bytes) => PartRequest::Append(bytes),
                 Request::Increment(amount) => PartRequest::Increment(*amount),
             };
             Bare { key, request, ..*part }

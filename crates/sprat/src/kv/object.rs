@@ -12,12 +12,12 @@ pub struct Object {
     pub value: Vec<u8>,
 }
 
-/// The sum after an increment, and the object's new version.
+/// The sum after an increment, or the length after an append, and the object's new version.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Number<T> {
     /// The object's new version.
     pub version: Version,
-    /// The sum, which is the object's new value.
+    /// The sum, which is the object's new value, or the length of the new value in bytes.
     pub value: T,
 }

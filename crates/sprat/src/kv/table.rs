@@ -262,6 +262,40 @@ impl<'c> Table<'c> {
         }
     }
 
+    /// Adds bytes to the end of an object's value. A missing object counts as empty. Returns the new
+    /// length of the value in bytes.
+    ///
+    /// # Errors
+    /// [`Error::NoRoomToAppend`], and those of [`Table::put`].
+    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64, Error> {
+        self.append_if(key, bytes, Condition::always()).map(|length| length.value)
+    }
+
+    /// Appends to an object as [`Table::append`] does, if a condition holds.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`Table::append`].
+    pub fn append_if(
+        &self,
+        key: &[u8],
+        bytes: &[u8],
+        condition: Condition,
+    ) -> Result<Number<u64>, Error> {
+        length(
+            self.shared
+                .ask(|client, deadline| client.append(self.id, key, bytes, condition.0, deadline)),
+        )
+    }
+
+    /// Starts an append to an object.
+    pub fn start_append(&self, key: &[u8], bytes: &[u8]) -> Pending<'c, Number<u64>> {
+        let rules = Condition::always().0;
+        let append = |client: &mut sprat_store::client::Client, deadline| {
+            client.append(self.id, key, bytes, rules, deadline)
+        };
+        Pending::new(self.shared, self.shared.start(append), length)
+    }
+
     // Several objects.
 
     /// Reads several objects in few requests. Returns a result for each key, in the order of the
@@ -402,6 +436,13 @@ pub(super) fn version(outcome: Outcome) -> Result<Version, Error> {
 
 pub(super) fn removed(outcome: Outcome) -> Result<Option<Version>, Error> {
     version(outcome).map(|version| (version != Version(0)).then_some(version))
+}
+
+pub(super) fn length(outcome: Outcome) -> Result<Number<u64>, Error> {
+    match outcome? {
+        Answer::Length { version, length } => Ok(Number { version, value: length }),
+        other => unexpected(&other),
+    }
 }
 
 pub(super) fn integer(outcome: Outcome) -> Result<Number<i64>, Error> {

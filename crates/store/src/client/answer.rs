@@ -54,6 +54,13 @@ pub enum Answer<'b> {
         /// The sum of the object's old value and the amount.
         sum: f64,
     },
+    /// The answer to an append.
+    Length {
+        /// The object's new version.
+        version: Version,
+        /// The new length of the object's value in bytes.
+        length: u64,
+    },
     /// The id of the table that was created or looked up.
     Table(TableId),
     /// The answer to a drop: the table is dropped.
@@ -86,6 +93,7 @@ impl<'b> Answer<'b> {
             Reply::Version(version) => Self::Version(version),
             Reply::Integer { version, sum } => Self::Integer { version, sum },
             Reply::Double { version, sum } => Self::Double { version, sum },
+            Reply::Length { version, length } => Self::Length { version, length },
             Reply::Objects { next } => Self::Page(Page { payload, next }),
             Reply::Bytes(skip) => Self::Bytes(Value::new(payload, skip)),
         }
@@ -103,6 +111,7 @@ impl Answer<'_> {
             Self::Version(version) => Answer::Version(version),
             Self::Integer { version, sum } => Answer::Integer { version, sum },
             Self::Double { version, sum } => Answer::Double { version, sum },
+            Self::Length { version, length } => Answer::Length { version, length },
             Self::Table(table) => Answer::Table(table),
             Self::Dropped => Answer::Dropped,
             Self::Tables(tables) => Answer::Tables(tables),

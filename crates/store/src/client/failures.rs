@@ -15,6 +15,7 @@ use crate::leading::Binding;
 use crate::message::Status;
 use crate::message::control;
 use crate::message::data::Refusal;
+use crate::ops::Request;
 use sprat_proto::node::machine::Link;
 
 /// The error text for a server that answers BUSY.
@@ -56,6 +57,9 @@ impl Client {
             Status::Overflow => Error::Overflow(refusal.version),
             Status::NotFinite => Error::NotFinite,
             Status::KeyTooLong => Error::KeyTooLong(slot.key_len),
+            Status::ValueTooLong if slot.kind == Kind::Server(Request::Append(())) => {
+                Error::NoRoomToAppend(slot.value_len())
+            }
             Status::ValueTooLong => Error::ValueTooLong(slot.value_len()),
             Status::NoSpace if slot.kind.is_object() => Error::NoSpace,
             Status::TabletLost => Error::TabletLost,

@@ -51,6 +51,7 @@ impl Client {
             PartRequest::Read => self.read(table, key, rules, deadline),
             PartRequest::Write(value) => self.write(table, key, value, rules, deadline),
             PartRequest::Remove => self.remove(table, key, rules, deadline),
+            PartRequest::Append(bytes) => self.append(table, key, bytes, rules, deadline),
             PartRequest::Increment(Amount::Integer(amount)) => {
                 self.increment_integer(table, key, amount, rules, deadline)
             }
@@ -77,6 +78,7 @@ impl Client {
             Ok(Answer::Version(version)) => Ok(PartAnswer::Version(*version)),
             &Ok(Answer::Integer { version, sum }) => Ok(PartAnswer::Integer { version, sum }),
             &Ok(Answer::Double { version, sum }) => Ok(PartAnswer::Double { version, sum }),
+            &Ok(Answer::Length { version, length }) => Ok(PartAnswer::Length { version, length }),
             Ok(other) => unreachable!("no part is answered by {other:?}"),
             Err(error) => Err(error.clone()),
         };

@@ -33,6 +33,8 @@ pub enum PartRequest<'a> {
     Remove,
     /// The part adds this amount. Its answer is [`PartAnswer::Integer`] or [`PartAnswer::Double`].
     Increment(Amount),
+    /// The part adds these bytes to the end of the value. Its answer is [`PartAnswer::Length`].
+    Append(&'a [u8]),
 }
 
 /// The answer to a part of a multi-operation.
@@ -63,6 +65,13 @@ pub enum PartAnswer<'a> {
         /// The sum of the object's old value and the amount.
         sum: f64,
     },
+    /// The part appended to an object.
+    Length {
+        /// The object's new version.
+        version: Version,
+        /// The new length of the object's value in bytes.
+        length: u64,
+    },
 }
 
 /// The results of a multi-operation's parts, in the order of the parts.
@@ -80,6 +89,7 @@ enum Kept {
     Version(Version),
     Integer { version: Version, sum: i64 },
     Double { version: Version, sum: f64 },
+    Length { version: Version, length: u64 },
 }
 
 impl Parts {
@@ -111,6 +121,7 @@ impl Parts {
             Ok(Kept::Version(version)) => Ok(PartAnswer::Version(*version)),
             &Ok(Kept::Integer { version, sum }) => Ok(PartAnswer::Integer { version, sum }),
             &Ok(Kept::Double { version, sum }) => Ok(PartAnswer::Double { version, sum }),
+            &Ok(Kept::Length { version, length }) => Ok(PartAnswer::Length { version, length }),
             Err(error) => Err(error),
         }
     }
@@ -165,6 +176,7 @@ impl Results {
             Ok(PartAnswer::Version(version)) => Ok(Kept::Version(version)),
             Ok(PartAnswer::Integer { version, sum }) => Ok(Kept::Integer { version, sum }),
             Ok(PartAnswer::Double { version, sum }) => Ok(Kept::Double { version, sum }),
+            Ok(PartAnswer::Length { version, length }) => Ok(Kept::Length { version, length }),
             Err(error) => Err(Box::new(error)),
         };
     }

@@ -142,6 +142,19 @@ impl Client {
         self.object(request, table, key, &[], rules, deadline)
     }
 
+    /// Adds bytes to the end of an object's value; a missing object counts as empty. The answer is
+    /// [`Answer::Length`](super::Answer::Length).
+    pub fn append(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        bytes: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        self.object(Request::Append(()), table, key, bytes, rules, deadline)
+    }
+
     /// Lists some objects of a table, from `cursor` on (the default one at the start).
     ///
     /// The answer is [`Answer::Page`](super::Answer::Page), which has the next cursor. An object

@@ -20,6 +20,7 @@ pub(crate) struct Counters {
     pub(crate) writes: u64,
     pub(crate) removes: u64,
     pub(crate) increments: u64,
+    pub(crate) appends: u64,
     pub(crate) enumerations: u64,
     pub(crate) multis: u64,
     pub(crate) echoes: u64,
@@ -105,6 +106,7 @@ catalogue! {
     writes Total Requests = counters.writes, "Writes that were executed.";
     removes Total Requests = counters.removes, "Removals that were executed.";
     increments Total Requests = counters.increments, "Increments that were executed.";
+    appends Total Requests = counters.appends, "Appends that were executed.";
     enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
     multis Total Requests = counters.multis,
         "Multi-operations. Their parts count as operations of their own.";

@@ -79,6 +79,8 @@ codes! {
         Stats = 8,
         /// The server executes several operations on objects.
         Multi = 9,
+        /// The server adds bytes to the end of an object's value.
+        Append = 10,
         /// A server joins the cluster.
         Enlist = 64,
         /// A server renews its lease.

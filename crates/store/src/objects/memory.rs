@@ -40,6 +40,8 @@ pub enum Change<'a> {
     Remove,
     /// The mutation adds this amount to the number in the object.
     Add(Amount),
+    /// The mutation adds these bytes to the end of the value.
+    Append(&'a [u8]),
 }
 
 /// A mutation of an object, which a master executes.
@@ -133,11 +135,13 @@ impl Memory {
     /// means that no segment is free.
     pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
         let Mutation { target, key, hash, .. } = mutation;
-        let mut sum = None;
+        let (mut sum, mut appended) = (None, Vec::new());
         let before = self.find(target.table, *hash, key).map(|(place, at)| {
             let object = self.log.object(at);
-            if let Change::Add(amount) = mutation.change {
-                sum = Some(number::add(Some(object.value), amount));
+            match mutation.change {
+                Change::Add(amount) => sum = Some(number::add(Some(object.value), amount)),
+                Change::Append(bytes) => appended = [object.value, bytes].concat(),
+                Change::Write(_) | Change::Remove => {}
             }
             Before::new(&self.log, place, at, &object)
         });
@@ -147,6 +151,14 @@ impl Memory {
         }
         match mutation.change {
             Change::Write(value) => self.write(mutation, before, value, None),
+            Change::Append(bytes) => {
+                let value = if before.is_some() { &appended } else { bytes };
+                if value.len() > MAX_VALUE {
+                    return Err(Status::ValueTooLong);
+                }
+                let length = (value.len() as u64).to_be_bytes();
+                self.write(mutation, before, value, Some(length))
+            }
             Change::Remove => match before {
                 Some(before) => self.remove(mutation, &before),
                 None => self.conclude(mutation, Outcome { status: Status::Ok, version, sum: None }),

@@ -21,6 +21,7 @@ use crate::message::ring::OpenRing;
 use crate::message::{Opcode, Status, VERSION};
 use crate::types::TableId;
 
+mod append;
 mod echo;
 mod enumerate;
 mod increment;
@@ -36,6 +37,7 @@ mod tablets;
 pub(crate) mod tests;
 mod write;
 
+pub use append::Append;
 pub use echo::Echo;
 pub use enumerate::{Enumerate, Scan};
 pub use increment::Increment;
@@ -115,6 +117,7 @@ master_operations! {
         Write => Write<'_>,
         Remove => Remove<'_>,
         IncrementInteger | IncrementDouble => Increment<'_>,
+        Append => Append<'_>,
         Enumerate => Enumerate,
         Multi => Multi<'_>,
         Echo => Echo<'_>,
@@ -193,6 +196,7 @@ client_operations! {
     Write => Write<'static>,
     Remove => Remove<'static>,
     Increment => Increment<'static>,
+    Append => Append<'static>,
     Enumerate => Enumerate,
     Echo => Echo<'static>,
     Stats => Stats,

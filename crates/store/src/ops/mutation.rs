@@ -25,7 +25,10 @@ pub(super) fn execute(
     change: Change<'_>,
 ) -> Result<Executed, Status> {
     master.membership.check(call.now, target.cluster)?;
-    memory::check_sizes(key, if let Change::Write(value) = change { value } else { &[] })?;
+    memory::check_sizes(
+        key,
+        if let Change::Write(value) | Change::Append(value) = change { value } else { &[] },
+    )?;
     let Memory { log, tablets, results, .. } = &mut master.memory;
     let hash = tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
     if once.lease.0 == 0 {
@@ -46,6 +49,7 @@ pub(super) fn execute(
         Change::Write(_) => master.counters.writes += 1,
         Change::Remove => master.counters.removes += 1,
         Change::Add(_) => master.counters.increments += 1,
+        Change::Append(_) => master.counters.appends += 1,
     }
     if master.gated.len() >= MAX_GATED {
         return Err(Status::Retry);

@@ -197,6 +197,13 @@ pub enum Reply {
         /// The sum, which is the object's new value.
         sum: f64,
     },
+    /// The operation appended to an object.
+    Length {
+        /// The new version of the object.
+        version: Version,
+        /// The new length of the object's value in bytes.
+        length: u64,
+    },
     /// The reply has some objects of a table.
     Objects {
         /// The position of the next object, or `None` at the end of the table.

@@ -100,6 +100,13 @@ fn requests() {
         Write { target: TARGET, once: ONCE, key: b"key", value: b"v1" }
     );
     golden!(
+        Append,
+        60,
+        "01 0a 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 00000002 6b6579 7631",
+        Append { target: TARGET, once: ONCE, key: b"key", bytes: b"v1" }
+    );
+    golden!(
         Remove,
         56,
         "01 04 0000 00 000000 0000000000000000 0000000000000000 0000000000000000

@@ -33,42 +33,59 @@ pub struct Write<'a> {
     pub value: &'a [u8],
 }
 
+/// The fixed part of a mutation with a key and a value.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct WriteWire {
+pub(super) struct WriteWire {
     mutation: MutationWire,
     value_len: U32,
 }
 
+impl WriteWire {
+    #[inline]
+    pub(super) fn new(mutation: MutationWire, value: &[u8]) -> Self {
+        let value_len = u32::try_from(value.len()).expect("a value of less than 4 GiB");
+        Self { mutation, value_len: value_len.into() }
+    }
+}
+
+/// The parts of a mutation with a key and a value: target, identity, key and value.
+type Split<'a> = (Target, Once, &'a [u8], &'a [u8]);
+
+/// Parses a mutation with a key and a value.
+#[inline]
+pub(super) fn split_value(request: &[u8], opcode: Opcode) -> Result<Split<'_>, Status> {
+    let (wire, rest) = split::<WriteWire>(request, opcode)?;
+    let key_len = rest.len().checked_sub(wire.value_len.get() as usize);
+    let (key, value) = rest.split_at(key_len.ok_or(Status::BadFormat)?);
+    Ok((Target::parse(&wire.mutation.target)?, Once::parse(&wire.mutation), key, value))
+}
+
 impl Write<'_> {
-    fn wire(&self, value_len: u32) -> WriteWire {
-        let mutation = self.once.wire(self.target.wire(Opcode::Write));
-        WriteWire { mutation, value_len: value_len.into() }
+    #[inline]
+    fn mutation(&self) -> MutationWire {
+        self.once.wire(self.target.wire(Opcode::Write))
     }
 
     /// Puts the bytes of the request before its value, which has `value_len` bytes, into `out`,
     /// whose old contents are dropped.
     #[must_use]
     pub fn emit_front(&self, value_len: u32, out: Vec<u8>) -> Vec<u8> {
-        concat(out, &self.wire(value_len), self.key, &[])
+        let wire = WriteWire { mutation: self.mutation(), value_len: value_len.into() };
+        concat(out, &wire, self.key, &[])
     }
 }
 
 impl<'a> Operation<'a> for Write<'a> {
     #[inline]
     fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        let value_len = u32::try_from(self.value.len()).expect("a value of less than 4 GiB");
-        concat(out, &self.wire(value_len), self.key, self.value)
+        concat(out, &WriteWire::new(self.mutation(), self.value), self.key, self.value)
     }
 
     #[inline]
     fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        let (wire, rest) = split::<WriteWire>(request, Opcode::Write)?;
-        let key_len =
-            rest.len().checked_sub(wire.value_len.get() as usize).ok_or(Status::BadFormat)?;
-        let (key, value) = rest.split_at(key_len);
-        let target = Target::parse(&wire.mutation.target)?;
-        Ok(Self { target, once: Once::parse(&wire.mutation), key, value })
+        let (target, once, key, value) = split_value(request, Opcode::Write)?;
+        Ok(Self { target, once, key, value })
     }
 
     #[inline]

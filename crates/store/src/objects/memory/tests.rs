@@ -120,6 +120,11 @@ impl World {
                 return;
             }
             Change::Write(value) => (value.to_vec(), None),
+            Change::Append(bytes) => {
+                let new = if missing { bytes.to_vec() } else { [&value[..], bytes].concat() };
+                let length = (new.len() as u64).to_be_bytes();
+                (new, Some(length))
+            }
             Change::Add(Amount::Integer(amount)) => {
                 // No oracle for what is a number: that is the tests' of `number`. But text of one
                 // is always written plainly.
@@ -256,7 +261,8 @@ impl World {
         rng.fill(&mut value);
         let change = match rng.below(10) {
             0..5 => Change::Write(&value),
-            5..8 => Change::Remove,
+            5..7 => Change::Remove,
+            7 => Change::Append(&value[..value.len().min(20)]),
             8 => Change::Add(Amount::Integer(rng.u64() as i64)),
             _ => Change::Add(Amount::Double(f64::from(rng.u32()) / 8.0)),
         };

@@ -167,7 +167,7 @@ impl World {
                         _ if outcome.status != Status::Ok => None,
                         Change::Write(value) => Some(Some(value.to_vec())),
                         Change::Remove => Some(None),
-                        Change::Add(_) => panic!("no number is in this test"),
+                        Change::Add(_) | Change::Append(_) => panic!("not in this test"),
                     };
                     let (end, rpc, key) = (self.memory.log.tail(), self.rpc, key.to_vec());
                     self.steps.push_back(Step { end, rpc, outcome, key, after });
