@@ -33,8 +33,6 @@ pub struct Multi<'a> {
 /// The condition under which the reply to all parts so far goes out.
 #[derive(Debug, Default)]
 struct Together {
-    /// The table that a part read, if a part read one.
-    read: Option<TableId>,
     /// True if a part changed something.
     changed: bool,
     /// True if the reply reports something that has to be durable first.
@@ -49,8 +47,8 @@ impl Together {
     fn add(&mut self, master: &Master, part: Executed) {
         match part {
             Executed::Read { table, durable } => {
-                self.read = Some(table);
-                self.waits |= !durable && !master.is_async_table(table);
+                let reports_all = durable || master.memory.log.is_all_durable();
+                self.waits |= !reports_all && !master.is_async_table(table);
             }
             Executed::Changed(before) => {
                 self.changed = true;
@@ -63,12 +61,10 @@ impl Together {
     }
 
     fn executed(self) -> Executed {
-        match self.read {
-            _ if self.changed || (self.waits && !self.idempotent) => {
-                Executed::Changed(self.mark.filter(|_| !self.waits))
-            }
-            Some(table) if self.idempotent => Executed::Read { table, durable: !self.waits },
-            _ => Executed::Now { idempotent: self.idempotent },
+        if self.changed || self.waits {
+            Executed::Changed(self.mark.filter(|_| !self.waits))
+        } else {
+            Executed::Now { idempotent: self.idempotent }
         }
     }
 }

@@ -158,6 +158,7 @@ fn the_reply_waits_until_all_that_it_reports_is_durable() {
     assert_eq!(statuses(&rig.ask(request(&[hasty, look.clone()]))), [Status::Ok; 2]);
     assert_eq!(statuses(&rig.ask(request(&[look.clone(), look.clone()]))), [Status::Ok; 2]);
     assert!(rig.send(&request(&[look.clone(), read(b"c")])).is_err());
+    assert!(rig.send(&request(&[read(b"c"), look.clone()])).is_err());
     assert_eq!(statuses(&rig.ask(request(&[look, read(b"a")]))), [Status::Ok; 2]);
     let mixed = [Write { target, once: once(1, 3, 1), key: b"h", value: b"" }.emit(), read(b"c")];
     assert!(rig.send(&request(&mixed)).is_err());
