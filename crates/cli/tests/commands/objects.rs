@@ -69,6 +69,19 @@ fn conditions_are_kept() {
 }
 
 #[test]
+fn appends_add_bytes_and_print_the_length() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    assert_eq!(cluster.ok(&["append", "t", "k", "one "]), "4\n");
+    assert_eq!(cluster.ok(&["append", "t", "k", "-two", "--if-exists"]), "8\n");
+    assert_eq!(cluster.ok(&["get", "t", "k"]), "one -two");
+    let json = cluster.ok(&["append", "t", "k", "", "--json"]);
+    assert!(json.starts_with("{\"length\":8,\"version\":"), "{json}");
+    let error = cluster.fails(4, &["append", "t", "k", "x", "--if-absent"]);
+    assert!(error.contains("the object exists"), "{error}");
+}
+
+#[test]
 fn increments_add_up_from_many_processes() {
     let cluster = Cluster::up(1);
     cluster.ok(&["table", "create", "t"]);

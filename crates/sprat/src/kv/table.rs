@@ -262,8 +262,8 @@ impl<'c> Table<'c> {
         }
     }
 
-    /// Adds bytes to the end of an object's value. A missing object counts as empty. Returns the new
-    /// length of the value in bytes.
+    /// Adds bytes to the end of an object's value. A missing object counts as empty. Returns the
+    /// new length of the value in bytes.
     ///
     /// # Errors
     /// [`Error::NoRoomToAppend`], and those of [`Table::put`].

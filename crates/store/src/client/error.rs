@@ -17,8 +17,8 @@ pub enum Error {
     /// The operation's value is too long. Nothing was sent: use a shorter value.
     #[error("the value has {0} bytes, the limit is {MAX_VALUE}")]
     ValueTooLong(usize),
-    /// The object's value would become too long by the append of this number of bytes. The object is
-    /// unchanged.
+    /// The object's value would become too long by the append of this number of bytes. The object
+    /// is unchanged.
     #[error(
         "with the {0} bytes, the value would be longer than the server takes, at most {MAX_VALUE}"
     )]

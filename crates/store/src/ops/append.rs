@@ -1,8 +1,8 @@
 //! The operation append: it adds bytes to the end of an object's value.
 //!
 //! ```text
-//! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 length of the bytes u32 | 60 key
-//!           bytes
+//! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 length of the bytes u32
+//!          60 key | bytes
 //! reply     0 head | 4 version u64, the object's new one | 12 length u64, the value's new one
 //! ```
 //!
