@@ -354,6 +354,16 @@ fn several_objects_in_one_operation(transport: &str) {
         assert_eq!(many.wait().unwrap().iter().filter(Result::is_err).count(), 1);
         assert!(single.wait().unwrap().is_some());
     }
+    // The iterator of the parts may use the client, and panic.
+    let named = ["multi 1", "multi 3"].map(String::from);
+    let names = named.iter().map(|name| Part::get(client.table(name).unwrap().id(), b"key 3"));
+    assert!(client.multi(names).unwrap().iter().all(|part| part.is_ok()));
+    let failing = std::panic::AssertUnwindSafe(|| {
+        let keys = (0..3).map(|i| if i < 2 { format!("key {i}") } else { panic!("planned") });
+        client.table("multi 1").unwrap().multi_get(keys)
+    });
+    assert!(std::panic::catch_unwind(failing).is_err());
+    assert!(client.table("multi 1").unwrap().get(b"key 3").unwrap().is_some());
     let tasks = Client::builder(&cluster.coordinator).connect_async().unwrap();
     let table = block_on(tasks.table("multi 3")).unwrap();
     let written = table.multi_put([("x", "1"), ("y", "2")]);

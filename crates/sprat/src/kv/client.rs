@@ -188,20 +188,14 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::TooManyParts`]. A part has the errors of its operation.
-    pub fn multi<'a, I>(&self, parts: I) -> Result<Parts, Error>
-    where
-        I: IntoIterator<Item = Part<'a>, IntoIter: ExactSizeIterator>,
-    {
-        let bare = parts.into_iter().map(|part| part.0);
+    pub fn multi<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Result<Parts, Error> {
+        let bare = multi::collect(parts);
         multi::parts(self.shared.ask(|client, deadline| client.multi(bare, deadline)))
     }
 
     /// Starts several operations, which [`Client::multi`] describes.
-    pub fn start_multi<'a, I>(&self, parts: I) -> Pending<'_, Parts>
-    where
-        I: IntoIterator<Item = Part<'a>, IntoIter: ExactSizeIterator>,
-    {
-        let bare = parts.into_iter().map(|part| part.0);
+    pub fn start_multi<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Pending<'_, Parts> {
+        let bare = multi::collect(parts);
         let id = self.shared.start(|client, deadline| client.multi(bare, deadline));
         Pending::new(&self.shared, id, multi::parts)
     }

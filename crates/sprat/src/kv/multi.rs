@@ -122,6 +122,12 @@ impl OwnedParts {
     }
 }
 
+/// Collects the parts. The program's iterator may use the client, so it runs before the client is
+/// borrowed.
+pub(super) fn collect<'a>(parts: impl IntoIterator<Item = Part<'a>>) -> Vec<Bare<'a>> {
+    parts.into_iter().map(|part| part.0).collect()
+}
+
 /// Returns the results of a multi-operation's parts.
 pub(super) fn parts(outcome: Outcome) -> Result<Parts, Error> {
     match outcome? {

@@ -356,8 +356,9 @@ impl<'c> Table<'c> {
         )
     }
 
-    fn ask_many<'a>(&self, parts: impl ExactSizeIterator<Item = Part<'a>>) -> Outcome {
-        self.shared.ask(|client, deadline| client.multi(parts.map(|part| part.0), deadline))
+    fn ask_many<'a>(&self, parts: impl Iterator<Item = Part<'a>>) -> Outcome {
+        let bare = multi::collect(parts);
+        self.shared.ask(|client, deadline| client.multi(bare, deadline))
     }
 
     // Enumeration.

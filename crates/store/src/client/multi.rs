@@ -38,8 +38,8 @@ impl Client {
             self.results(index).begin_part();
             self.starting = Some(PartOf { multi: index, part });
             self.start_part(&request, deadline);
+            self.starting = None;
         }
-        self.starting = None;
         let done = self.end_part(index);
         self.events.extend(done);
         op

@@ -245,6 +245,10 @@ impl Client {
             Some(index) if !self.slots[index as usize].kind.is_own() => {
                 self.end_parts(index);
                 self.end(index);
+                // Parts that had just got room in the window may have ended.
+                if !self.rifl.queued.is_empty() {
+                    self.open_window();
+                }
                 true
             }
             _ => false,

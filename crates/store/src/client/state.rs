@@ -372,7 +372,7 @@ impl Client {
         if self.replaced {
             return self.refuse(index, Error::ClusterReplaced);
         }
-        if self.slots.len() - self.free.len() > self.config.max_ops as usize
+        if self.in_progress() > self.config.max_ops as usize
             && !self.slots[index as usize].kind.is_own()
         {
             return self.refuse(index, Error::TooManyOps);

@@ -71,7 +71,7 @@ pub(crate) fn begin_reply(out: &mut Vec<u8>) {
     out.extend_from_slice(&head(Status::Ok));
 }
 
-/// Appends a part, which `put` appends to the bytes.
+/// Appends a part to a message.
 #[inline]
 pub(crate) fn append(out: &mut Vec<u8>, part: &[u8]) {
     out.extend_from_slice(&(part.len() as u32).to_be_bytes());

@@ -62,7 +62,7 @@ pub const RECORD: usize = size_of::<RecordWire>() + SUM;
 pub const COMPLETION: usize = size_of::<CompletionWire>() + SUM;
 /// The length of a segment's header in bytes.
 pub const HEADER: usize = size_of::<HeaderWire>();
-/// The length in bytes of the sum of an increment.
+/// The length in bytes of the sum of an increment, or of the length after an append.
 const SUM: usize = 8;
 /// The most by which the number of a mutation can be ahead of its acknowledgement in the log. A
 /// master executes no mutation that is further ahead of the client's acknowledgement.

@@ -93,34 +93,44 @@ impl<'a> Operation<'a> for Multi<'a> {
         multi::begin_reply(&mut reply.bytes);
         let mut together = Together { idempotent: true, ..Together::default() };
         for (i, request) in self.parts.take(MOST_PARTS).enumerate() {
+            if i > 0 && reply.len() > MOST_BYTES {
+                break;
+            }
             let at = multi::begin(&mut reply.bytes);
             let executed = match execute_part(master, &Call { request, ..*call }, reply) {
                 Ok(executed) => executed,
                 Err(status) => {
                     master.counters.refused(status);
+                    // The part may have begun its reply.
+                    reply.bytes.truncate(at);
                     reply.bytes.extend_from_slice(&head(status));
-                    Executed::Now { idempotent: true }
+                    Executed::Now { idempotent: false }
                 }
             };
-            let is_suspended = matches!(executed, Executed::Suspended(_));
-            let fits = i == 0 || reply.len() <= MOST_BYTES && !is_suspended;
+            // The reply of a part that was executed stays, however long, unless it is a read.
+            let is_left_out = i > 0
+                && match executed {
+                    Executed::Suspended(_) => true,
+                    Executed::Read { .. } => reply.len() > MOST_BYTES,
+                    _ => false,
+                };
             for slice in core::mem::take(&mut reply.slices) {
-                if fits {
+                if !is_left_out {
                     reply.bytes.extend_from_slice(master.memory.log.lent_bytes(slice));
                 }
                 master.memory.log.give_back(slice);
             }
-            together.add(master, executed);
-            if !fits {
-                // The client sends this part and the next ones again. A mutation that was executed
-                // has its outcome then, and one that was suspended waits for its lease.
+            if is_left_out {
+                // The client sends this part and the next ones again. A mutation then waits for its
+                // lease.
                 reply.bytes.truncate(at - multi::PART_HEAD);
                 break;
             }
-            if is_suspended {
+            if let Executed::Suspended(_) = executed {
                 reply.bytes.clear();
                 return Ok(executed);
             }
+            together.add(master, executed);
             multi::end(&mut reply.bytes, at);
         }
         master.counters.multis += 1;

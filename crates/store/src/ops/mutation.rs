@@ -1,4 +1,5 @@
-//! The execution of a mutation: the part that write, remove and increment have in common.
+//! The execution of a mutation: the part that write, append, remove and increment have in
+//! common.
 //!
 //! A mutation of which the master has a completion record gets the recorded outcome. A mutation
 //! whose lease the master does not know is suspended until the coordinator has confirmed the lease.
@@ -8,7 +9,7 @@ use sprat_proto::rpc::Message;
 use super::operation::{Call, Executed};
 use crate::master::{MAX_GATED, Master};
 use crate::message::Status;
-use crate::message::data::{Once, Target, result_head};
+use crate::message::data::{Once, Target, head, result_head};
 use crate::objects::cleaner::STEP;
 use crate::objects::entry::Outcome;
 use crate::objects::memory::{self, Change, Memory, Mutation};
@@ -67,6 +68,12 @@ pub(super) fn execute(
         }
     }
     master.busy |= master.cleaner.pay(&mut master.memory);
+    if let (Change::Append(_), Err(Status::ValueTooLong)) = (change, outcome) {
+        // The refusal tells how long the value is, which has to be durable as for a verdict.
+        master.counters.refused(Status::ValueTooLong);
+        reply.bytes.extend_from_slice(&head(Status::ValueTooLong));
+        return Ok(Executed::Changed(before));
+    }
     write(reply, outcome?);
     Ok(Executed::Changed(before))
 }

@@ -18,14 +18,19 @@ const CLOSED: Errno = Errno(libc::EBADF);
 /// thread would wait for ever, since it sleeps in the kernel. Programs end meanwhile: rping of
 /// rdma-core 44 destroys the channel and returns from `main` while its other thread waits.
 const LINGER_NS: u64 = 1_000_000_000;
-/// The number of destroyed channels that stay allocated, for threads that still wait on them.
-const KEPT: usize = 16;
+/// The time after the end of the waits for its events at which a destroyed channel is freed, in
+/// nanoseconds. A thread notices the end of its wait within 100 ms, if the system lets it run.
+const MARGIN_NS: u64 = 2_000_000_000;
 
-/// The channels that the program destroyed last, oldest first.
+/// The destroyed channels that threads may still wait on, oldest first.
 static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
 
 /// A destroyed channel that is not freed yet.
-struct Destroyed(*mut Channel);
+struct Destroyed {
+    channel: *mut Channel,
+    /// The time from which on the channel may be freed, in nanoseconds.
+    free_at: u64,
+}
 
 // SAFETY: All fields of a channel that change are behind its lock.
 unsafe impl Send for Destroyed {}
@@ -101,37 +106,53 @@ pub(super) fn create() -> Result<*mut Raw, Errno> {
     Ok(Box::into_raw(Box::new(Channel { raw, engine, state })).cast())
 }
 
-/// Closes an event channel of rdma_cm, and frees it once [`KEPT`] others are destroyed; ignores
-/// null.
+/// Closes an event channel of rdma_cm that belongs to a parent process. The engine there is not
+/// touched, and the descriptor is this process's copy. Returns false if it is of this process.
 ///
 /// # Safety
-/// The pointer is null, or [`create`] returned it and nothing but a wait for its events uses it any
-/// more.
-pub(super) unsafe fn destroy(channel: *mut Raw) {
-    if channel.is_null() {
-        return;
-    }
-    let gone = Destroyed(channel.cast());
+/// [`create`] returned the pointer, and nothing uses the descriptor any more.
+unsafe fn close_inherited(channel: *mut Channel) -> bool {
     // SAFETY: The caller guarantees it.
-    let channel = unsafe { &*gone.0 };
-    if !channel.engine.is_current() {
-        // The engine of a parent process is not touched. The descriptor is this process's copy and
-        // is closed.
+    let Channel { engine, raw, .. } = unsafe { &*channel };
+    if !engine.is_current() {
         // SAFETY: Nothing uses the descriptor any more.
-        unsafe { libc::close(channel.raw.fd) };
+        unsafe { libc::close(raw.fd) };
+        return true;
+    }
+    false
+}
+
+/// Frees the private channel of a synchronous id.
+///
+/// # Safety
+/// [`create`] returned the pointer, and nothing uses it any more.
+pub(super) unsafe fn free(channel: *mut Raw) {
+    // SAFETY: The caller guarantees it.
+    if !unsafe { close_inherited(channel.cast()) } {
+        // SAFETY: The caller guarantees it.
+        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+    }
+}
+
+/// Closes an event channel of rdma_cm. Frees it when another one is destroyed some seconds later.
+///
+/// # Safety
+/// [`create`] returned the pointer, and nothing but a wait for its events uses it any more.
+unsafe fn destroy(channel: *mut Channel) {
+    // SAFETY: The caller guarantees it.
+    if unsafe { close_inherited(channel) } {
         return;
     }
-    let destroyed = State::Destroyed(clock::now().as_ns() + LINGER_NS);
-    let state = channel.state.lock().map(|mut state| std::mem::replace(&mut *state, destroyed));
-    drop(state);
+    let now = clock::now().as_ns();
+    let destroyed = State::Destroyed(now + LINGER_NS);
+    // SAFETY: The caller guarantees it.
+    let state = unsafe { &(*channel).state };
+    drop(state.lock().map(|mut state| std::mem::replace(&mut *state, destroyed)));
     let mut kept = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.push_back(gone);
-    if kept.len() > KEPT
-        && let Some(Destroyed(oldest)) = kept.pop_front()
-    {
-        // SAFETY: `create` leaked it. No thread waits on it any more: `KEPT` others were
-        // destroyed after it.
-        drop(unsafe { Box::from_raw(oldest) });
+    kept.push_back(Destroyed { channel, free_at: now + LINGER_NS + MARGIN_NS });
+    while let Some(oldest) = kept.pop_front_if(|oldest| oldest.free_at <= now) {
+        // SAFETY: `create` leaked it. The last wait on it has ended `MARGIN_NS` ago.
+        drop(unsafe { Box::from_raw(oldest.channel) });
     }
 }
 
@@ -145,8 +166,10 @@ export! {
 export! {
     /// Destroys an event channel of rdma_cm. Events of its remaining ids are discarded.
     plain fn sprat_rdma_destroy_event_channel(channel: *mut Raw) {
-        // SAFETY: The program passes null or a channel that it does not use afterwards.
-        unsafe { destroy(channel) };
+        if !channel.is_null() {
+            // SAFETY: The program passes a channel that it does not use afterwards.
+            unsafe { destroy(channel.cast()) };
+        }
         Ok(())
     }
 }

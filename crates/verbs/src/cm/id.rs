@@ -246,7 +246,7 @@ export! {
             let from = std::mem::replace(&mut (*id).channel, to);
             if was_synchronous {
                 event::acknowledge(std::mem::replace(&mut (*id).event, std::ptr::null_mut()));
-                channel::destroy(from);
+                channel::free(from);
             }
         }
         own.state().synchronous = synchronous;
@@ -331,7 +331,7 @@ pub(super) unsafe fn destroy(id: *mut Raw) -> Result<(), Errno> {
     }
     let synchronous = own.state().synchronous;
     // SAFETY: The id is alive.
-    let channel = if synchronous { unsafe { (*id).channel } } else { std::ptr::null_mut() };
+    let channel = unsafe { (*id).channel };
     // SAFETY: The constructor leaked this pointer to the program, and no event refers to the id any
     // more.
     let own = unsafe { Box::from_raw(id.cast::<Id>()) };
@@ -340,7 +340,9 @@ pub(super) unsafe fn destroy(id: *mut Raw) -> Result<(), Errno> {
     } else {
         std::mem::forget(own)
     }
-    // SAFETY: The channel is null or belongs to this id alone.
-    unsafe { channel::destroy(channel) };
+    if synchronous {
+        // SAFETY: The channel belongs to this id alone.
+        unsafe { channel::free(channel) };
+    }
     Ok(())
 }

@@ -243,3 +243,34 @@ fn another_cluster_ends_all_parts() {
     assert_eq!((ended, s.client.in_progress()), (1, 0));
     assert!(s.reply(&call, replies(&[ok(1, b""), ok(2, b"")])).is_none());
 }
+
+#[test]
+fn operations_behind_a_cancelled_one_get_its_room_in_the_window() {
+    let mut s = Script::leasing();
+    // Slots are reused in an order of their own.
+    s.client.multi((0..600).map(|_| read(b"k")), s.far());
+    for call in s.calls() {
+        let answers = vec![ok(1, b""); requests(&call).len()];
+        s.reply(&call, replies(&answers));
+    }
+    let many = s.client.multi((0..1500).map(|_| write(b"k", b"")), s.far());
+    let behind = s.client.write(T, b"behind", b"", NO_RULES, s.far());
+    assert!(!s.calls().is_empty());
+    assert!(s.client.cancel(many));
+    let calls = s.calls();
+    assert_eq!(Write::parse(&calls[0].request).unwrap().key, b"behind");
+    assert_eq!(s.reply(&calls[0], ok(1, b"")).unwrap().op, behind);
+}
+
+#[test]
+fn bundles_take_no_room_from_operations() {
+    let mut s = Script::knowing();
+    s.client.config.max_ops = 65;
+    let first = s.client.multi((0..32).map(|_| read(b"k")), s.far());
+    assert_eq!(s.calls().len(), 1);
+    s.client.multi((0..31).map(|_| read(b"k")), s.far());
+    assert_eq!((s.client.in_progress(), s.calls().len()), (65, 1));
+    s.client.read(T, b"k", NO_RULES, s.far());
+    assert_eq!(s.event().outcome.unwrap_err(), Error::TooManyOps);
+    assert!(s.client.cancel(first));
+}

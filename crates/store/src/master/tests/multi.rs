@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::message::multi::{self, Parts};
-use crate::ops::MOST_PARTS;
+use crate::ops::{Append, MOST_PARTS};
+
+/// The longest reply to several parts, in bytes.
+const MOST_BYTES: usize = 64 << 10;
 
 fn request(parts: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -162,4 +165,69 @@ fn the_reply_waits_until_all_that_it_reports_is_durable() {
     assert_eq!(statuses(&rig.ask(request(&[look, read(b"a")]))), [Status::Ok; 2]);
     let mixed = [Write { target, once: once(1, 3, 1), key: b"h", value: b"" }.emit(), read(b"c")];
     assert!(rig.send(&request(&mixed)).is_err());
+}
+
+#[test]
+fn only_reads_are_left_out_of_a_long_reply() {
+    let mut rig = Rig::serving(Config::default());
+    rig.client(1, TERM_NS);
+    rig.write(once(1, 2, 1), b"long", &vec![7; MOST_BYTES + 1]).unwrap();
+    rig.write(once(1, 3, 1), b"half", &vec![7; MOST_BYTES / 2]).unwrap();
+    // After a long part, none is executed any more.
+    let writes = rig.master.counter("writes");
+    let reply = rig.ask(request(&[read(b"long"), write(once(1, 4, 1), b"a", b"")]));
+    assert_eq!((replies(&reply).len(), rig.master.counter("writes")), (1, writes));
+    // A mutation that was executed has its reply, also where the reply is full.
+    let half = [read(b"half"), read(b"half"), write(once(1, 4, 1), b"a", b""), read(b"half")];
+    let reply = rig.ask(request(&half));
+    assert_eq!(replies(&reply).len(), 1);
+    let parts = [read(b"half"), write(once(1, 4, 1), b"a", b""), read(b"half"), read(b"a")];
+    let reply = rig.ask(request(&parts));
+    assert_eq!(statuses(&reply), [Status::Ok; 2]);
+}
+
+#[test]
+fn a_read_without_room_for_its_value_is_refused_alone() {
+    let mut rig = Rig::small();
+    rig.client(1, TERM_NS);
+    rig.write(once(1, 2, 1), b"k", &[7; 2000]).unwrap();
+    // Readers that take no replies keep slices of the log.
+    let mut kept = Vec::new();
+    for _ in 0..100_000 {
+        let mut message = Message::default();
+        let caller = Caller { transport: 0, rpc: ServerRpc(0) };
+        let payload = read(b"k");
+        let payload = Payload::Borrowed(&payload);
+        rig.master.request(rig.now, caller, payload, Instant::NEVER, &mut message);
+        if message.slices.is_empty() {
+            break;
+        }
+        kept.push(message);
+        rig.write(once(1, 3 + kept.len() as u64, 2 + kept.len() as u64), b"k", &[7; 2000]).unwrap();
+        while rig.master.tick(rig.now) {}
+    }
+    let reply = rig.ask(request(&[read(b"none"), read(b"k")]));
+    assert_eq!(statuses(&reply), [Status::ObjectDoesntExist, Status::Retry]);
+    assert_eq!(replies(&reply)[1], data::head(Status::Retry));
+}
+
+#[test]
+fn an_append_without_room_waits_for_the_value_that_leaves_none() {
+    let mut rig = Rig::serving(Config { replicas: 1, ..Config::default() });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let append = |rpc, len| {
+        let once = once(1, rpc, 0);
+        Append { target: TARGET, once, key: b"k", bytes: &vec![1; len] }.emit()
+    };
+    let first = rig.send(&append(1, MAX_VALUE)).unwrap_err();
+    let second = rig.send(&append(2, 1)).unwrap_err();
+    let tail = rig.master.memory().log.tail();
+    rig.master.durable(tail);
+    rig.pump();
+    assert!(mutation_status(&rig.replies.remove(&first).unwrap()) == Status::Ok);
+    assert!(mutation_status(&rig.replies.remove(&second).unwrap()) == Status::ValueTooLong);
+}
+
+fn mutation_status(reply: &[u8]) -> Status {
+    Status::from_code(reply[1]).unwrap()
 }
