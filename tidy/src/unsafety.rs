@@ -43,7 +43,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/verbs/src/channel.rs", 10),
     ("crates/verbs/src/cm/address.rs", 7),
     ("crates/verbs/src/cm/addrinfo.rs", 21),
-    ("crates/verbs/src/cm/channel.rs", 8),
+    ("crates/verbs/src/cm/channel.rs", 10),
     ("crates/verbs/src/cm/connect.rs", 30),
     ("crates/verbs/src/cm/delivery.rs", 9),
     ("crates/verbs/src/cm/devices.rs", 2),

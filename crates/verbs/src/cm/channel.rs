@@ -75,6 +75,17 @@ impl Channel {
         }
     }
 
+    /// Closes the descriptor of a channel that belongs to a parent process: this process's copy.
+    /// The engine there is not touched. Returns false if the channel is of this process.
+    fn close_inherited(&self) -> bool {
+        let is_inherited = !self.engine.is_current();
+        if is_inherited {
+            // SAFETY: The program has destroyed the channel, so nothing uses the descriptor.
+            unsafe { libc::close(self.raw.fd) };
+        }
+        is_inherited
+    }
+
     /// The engine's part of the channel, for a thread that waits for an event of it.
     ///
     /// # Errors
@@ -106,31 +117,15 @@ pub(super) fn create() -> Result<*mut Raw, Errno> {
     Ok(Box::into_raw(Box::new(Channel { raw, engine, state })).cast())
 }
 
-/// Closes an event channel of rdma_cm that belongs to a parent process. The engine there is not
-/// touched, and the descriptor is this process's copy. Returns false if it is of this process.
-///
-/// # Safety
-/// [`create`] returned the pointer, and nothing uses the descriptor any more.
-unsafe fn close_inherited(channel: *mut Channel) -> bool {
-    // SAFETY: The caller guarantees it.
-    let Channel { engine, raw, .. } = unsafe { &*channel };
-    if !engine.is_current() {
-        // SAFETY: Nothing uses the descriptor any more.
-        unsafe { libc::close(raw.fd) };
-        return true;
-    }
-    false
-}
-
 /// Frees the private channel of a synchronous id.
 ///
 /// # Safety
 /// [`create`] returned the pointer, and nothing uses it any more.
 pub(super) unsafe fn free(channel: *mut Raw) {
     // SAFETY: The caller guarantees it.
-    if !unsafe { close_inherited(channel.cast()) } {
-        // SAFETY: The caller guarantees it.
-        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+    let own = unsafe { Box::from_raw(channel.cast::<Channel>()) };
+    if own.close_inherited() {
+        std::mem::forget(own);
     }
 }
 
@@ -140,14 +135,13 @@ pub(super) unsafe fn free(channel: *mut Raw) {
 /// [`create`] returned the pointer, and nothing but a wait for its events uses it any more.
 unsafe fn destroy(channel: *mut Channel) {
     // SAFETY: The caller guarantees it.
-    if unsafe { close_inherited(channel) } {
+    let own = unsafe { &*channel };
+    if own.close_inherited() {
         return;
     }
     let now = clock::now().as_ns();
     let destroyed = State::Destroyed(now + LINGER_NS);
-    // SAFETY: The caller guarantees it.
-    let state = unsafe { &(*channel).state };
-    drop(state.lock().map(|mut state| std::mem::replace(&mut *state, destroyed)));
+    drop(own.state.lock().map(|mut state| std::mem::replace(&mut *state, destroyed)));
     let mut kept = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);
     kept.push_back(Destroyed { channel, free_at: now + LINGER_NS + MARGIN_NS });
     while let Some(oldest) = kept.pop_front_if(|oldest| oldest.free_at <= now) {
