@@ -189,8 +189,7 @@ impl Client {
     /// # Errors
     /// [`Error::TooManyParts`]. A part has the errors of its operation.
     pub fn multi<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Result<Parts, Error> {
-        let bare = multi::collect(parts);
-        multi::parts(self.shared.ask(|client, deadline| client.multi(bare, deadline)))
+        multi::parts(self.shared.ask_parts(&multi::collect(parts)))
     }
 
     /// Starts several operations, which [`Client::multi`] describes.

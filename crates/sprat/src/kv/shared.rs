@@ -3,11 +3,15 @@
 use std::cell::{RefCell, RefMut};
 
 use sprat_proto::Instant;
-use sprat_store::client::{Call, Client as Machine, Op};
+use sprat_store::client::{Call, Client as Machine, Op, Part};
 
 use super::machine::{Operations, Outcome};
 use crate::completions::{Delivery, EntryId};
 use crate::worker::Worker;
+
+/// The number of parts of a multi-operation that the client starts before it sends them. More of
+/// them fill the requests to several servers better, and the servers begin later.
+const SENT_TOGETHER: usize = 128;
 
 /// The worker of a store's client, and the settings that can change.
 #[derive(Debug)]
@@ -111,6 +115,23 @@ impl Shared {
             inner.worker.machine().client.give_back(lent);
         }
         outcome
+    }
+
+    /// Starts a multi-operation and waits for its outcome. The first parts are on their way while it
+    /// starts the next ones.
+    pub(super) fn ask_parts(&self, parts: &[Part<'_>]) -> Outcome {
+        let mut inner = self.inner();
+        let (now, deadline) = inner.times();
+        let begin = |client: &mut Machine| client.begin_multi(parts.len(), deadline);
+        let (op, id) = inner.worker.machine().start(begin);
+        for sent_together in parts.chunks(SENT_TOGETHER) {
+            inner.worker.machine().client.add_parts(op, sent_together.iter().copied());
+            inner.worker.node().mark_unsent();
+            inner.worker.node().finish(now, &[]);
+        }
+        inner.worker.machine().client.end_multi(op);
+        inner.worker.node().mark_unsent();
+        inner.wait(id, &[])
     }
 
     pub(super) fn wait(&self, id: EntryId) -> Outcome {

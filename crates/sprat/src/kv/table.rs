@@ -357,8 +357,7 @@ impl<'c> Table<'c> {
     }
 
     fn ask_many<'a>(&self, parts: impl Iterator<Item = Part<'a>>) -> Outcome {
-        let bare = multi::collect(parts);
-        self.shared.ask(|client, deadline| client.multi(bare, deadline))
+        self.shared.ask_parts(&multi::collect(parts))
     }
 
     // Enumeration.

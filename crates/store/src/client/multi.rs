@@ -25,24 +25,44 @@ impl Client {
         I: IntoIterator<Item = Part<'a>, IntoIter: ExactSizeIterator>,
     {
         let parts = parts.into_iter();
+        let op = self.begin_multi(parts.len(), deadline);
+        self.add_parts(op, parts);
+        self.end_multi(op);
+        op
+    }
+
+    /// Begins a multi-operation of this number of parts, as [`Client::multi`] starts it at once.
+    /// Its parts follow by [`Client::add_parts`]. They may be sent before the last one is added.
+    pub fn begin_multi(&mut self, parts: usize, deadline: Instant) -> Op {
         let index = self.begin(Kind::Multi, 0, deadline);
         let op = op(index, &self.slots[index as usize]);
-        if parts.len() > MAX_PARTS {
-            self.refuse(index, Error::TooManyParts(parts.len()));
-            return op;
+        if parts > MAX_PARTS {
+            self.refuse(index, Error::TooManyParts(parts));
+        } else {
+            // Counts as a part, so that the multi-operation does not end before all have started.
+            self.results(index).begin();
         }
-        // Starting counts as a part, so that the multi-operation does not end before all parts have
-        // started.
-        self.results(index).begin_part();
-        for (part, request) in (0..).zip(parts) {
-            self.results(index).begin_part();
-            self.starting = Some(PartOf { multi: index, part });
+        op
+    }
+
+    /// Adds parts to a multi-operation that has begun. Ignores them if it has ended.
+    pub fn add_parts<'a>(&mut self, op: Op, parts: impl IntoIterator<Item = Part<'a>>) {
+        let Some(multi) = self.live(op.0) else { return };
+        let deadline = self.slots[multi as usize].deadline;
+        for request in parts {
+            let part = self.results(multi).begin_part();
+            self.starting = Some(PartOf { multi, part });
             self.start_part(&request, deadline);
             self.starting = None;
         }
-        let done = self.end_part(index);
-        self.events.extend(done);
-        op
+    }
+
+    /// Ends the start of a multi-operation: it has all parts.
+    pub fn end_multi(&mut self, op: Op) {
+        if let Some(multi) = self.live(op.0) {
+            let done = self.end_part(multi);
+            self.events.extend(done);
+        }
     }
 
     fn start_part(&mut self, part: &Part<'_>, deadline: Instant) {

@@ -147,12 +147,21 @@ pub(super) struct Results {
     parts: Parts,
     /// The number of parts in progress.
     left: usize,
+    /// The number of parts that have started.
+    started: u32,
 }
 
 impl Results {
-    /// Counts a part that starts.
-    pub(super) fn begin_part(&mut self) {
+    /// Counts the start of the parts as a part in progress.
+    pub(super) fn begin(&mut self) {
         self.left += 1;
+    }
+
+    /// Counts a part that starts. Returns its index.
+    pub(super) fn begin_part(&mut self) -> u32 {
+        self.left += 1;
+        self.started += 1;
+        self.started - 1
     }
 
     /// Counts a part that has ended. Returns all results if it was the last one.

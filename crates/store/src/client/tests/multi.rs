@@ -274,3 +274,42 @@ fn bundles_take_no_room_from_operations() {
     assert_eq!(s.event().outcome.unwrap_err(), Error::TooManyOps);
     assert!(s.client.cancel(first));
 }
+
+#[test]
+fn parts_leave_before_the_last_one_is_added() {
+    let mut s = Script::knowing();
+    let op = s.client.begin_multi(3, s.far());
+    s.client.add_parts(op, [read(b"a"), read(b"b")]);
+    let call = s.call();
+    assert!(s.reply(&call, replies(&[ok(1, b"a"), ok(2, b"b")])).is_none());
+    assert!(s.client.is_in_progress(op) && s.client.event().is_none());
+    s.client.add_parts(op, [read(b"c")]);
+    s.client.end_multi(op);
+    let last = s.call();
+    let done = s.reply(&last, ok(3, b"c")).unwrap();
+    assert_eq!(done.op, op);
+    let versions = [(1, &b"a"[..]), (2, b"b"), (3, b"c")];
+    let objects = versions.map(|(v, value)| PartAnswer::Object { version: Version(v), value });
+    assert!(parts(done).iter().eq(objects.map(Ok)));
+
+    // All have ended when the last one is announced.
+    let op = s.client.begin_multi(1, s.far());
+    s.client.add_parts(op, [read(b"a")]);
+    let call = s.call();
+    assert!(s.reply(&call, ok(1, b"a")).is_none());
+    s.client.end_multi(op);
+    assert_eq!(parts(s.event()).len(), 1);
+
+    // Nothing starts for an operation that has ended.
+    let op = s.client.begin_multi(2, s.far());
+    s.client.add_parts(op, [read(b"a")]);
+    assert!(s.client.cancel(op));
+    s.client.add_parts(op, [read(b"b")]);
+    s.client.end_multi(op);
+    assert_eq!((s.calls().len(), s.client.in_progress()), (0, 0));
+    assert!(s.client.event().is_none());
+    let op = s.client.begin_multi(MAX_PARTS + 1, s.far());
+    s.client.add_parts(op, [read(b"a")]);
+    s.client.end_multi(op);
+    assert_eq!(s.event().outcome.unwrap_err(), Error::TooManyParts(MAX_PARTS + 1));
+}
