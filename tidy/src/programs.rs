@@ -41,6 +41,7 @@ const STAGES: &[(&str, &[&str], &str)] = &[
     ("scripts/fuzz", &["cxx"], ""),
     ("scripts/coordinators", &["etcd"], ""),
     ("scripts/fresh", &["fresh"], ""),
+    ("scripts/footprint", &["stores"], ""),
     ("interop/packetdrill/run", &["packetdrill"], ""),
     ("interop/build", &["interop"], ""),
     // They call interop/build first.

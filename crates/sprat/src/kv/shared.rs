@@ -117,8 +117,8 @@ impl Shared {
         outcome
     }
 
-    /// Starts a multi-operation and waits for its outcome. The first parts are on their way while it
-    /// starts the next ones.
+    /// Starts a multi-operation and waits for its outcome. The first parts are on their way while
+    /// it starts the next ones.
     pub(super) fn ask_parts(&self, parts: &[Part<'_>]) -> Outcome {
         let mut inner = self.inner();
         let (now, deadline) = inner.times();
