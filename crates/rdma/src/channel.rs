@@ -11,6 +11,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,6 +83,7 @@ pub struct ConnectionChannel {
     /// The time until which the channel does not report the end of a connection, which is its next
     /// event.
     end_held: Mutex<Option<Instant>>,
+    is_closing: AtomicBool,
 }
 
 impl Drop for ConnectionChannel {
@@ -98,7 +100,13 @@ impl ConnectionChannel {
     pub(super) fn new(handle: Arc<Handle>) -> io::Result<Self> {
         let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
         let number = handle.shared.with(|core| core.events().cm.open_channel(Arc::clone(&fd)));
-        Ok(Self { handle, number, fd, end_held: Mutex::new(None) })
+        Ok(Self {
+            handle,
+            number,
+            fd,
+            end_held: Mutex::new(None),
+            is_closing: AtomicBool::new(false),
+        })
     }
 
     /// Takes the channel's next event with the key of its id; waits as a read of the descriptor
@@ -111,10 +119,13 @@ impl ConnectionChannel {
     ///
     /// # Errors
     /// `WouldBlock` if there is no event and the descriptor was made non-blocking; `Interrupted` if
-    /// a signal came.
+    /// a signal came; `TimedOut` after an interval without events.
     pub fn read(&self) -> io::Result<(u64, CmEvent)> {
         let shared = &self.handle.shared;
         let found = shared.read(&self.fd, |core| {
+            if self.is_closing.load(Ordering::Relaxed) {
+                return Some(None);
+            }
             let mut held = self.end_held.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(pair) = core.events().cm.disconnects_next(self.number)
                 && core.rnic().has_success(pair)
@@ -125,9 +136,18 @@ impl ConnectionChannel {
                 }
             }
             *held = None;
-            core.events().cm.take(self.number)
+            core.events().cm.take(self.number).map(Some)
         });
-        found.map(|(key, event)| (key, self.cm_event(event)))
+        let (key, event) = found?.ok_or(io::ErrorKind::TimedOut)?;
+        Ok((key, self.cm_event(event)))
+    }
+
+    /// Ends all waits in [`ConnectionChannel::read`], by `TimedOut`. The channel reports no event
+    /// any more.
+    pub fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        // Wakes the threads that sleep on the descriptor. An eventfd takes the number as it is.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
     fn cm_event(&self, event: engine::CmEvent) -> CmEvent {

@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 enum Value {
     Bytes(u64),
     Integer(i64),
+    Chain(u64),
 }
 
 /// The version of an object, as far as it is known.
@@ -59,7 +60,8 @@ impl Op {
     fn value(&self, field: &str) -> Option<Value> {
         let value = &self.line[field];
         let bytes = value["bytes"].as_u64().map(Value::Bytes);
-        bytes.or_else(|| value["integer"].as_i64().map(Value::Integer))
+        let chain = value["chain"].as_u64().map(Value::Chain);
+        bytes.or(chain).or_else(|| value["integer"].as_i64().map(Value::Integer))
     }
 
     /// Returns the value that the operation gives the object, and `None` if the operation fails.
@@ -71,7 +73,16 @@ impl Op {
             ("add", before, Some(Value::Integer(by))) => {
                 match before.unwrap_or(Value::Integer(0)) {
                     Value::Integer(number) => Some(Some(Value::Integer(number.checked_add(by)?))),
-                    Value::Bytes(_) => None,
+                    Value::Bytes(_) | Value::Chain(_) => None,
+                }
+            }
+            ("append", before, Some(Value::Bytes(tag))) => {
+                match before.unwrap_or(Value::Chain(0)) {
+                    Value::Chain(chain) => {
+                        let mixed = (chain ^ tag).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                        Some(Some(Value::Chain(mixed.rotate_left(29) | 1)))
+                    }
+                    Value::Bytes(_) | Value::Integer(_) => None,
                 }
             }
             _ => None,

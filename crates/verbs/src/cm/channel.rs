@@ -22,6 +22,10 @@ const LINGER_NS: u64 = 1_000_000_000;
 /// nanoseconds. A thread notices the end of its wait within 100 ms, if the system lets it run.
 const MARGIN_NS: u64 = 2_000_000_000;
 
+/// The number of times that a destroyed channel is asked if its waiting threads have left it, every
+/// 100 µs.
+const LEAVING_POLLS: u32 = 100;
+
 /// The destroyed channels that threads may still wait on, oldest first.
 static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
 
@@ -141,7 +145,21 @@ unsafe fn destroy(channel: *mut Channel) {
     }
     let now = clock::now().as_ns();
     let destroyed = State::Destroyed(now + LINGER_NS);
-    drop(own.state.lock().map(|mut state| std::mem::replace(&mut *state, destroyed)));
+    let before = {
+        let mut state = own.state.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *state, destroyed)
+    };
+    if let State::Open(open) = before {
+        open.close();
+        // The descriptor is closed when the waiting threads have noticed, and usually before this
+        // function returns, as the program expects.
+        for _ in 0..LEAVING_POLLS {
+            if Arc::strong_count(&open) == 1 {
+                break;
+            }
+            std::thread::park_timeout(Duration::from_micros(100));
+        }
+    }
     let mut kept = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);
     kept.push_back(Destroyed { channel, free_at: now + LINGER_NS + MARGIN_NS });
     while let Some(oldest) = kept.pop_front_if(|oldest| oldest.free_at <= now) {
