@@ -24,7 +24,7 @@ use crate::objects::segment::Location;
 use crate::types::{KeyHash, TableId};
 
 /// The mean number of entries in a line at which the hash table starts to grow.
-const FULL: u64 = 4;
+const FULL: u64 = 6;
 /// The number of lines that each insertion moves while the hash table grows. Growth ends long
 /// before the next growth starts.
 pub const GROW_LINES: usize = 1;
