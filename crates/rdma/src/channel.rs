@@ -146,8 +146,8 @@ impl ConnectionChannel {
     /// any more.
     pub fn close(&self) {
         self.is_closing.store(true, Ordering::Relaxed);
-        // Wakes the threads that sleep on the descriptor. An eventfd takes the number as it is.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        // Wakes the threads that sleep on the descriptor. Any number does.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_le_bytes());
     }
 
     fn cm_event(&self, event: engine::CmEvent) -> CmEvent {
