@@ -124,7 +124,7 @@ fn nanoseconds(time: Duration) -> u64 {
 /// A client of one cluster.
 ///
 /// The methods that wait return a result. The `start_` methods of [`Table`] return a
-/// [`Pending`](super::Pending) at once.
+/// [`Pending`] at once.
 #[derive(Debug)]
 pub struct Client {
     shared: Shared,

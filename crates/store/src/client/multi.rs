@@ -16,10 +16,9 @@ use crate::message::data::Amount;
 use crate::types::MAX_PARTS;
 
 impl Client {
-    /// Starts several operations on objects, of any tables. The answer is
-    /// [`Answer::Parts`](super::Answer::Parts): each part has its own result. The parts have no
-    /// order among each other, and one may fail while another succeeds. Each mutation happens
-    /// exactly once, as if it came alone.
+    /// Starts several operations on objects, of any tables. The answer is [`Answer::Parts`]: each
+    /// part has its own result. The parts have no order among each other, and one may fail while
+    /// another succeeds. Each mutation happens exactly once, as if it came alone.
     pub fn multi<'a, I>(&mut self, parts: I, deadline: Instant) -> Op
     where
         I: IntoIterator<Item = Part<'a>, IntoIter: ExactSizeIterator>,

@@ -204,7 +204,7 @@ impl Routes {
     /// Returns the number of the server at the usable ones of `locators`.
     ///
     /// # Errors
-    /// The text of [`Error::NoTransport`](super::answer::Error::NoTransport) if none is usable.
+    /// The text of [`Error::NoTransport`](super::error::Error::NoTransport) if none is usable.
     pub(super) fn peer(&mut self, locators: &str) -> Result<u32, Box<str>> {
         let usable = choose(locators, &self.transports);
         if usable.is_empty() {
