@@ -299,7 +299,7 @@ impl User {
     ) {
         let answer = self.object_answer(key, outcome);
         let is_dropped = answer == Some(store::Answer::Dropped);
-        assert!(!is_dropped || score.may_be_dropped(table), "nobody has dropped table {table}");
+        assert!(!is_dropped || score.may_be_dropped(table), "no user has dropped table {table}");
         score.history.end(number, answer);
     }
 

@@ -30,7 +30,6 @@ impl Client {
         let len = multi::PART_HEAD + self.slots[index as usize].bytes.len();
         let mut open = self.open_bundle(peer);
         if self.slots[open as usize].bytes.len() + len > MOST_BYTES && self.bundled(open) > 0 {
-            self.bundles.retain(|&bundle| bundle != open);
             self.send_bundle_in(now, open);
             open = self.open_bundle(peer);
         }
@@ -44,7 +43,6 @@ impl Client {
         bundle.extra().bundled.push(part);
         self.slots[index as usize].bytes = bytes;
         if self.bundled(open) == MOST_PARTS {
-            self.bundles.retain(|&bundle| bundle != open);
             self.send_bundle_in(now, open);
         }
     }
@@ -71,12 +69,13 @@ impl Client {
 
     /// Queues the call of an open bundle. Returns false if none is open.
     pub(super) fn send_bundle(&mut self, now: Instant) -> bool {
-        let Some(index) = self.bundles.pop() else { return false };
+        let Some(&index) = self.bundles.last() else { return false };
         self.send_bundle_in(now, index);
         true
     }
 
     fn send_bundle_in(&mut self, now: Instant, index: u32) {
+        self.bundles.retain(|&bundle| bundle != index);
         let slot = &self.slots[index as usize];
         let peer = slot.place;
         match slot.extra.as_ref().map(|extra| &extra.bundled[..]) {

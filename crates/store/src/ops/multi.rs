@@ -13,9 +13,9 @@ use sprat_proto::rpc::Message;
 use super::operation::{Call, Executed, Operation};
 use super::{execute_part, key};
 use crate::master::{Mark, Master};
-use crate::message::data::{concat, head, split};
+use crate::message::data::{head, split};
 use crate::message::multi::{self, Parts};
-use crate::message::{Opcode, Status, VERSION};
+use crate::message::{Opcode, Status};
 use crate::types::TableId;
 
 /// The most parts of a multi-operation that a master executes in one turn.
@@ -70,8 +70,10 @@ impl Together {
 }
 
 impl<'a> Operation<'a> for Multi<'a> {
-    fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        concat(out, &[VERSION, Opcode::Multi as u8, 0, 0], self.parts.bytes(), &[])
+    fn emit_in(&self, mut out: Vec<u8>) -> Vec<u8> {
+        multi::begin_request(&mut out);
+        out.extend_from_slice(self.parts.bytes());
+        out
     }
 
     fn parse(request: &'a [u8]) -> Result<Self, Status> {
