@@ -60,8 +60,12 @@ clippy: tools ## Lints, for every target of the workspace
 	cargo clippy --workspace --all-targets -- -D warnings
 
 .PHONY: doc
+doc: export RUSTDOCFLAGS := -D warnings -A rustdoc::private-intra-doc-links
 doc: tools ## Rustdoc, private items too
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
+	# The program and the library are both called sprat and share target/doc/sprat: one run of both
+	# removes files that the other is writing. The library's pages come last and stay.
+	cargo doc -p sprat-cli --no-deps --document-private-items
+	cargo doc --workspace --exclude sprat-cli --no-deps --document-private-items
 
 .PHONY: bare
 bare: tools ## proto and store for a machine without an operating system: proof that they name no clock, socket or thread
