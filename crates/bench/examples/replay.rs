@@ -15,11 +15,12 @@ use sprat_store::durability::TableDurability;
 use sprat_store::message::data::{Once, RejectRules, Target};
 use sprat_store::objects::entry::{Entries, Entry};
 use sprat_store::objects::log::Log;
-use sprat_store::objects::memory::{Change, Memory, Mutation};
+use sprat_store::objects::memory::Memory;
+use sprat_store::objects::mutate::{Change, Mutation};
 use sprat_store::objects::partition::Partition;
 use sprat_store::objects::segment::{SEGMENT_BYTES, SegmentId};
 use sprat_store::objects::tablet::Tablet;
-use sprat_store::types::{HashKey, LeaseId, ServerId, TableId, Version};
+use sprat_store::types::{HashKey, LeaseId, ServerId, TableId, Version, WallTime};
 use sprat_sys::crc::crc32c;
 
 const TABLE: TableId = TableId(1);
@@ -49,8 +50,10 @@ fn log_of(size: usize, bytes: u64) -> (Vec<(SegmentId, Vec<u8>)>, u64) {
         let mut key = [0; 30];
         key[22..].copy_from_slice(&objects.to_be_bytes());
         let hash = memory.tablets.locate(TABLE, &key).expect("all hashes are owned");
-        let change = Change::Write(&value);
-        memory.mutate(&Mutation { target, once, key: &key, hash, change }).expect("room");
+        let change = Change::Write(&value, None);
+        memory
+            .mutate(&Mutation { target, once, key: &key, hash, change, wall: WallTime(0) })
+            .expect("room");
     }
     let ids: Vec<_> = memory.log.segments().map(|(id, _)| id).collect();
     let segment = |id| {

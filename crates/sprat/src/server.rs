@@ -20,11 +20,12 @@ use sprat_store::backup::flat_bytes;
 use sprat_store::coordinator::{Candidate, Config};
 pub use sprat_store::durability::Durability;
 pub use sprat_store::master::MAX_REPLICAS;
-use sprat_store::master::{self, Master};
+use sprat_store::master::{self, Master, WallClock};
 #[cfg(feature = "etcd")]
 use sprat_store::message::control::MAX_LOCATORS;
 use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
 use sprat_store::site::OwnedSite;
+use sprat_store::types::WallTime;
 pub use sprat_store::site::{MAX_RACK, Role};
 
 use self::ahead::Ahead;
@@ -243,6 +244,7 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
             rack: options.rack.clone(),
         },
         crc32c,
+        wall: WallClock::new(|_| WallTime(sprat_sys::clock::wall_ms())),
         own_replica: options.own_replica && kept.is_some(),
         scrub_ns: options
             .scrub

@@ -17,9 +17,10 @@ use sprat_store::message::data::{Once, RejectRules, Target};
 use sprat_store::objects::cleaner::{Cleaner, STEP};
 use sprat_store::objects::entry::{OBJECT, Record};
 use sprat_store::objects::log::Log;
-use sprat_store::objects::memory::{Change, Memory, Mutation};
+use sprat_store::objects::memory::Memory;
+use sprat_store::objects::mutate::{Change, Mutation};
 use sprat_store::objects::tablet::Tablet;
-use sprat_store::types::{HashKey, LeaseId, TableId};
+use sprat_store::types::{HashKey, LeaseId, TableId, WallTime};
 
 const TABLE: TableId = TableId(1);
 const LEASE: LeaseId = LeaseId(1);
@@ -56,8 +57,8 @@ impl Load {
         results.check(Instant::ZERO, once, |at| log.dead_record(at));
         let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
         let hash = self.memory.tablets.locate(TABLE, &key).expect("all hashes are owned");
-        let change = Change::Write(&[7; 100]);
-        let mutation = Mutation { target, once, key: &key, hash, change };
+        let change = Change::Write(&[7; 100], None);
+        let mutation = Mutation { target, once, key: &key, hash, change, wall: WallTime(0) };
         while self.memory.mutate(&mutation).is_err() {
             self.retries += 1;
             self.cleaner.step(&mut self.memory, STEP);

@@ -64,3 +64,36 @@ pub struct HashKey(pub [u8; 16]);
 /// The id of a client's lease at the coordinator. Masters remember mutations by it. 0 names none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct LeaseId(pub u64);
+
+impl LeaseId {
+    /// The last id of a lease: the log has 40 bits for it. A thousand new clients a second reach it
+    /// in 35 years.
+    pub const MAX: Self = Self((1 << 40) - 1);
+}
+
+/// A time of the wall clock, in milliseconds since 1970-01-01 00:00 UTC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct WallTime(pub u64);
+
+impl WallTime {
+    /// The last time that the log has room for, in the year 10889.
+    pub const MAX: Self = Self((1 << 48) - 1);
+    /// The end of the lifetime of an object that does not expire.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// Returns the end of a lifetime that starts at this time, or [`WallTime::NEVER`] without one.
+    #[must_use]
+    pub fn after(self, lifetime: Option<Lifetime>) -> Self {
+        lifetime.map_or(Self::NEVER, |Lifetime(ms)| Self(self.0.saturating_add(ms)).min(Self::MAX))
+    }
+}
+
+/// The time that an object exists after a write, in milliseconds. An object with a lifetime of 0 has
+/// expired when it is written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Lifetime(pub u64);
+
+impl Lifetime {
+    /// The longest lifetime, 4,459 years.
+    pub const MAX: Self = Self((1 << 47) - 1);
+}

@@ -16,6 +16,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use rustix::time::{ClockId, clock_gettime};
 use sprat_proto::Instant;
@@ -54,6 +55,14 @@ pub struct Clock {
     start_ticks: u64,
     start_ns: u64,
     floor: &'static AtomicU64,
+}
+
+/// Returns the time of the system's wall clock (`CLOCK_REALTIME`), in milliseconds since 1970-01-01
+/// 00:00 UTC, 0 if it is earlier.
+#[must_use]
+pub fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The power of two by which `ns_per_tick_shifted` is multiplied.

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 
 use crate::message::Status;
-use crate::types::{MAX_KEY, MAX_PARTS, MAX_VALUE, Version};
+use crate::types::{Lifetime, MAX_KEY, MAX_PARTS, MAX_VALUE, Version};
 
 /// The reason why an operation failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -17,6 +17,13 @@ pub enum Error {
     /// The operation's value is too long. Nothing was sent: use a shorter value.
     #[error("the value has {0} bytes, the limit is {MAX_VALUE}")]
     ValueTooLong(usize),
+    /// The object's lifetime is too long. Nothing was sent: use a shorter one, or none for an object
+    /// that does not expire.
+    #[error(
+        "the lifetime has {} ms, the limit is {} ms; an object without one does not expire",
+        .0.0, Lifetime::MAX.0
+    )]
+    LifetimeTooLong(Lifetime),
     /// The object's value would become too long by the append of this number of bytes. The object
     /// is unchanged.
     #[error(

@@ -69,6 +69,10 @@ impl Client {
         match request {
             PartRequest::Read => self.read(table, key, rules, deadline),
             PartRequest::Write(value) => self.write(table, key, value, rules, deadline),
+            PartRequest::WriteExpiring(value, lifetime) => {
+                self.write_expiring(table, key, value, lifetime, rules, deadline)
+            }
+            PartRequest::Touch(lifetime) => self.touch(table, key, lifetime, rules, deadline),
             PartRequest::Remove => self.remove(table, key, rules, deadline),
             PartRequest::Append(bytes) => self.append(table, key, bytes, rules, deadline),
             PartRequest::Increment(Amount::Integer(amount)) => {

@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use super::error::Error;
 use crate::message::data::{Amount, RejectRules};
-use crate::types::{TableId, Version};
+use crate::types::{Lifetime, TableId, Version};
 
 /// A part of a multi-operation: an operation on one object.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -29,6 +29,12 @@ pub enum PartRequest<'a> {
     Read,
     /// The part writes this value. Its answer is [`PartAnswer::Version`].
     Write(&'a [u8]),
+    /// The part writes this value; the object expires after the lifetime. Its answer is
+    /// [`PartAnswer::Version`].
+    WriteExpiring(&'a [u8], Lifetime),
+    /// The part gives the object another lifetime, or lets it exist without end. Its answer is
+    /// [`PartAnswer::Version`].
+    Touch(Option<Lifetime>),
     /// The part removes the object. Its answer is [`PartAnswer::Version`].
     Remove,
     /// The part adds this amount. Its answer is [`PartAnswer::Integer`] or [`PartAnswer::Double`].

@@ -13,7 +13,7 @@ use super::values::LONG;
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, Once, RejectRules, Target};
 use crate::ops::{Cursor, Parts, Request, Scan, Write};
-use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId};
+use crate::types::{Lifetime, MAX_KEY, MAX_VALUE, ServerId, TableId};
 
 /// The value of an operation that starts: copied, owned or lent.
 enum NewValue<'v> {
@@ -66,9 +66,46 @@ impl Client {
         deadline: Instant,
     ) -> Op {
         if value.len() > LONG {
-            return self.write_long(table, key, NewValue::Copied(value), rules, deadline);
+            return self.write_long(table, key, NewValue::Copied(value), None, rules, deadline);
         }
-        self.object(Request::Write(()), table, key, value, rules, deadline)
+        self.object(Request::Write(None), table, key, value, rules, deadline)
+    }
+
+    /// Writes an object as [`Client::write`] does. It expires after this lifetime.
+    pub fn write_expiring(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Lifetime,
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        if lifetime > Lifetime::MAX {
+            return self.unsent(Request::Write(None), Error::LifetimeTooLong(lifetime), deadline);
+        }
+        let lifetime = Some(lifetime);
+        if value.len() > LONG {
+            return self.write_long(table, key, NewValue::Copied(value), lifetime, rules, deadline);
+        }
+        self.object(Request::Write(lifetime), table, key, value, rules, deadline)
+    }
+
+    /// Gives an object this lifetime from now on; with `None` it does not expire. The answer is
+    /// [`Answer::Version`](super::Answer::Version).
+    pub fn touch(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        lifetime: Option<Lifetime>,
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        let request = Request::Touch(lifetime);
+        if let Some(lifetime) = lifetime.filter(|lifetime| *lifetime > Lifetime::MAX) {
+            return self.unsent(request, Error::LifetimeTooLong(lifetime), deadline);
+        }
+        self.object(request, table, key, &[], rules, deadline)
     }
 
     /// Writes an object as [`Client::write`] does, and copies no long value.
@@ -81,9 +118,9 @@ impl Client {
         deadline: Instant,
     ) -> Op {
         if value.len() > LONG {
-            return self.write_long(table, key, NewValue::Owned(value), rules, deadline);
+            return self.write_long(table, key, NewValue::Owned(value), None, rules, deadline);
         }
-        self.object(Request::Write(()), table, key, &value, rules, deadline)
+        self.object(Request::Write(None), table, key, &value, rules, deadline)
     }
 
     /// Writes an object as [`Client::write`] does. While [`Client::is_lending`], the caller lends
@@ -98,9 +135,9 @@ impl Client {
         deadline: Instant,
     ) -> Op {
         if value.len() > LONG {
-            return self.write_long(table, key, NewValue::Lent(value), rules, deadline);
+            return self.write_long(table, key, NewValue::Lent(value), None, rules, deadline);
         }
-        self.object(Request::Write(()), table, key, value, rules, deadline)
+        self.object(Request::Write(None), table, key, value, rules, deadline)
     }
 
     /// Removes an object. The answer is [`Answer::Version`](super::Answer::Version).
@@ -285,9 +322,15 @@ impl Client {
     /// Refuses an operation whose key or value is too long.
     #[cold]
     fn too_long(&mut self, request: Request, key: usize, value: usize, deadline: Instant) -> Op {
+        let error = if key > MAX_KEY { Error::KeyTooLong(key) } else { Error::ValueTooLong(value) };
+        self.unsent(request, error, deadline)
+    }
+
+    /// Ends an operation with this error before it starts.
+    #[cold]
+    fn unsent(&mut self, request: Request, error: Error, deadline: Instant) -> Op {
         let index = self.begin(Kind::Server(request), 0, deadline);
         let op = op(index, &self.slots[index as usize]);
-        let error = if key > MAX_KEY { Error::KeyTooLong(key) } else { Error::ValueTooLong(value) };
         self.refuse(index, error);
         op
     }
@@ -299,20 +342,22 @@ impl Client {
         table: TableId,
         key: &[u8],
         value: NewValue<'_>,
+        lifetime: Option<Lifetime>,
         rules: RejectRules,
         deadline: Instant,
     ) -> Op {
+        let request = Request::Write(lifetime);
         if value.len() > MAX_VALUE {
-            return self.too_long(Request::Write(()), key.len(), value.len(), deadline);
+            return self.too_long(request, key.len(), value.len(), deadline);
         }
-        let op = self.object(Request::Write(()), table, key, &[], rules, deadline);
+        let op = self.object(request, table, key, &[], rules, deadline);
         if let Some(index) = self.live(op.0) {
             let lent = match value {
                 NewValue::Lent(bytes) => self.values.borrow(bytes.len()),
                 NewValue::Copied(_) | NewValue::Owned(_) => None,
             };
             let target = Target { cluster: self.cluster, table, rules };
-            let write = Write { target, once: Once::default(), key, value: &[] };
+            let write = Write { target, once: Once::default(), key, value: &[], lifetime };
             let long = lent.unwrap_or_else(|| self.values.keep(value.into_vec()));
             let slot = &mut self.slots[index as usize];
             slot.bytes = write.emit_front(long.len, core::mem::take(&mut slot.bytes));

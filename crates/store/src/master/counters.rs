@@ -21,6 +21,7 @@ pub(crate) struct Counters {
     pub(crate) removes: u64,
     pub(crate) increments: u64,
     pub(crate) appends: u64,
+    pub(crate) touches: u64,
     pub(crate) enumerations: u64,
     pub(crate) multis: u64,
     pub(crate) echoes: u64,
@@ -107,6 +108,8 @@ catalogue! {
     removes Total Requests = counters.removes, "Removals that were executed.";
     increments Total Requests = counters.increments, "Increments that were executed.";
     appends Total Requests = counters.appends, "Appends that were executed.";
+    touches Total Requests = counters.touches, "Touches that were executed.";
+    expired Total Objects = memory.expired, "Objects that were removed because they had expired.";
     enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
     multis Total Requests = counters.multis,
         "Multi-operations. Their parts count as operations of their own.";

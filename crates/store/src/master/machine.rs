@@ -362,7 +362,7 @@ impl Machine for Master {
         }
         let replication = replication.max(self.pause().unwrap_or(Instant::ZERO));
         let next = next.min(replication).min(self.recovery.deadline());
-        let next = next.min(self.backup.scrub_deadline());
+        let next = next.min(self.backup.scrub_deadline()).min(self.expiry.deadline(&self.memory));
         (next != Instant::NEVER).then_some(next)
     }
 
@@ -380,9 +380,11 @@ impl Machine for Master {
         // While requests arrive, writes pay for cleaning, and a tick adds little.
         let work = if core::mem::take(&mut self.requested) { SMALL_STEP / 2 } else { STEP };
         let cleaning = self.cleaner.step(&mut self.memory, work);
+        let wall = self.wall(now);
+        let expiring = self.expiry.step(&mut self.memory, now, wall, work);
         let recovering = self.recover(now);
         self.replication.look(&self.memory.log);
-        self.busy = growing || sweeping || cleaning || recovering;
+        self.busy = growing || sweeping || cleaning || expiring || recovering;
         self.busy
     }
 }

@@ -29,6 +29,7 @@ mod recovery;
 mod replication;
 mod state;
 mod syncs;
+mod wall;
 #[cfg(test)]
 mod tests;
 
@@ -39,3 +40,4 @@ pub use replication::MAX_REPLICAS;
 pub(crate) use state::MAX_GATED;
 pub use state::{Config, Master};
 pub(crate) use syncs::Waiting;
+pub use wall::WallClock;

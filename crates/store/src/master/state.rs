@@ -21,17 +21,20 @@ use super::membership::{COORDINATOR, Membership};
 use super::recovery::Recovery;
 use super::replication::{MAX_REPLICAS, Replication};
 use super::syncs::Syncs;
+use super::wall::{Wall, WallClock};
 use crate::backup::{Backup, Frames, MemoryFrames, Rings};
 use crate::durability::{Durability, TableDurability};
 use crate::leading::{Binding, Coordinators};
 use crate::message::{Status, data};
 use crate::objects::blocks::Prepare;
-use crate::objects::cleaner::Cleaner;
+use crate::objects::cleaner::{Cleaner, STEP};
+use crate::objects::expiry::Expiry;
 use crate::objects::log::{self, Log};
 use crate::objects::memory::Memory;
-use crate::objects::segment::{Position, SEGMENT_BYTES};
+use crate::objects::segment::{Location, Position, SEGMENT_BYTES};
+use crate::objects::table::Place;
 use crate::site::OwnedSite;
-use crate::types::{ServerId, TableId};
+use crate::types::{ServerId, TableId, WallTime};
 
 /// The most replies that wait for the log to become durable.
 pub(crate) const MAX_GATED: usize = 1 << 16;
@@ -67,6 +70,9 @@ pub struct Config {
     /// [`MAX_RACK`](crate::site::MAX_RACK) bytes. A server without the role of a backup has no
     /// frames.
     pub site: OwnedSite,
+    /// The wall clock. The lifetimes of objects end by it, also after another server has recovered
+    /// them.
+    pub wall: WallClock,
     /// A number of this run of the machine: it differs from those of earlier runs. It matters if
     /// the server's frames outlive the process.
     pub boot: u64,
@@ -100,6 +106,7 @@ impl Default for Config {
             replicas: 0,
             durability: Durability::Memory,
             site: OwnedSite::default(),
+            wall: WallClock::default(),
             boot: 0,
             own_replica: false,
             scrub_ns: 0,
@@ -124,6 +131,8 @@ pub(crate) struct Gated {
 pub struct Master {
     pub(crate) memory: Memory,
     pub(crate) cleaner: Cleaner,
+    pub(crate) expiry: Expiry,
+    wall: Wall,
     pub(super) coordinators: Coordinators,
     /// The calls to the coordinator that are in progress, by tag.
     pub(super) asked: BTreeMap<u64, Binding>,
@@ -201,6 +210,8 @@ impl Master {
         Self {
             memory: Memory::new(log),
             cleaner: Cleaner::default(),
+            expiry: Expiry::default(),
+            wall: Wall::new(config.wall),
             coordinators,
             asked: BTreeMap::new(),
             membership: Membership::new(rng.u64(), mode, site.clone(), former, control, data),
@@ -360,6 +371,37 @@ impl Master {
             Replied::Now => Replied::Idempotent,
             later => later,
         }
+    }
+
+    /// Returns the time of the wall clock.
+    #[inline]
+    pub(crate) fn wall(&mut self, now: Instant) -> WallTime {
+        self.wall.at(now)
+    }
+
+    /// Removes the object at `place` and `at`, which has expired, before a reply says that there is
+    /// none. The reply must wait until that is durable.
+    ///
+    /// # Errors
+    /// The status to reply with. The object is still there.
+    #[cold]
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        place: Place,
+        at: Location,
+    ) -> Result<(), Status> {
+        if self.gated.len() >= MAX_GATED {
+            return Err(Status::Retry);
+        }
+        self.replication.check(now, &self.memory.log)?;
+        if self.memory.expire(place, at).is_err() {
+            self.cleaner.step(&mut self.memory, STEP);
+            return Err(Status::Retry);
+        }
+        self.replication.appended();
+        self.busy |= self.cleaner.pay(&mut self.memory);
+        Ok(())
     }
 
     /// Counts a refused request. Its reply has `status` alone.

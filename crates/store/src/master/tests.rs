@@ -207,7 +207,7 @@ impl Rig {
     }
 
     fn write(&mut self, once: Once, key: &[u8], value: &[u8]) -> Result<Version, Status> {
-        let reply = self.ask(Write { target: TARGET, once, key, value }.emit());
+        let reply = self.ask(Write { target: TARGET, once, key, value, lifetime: None }.emit());
         mutation_reply(&reply).map_err(|refusal| refusal.status)
     }
 
@@ -346,7 +346,8 @@ fn operations_and_their_verdicts() {
 
     let mut target = TARGET;
     target.rules.exists = true;
-    let request = Write { target, once: once(1, 4, 3), key: b"", value: b"w" }.emit();
+    let request =
+        Write { target, once: once(1, 4, 3), key: b"", value: b"w", lifetime: None }.emit();
     for _ in 0..2 {
         let reply = rig.ask(request.clone());
         let refusal = mutation_reply(&reply).unwrap_err();
@@ -421,7 +422,9 @@ fn what_cannot_be_served_says_why() {
     assert_eq!(rig.status(vec![1, 99, 0, 0]), Some(Status::UnknownOpcode));
 
     // What comes too late is not executed.
-    let request = Write { target: TARGET, once: once(1, 3, 1), key: b"late", value: b"" }.emit();
+    let request =
+        Write { target: TARGET, once: once(1, 3, 1), key: b"late", value: b"", lifetime: None }
+            .emit();
     let caller = Caller { transport: 0, rpc: ServerRpc(0) };
     let late = rig.now;
     rig.pass(1);

@@ -81,6 +81,10 @@ codes! {
         Multi = 9,
         /// The server adds bytes to the end of an object's value.
         Append = 10,
+        /// The server writes an object that expires.
+        WriteExpiring = 11,
+        /// The server gives an object another lifetime.
+        Touch = 12,
         /// A server joins the cluster.
         Enlist = 64,
         /// A server renews its lease.

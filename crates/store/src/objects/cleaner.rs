@@ -432,7 +432,9 @@ fn move_object(memory: &mut Memory, at: Location, candidate: &Candidate) -> Resu
         let alone = record.map(|record| alone(tablets, record, of));
         return alone.map_or(Ok(()), |alone| move_completion(memory, at, &alone));
     };
+    let expires = object.expires;
     let to = copy(log, at, object.entry_len(), record.as_ref(), object.older)?;
+    log.expires(to, expires);
     table.set(place, to);
     if let Some(record) = record {
         results.moved(record.once, to);

@@ -5,19 +5,21 @@
 //! 1 header    8 cluster u64 | 16 server index u32 | 20 generation u32 | 24 segment id u32
 //!            28 capacity u32 | 32 safe version u64
 //! 2 object    8 table u40 | 13 key length u24 | 16 version u48 | 22 older first u32
-//!            26 older count u24 | 29 key | value | [record]
+//!            26 older count u24 | 29 key | value | [expires u48] | [record]
 //! 3 tombstone as an object without a value
-//! 4 completion 8 lease u64 | 16 rpc u64 | 24 rpc - ack u16 | 26 table u40 | 31 status u8
-//!            32 key hash u64 | 40 version u48 | [46 sum 8 B]
+//! 4 completion 8 lease u40 | 13 rpc u48 | 19 rpc - ack u16 | 21 table u40 | 26 status u8
+//!            27 key hash u64 | 35 version u48 | [41 sum 8 B]
 //! 5 digest    8 segment id u32 | 12 length u32 | and so on for all segments of the log
 //! 6 change    as a digest, with the segments that are new in the log, and those that left it
 //!             (length 0)
-//! record      0 lease u64 | 8 rpc u64 | 16 rpc - ack u16 | [18 sum 8 B]
+//! 7 object    as 2, with the time at which it expires
+//! record      0 lease u40 | 5 rpc u48 | 11 rpc - ack u16 | [13 sum 8 B]
 //! kind        bits 0..3 as above | bit 4 a record follows | bit 5 it, or the completion, has a sum
 //!             bit 6 the record is dead here | bit 7 the rest is dead here
 //! ```
 //!
-//! Integers are big-endian. A segment is a header and entries without gaps. The checksum covers the
+//! Integers are big-endian. An object expires at a time of the wall clock, in milliseconds since
+//! 1970. A segment is a header and entries without gaps. The checksum covers the
 //! kind, the length and the body. That of a header starts with 0, and those of the other entries
 //! continue the header's, so that no entry of another segment, cluster or server has a correct one.
 //! A record is the completion of the mutation that wrote the entry.
@@ -35,21 +37,26 @@
 //! stay while one of them does, or a replay would bring an old version back. Invariant: parsing
 //! never panics, for any bytes.
 
-use zerocopy::byteorder::big_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::byteorder::big_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::message::Status;
 use crate::message::data::Once;
 use crate::objects::segment::{SegmentId, Span};
-use crate::types::{KeyHash, LeaseId, ServerId, TableId, Version};
+use crate::types::{KeyHash, ServerId, TableId, Version, WallTime};
 
 mod digest;
 mod head;
 mod seal;
+mod wire;
 
 pub use digest::{DIGESTED, Digest, put_change, put_digest};
 pub use head::{Head, mark_dead, mark_record_dead};
 pub use seal::{Entries, checksum, replay, seal};
+use wire::{
+    CompletionWire, HeadWire, HeaderWire, ObjectWire, RecordWire, VersionWire, from_low48, low48,
+};
+pub use wire::{MAX_RPC, MOST_AHEAD};
 
 /// The number of bytes before the body of an entry in the log.
 const HEAD: usize = 8;
@@ -64,9 +71,6 @@ pub const COMPLETION: usize = size_of::<CompletionWire>() + SUM;
 pub const HEADER: usize = size_of::<HeaderWire>();
 /// The length in bytes of the sum of an increment, or of the length after an append.
 const SUM: usize = 8;
-/// The most by which the number of a mutation can be ahead of its acknowledgement in the log. A
-/// master executes no mutation that is further ahead of the client's acknowledgement.
-pub const MOST_AHEAD: u64 = u16::MAX as u64;
 
 /// The bit that marks an entry as dead in this memory, its record apart.
 const DEAD: u8 = 0x80;
@@ -81,8 +85,9 @@ const KIND_TOMBSTONE: u8 = 3;
 const KIND_COMPLETION: u8 = 4;
 const KIND_DIGEST: u8 = 5;
 const KIND_CHANGE: u8 = 6;
-/// The count of segments in an entry that means all later segments.
-const UNBOUNDED: u32 = 0xff_ffff;
+const KIND_EXPIRING: u8 = 7;
+/// The length in bytes of the time at which an object expires.
+const EXPIRES: usize = 6;
 
 /// The first entry of a segment, which describes the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +117,8 @@ pub struct Object<'a> {
     pub key: &'a [u8],
     /// The value of the object.
     pub value: &'a [u8],
+    /// The time from which on the object does not exist any more.
+    pub expires: WallTime,
 }
 
 impl Object<'_> {
@@ -119,7 +126,8 @@ impl Object<'_> {
     #[must_use]
     #[inline]
     pub fn entry_len(&self) -> usize {
-        OBJECT + self.key.len() + self.value.len()
+        let expires = if self.expires == WallTime::NEVER { 0 } else { EXPIRES };
+        OBJECT + self.key.len() + self.value.len() + expires
     }
 }
 
@@ -213,128 +221,6 @@ pub enum Entry<'a> {
     Change(Digest<'a>),
 }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct HeadWire {
-    /// The entry's kind in the highest byte, and the length of its body in the other three.
-    kind_len: U32,
-    crc: U32,
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct HeaderWire {
-    head: HeadWire,
-    cluster: U64,
-    index: U32,
-    generation: U32,
-    segment: U32,
-    capacity: U32,
-    safe_version: U64,
-}
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct VersionWire {
-    high: U32,
-    low: U16,
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct ObjectWire {
-    head: HeadWire,
-    /// The object's table in the highest 40 bits, and the length of its key in the other 24.
-    table_key_len: U64,
-    version: VersionWire,
-    first: U32,
-    count: [u8; 3],
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct RecordWire {
-    lease: U64,
-    rpc: U64,
-    ahead: U16,
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct CompletionWire {
-    head: HeadWire,
-    record: RecordWire,
-    table: [u8; 5],
-    status: u8,
-    hash: U64,
-    version: VersionWire,
-}
-
-impl VersionWire {
-    #[inline]
-    fn new(version: Version) -> Self {
-        Self { high: ((version.0 >> 16) as u32).into(), low: (version.0 as u16).into() }
-    }
-
-    #[inline]
-    fn get(self) -> Version {
-        Version(u64::from(self.high.get()) << 16 | u64::from(self.low.get()))
-    }
-}
-
-impl RecordWire {
-    #[inline]
-    fn new(once: &Once) -> Self {
-        let ahead = once.rpc.saturating_sub(once.ack).min(MOST_AHEAD);
-        Self { lease: once.lease.0.into(), rpc: once.rpc.into(), ahead: (ahead as u16).into() }
-    }
-
-    fn get(&self) -> Option<Once> {
-        let rpc = self.rpc.get();
-        let ack = rpc.checked_sub(self.ahead.get().into())?;
-        Some(Once { lease: LeaseId(self.lease.get()), rpc, ack })
-    }
-}
-
-impl ObjectWire {
-    #[inline]
-    fn table(&self) -> TableId {
-        TableId(self.table_key_len.get() >> 24)
-    }
-
-    #[inline]
-    fn key_len(&self) -> usize {
-        (self.table_key_len.get() & 0xff_ffff) as usize
-    }
-
-    // A reader of the value alone computes no span if this is inlined.
-    #[inline(always)]
-    fn older(&self) -> Span {
-        let [a, b, c] = self.count;
-        let (first, count) = (self.first.get(), u32::from_be_bytes([0, a, b, c]));
-        match count {
-            0 => Span::default(),
-            UNBOUNDED => span(first, u32::MAX),
-            _ => span(first, first.saturating_add(count - 1)),
-        }
-    }
-
-    fn set_older(&mut self, older: Span) {
-        let count = if older.is_empty() {
-            0
-        } else {
-            older.last.0.saturating_sub(older.first.0).saturating_add(1)
-        };
-        let [_, count @ ..] = count.min(UNBOUNDED).to_be_bytes();
-        (self.first, self.count) = (older.first.0.into(), count);
-    }
-}
-
-#[inline]
-fn span(first: u32, last: u32) -> Span {
-    Span { first: SegmentId(first), last: SegmentId(last) }
-}
-
 fn head(kind: u8, entry_len: usize) -> HeadWire {
     let len = entry_len - HEAD;
     debug_assert!(len < 1 << 24, "no segment is that long");
@@ -358,19 +244,21 @@ pub fn put_header(out: &mut [u8], header: &Header) {
 /// Writes the entry of an object and its record, which fill `out`.
 #[inline]
 pub fn put_object(out: &mut [u8], object: &Object<'_>, record: Option<&Record>) {
-    put(out, KIND_OBJECT, object, record);
+    let kind = if object.expires == WallTime::NEVER { KIND_OBJECT } else { KIND_EXPIRING };
+    put(out, kind, object, record);
 }
 
 /// Writes the entry of a tombstone and its record, which fill `out`.
 #[inline]
 pub fn put_tombstone(out: &mut [u8], tombstone: &Tombstone<'_>, record: Option<&Record>) {
     let Tombstone { table, version, older, key } = *tombstone;
-    put(out, KIND_TOMBSTONE, &Object { table, version, older, key, value: &[] }, record);
+    let object = Object { table, version, older, key, value: &[], expires: WallTime::NEVER };
+    put(out, KIND_TOMBSTONE, &object, record);
 }
 
 #[inline]
 fn put(out: &mut [u8], kind: u8, object: &Object<'_>, record: Option<&Record>) {
-    let Object { table, version, older, key, value } = *object;
+    let Object { table, version, older, key, value, expires } = *object;
     debug_assert!(table <= TableId::MAX && version <= Version::MAX);
     let flags = match record {
         None => 0,
@@ -391,6 +279,8 @@ fn put(out: &mut [u8], kind: u8, object: &Object<'_>, record: Option<&Record>) {
     key_out.copy_from_slice(key);
     let (value_out, rest) = rest.split_at_mut(value.len());
     value_out.copy_from_slice(value);
+    let (expires_out, rest) = rest.split_at_mut(expires_len(kind));
+    expires_out.copy_from_slice(&low48(expires.0)[..expires_out.len()]);
     if let Some(Record { once, sum }) = record {
         let (fixed, rest) = rest.split_at_mut(size_of::<RecordWire>());
         fixed.copy_from_slice(RecordWire::new(once).as_bytes());
@@ -445,11 +335,36 @@ pub fn object(entry: &[u8]) -> Object<'_> {
     let (wire, rest) = ObjectWire::ref_from_prefix(entry).expect("an object's entry");
     let kind_len = wire.head.kind_len.get();
     let kind = (kind_len >> 24) as u8;
-    debug_assert_eq!(kind & KIND, KIND_OBJECT);
+    debug_assert!(is_object(kind));
     let (key, rest) = rest.split_at(wire.key_len());
     let len = (kind_len & 0xff_ffff) as usize + HEAD - record_len(kind);
-    let value = &rest[..len - OBJECT - key.len()];
-    Object { table: wire.table(), version: wire.version.get(), older: wire.older(), key, value }
+    let (value, expires) = split_expires(kind, &rest[..len - OBJECT - key.len()]);
+    let (table, version, older) = (wire.table(), wire.version.get(), wire.older());
+    Object { table, version, older, key, value, expires }
+}
+
+/// Returns true if an entry of this kind is an object.
+#[inline]
+fn is_object(kind: u8) -> bool {
+    matches!(kind & KIND, KIND_OBJECT | KIND_EXPIRING)
+}
+
+/// Returns the length of the time behind the value of an object of `kind`.
+#[inline]
+fn expires_len(kind: u8) -> usize {
+    if kind & KIND == KIND_EXPIRING { EXPIRES } else { 0 }
+}
+
+/// Splits the bytes behind the key of an object of `kind` into the value and the time at which it
+/// expires.
+#[inline(always)]
+fn split_expires(kind: u8, bytes: &[u8]) -> (&[u8], WallTime) {
+    match bytes.split_last_chunk() {
+        Some((value, expires)) if kind & KIND == KIND_EXPIRING => {
+            (value, WallTime(from_low48(*expires)))
+        }
+        _ => (bytes, WallTime::NEVER),
+    }
 }
 
 /// Returns true if the object at the start of `entry` is that of `key` in `table`.
@@ -491,12 +406,12 @@ pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
         KIND_HEADER if kind & (HAS_RECORD | HAS_SUM) == 0 => {
             Entry::Header(parse_header(HeaderWire::ref_from_bytes(whole).ok()?))
         }
-        KIND_OBJECT => {
+        KIND_OBJECT | KIND_EXPIRING => {
             let (object, record) = parse_object(kind, whole)?;
             Entry::Object(object, record)
         }
         KIND_TOMBSTONE => {
-            let (Object { table, version, older, key, value: [] }, record) =
+            let (Object { table, version, older, key, value: [], .. }, record) =
                 parse_object(kind, whole)?
             else {
                 return None;
@@ -524,14 +439,18 @@ fn parse_header(wire: &HeaderWire) -> Header {
 fn parse_object(kind: u8, whole: &[u8]) -> Option<(Object<'_>, Option<Record>)> {
     let (wire, rest) = ObjectWire::ref_from_prefix(whole).ok()?;
     let (rest, tail) = rest.split_at_checked(rest.len().checked_sub(record_len(kind))?)?;
-    let (key, value) = rest.split_at_checked(wire.key_len())?;
+    let (key, rest) = rest.split_at_checked(wire.key_len())?;
+    if rest.len() < expires_len(kind) {
+        return None;
+    }
+    let (value, expires) = split_expires(kind, rest);
     let record = match kind & (HAS_RECORD | HAS_SUM) {
         0 => None,
         HAS_SUM => return None,
         _ => Some(parse_record(tail)?),
     };
     let (table, version, older) = (wire.table(), wire.version.get(), wire.older());
-    Some((Object { table, version, older, key, value }, record))
+    Some((Object { table, version, older, key, value, expires }, record))
 }
 
 fn parse_record(bytes: &[u8]) -> Option<Record> {

@@ -27,9 +27,10 @@ use crate::objects::loans::Loans;
 use crate::objects::segment::{
     Location, MAX_SEGMENTS, Position, SEGMENT_BYTES, Segment, SegmentId, Span, State,
 };
-use crate::types::{ServerId, Version};
+use crate::types::{ServerId, Version, WallTime};
 
 mod digests;
+mod expiring;
 mod lending;
 mod replicated;
 mod side;
@@ -111,6 +112,8 @@ pub struct Log {
     closings: u64,
     loans: Loans,
     safe_version: Version,
+    /// True if an object in the log may expire.
+    has_expiring: bool,
     cluster: u64,
     server: ServerId,
     /// The state of a log that has replicas.
@@ -156,6 +159,7 @@ impl Log {
             closings: 0,
             loans: Loans::new(limit as u32, segment_bytes),
             safe_version: Version(1),
+            has_expiring: false,
             cluster: 0,
             server: ServerId::default(),
             replicated: replicated.then(Box::default),
@@ -530,6 +534,7 @@ impl Log {
         let id = segment.id;
         self.order.remove(&id);
         let waste = segment.waste;
+        segment.expires = WallTime::NEVER;
         if segment.pins > 0 {
             segment.state = State::Draining;
         } else {

@@ -6,77 +6,27 @@
 //! ```
 //!
 //! Invariants: every object in the hash table is live in the log, and is the only live one of its
-//! key. A mutation is one append of the object or tombstone together with its completion record,
-//! and changes nothing if that append is impossible. Versions of a key only grow. The master checks
-//! leases and holds replies back until they are durable; the cleaner is in a file of its own.
+//! key. The master checks leases and holds replies back until they are durable.
+//!
+//! Elsewhere: [`mutate`](super::mutate) executes mutations, the [`cleaner`](super::cleaner) and
+//! [`expiry`](super::expiry) work in the background.
 
 use alloc::vec::Vec;
 
 use crate::message::Status;
-use crate::message::data::{Amount, Once, Target};
 use crate::message::list::object_head;
-use crate::objects::entry::{
-    self, COMPLETION, Completion, OBJECT, Object, Outcome, RECORD, Record, Tombstone,
-};
-use crate::objects::log::{Full, Log, Purpose};
-use crate::objects::number;
+use crate::objects::entry::{self, OBJECT, Object};
+use crate::objects::log::Log;
 use crate::objects::rifl::Results;
-use crate::objects::segment::{Location, Span};
+use crate::objects::segment::Location;
 use crate::objects::table::{HashTable, Place, spread};
 use crate::objects::tablet::{Tablet, Tablets};
-use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, TableId, Version};
+use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, TableId, WallTime};
 
 /// The number of lines of the hash table that one enumeration reads.
 const ENUMERATE_LINES: usize = 32;
 /// The length from which on a value is not copied into the reply to an enumeration, in bytes.
 pub const LARGE_VALUE: usize = 4 << 10;
-
-/// The change that a mutation makes to an object.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Change<'a> {
-    /// The mutation writes this value to the object.
-    Write(&'a [u8]),
-    /// The mutation removes the object.
-    Remove,
-    /// The mutation adds this amount to the number in the object.
-    Add(Amount),
-    /// The mutation adds these bytes to the end of the value.
-    Append(&'a [u8]),
-}
-
-/// A mutation of an object, which a master executes.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Mutation<'a> {
-    /// The table of the mutation's object and the conditions.
-    pub target: Target,
-    /// The identity of the mutation: lease, number and acknowledgement.
-    pub once: Once,
-    /// The key of the mutation's object.
-    pub key: &'a [u8],
-    /// The hash of the key in the table.
-    pub hash: KeyHash,
-    /// The change that the mutation makes to the object.
-    pub change: Change<'a>,
-}
-
-/// An object as it was before a mutation.
-pub(super) struct Before {
-    pub(super) place: Place,
-    pub(super) at: Location,
-    pub(super) len: usize,
-    pub(super) version: Version,
-    /// A span of the segments that have the object and older versions of it.
-    pub(super) older: Span,
-}
-
-impl Before {
-    /// Returns `object`, which is at `at` in the log and `place` in the hash table.
-    #[inline]
-    pub(super) fn new(log: &Log, place: Place, at: Location, object: &Object<'_>) -> Self {
-        let older = object.older.with(log.slots()[at.slot()].id);
-        Self { place, at, len: object.entry_len(), version: object.version, older }
-    }
-}
 
 /// Some objects of a tablet, as [`Memory::enumerate`] returns them.
 #[derive(Debug, Default)]
@@ -89,6 +39,8 @@ pub struct Listing {
     pub count: u32,
     /// The position of the next object to list, 0 at the end.
     pub next: u64,
+    /// The objects on the way that have expired: their hashes in the hash table and locations.
+    pub expired: Vec<(u64, Location)>,
 }
 
 /// The memory of a master: its log, its hash table, its tablets, and outcomes of mutations.
@@ -102,6 +54,8 @@ pub struct Memory {
     pub tablets: Tablets,
     /// The outcomes of mutations, which the master remembers.
     pub results: Results,
+    /// The number of objects that were removed because they had expired.
+    pub expired: u64,
     /// The position of the sweep for dropped tablets, and the number of tablets that it covers.
     sweep: Option<(u64, usize)>,
 }
@@ -112,7 +66,8 @@ impl Memory {
     pub fn new(log: Log) -> Self {
         // A line of the table for every 8 KiB of log; more when there are many small objects.
         let table = HashTable::new(log.capacity_bytes() / 2048);
-        Self { log, table, tablets: Tablets::default(), results: Results::default(), sweep: None }
+        let (tablets, results) = (Tablets::default(), Results::default());
+        Self { log, table, tablets, results, expired: 0, sweep: None }
     }
 
     // Objects.
@@ -128,172 +83,11 @@ impl Memory {
         found.map(|at| (place, at))
     }
 
-    /// Executes a mutation that is new.
-    ///
-    /// # Errors
-    /// The status to reply with. Nothing changed, and the mutation is still new. [`Status::Retry`]
-    /// means that no segment is free.
-    pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
-        let Mutation { target, key, hash, .. } = mutation;
-        let (mut sum, mut appended) = (None, Vec::new());
-        let before = self.find(target.table, *hash, key).map(|(place, at)| {
-            let object = self.log.object(at);
-            match mutation.change {
-                Change::Add(amount) => sum = Some(number::add(Some(object.value), amount)),
-                Change::Append(bytes) => appended = [object.value, bytes].concat(),
-                Change::Write(_) | Change::Remove => {}
-            }
-            Before::new(&self.log, place, at, &object)
-        });
-        let version = before.as_ref().map_or(Version(0), |before| before.version);
-        if let Err(status) = target.rules.check(version) {
-            return self.conclude(mutation, Outcome { status, version, sum: None });
-        }
-        match mutation.change {
-            Change::Write(value) => self.write(mutation, before, value, None),
-            Change::Append(bytes) => {
-                let value = if before.is_some() { &appended } else { bytes };
-                if value.len() > MAX_VALUE {
-                    return Err(Status::ValueTooLong);
-                }
-                let length = (value.len() as u64).to_be_bytes();
-                self.write(mutation, before, value, Some(length))
-            }
-            Change::Remove => match before {
-                Some(before) => self.remove(mutation, &before),
-                None => self.conclude(mutation, Outcome { status: Status::Ok, version, sum: None }),
-            },
-            Change::Add(amount) => match sum.unwrap_or_else(|| number::add(None, amount)) {
-                Ok((text, sum)) => self.write(mutation, before, text.as_bytes(), Some(sum)),
-                Err(status) => self.conclude(mutation, Outcome { status, version, sum: None }),
-            },
-        }
-    }
-
-    fn write(
-        &mut self,
-        mutation: &Mutation<'_>,
-        before: Option<Before>,
-        value: &[u8],
-        sum: Option<[u8; 8]>,
-    ) -> Result<Outcome, Status> {
-        let len = OBJECT + mutation.key.len() + value.len();
-        if len + RECORD > self.log.longest_entry() {
-            return Err(Status::ValueTooLong);
-        }
-        let old_len = before.as_ref().map_or(0, |before| before.len);
-        let grown = self.log.live_bytes() + (len + COMPLETION) as u64 - old_len as u64;
-        if len > old_len && grown > self.log.live_limit_with(len + RECORD) {
-            return Err(Status::NoSpace);
-        }
-        let safe_version = self.log.safe_version();
-        let next = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
-        let version = next.max(self.tablets.floor(mutation.target.table, mutation.hash));
-        if version > Version::MAX {
-            return Err(Status::NoSpace);
-        }
-        let outcome = Outcome { status: Status::Ok, version, sum };
-        let object = Object {
-            table: mutation.target.table,
-            version,
-            older: before.as_ref().map_or_else(Span::default, |before| before.older),
-            key: mutation.key,
-            value,
-        };
-        let record = Record { once: mutation.once, sum };
-        let put = self.put(&object, mutation.hash, before.as_ref(), Some(&record), Purpose::Write);
-        let Ok(at) = put else { return Err(Status::Retry) };
-        if before.is_none() {
-            self.log.use_version();
-        }
-        self.completed(mutation.once, outcome, at);
-        Ok(outcome)
-    }
-
-    /// Appends an object, which takes the place of `before`, and its record.
-    #[inline(always)]
-    pub(super) fn put(
-        &mut self,
-        object: &Object<'_>,
-        hash: KeyHash,
-        before: Option<&Before>,
-        record: Option<&Record>,
-        purpose: Purpose,
-    ) -> Result<Location, Full> {
-        let len = object.entry_len();
-        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
-        let (at, memory) = self.log.append(len + record_len, purpose)?;
-        entry::put_object(memory, object, record);
-        self.log.live(at, len);
-        match before {
-            Some(before) => {
-                self.table.set(before.place, at);
-                self.log.dead(before.at, before.len);
-            }
-            None => {
-                let (log, tablets) = (&self.log, &self.tablets);
-                let hash_of = |at| hash_at(log, tablets, at);
-                self.table.insert(spread(object.table, hash), at, hash_of);
-            }
-        }
-        Ok(at)
-    }
-
-    fn remove(&mut self, mutation: &Mutation<'_>, before: &Before) -> Result<Outcome, Status> {
-        let tombstone = Tombstone {
-            table: mutation.target.table,
-            version: before.version,
-            older: before.older,
-            key: mutation.key,
-        };
-        let record = Record { once: mutation.once, sum: None };
-        let buried = self.bury(&tombstone, before, Some(&record), Purpose::Remove);
-        let at = buried.map_err(|_| Status::Retry)?;
-        let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
-        self.log.raise_safe_version(before.version);
-        self.completed(mutation.once, outcome, at);
-        Ok(outcome)
-    }
-
-    /// Removes the object `before` and appends its tombstone with its record.
-    pub(super) fn bury(
-        &mut self,
-        tombstone: &Tombstone<'_>,
-        before: &Before,
-        record: Option<&Record>,
-        purpose: Purpose,
-    ) -> Result<Location, Full> {
-        let len = tombstone.entry_len();
-        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
-        let (at, memory) = self.log.append(len + record_len, purpose)?;
-        entry::put_tombstone(memory, tombstone, record);
-        self.log.live_tombstone(at, len, tombstone.older);
-        self.table.remove(before.place);
-        self.log.dead(before.at, before.len);
-        Ok(at)
-    }
-
-    /// Records the outcome of a mutation that changes no object.
-    fn conclude(&mut self, mutation: &Mutation<'_>, outcome: Outcome) -> Result<Outcome, Status> {
-        let Mutation { target, once, hash, .. } = *mutation;
-        let completion = Completion { once, table: target.table, hash, outcome };
-        let appended = self.log.append(completion.entry_len(), Purpose::Remove);
-        let (at, memory) = appended.map_err(|_| Status::Retry)?;
-        entry::put_completion(memory, &completion);
-        self.completed(mutation.once, outcome, at);
-        Ok(outcome)
-    }
-
-    fn completed(&mut self, once: Once, outcome: Outcome, at: Location) {
-        self.log.live_record(at);
-        self.results.done(once, outcome, at, self.log.tail());
-    }
-
     /// Lists objects of a tablet in the order of the hash table from `cursor` on, about `limit`
     /// bytes of them, as far as a bounded search finds them. It copies no large value: it ends
     /// after one.
     #[must_use]
-    pub fn enumerate(&self, tablet: Tablet, cursor: u64, limit: usize) -> Listing {
+    pub fn enumerate(&self, tablet: Tablet, cursor: u64, limit: usize, wall: WallTime) -> Listing {
         let mut listing = Listing { next: cursor, ..Listing::default() };
         let (mut line, mut sorted) = (Vec::new(), Vec::new());
         for _ in 0..ENUMERATE_LINES {
@@ -309,7 +103,11 @@ impl Memory {
             }));
             sorted.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
             for (index, &(position, at)) in sorted.iter().enumerate() {
-                self.list(at, &mut listing);
+                if self.log.object(at).expires <= wall {
+                    listing.expired.push((position, at));
+                } else {
+                    self.list(at, &mut listing);
+                }
                 // Two keys of one hash stay together, for the cursor cannot tell them apart.
                 let same = sorted.get(index + 1).is_some_and(|&(next, _)| next == position);
                 if !same && (listing.bytes.len() >= limit || listing.large.is_some()) {
@@ -398,7 +196,7 @@ pub fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Status> {
 }
 
 /// Returns the hash of the object at `at`, for the hash table.
-fn hash_at(log: &Log, tablets: &Tablets, at: Location) -> u64 {
+pub(super) fn hash_at(log: &Log, tablets: &Tablets, at: Location) -> u64 {
     let object = log.object(at);
     let hash = tablets.hash(object.table, object.key);
     debug_assert!(hash.is_some(), "an object in the hash table belongs to a table that is known");

@@ -3,9 +3,11 @@
 pub mod blocks;
 pub mod cleaner;
 pub mod entry;
+pub mod expiry;
 mod loans;
 pub mod log;
 pub mod memory;
+pub mod mutate;
 pub mod number;
 pub mod partition;
 pub mod rifl;

@@ -29,7 +29,8 @@ use crate::objects::entry::{
     put_completion,
 };
 use crate::objects::log::{Full, Purpose};
-use crate::objects::memory::{Before, Memory};
+use crate::objects::memory::Memory;
+use crate::objects::mutate::Before;
 use crate::objects::rifl::Need;
 use crate::objects::segment::{Location, Position, SegmentId, Span};
 use crate::objects::table::spread;

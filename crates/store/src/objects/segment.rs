@@ -13,6 +13,8 @@
 
 use alloc::vec::Vec;
 
+use crate::types::WallTime;
+
 /// The size of a segment in bytes, and the largest that a [`Location`] can name.
 pub const SEGMENT_BYTES: u32 = 8 << 20;
 /// The size of a segment in a small log, in bytes.
@@ -176,6 +178,8 @@ pub struct Segment {
     pub pins: u32,
     /// The number of the segment's bytes that all its replicas have.
     pub durable: u32,
+    /// The earliest time at which an object of the segment may expire.
+    pub expires: WallTime,
 }
 
 impl Segment {
@@ -196,6 +200,7 @@ impl Segment {
             buried: Span::default(),
             pins: 0,
             durable: 0,
+            expires: WallTime::NEVER,
         }
     }
 

@@ -18,7 +18,7 @@ use super::write::{WriteWire, split_value};
 use crate::master::Master;
 use crate::message::data::{Once, Refusal, Target, concat, versioned};
 use crate::message::{Opcode, Status};
-use crate::objects::memory::Change;
+use crate::objects::mutate::Change;
 use crate::types::TableId;
 
 /// A request to add bytes to the end of an object's value.

@@ -115,7 +115,14 @@ impl<'a> Operation<'a> for Enumerate {
             return Err(Status::UnknownTablet);
         }
         let limit = MOST_BYTES.min(self.limit_bytes as usize);
-        let listing = master.memory.enumerate(tablet, self.cursor, limit);
+        let wall = master.wall(call.now);
+        let listing = master.memory.enumerate(tablet, self.cursor, limit, wall);
+        // The list says that they are gone, and no later reply may say otherwise.
+        for &(hash, at) in &listing.expired {
+            if let Some(place) = master.memory.table.place(hash, at) {
+                master.expire(call.now, place, at)?;
+            }
+        }
         reply.bytes.extend_from_slice(&objects_head(listing.count, listing.next));
         reply.bytes.extend_from_slice(&listing.bytes);
         if let Some((at, len)) = listing.large {

@@ -18,7 +18,7 @@ use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply}
 use crate::master::Master;
 use crate::message::data::{Amount, MutationWire, Once, Refusal, Target, concat, split, versioned};
 use crate::message::{Opcode, Status};
-use crate::objects::memory::Change;
+use crate::objects::mutate::Change;
 use crate::types::TableId;
 
 /// A request to add a number to an object.

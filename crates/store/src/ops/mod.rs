@@ -35,6 +35,7 @@ mod stats;
 mod tablets;
 #[cfg(test)]
 pub(crate) mod tests;
+mod touch;
 mod write;
 
 pub use append::Append;
@@ -46,6 +47,7 @@ pub use operation::{Call, ClientOperation, Cursor, Executed, Operation, Order, P
 pub use read::Read;
 pub use remove::Remove;
 pub use stats::Stats;
+pub use touch::Touch;
 pub use write::Write;
 
 /// Declares the functions by which a master finds an operation by its opcode.
@@ -114,10 +116,11 @@ macro_rules! master_operations {
 master_operations! {
     operations {
         Read => Read<'_>,
-        Write => Write<'_>,
+        Write | WriteExpiring => Write<'_>,
         Remove => Remove<'_>,
         IncrementInteger | IncrementDouble => Increment<'_>,
         Append => Append<'_>,
+        Touch => Touch<'_>,
         Enumerate => Enumerate,
         Multi => Multi<'_>,
         Echo => Echo<'_>,
@@ -197,6 +200,7 @@ client_operations! {
     Remove => Remove<'static>,
     Increment => Increment<'static>,
     Append => Append<'static>,
+    Touch => Touch<'static>,
     Enumerate => Enumerate,
     Echo => Echo<'static>,
     Stats => Stats,

@@ -1,9 +1,10 @@
-//! The execution of a mutation: the part that write, append, remove and increment have in
+//! The execution of a mutation: the part that write, append, touch, remove and increment have in
 //! common.
 //!
 //! A mutation of which the master has a completion record gets the recorded outcome. A mutation
 //! whose lease the master does not know is suspended until the coordinator has confirmed the lease.
 
+use sprat_proto::Instant;
 use sprat_proto::rpc::Message;
 
 use super::operation::{Call, Executed};
@@ -11,9 +12,11 @@ use crate::master::{MAX_GATED, Master};
 use crate::message::Status;
 use crate::message::data::{Once, Target, head, result_head};
 use crate::objects::cleaner::STEP;
-use crate::objects::entry::Outcome;
-use crate::objects::memory::{self, Change, Memory, Mutation};
+use crate::objects::entry::{MAX_RPC, Outcome};
+use crate::objects::memory::{self, Memory};
+use crate::objects::mutate::{Change, Mutation};
 use crate::objects::rifl::Verdict;
+use crate::types::LeaseId;
 
 /// Executes a mutation exactly once.
 pub(super) fn execute(
@@ -28,11 +31,14 @@ pub(super) fn execute(
     master.membership.check(call.now, target.cluster)?;
     memory::check_sizes(
         key,
-        if let Change::Write(value) | Change::Append(value) = change { value } else { &[] },
+        if let Change::Write(value, _) | Change::Append(value) = change { value } else { &[] },
     )?;
     let Memory { log, tablets, results, .. } = &mut master.memory;
     let hash = tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
-    if once.lease.0 == 0 {
+    if once.rpc > MAX_RPC {
+        return Err(Status::BadFormat);
+    }
+    if once.lease.0 == 0 || once.lease > LeaseId::MAX {
         return Err(Status::ExpiredLease);
     }
     match results.check(call.now, once, |at| log.dead_record(at)) {
@@ -47,26 +53,19 @@ pub(super) fn execute(
         Verdict::Unknown => return Ok(Executed::Suspended(once.lease)),
     }
     match change {
-        Change::Write(_) => master.counters.writes += 1,
+        Change::Write(..) => master.counters.writes += 1,
         Change::Remove => master.counters.removes += 1,
         Change::Add(_) => master.counters.increments += 1,
         Change::Append(_) => master.counters.appends += 1,
+        Change::Touch(_) => master.counters.touches += 1,
     }
     if master.gated.len() >= MAX_GATED {
         return Err(Status::Retry);
     }
     master.replication.check(call.now, &master.memory.log)?;
     let before = master.may_lag(call.now, target.table);
-    let mutation = Mutation { target, once, key, hash, change };
-    let mut outcome = master.memory.mutate(&mutation);
-    if outcome == Err(Status::Retry) {
-        // A write into full memory cleans, even if this machine is never idle.
-        master.cleaner.step(&mut master.memory, STEP);
-        outcome = master.memory.mutate(&mutation);
-        if outcome == Err(Status::Retry) && !master.cleaner.wanted(&master.memory) {
-            outcome = Err(Status::NoSpace);
-        }
-    }
+    let wall = master.wall(call.now);
+    let outcome = mutate(master, call.now, &Mutation { target, once, key, hash, change, wall });
     master.busy |= master.cleaner.pay(&mut master.memory);
     if let (Change::Append(_), Err(Status::ValueTooLong)) = (change, outcome) {
         // The refusal tells how long the value is, which has to be durable as for a verdict.
@@ -76,6 +75,32 @@ pub(super) fn execute(
     }
     write(reply, outcome?);
     Ok(Executed::Changed(before))
+}
+
+/// Executes a mutation that is new. If memory is full, a step of background work goes first, even
+/// if this machine is never idle.
+#[inline]
+fn mutate(master: &mut Master, now: Instant, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
+    let Master { memory, cleaner, expiry, .. } = master;
+    let outcome = memory.mutate(mutation);
+    match outcome {
+        Err(Status::Retry) => {
+            cleaner.step(memory, STEP);
+            let outcome = memory.mutate(mutation);
+            let is_full = outcome == Err(Status::Retry) && !cleaner.wanted(memory);
+            if is_full { Err(Status::NoSpace) } else { outcome }
+        }
+        Err(Status::NoSpace) if expiry.hurry(memory, mutation.wall) => {
+            // Tombstones of what has expired may need a segment.
+            cleaner.step(memory, STEP);
+            let more = expiry.step(memory, now, mutation.wall, STEP);
+            let outcome = memory.mutate(mutation);
+            master.busy |= more;
+            let hope = more || expiry.hurry(memory, mutation.wall);
+            if hope && outcome == Err(Status::NoSpace) { Err(Status::Retry) } else { outcome }
+        }
+        outcome => outcome,
+    }
 }
 
 /// Writes the outcome of a mutation into its reply.

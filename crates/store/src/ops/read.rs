@@ -15,7 +15,7 @@ use crate::message::data::{self, Refusal, Target, TargetWire, concat, split};
 use crate::message::{Opcode, Status};
 use crate::objects::entry::OBJECT;
 use crate::objects::memory;
-use crate::types::{TableId, Version};
+use crate::types::{TableId, Version, WallTime};
 
 /// The longest value in bytes that is copied into a reply. The reply refers to a longer value in
 /// the log.
@@ -59,12 +59,14 @@ impl<'a> Operation<'a> for Read<'a> {
         master.membership.check(call.now, target.cluster)?;
         memory::check_sizes(key, &[])?;
         let hash = master.memory.tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
-        let Some((_, at)) = master.memory.find(target.table, hash, key) else {
-            let status = target.rules.check(Version(0)).err().unwrap_or(Status::ObjectDoesntExist);
-            // The object may have been removed, and the removal may not be durable yet.
-            reply.bytes.extend_from_slice(&data::result_head(status, Version(0)));
-            return Ok(Executed::Read { table: target.table, durable: false });
+        let Some((place, at)) = master.memory.find(target.table, hash, key) else {
+            return Ok(missing(&target, reply));
         };
+        let expires = master.memory.log.object(at).expires;
+        if expires != WallTime::NEVER && expires <= master.wall(call.now) {
+            master.expire(call.now, place, at)?;
+            return Ok(missing(&target, reply));
+        }
         let object = master.memory.log.object(at);
         let durable = master.memory.log.is_durable(at);
         if let Err(status) = target.rules.check(object.version) {
@@ -80,6 +82,14 @@ impl<'a> Operation<'a> for Read<'a> {
         }
         Ok(Executed::Read { table: target.table, durable })
     }
+}
+
+/// Writes the reply that there is no object.
+fn missing(target: &Target, reply: &mut Message) -> Executed {
+    let status = target.rules.check(Version(0)).err().unwrap_or(Status::ObjectDoesntExist);
+    reply.bytes.extend_from_slice(&data::result_head(status, Version(0)));
+    // The object may have been removed, and the removal may not be durable yet.
+    Executed::Read { table: target.table, durable: false }
 }
 
 impl<'a> ClientOperation<'a> for Read<'a> {

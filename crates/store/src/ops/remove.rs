@@ -15,7 +15,7 @@ use super::write::version_alone;
 use crate::master::Master;
 use crate::message::data::{MutationWire, Once, Refusal, Target, concat, split};
 use crate::message::{Opcode, Status};
-use crate::objects::memory::Change;
+use crate::objects::mutate::Change;
 use crate::types::TableId;
 
 /// A request to remove an object. It succeeds if the object does not exist.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::message::data::{Amount, Once, RejectRules, Target, head, result_head};
 use crate::message::list::{object_head, objects_head, objects_reply};
-use crate::types::{LeaseId, Version};
+use crate::types::{LeaseId, Lifetime, Version};
 
 /// Parses the reply to a read.
 pub(crate) fn read_reply(reply: &[u8]) -> Result<(Version, &[u8]), Refusal<'_>> {
@@ -19,7 +19,7 @@ pub(crate) fn read_reply(reply: &[u8]) -> Result<(Version, &[u8]), Refusal<'_>> 
 
 /// Parses the reply to a write or remove.
 pub(crate) fn mutation_reply(reply: &[u8]) -> Result<Version, Refusal<'_>> {
-    match Request::Write(()).completion(reply)? {
+    match Request::Write(None).completion(reply)? {
         Reply::Version(version) => Ok(version),
         other => panic!("{other:?}"),
     }
@@ -97,7 +97,34 @@ fn requests() {
         60,
         "01 03 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
          0000000000000003 0000000000000005 0000000000000004 00000002 6b6579 7631",
-        Write { target: TARGET, once: ONCE, key: b"key", value: b"v1" }
+        Write { target: TARGET, once: ONCE, key: b"key", value: b"v1", lifetime: None }
+    );
+    golden!(
+        Write,
+        68,
+        "01 0b 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 0000000000000102 00000002 6b6579 7631",
+        Write {
+            target: TARGET,
+            once: ONCE,
+            key: b"key",
+            value: b"v1",
+            lifetime: Some(Lifetime(0x0102))
+        }
+    );
+    golden!(
+        Touch,
+        64,
+        "01 0c 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 0000000000000102 6b6579",
+        Touch { target: TARGET, once: ONCE, key: b"key", lifetime: Some(Lifetime(0x0102)) }
+    );
+    golden!(
+        Touch,
+        64,
+        "01 0c 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 ffffffffffffffff 6b6579",
+        Touch { target: TARGET, once: ONCE, key: b"key", lifetime: None }
     );
     golden!(
         Append,
@@ -146,7 +173,8 @@ fn unknown_rules_and_lengths_that_lie_are_refused() {
     let mut read = Read { target: TARGET, key: b"key" }.emit();
     read[4] = 0x10;
     assert_eq!(Read::parse(&read), Err(Status::BadFormat));
-    let mut write = Write { target: TARGET, once: ONCE, key: b"k", value: b"v" }.emit();
+    let mut write =
+        Write { target: TARGET, once: ONCE, key: b"k", value: b"v", lifetime: None }.emit();
     write[59] = 2;
     assert_eq!(Write::parse(&write).map(|w| (w.key, w.value)), Ok((&b""[..], &b"kv"[..])));
     write[59] = 3;
@@ -229,7 +257,8 @@ fn reject_rules_in_ramclouds_order() {
 fn the_key_of_a_request_is_found() {
     let found = Some((TableId(7), &b"key"[..]));
     assert_eq!(key(&Read { target: TARGET, key: b"key" }.emit()), found);
-    let write = Write { target: TARGET, once: ONCE, key: b"key", value: b"value" }.emit();
+    let write =
+        Write { target: TARGET, once: ONCE, key: b"key", value: b"value", lifetime: None }.emit();
     assert_eq!(key(&write), found);
     assert_eq!(key(&write[..60]), None);
     assert_eq!(key(&Remove { target: TARGET, once: ONCE, key: b"key" }.emit()), found);

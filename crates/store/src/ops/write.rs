@@ -1,15 +1,19 @@
 //! The operation write: it writes an object.
 //!
 //! ```text
-//! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 value length u32 | 60 key
-//!           value
-//! reply     0 head | 4 version u64, the object's new one
+//! Write          0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 value length u32
+//!               60 key | value
+//! WriteExpiring  0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 lifetime u64
+//!               64 value length u32 | 68 key | value
+//! reply          0 head | 4 version u64, the object's new one
 //! ```
+//!
+//! A lifetime is in milliseconds. It begins when the master executes the write.
 
 use alloc::vec::Vec;
 
 use sprat_proto::rpc::Message;
-use zerocopy::byteorder::big_endian::U32;
+use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mutation;
@@ -17,8 +21,8 @@ use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply}
 use crate::master::Master;
 use crate::message::data::{MutationWire, Once, Refusal, Target, concat, split, versioned};
 use crate::message::{Opcode, Status};
-use crate::objects::memory::Change;
-use crate::types::TableId;
+use crate::objects::mutate::Change;
+use crate::types::{Lifetime, TableId};
 
 /// A request to write an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +35,8 @@ pub struct Write<'a> {
     pub key: &'a [u8],
     /// The new value of the object, shorter than 4 GiB.
     pub value: &'a [u8],
+    /// The time that the object exists, at most [`Lifetime::MAX`]. `None` means until it is removed.
+    pub lifetime: Option<Lifetime>,
 }
 
 /// The fixed part of a mutation with a key and a value.
@@ -49,6 +55,15 @@ impl WriteWire {
     }
 }
 
+/// The fixed part of a write of an object that expires.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WriteExpiringWire {
+    mutation: MutationWire,
+    lifetime_ms: U64,
+    value_len: U32,
+}
+
 /// The parts of a mutation with a key and a value: target, identity, key and value.
 type Split<'a> = (Target, Once, &'a [u8], &'a [u8]);
 
@@ -56,36 +71,57 @@ type Split<'a> = (Target, Once, &'a [u8], &'a [u8]);
 #[inline]
 pub(super) fn split_value(request: &[u8], opcode: Opcode) -> Result<Split<'_>, Status> {
     let (wire, rest) = split::<WriteWire>(request, opcode)?;
-    let key_len = rest.len().checked_sub(wire.value_len.get() as usize);
-    let (key, value) = rest.split_at(key_len.ok_or(Status::BadFormat)?);
+    let (key, value) = split_key(rest, wire.value_len)?;
     Ok((Target::parse(&wire.mutation.target)?, Once::parse(&wire.mutation), key, value))
 }
 
+/// Splits `bytes` into a key and a value of this length.
+#[inline]
+fn split_key(bytes: &[u8], value_len: U32) -> Result<(&[u8], &[u8]), Status> {
+    let key_len = bytes.len().checked_sub(value_len.get() as usize);
+    Ok(bytes.split_at(key_len.ok_or(Status::BadFormat)?))
+}
+
 impl Write<'_> {
+    /// Puts the bytes of the request into `out`, with `value` behind the key and `value_len` as its
+    /// length.
     #[inline]
-    fn mutation(&self) -> MutationWire {
-        self.once.wire(self.target.wire(Opcode::Write))
+    fn put(&self, value_len: usize, value: &[u8], out: Vec<u8>) -> Vec<u8> {
+        let value_len = u32::try_from(value_len).expect("a value of less than 4 GiB").into();
+        let Self { target, once, key, lifetime, .. } = self;
+        let Some(Lifetime(ms)) = *lifetime else {
+            let mutation = once.wire(target.wire(Opcode::Write));
+            return concat(out, &WriteWire { mutation, value_len }, key, value);
+        };
+        let mutation = once.wire(target.wire(Opcode::WriteExpiring));
+        concat(out, &WriteExpiringWire { mutation, lifetime_ms: ms.into(), value_len }, key, value)
     }
 
     /// Puts the bytes of the request before its value, which has `value_len` bytes, into `out`,
     /// whose old contents are dropped.
     #[must_use]
     pub fn emit_front(&self, value_len: u32, out: Vec<u8>) -> Vec<u8> {
-        let wire = WriteWire { mutation: self.mutation(), value_len: value_len.into() };
-        concat(out, &wire, self.key, &[])
+        self.put(value_len as usize, &[], out)
     }
 }
 
 impl<'a> Operation<'a> for Write<'a> {
     #[inline]
     fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        concat(out, &WriteWire::new(self.mutation(), self.value), self.key, self.value)
+        self.put(self.value.len(), self.value, out)
     }
 
     #[inline]
     fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        let (target, once, key, value) = split_value(request, Opcode::Write)?;
-        Ok(Self { target, once, key, value })
+        if request.get(1) != Some(&(Opcode::WriteExpiring as u8)) {
+            let (target, once, key, value) = split_value(request, Opcode::Write)?;
+            return Ok(Self { target, once, key, value, lifetime: None });
+        }
+        let (wire, rest) = split::<WriteExpiringWire>(request, Opcode::WriteExpiring)?;
+        let (key, value) = split_key(rest, wire.value_len)?;
+        let (target, once) = (Target::parse(&wire.mutation.target)?, Once::parse(&wire.mutation));
+        let lifetime = Some(lifetime(wire.lifetime_ms)?);
+        Ok(Self { target, once, key, value, lifetime })
     }
 
     #[inline]
@@ -99,26 +135,33 @@ impl<'a> Operation<'a> for Write<'a> {
         call: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Executed, Status> {
-        let Self { target, once, key, value } = self;
-        mutation::execute(master, call, reply, target, once, key, Change::Write(value))
+        let Self { target, once, key, value, lifetime } = self;
+        mutation::execute(master, call, reply, target, once, key, Change::Write(value, lifetime))
     }
 }
 
 impl<'a> ClientOperation<'a> for Write<'a> {
-    type Args = ();
+    type Args = Option<Lifetime>;
     const HAS_TABLET: bool = true;
     const CHANGES: bool = true;
 
     #[inline]
-    fn new((): (), parts: Parts<'a>) -> Self {
+    fn new(lifetime: Option<Lifetime>, parts: Parts<'a>) -> Self {
         let Parts { target, once, key, value, .. } = parts;
-        Self { target, once, key, value }
+        Self { target, once, key, value, lifetime }
     }
 
     #[inline]
-    fn completion((): (), reply: &[u8]) -> Result<Reply, Refusal<'_>> {
+    fn completion(_: Option<Lifetime>, reply: &[u8]) -> Result<Reply, Refusal<'_>> {
         version_alone(reply)
     }
+}
+
+/// Checks a lifetime in a request.
+#[inline]
+pub(super) fn lifetime(ms: U64) -> Result<Lifetime, Status> {
+    let lifetime = Lifetime(ms.get());
+    if lifetime <= Lifetime::MAX { Ok(lifetime) } else { Err(Status::BadFormat) }
 }
 
 /// Parses a reply that has an object's version and nothing else.

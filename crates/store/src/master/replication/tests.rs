@@ -19,7 +19,7 @@ use crate::message::ring::Ring;
 use crate::objects::entry::{self, OBJECT};
 use crate::objects::log::Purpose;
 use crate::objects::segment::Span;
-use crate::types::{TableId, Version};
+use crate::types::{TableId, Version, WallTime};
 
 mod freed;
 mod lost;
@@ -120,8 +120,14 @@ impl Rig {
     fn append(&mut self, len: usize) -> Position {
         let value = vec![0xab; len - OBJECT];
         let (table, version) = (TableId(1), Version(1));
-        let object =
-            entry::Object { table, version, older: Span::default(), key: &[], value: &value };
+        let object = entry::Object {
+            table,
+            version,
+            older: Span::default(),
+            key: &[],
+            value: &value,
+            expires: WallTime::NEVER,
+        };
         let (_, memory) = self.log.append(len, Purpose::Write).unwrap();
         entry::put_object(memory, &object, None);
         self.replication.appended();

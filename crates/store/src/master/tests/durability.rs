@@ -216,7 +216,7 @@ fn a_lone_server_acknowledges_what_its_disk_has() {
     let mut rig = lone();
     for rpc in 1..30 {
         let (once, value) = (once(1, rpc, rpc - 1), &[7; 500]);
-        let write = Write { target: TARGET, once, key: b"k", value };
+        let write = Write { target: TARGET, once, key: b"k", value, lifetime: None };
         let waiting = rig.send(&write.emit()).unwrap_err();
         assert!(!rig.replies.contains_key(&waiting), "the disk has not confirmed it");
         while !rig.syncs.is_empty() {
@@ -237,7 +237,7 @@ fn answers_wait_until_the_log_is_safe() {
     });
     rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
     let write = |rpc, key: &'static [u8]| {
-        Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v" }.emit()
+        Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v", lifetime: None }.emit()
     };
     let a = rig.send(&write(1, b"a")).unwrap_err();
     let after_a = rig.master.memory().log.tail();
@@ -276,7 +276,7 @@ fn asynchronous() -> Rig {
 
 fn write_of(rpc: u64, len: usize) -> Vec<u8> {
     let value = vec![0; len];
-    Write { target: TARGET, once: once(1, rpc, 0), key: b"k", value: &value }.emit()
+    Write { target: TARGET, once: once(1, rpc, 0), key: b"k", value: &value, lifetime: None }.emit()
 }
 
 #[test]
@@ -331,7 +331,7 @@ const HASTY: TableId = TableId(TABLE.0 + 1);
 
 fn hasty(rpc: u64, len: usize) -> Vec<u8> {
     let target = Target { table: HASTY, ..TARGET };
-    Write { target, once: once(1, rpc, 0), key: b"k", value: &vec![0; len] }.emit()
+    Write { target, once: once(1, rpc, 0), key: b"k", value: &vec![0; len], lifetime: None }.emit()
 }
 
 /// A master whose replicas the test controls, with one table of each durability.

@@ -65,7 +65,9 @@ fn mutations_that_wait_are_limited() {
     let mut rig = Rig::small();
     let big = vec![0; MAX_VALUE];
     let refused = (1..30).find(|&n| {
-        let request = Write { target: TARGET, once: once(1, n, 0), key: b"", value: &big }.emit();
+        let request =
+            Write { target: TARGET, once: once(1, n, 0), key: b"", value: &big, lifetime: None }
+                .emit();
         rig.send(&request).is_ok()
     });
     assert_eq!(refused, Some(16), "16 MiB");

@@ -15,7 +15,7 @@ fn request(parts: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn write(once: Once, key: &[u8], value: &[u8]) -> Vec<u8> {
-    Write { target: TARGET, once, key, value }.emit()
+    Write { target: TARGET, once, key, value, lifetime: None }.emit()
 }
 
 fn read(key: &[u8]) -> Vec<u8> {
@@ -156,14 +156,17 @@ fn the_reply_waits_until_all_that_it_reports_is_durable() {
     let taken =
         TakeTablet { table: lagging, durability: TableDurability::Async, ..take(0, u64::MAX) };
     rig.ask(taken.emit());
-    let hasty = Write { target, once: once(1, 2, 1), key: b"h", value: b"" }.emit();
+    let hasty = Write { target, once: once(1, 2, 1), key: b"h", value: b"", lifetime: None }.emit();
     let look = Read { target, key: b"h" }.emit();
     assert_eq!(statuses(&rig.ask(request(&[hasty, look.clone()]))), [Status::Ok; 2]);
     assert_eq!(statuses(&rig.ask(request(&[look.clone(), look.clone()]))), [Status::Ok; 2]);
     assert!(rig.send(&request(&[look.clone(), read(b"c")])).is_err());
     assert!(rig.send(&request(&[read(b"c"), look.clone()])).is_err());
     assert_eq!(statuses(&rig.ask(request(&[look, read(b"a")]))), [Status::Ok; 2]);
-    let mixed = [Write { target, once: once(1, 3, 1), key: b"h", value: b"" }.emit(), read(b"c")];
+    let mixed = [
+        Write { target, once: once(1, 3, 1), key: b"h", value: b"", lifetime: None }.emit(),
+        read(b"c"),
+    ];
     assert!(rig.send(&request(&mixed)).is_err());
 }
 

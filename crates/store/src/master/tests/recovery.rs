@@ -7,7 +7,8 @@ use crate::message::recovery::{
     Ending, MOST_READ, Part, Piece, ReadReplica, Recover, Recovering, RecoveryEnded, Source,
 };
 use crate::objects::log::Log;
-use crate::objects::memory::{Change, Memory, Mutation};
+use crate::objects::memory::Memory;
+use crate::objects::mutate::{Change, Mutation};
 use crate::objects::segment::SegmentId;
 use crate::objects::tablet::Tablet;
 
@@ -32,8 +33,17 @@ fn log_of(objects: u64) -> Vec<(SegmentId, Vec<u8>)> {
         let Memory { log, results, .. } = &mut memory;
         _ = results.check(Instant::ZERO, once, |at| log.dead_record(at));
         let hash = memory.tablets.locate(TABLE, key).unwrap();
-        let change = Change::Write(&VALUE);
-        memory.mutate(&Mutation { target: TARGET, once, key, hash, change }).unwrap();
+        let change = Change::Write(&VALUE, None);
+        memory
+            .mutate(&Mutation {
+                target: TARGET,
+                once,
+                key,
+                hash,
+                change,
+                wall: crate::types::WallTime(0),
+            })
+            .unwrap();
     }
     let mut segments = Vec::new();
     let ids: Vec<_> = memory.log.segments().map(|(id, _)| id).collect();
@@ -175,7 +185,13 @@ fn objects_are_served_when_the_coordinator_has_confirmed_the_owner() {
 
     // The last mutation is repeated, and is not executed again.
     let key = 39u64.to_be_bytes();
-    let write = Write { target: TARGET, once: once(77, 40, 39), key: &key, value: b"other" };
+    let write = Write {
+        target: TARGET,
+        once: once(77, 40, 39),
+        key: &key,
+        value: b"other",
+        lifetime: None,
+    };
     let waiting = rig.send(&write.emit()).unwrap_err();
     let is_check = |(_, request): &(u64, Vec<u8>)| opcode(request) == Ok(Opcode::CheckLease);
     let tag = rig.calls.iter().find(|call| is_check(call)).unwrap().0;

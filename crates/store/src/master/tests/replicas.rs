@@ -74,8 +74,10 @@ fn a_master_without_backups_refuses_changes_after_a_while() {
     let mut rig = Rig::serving(Config { replicas: 1, ..Config::default() });
     rig.answer(Opcode::ListServers, ServerPage { next: 0, servers: Vec::new() }.emit());
     rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
-    let write =
-        |rpc| Write { target: TARGET, once: once(1, rpc, 0), key: b"k", value: b"v" }.emit();
+    let write = |rpc| {
+        Write { target: TARGET, once: once(1, rpc, 0), key: b"k", value: b"v", lifetime: None }
+            .emit()
+    };
     let waiting = rig.send(&write(1)).unwrap_err();
     rig.pass(SECOND / 2);
     assert!(rig.send(&write(2)).is_err(), "a server may join");
@@ -151,8 +153,13 @@ fn a_lone_server_holds_its_own_replica_if_it_may() {
     assert_eq!(rig.replies.remove(&waiting), Some(done()), "the head is durable");
     rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
     for rpc in 1..40 {
-        let write =
-            Write { target: TARGET, once: once(1, rpc, rpc - 1), key: b"k", value: &[7; 500] };
+        let write = Write {
+            target: TARGET,
+            once: once(1, rpc, rpc - 1),
+            key: b"k",
+            value: &[7; 500],
+            lifetime: None,
+        };
         let waiting = rig.send(&write.emit()).unwrap_err();
         assert!(rig.replies.remove(&waiting).is_some(), "acknowledged at once");
     }

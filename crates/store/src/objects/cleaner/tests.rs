@@ -1,8 +1,8 @@
 use super::*;
 use crate::message::data::RejectRules;
 use crate::objects::entry::OBJECT;
-use crate::objects::memory::Change;
 use crate::objects::memory::tests::World;
+use crate::objects::mutate::Change;
 use alloc::vec::Vec;
 
 use sprat_proto::Rng;
@@ -19,7 +19,7 @@ const NONE: RejectRules = RejectRules {
 fn write(world: &mut World, from: u64, to: u64) {
     for n in from..to {
         world.acknowledge(0);
-        world.mutate(&n.to_be_bytes(), NONE, Change::Write(&[1; 40])).unwrap();
+        world.mutate(&n.to_be_bytes(), NONE, Change::Write(&[1; 40], None)).unwrap();
     }
 }
 
@@ -73,7 +73,7 @@ fn memory_follows_what_is_live() {
 fn rests_when_nothing_is_dead() {
     let mut world = World::new(8, 4096);
     let mut n = 0;
-    while world.mutate(&[n; 30], NONE, Change::Write(&[1; 100])).is_some() {
+    while world.mutate(&[n; 30], NONE, Change::Write(&[1; 100], None)).is_some() {
         world.acknowledge(0);
         n += 1;
     }
@@ -101,7 +101,7 @@ fn a_step_is_bounded() {
     while !world.cleaner.wanted(&world.memory) {
         world.acknowledge(0);
         let key = rng.below(700).to_be_bytes();
-        world.mutate(&key, NONE, Change::Write(&[1; 100])).unwrap();
+        world.mutate(&key, NONE, Change::Write(&[1; 100], None)).unwrap();
     }
     let mut steps = 0;
     loop {
@@ -131,7 +131,7 @@ fn writes_pay_for_cleaning() {
         let n = if round < objects { round } else { rng.below(objects) };
         world.acknowledge(0);
         let before = world.memory.log.written_bytes();
-        world.mutate_only(&n.to_be_bytes(), Change::Write(&[1; 100])).expect("there is room");
+        world.mutate_only(&n.to_be_bytes(), Change::Write(&[1; 100], None)).expect("there is room");
         let appended = world.memory.log.appended_bytes();
         world.cleaner.pay(&mut world.memory);
         if round >= 2 * objects {

@@ -2,8 +2,8 @@
 //! They tell the cleaner how to treat an entry without parsing the rest.
 
 use super::{
-    DEAD, HAS_RECORD, HEAD, KIND, KIND_COMPLETION, KIND_OBJECT, RECORD_DEAD, Record, parse_record,
-    record_len,
+    DEAD, HAS_RECORD, HEAD, KIND, KIND_COMPLETION, KIND_EXPIRING, RECORD_DEAD, Record, is_object,
+    parse_record, record_len,
 };
 
 /// The first bytes of an entry in the log: its kind, its length and its marks.
@@ -33,7 +33,14 @@ impl Head {
     #[must_use]
     #[inline]
     pub fn is_object(self) -> bool {
-        self.kind & KIND == KIND_OBJECT
+        is_object(self.kind)
+    }
+
+    /// Returns true if the entry is of an object that expires.
+    #[must_use]
+    #[inline]
+    pub fn expires(self) -> bool {
+        self.kind & KIND == KIND_EXPIRING
     }
 
     /// Returns true if the entry is marked as dead, its record apart.

@@ -4,7 +4,9 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use sprat_proto::wire::checksum::crc32c;
 
+use super::wire::{UNBOUNDED, span};
 use super::*;
+use crate::types::LeaseId;
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text
@@ -21,7 +23,7 @@ const SUM_OF_TEST: Option<[u8; 8]> = Some(*b"12345678");
 
 fn object() -> Object<'static> {
     let (table, version) = (TableId(0x07_0000_0001), Version(0x0900_0000_000a));
-    Object { table, version, older: OLDER, key: b"key", value: b"v1" }
+    Object { table, version, older: OLDER, key: b"key", value: b"v1", expires: WallTime::NEVER }
 }
 
 /// Makes the entry of an object with a record, as a write appends them.
@@ -58,8 +60,8 @@ fn golden_headers_and_objects() {
     assert_eq!(parse(&bytes), Some((Entry::Object(object(), None), 34)));
 
     for (sum, kind_len, tail) in [
-        (None, "12 00002c", "0000000000000003 0000000000000005 0001"),
-        (SUM_OF_TEST, "32 000034", "0000000000000003 0000000000000005 0001 3132333435363738"),
+        (None, "12 000027", "0000000003 000000000005 0001"),
+        (SUM_OF_TEST, "32 00002f", "0000000003 000000000005 0001 3132333435363738"),
     ] {
         let bytes = written(sum);
         assert_eq!(bytes, hex(&[kind_len, "00000000", fixed, "7631", tail].concat()));
@@ -73,9 +75,25 @@ fn golden_headers_and_objects() {
     let record = Record { once: ONCE, sum: None };
     let mut bytes = vec![0; tombstone.entry_len() + Record::size(false)];
     put_tombstone(&mut bytes, &tombstone, Some(&record));
-    let tail = "0000000000000003 0000000000000005 0001";
-    assert_eq!(bytes, hex(&["13 00002a 00000000", fixed, tail].concat()));
-    assert_eq!(parse(&bytes), Some((Entry::Tombstone(tombstone, Some(record)), 50)));
+    let tail = "0000000003 000000000005 0001";
+    assert_eq!(bytes, hex(&["13 000025 00000000", fixed, tail].concat()));
+    assert_eq!(parse(&bytes), Some((Entry::Tombstone(tombstone, Some(record)), 45)));
+
+    let expiring = Object { expires: WallTime(0x0102_0304_0506), ..object() };
+    let mut bytes = vec![0; expiring.entry_len() + Record::size(false)];
+    put_object(&mut bytes, &expiring, Some(&record));
+    assert_eq!(bytes, hex(&["17 00002d 00000000", fixed, "7631 010203040506", tail].concat()));
+    assert_eq!(parse(&bytes), Some((Entry::Object(expiring, Some(record)), 53)));
+    assert_eq!(super::object(&bytes), expiring);
+    let head = Head::of(&bytes).unwrap();
+    assert!(head.is_object() && head.expires() && head.live_record(&bytes) == Some(record));
+    // Without its record, as the cleaner copies it.
+    let mut copied = vec![0; expiring.entry_len()];
+    copy(&mut copied, &bytes, OLDER);
+    assert_eq!(copied, hex(&["07 000020 00000000", fixed, "7631 010203040506"].concat()));
+    // An entry that ends within the time is malformed.
+    let cut = hex(&["07 00001d 00000000", fixed, "0102030405"].concat());
+    assert_eq!((cut.len(), parse(&cut)), (37, None));
 }
 
 /// The bytes of completions agree with bytes that were written by hand after docs/formats.md,
@@ -83,14 +101,14 @@ fn golden_headers_and_objects() {
 #[test]
 fn golden_completions() {
     for (sum, kind_len, golden) in
-        [(None, "04 000026", ""), (SUM_OF_TEST, "24 00002e", "3132333435363738")]
+        [(None, "04 000021", ""), (SUM_OF_TEST, "24 000029", "3132333435363738")]
     {
         let outcome = Outcome { status: Status::WrongVersion, version: Version(9), sum };
         let (table, hash) = (TableId(7), KeyHash(0x0102));
         let completion = Completion { once: ONCE, table, hash, outcome };
         let mut bytes = vec![0; completion.entry_len()];
         put_completion(&mut bytes, &completion);
-        let fixed = "00000000 0000000000000003 0000000000000005 0001 0000000007";
+        let fixed = "00000000 0000000003 000000000005 0001 0000000007";
         let rest = "0000000000000102 000000000009";
         let status = alloc::format!("{:02x}", Status::WrongVersion as u8);
         assert_eq!(bytes, hex(&[kind_len, fixed, &status, rest, golden].concat()));

@@ -3,272 +3,23 @@
 //! objects.
 
 use alloc::collections::BTreeMap;
-use alloc::string::ToString as _;
 use alloc::vec;
 
-use sprat_proto::wire::checksum::crc32c;
-use sprat_proto::{Instant, Rng};
+use sprat_proto::Rng;
 
 use super::*;
 use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
-use crate::message::data::RejectRules;
+use crate::message::data::{Amount, Once, RejectRules, Target};
 use crate::message::list::{objects_head, objects_reply};
-use crate::objects::cleaner::Cleaner;
-use crate::objects::entry::Entry;
-use crate::objects::rifl::Verdict;
-use crate::types::{HashKey, LeaseId, TableId};
+use crate::objects::entry::{COMPLETION, RECORD};
+use crate::objects::mutate::{Change, Mutation};
+use crate::types::{HashKey, Lifetime, Version};
 
-const TABLE: TableId = TableId(7);
-const LEASE: LeaseId = LeaseId(3);
+mod world;
 
-/// A test's memory with its cleaner, an oracle of its contents, and a client that numbers its
-/// mutations.
-pub(crate) struct World {
-    pub(crate) memory: Memory,
-    pub(crate) cleaner: Cleaner,
-    objects: BTreeMap<Vec<u8>, (Version, Vec<u8>)>,
-    /// The highest version that a key ever had.
-    highest: BTreeMap<Vec<u8>, Version>,
-    outcomes: BTreeMap<u64, Outcome>,
-    rpc: u64,
-    ack: u64,
-}
-
-impl World {
-    pub(crate) fn new(segments: u64, segment_bytes: u32) -> Self {
-        let log = Log::new(segments * u64::from(segment_bytes), segment_bytes, crc32c, false);
-        let mut memory = Memory::new(log);
-        let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
-        memory.tablets.take(all, HashKey([1; 16]), TableDurability::Cluster).unwrap();
-        memory.results.extend(LEASE, Instant::NEVER);
-        Self {
-            memory,
-            cleaner: Cleaner::default(),
-            objects: BTreeMap::new(),
-            highest: BTreeMap::new(),
-            outcomes: BTreeMap::new(),
-            rpc: 0,
-            ack: 0,
-        }
-    }
-
-    /// Executes a mutation exactly once, and cleans as the master does; `None` if memory is full.
-    pub(crate) fn mutate(
-        &mut self,
-        key: &[u8],
-        rules: RejectRules,
-        change: Change<'_>,
-    ) -> Option<Outcome> {
-        self.rpc += 1;
-        let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
-        let verdict = {
-            let Memory { results, log, .. } = &mut self.memory;
-            results.check(Instant::ZERO, once, |at| log.dead_record(at))
-        };
-        assert_eq!(verdict, Verdict::New);
-        let target = Target { cluster: 0, table: TABLE, rules };
-        let hash = self.memory.tablets.locate(TABLE, key).unwrap();
-        let mutation = Mutation { target, once, key, hash, change };
-        let mut hope = true;
-        for _ in 0..10_000 {
-            match self.memory.mutate(&mutation) {
-                Ok(outcome) => {
-                    self.outcomes.insert(self.rpc, outcome);
-                    self.expect(key, &rules, change, outcome);
-                    return Some(outcome);
-                }
-                Err(Status::Retry) if hope => {
-                    self.cleaner.step(&mut self.memory, 2000);
-                    hope = self.cleaner.wanted(&self.memory);
-                }
-                Err(Status::Retry | Status::NoSpace) => return None,
-                Err(status) => panic!("{status:?}"),
-            }
-        }
-        panic!("the cleaner makes no progress");
-    }
-
-    /// Executes a mutation without cleaning and without the oracle.
-    pub(crate) fn mutate_only(
-        &mut self,
-        key: &[u8],
-        change: Change<'_>,
-    ) -> Result<Outcome, Status> {
-        self.rpc += 1;
-        let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
-        let Memory { results, log, .. } = &mut self.memory;
-        results.check(Instant::ZERO, once, |at| log.dead_record(at));
-        let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
-        let hash = self.memory.tablets.locate(TABLE, key).unwrap();
-        self.memory.mutate(&Mutation { target, once, key, hash, change })
-    }
-
-    /// Compares `outcome` with the oracle, and applies the change to the oracle.
-    fn expect(&mut self, key: &[u8], rules: &RejectRules, change: Change<'_>, outcome: Outcome) {
-        let (version, value) = self.objects.get(key).cloned().unwrap_or_default();
-        let missing = version == Version(0);
-        if let Err(status) = rules.check(version) {
-            assert_eq!(outcome, Outcome { status, version, sum: None });
-            return;
-        }
-        let number = core::str::from_utf8(if missing { b"0" } else { &value }).unwrap_or("");
-        let (new, sum) = match change {
-            Change::Remove => {
-                assert_eq!(outcome, Outcome { status: Status::Ok, version, sum: None });
-                self.objects.remove(key);
-                return;
-            }
-            Change::Write(value) => (value.to_vec(), None),
-            Change::Append(bytes) => {
-                let new = if missing { bytes.to_vec() } else { [&value[..], bytes].concat() };
-                let length = (new.len() as u64).to_be_bytes();
-                (new, Some(length))
-            }
-            Change::Add(Amount::Integer(amount)) => {
-                // No oracle for what is a number: that is the tests' of `number`. But text of one
-                // is always written plainly.
-                let number: Option<i64> =
-                    number.parse().ok().filter(|n: &i64| n.to_string() == number);
-                match number
-                    .ok_or(Status::NotANumber)
-                    .and_then(|n| n.checked_add(amount).ok_or(Status::Overflow))
-                {
-                    Ok(sum) => (sum.to_string().into_bytes(), Some(sum.to_be_bytes())),
-                    Err(status) => {
-                        return assert_eq!(outcome, Outcome { status, version, sum: None });
-                    }
-                }
-            }
-            Change::Add(Amount::Double(amount)) => {
-                let Some(number) = number::double(number.as_bytes()) else {
-                    return assert_eq!(
-                        outcome,
-                        Outcome { status: Status::NotANumber, version, sum: None }
-                    );
-                };
-                let sum = number + amount;
-                (number::double_text(sum).into_bytes(), Some(sum.to_be_bytes()))
-            }
-        };
-        assert_eq!((outcome.status, outcome.sum), (Status::Ok, sum));
-        let highest = self.highest.entry(key.to_vec()).or_default();
-        assert!(outcome.version > *highest, "versions of a key never go back");
-        if !missing {
-            assert_eq!(outcome.version, Version(version.0 + 1));
-        }
-        *highest = outcome.version;
-        self.objects.insert(key.to_vec(), (outcome.version, new));
-    }
-
-    /// Sets the client's acknowledgement: it has all replies but the last `outstanding`.
-    pub(crate) fn acknowledge(&mut self, outstanding: u64) {
-        self.ack = self.ack.max(self.rpc.saturating_sub(outstanding));
-        self.outcomes = self.outcomes.split_off(&(self.ack + 1));
-    }
-
-    /// Checks that all objects can be read and no others exist, that unacknowledged outcomes are
-    /// remembered, and that the accounts of the log are right.
-    pub(crate) fn check(&mut self) {
-        let target = Target { cluster: 0, table: TABLE, ..Target::default() };
-        assert_eq!(self.memory.table.len(), self.objects.len() as u64);
-        for (key, (version, value)) in &self.objects {
-            let hash = self.memory.tablets.locate(TABLE, key).unwrap();
-            let (_, at) = self.memory.find(target.table, hash, key).expect("it is there");
-            let object = self.memory.log.object(at);
-            assert_eq!((object.version, object.value), (*version, &value[..]));
-        }
-        for (&rpc, &outcome) in &self.outcomes {
-            let once = Once { lease: LEASE, rpc, ack: 0 };
-            let verdict = self.memory.results.check(Instant::ZERO, once, |_| ());
-            assert!(
-                matches!(verdict, Verdict::Done(same, _) if same == outcome),
-                "{rpc} {verdict:?}"
-            );
-        }
-        let live: u64 = self.memory.log.slots().iter().map(|segment| u64::from(segment.live)).sum();
-        assert_eq!(live, self.memory.log.live_bytes());
-    }
-
-    /// Checks that a replay of the log gives the same objects and outcomes.
-    pub(crate) fn replay(&mut self) {
-        let mut objects: BTreeMap<Vec<u8>, (Version, Vec<u8>)> = BTreeMap::new();
-        let mut removed: BTreeMap<Vec<u8>, Version> = BTreeMap::new();
-        let mut outcomes = BTreeMap::new();
-        let mut safe_version = Version(0);
-        let log = &mut self.memory.log;
-        let slots: Vec<u32> =
-            log.segments().map(|(id, _)| id).filter_map(|id| log.slot(id)).collect();
-        for slot in slots {
-            log.seal(slot);
-            let segment = &log.slots()[slot as usize];
-            assert_eq!(segment.sealed, segment.written);
-            let outcome = |record: Option<Record>, version| {
-                let outcome = |sum| Outcome { status: Status::Ok, version, sum };
-                record.map(|Record { once, sum }| (once.rpc, outcome(sum)))
-            };
-            for (_, entry) in entry::replay(crc32c, &segment.bytes[..segment.written as usize]) {
-                match entry {
-                    Entry::Header(header) => safe_version = safe_version.max(header.safe_version),
-                    Entry::Object(object, record) => {
-                        let newest = objects.entry(object.key.to_vec()).or_default();
-                        if object.version > newest.0 {
-                            *newest = (object.version, object.value.to_vec());
-                        }
-                        outcomes.extend(outcome(record, object.version));
-                    }
-                    Entry::Tombstone(tombstone, record) => {
-                        let newest = removed.entry(tombstone.key.to_vec()).or_default();
-                        *newest = tombstone.version.max(*newest);
-                        outcomes.extend(outcome(record, tombstone.version));
-                    }
-                    Entry::Completion(completion) => {
-                        outcomes.insert(completion.once.rpc, completion.outcome);
-                    }
-                    Entry::Digest(_) | Entry::Change(_) => {}
-                }
-            }
-        }
-        for version in objects.values().map(|object| object.0).chain(removed.values().copied()) {
-            safe_version = safe_version.max(Version(version.0 + 1));
-        }
-        outcomes.retain(|&rpc, _| rpc > self.ack);
-        objects.retain(|key, object| removed.get(key).is_none_or(|&version| version < object.0));
-        assert_eq!(objects, self.objects, "a replay brings back what is there and nothing else");
-        assert_eq!(outcomes, self.outcomes);
-        for (key, &highest) in &self.highest {
-            assert!(self.objects.contains_key(key) || safe_version > highest, "{key:?}");
-        }
-    }
-
-    fn random(&mut self, rng: &mut Rng, keys: u64, max_value: u64) -> Option<Outcome> {
-        let n = rng.below(keys);
-        let key = vec![n as u8; 1 + (n % 40) as usize];
-        let key = [&n.to_be_bytes()[7 - (n % 8) as usize..], &key].concat();
-        let current = self.objects.get(&key).map_or(Version(0), |object| object.0);
-        let mut rules = RejectRules::default();
-        if rng.chance(300_000) {
-            let given_version = Version((current.0 + rng.below(3)).saturating_sub(1));
-            rules = RejectRules {
-                given_version,
-                doesnt_exist: rng.chance(250_000),
-                exists: rng.chance(250_000),
-                version_le_given: rng.chance(250_000),
-                version_ne_given: rng.chance(250_000),
-            };
-        }
-        let mut value = vec![0; rng.below(max_value) as usize];
-        rng.fill(&mut value);
-        let change = match rng.below(10) {
-            0..5 => Change::Write(&value),
-            5..7 => Change::Remove,
-            7 => Change::Append(&value[..value.len().min(20)]),
-            8 => Change::Add(Amount::Integer(rng.u64() as i64)),
-            _ => Change::Add(Amount::Double(f64::from(rng.u32()) / 8.0)),
-        };
-        self.mutate(&key, rules, change)
-    }
-}
+use world::LEASE;
+pub(crate) use world::{TABLE, World};
 
 #[test]
 fn random_operations_in_a_small_memory() {
@@ -282,6 +33,11 @@ fn random_operations_in_a_small_memory() {
             if rng.chance(100_000) {
                 let outstanding = rng.below(30);
                 world.acknowledge(outstanding);
+            }
+            world.wall.0 += rng.below(2);
+            if rng.chance(100_000) {
+                let work = rng.below(3000) as usize;
+                world.step_expiry(work);
             }
             if world.rpc - world.ack > 500 {
                 world.acknowledge(10);
@@ -307,7 +63,7 @@ fn memory_that_is_full_refuses_new_data_and_can_be_emptied() {
     let mut world = World::new(64, 4096);
     let none = RejectRules::default();
     let mut n = 0u64;
-    while world.mutate(&n.to_be_bytes(), none, Change::Write(&[1; 100])).is_some() {
+    while world.mutate(&n.to_be_bytes(), none, Change::Write(&[1; 100], None)).is_some() {
         n += 1;
         world.acknowledge(0);
     }
@@ -317,7 +73,7 @@ fn memory_that_is_full_refuses_new_data_and_can_be_emptied() {
     // What does not grow may still be overwritten, over and over.
     for n in 0..n {
         world.acknowledge(0);
-        assert!(world.mutate(&n.to_be_bytes(), none, Change::Write(&[2; 100])).is_some());
+        assert!(world.mutate(&n.to_be_bytes(), none, Change::Write(&[2; 100], None)).is_some());
     }
     world.check();
     assert!(world.memory.log.live_bytes() <= world.memory.log.live_limit());
@@ -329,7 +85,10 @@ fn memory_that_is_full_refuses_new_data_and_can_be_emptied() {
     world.replay();
     for n in 0..n * 9 / 10 {
         world.acknowledge(0);
-        assert!(world.mutate(&n.to_be_bytes(), none, Change::Write(&[3; 100])).is_some(), "{n}");
+        assert!(
+            world.mutate(&n.to_be_bytes(), none, Change::Write(&[3; 100], None)).is_some(),
+            "{n}"
+        );
     }
     world.check();
 }
@@ -343,10 +102,10 @@ fn tombstones_do_not_pile_up_behind_cold_segments() {
         world.acknowledge(0);
         // Every 100th object stays for long, the others are overwritten once and removed.
         let key = n.to_be_bytes();
-        assert!(world.mutate(&key, none, Change::Write(&[1; 20])).is_some(), "{n}");
+        assert!(world.mutate(&key, none, Change::Write(&[1; 20], None)).is_some(), "{n}");
         if let Some(older) = n.checked_sub(50).filter(|older| older % 100 != 0) {
             assert!(
-                world.mutate(&older.to_be_bytes(), none, Change::Write(&[2; 20])).is_some(),
+                world.mutate(&older.to_be_bytes(), none, Change::Write(&[2; 20], None)).is_some(),
                 "{n}"
             );
         }
@@ -369,13 +128,13 @@ fn a_removed_key_gets_a_higher_version() {
     let mut world = World::new(8, 4096);
     let none = RejectRules::default();
     for n in 0..20 {
-        world.mutate(b"a", none, Change::Write(&[n])).unwrap();
+        world.mutate(b"a", none, Change::Write(&[n], None)).unwrap();
     }
     let removed = world.mutate(b"a", none, Change::Remove).unwrap();
     assert_eq!(removed.version, Version(20));
-    let other = world.mutate(b"b", none, Change::Write(b"")).unwrap();
+    let other = world.mutate(b"b", none, Change::Write(b"", None)).unwrap();
     assert_eq!(other.version, Version(21), "new objects share one counter");
-    let again = world.mutate(b"a", none, Change::Write(b"")).unwrap();
+    let again = world.mutate(b"a", none, Change::Write(b"", None)).unwrap();
     assert_eq!(again.version, Version(22));
     let nothing = world.mutate(b"c", none, Change::Remove).unwrap();
     assert_eq!((nothing.status, nothing.version), (Status::Ok, Version(0)));
@@ -392,7 +151,7 @@ fn increments() {
     assert_eq!(world.mutate(b"n", none, add(1)).unwrap().status, Status::Overflow);
     let sum = world.mutate(b"n", none, add(-1)).unwrap().sum;
     assert_eq!(sum, Some((i64::MAX - 1).to_be_bytes()), "a refusal changes nothing");
-    world.mutate(b"text", none, Change::Write(b"seven")).unwrap();
+    world.mutate(b"text", none, Change::Write(b"seven", None)).unwrap();
     assert_eq!(world.mutate(b"text", none, add(1)).unwrap().status, Status::NotANumber);
     let double = world.mutate(b"d", none, Change::Add(Amount::Double(0.5))).unwrap().sum;
     assert_eq!(double, Some(0.5f64.to_be_bytes()));
@@ -409,9 +168,9 @@ fn the_limits_on_keys_and_values() {
     );
     let mut world = World::new(8, 4096);
     let once = Once { lease: LEASE, rpc: 1, ack: 0 };
-    let change = Change::Write(&[0; 4096]);
+    let change = Change::Write(&[0; 4096], None);
     let target = Target { table: TABLE, ..Target::default() };
-    let mutation = Mutation { target, once, key: b"", hash: KeyHash(0), change };
+    let mutation = Mutation { target, once, key: b"", hash: KeyHash(0), change, wall: WallTime(0) };
     assert_eq!(world.memory.mutate(&mutation), Err(Status::ValueTooLong));
 }
 
@@ -425,7 +184,7 @@ fn enumeration_while_the_table_changes() {
         let none = RejectRules::default();
         let count = 100 + rng.below(200);
         for n in 0..count {
-            world.mutate(&n.to_be_bytes(), none, Change::Write(&[n as u8; 30])).unwrap();
+            world.mutate(&n.to_be_bytes(), none, Change::Write(&[n as u8; 30], None)).unwrap();
             world.acknowledge(0);
         }
         let half = u64::MAX / 2;
@@ -435,7 +194,8 @@ fn enumeration_while_the_table_changes() {
             let mut cursor = 0;
             loop {
                 let tablet = Tablet { table: TABLE, first, last };
-                let listing = world.memory.enumerate(tablet, cursor, rng.below(500) as usize);
+                let listing =
+                    world.memory.enumerate(tablet, cursor, rng.below(500) as usize, WallTime(0));
                 let reply = [&objects_head(listing.count, listing.next), &listing.bytes[..]];
                 let reply = reply.concat();
                 for (key, version, value) in objects_reply(&reply).unwrap() {
@@ -451,7 +211,7 @@ fn enumeration_while_the_table_changes() {
                 }
                 for _ in 0..rng.below(4) {
                     let key = (count + rng.below(300)).to_be_bytes();
-                    world.mutate(&key, none, Change::Write(&[7; 30])).unwrap();
+                    world.mutate(&key, none, Change::Write(&[7; 30], None)).unwrap();
                     changed.push(key.to_vec());
                     world.acknowledge(0);
                     world.cleaner.step(&mut world.memory, 500);
@@ -460,8 +220,43 @@ fn enumeration_while_the_table_changes() {
         }
         listed.retain(|key, _| !changed.contains(key));
         world.objects.retain(|key, _| !changed.contains(key));
-        assert_eq!(listed, world.objects);
+        let there = world.objects.iter().map(|(key, o)| (key.clone(), (o.0, o.1.clone())));
+        assert_eq!(listed, there.collect());
     }
+}
+
+/// An enumeration lists no object that has expired, and says which ones it left out.
+#[test]
+fn an_enumeration_leaves_out_what_has_expired() {
+    let mut world = World::new(20, 4096);
+    for n in 0..60u32 {
+        let lifetime = (n % 3 == 0).then_some(Lifetime(10));
+        let change = Change::Write(b"value", lifetime);
+        world.mutate(&n.to_be_bytes(), RejectRules::default(), change).unwrap();
+    }
+    let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
+    let list = |wall| {
+        let (mut cursor, mut listed, mut expired) = (0, 0, Vec::new());
+        loop {
+            let listing = world.memory.enumerate(all, cursor, 100, WallTime(wall));
+            listed += listing.count;
+            expired.extend(listing.expired);
+            cursor = listing.next;
+            if cursor == 0 {
+                return (listed, expired);
+            }
+        }
+    };
+    assert_eq!(list(9), (60, Vec::new()));
+    let (listed, expired) = list(10);
+    assert_eq!((listed, expired.len()), (40, 20));
+    for (hash, at) in expired {
+        let place = world.memory.table.place(hash, at).unwrap();
+        world.memory.expire(place, at).unwrap();
+    }
+    world.wall = WallTime(10);
+    world.check();
+    assert_eq!(world.memory.table.len(), 40);
 }
 
 #[test]
@@ -469,13 +264,13 @@ fn an_enumeration_ends_after_a_large_value() {
     let mut world = World::new(40, 1 << 16);
     let none = RejectRules::default();
     for n in 0..20u64 {
-        world.mutate(&n.to_be_bytes(), none, Change::Write(&[n as u8; LARGE_VALUE])).unwrap();
+        world.mutate(&n.to_be_bytes(), none, Change::Write(&[n as u8; LARGE_VALUE], None)).unwrap();
     }
     let tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
     let mut cursor = 0;
     let mut listed = 0;
     loop {
-        let listing = world.memory.enumerate(tablet, cursor, 1 << 20);
+        let listing = world.memory.enumerate(tablet, cursor, 1 << 20, WallTime(0));
         listed += listing.count;
         match listing.large {
             Some((at, len)) => {
@@ -497,7 +292,7 @@ fn a_dropped_tablets_objects_go() {
     let mut world = World::new(12, 4096);
     let none = RejectRules::default();
     for n in 0..100u64 {
-        world.mutate(&n.to_be_bytes(), none, Change::Write(&[1; 100])).unwrap();
+        world.mutate(&n.to_be_bytes(), none, Change::Write(&[1; 100], None)).unwrap();
         world.acknowledge(0);
     }
     let half = Tablet { table: TABLE, first: 0, last: u64::MAX / 2 };
@@ -556,7 +351,8 @@ fn writes_are_refused_only_at_the_limit() {
             }
             let there = world.objects.contains_key(&key[..]);
             let before = world.memory.log.live_bytes();
-            let written = world.mutate(&key, none, Change::Write(&vec![n as u8; len as usize]));
+            let written =
+                world.mutate(&key, none, Change::Write(&vec![n as u8; len as usize], None));
             match written {
                 None => {
                     let log = &world.memory.log;

@@ -15,7 +15,7 @@ use crate::objects::entry::{
     self, Completion, DIGESTED, HEADER, Header, OBJECT, Object, Outcome, Record, Tombstone,
 };
 use crate::objects::segment::{SegmentId, Span};
-use crate::types::{KeyHash, LeaseId, ServerId, TableId, Version};
+use crate::types::{KeyHash, LeaseId, ServerId, TableId, Version, WallTime};
 
 const CLUSTER: u64 = 7;
 const MASTER: ServerId = ServerId { index: 2, generation: 5 };
@@ -62,7 +62,7 @@ impl Bytes {
 
     fn object(self, key: &[u8], version: u64, value: &[u8], record: Option<Record>) -> Self {
         let (version, older) = (Version(version), Span::default());
-        let object = Object { table: TABLE, version, older, key, value };
+        let object = Object { table: TABLE, version, older, key, value, expires: WallTime::NEVER };
         let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
         self.entry(OBJECT + key.len() + value.len() + record_len, |out| {
             entry::put_object(out, &object, record.as_ref());

@@ -19,11 +19,12 @@ use crate::message::replica::{self, WriteReplica};
 use crate::objects::cleaner::Cleaner;
 use crate::objects::entry::{Head, Outcome};
 use crate::objects::log::Log;
-use crate::objects::memory::{Change, Memory, Mutation};
+use crate::objects::memory::Memory;
+use crate::objects::mutate::{Change, Mutation};
 use crate::objects::segment::{Position, SegmentId, State};
 use crate::objects::tablet::Tablet;
 use crate::recovery::{Crashed, Inventory, Listed, Replay, inventory};
-use crate::types::{HashKey, ServerId, Version};
+use crate::types::{HashKey, ServerId, Version, WallTime};
 
 mod heir;
 
@@ -159,15 +160,17 @@ impl World {
         _ = results.check(Instant::ZERO, once, |at| log.dead_record(at));
         let target = Target { cluster: 0, table: TABLE, rules };
         let hash = self.memory.tablets.locate(TABLE, key).unwrap();
-        let mutation = Mutation { target, once, key, hash, change };
+        let mutation = Mutation { target, once, key, hash, change, wall: WallTime(0) };
         for _ in 0..100 {
             match self.memory.mutate(&mutation) {
                 Ok(outcome) => {
                     let after = match change {
                         _ if outcome.status != Status::Ok => None,
-                        Change::Write(value) => Some(Some(value.to_vec())),
+                        Change::Write(value, _) => Some(Some(value.to_vec())),
                         Change::Remove => Some(None),
-                        Change::Add(_) | Change::Append(_) => panic!("not in this test"),
+                        Change::Add(_) | Change::Append(_) | Change::Touch(_) => {
+                            panic!("not in this test")
+                        }
                     };
                     let (end, rpc, key) = (self.memory.log.tail(), self.rpc, key.to_vec());
                     self.steps.push_back(Step { end, rpc, outcome, key, after });
@@ -194,7 +197,8 @@ impl World {
         self.rng.fill(&mut value);
         let exists = self.rng.chance(100_000);
         let rules = RejectRules { exists, ..RejectRules::default() };
-        let change = if self.rng.chance(600_000) { Change::Write(&value) } else { Change::Remove };
+        let change =
+            if self.rng.chance(600_000) { Change::Write(&value, None) } else { Change::Remove };
         self.mutate(&key, rules, change)
     }
 
@@ -479,8 +483,15 @@ fn the_cleaner_goes_on_when_the_backups_have_caught_up() {
             _ = results.check(Instant::ZERO, once, |at| log.dead_record(at));
             let key = &[world.rng.below(20) as u8][..];
             let hash = world.memory.tablets.locate(TABLE, key).unwrap();
-            let change = Change::Write(&[7; 300]);
-            let result = world.memory.mutate(&Mutation { target, once, key, hash, change });
+            let change = Change::Write(&[7; 300], None);
+            let result = world.memory.mutate(&Mutation {
+                target,
+                once,
+                key,
+                hash,
+                change,
+                wall: WallTime(0),
+            });
             refused += u32::from(result.is_err());
             while world.cleaner.step(&mut world.memory, 2000) {}
         }

@@ -1,0 +1,154 @@
+//! The search for objects that have expired, so that their memory returns although nothing reads
+//! them.
+//!
+//! Each segment of the log keeps the earliest time at which one of its objects may expire. A pass
+//! over all segments reads those whose time has come, entry by entry, removes the objects that have
+//! expired and notes the next time.
+//!
+//! Invariants: a step does bounded work. No pass starts earlier than [`PAUSE_NS`] after the end of
+//! the one before, unless a write lacks memory. A log without objects that expire costs nothing.
+
+use sprat_proto::Instant;
+use sprat_proto::time::MS;
+
+use super::entry::{self, HEADER, Head};
+use super::log::Full;
+use super::memory::Memory;
+use super::segment::{Location, SegmentId, State};
+use super::table::spread;
+use crate::types::WallTime;
+
+/// The pause between two passes, in nanoseconds.
+const PAUSE_NS: u64 = 1000 * MS;
+/// The pause after a removal for which the log had no room, in nanoseconds.
+const FULL_NS: u64 = 10 * MS;
+/// The work that a segment costs, an entry, and a removal, in bytes of a cleaning step
+/// ([`STEP`](super::cleaner::STEP)).
+const SLOT_COST: usize = 32;
+const ENTRY_COST: usize = 16;
+const REMOVAL_COST: usize = 256;
+
+/// The state of the search between steps.
+#[derive(Debug, Default)]
+pub struct Expiry {
+    pass: Option<Pass>,
+    /// The time of the next pass.
+    next: Instant,
+}
+
+/// A pass over all segments, which has come to an entry of the segment in `slot`.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    slot: usize,
+    /// The segment in the slot of which entries have been read.
+    reading: Option<Reading>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    id: SegmentId,
+    offset: usize,
+    /// The earliest time at which one of the entries so far expires.
+    earliest: WallTime,
+}
+
+impl Expiry {
+    /// Returns the time of the next step, [`Instant::NEVER`] if no object expires.
+    #[must_use]
+    #[inline]
+    pub fn deadline(&self, memory: &Memory) -> Instant {
+        if memory.log.has_expiring() { self.next } else { Instant::NEVER }
+    }
+
+    /// Lets the next pass start at once, if one could find something. Returns true if so, or if a
+    /// pass is in progress.
+    pub fn hurry(&mut self, memory: &Memory, wall: WallTime) -> bool {
+        let mut slots = 0..memory.log.slots().len();
+        let pays =
+            self.pass.is_some() || slots.any(|slot| memory.log.earliest_expiry(slot) <= wall);
+        if pays {
+            self.next = Instant::ZERO;
+        }
+        pays
+    }
+
+    /// Does about `work` bytes of a step. Returns true if there is more to do at once.
+    pub fn step(&mut self, memory: &mut Memory, now: Instant, wall: WallTime, work: usize) -> bool {
+        if !memory.log.has_expiring() || now < self.next {
+            return false;
+        }
+        let mut left = work;
+        let mut pass = self.pass.take().unwrap_or(Pass { slot: 0, reading: None });
+        while left > 0 {
+            if pass.slot >= memory.log.slots().len() {
+                memory.log.note_expiring();
+                self.next = now.after(PAUSE_NS);
+                return false;
+            }
+            left = left.saturating_sub(SLOT_COST);
+            if !is_due(memory, &pass, wall) {
+                pass = Pass { slot: pass.slot + 1, reading: None };
+                continue;
+            }
+            if read(memory, &mut pass, wall, &mut left).is_err() {
+                self.next = now.after(FULL_NS);
+                return false;
+            }
+        }
+        self.pass = Some(pass);
+        true
+    }
+}
+
+/// Reads entries of a segment and removes the objects among them that have expired.
+fn read(
+    memory: &mut Memory,
+    pass: &mut Pass,
+    wall: WallTime,
+    left: &mut usize,
+) -> Result<(), Full> {
+    let id = memory.log.slots()[pass.slot].id;
+    let begin = Reading { id, offset: HEADER, earliest: WallTime::NEVER };
+    let mut reading = pass.reading.filter(|reading| reading.id == id).unwrap_or(begin);
+    while *left > 0 {
+        let segment = &memory.log.slots()[pass.slot];
+        let entry = &segment.bytes[reading.offset..segment.written as usize];
+        let Some(head) = Head::of(entry) else {
+            memory.log.set_earliest_expiry(pass.slot, reading.earliest);
+            *pass = Pass { slot: pass.slot + 1, reading: None };
+            return Ok(());
+        };
+        *left = left.saturating_sub(ENTRY_COST);
+        if head.expires() && !head.is_dead() {
+            let expires = entry::object(entry).expires;
+            if wall < expires {
+                reading.earliest = reading.earliest.min(expires);
+            } else {
+                *left = left.saturating_sub(REMOVAL_COST);
+                remove(memory, Location::new(pass.slot as u32, reading.offset as u32))?;
+            }
+        }
+        reading.offset += head.entry_len();
+    }
+    pass.reading = Some(reading);
+    Ok(())
+}
+
+/// Removes the object at `at`, if it is one that the hash table points to.
+fn remove(memory: &mut Memory, at: Location) -> Result<(), Full> {
+    let object = memory.log.object(at);
+    let Some(hash) = memory.tablets.hash(object.table, object.key) else { return Ok(()) };
+    match memory.table.place(spread(object.table, hash), at) {
+        Some(place) => memory.expire(place, at),
+        None => Ok(()),
+    }
+}
+
+/// Returns true if the pass has to read the segment in its slot.
+fn is_due(memory: &Memory, pass: &Pass, wall: WallTime) -> bool {
+    let is_in_log = matches!(memory.log.slots()[pass.slot].state, State::Open | State::Closed);
+    is_in_log && memory.log.earliest_expiry(pass.slot) <= wall
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! The execution of mutations in a master's memory.
+//!
+//! Invariants: a mutation is one append of the object or tombstone together with its completion
+//! record, and changes nothing if that append is impossible. Versions of a key only grow. A mutation
+//! that finds an object that has expired executes as if there were none. If it puts nothing in the
+//! object's place, it removes the object first: what one server has reported as gone stays gone,
+//! whatever the clock of the next server says.
+
+use crate::message::Status;
+use crate::message::data::{Amount, Once, Target};
+use crate::objects::entry::{
+    self, COMPLETION, Completion, Object, Outcome, RECORD, Record, Tombstone,
+};
+use crate::objects::log::{Full, Log, Purpose};
+use crate::objects::memory::{Memory, hash_at};
+use crate::objects::number;
+use crate::objects::segment::{Location, Span};
+use crate::objects::table::{Place, spread};
+use crate::types::{KeyHash, Lifetime, MAX_VALUE, Version, WallTime};
+
+/// The change that a mutation makes to an object.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Change<'a> {
+    /// The mutation writes this value to the object, which expires after this lifetime.
+    Write(&'a [u8], Option<Lifetime>),
+    /// The mutation removes the object.
+    Remove,
+    /// The mutation adds this amount to the number in the object.
+    Add(Amount),
+    /// The mutation adds these bytes to the end of the value.
+    Append(&'a [u8]),
+    /// The mutation gives the object this lifetime, or lets it exist without end.
+    Touch(Option<Lifetime>),
+}
+
+/// A mutation of an object, which a master executes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Mutation<'a> {
+    /// The table of the mutation's object and the conditions.
+    pub target: Target,
+    /// The identity of the mutation: lease, number and acknowledgement.
+    pub once: Once,
+    /// The key of the mutation's object.
+    pub key: &'a [u8],
+    /// The hash of the key in the table.
+    pub hash: KeyHash,
+    /// The change that the mutation makes to the object.
+    pub change: Change<'a>,
+    /// The time of the mutation by the master's wall clock.
+    pub wall: WallTime,
+}
+
+/// An object as it was before a mutation.
+pub(super) struct Before {
+    pub(super) place: Place,
+    pub(super) at: Location,
+    pub(super) len: usize,
+    pub(super) version: Version,
+    /// A span of the segments that have the object and older versions of it.
+    pub(super) older: Span,
+    /// The time at which the object expires.
+    pub(super) expires: WallTime,
+}
+
+impl Before {
+    /// Returns `object`, which is at `at` in the log and `place` in the hash table.
+    #[inline]
+    pub(super) fn new(log: &Log, place: Place, at: Location, object: &Object<'_>) -> Self {
+        let older = object.older.with(log.slots()[at.slot()].id);
+        let Object { version, expires, .. } = *object;
+        Self { place, at, len: object.entry_len(), version, older, expires }
+    }
+}
+
+/// What a mutation puts in the place of an object.
+#[derive(Clone, Copy, Debug)]
+struct New<'a> {
+    value: &'a [u8],
+    expires: WallTime,
+    /// The sum or the length for the mutation's reply.
+    sum: Option<[u8; 8]>,
+}
+
+impl Memory {
+    /// Executes a mutation that is new.
+    ///
+    /// # Errors
+    /// The status to reply with. Nothing changed, apart from an object that had expired, and the
+    /// mutation is still new. [`Status::Retry`] means that no segment is free.
+    pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
+        let Mutation { target, key, hash, wall, .. } = *mutation;
+        let before = self
+            .find(target.table, hash, key)
+            .map(|(place, at)| Before::new(&self.log, place, at, &self.log.object(at)));
+        let old = before.as_ref().filter(|before| wall < before.expires);
+        let version = old.map_or(Version(0), |old| old.version);
+        let expires = old.map_or(WallTime::NEVER, |old| old.expires);
+        let ok = Outcome { status: Status::Ok, version, sum: None };
+        if let Err(status) = target.rules.check(version) {
+            return self.leave(mutation, before.as_ref(), Outcome { status, ..ok });
+        }
+        let value = old.map(|old| self.log.object(old.at).value);
+        match (mutation.change, value) {
+            (Change::Write(value, lifetime), _) => {
+                let expires = wall.after(lifetime);
+                self.write(mutation, before, New { value, expires, sum: None })
+            }
+            (Change::Append(bytes), old) => {
+                let value = &[old.unwrap_or_default(), bytes].concat()[..];
+                if value.len() > MAX_VALUE {
+                    return Err(Status::ValueTooLong);
+                }
+                let sum = Some((value.len() as u64).to_be_bytes());
+                self.write(mutation, before, New { value, expires, sum })
+            }
+            (Change::Add(amount), old) => match number::add(old, amount) {
+                Ok((text, sum)) => {
+                    let new = New { value: text.as_bytes(), expires, sum: Some(sum) };
+                    self.write(mutation, before, new)
+                }
+                Err(status) => self.leave(mutation, before.as_ref(), Outcome { status, ..ok }),
+            },
+            (Change::Touch(lifetime), Some(value)) => {
+                let new = New { value: &value.to_vec(), expires: wall.after(lifetime), sum: None };
+                self.write(mutation, before, new)
+            }
+            (Change::Touch(_), None) => {
+                let status = Status::ObjectDoesntExist;
+                self.leave(mutation, before.as_ref(), Outcome { status, ..ok })
+            }
+            (Change::Remove, _) => match old {
+                Some(old) => self.remove(mutation, old),
+                None => self.leave(mutation, before.as_ref(), ok),
+            },
+        }
+    }
+
+    fn write(
+        &mut self,
+        mutation: &Mutation<'_>,
+        before: Option<Before>,
+        New { value, expires, sum }: New<'_>,
+    ) -> Result<Outcome, Status> {
+        let safe_version = self.log.safe_version();
+        let next = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
+        let version = next.max(self.tablets.floor(mutation.target.table, mutation.hash));
+        let older = before.as_ref().map_or_else(Span::default, |before| before.older);
+        let Mutation { target: Target { table, .. }, key, .. } = *mutation;
+        let object = Object { table, version, older, key, value, expires };
+        let len = object.entry_len();
+        if len + RECORD > self.log.longest_entry() {
+            return Err(Status::ValueTooLong);
+        }
+        let old_len = before.as_ref().map_or(0, |before| before.len);
+        let grown = self.log.live_bytes() + (len + COMPLETION) as u64 - old_len as u64;
+        let is_full = len > old_len && grown > self.log.live_limit_with(len + RECORD);
+        if is_full || version > Version::MAX {
+            return Err(Status::NoSpace);
+        }
+        let outcome = Outcome { status: Status::Ok, version, sum };
+        let record = Record { once: mutation.once, sum };
+        let put = self.put(&object, mutation.hash, before.as_ref(), Some(&record), Purpose::Write);
+        let Ok(at) = put else { return Err(Status::Retry) };
+        if before.is_none() {
+            self.log.use_version();
+        }
+        self.completed(mutation.once, outcome, at);
+        Ok(outcome)
+    }
+
+    /// Appends an object, which takes the place of `before`, and its record.
+    #[inline(always)]
+    pub(super) fn put(
+        &mut self,
+        object: &Object<'_>,
+        hash: KeyHash,
+        before: Option<&Before>,
+        record: Option<&Record>,
+        purpose: Purpose,
+    ) -> Result<Location, Full> {
+        let len = object.entry_len();
+        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
+        let (at, memory) = self.log.append(len + record_len, purpose)?;
+        entry::put_object(memory, object, record);
+        self.log.live(at, len);
+        self.log.expires(at, object.expires);
+        match before {
+            Some(before) => {
+                self.table.set(before.place, at);
+                self.log.dead(before.at, before.len);
+            }
+            None => {
+                let (log, tablets) = (&self.log, &self.tablets);
+                let hash_of = |at| hash_at(log, tablets, at);
+                self.table.insert(spread(object.table, hash), at, hash_of);
+            }
+        }
+        Ok(at)
+    }
+
+    fn remove(&mut self, mutation: &Mutation<'_>, before: &Before) -> Result<Outcome, Status> {
+        let tombstone = Tombstone {
+            table: mutation.target.table,
+            version: before.version,
+            older: before.older,
+            key: mutation.key,
+        };
+        let record = Record { once: mutation.once, sum: None };
+        let buried = self.bury(&tombstone, before, Some(&record), Purpose::Remove);
+        let at = buried.map_err(|_| Status::Retry)?;
+        let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
+        self.log.raise_safe_version(before.version);
+        self.completed(mutation.once, outcome, at);
+        Ok(outcome)
+    }
+
+    /// Removes the object at `place` in the hash table and `at` in the log, which has expired.
+    ///
+    /// # Errors
+    /// [`Full`], and the object is still there.
+    pub fn expire(&mut self, place: Place, at: Location) -> Result<(), Full> {
+        let object = self.log.object(at);
+        let before = Before::new(&self.log, place, at, &object);
+        let (table, key) = (object.table, object.key.to_vec());
+        let Before { version, older, .. } = before;
+        self.bury(&Tombstone { table, version, older, key: &key }, &before, None, Purpose::Remove)?;
+        self.log.raise_safe_version(version);
+        self.expired += 1;
+        Ok(())
+    }
+
+    /// Removes the object `before` and appends its tombstone with its record.
+    pub(super) fn bury(
+        &mut self,
+        tombstone: &Tombstone<'_>,
+        before: &Before,
+        record: Option<&Record>,
+        purpose: Purpose,
+    ) -> Result<Location, Full> {
+        let len = tombstone.entry_len();
+        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
+        let (at, memory) = self.log.append(len + record_len, purpose)?;
+        entry::put_tombstone(memory, tombstone, record);
+        self.log.live_tombstone(at, len, tombstone.older);
+        self.table.remove(before.place);
+        self.log.dead(before.at, before.len);
+        Ok(at)
+    }
+
+    /// Records the outcome of a mutation that puts nothing in the place of the object `before`.
+    fn leave(
+        &mut self,
+        mutation: &Mutation<'_>,
+        before: Option<&Before>,
+        outcome: Outcome,
+    ) -> Result<Outcome, Status> {
+        if let Some(expired) = before.filter(|before| before.expires <= mutation.wall) {
+            self.expire(expired.place, expired.at).map_err(|_| Status::Retry)?;
+        }
+        self.conclude(mutation, outcome)
+    }
+
+    /// Records the outcome of a mutation that changes no object.
+    fn conclude(&mut self, mutation: &Mutation<'_>, outcome: Outcome) -> Result<Outcome, Status> {
+        let Mutation { target, once, hash, .. } = *mutation;
+        let completion = Completion { once, table: target.table, hash, outcome };
+        let appended = self.log.append(completion.entry_len(), Purpose::Remove);
+        let (at, memory) = appended.map_err(|_| Status::Retry)?;
+        entry::put_completion(memory, &completion);
+        self.completed(mutation.once, outcome, at);
+        Ok(outcome)
+    }
+
+    fn completed(&mut self, once: Once, outcome: Outcome, at: Location) {
+        self.log.live_record(at);
+        self.results.done(once, outcome, at, self.log.tail());
+    }
+}
