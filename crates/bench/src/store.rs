@@ -199,6 +199,35 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
+    /// Writes an object that expires after this time.
+    pub fn write_expiring(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Duration,
+        condition: Condition,
+    ) -> Result<Version, Fail> {
+        self.client
+            .table_by_id(table)
+            .put_expiring_if(key, value, lifetime, condition)
+            .map_err(|error| self.explain(error, &name(key)))
+    }
+
+    /// Gives an object another lifetime, or lets it exist without end, and returns its new version.
+    pub fn touch(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Result<Version, Fail> {
+        self.client
+            .table_by_id(table)
+            .touch_if(key, lifetime, condition)
+            .map_err(|error| self.explain(error, &name(key)))
+    }
+
     /// Removes an object and returns its last version.
     pub fn remove(
         &mut self,

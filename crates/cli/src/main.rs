@@ -28,7 +28,7 @@ use commands::etcd::Etcd;
 use commands::exec::Exec;
 use commands::export::Export;
 use commands::import::Import;
-use commands::object::{Append, Del, Get, Incr, Put};
+use commands::object::{Append, Del, Get, Incr, Put, Touch};
 use commands::perf::Perf;
 use commands::ping::Ping;
 use commands::rdma::Rdma;
@@ -95,6 +95,7 @@ enum Command {
     Table(Table),
     Get(Get),
     Put(Put),
+    Touch(Touch),
     Del(Del),
     Incr(Incr),
     Append(Append),
@@ -180,6 +181,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Put(args) => commands::object::put(args),
         Command::Del(args) => commands::object::del(args),
         Command::Incr(args) => commands::object::incr(args),
+        Command::Touch(args) => commands::object::touch(args),
         Command::Append(args) => commands::object::append(args),
         Command::Scan(args) => commands::scan::run(args),
         Command::Import(args) => commands::import::run(args),

@@ -28,6 +28,8 @@ pub trait Process<S> {
 pub struct Outside<'w, S> {
     /// The present time by the clock of the process's host.
     pub now: Instant,
+    /// The true time, for the test: no process knows it.
+    pub truth: Instant,
     /// The driver of the process's host.
     pub port: Port,
     /// The outcomes of the process's writes that ended since the last turn.
@@ -56,6 +58,8 @@ pub struct Start<'w> {
     pub addr: Addr,
     /// The time at which the process starts, by its host's clock.
     pub now: Instant,
+    /// The true time at which the process starts, for its wall clock.
+    pub truth: Instant,
     /// The driver of the process's host, for a process that keeps one.
     pub port: Port,
     /// The random number generator of the process.

@@ -383,7 +383,8 @@ impl<S> World<S> {
         let now = host.clock.local(self.now);
         let port = self.wire.port(id, self.now);
         let disk = host.disk.contents();
-        let start = Start { host: id, life: host.life, addr, now, port, rng, disk };
+        let start =
+            Start { host: id, life: host.life, addr, now, truth: self.now, port, rng, disk };
         host.process = Some((host.make)(start));
         self.wake(id, self.now);
     }
@@ -447,6 +448,7 @@ impl<S> World<S> {
         let Some(process) = host.process.as_mut() else { return };
         let mut outside = Outside {
             now: host.clock.local(self.now),
+            truth: self.now,
             port: self.wire.port(id, self.now),
             completed: std::mem::take(&mut host.completed),
             writes: Vec::new(),

@@ -25,8 +25,8 @@ use sprat_store::master::{self, Master, WallClock};
 use sprat_store::message::control::MAX_LOCATORS;
 use sprat_store::objects::segment::{SEGMENT_BYTES, segment_bytes};
 use sprat_store::site::OwnedSite;
-use sprat_store::types::WallTime;
 pub use sprat_store::site::{MAX_RACK, Role};
+use sprat_store::types::WallTime;
 
 use self::ahead::Ahead;
 #[cfg(feature = "etcd")]

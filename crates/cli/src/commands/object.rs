@@ -1,8 +1,9 @@
-//! `sprat get`, `put`, `del`, `incr`: each executes one operation on one object.
+//! `sprat get`, `put`, `touch`, `del`, `incr`, `append`: each executes one operation on one object.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Map, Value};
@@ -45,6 +46,7 @@ pub(crate) struct Get {
   sprat put books cover - < cover.png
   sprat put books dune 'F. Herbert' --if-version 1
   sprat put locks leader me --if-absent
+  sprat put sessions alice 5d41 --expires 1800
 
 Exit code 4 means that the object does not meet the condition; nothing was written.")]
 pub(crate) struct Put {
@@ -57,12 +59,45 @@ pub(crate) struct Put {
     /// The value; `-` reads it from standard input.
     #[arg(allow_hyphen_values = true)]
     value: OsString,
+    /// The time in seconds after which the object does not exist any more.
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    expires: Option<Duration>,
     #[command(flatten)]
     only: Only,
     /// Write a JSON object with the new version.
     #[arg(long)]
     json: bool,
 }
+
+/// Give an object another lifetime, from now on.
+///
+/// The value stays as it is. The object gets a new version, as by a write.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat touch sessions alice 1800
+  sprat touch sessions alice never
+
+Exit code 3 means that there is no such object, 4 that it does not meet the condition.")]
+pub(crate) struct Touch {
+    #[command(flatten)]
+    at: Cluster,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: OsString,
+    /// The time in seconds after which the object does not exist any more, or `never`.
+    #[arg(value_name = "S", value_parser = lifetime)]
+    expires: Expires,
+    #[command(flatten)]
+    only: Only,
+    /// Write a JSON object with the new version.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The time after which an object does not exist any more; `None` if it does not expire.
+#[derive(Clone, Copy, Debug)]
+struct Expires(Option<Duration>);
 
 /// Remove an object.
 #[derive(Args, Debug)]
@@ -163,6 +198,17 @@ struct Only {
     if_exists: bool,
 }
 
+/// Parses a number of seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    seconds.ok_or_else(|| "expected seconds, like 0.5 or 1800".to_owned())
+}
+
+/// Parses the lifetime for a touch.
+fn lifetime(text: &str) -> Result<Expires, String> {
+    if text == "never" { Ok(Expires(None)) } else { Ok(Expires(Some(seconds(text)?))) }
+}
+
 /// Parses a double for an increment, which must be finite.
 fn finite(text: &str) -> Result<f64, String> {
     let number: f64 =
@@ -192,7 +238,20 @@ pub(crate) fn put(args: &Put) -> Result<(), Fail> {
     let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
-    let version = store.write(table, args.key.as_bytes(), &value, condition(&args.only))?;
+    let (key, condition) = (args.key.as_bytes(), condition(&args.only));
+    let version = match args.expires {
+        Some(lifetime) => store.write_expiring(table, key, &value, lifetime, condition)?,
+        None => store.write(table, key, &value, condition)?,
+    };
+    if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
+}
+
+/// Runs `sprat touch`: gives an object another lifetime.
+pub(crate) fn touch(args: &Touch) -> Result<(), Fail> {
+    let mut store = args.at.connect()?;
+    let table = store.table(&args.table)?;
+    let (key, condition) = (args.key.as_bytes(), condition(&args.only));
+    let version = store.touch(table, key, args.expires.0, condition)?;
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
 }
 

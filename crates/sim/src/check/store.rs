@@ -1,5 +1,8 @@
 //! The specification of one object of the store: a register with versions that may also be a
-//! number, and the end of its tablet.
+//! number and that may expire, and the end of its tablet.
+//!
+//! An object with a lifetime may be gone at any time. Once an answer has said so, it stays gone.
+//! The time itself is the test's to check.
 //!
 //! Always, and the checker verifies it: the versions of a key only grow, also across its removal;
 //! one version has one value; a rejected operation changes nothing; a lost tablet gives no other
@@ -21,6 +24,15 @@ pub enum Value {
     Word(u64),
     /// Pieces that were appended one after the other, as [`chain`] mixes their tags.
     Chain(u64),
+    /// Bytes as in `Bytes`, of an object that may expire.
+    Expiring(u64),
+}
+
+impl Value {
+    /// Returns the value as an answer to a read reports it.
+    fn read(self) -> Self {
+        if let Self::Expiring(tag) = self { Self::Bytes(tag) } else { self }
+    }
 }
 
 /// Returns the chain of `before`, 0 at first, with one more piece that `tag` identifies.
@@ -57,6 +69,8 @@ pub enum Op {
     AddDouble(Reject, u64),
     /// Append the piece with this tag to the object, which is a chain.
     Append(Reject, u64),
+    /// Give the object, which is bytes, a lifetime if true, or let it exist without end.
+    Touch(Reject, bool),
 }
 
 /// The answer to an operation on an object of the store.
@@ -146,7 +160,7 @@ impl Reject {
 impl Op {
     fn reject(&self) -> Reject {
         match self {
-            Self::Read(r) | Self::Write(r, _) | Self::Remove(r) => *r,
+            Self::Read(r) | Self::Write(r, _) | Self::Remove(r) | Self::Touch(r, _) => *r,
             Self::AddInteger(r, _) | Self::AddDouble(r, _) | Self::Append(r, _) => *r,
         }
     }
@@ -169,6 +183,9 @@ impl Model for Object {
             _ => {}
         }
         apply_rules(state, op, answer, next);
+        if let State::Here(version, Value::Expiring(_)) = *state {
+            apply_rules(&State::Missing(version), op, answer, next);
+        }
     }
 
     fn is_idle(&self, op: &Op, answer: &Answer) -> bool {
@@ -184,7 +201,9 @@ impl Model for Object {
     fn covers(&self, state: &State, other: &State) -> bool {
         match (*state, *other) {
             // Only the lower bound of the next version matters.
-            (State::Missing(a), State::Missing(b)) => a.least() <= b.least(),
+            (State::Missing(a) | State::Here(a, Value::Expiring(_)), State::Missing(b)) => {
+                a.least() <= b.least()
+            }
             (State::Here(a, value), State::Here(b, other)) if value == other => match (a, b) {
                 (Version::Above(_), _) => a.least() <= b.least(),
                 _ => a == b,
@@ -240,7 +259,7 @@ fn apply(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next
     match (op, here) {
         (Op::Read(_), None) => next.extend((answer == Some(&Answer::Missing)).then_some(*state)),
         (Op::Read(_), Some(value)) => match answer {
-            Some(&Answer::Read(v, read)) if read == value && version.may_be(v) => {
+            Some(&Answer::Read(v, read)) if read == value.read() && version.may_be(v) => {
                 next.push(State::Here(Version::Is(v), value));
             }
             _ => {}
@@ -248,6 +267,12 @@ fn apply(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next
         (Op::Write(_, value), _) => {
             next.extend(written(*value).filter(|_| !matches!(answer, Some(Answer::Sum(..)))));
         }
+        (Op::Touch(..), None) => next.extend((answer == Some(&Answer::Missing)).then_some(*state)),
+        (Op::Touch(_, expires), Some(Value::Bytes(tag) | Value::Expiring(tag))) => {
+            let value = if *expires { Value::Expiring(tag) } else { Value::Bytes(tag) };
+            next.extend(written(value).filter(|_| !matches!(answer, Some(Answer::Sum(..)))));
+        }
+        (Op::Touch(..), Some(_)) => {}
         (Op::Append(_, tag), here) => {
             let before = match here {
                 Some(Value::Chain(before)) => before,

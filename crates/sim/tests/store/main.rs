@@ -2,6 +2,7 @@
 //! once, and after the faults end all operations complete.
 
 mod damage;
+mod draw;
 mod leaders;
 mod loss;
 mod power;
@@ -25,9 +26,15 @@ use sprat_sim::wire::HostId;
 use sprat_sim::{Chaos, HostFaults, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::durability::Durability;
-use sprat_store::master::{self, Master};
+use sprat_store::master::{self, Master, WallClock};
 use sprat_store::site::{OwnedSite, Role};
+use sprat_store::types::WallTime;
 use user::{Habits, User};
+
+/// The time of the servers' wall clocks at the start, in milliseconds.
+const WALL_MS: u64 = 1_700_000_000_000;
+/// The most by which the clocks of two hosts are apart, in milliseconds.
+const CLOCKS_APART_MS: u64 = 200;
 
 /// The processes of a simulated store and their workload.
 #[derive(Clone)]
@@ -152,6 +159,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     }
     for nth in 0..shape.masters {
         let site = site_of(nth, seed, shape);
+        let behind_ms = nth as u64 % 3 * (CLOCKS_APART_MS / 4);
         let Shape { log_bytes, segment_bytes, replicas, keeps, posts, durability, .. } = *shape;
         let (own_replica, scrub_ns) = (shape.own, shape.scrub_ns);
         let (kept, shared, coordinators) = (Kept::default(), shared.clone(), coordinators.clone());
@@ -159,6 +167,10 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         let host = world.host(shape.faults[1], move |start| {
             let (own, site) = (locator(start.host), site.clone());
             let mut rng = start.rng;
+            let ahead_ns = start.now.since(start.truth);
+            let wall = WallClock::new(move |now| {
+                WallTime(WALL_MS - behind_ms + (now.as_ns() - ahead_ns) / MS)
+            });
             let config_ = master::Config {
                 coordinator: locators_of(&coordinators, &mut rng),
                 control: own.clone(),
@@ -169,6 +181,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 durability,
                 site,
                 boot: kept.boot(),
+                wall,
                 own_replica,
                 scrub_ns,
                 backup_bytes: replicas as u64 * 2 * log_bytes,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sprat_proto::Instant;
 use sprat_sim::check::history::History;
 use sprat_sim::check::names::{self, Name};
 use sprat_sim::check::{Entry, Verdict, linearizable};
@@ -31,6 +32,12 @@ pub(crate) struct Score {
     /// The number of operations in progress of each user, and whether it has read all objects at
     /// the end.
     pub(crate) open: BTreeMap<HostId, (usize, bool)>,
+    /// The last time at which the value with this tag may exist, for a write whose end is known.
+    pub(crate) expires: BTreeMap<u64, Instant>,
+    /// The tags and lifetimes, in milliseconds, of writes in progress.
+    pub(crate) lifetimes: BTreeMap<usize, (u64, u64)>,
+    /// The calls of reads in progress of objects that expire.
+    pub(crate) reads: BTreeMap<usize, Instant>,
     /// True once the faults have ended and the users read all objects.
     pub(crate) finale: bool,
 }

@@ -17,8 +17,9 @@ use sprat_store::client::{
 };
 use sprat_store::durability::TableDurability;
 use sprat_store::message::data::{Amount, RejectRules};
-use sprat_store::types::{TableId, Version};
+use sprat_store::types::TableId;
 
+use crate::draw::{Change, Draw, Drawn, EXPIRING, KEYS, key_bytes, value_of};
 use crate::locators_of;
 use crate::score::Score;
 
@@ -51,54 +52,6 @@ impl Habits {
     }
 }
 
-/// The number of keys that users use in a table.
-const KEYS: u64 = 6;
-/// The key whose object only appends change.
-const CHAIN: u64 = 5;
-
-/// Returns the bytes of the object key with the number `key`.
-fn key_bytes(key: u64) -> Vec<u8> {
-    let len = [3, 30, 31, 300, 2_000, 8][key as usize];
-    (0..len).map(|i| (key as usize * 31 + i) as u8).collect()
-}
-
-/// Returns the bytes of the value that `tag` identifies. The upper half of the tag is their length.
-/// They begin with 0, so they are never the text of a number.
-fn value_bytes(tag: u64) -> Vec<u8> {
-    let len = 9 + (tag >> 32) as usize;
-    let mut word = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = tag.to_be_bytes().to_vec();
-    while bytes.len() < len {
-        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        bytes.extend_from_slice(&word.to_be_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
-/// Returns the checker's value for the bytes of the object with `key`. Text is a number: a double
-/// for key 3, otherwise an integer.
-fn value_of(key: u64, bytes: &[u8]) -> Value {
-    if key == CHAIN {
-        let (pieces, rest) = bytes.as_chunks::<8>();
-        assert!(rest.is_empty(), "a piece of {} bytes", rest.len());
-        let tags = pieces.iter().map(|piece| u64::from_be_bytes(*piece));
-        return Value::Chain(tags.fold(0, store::chain));
-    }
-    if bytes[0] != 0 {
-        let text = std::str::from_utf8(bytes).expect("text of a number");
-        let integer = || text.parse::<i64>().expect("an integer") as u64;
-        return Value::Word(if key == 3 {
-            text.parse::<f64>().expect("a double").to_bits()
-        } else {
-            integer()
-        });
-    }
-    let tag = u64::from_be_bytes(bytes[..8].try_into().expect("no value is shorter"));
-    assert!(value_bytes(tag) == bytes, "the value with tag {tag:x} is damaged");
-    Value::Bytes(tag)
-}
-
 /// An operation of a user in progress, by its number in the score.
 #[derive(Clone, Debug)]
 enum Asked {
@@ -114,26 +67,6 @@ impl Asked {
     fn len(&self) -> usize {
         if let Self::Several(parts) = self { parts.len() } else { 1 }
     }
-}
-
-/// The change that an operation on an object makes.
-#[derive(Clone, Debug)]
-enum Change {
-    Read,
-    Write(Vec<u8>),
-    Remove,
-    Add(Amount),
-    Append(Vec<u8>),
-}
-
-/// An operation on an object that a user has drawn.
-#[derive(Clone, Debug)]
-struct Drawn {
-    key: u64,
-    rules: RejectRules,
-    change: Change,
-    /// The operation for the checker.
-    asked: store::Op,
 }
 
 /// Returns the value with these bytes, as an answer has it.
@@ -239,6 +172,8 @@ pub(crate) struct User {
     /// The versions of objects that the user has seen.
     versions: Vec<u64>,
     next: Instant,
+    /// The true time of the turn.
+    truth: Instant,
     /// True if the user has read all objects at the end.
     read_all: bool,
 }
@@ -260,6 +195,7 @@ impl User {
             tables: Vec::new(),
             versions: vec![0, 1],
             next: start.now,
+            truth: start.truth,
             read_all: false,
         }
     }
@@ -274,6 +210,7 @@ impl User {
         for Done { op, outcome } in self.node.machine().take_done() {
             match self.asked.remove(&op) {
                 Some(Asked::Object(number, table, key)) => {
+                    self.check_time(score, (number, key), &outcome);
                     self.object_ended(score, (number, table, key), outcome);
                 }
                 Some(Asked::Several(asked)) => {
@@ -287,6 +224,27 @@ impl User {
                 Some(Asked::Name(number, name)) => self.name_answer(score, number, name, outcome),
                 None => panic!("{op:?} ends again, or was never asked: {outcome:?}"),
             }
+        }
+    }
+
+    /// Checks that a read got no value that had expired when the read was called.
+    fn check_time(
+        &self,
+        score: &mut Score,
+        (number, key): (usize, u64),
+        outcome: &Result<Answer<'_>, Error>,
+    ) {
+        if let Some((tag, lifetime)) = score.lifetimes.remove(&number)
+            && let Ok(Answer::Version(_)) = outcome
+        {
+            score.expires.insert(tag, self.truth.after((lifetime + crate::CLOCKS_APART_MS) * MS));
+        }
+        let called = score.reads.remove(&number);
+        if let (Some(called), EXPIRING, Ok(Answer::Object { value, .. })) = (called, key, outcome)
+            && let Value::Bytes(tag) = value_of(key, value)
+            && let Some(&last) = score.expires.get(&tag)
+        {
+            assert!(called <= last, "read {number} at {called:?} got value {tag:x} of {last:?}");
         }
     }
 
@@ -464,12 +422,22 @@ impl User {
         self.asked.insert(op, Asked::Name(number, name));
     }
 
+    fn draw(&mut self) -> Draw<'_> {
+        Draw { rng: &mut self.rng, longest: self.habits.longest, versions: &self.versions }
+    }
+
     fn ask_object(&mut self, score: &mut Score, table: u64, deadline: Instant) {
-        let Drawn { key, rules, change, asked } = self.draw(score);
+        let Drawn { key, rules, change, asked } = self.draw().draw(score);
         let (bytes, id) = (key_bytes(key), TableId(table));
         let client = self.client();
+        let lifetime = change.expires();
+        let is_read = matches!(change, Change::Read);
         let op = match change {
             Change::Read => client.read(id, &bytes, rules, deadline),
+            Change::WriteExpiring(value, lifetime) => {
+                client.write_expiring(id, &bytes, &value, lifetime, rules, deadline)
+            }
+            Change::Touch(lifetime) => client.touch(id, &bytes, lifetime, rules, deadline),
             Change::Write(value) => client.write(id, &bytes, &value, rules, deadline),
             Change::Append(piece) => client.append(id, &bytes, &piece, rules, deadline),
             Change::Remove => client.remove(id, &bytes, rules, deadline),
@@ -480,7 +448,10 @@ impl User {
                 client.increment_double(id, &bytes, by, rules, deadline)
             }
         };
+        let tag = if let store::Op::Write(_, Value::Expiring(tag)) = asked { tag } else { 0 };
         let number = score.history.call((table, key), asked);
+        score.lifetimes.extend(lifetime.map(|ms| (number, (tag, ms))));
+        score.reads.extend(is_read.then_some((number, self.truth)));
         self.asked.insert(op, Asked::Object(number, table, key));
     }
 
@@ -491,7 +462,7 @@ impl User {
             .map(|_| {
                 let back = self.rng.below(self.tables.len().min(3) as u64) as usize;
                 let table = self.tables[self.tables.len() - 1 - back];
-                let drawn = self.draw(score);
+                let drawn = self.draw().draw(score);
                 let key = key_bytes(drawn.key);
                 (table, drawn, key)
             })
@@ -503,6 +474,10 @@ impl User {
             request: match &drawn.change {
                 Change::Read => PartRequest::Read,
                 Change::Write(value) => PartRequest::Write(value),
+                Change::WriteExpiring(value, lifetime) => {
+                    PartRequest::WriteExpiring(value, *lifetime)
+                }
+                Change::Touch(lifetime) => PartRequest::Touch(*lifetime),
                 Change::Remove => PartRequest::Remove,
                 Change::Append(piece) => PartRequest::Append(piece),
                 Change::Add(amount) => PartRequest::Increment(*amount),
@@ -514,69 +489,11 @@ impl User {
         });
         self.asked.insert(op, Asked::Several(parts.collect()));
     }
-
-    /// Draws an operation on an object.
-    fn draw(&mut self, score: &mut Score) -> Drawn {
-        // Rarely the chain: the order of appends matters, so that each one whose outcome is unknown
-        // doubles the states that the checker has to follow.
-        let key = if self.rng.chance(50_000) { CHAIN } else { self.rng.below(CHAIN) };
-        let (rules, reject) = self.rules();
-        let draw = self.rng.below(10);
-        let (asked, change) = match (key, draw) {
-            (_, 0..3) => (store::Op::Read(reject), Change::Read),
-            (_, 3) => (store::Op::Remove(reject), Change::Remove),
-            (CHAIN, 4..) => {
-                let tag = score.tag();
-                (store::Op::Append(reject, tag), Change::Append(tag.to_be_bytes().into()))
-            }
-            (2 | 4, 4..8) => {
-                // Sometimes the sum is so large that the next one overflows.
-                let by = if self.rng.chance(20_000) {
-                    i64::MAX - 2
-                } else {
-                    1 + self.rng.below(3) as i64
-                };
-                (store::Op::AddInteger(reject, by), Change::Add(Amount::Integer(by)))
-            }
-            (3, 4..8) => {
-                let by = 0.5 + self.rng.below(3) as f64;
-                (store::Op::AddDouble(reject, by.to_bits()), Change::Add(Amount::Double(by)))
-            }
-            (2, 8) => {
-                let number = self.rng.below(1000) as i64 - 500;
-                let value = number.to_string().into_bytes();
-                (store::Op::Write(reject, Value::Word(number as u64)), Change::Write(value))
-            }
-            _ if key == 2 || key == 3 => (store::Op::Read(reject), Change::Read),
-            _ => {
-                let len = [10, 200, self.habits.longest][self.rng.below(3) as usize];
-                let tag = self.rng.below(len) << 32 | score.tag();
-                let change = Change::Write(value_bytes(tag));
-                (store::Op::Write(reject, Value::Bytes(tag)), change)
-            }
-        };
-        Drawn { key, rules, change, asked }
-    }
-
-    /// Draws reject rules at random, as the client and as the checker takes them.
-    fn rules(&mut self) -> (RejectRules, Reject) {
-        let (mut rules, mut reject) = (RejectRules::default(), Reject::default());
-        let seen = self.versions.len();
-        let version = self.versions[seen - 1 - self.rng.below(seen.min(4) as u64) as usize];
-        rules.given_version = Version(version);
-        match self.rng.below(12) {
-            0 => (rules.doesnt_exist, reject.missing) = (true, true),
-            1 => (rules.exists, reject.exists) = (true, true),
-            2 => (rules.version_ne_given, reject.version_ne) = (true, Some(version)),
-            3 => (rules.version_le_given, reject.version_le) = (true, Some(version)),
-            _ => {}
-        }
-        (rules, reject)
-    }
 }
 
 impl Process<Score> for User {
     fn turn(&mut self, outside: &mut Outside<'_, Score>) -> bool {
+        self.truth = outside.truth;
         self.node.input(outside);
         self.take_results(outside.score);
         if self.next <= outside.now {

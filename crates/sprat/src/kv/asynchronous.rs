@@ -9,6 +9,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::thread;
+use std::time::Duration;
 
 use sprat_proto::Instant;
 use sprat_store::client::{
@@ -20,7 +21,7 @@ use super::client::{Builder, Client, servers, table_id, tables};
 use super::condition::Condition;
 use super::machine::Outcome;
 use super::multi::{self, OwnedParts, Part};
-use super::object::{Number, Object};
+use super::object::{Number, Object, in_ms};
 use super::pending::OperationId;
 use super::table::{integer, length, object_or_none, removed, version};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
@@ -283,6 +284,61 @@ impl AsyncTable {
         let (id, key, value) = (self.id, key.to_vec(), value.to_vec());
         self.client.start(
             move |machine, deadline| machine.write_owned(id, &key, value, condition.0, deadline),
+            version,
+        )
+    }
+
+    /// Writes an object that expires. Returns its new version.
+    ///
+    /// # Errors
+    /// Those of [`Table::put_expiring`](super::Table::put_expiring).
+    pub fn put_expiring(&self, key: &[u8], value: &[u8], lifetime: Duration) -> Operation<Version> {
+        self.put_expiring_if(key, value, lifetime, Condition::always())
+    }
+
+    /// Writes an object that expires if a condition holds. Returns its new version.
+    ///
+    /// # Errors
+    /// Those of [`Table::put_expiring_if`](super::Table::put_expiring_if).
+    pub fn put_expiring_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Duration,
+        condition: Condition,
+    ) -> Operation<Version> {
+        let (id, key, value, lifetime) = (self.id, key.to_vec(), value.to_vec(), in_ms(lifetime));
+        let rules = condition.0;
+        self.client.start(
+            move |machine, deadline| {
+                machine.write_expiring(id, &key, &value, lifetime, rules, deadline)
+            },
+            version,
+        )
+    }
+
+    /// Gives an object another lifetime, from now on. With `None` it does not expire any more.
+    /// Returns its new version.
+    ///
+    /// # Errors
+    /// Those of [`Table::touch`](super::Table::touch).
+    pub fn touch(&self, key: &[u8], lifetime: Option<Duration>) -> Operation<Version> {
+        self.touch_if(key, lifetime, Condition::always())
+    }
+
+    /// Gives an object another lifetime as [`AsyncTable::touch`] does, if a condition holds.
+    ///
+    /// # Errors
+    /// Those of [`Table::touch_if`](super::Table::touch_if).
+    pub fn touch_if(
+        &self,
+        key: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Operation<Version> {
+        let (id, key, lifetime) = (self.id, key.to_vec(), lifetime.map(in_ms));
+        self.client.start(
+            move |machine, deadline| machine.touch(id, &key, lifetime, condition.0, deadline),
             version,
         )
     }

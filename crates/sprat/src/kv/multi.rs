@@ -1,12 +1,14 @@
 //! Multi-operations: several operations on objects in few requests, for both kinds of client.
 
+use std::time::Duration;
+
 use sprat_store::client::{Answer, Error, Part as Bare, PartAnswer, PartRequest, Parts};
 use sprat_store::message::data::Amount;
-use sprat_store::types::{TableId, Version};
+use sprat_store::types::{Lifetime, TableId, Version};
 
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
-use super::object::{Number, Object};
+use super::object::{Number, Object, in_ms};
 
 /// A part of a multi-operation: an operation on one object of any table.
 ///
@@ -36,6 +38,26 @@ impl<'a> Part<'a> {
     #[must_use]
     pub fn put(table: TableId, key: &'a [u8], value: &'a [u8]) -> Self {
         Self::new(table, key, PartRequest::Write(value))
+    }
+
+    /// Makes a part that writes an object that expires, as
+    /// [`Table::put_expiring`](super::Table::put_expiring) does. Its answer is
+    /// [`PartAnswer::Version`].
+    #[must_use]
+    pub fn put_expiring(
+        table: TableId,
+        key: &'a [u8],
+        value: &'a [u8],
+        lifetime: Duration,
+    ) -> Self {
+        Self::new(table, key, PartRequest::WriteExpiring(value, in_ms(lifetime)))
+    }
+
+    /// Makes a part that gives an object another lifetime, as
+    /// [`Table::touch`](super::Table::touch) does. Its answer is [`PartAnswer::Version`].
+    #[must_use]
+    pub fn touch(table: TableId, key: &'a [u8], lifetime: Option<Duration>) -> Self {
+        Self::new(table, key, PartRequest::Touch(lifetime.map(in_ms)))
     }
 
     /// Makes a part that removes an object. Its answer is [`PartAnswer::Version`], 0 if there was
@@ -80,6 +102,8 @@ impl<'a> Part<'a> {
 enum Request {
     Read,
     Write(Vec<u8>),
+    WriteExpiring(Vec<u8>, Lifetime),
+    Touch(Option<Lifetime>),
     Remove,
     Increment(Amount),
     Append(Vec<u8>),
@@ -95,6 +119,10 @@ impl OwnedParts {
         let parts = parts.into_iter().map(|Part(part)| {
             let request = match part.request {
                 PartRequest::Write(value) => Request::Write(value.to_vec()),
+                PartRequest::WriteExpiring(value, lifetime) => {
+                    Request::WriteExpiring(value.to_vec(), lifetime)
+                }
+                PartRequest::Touch(lifetime) => Request::Touch(lifetime),
                 PartRequest::Remove => Request::Remove,
                 PartRequest::Append(bytes) => Request::Append(bytes.to_vec()),
                 PartRequest::Increment(amount) => Request::Increment(amount),
@@ -113,6 +141,10 @@ impl OwnedParts {
             let request = match request {
                 Request::Read => PartRequest::Read,
                 Request::Write(value) => PartRequest::Write(value),
+                Request::WriteExpiring(value, lifetime) => {
+                    PartRequest::WriteExpiring(value, *lifetime)
+                }
+                Request::Touch(lifetime) => PartRequest::Touch(*lifetime),
                 Request::Remove => PartRequest::Remove,
                 Request::Append(bytes) => PartRequest::Append(bytes),
                 Request::Increment(amount) => PartRequest::Increment(*amount),

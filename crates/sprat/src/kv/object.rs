@@ -1,6 +1,8 @@
 //! Results of operations on one object.
 
-use sprat_store::types::Version;
+use std::time::Duration;
+
+use sprat_store::types::{Lifetime, Version};
 
 /// A value read from the store, and its object's version.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,4 +22,9 @@ pub struct Number<T> {
     pub version: Version,
     /// The sum, which is the object's new value, or the length of the new value in bytes.
     pub value: T,
+}
+
+/// Returns a lifetime in whole milliseconds, rounded up.
+pub(super) fn in_ms(lifetime: Duration) -> Lifetime {
+    Lifetime(u64::try_from(lifetime.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::time::Duration;
 
 use sprat_store::client::{Answer, Cursor, Error, Page};
 use sprat_store::types::{TableId, Version};
@@ -9,7 +10,7 @@ use sprat_store::types::{TableId, Version};
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
 use super::multi::{self, Part};
-use super::object::{Number, Object};
+use super::object::{Number, Object, in_ms};
 use super::pending::Pending;
 use super::shared::Shared;
 
@@ -139,6 +140,90 @@ impl<'c> Table<'c> {
         version(self.shared.ask_lending(value, |client, deadline| {
             client.write_lent(self.id, key, value, condition.0, deadline)
         }))
+    }
+
+    /// Writes an object that expires: after this time, rounded up to milliseconds, it does not
+    /// exist. An increment and an append leave the time as it is, a later write sets it anew.
+    /// Returns the new version.
+    ///
+    /// The server that executes the write counts the time, by its wall clock. If another server
+    /// takes the object over, its clock decides when the object expires; what one server has
+    /// reported as gone stays gone.
+    ///
+    /// # Errors
+    /// [`Error::LifetimeTooLong`], and those of [`Table::put`].
+    pub fn put_expiring(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Duration,
+    ) -> Result<Version, Error> {
+        self.put_expiring_if(key, value, lifetime, Condition::always())
+    }
+
+    /// Writes an object as [`Table::put_expiring`] does, if a condition holds.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`Table::put_expiring`].
+    pub fn put_expiring_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Duration,
+        condition: Condition,
+    ) -> Result<Version, Error> {
+        self.start_put_expiring_if(key, value, lifetime, condition).wait()
+    }
+
+    /// Starts a write of an object that expires under a condition.
+    pub fn start_put_expiring_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Duration,
+        condition: Condition,
+    ) -> Pending<'c, Version> {
+        let (lifetime, rules) = (in_ms(lifetime), condition.0);
+        let id = self.shared.start(|client, deadline| {
+            client.write_expiring(self.id, key, value, lifetime, rules, deadline)
+        });
+        Pending::new(self.shared, id, version)
+    }
+
+    /// Gives an object another lifetime, from now on, and leaves its value. With `None` it does not
+    /// expire any more. Returns the object's new version.
+    ///
+    /// # Errors
+    /// [`Error::ObjectDoesntExist`], [`Error::LifetimeTooLong`], and those of [`Table::put`].
+    pub fn touch(&self, key: &[u8], lifetime: Option<Duration>) -> Result<Version, Error> {
+        self.touch_if(key, lifetime, Condition::always())
+    }
+
+    /// Gives an object another lifetime as [`Table::touch`] does, if a condition holds.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`Table::touch`].
+    pub fn touch_if(
+        &self,
+        key: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Result<Version, Error> {
+        self.start_touch_if(key, lifetime, condition).wait()
+    }
+
+    /// Starts a change of an object's lifetime under a condition.
+    pub fn start_touch_if(
+        &self,
+        key: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Pending<'c, Version> {
+        let (lifetime, rules) = (lifetime.map(in_ms), condition.0);
+        let id = self
+            .shared
+            .start(|client, deadline| client.touch(self.id, key, lifetime, rules, deadline));
+        Pending::new(self.shared, id, version)
     }
 
     /// Starts a write of an object.

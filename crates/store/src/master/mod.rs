@@ -29,9 +29,9 @@ mod recovery;
 mod replication;
 mod state;
 mod syncs;
-mod wall;
 #[cfg(test)]
 mod tests;
+mod wall;
 
 pub use counters::{COUNTERS, REFUSED};
 pub use lag::Mark;
