@@ -121,11 +121,10 @@ fn read(
         *left = left.saturating_sub(ENTRY_COST);
         if head.expires() && !head.is_dead() {
             let expires = entry::object(entry).expires;
-            if wall < expires {
+            let at = Location::new(pass.slot as u32, reading.offset as u32);
+            *left = left.saturating_sub(if expires <= wall { REMOVAL_COST } else { 0 });
+            if wall < expires || !remove(memory, at)? {
                 reading.earliest = reading.earliest.min(expires);
-            } else {
-                *left = left.saturating_sub(REMOVAL_COST);
-                remove(memory, Location::new(pass.slot as u32, reading.offset as u32))?;
             }
         }
         reading.offset += head.entry_len();
@@ -134,14 +133,16 @@ fn read(
     Ok(())
 }
 
-/// Removes the object at `at`, if it is one that the hash table points to.
-fn remove(memory: &mut Memory, at: Location) -> Result<(), Full> {
-    let object = memory.log.object(at);
-    let Some(hash) = memory.tablets.hash(object.table, object.key) else { return Ok(()) };
-    match memory.table.place(spread(object.table, hash), at) {
-        Some(place) => memory.expire(place, at),
-        None => Ok(()),
+/// Removes the object at `at`, if the hash table points to it. Returns false if it has to stay: while
+/// its tablet is recovered, the replay of an older version must find it.
+fn remove(memory: &mut Memory, at: Location) -> Result<bool, Full> {
+    let Memory { log, tablets, table, .. } = memory;
+    let object = log.object(at);
+    let Some(hash) = tablets.locate(object.table, object.key) else { return Ok(false) };
+    if let Some(place) = table.place(spread(object.table, hash), at) {
+        memory.expire(place, at)?;
     }
+    Ok(true)
 }
 
 /// Returns true if the pass has to read the segment in its slot.

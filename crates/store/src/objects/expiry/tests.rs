@@ -3,10 +3,12 @@
 use alloc::vec::Vec;
 
 use super::*;
+use crate::durability::TableDurability;
 use crate::message::data::{Amount, RejectRules};
 use crate::objects::memory::tests::{TABLE, World};
 use crate::objects::mutate::Change;
-use crate::types::{Lifetime, Version};
+use crate::objects::tablet::Tablet;
+use crate::types::{HashKey, Lifetime, Version};
 
 const NONE: RejectRules = RejectRules {
     given_version: Version(0),
@@ -138,4 +140,23 @@ fn lifetimes_of_changed_objects() {
     assert_eq!(expires(7, Change::Write(b"", Some(Lifetime::MAX))).0, 7 + Lifetime::MAX.0);
     assert_eq!(expires(WallTime::MAX.0 - 1, Change::Write(b"", Some(Lifetime(5)))), WallTime::MAX);
     assert_eq!(expires(8, Change::Write(b"", None)), WallTime::NEVER);
+}
+
+/// An object of a tablet that is not served stays: a replay that goes on would put an older version
+/// of it back. A later pass removes it.
+#[test]
+fn objects_that_are_not_served_stay() {
+    let mut world = World::new(20, 4096);
+    write(&mut world, 1, Some(10));
+    let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
+    let key = HashKey([1; 16]);
+    world.memory.tablets.drop_tablet(all);
+    world.wall = WallTime(2000);
+    assert!(!world.step_expiry(1 << 20));
+    assert_eq!((world.memory.expired, world.memory.table.len()), (0, 1));
+    world.memory.tablets.swept(1);
+    world.memory.tablets.take(all, key, TableDurability::Cluster).unwrap();
+    world.wall = WallTime(4000);
+    assert!(!world.step_expiry(1 << 20));
+    assert_eq!((world.memory.expired, world.memory.table.len()), (1, 0));
 }
