@@ -243,7 +243,8 @@ fn first_header(file: &File) -> io::Result<Found<FileHeader>> {
 fn unusable(why: Unusable) -> io::Error {
     let text = match why {
         Unusable::Foreign => {
-            "this is no file of frames, or a newer format; name another directory".to_owned()
+            "this is no file of frames, or one of another version; name another directory"
+                .to_owned()
         }
         Unusable::Short(needed) => format!("the file was cut off: its frames need {needed} bytes"),
         Unusable::Size(size) => format!("frames of {size} bytes cannot be used"),

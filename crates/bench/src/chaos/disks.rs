@@ -84,7 +84,7 @@ pub(super) fn put_back(directory: &Path, copy: &Path) -> io::Result<()> {
 /// Returns the replicas in a file of frames.
 fn replicas(file: &File) -> io::Result<Vec<Replica>> {
     let mut found = Vec::new();
-    let Some((_, header)) = newest(file, 0, b"SPRTBAK1")? else { return Ok(found) };
+    let Some((_, header)) = newest(file, 0, b"SPRTBAK2")? else { return Ok(found) };
     let size = u64::from(u32_at(&header, 8));
     let len = file.metadata()?.len();
     let mut frame = HEADER;
@@ -160,7 +160,7 @@ mod tests {
         let frame = |n: u64| HEADER + n * (HEADER + u64::from(SIZE));
         file.set_len(frame(4)).expect("it is ours");
         let put = |at: u64, slot: &[u8]| file.write_all_at(slot, at).expect("it is ours");
-        put(2048, &slot(b"SPRTBAK1", 1, SIZE, 0, 0));
+        put(2048, &slot(b"SPRTBAK2", 1, SIZE, 0, 0));
         put(frame(0), &slot(b"SPRTFRM1", 2, 0, 300, 2));
         put(frame(0) + 2048, &slot(b"SPRTFRM1", 1, 0, 100, 1));
         put(frame(1), &slot(b"SPRTFRM1", 2, 1, 300, 1));

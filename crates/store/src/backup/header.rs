@@ -27,7 +27,7 @@ pub const SLOTS: usize = 2;
 pub type Slot = [u8; SLOT_BYTES];
 
 const CRC_AT: usize = SLOT_BYTES - 4;
-const FILE_MAGIC: [u8; 8] = *b"SPRTBAK1";
+const FILE_MAGIC: [u8; 8] = *b"SPRTBAK2";
 const FRAME_MAGIC: [u8; 8] = *b"SPRTFRM1";
 
 /// The header of all frames of a server.

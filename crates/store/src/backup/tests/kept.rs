@@ -383,7 +383,7 @@ fn the_headers_have_these_bytes() {
     let (journal, batches) = (0x71, 0x81);
     let file = FileHeader { frame_bytes, count, sequence, boot, owner, journal, batches };
     let (slot, bytes) = file.emit(crc32c);
-    let mut golden = b"SPRTBAK1\x00\x80\0\0\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x11".to_vec();
+    let mut golden = b"SPRTBAK2\x00\x80\0\0\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x11".to_vec();
     golden.extend(*b"\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x09\0\0\0\x0a");
     golden.extend(*b"\0\0\0\x71\0\0\0\0\0\0\0\x81");
     golden.extend(crc32c(0, &golden).to_be_bytes());

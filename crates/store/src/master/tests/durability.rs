@@ -14,6 +14,7 @@ use crate::message::data::head;
 use crate::message::replica::{self, WriteReplica, written};
 use crate::objects::entry::{HEADER, Header, put_header};
 use crate::objects::segment::SegmentId;
+use crate::types::Lifetime;
 
 const SIZE: u32 = 1 << 12;
 const FRAMES: u32 = 16;
@@ -432,4 +433,68 @@ fn a_rare_change_of_an_asynchronous_table_does_not_wait_for_the_others() {
         rig.pump();
     }
     assert_eq!(rig.master.lag().1, 0);
+}
+
+/// A read that meets an object at the end of its lifetime is answered once the removal is durable.
+/// Until then, and after it, the object does not exist.
+#[test]
+fn the_end_of_an_object_is_told_once_it_is_durable() {
+    let mut rig = Rig::serving(Config {
+        replicas: 1,
+        log_bytes: 1 << 20,
+        segment_bytes: 1 << 16,
+        ..Config::default()
+    });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let lifetime = Some(Lifetime(500));
+    let write = Write { target: TARGET, once: once(1, 1, 0), key: b"a", value: b"v", lifetime };
+    rig.send(&write.emit()).unwrap_err();
+    rig.master.durable(rig.master.memory().log.tail());
+    rig.pump();
+    rig.now = rig.now.after(499 * MS);
+    assert!(rig.read(b"a").is_ok());
+    rig.now = rig.now.after(MS);
+    let read = Read { target: TARGET, key: b"a" }.emit();
+    let first = rig.send(&read).unwrap_err();
+    assert_eq!(rig.master.memory().expired, 1);
+    let second = rig.send(&read).unwrap_err();
+    rig.master.durable(rig.master.memory().log.tail());
+    rig.pump();
+    for read in [first, second] {
+        let status = read_reply(&rig.replies[&read]).map_err(|refusal| refusal.status);
+        assert_eq!(status, Err(Status::ObjectDoesntExist));
+    }
+    // The wall clock of a server that recovers the log may be behind.
+    rig.now = Instant::from_ns(SECOND);
+    assert!(rig.read(b"a").is_err());
+}
+
+/// A scan that leaves out objects at the end of their lifetimes is answered once their removal is
+/// durable.
+#[test]
+fn a_scan_removes_what_it_leaves_out() {
+    let mut rig = Rig::serving(Config {
+        replicas: 1,
+        log_bytes: 16 << 12,
+        segment_bytes: 1 << 12,
+        ..Config::default()
+    });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    for (rpc, lifetime) in [(1, Some(Lifetime(10))), (2, None)] {
+        let key = if rpc == 1 { b"a" } else { b"b" };
+        let write = Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v", lifetime };
+        rig.send(&write.emit()).unwrap_err();
+    }
+    rig.master.durable(rig.master.memory().log.tail());
+    rig.pump();
+    rig.now = rig.now.after(20 * MS);
+    let Target { cluster, table, .. } = TARGET;
+    let (first, last, limit_bytes) = (0, u64::MAX, 1 << 20);
+    let scan = Enumerate { cluster, table, first, last, cursor: 0, limit_bytes }.emit();
+    let waiting = rig.send(&scan).unwrap_err();
+    assert_eq!((rig.master.memory().expired, rig.master.memory().table.len()), (1, 1));
+    rig.master.durable(rig.master.memory().log.tail());
+    rig.pump();
+    let listed = objects_reply(&rig.replies[&waiting]).unwrap();
+    assert_eq!(listed.map(|(key, ..)| key.to_vec()).collect::<Vec<_>>(), [b"b".to_vec()]);
 }
