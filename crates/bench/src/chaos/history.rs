@@ -132,7 +132,8 @@ struct Line {
 impl From<Value> for Content {
     fn from(value: Value) -> Self {
         match value {
-            Value::Bytes(tag) => Self::Bytes(tag),
+            // No client writes objects that expire.
+            Value::Bytes(tag) | Value::Expiring(tag) => Self::Bytes(tag),
             Value::Word(word) => Self::Integer(word.cast_signed()),
             Value::Chain(chain) => Self::Chain(chain),
         }
@@ -157,7 +158,8 @@ pub fn line(record: &Record) -> String {
         Op::Remove(reject) => (Verb::Remove, None, reject),
         Op::AddInteger(reject, by) => (Verb::Add, Some(Content::Integer(by)), reject),
         Op::Append(reject, tag) => (Verb::Append, Some(Content::Bytes(tag)), reject),
-        // No client adds doubles.
+        // No client touches objects or adds doubles.
+        Op::Touch(reject, _) => (Verb::Write, None, reject),
         Op::AddDouble(reject, bits) => (Verb::Add, Some(Content::Bytes(bits)), reject),
     };
     let (answer, version, result) = match record.answer {

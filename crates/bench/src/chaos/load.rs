@@ -384,7 +384,7 @@ fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Err
                 Value::Bytes(tag) => value_bytes(tag),
                 Value::Word(word) => word.cast_signed().to_string().into_bytes(),
                 // No client writes one.
-                Value::Chain(_) => return Ok(Answer::Nothing),
+                Value::Chain(_) | Value::Expiring(_) => return Ok(Answer::Nothing),
             };
             Answer::Version(table.put_if(&key, &bytes, condition(reject))?.0)
         }
@@ -399,7 +399,7 @@ fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Err
             let length = table.append_if(&key, &tag.to_be_bytes(), condition(reject))?;
             Answer::Version(length.version.0)
         }
-        Op::AddDouble(..) => Answer::Nothing,
+        Op::AddDouble(..) | Op::Touch(..) => Answer::Nothing,
     })
 }
 
