@@ -58,7 +58,11 @@ fn main() {
         if n % (objects / 10) == 0 {
             let table = memory.table.memory_bytes() >> 20;
             let us = |ns| ns as f64 / 1000.0;
-            println!("| {n} | {table} MiB | {:.1} µs | {:.1} µs | {slow} |", us(longest), us(by_clock));
+            println!(
+                "| {n} | {table} MiB | {:.1} µs | {:.1} µs | {slow} |",
+                us(longest),
+                us(by_clock)
+            );
             (longest, by_clock, slow) = (0, 0, 0);
         }
     }

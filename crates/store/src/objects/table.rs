@@ -3,35 +3,51 @@
 //! ```text
 //!  line, 64 bytes: 8 entries of 64 bits
 //!  entry: tag 16 bits | chain 1 bit | location 47 bits          0: empty
-//!  hash:  the first `bits` bits choose the line, the last 16 are the tag
+//!  hash:  its product with the number of lines chooses the line; 16 further bits are the tag
 //!  a line that overflows has a chain entry in its last place: the number of a further line
 //! ```
 //!
 //! A look-up costs one line here. If a tag fits, the caller compares the key in the log: the table
-//! knows hashes and locations only. The table grows by doubling, some lines at a time, or to any
-//! larger size for objects that are to come. Line `n` of the old lines becomes lines `2n` and
-//! `2n + 1`, or more, so that lines are in the order of the hashes before, during and after growth.
-//! A walk in that order ([`HashTable::walk`]) sees every entry once, even if the table grows
-//! meanwhile.
+//! knows hashes and locations only. The table grows by a quarter, some lines at a time, or to any
+//! larger size for objects that are to come. Lines are in the order of the hashes before, during and
+//! after growth. A walk in that order ([`HashTable::walk`]) sees every entry once, even if the table
+//! grows meanwhile.
 //!
-//! Invariants: a look-up allocates nothing. An insertion moves at most [`GROW_LINES`] lines. Growth
-//! starts only when the mean line holds [`FULL`] entries.
+//! The tag begins at the bit of the hash that followed the number of a line when the table was
+//! small. So line and tag of an entry say where growth moves it, without a look into the log, until
+//! the table has [`RETAG`] times as many lines: then all entries get new tags.
+//!
+//! Invariants: a look-up allocates nothing. An insertion moves at most [`GROW_LINES`] lines and
+//! takes at most one block of memory for each of them. Growth starts only when the mean line holds
+//! [`FULL`] entries.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::objects::segment::Location;
 use crate::types::{KeyHash, TableId};
 
+mod lines;
+
+use lines::{Blocks, SPILL_BITS, WIDTH};
+
 /// The mean number of entries in a line at which the hash table starts to grow.
 const FULL: u64 = 6;
 /// The number of lines that each insertion moves while the hash table grows. Growth ends long
 /// before the next growth starts.
-pub const GROW_LINES: usize = 1;
-const WIDTH: usize = 8;
-/// The hash table grows to at most two to the power of this many lines.
-const MOST_BITS: u32 = 40;
+pub const GROW_LINES: usize = 2;
+/// The hash table has at most this many lines.
+const MOST_LINES: u64 = 1 << 40;
+/// The number of lines of a new hash table, unless it is for fewer objects.
+const FIRST_LINES: u64 = 1 << 11;
+/// The number of lines of the smallest hash table.
+const LEAST_LINES: u64 = 1 << 4;
+/// The growth since the last choice of the tag's bits after which they are chosen anew. Until then,
+/// half of the tag still tells the entries of a line apart.
+const RETAG: u64 = 1 << 8;
 const CHAIN: u64 = 1 << Location::BITS;
+const TAG: u64 = !(2 * CHAIN - 1);
+/// The number of bits of a tag.
+const TAG_BITS: u32 = TAG.count_ones();
 
 /// Returns the hash by which a master's hash table holds an object. It is unique for a key hash of
 /// a table, and evenly spread for any ranges that the master owns.
@@ -41,35 +57,59 @@ pub fn spread(table: TableId, hash: KeyHash) -> u64 {
     (hash.0 ^ table.0.wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Lines of the hash table in one block of memory. Each lies on one cache line.
-#[derive(Debug, Default)]
+/// The lines of a hash table of one size.
+#[derive(Debug)]
 struct Lines {
-    words: Vec<u64>,
-    /// The number of words in the block before the first one that starts a cache line.
-    skip: usize,
-    bits: u32,
+    blocks: Blocks<10>,
+    /// The number of bits of the hash before those of the tag. There are at least two to the power
+    /// of this many lines.
+    before_tag: u32,
 }
 
 impl Lines {
-    fn new(bits: u32) -> Self {
-        let words = vec![0; (WIDTH << bits) + WIDTH];
-        let skip = words.as_ptr().align_offset(64).min(WIDTH);
-        Self { words, skip, bits }
+    fn new(count: u64, before_tag: u32) -> Self {
+        Self { blocks: Blocks::new(count as usize), before_tag }
     }
 
-    #[inline]
-    fn line(&self, n: usize) -> &[u64; WIDTH] {
-        &self.words[self.skip..].as_chunks().0[n]
+    fn count(&self) -> u64 {
+        self.blocks.len() as u64
     }
 
-    #[inline]
-    fn line_mut(&mut self, n: usize) -> &mut [u64; WIDTH] {
-        &mut self.words[self.skip..].as_chunks_mut().0[n]
-    }
-
+    /// Returns the number of the line of `hash`.
     #[inline]
     fn number(&self, hash: u64) -> usize {
-        (hash >> (64 - self.bits)) as usize
+        ((u128::from(hash) * self.blocks.len() as u128) >> 64) as usize
+    }
+
+    /// Returns the first hash of line `n`, `None` behind the last line.
+    fn first(&self, n: usize) -> Option<u64> {
+        let first = ((n as u128) << 64).div_ceil(self.blocks.len() as u128);
+        u64::try_from(first).ok()
+    }
+
+    #[inline]
+    fn tag(&self, hash: u64) -> u64 {
+        (hash << self.before_tag) & TAG
+    }
+
+    /// Returns the lowest and the highest hash that an entry of line `n` with this tag can have.
+    /// `None` if its hash can be in two ranges.
+    fn hashes(&self, n: usize, entry: u64) -> Option<(u64, u64)> {
+        let (low, end) = (self.first(n)?, self.first(n + 1));
+        let high = end.map_or(u64::MAX, |end| end - 1);
+        let shift = 64 - self.before_tag;
+        let range = |before: u64| {
+            let least = before << shift | (entry & TAG) >> self.before_tag;
+            let most = least | u64::MAX >> self.before_tag >> TAG_BITS;
+            Some((least.max(low), most.min(high))).filter(|(least, most)| least <= most)
+        };
+        // The bits before the tag are those of the lowest hash of the line or of the highest.
+        let one = range(low >> shift);
+        if low >> shift == high >> shift {
+            return one;
+        }
+        let other = range(high >> shift);
+        if one.is_some() && other.is_some() { None } else { one.or(other) }
     }
 }
 
@@ -86,7 +126,7 @@ pub struct Place {
 enum Line {
     /// A line among the hash table's current lines.
     New(usize),
-    /// A line among the hash table's old lines, which has not been doubled yet.
+    /// A line among the hash table's old lines, which growth has not moved yet.
     Old(usize),
     /// An overflow line of the hash table.
     Spill(usize),
@@ -99,22 +139,24 @@ pub struct HashTable {
     /// The old lines while the hash table grows. Those below `moved` have been moved.
     old: Option<Lines>,
     moved: usize,
-    spill: Vec<[u64; WIDTH]>,
-    spill_free: Vec<u32>,
+    spill: Blocks<SPILL_BITS>,
+    /// The first of the overflow lines that are free, and how many there are. Each of them has the
+    /// number of the next in its first word.
+    free: (usize, usize),
     len: u64,
 }
 
 impl HashTable {
-    /// Returns an empty hash table that holds about `expected` entries before it grows.
+    /// Returns an empty hash table for objects of which there may be `expected`.
     #[must_use]
     pub fn new(expected: u64) -> Self {
-        let lines = (expected / FULL).clamp(16, 1 << 40).next_power_of_two();
+        let count = (expected / FULL).clamp(LEAST_LINES, FIRST_LINES);
         Self {
-            new: Lines::new(lines.trailing_zeros()),
+            new: Lines::new(count, count.ilog2()),
             old: None,
             moved: 0,
-            spill: Vec::new(),
-            spill_free: Vec::new(),
+            spill: Blocks::new(0),
+            free: (0, 0),
             len: 0,
         }
     }
@@ -134,8 +176,8 @@ impl HashTable {
     /// Returns the number of bytes of memory that the hash table takes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        let old = self.old.as_ref().map_or(0, |lines| lines.words.len());
-        8 * (self.new.words.len() + old + WIDTH * self.spill.capacity()) as u64
+        let old = self.old.as_ref().map_or(0, |lines| lines.blocks.memory_bytes());
+        self.new.blocks.memory_bytes() + old + self.spill.memory_bytes()
     }
 
     // Entries.
@@ -143,8 +185,7 @@ impl HashTable {
     /// Returns the place of the first entry under `hash` for which `is` returns true.
     #[inline]
     pub fn find(&self, hash: u64, mut is: impl FnMut(Location) -> bool) -> Option<Place> {
-        let home = self.home(hash);
-        let tag = hash << 48;
+        let (home, tag) = self.home(hash);
         let mut at = home;
         loop {
             let line = self.line(at);
@@ -169,7 +210,8 @@ impl HashTable {
     #[must_use]
     #[inline]
     pub fn place(&self, hash: u64, at: Location) -> Option<Place> {
-        let (home, wanted) = (self.home(hash), hash << 48 | at.bits());
+        let (home, tag) = self.home(hash);
+        let wanted = tag | at.bits();
         let mut line_at = home;
         loop {
             let line = self.line(line_at);
@@ -208,7 +250,7 @@ impl HashTable {
     #[must_use]
     #[inline]
     pub fn prefetch(&self, hash: u64) -> u64 {
-        self.line(self.home(hash))[0]
+        self.line(self.home(hash).0)[0]
     }
 
     /// Returns the first location in the line of `hash` whose tag fits. It is probably the location
@@ -216,8 +258,9 @@ impl HashTable {
     #[must_use]
     #[inline]
     pub fn first(&self, hash: u64) -> Option<Location> {
-        let line = self.line(self.home(hash));
-        let fits = |entry: u64| entry & !(CHAIN - 1) == hash << 48 && entry & (CHAIN - 1) != 0;
+        let (home, tag) = self.home(hash);
+        let line = self.line(home);
+        let fits = |entry: u64| entry & !(CHAIN - 1) == tag && entry & (CHAIN - 1) != 0;
         let entry = line.iter().find(|entry| fits(**entry))?;
         Some(Location::from_bits(*entry))
     }
@@ -225,55 +268,83 @@ impl HashTable {
     /// Inserts an entry into the hash table. `hash_of` returns the hash of any entry, for those
     /// that growth moves.
     pub fn insert(&mut self, hash: u64, to: Location, hash_of: impl Fn(Location) -> u64) {
-        self.put(self.home(hash), hash << 48 | to.bits());
+        let (home, tag) = self.home(hash);
+        self.put(home, tag | to.bits());
         self.len += 1;
-        if self.old.is_some() || self.len > FULL << self.new.bits {
+        if self.old.is_some() || self.is_full() {
             self.grow(GROW_LINES, hash_of);
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.len > FULL * self.new.count() && self.new.count() < MOST_LINES
     }
 
     /// Lets the hash table grow to the size for `more` further entries at once, unless it grows
     /// already.
     pub fn reserve(&mut self, more: u64) {
-        let lines = self.len.saturating_add(more) / FULL;
-        let bits = (u64::BITS - lines.leading_zeros()).min(MOST_BITS);
-        if self.old.is_none() && bits > self.new.bits {
-            self.begin_growth(bits);
+        let count = (self.len.saturating_add(more) / FULL).min(MOST_LINES);
+        if self.old.is_none() && count > self.new.count() {
+            self.begin_growth(count);
         }
     }
 
-    fn begin_growth(&mut self, bits: u32) {
-        self.old = Some(core::mem::replace(&mut self.new, Lines::new(bits)));
+    fn begin_growth(&mut self, count: u64) {
+        let before_tag =
+            if count >= RETAG << self.new.before_tag { count.ilog2() } else { self.new.before_tag };
+        self.old = Some(core::mem::replace(&mut self.new, Lines::new(count, before_tag)));
         self.moved = 0;
     }
 
     /// Moves up to `lines` lines while the hash table grows, or starts growth if the table is full.
     /// Returns true if there are more lines to move.
     pub fn grow(&mut self, lines: usize, hash_of: impl Fn(Location) -> u64) -> bool {
-        if self.old.is_none() && self.len > FULL << self.new.bits && self.new.bits < MOST_BITS {
-            self.begin_growth(self.new.bits + 1);
+        if self.old.is_none() && self.is_full() {
+            self.begin_growth((self.new.count() * 5).div_ceil(4).min(MOST_LINES));
         }
         for _ in 0..lines {
-            let Some(old) = &self.old else { return false };
-            if self.moved == 1 << old.bits {
+            let Some(old) = &mut self.old else { return false };
+            if self.moved == old.blocks.len() {
                 self.old = None;
                 return false;
             }
-            let mut line = *old.line(self.moved);
+            let (n, line) = (self.moved, *old.blocks.line(self.moved));
             self.moved += 1;
-            loop {
-                let next = chain(&line);
-                let entries = if next.is_some() { WIDTH - 1 } else { WIDTH };
-                for &entry in line[..entries].iter().filter(|&&entry| entry != 0) {
-                    let hash = hash_of(Location::from_bits(entry));
-                    self.put(Line::New(self.new.number(hash)), entry);
-                }
-                let Some(next) = next else { break };
-                line = core::mem::take(&mut self.spill[next]);
-                self.spill_free.push(next as u32);
+            self.move_line(n, line, &hash_of);
+            if let Some(old) = &mut self.old {
+                old.blocks.free_below(self.moved);
             }
         }
         self.old.is_some()
+    }
+
+    /// Moves the entries of line `n` of the old lines, which begins with `line`, to new lines.
+    fn move_line(&mut self, n: usize, mut line: [u64; WIDTH], hash_of: impl Fn(Location) -> u64) {
+        loop {
+            let next = chain(&line);
+            let entries = if next.is_some() { WIDTH - 1 } else { WIDTH };
+            for &entry in line[..entries].iter().filter(|&&entry| entry != 0) {
+                let (number, tag) = self.destination(n, entry, &hash_of);
+                self.put(Line::New(number), tag | entry & (CHAIN - 1));
+            }
+            let Some(next) = next else { break };
+            line = *self.spill.line(next);
+            self.release(next);
+        }
+    }
+
+    /// Returns the number of the new line and the tag there of an entry of line `n` of the old
+    /// lines.
+    fn destination(&self, n: usize, entry: u64, hash_of: impl Fn(Location) -> u64) -> (usize, u64) {
+        if let Some(old) = &self.old
+            && old.before_tag == self.new.before_tag
+            && let Some((low, high)) = old.hashes(n, entry)
+            && self.new.number(low) == self.new.number(high)
+        {
+            return (self.new.number(low), entry & TAG);
+        }
+        let hash = hash_of(Location::from_bits(entry));
+        (self.new.number(hash), self.new.tag(hash))
     }
 
     /// Appends the entries of the line that holds `hash` to `found`. Returns the first hash of the
@@ -282,7 +353,7 @@ impl HashTable {
     /// seen once, if the caller ignores entries whose hash is below the given one (a line may come
     /// again in part when the walk starts within it or when growth has divided it).
     pub fn walk(&self, hash: u64, found: &mut Vec<Location>) -> Option<u64> {
-        let home = self.home(hash);
+        let (home, _) = self.home(hash);
         let mut at = home;
         loop {
             let line = self.line(at);
@@ -294,43 +365,46 @@ impl HashTable {
             let Some(next) = next else { break };
             at = Line::Spill(next);
         }
-        let (number, bits) = match (home, &self.old) {
-            (Line::Old(n), Some(old)) => (n, old.bits),
-            (Line::New(n) | Line::Old(n) | Line::Spill(n), _) => (n, self.new.bits),
-        };
-        (number as u64 + 1)
-            .checked_shl(64 - bits)
-            .filter(|&next| next >> (64 - bits) == number as u64 + 1)
+        match (home, &self.old) {
+            (Line::Old(n), Some(old)) => old.first(n + 1),
+            // A new line may reach beyond the lines that were moved.
+            (Line::New(n), Some(old)) => {
+                let ends = [self.new.first(n + 1), old.first(self.moved)];
+                ends.into_iter().flatten().min()
+            }
+            (Line::New(n) | Line::Old(n) | Line::Spill(n), _) => self.new.first(n + 1),
+        }
     }
 
     // Lines.
 
+    /// Returns the line of `hash` and the tag of its entries there.
     #[inline]
-    fn home(&self, hash: u64) -> Line {
+    fn home(&self, hash: u64) -> (Line, u64) {
         if let Some(old) = &self.old {
             let number = old.number(hash);
             if number >= self.moved {
-                return Line::Old(number);
+                return (Line::Old(number), old.tag(hash));
             }
         }
-        Line::New(self.new.number(hash))
+        (Line::New(self.new.number(hash)), self.new.tag(hash))
     }
 
     #[inline]
     fn line(&self, line: Line) -> &[u64; WIDTH] {
         match line {
-            Line::New(n) => self.new.line(n),
-            Line::Old(n) => self.old.as_ref().unwrap_or(&self.new).line(n),
-            Line::Spill(n) => &self.spill[n],
+            Line::New(n) => self.new.blocks.line(n),
+            Line::Old(n) => self.old.as_ref().unwrap_or(&self.new).blocks.line(n),
+            Line::Spill(n) => self.spill.line(n),
         }
     }
 
     #[inline]
     fn line_mut(&mut self, line: Line) -> &mut [u64; WIDTH] {
         match line {
-            Line::New(n) => self.new.line_mut(n),
-            Line::Old(n) => self.old.as_mut().unwrap_or(&mut self.new).line_mut(n),
-            Line::Spill(n) => &mut self.spill[n],
+            Line::New(n) => self.new.blocks.line_mut(n),
+            Line::Old(n) => self.old.as_mut().unwrap_or(&mut self.new).blocks.line_mut(n),
+            Line::Spill(n) => self.spill.line_mut(n),
         }
     }
 
@@ -349,29 +423,38 @@ impl HashTable {
     /// Extends the full line `at` of the hash table by an overflow line, which takes over its last
     /// entry.
     fn extend(&mut self, at: Line) -> usize {
-        let next = match self.spill_free.pop() {
-            Some(next) => next as usize,
-            None => {
-                self.spill.push([0; WIDTH]);
-                self.spill.len() - 1
-            }
+        let (first, count) = self.free;
+        let next = if count > 0 {
+            self.free = (self.spill.line(first)[0] as usize, count - 1);
+            first
+        } else {
+            self.spill.push();
+            self.spill.len() - 1
         };
+        *self.spill.line_mut(next) = [0; WIDTH];
         let last = core::mem::replace(&mut self.line_mut(at)[WIDTH - 1], CHAIN | next as u64);
-        self.spill[next][0] = last;
+        self.spill.line_mut(next)[0] = last;
         next
+    }
+
+    /// Adds an overflow line to the free ones.
+    fn release(&mut self, n: usize) {
+        let (first, count) = self.free;
+        self.spill.line_mut(n)[0] = first as u64;
+        self.free = (n, count + 1);
     }
 
     /// Removes the last overflow line of the chain that starts at `home` if it is empty.
     fn trim(&mut self, home: Line) {
         let mut before = home;
         let Some(mut last) = chain(self.line(home)) else { return };
-        while let Some(next) = chain(&self.spill[last]) {
+        while let Some(next) = chain(self.spill.line(last)) {
             before = Line::Spill(last);
             last = next;
         }
-        if self.spill[last] == [0; WIDTH] {
+        if *self.spill.line(last) == [0; WIDTH] {
             self.line_mut(before)[WIDTH - 1] = 0;
-            self.spill_free.push(last as u32);
+            self.release(last);
         }
     }
 }
