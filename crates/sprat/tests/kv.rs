@@ -284,6 +284,82 @@ fn futures_complete_on_any_thread(transport: &str) {
     assert_eq!(block_on(client.table("async")).unwrap_err(), Error::TableDoesntExist);
 }
 
+/// Objects that expire, by all kinds of operations: each is there until its end and never again.
+fn expiring_objects(transport: &str) {
+    let cluster = Cluster::replicated(transport, "expire", 2, 1);
+    let client = cluster.client();
+    let table = client.create_table("expiring", 2).unwrap();
+    let (soon, late) = (Duration::from_millis(300), Duration::from_secs(3600));
+    let begin = std::time::Instant::now();
+    table.put_expiring(b"soon", b"1", soon).unwrap();
+    table.put_expiring(b"late", b"1", late).unwrap();
+    table.put_expiring(b"number", b"1", soon).unwrap();
+    table.put_expiring(b"touched", b"1", soon).unwrap();
+    let pending = table.start_put_expiring_if(b"started", b"1", soon, Condition::if_absent());
+    pending.wait().unwrap();
+    let long = vec![7; 500_000];
+    table.put_expiring(b"long", &long, soon).unwrap();
+    let id = table.id();
+    let parts = [Part::put_expiring(id, b"part", b"1", soon), Part::touch(id, b"none", None)];
+    let parts = client.multi(parts).unwrap();
+    assert!(matches!(parts.get(0), Ok(PartAnswer::Version(_))));
+    assert!(matches!(parts.get(1), Err(Error::ObjectDoesntExist)));
+    table.increment(b"number", 1).unwrap();
+    let before = table.get(b"touched").unwrap();
+    table.touch(b"touched", Some(late)).unwrap();
+    table.put_expiring(b"forever", b"1", soon).unwrap();
+    let touched = table.touch(b"forever", None).unwrap();
+    let stale = Condition::if_newer_than(touched);
+    assert!(matches!(table.touch_if(b"forever", None, stale), Err(Error::WrongVersion(_))));
+    let tasks = Client::builder(&cluster.coordinator).connect_async().unwrap();
+    let tasks = tasks.table_by_id(id);
+    block_on(tasks.put_expiring(b"task", b"1", soon)).unwrap();
+    block_on(tasks.touch(b"task", Some(soon))).unwrap();
+    if begin.elapsed() < soon {
+        assert!(before.is_some(), "it is early");
+    }
+    let too_long = table.put_expiring(b"x", b"1", Duration::MAX);
+    assert!(matches!(too_long, Err(Error::LifetimeTooLong(_))));
+    assert!(matches!(table.touch(b"x", Some(Duration::MAX)), Err(Error::LifetimeTooLong(_))));
+    table.put_expiring(b"at once", b"1", Duration::ZERO).unwrap();
+    assert_eq!(table.get(b"at once").unwrap(), None);
+    // Each is gone at its end, by whatever operation meets it first.
+    while table.get(b"soon").unwrap().is_some() {
+        std::thread::yield_now();
+    }
+    while table.get(b"task").unwrap().is_some() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(table.touch(b"started", None), Err(Error::ObjectDoesntExist)));
+    assert_eq!(table.remove(b"part").unwrap(), None);
+    assert_eq!(table.increment(b"number", 5).unwrap(), 5);
+    let mut keys: Vec<_> = table.scan().map(|object| object.unwrap().0).collect();
+    keys.sort();
+    assert_eq!(keys, [&b"forever"[..], b"late", b"number", b"touched"].map(<[u8]>::to_vec));
+}
+
+/// Get-and-set: each value that was there comes back once, also with several clients at once.
+fn swaps(transport: &str) {
+    let cluster = Cluster::start(transport, "swap", 1);
+    let client = cluster.client();
+    let table = client.create_table("swaps", 1).unwrap();
+    let id = table.id();
+    let swapper = |from: u32| {
+        let client = cluster.client();
+        move || {
+            let table = client.table_by_id(id);
+            let swap = |n: u32| table.swap(b"k", &n.to_be_bytes()).unwrap().1;
+            (from..from + 200).filter_map(swap).map(|o| o.value).collect::<Vec<_>>()
+        }
+    };
+    let threads = [0, 1000, 2000].map(|from| std::thread::spawn(swapper(from)));
+    let mut seen: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    seen.push(table.get(b"k").unwrap().unwrap().value);
+    seen.sort();
+    let written = [0, 1000, 2000].into_iter().flat_map(|from| from..from + 200);
+    assert_eq!(seen, written.map(|n: u32| n.to_be_bytes().to_vec()).collect::<Vec<_>>());
+}
+
 /// Multi-operations of both kinds of client, on tables of one and of several servers, and with
 /// replicas: each part has its own result.
 fn appends(transport: &str) {
@@ -386,7 +462,8 @@ macro_rules! over {
                 futures_complete_on_any_thread,
                 many_operations_at_once_and_every_object_once,
                 a_dropped_table_is_gone_for_every_client,
-                several_objects_in_one_operation, appends, every_write_is_on_two_other_servers);
+                several_objects_in_one_operation, appends, expiring_objects, swaps,
+                every_write_is_on_two_other_servers);
         }
     };
     (@ $transport:literal, $($test:ident),*) => {

@@ -68,6 +68,28 @@ fn conditions_are_kept() {
     cluster.fails(2, &["put", "t", "k", "5", "--if-absent", "--if-exists"]);
 }
 
+/// `put --expires` and `touch`: an object is there until its end, and a touch moves the end.
+#[test]
+fn objects_expire_and_are_touched() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    assert_eq!(cluster.ok(&["put", "t", "k", "v", "--expires", "0"]), "");
+    cluster.fails(3, &["get", "t", "k"]);
+    cluster.fails(3, &["touch", "t", "k", "10"]);
+    cluster.ok(&["put", "t", "k", "v", "--expires", "3600"]);
+    let json = cluster.ok(&["touch", "t", "k", "never", "--json"]);
+    assert!(json.starts_with("{\"version\":"), "{json}");
+    assert_eq!(cluster.ok(&["get", "t", "k"]), "v");
+    cluster.ok(&["touch", "t", "k", "0", "--if-exists"]);
+    cluster.fails(3, &["get", "t", "k"]);
+    let error = cluster.fails(2, &["put", "t", "k", "v", "--expires", "soon"]);
+    assert!(error.contains("expected seconds"), "{error}");
+    let error = cluster.fails(2, &["touch", "t", "k", "-1"]);
+    assert!(error.contains("expected") || error.contains("unexpected"), "{error}");
+    let error = cluster.fails(1, &["put", "t", "k", "v", "--expires", "1e15"]);
+    assert!(error.contains("does not expire"), "{error}");
+}
+
 #[test]
 fn appends_add_bytes_and_print_the_length() {
     let cluster = Cluster::up(1);

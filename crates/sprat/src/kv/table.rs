@@ -381,6 +381,26 @@ impl<'c> Table<'c> {
         Pending::new(self.shared, self.shared.start(append), length)
     }
 
+    /// Writes an object and returns its new version with the object that was there before, `None`
+    /// if there was none (get-and-set). No other change comes between the two.
+    ///
+    /// It takes a read and a write under the condition that the object is still the same, and both
+    /// again after a change by another client.
+    ///
+    /// # Errors
+    /// Those of [`Table::get`] and [`Table::put`].
+    pub fn swap(&self, key: &[u8], value: &[u8]) -> Result<(Version, Option<Object>), Error> {
+        loop {
+            let before = self.get(key)?;
+            let same = before.as_ref().map(|object| Condition::if_version(object.version));
+            match self.put_if(key, value, same.unwrap_or_else(Condition::if_absent)) {
+                Err(Error::WrongVersion(_) | Error::ObjectExists(_) | Error::ObjectDoesntExist) => {
+                }
+                version => return Ok((version?, before)),
+            }
+        }
+    }
+
     // Several objects.
 
     /// Reads several objects in few requests. Returns a result for each key, in the order of the
