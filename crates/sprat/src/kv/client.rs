@@ -326,6 +326,12 @@ impl Client {
         Some((OperationId(id), outcome.map(|kept| kept.join(Payload::Owned(bytes)))))
     }
 
+    /// Gives up the operation that [`Pending::queue`](super::Pending::queue) named. The cluster may
+    /// have executed it. [`Client::next_completed`] returns no outcome of it.
+    pub fn cancel(&self, id: OperationId) {
+        self.shared.cancel(id.0);
+    }
+
     /// Lends the oldest outcome of the operations that [`Pending::queue`](super::Pending::queue)
     /// named to `f`, and returns what `f` returns. Makes no turn.
     ///
