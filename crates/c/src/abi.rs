@@ -104,14 +104,7 @@ pub struct Result {
 
 impl Default for Result {
     fn default() -> Self {
-        Self {
-            version: 0,
-            length: 0,
-            integer: 0,
-            real: 0.0,
-            value: Memory::NULL,
-            reserved: [0; 3],
-        }
+        Self { version: 0, length: 0, integer: 0, real: 0.0, value: Memory::NULL, reserved: [0; 3] }
     }
 }
 

@@ -32,10 +32,11 @@ impl Position {
     fn next(&mut self, client: &Shared, table: kv::TableId) -> Result<abi::Entry, Failure> {
         while self.at == self.page.len() {
             let cursor = self.next.ok_or_else(|| Failure::of(Status::End))?;
-            let page = client
-                .with(|state| Ok(state.client()?.table_by_id(table).page(cursor)?))?;
+            let page =
+                client.with(|state| Ok(state.client()?.table_by_id(table).page(cursor)?))?;
             let objects = page.objects();
-            self.page = objects.map(|(k, version, v)| (k.to_vec(), version.0, v.to_vec())).collect();
+            self.page =
+                objects.map(|(k, version, v)| (k.to_vec(), version.0, v.to_vec())).collect();
             (self.next, self.at) = (page.next, 0);
         }
         let (key, version, value) = &self.page[self.at];

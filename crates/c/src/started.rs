@@ -49,16 +49,10 @@ impl Operation {
             Progress::Running => return Err(Failure::of(Status::NotReady)),
             Progress::Taken => return Err(Failure::of(Status::Taken)),
             Progress::Cancelled => {
-                return Err(Failure {
-                    maybe_executed: true,
-                    ..Failure::of(Status::Cancelled)
-                });
+                return Err(Failure { maybe_executed: true, ..Failure::of(Status::Cancelled) });
             }
             Progress::Disconnected => {
-                return Err(Failure {
-                    maybe_executed: true,
-                    ..Failure::of(Status::Disconnected)
-                });
+                return Err(Failure { maybe_executed: true, ..Failure::of(Status::Disconnected) });
             }
             Progress::Ended(_) => {}
         }
