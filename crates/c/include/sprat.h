@@ -12,9 +12,9 @@
  *
  * Errors. A function that can fail returns a status, and describes the failure in the sprat_error
  * that its last argument points to. That argument may be NULL. A failed function leaves its other
- * results unchanged, unless its comment says otherwise; a pointer to a new client, scan or operation
- * is NULL then. A null pointer where a value is required is SPRAT_INVALID_ARGUMENT. A pointer that
- * is not NULL must point to what its comment says: no function can check that.
+ * results unchanged, unless its comment says otherwise; a pointer to a new client, scan or
+ * operation is NULL then. A null pointer where a value is required is SPRAT_INVALID_ARGUMENT. A
+ * pointer that is not NULL must point to what its comment says: no function can check that.
  *
  * Time. Every operation ends at its deadline at the latest, with SPRAT_DEADLINE. Times are in
  * milliseconds. The client repeats what slow, restarted or moved servers leave unanswered until
@@ -215,7 +215,10 @@ sprat_status sprat_connect(const char *coordinator, const sprat_options *options
  */
 void sprat_disconnect(sprat_client *client);
 
-/* Sets the time that each operation that starts from now on may take, in milliseconds, at least 1. */
+/*
+ * Sets the time that each operation that starts from now on may take, in milliseconds. 0 is
+ * SPRAT_INVALID_ARGUMENT.
+ */
 sprat_status sprat_set_timeout(sprat_client *client, uint64_t timeout_ms, sprat_error *error);
 
 /* ---- Tables ---- */

@@ -7,7 +7,7 @@
 //!
 //! The header states what each function does; the functions here name it in one line. Arguments
 //! have types of `pointer`, which only C can make. So all unsafe code stands in that file, in
-//! `error` (the error that the caller provides) and in `entry` (the names of the functions).
+//! `error` (the error that the caller provides), and in `entry` and `abi` (declarations).
 //!
 //! Invariants: no panic leaves a function that C calls. No second thread enters a client: the call
 //! fails instead. Memory of the caller is touched only during a call.

@@ -160,11 +160,9 @@ fn the_header_stands_alone_in_both_languages() {
                 sprat_table_options b = SPRAT_TABLE_OPTIONS_INIT;\n\
                 sprat_operation_options c = SPRAT_OPERATION_OPTIONS_INIT;\n";
     fs::write(&source, code).expect("it is our folder");
-    for (compiler, language) in
-        [("cc", ["c", "-std=c99"]), ("cc", ["c", "-std=c11"]), ("c++", ["c++", "-std=c++11"])]
-    {
-        let [name, standard] = language;
-        let mut compiler = Command::new(compiler);
+    let c = |standard| ("c", standard, Command::new("cc"));
+    let cxx = ("c++", "-std=c++11", Command::new("c++"));
+    for (name, standard, mut compiler) in [c("-std=c99"), c("-std=c11"), cxx] {
         compiler.args(["-fsyntax-only", standard, "-x", name]).args(FLAGS).arg("-I");
         output(compiler.arg(folder().join("include")).arg(&source));
     }

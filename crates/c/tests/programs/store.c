@@ -121,7 +121,7 @@ static void several(void)
         {.kind = SPRAT_INCREMENT_DOUBLE, .key = "r", .key_length = 1, .real = 2.0},
         {.kind = SPRAT_APPEND, .key = "a", .key_length = 1, .value = "12", .value_length = 2},
         {.kind = SPRAT_REMOVE, .key = "none", .key_length = 4},
-        {.kind = SPRAT_REMOVE, .key = "none", .key_length = 4, .condition = {SPRAT_IF_EXISTS, 0, 0}},
+        {.kind = SPRAT_REMOVE, .key = "x", .key_length = 1, .condition = {.kind = SPRAT_IF_EXISTS}},
     };
     sprat_part reads[] = {
         {.kind = SPRAT_READ, .key = "p", .key_length = 1},
