@@ -7,8 +7,8 @@ use std::time::Duration;
 use sprat_proto::rpc::Payload;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
-    Answer, Client as Machine, Config, Error, LeaderInfo, Parts, PeerId, ServerInfo, TableInfo,
-    TableOptions,
+    Answer, Client as Machine, Config, Counters, Error, LeaderInfo, Parts, PeerId, ServerInfo,
+    TableInfo, TableOptions,
 };
 use sprat_store::message::recovery::Loss;
 use sprat_store::types::{ServerId, TableId};
@@ -285,6 +285,11 @@ impl Client {
     fn peer(&self, locators: Option<&str>) -> Result<PeerId, Error> {
         let mut inner = self.shared.inner();
         locators.map_or(Ok(PeerId::COORDINATOR), |at| inner.worker.machine().client.peer(at))
+    }
+
+    /// Returns the counters of this client. Asks no server.
+    pub fn counters(&self) -> Counters {
+        self.shared.inner().worker.machine().client.counters()
     }
 
     // Progress.
