@@ -221,6 +221,38 @@ void sprat_disconnect(sprat_client *client);
  */
 sprat_status sprat_set_timeout(sprat_client *client, uint64_t timeout_ms, sprat_error *error);
 
+/*
+ * The work of a client since its start. Counters only grow. A multi-operation counts as one
+ * operation, and each of its parts as one more.
+ */
+typedef struct sprat_counters {
+    /* sizeof(sprat_counters): the fields that the caller knows. */
+    size_t size;
+    /* Operations that the program has started. */
+    uint64_t started;
+    /* Operations that have ended with success or an error. */
+    uint64_t completed;
+    /* Operations that the program has cancelled. */
+    uint64_t cancelled;
+    /* Pauses after which the client tried an operation again. An operation may have several. */
+    uint64_t retried;
+    /* Operations that have ended at their deadline. They are among the completed ones. */
+    uint64_t late;
+    /* Requests for the servers of a table to the coordinator, the first one included. */
+    uint64_t route_refreshes;
+    /* Requests that carried several parts of multi-operations. */
+    uint64_t bundles;
+    /* The round trips that these requests saved. */
+    uint64_t saved_round_trips;
+} sprat_counters;
+
+/* A structure for sprat_client_counters(). */
+#define SPRAT_COUNTERS_INIT {sizeof(sprat_counters), 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Sets `*counters`, whose size must be set. Sends nothing. */
+sprat_status sprat_client_counters(sprat_client *client, sprat_counters *counters,
+                                   sprat_error *error);
+
 /* ---- Tables ---- */
 
 /* The time at which a change of a table's objects is acknowledged. */

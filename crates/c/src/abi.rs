@@ -130,6 +130,25 @@ pub struct Part {
     pub reserved: [u64; 4],
 }
 
+/// The counters of a client, `sprat_counters`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[allow(missing_docs, reason = "the header says what each field is")]
+pub struct Counters {
+    pub size: usize,
+    pub started: u64,
+    pub completed: u64,
+    pub cancelled: u64,
+    pub retried: u64,
+    pub late: u64,
+    pub route_refreshes: u64,
+    pub bundles: u64,
+    pub saved_round_trips: u64,
+}
+
+// SAFETY: The structure has integers alone.
+unsafe impl Plain for Counters {}
+
 /// An object that a scan has found, `sprat_entry`.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -16,7 +16,7 @@ use sprat::locator::Locator;
 use crate::abi;
 use crate::convert::{Call, milliseconds};
 use crate::entry::export;
-use crate::pointer::{Handle, Out, OutHandle, OwnedHandle, Structure, Text};
+use crate::pointer::{Handle, Out, OutHandle, OwnedHandle, Structure, StructureOut, Text};
 use crate::status::{Failure, Status};
 
 /// The time that a client's operations may take unless the program sets another.
@@ -303,6 +303,23 @@ export! {
             state.timeout = timeout;
             Ok(())
         })
+    }
+
+    /// Returns the counters of a client.
+    fn sprat_client_counters(client: Handle<Client>, place: StructureOut<abi::Counters>) {
+        let counters = client.required("the client")?.with(|state| Ok(state.client()?.counters()))?;
+        let counters = abi::Counters {
+            size: 0,
+            started: counters.started,
+            completed: counters.completed,
+            cancelled: counters.cancelled,
+            retried: counters.retried,
+            late: counters.late,
+            route_refreshes: counters.route_refreshes,
+            bundles: counters.bundles,
+            saved_round_trips: counters.saved_round_trips,
+        };
+        place.set(&counters, "sprat_counters")
     }
 
     /// Makes one turn of a client.

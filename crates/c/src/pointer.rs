@@ -193,12 +193,7 @@ impl<T: Plain> Structure<T> {
         if self.0.is_null() {
             return Ok(copy);
         }
-        // SAFETY: The caller of the C function guarantees a structure whose first field is its
-        // size.
-        let size = unsafe { self.0.cast::<usize>().read() };
-        if !(SIZE..=SIZE_MOST).contains(&size) {
-            return Err(Failure::invalid(format!("the size of {what} is {size} bytes")));
-        }
+        let size = self.size(what)?;
         // SAFETY: The caller of the C function guarantees `size` bytes, all of them initialised.
         let all = unsafe { std::slice::from_raw_parts(self.0.cast::<u8>(), size) };
         let (known, rest) = all.split_at(size.min(size_of::<T>()));
@@ -212,7 +207,43 @@ impl<T: Plain> Structure<T> {
     }
 }
 
-/// Structures of integers and pointers alone, without padding.
+impl<T: Plain> Structure<T> {
+    /// Returns the size that the structure begins with.
+    fn size(&self, what: &str) -> Result<usize, Failure> {
+        if self.0.is_null() {
+            return Err(null(what));
+        }
+        // SAFETY: The caller of the C function guarantees a structure whose first field is its
+        // size.
+        let size = unsafe { self.0.cast::<usize>().read() };
+        if (SIZE..=SIZE_MOST).contains(&size) {
+            return Ok(size);
+        }
+        Err(Failure::invalid(format!("the size of {what} is {size} bytes")))
+    }
+}
+
+/// A structure that begins with its size, whose other fields the call sets.
+#[repr(transparent)]
+pub(crate) struct StructureOut<T>(*mut T);
+
+impl<T: Plain> StructureOut<T> {
+    /// Writes the fields of `value` that the caller knows. Sets to 0 those that this library lacks.
+    pub(crate) fn set(&self, value: &T, what: &str) -> Result<(), Failure> {
+        let size = Structure(self.0.cast_const()).size(what)?;
+        let known = size.min(size_of::<T>()) - SIZE;
+        let from = ptr::from_ref(value).cast::<u8>();
+        // SAFETY: The size lies within the structures, which have `known` bytes behind it.
+        let (from, to) = unsafe { (from.add(SIZE), self.0.cast::<u8>().add(SIZE)) };
+        // SAFETY: The caller of the C function guarantees `size` bytes that nothing else uses.
+        unsafe { ptr::copy_nonoverlapping(from, to, known) };
+        // SAFETY: The rest of these bytes lies behind the ones just written.
+        unsafe { to.add(known).write_bytes(0, size - SIZE - known) };
+        Ok(())
+    }
+}
+
+/// Structures of integers and pointers alone, without padding, whose first field is a `usize`.
 ///
 /// # Safety
 /// Every pattern of bits is a value of the type.

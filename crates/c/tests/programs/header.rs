@@ -120,6 +120,22 @@ fn structures_have_the_layout_of_the_header() {
             reserved
         ]
     );
+    layout!(
+        code,
+        Counters,
+        "sprat_counters",
+        [
+            size,
+            started,
+            completed,
+            cancelled,
+            retried,
+            late,
+            route_refreshes,
+            bundles,
+            saved_round_trips
+        ]
+    );
     layout!(code, Entry, "sprat_entry", [key, key_length, value, value_length, version]);
     for (name, number) in
         [("SPRAT_MAX_KEY", MAX_KEY), ("SPRAT_MAX_VALUE", MAX_VALUE), ("SPRAT_MAX_PARTS", MAX_PARTS)]

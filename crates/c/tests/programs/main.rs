@@ -158,7 +158,8 @@ fn the_header_stands_alone_in_both_languages() {
     let code = "#include <sprat.h>\n\
                 sprat_options a = SPRAT_OPTIONS_INIT;\n\
                 sprat_table_options b = SPRAT_TABLE_OPTIONS_INIT;\n\
-                sprat_operation_options c = SPRAT_OPERATION_OPTIONS_INIT;\n";
+                sprat_operation_options c = SPRAT_OPERATION_OPTIONS_INIT;\n\
+                sprat_counters d = SPRAT_COUNTERS_INIT;\n";
     fs::write(&source, code).expect("it is our folder");
     let c = |standard| ("c", standard, Command::new("cc"));
     let cxx = ("c++", "-std=c++11", Command::new("c++"));

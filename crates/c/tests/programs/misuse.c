@@ -15,6 +15,7 @@ static void null_pointers(void)
     sprat_table_info *list;
     sprat_entry entry;
     sprat_result result;
+    sprat_counters counters = SPRAT_COUNTERS_INIT;
     size_t count;
     int number;
     uint64_t id;
@@ -47,6 +48,10 @@ static void null_pointers(void)
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_take_parts(NULL, NULL, 0, &error));
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_cancel(NULL, &error));
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_poll(NULL, &number, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_client_counters(client, NULL, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_client_counters(NULL, &counters, &error));
+    counters.size = 0;
+    GIVES(SPRAT_INVALID_ARGUMENT, sprat_client_counters(client, &counters, &error));
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_descriptor(client, NULL, &error));
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_prepare_to_sleep(client, NULL, &error));
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_scan_open(NULL, table, &scan, &error));

@@ -280,6 +280,29 @@ static void scans(void)
     sprat_scan_close(scan);
 }
 
+static void counters(void)
+{
+    sprat_counters all = SPRAT_COUNTERS_INIT;
+    /* A program of a later version, and one that knows the first counter alone. */
+    struct {
+        sprat_counters known;
+        uint64_t later;
+    } longer = {SPRAT_COUNTERS_INIT, 7};
+    sprat_counters shorter = SPRAT_COUNTERS_INIT;
+
+    GIVES(SPRAT_OK, sprat_client_counters(client, &all, &error));
+    SHOULD(all.size == sizeof all && all.started >= all.completed && all.completed > 400);
+    SHOULD(all.bundles >= 2 && all.saved_round_trips > all.bundles && all.late == 0);
+    SHOULD(all.route_refreshes > 0 && all.cancelled == 0);
+    longer.known.size = sizeof longer;
+    GIVES(SPRAT_OK, sprat_client_counters(client, &longer.known, &error));
+    SHOULD(longer.later == 0 && longer.known.started == all.started);
+    shorter.size = offsetof(sprat_counters, completed);
+    shorter.completed = 7;
+    GIVES(SPRAT_OK, sprat_client_counters(client, &shorter, &error));
+    SHOULD(shorter.started == all.started && shorter.completed == 7);
+}
+
 int main(int argc, char **argv)
 {
     sprat_options options = SPRAT_OPTIONS_INIT;
@@ -300,6 +323,7 @@ int main(int argc, char **argv)
     loop();
     released();
     scans();
+    counters();
     sprat_disconnect(client);
     return ended();
 }
