@@ -1,5 +1,7 @@
 //! The error that the caller of a C function provides, and the outcome that goes into it.
 
+use std::ffi::{CStr, c_char};
+use std::mem::offset_of;
 use std::ptr;
 
 use crate::status::{Failure, Status};
@@ -24,6 +26,20 @@ struct Head {
     status: i32,
     maybe_executed: i32,
     version: u64,
+}
+
+/// An error that the caller lends. Its text may be initialised up to its zero byte only.
+#[repr(transparent)]
+pub(crate) struct ErrorIn(*const Error);
+
+impl ErrorIn {
+    /// Returns the address of the text, or `missing` for the null pointer.
+    pub(crate) fn message(&self, missing: &'static CStr) -> *const c_char {
+        if self.0.is_null() {
+            return missing.as_ptr();
+        }
+        self.0.cast::<c_char>().wrapping_byte_add(offset_of!(Error, message))
+    }
 }
 
 /// The place for an error, whose memory the caller need not initialise. May be null.

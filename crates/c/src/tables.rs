@@ -7,6 +7,7 @@ use sprat::kv;
 use crate::abi;
 use crate::client::Client;
 use crate::entry::export;
+use crate::error::ErrorIn;
 use crate::pointer::{Handle, Memory, Out, Structure, Text};
 use crate::status::{Failure, Status};
 
@@ -101,8 +102,7 @@ export! {
     }
 
     /// Returns the text of an error.
-    plain(c"".as_ptr()) fn sprat_error_message(error: Handle<abi::Error>) -> *const c_char {
-        let missing = Status::InvalidArgument.text().as_ptr();
-        error.required("the error").map_or(missing, |error| error.message.as_ptr().cast())
+    plain(c"".as_ptr()) fn sprat_error_message(error: ErrorIn) -> *const c_char {
+        error.message(Status::InvalidArgument.text())
     }
 }

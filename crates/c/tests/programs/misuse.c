@@ -109,6 +109,7 @@ static void fields(void)
     sprat_table_options table_options = SPRAT_TABLE_OPTIONS_INIT;
     sprat_options settings = SPRAT_OPTIONS_INIT;
     sprat_part part = {.kind = 99, .table = table, .key = "k", .key_length = 1};
+    sprat_operation *operation;
     sprat_client *other;
     uint64_t id;
 
@@ -139,6 +140,14 @@ static void fields(void)
     table_options.durability = 9;
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_create_table(client, "t", &table_options, &id, &error));
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_set_timeout(client, 0, &error));
+    /* The longest time. */
+    options.size = sizeof options;
+    options.timeout_ms = UINT64_MAX;
+    options.condition.kind = SPRAT_ALWAYS;
+    GIVES(SPRAT_OK, sprat_remove(client, table, "k", 1, &options, NULL, &error));
+    GIVES(SPRAT_OK, sprat_start_remove(client, table, "k", 1, &options, &operation, &error));
+    GIVES(SPRAT_OK, sprat_wait(operation, INT64_MAX, &error));
+    sprat_release(operation);
     GIVES(SPRAT_NOT_FINITE,
           sprat_increment_double(client, table, "k", 1, 1e308 * 10, NULL, NULL, &error));
 
