@@ -87,6 +87,7 @@ package: tools ## The published crates as packages, each built from its package 
 .PHONY: unit
 unit: tools ## Unit, integration and documentation tests, the house rules among them; the simulator's are `sim`
 	scripts/tools --devices
+	scripts/tools --cxx
 	cargo test --workspace --exclude sprat-sim --exclude sprat-verbs --no-fail-fast
 	# The driver and the program with it, in one build.
 	cargo test -p sprat -p sprat-cli --features sprat/dpdk,sprat-cli/dpdk --test devices dpdk
@@ -163,14 +164,19 @@ release: tools ## The release build of the binary `sprat`
 verbs: release ## libibverbs.so.1 and librdmacm.so.1 beside the binary, for `sprat exec`
 	scripts/verbs
 
+.PHONY: c
+c: tools ## libsprat.so.0 and libsprat.a, the store's C API, beside the binary
+	scripts/c
+
 .PHONY: install
-install: verbs ## The binary, the libraries and a pkg-config file below PREFIX=/usr/local (and DESTDIR, for packagers)
+install: verbs c ## The binary, the libraries, sprat.h and pkg-config files below PREFIX=/usr/local (and DESTDIR, for packagers)
 	DESTDIR="$(DESTDIR)" scripts/install "$(PREFIX)"
 
 .PHONY: uninstall
 uninstall: ## Take away what `install` put below PREFIX
 	to="$(DESTDIR)$(PREFIX)"
-	rm -f "$$to/bin/sprat" "$$to/lib/pkgconfig/sprat-verbs.pc" "$$to"/lib/sprat/lib{ibverbs,rdmacm}.so{,.1}
+	rm -f "$$to/bin/sprat" "$$to/include/sprat.h" "$$to"/lib/libsprat.{so,so.0,a}
+	rm -f "$$to"/lib/pkgconfig/sprat{,-verbs}.pc "$$to"/lib/sprat/lib{ibverbs,rdmacm}.so{,.1}
 	rm -f "$$to"/share/man/man1/sprat{,-*}.1 "$$to/share/bash-completion/completions/sprat"
 	rm -f "$$to/share/zsh/site-functions/_sprat" "$$to/share/fish/vendor_completions.d/sprat.fish"
 	if [ -d "$$to/lib/sprat" ]; then rmdir "$$to/lib/sprat"; fi

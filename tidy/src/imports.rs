@@ -29,6 +29,11 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
         &["sprat_sim", "sprat_proto", "sprat_store"],
         "the C ABI stands on the verbs of rdma, and on devices by their locators",
     ),
+    (
+        "crates/c/src/",
+        &["sprat_sim", "sprat_proto", "sprat_store", "sprat_rdma"],
+        "the C API stands on the library as any other program does",
+    ),
     ("crates/proto/src/", &["std"], "proto is no_std"),
     ("crates/store/src/", &["std"], "store is no_std"),
     (

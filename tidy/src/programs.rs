@@ -34,6 +34,7 @@ const STAGES: &[(&str, &[&str], &str)] = &[
     ("crates/sprat/", &["devices"], "unit"),
     ("crates/bench/src/cluster/etcd.rs", &["etcd"], "unit"),
     ("crates/cli/", &["devices", "etcd"], "unit"),
+    ("crates/c/", &["cxx"], "unit"),
     ("crates/verbs/", &["verbs"], "abi"),
     ("scripts/instructions", &["valgrind"], "instructions"),
     ("scripts/bench-verbs", &["verbs"], "bench-verbs"),

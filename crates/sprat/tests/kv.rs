@@ -171,11 +171,15 @@ fn an_operation_is_waited_for_once(transport: &str) {
     assert_eq!(read.poll().unwrap().unwrap_err(), Error::NotInProgress);
     assert_eq!(read.wait().unwrap_err(), Error::NotInProgress);
     table.start_get(b"k").cancel();
+    client.cancel(table.start_get(b"k").queue());
     drop(table.start_put(b"dropped", b"and executed all the same"));
     let long = table.start_get(&[0; MAX_KEY + 1]);
     assert_eq!(long.wait().unwrap_err(), Error::KeyTooLong(MAX_KEY + 1));
     assert!(table.get(b"dropped").unwrap().is_some(), "one session carries both, in order");
-    assert!(client.next_completed().is_none(), "nothing was queued");
+    assert!(client.next_completed().is_none(), "what was queued is cancelled");
+    let counters = client.counters();
+    assert_eq!(counters.started, counters.completed + counters.cancelled);
+    assert!(counters.route_refreshes >= 1 && counters.late == 0, "{counters:?}");
 }
 
 /// Uses the client while the value of a read is lent.

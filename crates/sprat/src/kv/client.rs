@@ -7,8 +7,8 @@ use std::time::Duration;
 use sprat_proto::rpc::Payload;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
-    Answer, Client as Machine, Config, Error, LeaderInfo, Parts, PeerId, ServerInfo, TableInfo,
-    TableOptions,
+    Answer, Client as Machine, Config, Counters, Error, LeaderInfo, Parts, PeerId, ServerInfo,
+    TableInfo, TableOptions,
 };
 use sprat_store::message::recovery::Loss;
 use sprat_store::types::{ServerId, TableId};
@@ -287,6 +287,11 @@ impl Client {
         locators.map_or(Ok(PeerId::COORDINATOR), |at| inner.worker.machine().client.peer(at))
     }
 
+    /// Returns the counters of this client. Asks no server.
+    pub fn counters(&self) -> Counters {
+        self.shared.inner().worker.machine().client.counters()
+    }
+
     // Progress.
 
     /// Makes one turn: sends and receives what there is, and never waits. Returns true if there was
@@ -324,6 +329,12 @@ impl Client {
     pub fn next_completed(&self) -> Option<(OperationId, Outcome)> {
         let (id, outcome, bytes) = self.shared.inner().worker.machine().next()?;
         Some((OperationId(id), outcome.map(|kept| kept.join(Payload::Owned(bytes)))))
+    }
+
+    /// Gives up the operation that [`Pending::queue`](super::Pending::queue) named. The cluster may
+    /// have executed it. [`Client::next_completed`] returns no outcome of it.
+    pub fn cancel(&self, id: OperationId) {
+        self.shared.cancel(id.0);
     }
 
     /// Lends the oldest outcome of the operations that [`Pending::queue`](super::Pending::queue)

@@ -47,7 +47,7 @@ mod shared;
 mod table;
 
 pub use sprat_store::client::{
-    Answer, Cursor, Error, LeaderInfo, Page, PartAnswer, Parts, ServerInfo, TableInfo,
+    Answer, Counters, Cursor, Error, LeaderInfo, Page, PartAnswer, Parts, ServerInfo, TableInfo,
     TableOptions, Value, WaitedFor,
 };
 pub use sprat_store::durability::TableDurability;

@@ -86,7 +86,12 @@ impl Client {
                     self.queue_call(now, index, peer);
                 }
             }
-            _ => self.queue_call(now, index, peer),
+            bundled => {
+                self.counters.bundles += 1;
+                let parts = bundled.map_or(0, <[_]>::len) as u64;
+                self.counters.saved_round_trips += parts.saturating_sub(1);
+                self.queue_call(now, index, peer);
+            }
         }
     }
 

@@ -21,6 +21,7 @@
 
 mod answer;
 mod bundle;
+mod counters;
 mod drive;
 mod error;
 mod failures;
@@ -39,6 +40,7 @@ mod tests;
 mod values;
 
 pub use answer::{Answer, Done, LeaderInfo, Page, ServerInfo, TableInfo, Value};
+pub use counters::Counters;
 pub use error::{Error, WaitedFor};
 pub use op::{Op, PeerId};
 pub use parts::{Part, PartAnswer, PartRequest, Parts};

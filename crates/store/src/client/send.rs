@@ -253,6 +253,7 @@ impl Client {
     #[cold]
     pub(super) fn pause(&mut self, now: Instant, index: u32, at_least_ns: u64) {
         let slot = &mut self.slots[index as usize];
+        self.counters.retried += u64::from(!slot.kind.is_own());
         let pause_ns =
             (self.config.pause_ns << slot.failures().min(16)).min(self.config.max_pause_ns);
         slot.extra().failures = slot.failures().saturating_add(1);
@@ -278,6 +279,7 @@ impl Client {
         if self.routes.tables[table as usize].asking.is_none() {
             let index = self.begin(Kind::Tablets, table, Instant::NEVER);
             self.routes.tables[table as usize].asking = Some(index);
+            self.counters.route_refreshes += 1;
             self.start(index);
         }
     }
@@ -324,8 +326,9 @@ impl Client {
         self.refuse(index, error);
     }
 
-    /// Returns the error of an operation whose deadline has passed.
-    pub(super) fn lateness(&self, index: u32) -> Error {
+    /// Counts an operation whose deadline has passed, and returns its error.
+    pub(super) fn lateness(&mut self, index: u32) -> Error {
+        self.counters.late += 1;
         let slot = &self.slots[index as usize];
         let waited_for = match (slot.state, slot.kind) {
             _ if self.owner_of(index) == Some(&Owner::Recovering) => WaitedFor::Recovery,

@@ -280,8 +280,10 @@ impl Client {
     pub fn cancel(&mut self, op: Op) -> bool {
         match self.live(op.0) {
             Some(index) if !self.slots[index as usize].kind.is_own() => {
+                let before = self.in_progress();
                 self.end_parts(index);
                 self.end(index);
+                self.counters.cancelled += (before - self.in_progress()) as u64;
                 // Parts that had just got room in the window may have ended.
                 if !self.rifl.queued.is_empty() {
                     self.open_window();

@@ -10,6 +10,7 @@ use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Instant, Rng};
 
 use super::answer::{Answer, Done, ServerInfo, TableInfo};
+use super::counters::Counters;
 use super::error::{Error, WaitedFor};
 use super::op::Op;
 use super::parts::{PartOf, Results};
@@ -293,6 +294,8 @@ pub struct Client {
     pub(super) starting: Option<PartOf>,
     /// The bundles that can take more parts: the slot of each.
     pub(super) bundles: Vec<u32>,
+    /// The counters, of which `completed` is made from others when a program asks for it.
+    pub(super) counters: Counters,
 }
 
 impl Client {
@@ -322,6 +325,7 @@ impl Client {
             values: Values::default(),
             starting: None,
             bundles: Vec::new(),
+            counters: Counters::default(),
         }
     }
 
@@ -330,6 +334,14 @@ impl Client {
     #[must_use]
     pub fn in_progress(&self) -> usize {
         self.slots.len() - self.free.len() - self.own
+    }
+
+    /// Returns the counters of the client.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let counters = self.counters;
+        let ended = counters.started - self.in_progress() as u64;
+        Counters { completed: ended - counters.cancelled, ..counters }
     }
 
     /// Allocates a slot for an operation, and returns its index.
@@ -344,6 +356,7 @@ impl Client {
         slot.part_of = self.starting.filter(|_| !kind.is_own());
         (slot.key_at, slot.key_len) = (0, 0);
         self.own += usize::from(kind.is_own());
+        self.counters.started += u64::from(!kind.is_own());
         index
     }
 

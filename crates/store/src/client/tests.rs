@@ -25,6 +25,7 @@ use crate::types::{
     HashKey, KeyHash, LeaseId, MAX_KEY, MAX_PARTS, MAX_VALUE, ServerId, TableId, Version,
 };
 
+mod counters;
 mod direct;
 mod leases;
 mod multi;

@@ -1,5 +1,5 @@
-//! Tests of `make install` into a directory: the pkg-config file builds a C program, and the
-//! installed `sprat exec` runs it.
+//! Tests of `make install` into a directory: the pkg-config files build C programs, and the
+//! installed `sprat exec` runs one of verbs.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,6 +9,7 @@ use crate::support::{Staging, libraries, output, repository};
 fn install(prefix: &Path, destdir: &str) {
     let staging = Staging::new(); // builds what is installed
     assert!(staging.sprat().exists() && libraries().exists());
+    output(Command::new("scripts/c").arg("test").current_dir(repository()));
     let mut command = Command::new("scripts/install");
     output(command.arg(prefix).arg("test").env("DESTDIR", destdir).current_dir(repository()));
 }
@@ -48,6 +49,28 @@ fn a_program_is_built_and_run_by_what_is_installed() {
     }
 }
 
+/// The store's C API: the example is built by what pkg-config says, and loads what is installed.
+#[test]
+fn a_program_of_the_store_is_built_by_what_is_installed() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let prefix = folder.path().join("prefix");
+    install(&prefix, "");
+    let asked = output(
+        Command::new("pkg-config")
+            .args(["--cflags", "--libs", "sprat"])
+            .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")),
+    );
+    let binary = folder.path().join("store");
+    let source = repository().join("crates/c/examples/store.c");
+    output(Command::new("cc").arg("-o").arg(&binary).arg(source).args(asked.split_whitespace()));
+    let library = prefix.join("lib");
+    let loaded = output(Command::new("ldd").arg(&binary).env("LD_LIBRARY_PATH", &library));
+    let ours = library.join("libsprat.so.0");
+    assert!(loaded.contains(ours.to_str().expect("a path in ASCII")), "{loaded}");
+    let ended = Command::new(&binary).env("LD_LIBRARY_PATH", &library).output().expect("it runs");
+    assert_eq!(ended.status.code(), Some(2), "the program asks for its argument");
+}
+
 #[test]
 fn a_packager_gets_a_tree_of_its_own() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -64,7 +87,12 @@ fn a_packager_gets_a_tree_of_its_own() {
     }
     let expected = [
         "bin/sprat",
+        "include/sprat.h",
+        "lib/libsprat.a",
+        "lib/libsprat.so",
+        "lib/libsprat.so.0",
         "lib/pkgconfig/sprat-verbs.pc",
+        "lib/pkgconfig/sprat.pc",
         "lib/sprat/libibverbs.so",
         "lib/sprat/libibverbs.so.1",
         "lib/sprat/librdmacm.so",

@@ -1,0 +1,672 @@
+/*
+ * The C API of Sprat's key-value store.
+ *
+ * A client belongs to one cluster. A table of it holds objects. An object has a key of up to
+ * SPRAT_MAX_KEY bytes, a value of up to SPRAT_MAX_VALUE bytes, and a version, which every change
+ * raises. Keys and values are bytes: a zero byte ends neither.
+ *
+ *     sprat_client *client;
+ *     sprat_error error;
+ *     if (sprat_connect("fast+shm:name=sprat", NULL, &client, &error) != SPRAT_OK)
+ *         fprintf(stderr, "%s\n", sprat_error_message(&error));
+ *
+ * Errors. A function that can fail returns a status, and describes the failure in the sprat_error
+ * that its last argument points to. That argument may be NULL. A failed function leaves its other
+ * results unchanged, unless its comment says otherwise; a pointer to a new client, scan or
+ * operation is NULL then. A null pointer where a value is required is SPRAT_INVALID_ARGUMENT. A
+ * pointer that is not NULL must point to what its comment says: no function can check that.
+ *
+ * Time. Every operation ends at its deadline at the latest, with SPRAT_DEADLINE. Times are in
+ * milliseconds. The client repeats what slow, restarted or moved servers leave unanswered until
+ * then, and every change happens exactly once, however often the client has to send it.
+ *
+ * Threads. One thread at a time uses a client, with its operations and scans. A call that meets
+ * another one in progress does nothing and returns SPRAT_IN_USE. Any thread may make the next call.
+ * Different clients are independent of each other. A client starts no thread: it makes progress
+ * while one of its functions runs. After fork() the child must not use the clients of its parent.
+ *
+ * Ownership. The caller's memory (keys, values, names, arrays) is read or written only during the
+ * call. sprat_free() frees memory that a function allocated for the caller.
+ *
+ * Growth. A structure that a caller passes starts with its size, or has reserved fields, which must
+ * be 0. The macros SPRAT_..._INIT and `= {0}` see to both. Later versions add fields and functions;
+ * the numbers of the constants stay.
+ */
+#ifndef SPRAT_H
+#define SPRAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The most bytes of a key. */
+#define SPRAT_MAX_KEY 65536
+/* The most bytes of a value. */
+#define SPRAT_MAX_VALUE 1048576
+/* The most parts of a multi-operation. */
+#define SPRAT_MAX_PARTS 65536
+/* The bytes of a table's name, with the zero byte at its end. */
+#define SPRAT_NAME_SIZE 256
+/* The bytes of an error's text, with the zero byte at its end. */
+#define SPRAT_MESSAGE_SIZE 1000
+
+/* The outcome of a call. 0 is success. Later versions may add numbers. */
+typedef enum sprat_status {
+    SPRAT_OK = 0,
+
+    /* Use of the API. Nothing was sent. */
+
+    /* A required pointer is NULL, a length is impossible, or a field has no such value. */
+    SPRAT_INVALID_ARGUMENT = 1,
+    /* The value is longer than the buffer. The result has its length. */
+    SPRAT_BUFFER_TOO_SMALL = 2,
+    /* Another thread is inside of a call with this client. */
+    SPRAT_IN_USE = 3,
+    /* The client of the operation or the scan was disconnected. */
+    SPRAT_DISCONNECTED = 4,
+    /* The operation has no result yet. */
+    SPRAT_NOT_READY = 5,
+    /* The result of the operation was taken before. */
+    SPRAT_TAKEN = 6,
+    /* The operation was cancelled. The cluster may have executed it. */
+    SPRAT_CANCELLED = 7,
+    /* The scan has returned all objects. */
+    SPRAT_END = 8,
+    /* The machine has no memory left for the result. */
+    SPRAT_NO_MEMORY = 9,
+    /* A bug of the library. The client answers nothing else from then on: disconnect it. */
+    SPRAT_INTERNAL = 10,
+    /* A locator is malformed, or the machine lacks something that the client needs. */
+    SPRAT_SYSTEM = 11,
+    /* The key is longer than SPRAT_MAX_KEY. */
+    SPRAT_KEY_TOO_LONG = 12,
+    /* The value is longer than SPRAT_MAX_VALUE, or an append would make it longer. */
+    SPRAT_VALUE_TOO_LONG = 13,
+    /* A multi-operation has more than SPRAT_MAX_PARTS parts. */
+    SPRAT_TOO_MANY_PARTS = 14,
+    /* The limit of operations in progress is reached (max_operations of sprat_options). */
+    SPRAT_TOO_MANY_OPERATIONS = 15,
+    /* A table's name is empty, longer than 255 bytes, or not UTF-8. */
+    SPRAT_BAD_NAME = 16,
+    /* The amount to add is infinite or not a number. */
+    SPRAT_NOT_FINITE = 17,
+
+    /* Answers of the store. */
+
+    /* The table was dropped, or never existed. */
+    SPRAT_TABLE_NOT_FOUND = 32,
+    /* The object does not exist. */
+    SPRAT_OBJECT_NOT_FOUND = 33,
+    /* The object exists, and the condition refuses that. The error has its version. */
+    SPRAT_OBJECT_EXISTS = 34,
+    /* The condition refuses the object's version, which the error has. */
+    SPRAT_WRONG_VERSION = 35,
+    /* The object to be incremented is not the decimal text of a number of that kind. */
+    SPRAT_NOT_A_NUMBER = 36,
+    /* The sum is too large for a number of its kind. The object is unchanged. */
+    SPRAT_OVERFLOW = 37,
+    /* The server has no memory left for objects. Remove some. */
+    SPRAT_NO_SPACE = 38,
+    /* The server of the data crashed, and no other server has the data. Drop the table. */
+    SPRAT_TABLET_LOST = 39,
+    /* Too few servers are up for the table, or for the replicas of a change. */
+    SPRAT_TOO_FEW_SERVERS = 40,
+    /* The coordinator cannot write its state. */
+    SPRAT_NOT_DURABLE = 41,
+    /* The server refused the request, probably because it is of another version. */
+    SPRAT_REFUSED = 42,
+
+    /* The network and time. */
+
+    /* The deadline passed. The error names each locator that was tried, with the cause. */
+    SPRAT_DEADLINE = 64,
+    /* The change was executed once or not at all, and never will be from now on. */
+    SPRAT_UNKNOWN = 65,
+    /* The server lists no transport that this client may use. */
+    SPRAT_NO_TRANSPORT = 66,
+    /* The coordinator is that of another cluster than before. Connect anew. */
+    SPRAT_CLUSTER_REPLACED = 67,
+    /* A failure for which this version of the API has no number. The error has its text. */
+    SPRAT_OTHER = 68
+} sprat_status;
+
+/*
+ * The description of a failure. The caller provides it, and need not initialise it. A call that
+ * succeeds sets the status to SPRAT_OK and the text to "".
+ */
+typedef struct sprat_error {
+    /* The status that the call returned, a sprat_status. */
+    int32_t status;
+    /* 1 if the failed operation may have been executed, or may still be, and 0 otherwise. */
+    int32_t maybe_executed;
+    /* The object's version after SPRAT_OBJECT_EXISTS, SPRAT_WRONG_VERSION, SPRAT_NOT_A_NUMBER and
+     * SPRAT_OVERFLOW, and 0 otherwise. */
+    uint64_t version;
+    /* The failure with its causes, as text in UTF-8 with a zero byte at its end. A text that is too
+     * long loses its end. */
+    char message[SPRAT_MESSAGE_SIZE];
+} sprat_error;
+
+/*
+ * Returns the text of a failure: what failed, and why, from the outside to the innermost cause. The
+ * text is part of `error`. Returns "" for success, and the text of SPRAT_INVALID_ARGUMENT if
+ * `error` is NULL. Never fails.
+ */
+const char *sprat_error_message(const sprat_error *error);
+
+/* Returns a few words for a status, "unknown status" for another number. Constant text. */
+const char *sprat_status_text(int status);
+
+/* Returns the version of the library, such as "0.1.0". Constant text. */
+const char *sprat_version(void);
+
+/* Frees memory that a function of this API allocated for the caller. NULL is allowed. */
+void sprat_free(void *memory);
+
+/* ---- The client ---- */
+
+/* A client of one cluster. */
+typedef struct sprat_client sprat_client;
+
+/* Settings of a client. A field that is 0 or NULL has its default. */
+typedef struct sprat_options {
+    /* sizeof(sprat_options): the fields that the caller knows. */
+    size_t size;
+    /* The time that each operation may take, in milliseconds. The default is 10,000. */
+    uint64_t timeout_ms;
+    /* The time after which the client repeats a request at the latest, in milliseconds. The default
+     * is 2,000. */
+    uint64_t try_timeout_ms;
+    /* The transports towards servers, with ';' between them and the preferred one first:
+     * "fast+shm;tcp". The default is all that a server names, in its order. */
+    const char *transports;
+    /* This client's own ends of packet devices: locators with device and address, with ';' between
+     * them. The default is none. */
+    const char *local;
+    /* The most operations in progress. The default is 1,048,576. */
+    uint32_t max_operations;
+    /* 1 to allow addresses other than loopback. Nothing is encrypted. The default is 0. */
+    int32_t insecure_network;
+} sprat_options;
+
+/* The defaults of sprat_options. */
+#define SPRAT_OPTIONS_INIT {sizeof(sprat_options), 0, 0, NULL, NULL, 0, 0}
+
+/*
+ * Makes a client of the cluster whose coordinator is at `coordinator`: one locator, or several with
+ * ';' between them, the preferred one first. `options` may be NULL. Sets `*client`, which
+ * sprat_disconnect() frees.
+ *
+ * Sends nothing: a coordinator that does not answer shows as SPRAT_DEADLINE of the first operation.
+ *
+ * Errors: SPRAT_SYSTEM for a locator that is malformed or whose transport this build lacks, or if
+ * no file descriptor is left.
+ */
+sprat_status sprat_connect(const char *coordinator, const sprat_options *options,
+                           sprat_client **client, sprat_error *error);
+
+/*
+ * Ends a client and frees it. Waits for a call of another thread to end. Operations in progress are
+ * given up: the cluster may have executed them. What remains of operations and scans of the client
+ * answers SPRAT_DISCONNECTED, and still has to be released. NULL is allowed.
+ */
+void sprat_disconnect(sprat_client *client);
+
+/*
+ * Sets the time that each operation that starts from now on may take, in milliseconds. 0 is
+ * SPRAT_INVALID_ARGUMENT.
+ */
+sprat_status sprat_set_timeout(sprat_client *client, uint64_t timeout_ms, sprat_error *error);
+
+/*
+ * The work of a client since its start. Counters only grow. A multi-operation counts as one
+ * operation, and each of its parts as one more.
+ */
+typedef struct sprat_counters {
+    /* sizeof(sprat_counters): the fields that the caller knows. */
+    size_t size;
+    /* Operations that the program has started. */
+    uint64_t started;
+    /* Operations that have ended with success or an error. */
+    uint64_t completed;
+    /* Operations that the program has cancelled. */
+    uint64_t cancelled;
+    /* Pauses after which the client tried an operation again. An operation may have several. */
+    uint64_t retried;
+    /* Operations that have ended at their deadline. They are among the completed ones. */
+    uint64_t late;
+    /* Requests for the servers of a table to the coordinator, the first one included. */
+    uint64_t route_refreshes;
+    /* Requests that carried several parts of multi-operations. */
+    uint64_t bundles;
+    /* The round trips that these requests saved. */
+    uint64_t saved_round_trips;
+} sprat_counters;
+
+/* A structure for sprat_client_counters(). */
+#define SPRAT_COUNTERS_INIT {sizeof(sprat_counters), 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Sets `*counters`, whose size must be set. Sends nothing. */
+sprat_status sprat_client_counters(sprat_client *client, sprat_counters *counters,
+                                   sprat_error *error);
+
+/* ---- Tables ---- */
+
+/* The time at which a change of a table's objects is acknowledged. */
+typedef enum sprat_durability {
+    /* The mode of the cluster decides. */
+    SPRAT_DURABILITY_CLUSTER = 0,
+    /* A change does not wait for its replicas. */
+    SPRAT_DURABILITY_ASYNC = 1
+} sprat_durability;
+
+/* Settings of a table. A field that is 0 has its default. */
+typedef struct sprat_table_options {
+    /* sizeof(sprat_table_options): the fields that the caller knows. */
+    size_t size;
+    /* The number of the table's tablets, 1 to 256. They lie on different servers as far as
+     * possible. The default is 1. */
+    uint32_t span;
+    /* A sprat_durability. */
+    int32_t durability;
+} sprat_table_options;
+
+/* The defaults of sprat_table_options. */
+#define SPRAT_TABLE_OPTIONS_INIT {sizeof(sprat_table_options), 0, SPRAT_DURABILITY_CLUSTER}
+
+/* A table in the list of sprat_list_tables(). */
+typedef struct sprat_table_info {
+    /* The table's id, which the operations on objects take. */
+    uint64_t table;
+    /* The number of the table's tablets. */
+    uint32_t tablets;
+    /* The number of its tablets that are lost: no server has their data. */
+    uint32_t lost;
+    /* The number of its tablets whose server crashed and whose data other servers recover. */
+    uint32_t recovering;
+    /* A sprat_durability. */
+    int32_t durability;
+    /* The table's name, with a zero byte at its end. */
+    char name[SPRAT_NAME_SIZE];
+} sprat_table_info;
+
+/*
+ * Creates a table, or finds the existing one of that name, whatever its options. `options` may be
+ * NULL. Sets `*table` to its id.
+ *
+ * Errors: SPRAT_BAD_NAME, SPRAT_TOO_FEW_SERVERS, SPRAT_NOT_DURABLE, SPRAT_REFUSED for an option
+ * that the cluster cannot have, and those of the network.
+ */
+sprat_status sprat_create_table(sprat_client *client, const char *name,
+                                const sprat_table_options *options, uint64_t *table,
+                                sprat_error *error);
+
+/* Finds a table by its name and sets `*table` to its id. Errors: SPRAT_TABLE_NOT_FOUND. */
+sprat_status sprat_open_table(sprat_client *client, const char *name, uint64_t *table,
+                              sprat_error *error);
+
+/* Drops a table with all its objects. Errors: SPRAT_TABLE_NOT_FOUND, SPRAT_NOT_DURABLE. */
+sprat_status sprat_drop_table(sprat_client *client, const char *name, sprat_error *error);
+
+/* Lists all tables. Sets `*tables` to an array of `*count` tables, which sprat_free() frees. */
+sprat_status sprat_list_tables(sprat_client *client, sprat_table_info **tables, size_t *count,
+                               sprat_error *error);
+
+/* ---- Objects ---- */
+
+/* The kind of a condition. */
+typedef enum sprat_condition_kind {
+    /* The operation executes in any case. */
+    SPRAT_ALWAYS = 0,
+    /* Only if the object does not exist. Otherwise: SPRAT_OBJECT_EXISTS. */
+    SPRAT_IF_ABSENT = 1,
+    /* Only if the object exists. Otherwise: SPRAT_OBJECT_NOT_FOUND. */
+    SPRAT_IF_EXISTS = 2,
+    /* Only if the object has exactly this version; version 0 stands for an object that does not
+     * exist. Otherwise: SPRAT_WRONG_VERSION, SPRAT_OBJECT_EXISTS or SPRAT_OBJECT_NOT_FOUND. */
+    SPRAT_IF_VERSION = 3,
+    /* Only if the object's version is above this one, or the object does not exist. Otherwise:
+     * SPRAT_WRONG_VERSION. */
+    SPRAT_IF_NEWER_THAN = 4
+} sprat_condition_kind;
+
+/* A condition on the object that an operation names. `{0}` holds always. */
+typedef struct sprat_condition {
+    /* A sprat_condition_kind. */
+    int32_t kind;
+    /* Must be 0. */
+    int32_t reserved;
+    /* The version for SPRAT_IF_VERSION and SPRAT_IF_NEWER_THAN. */
+    uint64_t version;
+} sprat_condition;
+
+/* Settings of one operation on an object. Where NULL is passed, all have their defaults. */
+typedef struct sprat_operation_options {
+    /* sizeof(sprat_operation_options): the fields that the caller knows. */
+    size_t size;
+    /* The time that this operation may take, in milliseconds. 0 stands for the client's. */
+    uint64_t timeout_ms;
+    /* The operation executes only if this condition holds. */
+    sprat_condition condition;
+} sprat_operation_options;
+
+/* The defaults of sprat_operation_options. */
+#define SPRAT_OPERATION_OPTIONS_INIT {sizeof(sprat_operation_options), 0, {SPRAT_ALWAYS, 0, 0}}
+
+/* The result of an operation on an object. Fields that the operation does not have are 0. */
+typedef struct sprat_result {
+    /* The object's version: the one that was read or removed, or the new one. 0 after a removal of
+     * an object that did not exist. */
+    uint64_t version;
+    /* The length of the object's value in bytes, after a read and an append. */
+    uint64_t length;
+    /* The sum after an increment of an integer. */
+    int64_t integer;
+    /* The sum after an increment of a double. */
+    double real;
+    /* The value that was read. A zero byte follows an allocated one, which `length` does not
+     * count. */
+    void *value;
+    /* 0. */
+    uint64_t reserved[3];
+} sprat_result;
+
+/*
+ * All operations on objects take the id of a table, and a key of `key_length` bytes. `options` and
+ * `result` may be NULL. Besides the errors of their conditions and those that their comments name,
+ * they have SPRAT_TABLE_NOT_FOUND, SPRAT_KEY_TOO_LONG, SPRAT_TABLET_LOST and SPRAT_DEADLINE.
+ * Operations that change an object also have SPRAT_NO_SPACE, SPRAT_TOO_FEW_SERVERS for its replicas
+ * and SPRAT_UNKNOWN.
+ */
+
+/*
+ * Reads an object into `buffer` of `room` bytes. Sets `version`, `length` and `value` (to `buffer`)
+ * of the result. Writes no zero byte behind the value.
+ *
+ * Errors: SPRAT_OBJECT_NOT_FOUND. SPRAT_BUFFER_TOO_SMALL if the value is longer than `room`: the
+ * buffer then has its first `room` bytes, and the result is as after success. A buffer of 0 bytes
+ * may be NULL.
+ */
+sprat_status sprat_read(sprat_client *client, uint64_t table, const void *key, size_t key_length,
+                        const sprat_operation_options *options, void *buffer, size_t room,
+                        sprat_result *result, sprat_error *error);
+
+/*
+ * Reads an object into memory that the function allocates. Sets `version`, `length` and `value` of
+ * the result, which must not be NULL; sprat_free() frees the value.
+ *
+ * Errors: SPRAT_OBJECT_NOT_FOUND, SPRAT_NO_MEMORY.
+ */
+sprat_status sprat_read_alloc(sprat_client *client, uint64_t table, const void *key,
+                              size_t key_length, const sprat_operation_options *options,
+                              sprat_result *result, sprat_error *error);
+
+/* Writes an object. Sets `version` of the result. Errors: SPRAT_VALUE_TOO_LONG. */
+sprat_status sprat_write(sprat_client *client, uint64_t table, const void *key, size_t key_length,
+                         const void *value, size_t value_length,
+                         const sprat_operation_options *options, sprat_result *result,
+                         sprat_error *error);
+
+/*
+ * Removes an object. Sets `version` of the result to the version that it had. An object that does
+ * not exist is no error, unless the condition says so: the version is 0.
+ */
+sprat_status sprat_remove(sprat_client *client, uint64_t table, const void *key, size_t key_length,
+                          const sprat_operation_options *options, sprat_result *result,
+                          sprat_error *error);
+
+/*
+ * Adds to an object that is a 64-bit integer in decimal text: digits with a minus before them if it
+ * is negative, without leading zeros. An object that does not exist counts as 0. Sets `version` and
+ * `integer` of the result.
+ *
+ * Errors: SPRAT_NOT_A_NUMBER and SPRAT_OVERFLOW, which leave the object unchanged.
+ */
+sprat_status sprat_increment(sprat_client *client, uint64_t table, const void *key,
+                             size_t key_length, int64_t amount,
+                             const sprat_operation_options *options, sprat_result *result,
+                             sprat_error *error);
+
+/*
+ * Adds to an object that is a double in decimal text ("-1.5e3"). An object that does not exist
+ * counts as 0. Sets `version` and `real` of the result.
+ *
+ * Errors: SPRAT_NOT_FINITE, SPRAT_NOT_A_NUMBER and SPRAT_OVERFLOW, which leave the object
+ * unchanged.
+ */
+sprat_status sprat_increment_double(sprat_client *client, uint64_t table, const void *key,
+                                    size_t key_length, double amount,
+                                    const sprat_operation_options *options, sprat_result *result,
+                                    sprat_error *error);
+
+/*
+ * Adds bytes to the end of an object's value. An object that does not exist counts as empty. Sets
+ * `version` and `length` of the result, the length of the whole value.
+ *
+ * Errors: SPRAT_VALUE_TOO_LONG.
+ */
+sprat_status sprat_append(sprat_client *client, uint64_t table, const void *key, size_t key_length,
+                          const void *bytes, size_t bytes_length,
+                          const sprat_operation_options *options, sprat_result *result,
+                          sprat_error *error);
+
+/* ---- Several objects ---- */
+
+/* The kind of a part of a multi-operation. */
+typedef enum sprat_part_kind {
+    SPRAT_READ = 1,
+    SPRAT_WRITE = 2,
+    SPRAT_REMOVE = 3,
+    SPRAT_INCREMENT = 4,
+    SPRAT_INCREMENT_DOUBLE = 5,
+    SPRAT_APPEND = 6
+} sprat_part_kind;
+
+/* One operation of a multi-operation. Start from `{0}` and set what the kind needs. */
+typedef struct sprat_part {
+    /* A sprat_part_kind. */
+    int32_t kind;
+    /* Set by the call: the outcome of this part, a sprat_status. */
+    int32_t status;
+    /* The id of the object's table. */
+    uint64_t table;
+    /* The object's key. */
+    const void *key;
+    size_t key_length;
+    /* The value of a write, or the bytes of an append. */
+    const void *value;
+    size_t value_length;
+    /* The amount of an increment of an integer. */
+    int64_t integer;
+    /* The amount of an increment of a double. */
+    double real;
+    /* The part executes only if this condition holds. */
+    sprat_condition condition;
+    /* The memory for the value of a read, of `room` bytes. If it is NULL, the call allocates the
+     * value. */
+    void *buffer;
+    size_t room;
+    /* Set by the call: the result, as that of the single operation. */
+    sprat_result result;
+    /* Set by the call: the text of a failure, allocated, or NULL after success. */
+    char *message;
+    /* Must be 0. */
+    uint64_t reserved[4];
+} sprat_part;
+
+/*
+ * Executes `count` operations on objects of any tables, in few requests. Sets `status`, `result`
+ * and `message` of each part; sprat_free_parts() frees what they hold. The parts have no order
+ * among each other, and one may fail while another succeeds. No parts are no error. Of `options`
+ * only the time counts: the condition must be SPRAT_ALWAYS, for each part has its own.
+ *
+ * Returns SPRAT_OK if each part has its outcome. Errors: SPRAT_TOO_MANY_PARTS, and for a malformed
+ * part SPRAT_INVALID_ARGUMENT, SPRAT_KEY_TOO_LONG or SPRAT_VALUE_TOO_LONG. Nothing was sent then,
+ * and no part was set.
+ */
+sprat_status sprat_multi(sprat_client *client, sprat_part *parts, size_t count,
+                         const sprat_operation_options *options, sprat_error *error);
+
+/*
+ * Frees the values that sprat_multi() or sprat_take_parts() allocated in parts, and their messages,
+ * and sets these pointers to NULL. Buffers of the caller stay.
+ */
+void sprat_free_parts(sprat_part *parts, size_t count);
+
+/* ---- Scans ---- */
+
+/* A scan over the objects of a table. */
+typedef struct sprat_scan sprat_scan;
+
+/* An object that a scan has found. Its memory belongs to the scan, up to the next call with it. */
+typedef struct sprat_entry {
+    const void *key;
+    size_t key_length;
+    const void *value;
+    size_t value_length;
+    uint64_t version;
+} sprat_entry;
+
+/*
+ * Begins a scan over all objects of a table. Sets `*scan`, which sprat_scan_close() frees. Sends
+ * nothing.
+ */
+sprat_status sprat_scan_open(sprat_client *client, uint64_t table, sprat_scan **scan,
+                             sprat_error *error);
+
+/*
+ * Sets `*entry` to the next object. The objects have no order. One that does not change meanwhile
+ * comes exactly once. Returns SPRAT_END behind the last one. After another error the scan goes on
+ * where it was, so that a call may be repeated.
+ *
+ * Errors: SPRAT_TABLE_NOT_FOUND, SPRAT_TABLET_LOST, SPRAT_DEADLINE.
+ */
+sprat_status sprat_scan_next(sprat_scan *scan, sprat_entry *entry, sprat_error *error);
+
+/* Ends a scan and frees it. NULL is allowed. */
+void sprat_scan_close(sprat_scan *scan);
+
+/* ---- Operations in progress ---- */
+
+/*
+ * An operation that was started and may be in progress.
+ *
+ * The sprat_start_... functions send an operation, set `*operation` and return at once.
+ * sprat_poll() and sprat_wait() make progress. When sprat_is_ready() returns 1, sprat_take()
+ * returns the result. sprat_release() frees the operation in every state.
+ */
+typedef struct sprat_operation sprat_operation;
+
+/* Starts a read. sprat_take() allocates the value. */
+sprat_status sprat_start_read(sprat_client *client, uint64_t table, const void *key,
+                              size_t key_length, const sprat_operation_options *options,
+                              sprat_operation **operation, sprat_error *error);
+
+/* Starts a write, which sprat_write() describes. Copies key and value. */
+sprat_status sprat_start_write(sprat_client *client, uint64_t table, const void *key,
+                               size_t key_length, const void *value, size_t value_length,
+                               const sprat_operation_options *options,
+                               sprat_operation **operation, sprat_error *error);
+
+/* Starts a removal, which sprat_remove() describes. */
+sprat_status sprat_start_remove(sprat_client *client, uint64_t table, const void *key,
+                                size_t key_length, const sprat_operation_options *options,
+                                sprat_operation **operation, sprat_error *error);
+
+/* Starts an increment of an integer, which sprat_increment() describes. */
+sprat_status sprat_start_increment(sprat_client *client, uint64_t table, const void *key,
+                                   size_t key_length, int64_t amount,
+                                   const sprat_operation_options *options,
+                                   sprat_operation **operation, sprat_error *error);
+
+/* Starts an append, which sprat_append() describes. Copies key and bytes. */
+sprat_status sprat_start_append(sprat_client *client, uint64_t table, const void *key,
+                                size_t key_length, const void *bytes, size_t bytes_length,
+                                const sprat_operation_options *options,
+                                sprat_operation **operation, sprat_error *error);
+
+/*
+ * Starts a multi-operation, which sprat_multi() describes. Copies what it needs of the parts:
+ * sprat_take_parts() gets the array that receives the outcomes, this one or an equal one.
+ */
+sprat_status sprat_start_multi(sprat_client *client, const sprat_part *parts, size_t count,
+                               const sprat_operation_options *options,
+                               sprat_operation **operation, sprat_error *error);
+
+/*
+ * Makes one turn of the client: sends and receives what there is, and never waits. `worked` may be
+ * NULL; sets it to 1 if there was work, and to 0 otherwise.
+ */
+sprat_status sprat_poll(sprat_client *client, int *worked, sprat_error *error);
+
+/*
+ * Makes progress until the operation has its outcome, `timeout_ms` milliseconds at most. A negative
+ * time stands for the operation's own deadline, and 0 for one turn. While it waits, other
+ * operations of the client make progress, too.
+ *
+ * Returns SPRAT_OK if the operation is ready, be its outcome success or failure, and
+ * SPRAT_NOT_READY if it goes on.
+ */
+sprat_status sprat_wait(sprat_operation *operation, int64_t timeout_ms, sprat_error *error);
+
+/*
+ * Returns 1 if the operation has its outcome, and 0 if it is in progress or NULL. Makes no progress
+ * and never waits. Any thread may call it at any time before the release.
+ */
+int sprat_is_ready(const sprat_operation *operation);
+
+/*
+ * Takes the outcome of an operation on one object. Returns and sets what the call that waits would:
+ * `result` may be NULL, and the value of a read is allocated, for sprat_free().
+ *
+ * Errors: SPRAT_NOT_READY, SPRAT_TAKEN, SPRAT_CANCELLED, SPRAT_DISCONNECTED, and
+ * SPRAT_INVALID_ARGUMENT for a multi-operation.
+ */
+sprat_status sprat_take(sprat_operation *operation, sprat_result *result, sprat_error *error);
+
+/*
+ * Takes the outcome of a multi-operation. Sets `status`, `result` and `message` of each part, which
+ * must be as many as were started; of the rest only `buffer` and `room` count.
+ *
+ * Errors: those of sprat_take(), and SPRAT_INVALID_ARGUMENT for another count or for an operation
+ * on one object. Such an error leaves the outcome to be taken.
+ */
+sprat_status sprat_take_parts(sprat_operation *operation, sprat_part *parts, size_t count,
+                              sprat_error *error);
+
+/*
+ * Gives an operation up that is in progress. Its outcome is SPRAT_CANCELLED, and the cluster may
+ * have executed it. An operation that has its outcome keeps it.
+ */
+sprat_status sprat_cancel(sprat_operation *operation, sprat_error *error);
+
+/*
+ * Frees an operation. One in progress is not cancelled: it goes on, and its outcome is lost. NULL
+ * is allowed.
+ */
+void sprat_release(sprat_operation *operation);
+
+/* ---- Loops of the program's own (poll, epoll) ---- */
+
+/*
+ * Sets `*descriptor` to a file descriptor that becomes readable when there is something to do after
+ * sprat_prepare_to_sleep(). It belongs to the client, which closes it.
+ */
+sprat_status sprat_descriptor(sprat_client *client, int *descriptor, sprat_error *error);
+
+/*
+ * Prepares for a wait on the client's descriptor. Sets `*timeout_ms` to the longest wait in
+ * milliseconds, as poll() takes it: 0 if there is work at once. Behind the wait call sprat_poll()
+ * until it finds no work. Call this function again before each wait, and after each start of an
+ * operation.
+ */
+sprat_status sprat_prepare_to_sleep(sprat_client *client, int *timeout_ms, sprat_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

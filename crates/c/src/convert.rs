@@ -1,0 +1,103 @@
+//! Conversions between the structures of C and the types of the store's client.
+
+use std::time::Duration;
+
+use sprat::kv;
+
+use crate::abi;
+use crate::pointer::{Bytes, Memory, Structure};
+use crate::status::Failure;
+
+/// The settings of one operation.
+pub(crate) struct Call {
+    /// The time that the operation may take, if it is not the client's.
+    pub(crate) timeout: Option<Duration>,
+    /// The condition of the operation.
+    pub(crate) condition: kv::Condition,
+}
+
+impl Call {
+    /// Makes the settings of what C passed.
+    #[inline]
+    pub(crate) fn new(options: &Structure<abi::OperationOptions>) -> Result<Self, Failure> {
+        let options = options.copied("sprat_operation_options")?;
+        let condition = condition(options.condition)?;
+        Ok(Self { timeout: milliseconds(options.timeout_ms), condition })
+    }
+
+    /// Makes the settings of a multi-operation, whose parts have the conditions.
+    pub(crate) fn of_parts(options: &Structure<abi::OperationOptions>) -> Result<Self, Failure> {
+        let call = Self::new(options)?;
+        if call.condition != kv::Condition::always() {
+            return Err(Failure::invalid("a multi-operation has a condition; set those of parts"));
+        }
+        Ok(call)
+    }
+}
+
+/// Returns a time in milliseconds, or `None` for 0.
+#[inline]
+pub(crate) fn milliseconds(time: u64) -> Option<Duration> {
+    (time != 0).then(|| Duration::from_millis(time))
+}
+
+/// Returns the condition that C describes.
+#[inline]
+pub(crate) fn condition(condition: abi::Condition) -> Result<kv::Condition, Failure> {
+    let version = kv::Version(condition.version);
+    if condition.reserved != 0 {
+        return Err(Failure::invalid("the reserved field of a condition is not 0"));
+    }
+    Ok(match condition.kind {
+        0 => kv::Condition::always(),
+        1 => kv::Condition::if_absent(),
+        2 => kv::Condition::if_exists(),
+        3 => kv::Condition::if_version(version),
+        4 => kv::Condition::if_newer_than(version),
+        other => return Err(Failure::invalid(format!("no condition has the kind {other}"))),
+    })
+}
+
+/// Returns the key that C lends.
+#[inline]
+pub(crate) fn key(key: &Bytes, length: usize) -> Result<&[u8], Failure> {
+    key.of(length, kv::MAX_KEY, |length| kv::Error::KeyTooLong(length).into())
+}
+
+/// Returns the value that C lends.
+#[inline]
+pub(crate) fn value(value: &Bytes, length: usize) -> Result<&[u8], Failure> {
+    value.of(length, kv::MAX_VALUE, |length| kv::Error::ValueTooLong(length).into())
+}
+
+/// Returns the result of an operation that has only a version.
+#[inline]
+pub(crate) fn versioned(version: kv::Version) -> abi::Result {
+    abi::Result { version: version.0, ..abi::Result::default() }
+}
+
+/// Returns the result of an increment of an integer.
+pub(crate) fn integer(version: kv::Version, sum: i64) -> abi::Result {
+    abi::Result { integer: sum, ..versioned(version) }
+}
+
+/// Returns the result of an increment of a double.
+pub(crate) fn real(version: kv::Version, sum: f64) -> abi::Result {
+    abi::Result { real: sum, ..versioned(version) }
+}
+
+/// Returns the result of an append.
+pub(crate) fn length(version: kv::Version, length: u64) -> abi::Result {
+    abi::Result { length, ..versioned(version) }
+}
+
+/// Returns the result of a read whose value lies in `memory`.
+#[inline]
+pub(crate) fn object(version: kv::Version, value: &[u8], memory: Memory) -> abi::Result {
+    abi::Result { length: value.len() as u64, value: memory, ..versioned(version) }
+}
+
+/// Returns the result of a read, whose value it copies to new memory.
+pub(crate) fn allocated(version: kv::Version, value: &[u8]) -> Result<abi::Result, Failure> {
+    Ok(object(version, value, Memory::copy(value)?))
+}
