@@ -410,6 +410,31 @@ sprat_status sprat_write(sprat_client *client, uint64_t table, const void *key, 
                          const sprat_operation_options *options, sprat_result *result,
                          sprat_error *error);
 
+/* The lifetime of an object that does not expire, for sprat_touch(). */
+#define SPRAT_FOREVER UINT64_MAX
+
+/*
+ * Writes an object that expires: after `lifetime_ms` milliseconds it does not exist any more.
+ * Increments and appends leave the time as it is, a later write sets it anew. Sets `version` of the
+ * result.
+ *
+ * Errors: SPRAT_VALUE_TOO_LONG. SPRAT_INVALID_ARGUMENT for a lifetime of 2^47 ms or more.
+ */
+sprat_status sprat_write_expiring(sprat_client *client, uint64_t table, const void *key,
+                                  size_t key_length, const void *value, size_t value_length,
+                                  uint64_t lifetime_ms, const sprat_operation_options *options,
+                                  sprat_result *result, sprat_error *error);
+
+/*
+ * Gives an object another lifetime, from now on, or none with SPRAT_FOREVER, and leaves its value.
+ * Sets `version` of the result: the object has a new one.
+ *
+ * Errors: SPRAT_OBJECT_NOT_FOUND. SPRAT_INVALID_ARGUMENT for a lifetime of 2^47 ms or more.
+ */
+sprat_status sprat_touch(sprat_client *client, uint64_t table, const void *key, size_t key_length,
+                         uint64_t lifetime_ms, const sprat_operation_options *options,
+                         sprat_result *result, sprat_error *error);
+
 /*
  * Removes an object. Sets `version` of the result to the version that it had. An object that does
  * not exist is no error, unless the condition says so: the version is 0.
@@ -462,7 +487,9 @@ typedef enum sprat_part_kind {
     SPRAT_REMOVE = 3,
     SPRAT_INCREMENT = 4,
     SPRAT_INCREMENT_DOUBLE = 5,
-    SPRAT_APPEND = 6
+    SPRAT_APPEND = 6,
+    SPRAT_WRITE_EXPIRING = 7,
+    SPRAT_TOUCH = 8
 } sprat_part_kind;
 
 /* One operation of a multi-operation. Start from `{0}` and set what the kind needs. */
@@ -493,8 +520,10 @@ typedef struct sprat_part {
     sprat_result result;
     /* Set by the call: the text of a failure, allocated, or NULL after success. */
     char *message;
+    /* The lifetime of a write of an object that expires, or of a touch, in milliseconds. */
+    uint64_t lifetime_ms;
     /* Must be 0. */
-    uint64_t reserved[4];
+    uint64_t reserved[3];
 } sprat_part;
 
 /*

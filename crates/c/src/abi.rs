@@ -127,7 +127,8 @@ pub struct Part {
     pub room: usize,
     pub result: Result,
     pub message: Memory,
-    pub reserved: [u64; 4],
+    pub lifetime_ms: u64,
+    pub reserved: [u64; 3],
 }
 
 /// The counters of a client, `sprat_counters`.

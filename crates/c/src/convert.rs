@@ -101,3 +101,8 @@ pub(crate) fn object(version: kv::Version, value: &[u8], memory: Memory) -> abi:
 pub(crate) fn allocated(version: kv::Version, value: &[u8]) -> Result<abi::Result, Failure> {
     Ok(object(version, value, Memory::copy(value)?))
 }
+
+/// Converts the lifetime of a touch, `SPRAT_FOREVER` or milliseconds.
+pub(crate) fn lifetime(ms: u64) -> Option<Duration> {
+    (ms != u64::MAX).then(|| Duration::from_millis(ms))
+}

@@ -1,5 +1,7 @@
 //! Multi-operations that wait for their results, and the parts of all multi-operations.
 
+use std::time::Duration;
+
 use sprat::kv::{self, PartAnswer};
 
 use crate::abi;
@@ -24,6 +26,11 @@ fn request(part: &abi::Part) -> Result<kv::Part<'_>, Failure> {
         4 => kv::Part::increment(table, key, part.integer),
         5 => kv::Part::increment_double(table, key, part.real),
         6 => kv::Part::append(table, key, value()?),
+        7 => {
+            let lifetime = Duration::from_millis(part.lifetime_ms);
+            kv::Part::put_expiring(table, key, value()?, lifetime)
+        }
+        8 => kv::Part::touch(table, key, convert::lifetime(part.lifetime_ms)),
         other => return Err(Failure::invalid(format!("no part has the kind {other}"))),
     };
     if part.reserved.iter().any(|field| *field != 0) {

@@ -1,10 +1,12 @@
 //! Operations on one object that wait for their result.
 
+use std::time::Duration;
+
 use sprat::kv;
 
 use crate::abi;
 use crate::client::{Client, State};
-use crate::convert::{self, Call, allocated, key, length, object, value, versioned};
+use crate::convert::{self, Call, allocated, key, length, lifetime, object, value, versioned};
 use crate::entry::export;
 use crate::pointer::{Buffer, Bytes, Handle, Memory, Out, Structure};
 use crate::status::{Failure, Status};
@@ -105,6 +107,41 @@ export! {
         let (key, value) = (key(&name, name_length)?, value(&bytes, bytes_length)?);
         change(&client, table, &options, &result, |table, condition| {
             table.put_if(key, value, condition).map(versioned)
+        })
+    }
+
+    /// Writes an object that expires.
+    fn sprat_write_expiring(
+        client: Handle<Client>,
+        table: u64,
+        name: Bytes,
+        name_length: usize,
+        bytes: Bytes,
+        bytes_length: usize,
+        lifetime_ms: u64,
+        options: Structure<abi::OperationOptions>,
+        result: Out<abi::Result>,
+    ) {
+        let (key, value) = (key(&name, name_length)?, value(&bytes, bytes_length)?);
+        let lifetime = Duration::from_millis(lifetime_ms);
+        change(&client, table, &options, &result, |table, condition| {
+            table.put_expiring_if(key, value, lifetime, condition).map(versioned)
+        })
+    }
+
+    /// Gives an object another lifetime.
+    fn sprat_touch(
+        client: Handle<Client>,
+        table: u64,
+        name: Bytes,
+        name_length: usize,
+        lifetime_ms: u64,
+        options: Structure<abi::OperationOptions>,
+        result: Out<abi::Result>,
+    ) {
+        let key = key(&name, name_length)?;
+        change(&client, table, &options, &result, |table, condition| {
+            table.touch_if(key, lifetime(lifetime_ms), condition).map(versioned)
         })
     }
 

@@ -150,6 +150,7 @@ impl From<&kv::Error> for Failure {
         let status = match error {
             E::KeyTooLong(_) => Status::KeyTooLong,
             E::ValueTooLong(_) | E::NoRoomToAppend(_) => Status::ValueTooLong,
+            E::LifetimeTooLong(_) => Status::InvalidArgument,
             E::TooManyOps => Status::TooManyOperations,
             E::TooManyParts(_) => Status::TooManyParts,
             E::NotInProgress => Status::Taken,

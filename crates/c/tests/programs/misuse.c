@@ -135,7 +135,7 @@ static void fields(void)
 
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_multi(client, &part, 1, NULL, &error));
     part.kind = SPRAT_READ;
-    part.reserved[3] = 1;
+    part.reserved[2] = 1;
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_multi(client, &part, 1, NULL, &error));
     table_options.durability = 9;
     GIVES(SPRAT_INVALID_ARGUMENT, sprat_create_table(client, "t", &table_options, &id, &error));

@@ -84,6 +84,35 @@ static void objects(void)
           sprat_increment(client, table, "empty", 5, 1, NULL, &result, &error));
 }
 
+/* Objects that expire, and touches of them. */
+static void expiry(void)
+{
+    sprat_result result;
+    sprat_part parts[2] = {{0}, {0}};
+
+    GIVES(SPRAT_OK,
+          sprat_write_expiring(client, table, "e", 1, "v", 1, 0, NULL, &result, &error));
+    GIVES(SPRAT_OBJECT_NOT_FOUND, sprat_read_alloc(client, table, "e", 1, NULL, &result, &error));
+    GIVES(SPRAT_OBJECT_NOT_FOUND, sprat_touch(client, table, "e", 1, 5, NULL, NULL, &error));
+    GIVES(SPRAT_OK,
+          sprat_write_expiring(client, table, "e", 1, "v", 1, 3600000, NULL, &result, &error));
+    GIVES(SPRAT_OK, sprat_touch(client, table, "e", 1, SPRAT_FOREVER, NULL, &result, &error));
+    GIVES(SPRAT_OK, sprat_touch(client, table, "e", 1, 0, NULL, &result, &error));
+    GIVES(SPRAT_OBJECT_NOT_FOUND, sprat_read_alloc(client, table, "e", 1, NULL, &result, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_write_expiring(client, table, "e", 1, "v", 1, SPRAT_FOREVER, NULL, NULL, &error));
+    parts[0].kind = SPRAT_WRITE_EXPIRING;
+    parts[1].kind = SPRAT_TOUCH;
+    parts[0].table = parts[1].table = table;
+    parts[0].key = "p";
+    parts[1].key = "q";
+    parts[0].key_length = parts[1].key_length = 1;
+    parts[0].lifetime_ms = parts[1].lifetime_ms = 1000;
+    GIVES(SPRAT_OK, sprat_multi(client, parts, 2, NULL, &error));
+    SHOULD(parts[0].status == SPRAT_OK && parts[1].status == SPRAT_OBJECT_NOT_FOUND);
+    sprat_free_parts(parts, 2);
+}
+
 static void conditions(void)
 {
     sprat_operation_options only = SPRAT_OPERATION_OPTIONS_INIT;
@@ -318,6 +347,7 @@ int main(int argc, char **argv)
     tables();
     objects();
     conditions();
+    expiry();
     several();
     in_progress();
     loop();
