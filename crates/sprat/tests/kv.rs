@@ -294,7 +294,6 @@ fn expiring_objects(transport: &str) {
     let client = cluster.client();
     let table = client.create_table("expiring", 2).unwrap();
     let (soon, late) = (Duration::from_millis(300), Duration::from_secs(3600));
-    let begin = std::time::Instant::now();
     table.put_expiring(b"soon", b"1", soon).unwrap();
     table.put_expiring(b"late", b"1", late).unwrap();
     table.put_expiring(b"number", b"1", soon).unwrap();
@@ -309,7 +308,6 @@ fn expiring_objects(transport: &str) {
     assert!(matches!(parts.get(0), Ok(PartAnswer::Version(_))));
     assert!(matches!(parts.get(1), Err(Error::ObjectDoesntExist)));
     table.increment(b"number", 1).unwrap();
-    let before = table.get(b"touched").unwrap();
     table.touch(b"touched", Some(late)).unwrap();
     table.put_expiring(b"forever", b"1", soon).unwrap();
     let touched = table.touch(b"forever", None).unwrap();
@@ -319,9 +317,6 @@ fn expiring_objects(transport: &str) {
     let tasks = tasks.table_by_id(id);
     block_on(tasks.put_expiring(b"task", b"1", soon)).unwrap();
     block_on(tasks.touch(b"task", Some(soon))).unwrap();
-    if begin.elapsed() < soon {
-        assert!(before.is_some(), "it is early");
-    }
     let too_long = table.put_expiring(b"x", b"1", Duration::MAX);
     assert!(matches!(too_long, Err(Error::LifetimeTooLong(_))));
     assert!(matches!(table.touch(b"x", Some(Duration::MAX)), Err(Error::LifetimeTooLong(_))));

@@ -88,8 +88,8 @@ impl WallTime {
     }
 }
 
-/// The time that an object exists after a write, in milliseconds. An object with a lifetime of 0 has
-/// expired when it is written.
+/// The time that an object exists after a write, in milliseconds. An object with a lifetime of 0
+/// has expired when it is written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Lifetime(pub u64);
 

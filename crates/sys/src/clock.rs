@@ -16,7 +16,6 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
 
 use rustix::time::{ClockId, clock_gettime};
 use sprat_proto::Instant;
@@ -61,8 +60,8 @@ pub struct Clock {
 /// 00:00 UTC, 0 if it is earlier.
 #[must_use]
 pub fn wall_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    let time = clock_gettime(ClockId::Realtime);
+    u64::try_from(time.tv_sec).map_or(0, |seconds| seconds * 1000 + time.tv_nsec as u64 / 1_000_000)
 }
 
 /// The power of two by which `ns_per_tick_shifted` is multiplied.

@@ -90,7 +90,7 @@ impl Change {
     }
 }
 
-/// What a user draws operations from.
+/// The source from which a user draws operations.
 pub(crate) struct Draw<'a> {
     pub(crate) rng: &'a mut Rng,
     /// The longest value, in bytes.

@@ -14,9 +14,9 @@ mod score;
 mod user;
 
 use score::Score;
-use sprat_proto::Rng;
 use sprat_proto::fault::Fault;
 use sprat_proto::time::{MS, SECOND};
+use sprat_proto::{Instant, Rng};
 use sprat_sim::check::Verdict;
 use sprat_sim::check::store::Answer;
 use sprat_sim::frames::Kept;
@@ -141,10 +141,18 @@ fn site_of(nth: usize, seed: u64, shape: &Shape) -> OwnedSite {
     OwnedSite { role, host: if machines > 1 { machine } else { 0 }, rack }
 }
 
+/// Returns the wall clock of the server with this number, which is behind that of others.
+/// It starts at this time by its own clock, and by the true one.
+fn wall_clock((now, truth): (Instant, Instant), nth: usize) -> WallClock {
+    let behind_ms = nth as u64 % 3 * (CLOCKS_APART_MS / 4);
+    let ahead_ns = now.since(truth);
+    WallClock::new(move |now| WallTime(WALL_MS - behind_ms + (now.as_ns() - ahead_ns) / MS))
+}
+
 fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
-    let shared = SharedMemory::default();
-    let (server_term_ns, coordinators) = (shape.server_term_ns, shape.coordinators());
+    let (shared, server_term_ns) = (SharedMemory::default(), shape.server_term_ns);
+    let coordinators = shape.coordinators();
     if shape.coordinators > 1 {
         leaders::candidate(&mut world, shape);
     } else {
@@ -152,25 +160,19 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
             let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
             let (now, mut rng) = (start.now, start.rng);
             let options = coordinator_config(server_term_ns);
-            let coordinator = Coordinator::restore(now, options, rng.fork(), disk);
-            let coordinator = coordinator.expect("the disk is sound");
+            let coordinator = Coordinator::restore(now, options, rng.fork(), disk).expect("sound");
             Box::new(Node::new(coordinator, config(true), rng, start.port))
         });
     }
     for nth in 0..shape.masters {
         let site = site_of(nth, seed, shape);
-        let behind_ms = nth as u64 % 3 * (CLOCKS_APART_MS / 4);
         let Shape { log_bytes, segment_bytes, replicas, keeps, posts, durability, .. } = *shape;
-        let (own_replica, scrub_ns) = (shape.own, shape.scrub_ns);
-        let (kept, shared, coordinators) = (Kept::default(), shared.clone(), coordinators.clone());
-        let its_frames = kept.clone();
+        let (own_replica, scrub_ns, kept) = (shape.own, shape.scrub_ns, Kept::default());
+        let (shared, coordinators, its_frames) =
+            (shared.clone(), coordinators.clone(), kept.clone());
         let host = world.host(shape.faults[1], move |start| {
             let (own, site) = (locator(start.host), site.clone());
             let mut rng = start.rng;
-            let ahead_ns = start.now.since(start.truth);
-            let wall = WallClock::new(move |now| {
-                WallTime(WALL_MS - behind_ms + (now.as_ns() - ahead_ns) / MS)
-            });
             let config_ = master::Config {
                 coordinator: locators_of(&coordinators, &mut rng),
                 control: own.clone(),
@@ -181,7 +183,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 durability,
                 site,
                 boot: kept.boot(),
-                wall,
+                wall: wall_clock((start.now, start.truth), nth),
                 own_replica,
                 scrub_ns,
                 backup_bytes: replicas as u64 * 2 * log_bytes,

@@ -17,8 +17,8 @@ pub enum Error {
     /// The operation's value is too long. Nothing was sent: use a shorter value.
     #[error("the value has {0} bytes, the limit is {MAX_VALUE}")]
     ValueTooLong(usize),
-    /// The object's lifetime is too long. Nothing was sent: use a shorter one, or none for an object
-    /// that does not expire.
+    /// The object's lifetime is too long. Nothing was sent: use a shorter one, or none for an
+    /// object that does not expire.
     #[error(
         "the lifetime has {} ms, the limit is {} ms; an object without one does not expire",
         .0.0, Lifetime::MAX.0

@@ -133,8 +133,8 @@ fn read(
     Ok(())
 }
 
-/// Removes the object at `at`, if the hash table points to it. Returns false if it has to stay: while
-/// its tablet is recovered, the replay of an older version must find it.
+/// Removes the object at `at`, if the hash table points to it. Returns false if it has to stay:
+/// while its tablet is recovered, the replay of an older version must find it.
 fn remove(memory: &mut Memory, at: Location) -> Result<bool, Full> {
     let Memory { log, tablets, table, .. } = memory;
     let object = log.object(at);

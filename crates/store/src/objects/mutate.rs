@@ -1,10 +1,10 @@
 //! The execution of mutations in a master's memory.
 //!
 //! Invariants: a mutation is one append of the object or tombstone together with its completion
-//! record, and changes nothing if that append is impossible. Versions of a key only grow. A mutation
-//! that finds an object that has expired executes as if there were none. If it puts nothing in the
-//! object's place, it removes the object first: what one server has reported as gone stays gone,
-//! whatever the clock of the next server says.
+//! record, and changes nothing if that append is impossible. Versions of a key only grow. A
+//! mutation that finds an object that has expired executes as if there were none. If it puts
+//! nothing in the object's place, it removes the object first: what one server has reported as gone
+//! stays gone, whatever the clock of the next server says.
 
 use crate::message::Status;
 use crate::message::data::{Amount, Once, Target};
@@ -72,7 +72,7 @@ impl Before {
     }
 }
 
-/// What a mutation puts in the place of an object.
+/// The contents that a mutation puts in the place of an object.
 #[derive(Clone, Copy, Debug)]
 struct New<'a> {
     value: &'a [u8],
@@ -121,7 +121,8 @@ impl Memory {
                 Err(status) => self.leave(mutation, before.as_ref(), Outcome { status, ..ok }),
             },
             (Change::Touch(lifetime), Some(value)) => {
-                let new = New { value: &value.to_vec(), expires: wall.after(lifetime), sum: None };
+                let value = value.to_vec();
+                let new = New { value: &value, expires: wall.after(lifetime), sum: None };
                 self.write(mutation, before, new)
             }
             (Change::Touch(_), None) => {

@@ -9,9 +9,9 @@
 //!
 //! A look-up costs one line here. If a tag fits, the caller compares the key in the log: the table
 //! knows hashes and locations only. The table grows by a quarter, some lines at a time, or to any
-//! larger size for objects that are to come. Lines are in the order of the hashes before, during and
-//! after growth. A walk in that order ([`HashTable::walk`]) sees every entry once, even if the table
-//! grows meanwhile.
+//! larger size for objects that are to come. Lines are in the order of the hashes before, during
+//! and after growth. A walk in that order ([`HashTable::walk`]) sees every entry once, even if the
+//! table grows meanwhile.
 //!
 //! The tag begins at the bit of the hash that followed the number of a line when the table was
 //! small. So line and tag of an entry say where growth moves it, without a look into the log, until

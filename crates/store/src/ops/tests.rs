@@ -85,20 +85,7 @@ macro_rules! golden {
 }
 
 #[test]
-fn requests() {
-    golden!(
-        Read,
-        32,
-        "01 02 0000 09 000000 0000000000000009 0000000000000007 0000000000000102 6b6579",
-        Read { target: TARGET, key: b"key" }
-    );
-    golden!(
-        Write,
-        60,
-        "01 03 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
-         0000000000000003 0000000000000005 0000000000000004 00000002 6b6579 7631",
-        Write { target: TARGET, once: ONCE, key: b"key", value: b"v1", lifetime: None }
-    );
+fn requests_with_a_lifetime() {
     golden!(
         Write,
         68,
@@ -125,6 +112,23 @@ fn requests() {
         "01 0c 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
          0000000000000003 0000000000000005 0000000000000004 ffffffffffffffff 6b6579",
         Touch { target: TARGET, once: ONCE, key: b"key", lifetime: None }
+    );
+}
+
+#[test]
+fn requests() {
+    golden!(
+        Read,
+        32,
+        "01 02 0000 09 000000 0000000000000009 0000000000000007 0000000000000102 6b6579",
+        Read { target: TARGET, key: b"key" }
+    );
+    golden!(
+        Write,
+        60,
+        "01 03 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 00000002 6b6579 7631",
+        Write { target: TARGET, once: ONCE, key: b"key", value: b"v1", lifetime: None }
     );
     golden!(
         Append,

@@ -35,7 +35,8 @@ pub struct Write<'a> {
     pub key: &'a [u8],
     /// The new value of the object, shorter than 4 GiB.
     pub value: &'a [u8],
-    /// The time that the object exists, at most [`Lifetime::MAX`]. `None` means until it is removed.
+    /// The time that the object exists, at most [`Lifetime::MAX`]. `None` means until it is
+    /// removed.
     pub lifetime: Option<Lifetime>,
 }
 

@@ -14,8 +14,8 @@ const EMPTY: [u64; WIDTH] = [0; WIDTH];
 struct Line([u64; WIDTH]);
 
 /// Lines in blocks of two to the power of `BITS`. A block takes memory from the first write to one
-/// of its lines until [`Blocks::free_below`] gives it back, so that neither growth nor its end moves
-/// much memory at once.
+/// of its lines until [`Blocks::free_below`] gives it back, so that neither growth nor its end
+/// moves much memory at once.
 #[derive(Debug)]
 pub(super) struct Blocks<const BITS: u32> {
     blocks: Vec<Box<[Line]>>,

@@ -123,14 +123,19 @@ impl World {
         self.expiry.step(&mut self.memory, now, self.wall, work)
     }
 
-    /// Compares `outcome` with the oracle, and applies the change to the oracle.
-    fn expect(&mut self, key: &[u8], rules: &RejectRules, change: Change<'_>, outcome: Outcome) {
-        // Whatever the outcome, it says that an object that has expired does not exist.
+    /// Returns version, value and end of the object that a mutation finds. Forgets one that has
+    /// expired: whatever the outcome, it says that there is none.
+    fn current(&mut self, key: &[u8]) -> (Version, Vec<u8>, WallTime) {
         if self.objects.get(key).is_some_and(|object| object.2 <= self.wall) {
             self.objects.remove(key);
         }
         let none = (Version(0), Vec::new(), WallTime::NEVER);
-        let (version, value, expires) = self.objects.get(key).cloned().unwrap_or(none);
+        self.objects.get(key).cloned().unwrap_or(none)
+    }
+
+    /// Compares `outcome` with the oracle, and applies the change to the oracle.
+    fn expect(&mut self, key: &[u8], rules: &RejectRules, change: Change<'_>, outcome: Outcome) {
+        let (version, value, expires) = self.current(key);
         let missing = version == Version(0);
         if let Err(status) = rules.check(version) {
             assert_eq!(outcome, Outcome { status, version, sum: None });
