@@ -8,6 +8,7 @@ use sprat::trace::TraceRing;
 
 use super::lanes::{self, Exchange};
 use super::measure::{self, Figures, Lane};
+use super::options::Ycsb;
 use super::report::{Report, Row};
 use super::{local, net};
 use crate::baseline::Kernel;
@@ -26,8 +27,10 @@ pub(crate) struct Bench {
     pub(crate) sizes: Vec<usize>,
     pub(crate) outstanding: usize,
     pub(crate) sessions: usize,
-    /// The numbers of clients that the test `clients` measures, one after the other.
+    /// The numbers of clients that the tests `clients` and `ycsb` measure, one after the other.
     pub(crate) clients: Vec<usize>,
+    /// The options of the test `ycsb` alone.
+    pub(crate) ycsb: Ycsb,
     /// Number of objects in each measured table. `None`: as many as ClusterPerf has.
     pub(crate) objects: Option<u64>,
     /// Bytes of the objects of the tests `recovery` and `restart`.

@@ -33,10 +33,12 @@ pub mod report;
 mod restart;
 mod sessions;
 mod single_thread;
+mod temporary;
+mod ycsb;
 
 use bench::Bench;
 pub use disk::Copies;
-pub use options::{Options, Test};
+pub use options::{Options, Test, Ycsb};
 use report::{Context, Report};
 
 /// Runs the tests of `sprat bench` that the options name.
@@ -66,6 +68,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         outstanding: args.outstanding,
         sessions: args.sessions,
         clients: args.clients.clone(),
+        ycsb: args.ycsb.clone(),
         objects: args.objects,
         bytes: args.bytes,
         coordinator: args.coordinator.clone(),
@@ -89,6 +92,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::MultiWrite => multi::run(&mut bench, basic::Kind::Writes)?,
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Clients => clients::run(&mut bench)?,
+            Test::Ycsb => ycsb::run(&mut bench)?,
             Test::Overwrite => overwrite::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
             Test::Failover => failover::run(&mut bench)?,
@@ -116,6 +120,7 @@ pub fn demo() -> Result<(), Fail> {
         outstanding: 64,
         sessions: 0,
         clients: Vec::new(),
+        ycsb: Ycsb::default(),
         objects: Some(1000),
         bytes: 0,
         coordinator: None,

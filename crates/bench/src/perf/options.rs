@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use super::disk::Copies;
+use crate::peers::server::Peer;
+use crate::ycsb::workload::Workload;
 
 /// A test of `sprat bench`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +31,8 @@ pub enum Test {
     Loaded,
     /// Measures reads and writes from many clients at the same time.
     Clients,
+    /// Measures YCSB's workloads, beside other stores if the options name some.
+    Ycsb,
     /// Measures random overwrites of objects, for several shares of live bytes in the server's
     /// memory.
     Overwrite,
@@ -65,6 +69,7 @@ impl Test {
             Self::MultiWrite => "multi-write",
             Self::Loaded => "loaded",
             Self::Clients => "clients",
+            Self::Ycsb => "ycsb",
             Self::Overwrite => "overwrite",
             Self::Idle => "idle",
             Self::Failover => "failover",
@@ -90,6 +95,28 @@ impl Test {
     }
 }
 
+/// The options that the test `ycsb` alone has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ycsb {
+    /// The workloads to run, in order.
+    pub workloads: Vec<Workload>,
+    /// Number of records to load.
+    pub records: u64,
+    /// Bytes of a record's value.
+    pub size: usize,
+    /// Number of operations that each client has in progress.
+    pub pipeline: usize,
+    /// The stores that are measured in turns with ours.
+    pub beside: Vec<Peer>,
+}
+
+impl Default for Ycsb {
+    fn default() -> Self {
+        let (records, size, pipeline) = (100_000, 1000, 1);
+        Self { workloads: Workload::ALL.to_vec(), records, size, pipeline, beside: Vec::new() }
+    }
+}
+
 /// The tests of one benchmark run, and the options of their measurements.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -112,8 +139,10 @@ pub struct Options {
     pub bytes: u64,
     /// Number of sessions that the test `sessions` opens.
     pub sessions: usize,
-    /// Numbers of clients that the test `clients` measures, one after the other.
+    /// Numbers of clients that the tests `clients` and `ycsb` measure, one after the other.
     pub clients: Vec<usize>,
+    /// The options of the test `ycsb` alone.
+    pub ycsb: Ycsb,
     /// Number of requests in progress in throughput tests.
     pub outstanding: usize,
     /// The replicas of the cluster that the run starts.
@@ -140,6 +169,7 @@ impl Options {
             bytes: 256_000_000,
             sessions: 100_000,
             clients: vec![16],
+            ycsb: Ycsb::default(),
             outstanding: 64,
             copies: Copies::default(),
             json: None,

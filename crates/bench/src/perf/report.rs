@@ -266,6 +266,11 @@ impl Report {
         self.print(&format!("\n{}\n{table}", self.title))
     }
 
+    /// Ends the table and prints `table` in its place.
+    pub(crate) fn end_with(&self, table: &Columns) -> Result<(), Fail> {
+        self.print(&format!("\n{}\n{}", self.title, table.text()))
+    }
+
     /// Prints text for people, unless standard output has the JSON.
     pub fn print(&self, text: &str) -> Result<(), Fail> {
         if self.quiet { Ok(()) } else { out::print(text) }

@@ -78,6 +78,12 @@ impl Workload {
         }
     }
 
+    /// True if the workload inserts records, so that its table grows.
+    #[must_use]
+    pub const fn inserts(self) -> bool {
+        self.mix().insert > 0
+    }
+
     /// Returns the percentages of the workload. What is left of 100 are read-modify-writes.
     const fn mix(self) -> Mix {
         let (read, update, insert, scan) = match self {
@@ -142,11 +148,14 @@ impl Records {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes that the table has acknowledged the insert of `record`.
+    /// Notes that the table has acknowledged the insert of `record`. Records that were loaded count
+    /// as acknowledged.
     pub fn acknowledged(&self, record: u64) {
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        ahead.insert(record);
         let mut visible = self.visible();
+        if record >= visible {
+            ahead.insert(record);
+        }
         while ahead.remove(&visible) {
             visible += 1;
         }

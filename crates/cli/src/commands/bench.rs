@@ -11,6 +11,8 @@ use sprat_bench::units::{data, seconds, size};
 
 use crate::options::{COORDINATOR, durability, transports};
 
+mod ycsb;
+
 /// Measure latency and throughput, each figure beside what the machine allows.
 ///
 /// Without -C the tests start processes of their own, the server on another core. Sizes are
@@ -91,6 +93,7 @@ pub(crate) enum Bench {
     #[command(after_help = "Example:
   sprat bench clients --clients 16,64 --transport fast+udp,tcp")]
     Clients(Clients),
+    Ycsb(ycsb::Ycsb),
     /// Measure random overwrites by the share of a server's memory that is live (takes 1.5 GiB).
     #[command(after_help = "Example:
   sprat bench overwrite --transport fast+shm --seconds 5")]
@@ -543,6 +546,7 @@ impl Bench {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Clients)
             },
+            Self::Ycsb(args) => args.options(),
             Self::Overwrite(args) => Options {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Overwrite)

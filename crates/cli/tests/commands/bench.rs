@@ -229,6 +229,41 @@ fn a_running_cluster_is_measured_and_left_as_it_was() {
     assert!(error.contains("pigeon"), "{error}");
 }
 
+/// YCSB's workloads run on our store and beside Redis and memcached, each with the figures of reads
+/// and of updates. Workload E says that it cannot run.
+#[test]
+fn ycsb_stands_beside_other_stores() {
+    let small = ["--records", "100", "--size", "100", "--clients", "2", "--pipeline", "2"];
+    let beside = ["--beside", "redis,redis+unix,memcached,memcached+unix"];
+    let rows = bench("ycsb", &[&small[..], &beside, &["--transport", "fast+shm,tcp"]].concat());
+    let stores = ["fast+shm", "tcp", "redis", "redis+unix", "memcached", "memcached+unix"];
+    for workload in ["a", "b", "c", "d", "f"] {
+        for store in stores {
+            let row = named(&rows, &format!("ycsb.{workload}.2"), store);
+            let above_zero = |field: &str| row[field].as_f64().is_some_and(|n| n > 0.0);
+            assert!(above_zero("ops_per_s") && above_zero("read_p999_us"), "{row}");
+            // One operation in 20 is an update in b and d: such a short time may have none.
+            assert!(!["a", "f"].contains(&workload) || above_zero("update_p50_us"), "{row}");
+            assert!(workload != "c" || row["update_p50_us"].is_null(), "{row}");
+            assert!(row["throughput_ratio"]["redis"].is_number(), "{row}");
+        }
+    }
+    let scans = named(&rows, "ycsb.e", "fast+shm");
+    assert_eq!(
+        (scans["unit"].as_str(), &scans["ops_per_s"]),
+        (Some("no ordered scan yet"), &Value::Null)
+    );
+    assert_eq!(rows.len(), 5 * stores.len() + 2);
+}
+
+#[test]
+fn ycsb_writes_to_replicas() {
+    let small = ["--records", "50", "--field-count", "2", "--clients", "1", "--workload", "a"];
+    let rows = bench("ycsb", &[&small[..], &["--replicas", "1", "--transport", "tcp"]].concat());
+    let row = named(&rows, "ycsb.a.1", "tcp");
+    assert_eq!((row["size_bytes"].as_u64(), row["clients"].as_u64()), (Some(200), Some(1)));
+}
+
 #[test]
 fn a_restart_has_its_parts() {
     let rows = spawned(vec!["bench", "restart", "--bytes", "1MB", "--rounds", "1", "--json", "-"]);
