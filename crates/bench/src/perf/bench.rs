@@ -27,9 +27,11 @@ pub(crate) struct Bench {
     pub(crate) sizes: Vec<usize>,
     pub(crate) outstanding: usize,
     pub(crate) sessions: usize,
-    /// The numbers of clients that the tests `clients` and `ycsb` measure, one after the other.
+    /// The numbers of clients that tests with several clients measure, one after the other.
     pub(crate) clients: Vec<usize>,
-    /// The options of the test `ycsb` alone.
+    /// Number of servers of the tests of ClusterPerf that need several.
+    pub(crate) servers: u16,
+    /// The options of the test `ycsb`, and of ClusterPerf's tests under a workload.
     pub(crate) ycsb: Ycsb,
     /// Number of objects in each measured table. `None`: as many as ClusterPerf has.
     pub(crate) objects: Option<u64>,

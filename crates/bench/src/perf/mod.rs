@@ -14,6 +14,7 @@ mod basic;
 mod bench;
 pub mod breakdown;
 mod clients;
+mod clusterperf;
 mod disk;
 pub mod echo;
 mod failover;
@@ -37,6 +38,7 @@ mod temporary;
 mod ycsb;
 
 use bench::Bench;
+pub use clusterperf::Name as ClusterPerf;
 pub use disk::Copies;
 pub use options::{Options, Test, Ycsb};
 use report::{Context, Report};
@@ -68,6 +70,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         outstanding: args.outstanding,
         sessions: args.sessions,
         clients: args.clients.clone(),
+        servers: args.servers,
         ycsb: args.ycsb.clone(),
         objects: args.objects,
         bytes: args.bytes,
@@ -93,6 +96,7 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Clients => clients::run(&mut bench)?,
             Test::Ycsb => ycsb::run(&mut bench)?,
+            Test::ClusterPerf(name) => clusterperf::run(&mut bench, *name)?,
             Test::Overwrite => overwrite::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
             Test::Failover => failover::run(&mut bench)?,
@@ -120,6 +124,7 @@ pub fn demo() -> Result<(), Fail> {
         outstanding: 64,
         sessions: 0,
         clients: Vec::new(),
+        servers: 1,
         ycsb: Ycsb::default(),
         objects: Some(1000),
         bytes: 0,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::clusterperf::Name;
 use super::disk::Copies;
 use crate::peers::server::Peer;
 use crate::ycsb::workload::Workload;
@@ -33,6 +34,8 @@ pub enum Test {
     Clients,
     /// Measures YCSB's workloads, beside other stores if the options name some.
     Ycsb,
+    /// Measures a test of RAMCloud's ClusterPerf that has no file of its own.
+    ClusterPerf(Name),
     /// Measures random overwrites of objects, for several shares of live bytes in the server's
     /// memory.
     Overwrite,
@@ -70,6 +73,7 @@ impl Test {
             Self::Loaded => "loaded",
             Self::Clients => "clients",
             Self::Ycsb => "ycsb",
+            Self::ClusterPerf(name) => name.name(),
             Self::Overwrite => "overwrite",
             Self::Idle => "idle",
             Self::Failover => "failover",
@@ -83,6 +87,9 @@ impl Test {
     /// True if the test measures only processes that it starts itself.
     #[must_use]
     pub const fn starts_processes(self) -> bool {
+        if let Self::ClusterPerf(name) = self {
+            return name.starts_servers();
+        }
         matches!(
             self,
             Self::Sessions
@@ -95,7 +102,7 @@ impl Test {
     }
 }
 
-/// The options that the test `ycsb` alone has.
+/// The options of the test `ycsb`, of which ClusterPerf's tests under a workload use some.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ycsb {
     /// The workloads to run, in order.
@@ -139,9 +146,11 @@ pub struct Options {
     pub bytes: u64,
     /// Number of sessions that the test `sessions` opens.
     pub sessions: usize,
-    /// Numbers of clients that the tests `clients` and `ycsb` measure, one after the other.
+    /// Numbers of clients that tests with several clients measure, one after the other.
     pub clients: Vec<usize>,
-    /// The options of the test `ycsb` alone.
+    /// Number of servers of the tests of ClusterPerf that need several.
+    pub servers: u16,
+    /// The options of the test `ycsb`, and of ClusterPerf's tests under a workload.
     pub ycsb: Ycsb,
     /// Number of requests in progress in throughput tests.
     pub outstanding: usize,
@@ -169,6 +178,7 @@ impl Options {
             bytes: 256_000_000,
             sessions: 100_000,
             clients: vec![16],
+            servers: 3,
             ycsb: Ycsb::default(),
             outstanding: 64,
             copies: Copies::default(),

@@ -84,6 +84,44 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     stores.end()
 }
 
+/// The operations of a workload that a test reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// Reads, those of read-modify-writes among them.
+    Reads,
+    /// Updates and inserts.
+    Updates,
+    /// All operations.
+    All,
+}
+
+/// Runs the first workload of the options with each number of clients on our store, and reports one
+/// part of its operations under the name `test`.
+pub(crate) fn part(bench: &mut Bench, test: &str, part: Part) -> Result<(), Fail> {
+    let options = bench.ycsb.clone();
+    let workload = options.workloads.first().copied().unwrap_or(Workload::A);
+    let (records, size, of) = (options.records, options.size, workload.words());
+    bench.report.begin(format!(
+        "{test}: YCSB {} ({of}), {records} records of {size} B, by the number of clients",
+        workload.name().to_uppercase()
+    ));
+    let stores = Stores::load(bench)?;
+    let chooser = Chooser::new(workload, records, 0);
+    for count in bench.clients.clone() {
+        for one in stores.measure(bench, &chooser, count)? {
+            let figures = match part {
+                Part::Reads => &one.reads,
+                Part::Updates => &one.updates,
+                Part::All => &one.all,
+            };
+            let name = format!("{test}.{}.{count}", workload.name());
+            bench.report.row(Row::new(name, one.store, Some(size), figures))?;
+        }
+    }
+    stores.end()?;
+    bench.report.end()
+}
+
 /// All stores of a run, with the records loaded.
 struct Stores {
     coordinator: String,

@@ -7,7 +7,7 @@ use sprat_bench::perf::{self, Options, Test};
 use sprat_bench::units::size;
 use sprat_bench::ycsb::workload::Workload;
 
-use super::{Plain, Replicas, Target};
+use super::args::{Plain, Replicas, Target};
 
 /// Measure YCSB's workloads A to F, beside Redis and memcached if they are named.
 ///
@@ -41,7 +41,7 @@ pub(crate) struct Ycsb {
         default_value = "a,b,c,d,e,f",
         hide_possible_values = true,
         ignore_case = true,
-        value_parser = workloads(),
+        value_parser = workloads(&Workload::ALL),
     )]
     workload: Vec<Workload>,
     /// Number of records to load.
@@ -106,11 +106,13 @@ pub(crate) struct Ycsb {
     plain: Plain,
 }
 
-/// Returns the parser of a workload's letter.
-fn workloads() -> impl clap::builder::TypedValueParser<Value = Workload> {
-    PossibleValuesParser::new(Workload::ALL.map(Workload::name)).map(|name| {
-        let found = Workload::ALL.into_iter().find(|w| w.name().eq_ignore_ascii_case(&name));
-        found.expect("clap takes no other name")
+/// Returns the parser of the letters of these workloads.
+pub(super) fn workloads(
+    known: &'static [Workload],
+) -> impl clap::builder::TypedValueParser<Value = Workload> {
+    PossibleValuesParser::new(known.iter().map(|workload| workload.name())).map(|name| {
+        let found = known.iter().find(|w| w.name().eq_ignore_ascii_case(&name));
+        *found.expect("clap takes no other name")
     })
 }
 
