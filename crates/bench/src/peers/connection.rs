@@ -177,7 +177,7 @@ impl Connection {
         }
     }
 
-    fn sleep(&mut self) -> Result<(), Fail> {
+    fn sleep(&self) -> Result<(), Fail> {
         if self.tags.is_empty() {
             return Ok(());
         }

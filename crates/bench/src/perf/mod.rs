@@ -18,6 +18,7 @@ mod clusterperf;
 mod disk;
 pub mod echo;
 mod failover;
+mod html;
 mod idle;
 pub(crate) mod lanes;
 mod loaded;
@@ -28,10 +29,12 @@ pub(crate) mod net;
 mod options;
 mod overwrite;
 mod own_tcp;
+mod plot;
 pub(crate) mod procfs;
 mod recovery;
 pub mod report;
 mod restart;
+mod row;
 mod sessions;
 mod single_thread;
 mod temporary;
@@ -62,7 +65,8 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         served.push(net::BOND.to_owned());
     }
     let mut bench = Bench {
-        report: Report::new(args.json.as_deref(), &context)?,
+        report: Report::new(args.json.as_deref(), &context)?
+            .with_page(args.html.as_deref(), &context),
         transports: args.transports.clone(),
         time: Duration::from_secs_f64(args.seconds),
         rounds: args.rounds,

@@ -158,6 +158,8 @@ pub struct Options {
     pub copies: Copies,
     /// File that takes the results as JSON Lines; `-` is standard output, which then has no table.
     pub json: Option<PathBuf>,
+    /// File that takes the tables and plots of them, as one page of HTML.
+    pub html: Option<PathBuf>,
     /// File that the run writes a breakdown's picture to, as SVG.
     pub svg: Option<PathBuf>,
 }
@@ -183,6 +185,7 @@ impl Options {
             outstanding: 64,
             copies: Copies::default(),
             json: None,
+            html: None,
             svg: None,
         }
     }

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 
 use super::bench::Bench;
 use super::measure::{Figures, Lane, Sample, in_turns};
-use super::report::Row;
+use super::row::{Distribution, Row};
 use super::ycsb;
 use crate::fail::Fail;
 
@@ -92,10 +92,14 @@ fn measure(
     let test = format!("{}{}", name.name(), case.name);
     if let Some(exchange) = case.floor {
         let compared = bench.compare(transport, exchange, lane)?;
-        return bench.report.row(compared.row(&test, transport, case.size));
+        let row = compared.row(&test, transport, case.size);
+        return bench.report.row_with(row, &Distribution::of(&compared.product));
     }
     let figures = in_turns(&mut [lane], bench.rounds, bench.time)?;
-    bench.report.row(Row::new(&test, transport, Some(case.size), &figures[0]))?;
+    let mut row = Row::new(&test, transport, Some(case.size), &figures[0]);
+    // Several cases with other numbers of clients are several loads.
+    row.under_load = plan.cases.iter().any(|other| other.load.clients != case.load.clients);
+    bench.report.row_with(row, &Distribution::of(&figures[0]))?;
     if plan.each_client {
         let rounds = of_clients.into_inner();
         // The first round warms up.

@@ -24,7 +24,7 @@ use super::basic::{FILLING_BYTES, FILLINGS, LARGE_SET};
 use super::bench::Bench;
 use super::local::free_ports;
 use super::measure::{Figures, Lane, Sample, in_turns};
-use super::report::Row;
+use super::row::{Distribution, Row};
 use super::temporary::Temporary;
 use crate::fail::Fail;
 use crate::memory;
@@ -115,7 +115,8 @@ pub(crate) fn part(bench: &mut Bench, test: &str, part: Part) -> Result<(), Fail
                 Part::All => &one.all,
             };
             let name = format!("{test}.{}.{count}", workload.name());
-            bench.report.row(Row::new(name, one.store, Some(size), figures))?;
+            let row = Row::new(name, one.store, Some(size), figures).under_load();
+            bench.report.row_with(row, &Distribution::of(figures))?;
         }
     }
     stores.end()?;
@@ -357,7 +358,8 @@ impl Table {
                 throughput_ratio: ratios.collect(),
             };
             let name = format!("ycsb.{}.{clients}", workload.name());
-            let row = Row::new(name, one.store.clone(), Some(bench.ycsb.size), &one.all);
+            let row =
+                Row::new(name, one.store.clone(), Some(bench.ycsb.size), &one.all).under_load();
             bench.report.row_with(row, &more)?;
             let us = |us: Option<f64>| us.map(out::micros).unwrap_or_default();
             let mut cells = vec![

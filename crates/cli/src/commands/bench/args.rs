@@ -36,6 +36,9 @@ pub(crate) struct Plain {
     /// table.
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
+    /// Also write the tables, and plots of them, to this file as one page of HTML.
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
 }
 
 /// Options for the cluster that a test of `sprat bench` measures.
@@ -148,6 +151,7 @@ impl Plain {
             seconds: self.seconds,
             rounds: self.rounds,
             json: self.json.clone(),
+            html: self.html.clone(),
             ..Options::new(vec![test])
         }
     }
