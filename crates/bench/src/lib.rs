@@ -2,8 +2,8 @@
 //! software.
 //!
 //! [`perf`] has the tests of `sprat bench`, [`rdma`] those of `sprat rdma`, [`baseline`] the bare
-//! exchanges that they are compared with. [`ycsb`] has YCSB's workloads, [`peers`] the stores of others
-//! that are measured beside ours. [`chaos`] attacks a cluster. [`process`] and [`cluster`]
+//! exchanges that they are compared with. [`ycsb`] has YCSB's workloads, [`peers`] the stores of
+//! others that are measured beside ours. [`chaos`] attacks a cluster. [`process`] and [`cluster`]
 //! start the processes. [`store`], [`fail`], [`folder`], [`out`] and [`memory`] are what the tests
 //! share with the command line.
 //!

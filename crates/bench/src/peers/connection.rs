@@ -42,7 +42,8 @@ impl Protocol {
         }
     }
 
-    fn parse(self, bytes: &[u8]) -> Result<Option<Parsed>, String> {
+    /// Returns the reply at the beginning of `bytes`. `None`: it is incomplete.
+    fn reply(self, bytes: &[u8]) -> Result<Option<Parsed>, String> {
         match self {
             Self::Resp => resp::parse(bytes),
             Self::Memcached => memcached::parse(bytes),
@@ -231,7 +232,7 @@ impl Connection {
     /// # Errors
     /// The server reports an error, or sends bytes that are no reply.
     pub fn reply(&mut self) -> Result<Option<(u32, Reply)>, Fail> {
-        let parsed = self.protocol.parse(&self.input[self.taken..self.filled]);
+        let parsed = self.protocol.reply(&self.input[self.taken..self.filled]);
         let Some((reply, bytes)) = parsed.map_err(Fail::new)? else { return Ok(None) };
         self.taken += bytes;
         match self.tags.pop_front() {
@@ -271,6 +272,38 @@ fn some(moved: io::Result<usize>) -> Result<usize, Fail> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
+
+    /// Bytes at random, made of pieces of replies, are a reply, incomplete or an error. A reply is
+    /// never longer than the bytes.
+    #[test]
+    fn no_bytes_break_the_parsers() {
+        let pieces: [&[u8]; 12] = [
+            b"$",
+            b"-1",
+            b"\r\n",
+            b"VA ",
+            b"9",
+            b"+OK\r\n",
+            b"HD\r\n",
+            b"EN\r\n",
+            b"\r",
+            b"-ERR",
+            b"18446744073709551615",
+            b"\0",
+        ];
+        let mut rng = sprat_proto::Rng::seeded(11);
+        for _ in 0..20_000 {
+            let mut bytes = Vec::new();
+            for _ in 0..rng.below(8) {
+                bytes.extend_from_slice(pieces[rng.below(pieces.len() as u64) as usize]);
+            }
+            for protocol in [Protocol::Resp, Protocol::Memcached] {
+                if let Ok(Some((_, length))) = protocol.reply(&bytes) {
+                    assert!(length > 0 && length <= bytes.len(), "{protocol:?}: {bytes:?}");
+                }
+            }
+        }
+    }
 
     /// A server that sends canned bytes: the client sends its requests in order, and finds replies
     /// that arrive in pieces.

@@ -23,9 +23,9 @@ pub enum Peer {
     Redis,
     /// Redis over a Unix socket.
     RedisUnix,
-    /// memcached over loopback TCP.
+    /// The server memcached over loopback TCP.
     Memcached,
-    /// memcached over a Unix socket.
+    /// The server memcached over a Unix socket.
     MemcachedUnix,
 }
 
@@ -174,12 +174,13 @@ mod tests {
     use crate::peers::reply::Reply;
     use crate::perf::local::free_ports;
 
-    /// Writes, reads and misses on the real servers, which `scripts/tools --stores` installs. CI has
-    /// them; a machine without them has nothing to test here.
+    /// Writes, reads and misses on the real servers, which `scripts/tools --stores` installs. CI
+    /// has them; a machine without them has nothing to test here.
     #[test]
     fn the_real_servers_understand_the_requests() {
         let strict = std::env::var_os("CI").is_some();
-        if !strict && ["redis-server", "memcached"].iter().any(|program| check(program).is_err()) {
+        let absent = |program: &&str| check(program).is_err();
+        if !strict && ["redis-server", "memcached"].iter().any(absent) {
             return;
         }
         for peer in Peer::ALL {

@@ -1,4 +1,4 @@
-//! The page of `--html`: the tables of a run and plots of them, in one file that loads nothing else.
+//! The page of `--html`: the tables of a run and plots of them, in one file that loads no other.
 //!
 //! The plots follow from the rows of a table: the distribution of the times, the median by the size
 //! of a message, the times by the load.
@@ -12,8 +12,8 @@ use crate::text::{Columns, bytes};
 /// Most lines of one plot.
 const MOST: usize = 12;
 
-/// The colours of lines, on a light and on a dark page. They differ for readers who do not see all
-/// colours.
+/// The colours of lines, on a light and on a dark page. Colour-blind readers can tell most of them
+/// apart.
 const LINES: [(&str, &str); COLOURS] = [
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#ff8a3d"),

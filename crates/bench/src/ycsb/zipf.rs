@@ -15,7 +15,7 @@ use sprat_proto::Rng;
 const THETA: f64 = 0.99;
 /// The number of items that the scrambled distribution draws from.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
-/// ζ([`SCRAMBLED_ITEMS`], θ), as YCSB has it.
+/// YCSB's constant for the sum ζ([`SCRAMBLED_ITEMS`], θ).
 pub const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
 /// Offset basis and prime of the hash FNV-1a with 64 bits.

@@ -1,9 +1,9 @@
 //! The tests of RAMCloud's ClusterPerf by their names, beside `basic`, the throughputs and the
 //! multi-operations on one server, which have files of their own.
 //!
-//! [`plan`] has the tests as data, [`work`] the clients that run them, [`tables`] the objects. Tests
-//! under a workload of YCSB are measured as `ycsb` is; [`interference`] and [`broadcast`] have
-//! loops of their own.
+//! [`plan`] has the tests as data, [`work`] the clients that run them, [`tables`] the objects.
+//! Tests under a workload of YCSB are measured as `ycsb` is; [`interference`] and [`broadcast`]
+//! have loops of their own.
 //!
 //! Not here: `writeAsyncSync`, since the store has no asynchronous writes; what needs indexes,
 //! transactions or migration.
@@ -26,6 +26,7 @@ mod work;
 pub use names::Name;
 use plan::{Case, Plan, Settings};
 use tables::Filled;
+use work::Work;
 
 /// Runs a test over all transports.
 pub(crate) fn run(bench: &mut Bench, name: Name) -> Result<(), Fail> {
@@ -90,6 +91,11 @@ fn measure(
         Ok(all)
     });
     let test = format!("{}{}", name.name(), case.name);
+    let floors = bench.local.copies().floors(plan.tables[0].key + case.size, 1);
+    if let Some(floors) = floors.filter(|_| case.load.work == Work::Write) {
+        let durable = floors.compare(lane, bench.rounds, bench.time)?;
+        return durable.report(&mut bench.report, (&test, transport), case.size);
+    }
     if let Some(exchange) = case.floor {
         let compared = bench.compare(transport, exchange, lane)?;
         let row = compared.row(&test, transport, case.size);

@@ -237,18 +237,21 @@ pub(crate) struct ManyServers {
     plain: Plain,
 }
 
+/// The workloads without scans.
+const WORKLOADS: [Workload; 5] = [Workload::A, Workload::B, Workload::C, Workload::D, Workload::F];
+
 /// Options of the tests of `sprat bench` under a workload of YCSB.
 #[derive(Args, Debug)]
 pub(crate) struct UnderLoad {
-    /// Workload of all clients: a (half updates), b (5 % updates), c (reads), d (latest records, 5 %
-    /// inserts), f (half read-modify-writes).
+    /// Workload of all clients: a (half updates), b (5 % updates), c (reads), d (latest records,
+    /// 5 % inserts), f (half read-modify-writes).
     #[arg(
         long,
         value_name = "W",
         default_value = "a",
         hide_possible_values = true,
         ignore_case = true,
-        value_parser = workloads(&[Workload::A, Workload::B, Workload::C, Workload::D, Workload::F]),
+        value_parser = workloads(&WORKLOADS),
     )]
     workload: Workload,
     /// Number of records to load, of 1,000 bytes.
