@@ -34,7 +34,7 @@ body { color: var(--ink); background: var(--page); font: 15px/1.45 system-ui, sa
   margin: 2rem auto; max-width: 1200px; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 .context { color: var(--dim); }
-.plots { display: flex; flex-wrap: wrap; gap: 1rem; }
+.plots { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; }
 th, td { padding: .2rem .6rem; text-align: left; white-space: nowrap; }

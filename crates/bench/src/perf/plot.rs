@@ -9,7 +9,9 @@ use crate::text::{bytes, micros, rate};
 
 /// Size of a plot without its legend, in pixels, and its margins: left, top, right, bottom.
 const SIZE: (f64, f64) = (560.0, 320.0);
-const MARGINS: (f64, f64, f64, f64) = (72.0, 34.0, 16.0, 46.0);
+const MARGINS: (f64, f64, f64, f64) = (72.0, 34.0, 36.0, 46.0);
+/// Decades of a logarithmic axis from which on only powers of ten have labels.
+const DECADES: f64 = 2.0;
 /// Height of a row of the legend, and the number of its columns.
 const LEGEND: (f64, usize) = (18.0, 2);
 /// Most characters of a name in the legend.
@@ -88,7 +90,7 @@ impl Scale {
         let (from, to) = match (axis.log, axis.unit) {
             (_, Unit::Share) => (0.0, 1.0),
             (true, _) => (down(least), up(most)),
-            (false, _) => (0.0, up(most)),
+            (false, _) => (0.0, (most / step(most)).ceil() * step(most)),
         };
         // A single value needs some room around it.
         let to = if to > from { to } else { from * 10.0 + 1.0 };
@@ -106,14 +108,14 @@ impl Scale {
     /// Returns the values that have a line of the grid and a label.
     fn ticks(&self) -> Vec<f64> {
         if !self.log {
-            let step = up(self.to / 5.0);
+            let step = step(self.to);
             return (0..=10)
                 .map(|n| f64::from(n) * step)
                 .filter(|v| *v <= self.to * 1.001)
                 .collect();
         }
         let decades = (self.to / self.from).log10();
-        let factors: &[f64] = if decades > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let factors: &[f64] = if decades > DECADES { &[1.0] } else { &[1.0, 2.0, 5.0] };
         let first = self.from.log10().floor() as i32;
         let all = (first..first + 20).flat_map(|power| factors.iter().map(move |f| f * ten(power)));
         all.filter(|v| *v >= self.from * 0.999 && *v <= self.to * 1.001).collect()
@@ -122,6 +124,11 @@ impl Scale {
 
 fn ten(power: i32) -> f64 {
     10.0_f64.powi(power)
+}
+
+/// Returns the distance of the labels of a linear axis from zero to `most`.
+fn step(most: f64) -> f64 {
+    up(most / 5.0)
 }
 
 /// Returns the least of 1, 2 and 5 times a power of ten that is not below `value`.
@@ -281,6 +288,14 @@ mod tests {
             assert!((up(value) - above).abs() < above * 1e-9, "{value}: {}", up(value));
             assert!((down(value) - below).abs() < below * 1e-9, "{value}: {}", down(value));
         }
+    }
+
+    #[test]
+    fn a_linear_axis_ends_behind_its_values() {
+        let axis = Axis { label: "", unit: Unit::OpsPerSecond, log: false };
+        let scale = Scale::of(&axis, [10.0, 367_000.0].into_iter(), (0.0, 500.0));
+        let ticks: Vec<u64> = scale.ticks().iter().map(|v| v.round() as u64).collect();
+        assert_eq!(ticks, [0, 100_000, 200_000, 300_000, 400_000]);
     }
 
     #[test]
