@@ -29,6 +29,10 @@ pub(crate) struct Bench {
     pub(crate) sessions: usize,
     /// The numbers of clients that tests with several clients measure, one after the other.
     pub(crate) clients: Vec<usize>,
+    /// The file of the sizes of the test `echo_workload`.
+    pub(crate) message_sizes: Option<PathBuf>,
+    /// Bits a second that the test `echo_workload` offers each way, in 10⁹.
+    pub(crate) gbps: f64,
     /// Number of servers of the tests of ClusterPerf that need several.
     pub(crate) servers: u16,
     /// The options of the test `ycsb`, and of ClusterPerf's tests under a workload.

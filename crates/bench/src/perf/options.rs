@@ -148,6 +148,10 @@ pub struct Options {
     pub sessions: usize,
     /// Numbers of clients that tests with several clients measure, one after the other.
     pub clients: Vec<usize>,
+    /// The file of the sizes of the test `echo_workload`.
+    pub message_sizes: Option<PathBuf>,
+    /// Bits a second that the test `echo_workload` offers each way, in 10⁹.
+    pub gbps: f64,
     /// Number of servers of the tests of ClusterPerf that need several.
     pub servers: u16,
     /// The options of the test `ycsb`, and of ClusterPerf's tests under a workload.
@@ -180,6 +184,8 @@ impl Options {
             bytes: 256_000_000,
             sessions: 100_000,
             clients: vec![16],
+            message_sizes: None,
+            gbps: 1.0,
             servers: 3,
             ycsb: Ycsb::default(),
             outstanding: 64,

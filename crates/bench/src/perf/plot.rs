@@ -87,6 +87,8 @@ impl Scale {
     fn of(axis: &Axis, values: impl Iterator<Item = f64> + Clone, pixels: (f64, f64)) -> Self {
         let most = values.clone().fold(f64::MIN, f64::max);
         let least = values.fold(f64::MAX, f64::min);
+        // An axis without values needs some range all the same.
+        let (least, most) = if least <= most { (least, most) } else { (1.0, 10.0) };
         let (from, to) = match (axis.log, axis.unit) {
             (_, Unit::Share) => (0.0, 1.0),
             (true, _) => (down(least), up(most)),

@@ -315,6 +315,26 @@ fn cluster_perf_with_several_clients() {
 }
 
 #[test]
+fn echoes_of_a_distribution_are_offered_at_a_rate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sizes.txt");
+    std::fs::write(&path, "1000\n50 0.5\n1000 0.9\n20000 1\n").expect("it is ours");
+    let name = path.to_string_lossy().into_owned();
+    let args = ["--message-sizes", &name, "--gbps", "0.2", "--local", "--transport", "fast+shm"];
+    let rows = bench("echo_workload", &args);
+    let offered = |row: &Value| row["value"].as_f64().is_some_and(|rate| rate > 1000.0);
+    assert!(rows.iter().all(offered) && !rows.is_empty(), "{rows:?}");
+    assert!(named(&rows, "echo_workload", "fast+shm")["p50_us"].is_number());
+    std::fs::write(&path, "no numbers").expect("it is ours");
+    let output = sprat().args(["bench", "echo-workload"]).args(args).output().expect("it runs");
+    assert!(
+        !output.status.success() && errors(&output).contains("sizes.txt"),
+        "{}",
+        errors(&output)
+    );
+}
+
+#[test]
 fn cluster_perf_with_several_servers() {
     for test in ["readRandom", "readAllToAll"] {
         cluster_perf(test, &["--servers", "2", "--clients", "2"], &[".2"]);

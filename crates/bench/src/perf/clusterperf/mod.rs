@@ -2,8 +2,8 @@
 //! multi-operations on one server, which have files of their own.
 //!
 //! [`plan`] has the tests as data, [`work`] the clients that run them, [`tables`] the objects.
-//! Tests under a workload of YCSB are measured as `ycsb` is; [`interference`] and [`broadcast`]
-//! have loops of their own.
+//! Tests under a workload of YCSB are measured as `ycsb` is; [`interference`], [`broadcast`]
+//! and [`echo_workload`] have loops of their own.
 //!
 //! Not here: `writeAsyncSync`, since the store has no asynchronous writes; what needs indexes,
 //! transactions or migration.
@@ -17,6 +17,7 @@ use super::ycsb;
 use crate::fail::Fail;
 
 mod broadcast;
+mod echo_workload;
 mod interference;
 mod names;
 mod plan;
@@ -39,6 +40,10 @@ pub(crate) fn run(bench: &mut Bench, name: Name) -> Result<(), Fail> {
         Name::WorkloadThroughput => ycsb::part(bench, name.name(), ycsb::Part::All),
         Name::ReadInterference => interference::run(bench, name.name(), true),
         Name::WriteInterference => interference::run(bench, name.name(), false),
+        Name::EchoWorkload => {
+            let (file, gbps) = (bench.message_sizes.clone(), bench.gbps);
+            echo_workload::run(bench, file.as_deref(), gbps)
+        }
         Name::Broadcast => broadcast::run(bench),
         _ => planned(bench, name),
     }

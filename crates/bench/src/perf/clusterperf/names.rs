@@ -43,6 +43,8 @@ pub enum Name {
     NetBandwidth,
     /// Measures reads of every client from every server, and that each of them succeeds.
     ReadAllToAll,
+    /// Measures echoes of sizes from a distribution, offered at a rate.
+    EchoWorkload,
     /// Measures the time until several clients have read a written object.
     Broadcast,
 }
@@ -72,6 +74,7 @@ impl Name {
             Self::MultiReadColocation => "multiRead_colocation",
             Self::NetBandwidth => "netBandwidth",
             Self::ReadAllToAll => "readAllToAll",
+            Self::EchoWorkload => "echo_workload",
             Self::Broadcast => "broadcast",
         }
     }

@@ -91,6 +91,7 @@ pub(super) fn plan(name: Name, settings: &Settings) -> Option<Plan> {
         | Name::WorkloadThroughput
         | Name::ReadInterference
         | Name::WriteInterference
+        | Name::EchoWorkload
         | Name::Broadcast => return None,
     })
 }

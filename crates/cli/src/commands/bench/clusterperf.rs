@@ -1,6 +1,8 @@
 //! `sprat bench`: the tests of RAMCloud's ClusterPerf that have no other name here, with their
 //! options.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use sprat_bench::perf::{ClusterPerf, Options, Test, Ycsb};
 use sprat_bench::ycsb::workload::Workload;
@@ -151,6 +153,16 @@ pub(crate) enum Tests {
   sprat bench read-all-to-all --servers 4 --clients 4"
     )]
     ReadAllToAll(ManyServers),
+    /// Measure echoes whose sizes follow a distribution, offered at a rate.
+    #[command(
+        alias = "echo_workload",
+        after_help = "The file has ClusterPerf's format: the average, then pairs of a size in
+bytes and the share of messages that are not longer.
+
+Example:
+  sprat bench echo-workload --message-sizes sizes.txt --gbps 2"
+    )]
+    EchoWorkload(EchoWorkload),
     /// Measure the time until several clients have read an object that another one writes.
     #[command(after_help = "Example:
   sprat bench broadcast --clients 4 --transport fast+shm")]
@@ -188,6 +200,33 @@ pub(crate) struct Sized {
     copies: Replicas,
     #[command(flatten)]
     plain: Plain,
+}
+
+/// Options of `sprat bench echo-workload`.
+#[derive(Args, Debug)]
+pub(crate) struct EchoWorkload {
+    /// File with the distribution of the messages' sizes.
+    #[arg(long, alias = "messageSizeCDF", value_name = "FILE")]
+    message_sizes: PathBuf,
+    /// Rate of the messages' bytes each way, in 10⁹ bits a second.
+    #[arg(
+        long,
+        alias = "targetTput",
+        value_name = "RATE",
+        default_value_t = 1.0,
+        value_parser = gbps,
+    )]
+    gbps: f64,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Parses a rate in 10⁹ bits a second.
+fn gbps(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.000_001..=1000.0).contains(rate));
+    rate.ok_or_else(|| "expected a rate such as 0.5 or 10, at most 1000".to_owned())
 }
 
 /// Options of `sprat bench broadcast`.
@@ -308,6 +347,7 @@ impl Tests {
             }
             Self::NetBandwidth(args) => (ClusterPerf::NetBandwidth, Given::Servers(args)),
             Self::ReadAllToAll(args) => (ClusterPerf::ReadAllToAll, Given::Servers(args)),
+            Self::EchoWorkload(args) => (ClusterPerf::EchoWorkload, Given::Echo(args)),
             Self::Broadcast(args) => (ClusterPerf::Broadcast, Given::Broadcast(args)),
         };
         options.options(Test::ClusterPerf(name))
@@ -321,6 +361,7 @@ enum Given<'a> {
     Sizes(&'a Sized),
     Clients(&'a ManyClients),
     Servers(&'a ManyServers),
+    Echo(&'a EchoWorkload),
     Broadcast(&'a Broadcast),
 }
 
@@ -356,6 +397,12 @@ impl Given<'_> {
                 clients: args.clients.counts(),
                 servers: args.servers,
                 sizes: args.sizes.size.clone(),
+                ..args.plain.options(test)
+            },
+            Self::Echo(args) => Options {
+                coordinator: args.target.coordinator(),
+                message_sizes: Some(args.message_sizes.clone()),
+                gbps: args.gbps,
                 ..args.plain.options(test)
             },
             Self::Broadcast(args) => Options {
