@@ -137,7 +137,7 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
     all
 }
 
-/// Collects points into lines by their names, in the order of the first point of each.
+/// Collects points into lines by their names. Lines and points keep the order of the rows.
 fn collect(points: impl Iterator<Item = (String, (f64, f64))>) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for (name, point) in points {
@@ -145,9 +145,6 @@ fn collect(points: impl Iterator<Item = (String, (f64, f64))>) -> Vec<Series> {
             Some(series) => series.points.push(point),
             None => all.push(Series { name, points: vec![point] }),
         }
-    }
-    for series in &mut all {
-        series.points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
     all
 }
@@ -191,13 +188,17 @@ fn by_size(rows: &[Row]) -> Option<Plot> {
         Some((name, (row.size_bytes? as f64, row.p50_us?)))
     });
     let mut series = collect(points);
+    for one in &mut series {
+        one.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
     series.retain(|one| one.points.first().map(|p| p.0) != one.points.last().map(|p| p.0));
     let x = Axis { label: "size of the message or value", unit: Unit::Bytes, log: true };
     let title = "Median time by size".to_owned();
     (!series.is_empty()).then_some(Plot { title, x, y: time("median time"), series })
 }
 
-/// Returns the plot of times by load. `None`: the table has no test under several loads.
+/// Returns the plot of times by load, whose lines go from one load to the next, although more
+/// clients may have a lower rate. `None`: the table has no test under several loads.
 fn by_load(rows: &[Row]) -> Option<Plot> {
     let points = rows.iter().filter(|row| row.under_load).flat_map(|row| {
         let name = row.test.rsplit_once('.').map_or(&*row.test, |(name, _)| name);
@@ -256,7 +257,8 @@ mod tests {
         let plot = all.iter().find(|plot| plot.title == "Time by load").expect("a plot");
         let names: Vec<&str> = plot.series.iter().map(|series| &*series.name).collect();
         assert_eq!(names, ["loaded tcp p50", "loaded tcp 99 %"]);
-        assert!(plot.series[0].points[0].0 < plot.series[0].points[1].0, "by load");
+        let times: Vec<f64> = plot.series[0].points.iter().map(|point| point.1).collect();
+        assert_eq!(times, [10.0, 50.0], "from one load to the next");
     }
 
     #[test]

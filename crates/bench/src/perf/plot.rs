@@ -56,7 +56,7 @@ pub(crate) struct Axis {
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// The points, by their first coordinate.
+    /// The points, in the order in which the line joins them.
     pub(crate) points: Vec<(f64, f64)>,
 }
 

@@ -300,8 +300,14 @@ struct More<'m> {
     update_p50_us: Option<f64>,
     update_p99_us: Option<f64>,
     update_p999_us: Option<f64>,
-    /// The throughput in relation to that of each peer.
-    throughput_ratio: BTreeMap<&'m str, f64>,
+    /// The throughput of each peer, by its name with `_ops_per_s` behind it.
+    #[serde(flatten)]
+    peers: BTreeMap<String, f64>,
+}
+
+/// Returns the name of the field with a peer's throughput.
+fn rate_field(peer: Peer) -> String {
+    format!("{}_ops_per_s", peer.name())
 }
 
 /// The table of one workload.
@@ -341,9 +347,9 @@ impl Table {
         let rate_of = |name: &str| {
             measured.iter().find(|one| one.store == name).and_then(|one| one.all.ops_per_s)
         };
+        let named = |peer: &Peer| Some((rate_field(*peer), rate_of(peer.name())?));
+        let peers: BTreeMap<String, f64> = self.peers.iter().filter_map(named).collect();
         for one in measured {
-            let ratio = |peer: &Peer| Some(one.all.ops_per_s? / rate_of(peer.name())?);
-            let ratios = self.peers.iter().filter_map(|peer| Some((peer.name(), ratio(peer)?)));
             let more = More {
                 workload: workload.name(),
                 clients,
@@ -355,7 +361,7 @@ impl Table {
                 update_p50_us: one.updates.p50_us,
                 update_p99_us: one.updates.p99_us,
                 update_p999_us: one.updates.p999_us,
-                throughput_ratio: ratios.collect(),
+                peers: peers.clone(),
             };
             let name = format!("ycsb.{}.{clients}", workload.name());
             let row =
@@ -374,10 +380,8 @@ impl Table {
                 us(more.update_p999_us),
             ];
             cells.extend(self.peers.iter().map(|peer| {
-                more.throughput_ratio
-                    .get(peer.name())
-                    .map(|r| format!("{r:.2}"))
-                    .unwrap_or_default()
+                let ratio = one.all.ops_per_s.zip(more.peers.get(&rate_field(*peer)));
+                ratio.map(|(ours, theirs)| format!("{:.2}", ours / theirs)).unwrap_or_default()
             }));
             self.columns.row(cells);
         }
