@@ -96,7 +96,7 @@ fn measure(
         Ok(all)
     });
     let test = format!("{}{}", name.name(), case.name);
-    let floors = bench.local.copies().floors(plan.tables[0].key + case.size, 1);
+    let floors = bench.local.copies().floors(plan.tables[case.tables.start].key + case.size, 1);
     if let Some(floors) = floors.filter(|_| case.load.work == Work::Write) {
         let durable = floors.compare(lane, bench.rounds, bench.time)?;
         return durable.report(&mut bench.report, (&test, transport), case.size);

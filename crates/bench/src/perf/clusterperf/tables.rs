@@ -2,7 +2,7 @@
 
 use sprat::kv::TableId;
 
-use super::super::basic::FILLING_BYTES;
+use super::super::basic::{FILLING_BYTES, FILLINGS, LARGE_SET};
 use super::super::bench::Bench;
 use super::super::temporary::Temporary;
 use crate::fail::Fail;
@@ -38,10 +38,13 @@ impl Filled {
         let (temporary, store, table) = Temporary::create(bench, &format!("set{number}"))?;
         let value = vec![b'v'; shape.size];
         let window = (FILLING_BYTES / (shape.size + shape.key + 200)).clamp(1, 64) as u64;
+        // Large sets are written several times, as those of `basic`.
+        let large = shape.objects * shape.size as u64 >= LARGE_SET;
+        let writes = if large { FILLINGS * shape.objects } else { shape.objects };
         let (mut started, mut finished) = (0, 0);
-        while finished < shape.objects {
-            while started < shape.objects && started - finished < window {
-                let key = key(started, shape.key);
+        while finished < writes {
+            while started < writes && started - finished < window {
+                let key = key(started % shape.objects, shape.key);
                 store.raw().table_by_id(table).start_put(&key, &value).queue();
                 started += 1;
             }
