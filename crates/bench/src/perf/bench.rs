@@ -68,6 +68,17 @@ impl Compared {
     }
 }
 
+/// Time that one of several clients waits for an operation. All of them connect at the same time on
+/// one core, and then each has operations in progress there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Opens one of several clients of the cluster with this coordinator, over one transport.
+pub(crate) fn one_of_many(coordinator: &str, transport: &str) -> Result<Store, Fail> {
+    let mut store = Store::over(coordinator, &[transport.to_owned()])?;
+    store.set_timeout(PATIENCE);
+    Ok(store)
+}
+
 impl Bench {
     /// Measures `product` in turns with the floor of `exchange` over `transport` and with kernel
     /// TCP.

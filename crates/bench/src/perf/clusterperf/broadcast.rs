@@ -16,7 +16,7 @@ use std::time::Duration;
 use sprat::kv::TableId;
 use sprat_sys::clock::Clock;
 
-use super::super::bench::Bench;
+use super::super::bench::{Bench, one_of_many};
 use super::super::measure::{Lane, Sample, in_turns};
 use super::super::report::Row;
 use super::super::temporary::Temporary;
@@ -58,7 +58,7 @@ struct At<'a> {
 
 impl At<'_> {
     fn open(self) -> Result<Channel, Fail> {
-        let store = Store::over(self.coordinator, &[self.transport.to_owned()])?;
+        let store = one_of_many(self.coordinator, self.transport)?;
         Ok(Channel { store, table: self.table })
     }
 }

@@ -16,6 +16,7 @@ use sprat::kv::{Part, TableId};
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
+use super::super::bench::one_of_many;
 use super::super::measure::Sample;
 use super::tables::{Filled, Shape, key};
 use crate::fail::Fail;
@@ -158,7 +159,7 @@ pub(super) fn run(
     let longest = tables.iter().map(|filled| filled.shape.size).max().unwrap_or_default();
     let client = |number: usize| {
         // A client that fails must not keep the others at the barrier.
-        let client = Store::over(coordinator, &[transport.to_owned()]).and_then(|store| {
+        let client = one_of_many(coordinator, transport).and_then(|store| {
             let (value, rng) = (vec![b'w'; longest], Rng::seeded(number as u64));
             let (clock, count) = (Clock::new(), 0);
             let mut client = Client { store, tables, number, value, rng, clock, count };

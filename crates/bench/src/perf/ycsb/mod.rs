@@ -21,7 +21,7 @@ use serde::Serialize;
 use sprat::kv::TableId;
 
 use super::basic::{FILLING_BYTES, FILLINGS, LARGE_SET};
-use super::bench::Bench;
+use super::bench::{Bench, one_of_many};
 use super::local::free_ports;
 use super::measure::{Figures, Lane, Sample, in_turns};
 use super::row::{Distribution, Row};
@@ -31,7 +31,6 @@ use crate::memory;
 use crate::out::{self, Columns};
 use crate::peers::server::{Peer, PeerServer};
 use crate::process;
-use crate::store::Store;
 use crate::ycsb::workload::{Chooser, Records, Workload};
 
 mod drive;
@@ -191,7 +190,7 @@ impl Stores {
         for (at, transport) in transports.iter().enumerate() {
             lanes.push(Box::new(move |time| {
                 let open = || {
-                    let store = Store::over(&self.coordinator, std::slice::from_ref(transport))?;
+                    let store = one_of_many(&self.coordinator, transport)?;
                     Ok(Ours::new(store, self.table, self.size))
                 };
                 Ok(keep(at, self.round(open, &self.records, chooser, count, time)?))
