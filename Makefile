@@ -88,6 +88,8 @@ package: tools ## The published crates as packages, each built from its package 
 unit: tools ## Unit, integration and documentation tests, the house rules among them; the simulator's are `sim`
 	scripts/tools --devices
 	scripts/tools --cxx
+	# The stores of others that `sprat bench ycsb` measures beside ours.
+	scripts/tools --stores
 	cargo test --workspace --exclude sprat-sim --exclude sprat-verbs --no-fail-fast
 	# The driver and the program with it, in one build.
 	cargo test -p sprat -p sprat-cli --features sprat/dpdk,sprat-cli/dpdk --test devices dpdk

@@ -1,5 +1,5 @@
 # Medians over several files of JSON lines as `sprat bench --json` writes them. Rows are the same row if they agree in
-# every field that is not measured; a row missing from some files is taken over those that have it.
+# every field that is not measured; a row missing from some files is taken over those that have it. Distributions are left out.
 
 BEGIN { CONVFMT = OFMT = "%.9g" }
 
@@ -9,6 +9,7 @@ function measured(name) { return name ~ /(_us|_per_s)$/ || name == "count" || na
 function parse(line,    n) {
     n = 0
     sub(/^[ \t]*\{/, "", line)
+    sub(/,"distribution":\[[^}]*\]/, "", line)
     while (match(line, /"[^"]*"[ \t]*:[ \t]*("([^"\\]|\\.)*"|[^,}]*)/)) {
         pair = substr(line, RSTART, RLENGTH)
         line = substr(line, RSTART + RLENGTH)

@@ -9,9 +9,15 @@ use crate::source::{File, files, words};
 const PAGE: &str = "docs/devices.md";
 /// The test programs with harnesses of their own, whose tests are named by strings.
 const HARNESSES: [&str; 2] = ["crates/sprat/tests/devices/", "crates/cli/tests/devices/"];
-/// Parsers of bytes that no peer sends: files that a user gives the program, and settings.
-const OWN: [&str; 3] =
-    ["crates/cli/src/records/csv.rs", "crates/cli/src/records/jsonl.rs", "crates/verbs/src/log.rs"];
+/// Parsers of bytes that no peer of ours sends: files that a user gives the program, settings, and
+/// replies of servers that a benchmark starts itself.
+const OWN: [&str; 5] = [
+    "crates/bench/src/peers/memcached.rs",
+    "crates/bench/src/peers/resp.rs",
+    "crates/cli/src/records/csv.rs",
+    "crates/cli/src/records/jsonl.rs",
+    "crates/verbs/src/log.rs",
+];
 
 fn name_at(text: &str) -> String {
     text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()

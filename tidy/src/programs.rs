@@ -33,7 +33,8 @@ const GIVEN: &str = "
 const STAGES: &[(&str, &[&str], &str)] = &[
     ("crates/sprat/", &["devices"], "unit"),
     ("crates/bench/src/cluster/etcd.rs", &["etcd"], "unit"),
-    ("crates/cli/", &["devices", "etcd"], "unit"),
+    ("crates/bench/src/peers/", &["stores"], "unit"),
+    ("crates/cli/", &["devices", "etcd", "stores"], "unit"),
     ("crates/c/", &["cxx"], "unit"),
     ("crates/verbs/", &["verbs"], "abi"),
     ("scripts/instructions", &["valgrind"], "instructions"),

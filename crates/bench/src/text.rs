@@ -87,6 +87,16 @@ impl Columns {
         self.rows.push(row);
     }
 
+    /// Returns the cells of the table by rows, of which the first has the headings.
+    pub(crate) fn cells(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
+    /// Returns true for each column of numbers.
+    pub(crate) fn numbers(&self) -> Vec<bool> {
+        self.leans.iter().map(|&lean| lean == Lean::Right).collect()
+    }
+
     /// Returns the table as text, each line indented by two spaces.
     pub fn text(&self) -> String {
         let width = |column: usize| {

@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use sprat::kv::{Table, TableId};
-use sprat::locator::Locator;
 use sprat::trace::TraceRing;
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
@@ -17,6 +16,7 @@ use super::bench::Bench;
 use super::lanes::{self, Exchange};
 use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
+use super::temporary::Temporary;
 use crate::fail::Fail;
 use crate::store::Store;
 use crate::{memory, out};
@@ -29,11 +29,12 @@ const HEADS: [usize; 3] = [32, 60, 12];
 /// Times that each object of a large set is written before the measurement. The log takes new
 /// memory until it has twice the live bytes, and the first access to a page takes the kernel or the
 /// hypervisor longer than a write.
-const FILLINGS: u64 = 3;
-const LARGE_SET: u64 = 64 << 20;
+pub(super) const FILLINGS: u64 = 3;
+/// Bytes of values from which on a set is large.
+pub(super) const LARGE_SET: u64 = 64 << 20;
 /// Bytes of writes in progress while a table is filled: as many as one server accepts without a
 /// long queue.
-const FILLING_BYTES: usize = 4 << 20;
+pub(super) const FILLING_BYTES: usize = 4 << 20;
 
 /// Returns the number of bytes that a read of an object of `size` bytes moves in each direction.
 pub(crate) fn reading(size: usize) -> Exchange {
@@ -90,10 +91,7 @@ pub(crate) fn one_size(bench: &mut Bench, size: usize, count: u64) -> Result<(),
 
 /// A table of objects of one size, which is dropped with this value.
 pub(crate) struct Set {
-    coordinator: String,
-    own: Vec<Locator>,
-    /// Name of the table; empty once the table is dropped.
-    name: String,
+    temporary: Temporary,
     size: usize,
     count: u64,
 }
@@ -105,11 +103,8 @@ impl Set {
     /// Creates the table and fills it, over the first transport that the server offers. The
     /// measurement does not include this.
     pub(crate) fn fill(bench: &mut Bench, size: usize, count: u64) -> Result<Self, Fail> {
-        let name = format!("perf-{}-{size}", std::process::id());
-        let (coordinator, own) = (bench.coordinator()?, bench.local.own()?);
-        let mut store = bench.store(&[])?;
-        let set = Self { coordinator, own, name, size, count };
-        let table = store.create_table(&set.name, 1)?;
+        let (temporary, store, table) = Temporary::create(bench, &size.to_string())?;
+        let set = Self { temporary, size, count };
         let value = vec![b'v'; size];
         let window = (FILLING_BYTES / (size + 200)).clamp(1, 64) as u64;
         let writes = if count * size as u64 >= LARGE_SET { FILLINGS * count } else { count };
@@ -148,27 +143,14 @@ impl Set {
 
     /// Makes a client of this table, which draws its objects from `seed`.
     pub(crate) fn client(&self, mut store: Store, seed: u64) -> Result<Objects, Fail> {
-        let table = store.table(&self.name)?;
+        let table = store.table(self.temporary.name())?;
         let (rng, clock) = (Rng::seeded(seed), Clock::new());
         Ok(Objects { store, table, count: self.count, value: vec![b'w'; self.size], rng, clock })
     }
 
     /// Drops the table of the measurement.
-    pub(crate) fn end(mut self) -> Result<(), Fail> {
-        let name = std::mem::take(&mut self.name);
-        Store::from(&self.coordinator, &[], std::mem::take(&mut self.own), None)?.drop_table(&name)
-    }
-}
-
-impl Drop for Set {
-    /// Drops the table, so that a test that fails leaves no table behind.
-    fn drop(&mut self) {
-        if !self.name.is_empty()
-            && let Ok(mut store) =
-                Store::from(&self.coordinator, &[], std::mem::take(&mut self.own), None)
-        {
-            let _ = store.drop_table(&self.name);
-        }
+    pub(crate) fn end(self) -> Result<(), Fail> {
+        self.temporary.end()
     }
 }
 

@@ -8,6 +8,7 @@ use sprat::trace::TraceRing;
 
 use super::lanes::{self, Exchange};
 use super::measure::{self, Figures, Lane};
+use super::options::Ycsb;
 use super::report::{Report, Row};
 use super::{local, net};
 use crate::baseline::Kernel;
@@ -26,8 +27,16 @@ pub(crate) struct Bench {
     pub(crate) sizes: Vec<usize>,
     pub(crate) outstanding: usize,
     pub(crate) sessions: usize,
-    /// The numbers of clients that the test `clients` measures, one after the other.
+    /// The numbers of clients that tests with several clients measure, one after the other.
     pub(crate) clients: Vec<usize>,
+    /// The file of the sizes of the test `echo_workload`.
+    pub(crate) message_sizes: Option<PathBuf>,
+    /// Bits a second that the test `echo_workload` offers each way, in 10⁹.
+    pub(crate) gbps: f64,
+    /// Number of servers of the tests of ClusterPerf that need several.
+    pub(crate) servers: u16,
+    /// The options of the test `ycsb`, and of ClusterPerf's tests under a workload.
+    pub(crate) ycsb: Ycsb,
     /// Number of objects in each measured table. `None`: as many as ClusterPerf has.
     pub(crate) objects: Option<u64>,
     /// Bytes of the objects of the tests `recovery` and `restart`.
@@ -57,6 +66,17 @@ impl Compared {
             self.tcp_us,
         )
     }
+}
+
+/// Time that one of several clients waits for an operation. All of them connect at the same time on
+/// one core, and then each has operations in progress there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Opens one of several clients of the cluster with this coordinator, over one transport.
+pub(crate) fn one_of_many(coordinator: &str, transport: &str) -> Result<Store, Fail> {
+    let mut store = Store::over(coordinator, &[transport.to_owned()])?;
+    store.set_timeout(PATIENCE);
+    Ok(store)
 }
 
 impl Bench {

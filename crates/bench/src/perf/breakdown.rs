@@ -213,6 +213,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     }
     bench.local.record_tracepoints(false);
     bench.report.print(&beside_one_another(&all))?;
+    bench.report.picture("breakdown: the time of each layer", svg(&all))?;
     match &bench.svg {
         Some(path) => write_svg(path, &all),
         None => Ok(()),

@@ -46,7 +46,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         drop(lanes);
         for (transport, figures) in transports.iter().zip(&figures) {
             let name = format!("clients.{count}");
-            bench.report.row(Row::new(name, transport, Some(SIZE), figures))?;
+            bench.report.row(Row::new(name, transport, Some(SIZE), figures).under_load())?;
         }
     }
     set.end()?;

@@ -63,6 +63,8 @@ pub(crate) struct EchoClient {
     client: Client,
     sessions: Vec<Session>,
     request: Vec<u8>,
+    /// Bytes of the request's header.
+    head: usize,
     clock: Clock,
 }
 
@@ -83,7 +85,8 @@ impl EchoClient {
         let sessions = sessions.map_err(failed)?;
         let payload: Vec<u8> = (0..size).map(|i| i as u8).collect();
         let request = if *framed { Echo(&payload).emit() } else { payload };
-        let mut echo = Self { client, sessions, request, clock: Clock::new() };
+        let head = request.len() - size;
+        let mut echo = Self { client, sessions, request, head, clock: Clock::new() };
         for index in 0..echo.sessions.len() {
             let session = echo.sessions[index];
             let reply = echo.client.call(session, &echo.request, TIMEOUT).map_err(failure)?;
@@ -121,6 +124,24 @@ impl EchoClient {
         }
         sample.elapsed = Duration::from_nanos(last.since(begin));
         Ok(sample)
+    }
+
+    /// Starts the echo of a part of the request, its first `size` bytes behind the header. The
+    /// sessions take turns by `number`. [`EchoClient::completed`] returns the outcome.
+    pub(crate) fn start(&mut self, number: u64, size: usize) -> Rpc {
+        let session = self.sessions[number as usize % self.sessions.len()];
+        let length = (self.head + size).min(self.request.len());
+        self.client.start(session, &self.request[..length], TIMEOUT)
+    }
+
+    /// Sends and receives what there is, and never waits.
+    pub(crate) fn turn(&mut self) {
+        self.client.turn();
+    }
+
+    /// Returns the outcome of a request that [`EchoClient::start`] started. `None`: there is none.
+    pub(crate) fn completed(&mut self) -> Option<(Rpc, Result<&[u8], RpcError>)> {
+        self.client.completed()
     }
 
     /// Keeps `outstanding` echo requests in progress for `time`, and times one of [`TIMED_EVERY`].

@@ -72,7 +72,8 @@ fn levels(
     let mut lanes: Vec<Lane<'_>> = LEVELS.iter().map(|&level| lane(level)).collect();
     let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
     for (level, figures) in LEVELS.iter().zip(&figures) {
-        let mut row = Row::new(format!("{name}.{level}"), transport, Some(SIZES[0]), figures);
+        let mut row =
+            Row::new(format!("{name}.{level}"), transport, Some(SIZES[0]), figures).under_load();
         row.value = Some(offered(*level));
         row.unit = Some("op/s offered".to_owned());
         bench.report.row(row)?;
@@ -81,19 +82,22 @@ fn levels(
 }
 
 /// The times at which reads arrive, a Poisson process.
-struct Arrivals {
+pub(super) struct Arrivals {
     mean_ns: f64,
-    next: Instant,
+    /// The next arrival.
+    pub(super) next: Instant,
 }
 
 impl Arrivals {
-    fn new(per_second: f64, from: Instant, rng: &mut Rng) -> Self {
+    /// Begins the process at `from`.
+    pub(super) fn new(per_second: f64, from: Instant, rng: &mut Rng) -> Self {
         let mut arrivals = Self { mean_ns: 1e9 / per_second.max(1e-3), next: from };
         arrivals.step(rng);
         arrivals
     }
 
-    fn step(&mut self, rng: &mut Rng) {
+    /// Goes on to the next arrival.
+    pub(super) fn step(&mut self, rng: &mut Rng) {
         // In (0, 1], so that the logarithm is finite.
         let uniform = (rng.u32() as f64 + 1.0) / (f64::from(u32::MAX) + 1.0);
         self.next = self.next.after((-uniform.ln() * self.mean_ns) as u64);

@@ -35,6 +35,8 @@ pub(crate) struct Local {
     tracepoints: bool,
     /// Memory of a store's server, in bytes.
     memory: u64,
+    /// Least number of a store's servers.
+    servers: u16,
 }
 
 /// Beginning of the name of a benchmark run's folder, which has its socket files.
@@ -73,6 +75,7 @@ impl Local {
             net,
             tracepoints: false,
             memory: MEMORY,
+            servers: 1,
         })
     }
 
@@ -111,6 +114,11 @@ impl Local {
     /// Sets the memory of a store's server from now on, in bytes. Ends a running cluster.
     pub(crate) fn resize(&mut self, memory: u64) {
         (self.memory, self.cluster) = (memory, None);
+    }
+
+    /// Sets the least number of a store's servers from now on. Ends a running cluster.
+    pub(crate) fn serve(&mut self, servers: u16) {
+        (self.servers, self.cluster) = (servers, None);
     }
 
     /// Returns the wire of the baselines, if the run has packet devices.
@@ -183,13 +191,13 @@ impl Local {
         Ok(self.echo.as_ref().expect("it was started above"))
     }
 
-    /// Returns a cluster of a coordinator and as many servers as its replicas need, which it starts
-    /// if need be. All servers share a core, and the client has another one.
+    /// Returns a cluster of a coordinator and as many servers as its replicas or the test need,
+    /// which it starts if need be. All servers share a core, and the client has another one.
     pub(crate) fn cluster(&mut self) -> Result<&Cluster, Fail> {
         if self.cluster.is_none() {
             let name = format!("perf-{}", std::process::id());
             let Copies { replicas, durability, .. } = self.copies;
-            let servers = 1 + replicas;
+            let servers = (1 + replicas).max(self.servers);
             let core = self.server_core();
             // The client has the other core. Each server has room for ClusterPerf's largest set,
             // and for replicas as large.

@@ -94,6 +94,9 @@ pub(crate) struct Figures {
     pub(crate) bytes_per_s: Option<f64>,
     /// Operations a second: the median over the rounds.
     pub(crate) ops_per_s: Option<f64>,
+    /// The distribution of the times of all rounds: a time in µs, and the share of operations that
+    /// took no longer. The points lie closer to each other towards the end.
+    pub(crate) times: Vec<(f64, f64)>,
 }
 
 impl Figures {
@@ -110,6 +113,7 @@ impl Figures {
         ] {
             *us = us.map(|us| us / n);
         }
+        self.times.iter_mut().for_each(|(us, _)| *us /= n);
         self
     }
 
@@ -132,8 +136,23 @@ impl Figures {
             max_us: timed.iter().map(|s| Sample::us(s.latencies.max() as f64)).reduce(f64::max),
             bytes_per_s: rate(&|s| s.bytes),
             ops_per_s: rate(&|s| s.operations),
+            times: distribution(&timed),
         }
     }
+}
+
+/// Points of a distribution in each half of what is left of it.
+const POINTS: u32 = 12;
+
+/// Returns the distribution of the times of all samples.
+fn distribution(samples: &[&Sample]) -> Vec<(f64, f64)> {
+    let Some((first, rest)) = samples.split_first() else { return Vec::new() };
+    let mut all = first.latencies.clone();
+    for sample in rest {
+        all.add(&sample.latencies).expect("all samples have the same bounds");
+    }
+    let points = all.iter_quantiles(POINTS);
+    points.map(|at| (Sample::us(at.value_iterated_to() as f64), at.quantile())).collect()
 }
 
 /// Returns the median of the values; with an even number of values, the mean of the two middle
@@ -205,6 +224,9 @@ mod tests {
             "{figures:?}"
         );
         assert_eq!(figures.count, 6);
+        let (first, last) = (figures.times[0], figures.times[figures.times.len() - 1]);
+        assert!(close(Some(first.0), 1.0) && close(Some(last.0), 100.0), "{figures:?}");
+        assert!(figures.times.windows(2).all(|pair| pair[0] <= pair[1]) && last.1 == 1.0);
     }
 
     #[test]

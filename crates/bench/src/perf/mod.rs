@@ -14,9 +14,11 @@ mod basic;
 mod bench;
 pub mod breakdown;
 mod clients;
+mod clusterperf;
 mod disk;
 pub mod echo;
 mod failover;
+mod html;
 mod idle;
 pub(crate) mod lanes;
 mod loaded;
@@ -27,16 +29,21 @@ pub(crate) mod net;
 mod options;
 mod overwrite;
 mod own_tcp;
+mod plot;
 pub(crate) mod procfs;
 mod recovery;
 pub mod report;
 mod restart;
+mod row;
 mod sessions;
 mod single_thread;
+mod temporary;
+mod ycsb;
 
 use bench::Bench;
+pub use clusterperf::Name as ClusterPerf;
 pub use disk::Copies;
-pub use options::{Options, Test};
+pub use options::{Options, Test, Ycsb};
 use report::{Context, Report};
 
 /// Runs the tests of `sprat bench` that the options name.
@@ -58,7 +65,8 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         served.push(net::BOND.to_owned());
     }
     let mut bench = Bench {
-        report: Report::new(args.json.as_deref(), &context)?,
+        report: Report::new(args.json.as_deref(), &context)?
+            .with_page(args.html.as_deref(), &context),
         transports: args.transports.clone(),
         time: Duration::from_secs_f64(args.seconds),
         rounds: args.rounds,
@@ -66,6 +74,10 @@ pub fn run(args: &Options) -> Result<(), Fail> {
         outstanding: args.outstanding,
         sessions: args.sessions,
         clients: args.clients.clone(),
+        message_sizes: args.message_sizes.clone(),
+        gbps: args.gbps,
+        servers: args.servers,
+        ycsb: args.ycsb.clone(),
         objects: args.objects,
         bytes: args.bytes,
         coordinator: args.coordinator.clone(),
@@ -89,6 +101,8 @@ pub fn run(args: &Options) -> Result<(), Fail> {
             Test::MultiWrite => multi::run(&mut bench, basic::Kind::Writes)?,
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Clients => clients::run(&mut bench)?,
+            Test::Ycsb => ycsb::run(&mut bench)?,
+            Test::ClusterPerf(name) => clusterperf::run(&mut bench, *name)?,
             Test::Overwrite => overwrite::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
             Test::Failover => failover::run(&mut bench)?,
@@ -116,6 +130,10 @@ pub fn demo() -> Result<(), Fail> {
         outstanding: 64,
         sessions: 0,
         clients: Vec::new(),
+        message_sizes: None,
+        gbps: 0.0,
+        servers: 1,
+        ycsb: Ycsb::default(),
         objects: Some(1000),
         bytes: 0,
         coordinator: None,

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use super::clusterperf::Name;
 use super::disk::Copies;
+use crate::peers::server::Peer;
+use crate::ycsb::workload::Workload;
 
 /// A test of `sprat bench`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +32,10 @@ pub enum Test {
     Loaded,
     /// Measures reads and writes from many clients at the same time.
     Clients,
+    /// Measures YCSB's workloads, beside other stores if the options name some.
+    Ycsb,
+    /// Measures a test of RAMCloud's ClusterPerf that has no file of its own.
+    ClusterPerf(Name),
     /// Measures random overwrites of objects, for several shares of live bytes in the server's
     /// memory.
     Overwrite,
@@ -65,6 +72,8 @@ impl Test {
             Self::MultiWrite => "multi-write",
             Self::Loaded => "loaded",
             Self::Clients => "clients",
+            Self::Ycsb => "ycsb",
+            Self::ClusterPerf(name) => name.name(),
             Self::Overwrite => "overwrite",
             Self::Idle => "idle",
             Self::Failover => "failover",
@@ -78,6 +87,9 @@ impl Test {
     /// True if the test measures only processes that it starts itself.
     #[must_use]
     pub const fn starts_processes(self) -> bool {
+        if let Self::ClusterPerf(name) = self {
+            return name.starts_servers();
+        }
         matches!(
             self,
             Self::Sessions
@@ -87,6 +99,28 @@ impl Test {
                 | Self::Recovery
                 | Self::Restart
         )
+    }
+}
+
+/// The options of the test `ycsb`, of which ClusterPerf's tests under a workload use some.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ycsb {
+    /// The workloads to run, in order.
+    pub workloads: Vec<Workload>,
+    /// Number of records to load.
+    pub records: u64,
+    /// Bytes of a record's value.
+    pub size: usize,
+    /// Number of operations that each client has in progress.
+    pub pipeline: usize,
+    /// The stores that are measured in turns with ours.
+    pub beside: Vec<Peer>,
+}
+
+impl Default for Ycsb {
+    fn default() -> Self {
+        let (records, size, pipeline) = (100_000, 1000, 1);
+        Self { workloads: Workload::ALL.to_vec(), records, size, pipeline, beside: Vec::new() }
     }
 }
 
@@ -112,14 +146,24 @@ pub struct Options {
     pub bytes: u64,
     /// Number of sessions that the test `sessions` opens.
     pub sessions: usize,
-    /// Numbers of clients that the test `clients` measures, one after the other.
+    /// Numbers of clients that tests with several clients measure, one after the other.
     pub clients: Vec<usize>,
+    /// The file of the sizes of the test `echo_workload`.
+    pub message_sizes: Option<PathBuf>,
+    /// Bits a second that the test `echo_workload` offers each way, in 10⁹.
+    pub gbps: f64,
+    /// Number of servers of the tests of ClusterPerf that need several.
+    pub servers: u16,
+    /// The options of the test `ycsb`, and of ClusterPerf's tests under a workload.
+    pub ycsb: Ycsb,
     /// Number of requests in progress in throughput tests.
     pub outstanding: usize,
     /// The replicas of the cluster that the run starts.
     pub copies: Copies,
     /// File that takes the results as JSON Lines; `-` is standard output, which then has no table.
     pub json: Option<PathBuf>,
+    /// File that takes the tables and plots of them, as one page of HTML.
+    pub html: Option<PathBuf>,
     /// File that the run writes a breakdown's picture to, as SVG.
     pub svg: Option<PathBuf>,
 }
@@ -140,9 +184,14 @@ impl Options {
             bytes: 256_000_000,
             sessions: 100_000,
             clients: vec![16],
+            message_sizes: None,
+            gbps: 1.0,
+            servers: 3,
+            ycsb: Ycsb::default(),
             outstanding: 64,
             copies: Copies::default(),
             json: None,
+            html: None,
             svg: None,
         }
     }

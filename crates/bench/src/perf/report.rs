@@ -8,104 +8,12 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::measure::Figures;
+use super::html::{self, Section};
+pub use super::row::Row;
 use crate::fail::{Fail, Named};
 use crate::out::{self, Columns};
-
-/// One result of a benchmark: a line of the table, and an object of the JSON.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Row {
-    /// The name of the measurement.
-    pub test: String,
-    /// The transport, by its name in locators.
-    pub transport: String,
-    /// Payload bytes of one operation.
-    pub size_bytes: Option<u64>,
-    /// Number of operations in all rounds.
-    pub count: u64,
-    /// Mean time of an operation in µs: the median over the rounds.
-    pub avg_us: Option<f64>,
-    /// The shortest time of an operation in all rounds, in µs.
-    pub min_us: Option<f64>,
-    /// Median time of an operation in µs: the median over the rounds.
-    pub p50_us: Option<f64>,
-    /// 90th percentile of an operation's time in µs: the median over the rounds.
-    pub p90_us: Option<f64>,
-    /// 99th percentile of an operation's time in µs: the median over the rounds.
-    pub p99_us: Option<f64>,
-    /// 99.9th percentile of an operation's time in µs: the median over the rounds.
-    pub p999_us: Option<f64>,
-    /// The longest time of an operation in all rounds, in µs.
-    pub max_us: Option<f64>,
-    /// Payload bytes a second: the median over the rounds.
-    pub bytes_per_s: Option<f64>,
-    /// Operations a second: the median over the rounds.
-    pub ops_per_s: Option<f64>,
-    /// The name of the floor that the row's figures are compared with.
-    pub floor: Option<String>,
-    /// The median time of the row's floor, in µs.
-    pub floor_us: Option<f64>,
-    /// The median time of raw polling TCP that moves the same bytes, in µs.
-    pub tcp_us: Option<f64>,
-    /// The row's figure if it is neither a time nor a rate.
-    pub value: Option<f64>,
-    /// The unit of the row's figure that is neither a time nor a rate.
-    pub unit: Option<String>,
-}
-
-impl Row {
-    /// Makes a result row of times and rates.
-    pub(crate) fn new(
-        test: impl Into<String>,
-        transport: impl Into<String>,
-        size: Option<usize>,
-        f: &Figures,
-    ) -> Self {
-        Self {
-            test: test.into(),
-            transport: transport.into(),
-            size_bytes: size.map(|s| s as u64),
-            count: f.count,
-            avg_us: f.avg_us,
-            min_us: f.min_us,
-            p50_us: f.p50_us,
-            p90_us: f.p90_us,
-            p99_us: f.p99_us,
-            p999_us: f.p999_us,
-            max_us: f.max_us,
-            bytes_per_s: f.bytes_per_s,
-            ops_per_s: f.ops_per_s,
-            ..Self::default()
-        }
-    }
-
-    /// Makes a result row of one figure that is neither a time nor a rate.
-    pub fn value(
-        test: impl Into<String>,
-        transport: impl Into<String>,
-        value: f64,
-        unit: &str,
-    ) -> Self {
-        Self {
-            test: test.into(),
-            transport: transport.into(),
-            count: 1,
-            value: Some(value),
-            unit: Some(unit.to_owned()),
-            ..Self::default()
-        }
-    }
-
-    /// Adds the median times of the floor and of kernel TCP, in µs, to the row.
-    pub fn beside(mut self, floor: &str, floor_us: Option<f64>, tcp_us: Option<f64>) -> Self {
-        self.floor = floor_us.map(|_| floor.to_owned());
-        self.floor_us = floor_us;
-        self.tcp_us = tcp_us;
-        self
-    }
-}
 
 /// The build, the machine and the options of a run: the first line of the JSON.
 #[derive(Serialize)]
@@ -197,6 +105,24 @@ pub struct Report {
     brief: bool,
     last: Vec<Row>,
     title: String,
+    page: Option<Page>,
+}
+
+/// The page of a run: its file, and the tables so far.
+struct Page {
+    path: PathBuf,
+    context: String,
+    sections: Vec<Section>,
+}
+
+impl Page {
+    /// Adds a section and writes the page. It is whole after each section, so that a run that fails
+    /// leaves what it has measured.
+    fn add(&mut self, section: Section) -> Result<(), Fail> {
+        self.sections.push(section);
+        fs::write(&self.path, html::page(&self.context, &self.sections))
+            .named(format_args!("cannot write {}", self.path.display()))
+    }
 }
 
 impl Report {
@@ -220,7 +146,8 @@ impl Report {
                 Some(Json::File(file, path.to_path_buf()))
             }
         };
-        let mut report = Self { json, quiet, brief: false, last: Vec::new(), title: String::new() };
+        let mut report =
+            Self { json, quiet, brief: false, last: Vec::new(), title: String::new(), page: None };
         report.write_json(context)?;
         Ok(report)
     }
@@ -260,10 +187,33 @@ impl Report {
         self.write_json(&Line { row, more })
     }
 
+    /// Has the report write its tables and plots of them to `path` too, as one page of HTML.
+    pub(crate) fn with_page(mut self, path: Option<&Path>, context: &Context) -> Self {
+        let page = |path: &Path| Page {
+            path: path.to_path_buf(),
+            context: context.text(),
+            sections: Vec::new(),
+        };
+        self.page = path.map(page);
+        self
+    }
+
     /// Ends the table and prints it.
-    pub fn end(&self) -> Result<(), Fail> {
+    pub fn end(&mut self) -> Result<(), Fail> {
         let table = if self.brief { brief_table(&self.last) } else { table(&self.last) };
-        self.print(&format!("\n{}\n{table}", self.title))
+        self.end_with(&table)
+    }
+
+    /// Ends the table and prints `table` in its place.
+    pub(crate) fn end_with(&mut self, table: &Columns) -> Result<(), Fail> {
+        self.print(&format!("\n{}\n{}", self.title, table.text()))?;
+        let Some(page) = &mut self.page else { return Ok(()) };
+        page.add(Section::new(&self.title, table, &self.last))
+    }
+
+    /// Adds a picture, which is an SVG element, to the page of the run.
+    pub(crate) fn picture(&mut self, title: &str, svg: String) -> Result<(), Fail> {
+        self.page.as_mut().map_or(Ok(()), |page| page.add(Section::picture(title, svg)))
     }
 
     /// Prints text for people, unless standard output has the JSON.
@@ -298,7 +248,7 @@ fn trim_number(value: f64) -> String {
 }
 
 /// Formats result rows as a table. A column that no row fills is left out.
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row]) -> Columns {
     type Cell = fn(&Row) -> String;
     fn us(value: Option<f64>) -> String {
         value.map(out::micros).unwrap_or_default()
@@ -331,12 +281,12 @@ fn table(rows: &[Row]) -> String {
     for row in rows {
         text.row(shown.iter().map(|(_, cell)| cell(row)));
     }
-    text.text()
+    text
 }
 
 /// Formats result rows as a table of medians, with the names of operations instead of those of
 /// tests.
-fn brief_table(rows: &[Row]) -> String {
+fn brief_table(rows: &[Row]) -> Columns {
     let mut text = Columns::new(&[
         "operation",
         "over",
@@ -364,7 +314,7 @@ fn brief_table(rows: &[Row]) -> String {
             ratio(row.tcp_us, row.p50_us),
         ]);
     }
-    text.text()
+    text
 }
 
 fn ratio(a: Option<f64>, b: Option<f64>) -> String {
@@ -377,6 +327,7 @@ fn ratio(a: Option<f64>, b: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::measure::Figures;
 
     #[test]
     fn every_field_is_always_there() {
@@ -417,13 +368,13 @@ mod tests {
             Some(7.0),
         );
         assert_eq!(
-            brief_table(std::slice::from_ref(&row)),
+            brief_table(std::slice::from_ref(&row)).text(),
             "  operation                over      median time   floor  × floor  kernel TCP  \
              times as fast\n  echo a message of 100 B  fast+shm      1.00 µs  500 ns     2.00     \
              7.00 µs           7.00\n"
         );
         assert_eq!(
-            table(&[row]),
+            table(&[row]).text(),
             "  test  transport   size      p50   floor  × floor  kernel TCP  faster ×\n  \
                echo  fast+shm   100 B  1.00 µs  500 ns     2.00     7.00 µs      7.00\n"
         );

@@ -3,13 +3,17 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use sprat::server::{Durability, MAX_REPLICAS};
+use sprat::server::MAX_REPLICAS;
 use sprat_bench::fail::Fail;
 use sprat_bench::perf::{self, Copies, Options, Test};
 use sprat_bench::rdma;
-use sprat_bench::units::{data, seconds, size};
+use sprat_bench::units::{data, size};
 
-use crate::options::{COORDINATOR, durability, transports};
+mod args;
+mod clusterperf;
+mod ycsb;
+
+use args::{Objects, Outstanding, Plain, ReadWrite, Replicas, Sizes, Target};
 
 /// Measure latency and throughput, each figure beside what the machine allows.
 ///
@@ -25,7 +29,7 @@ use crate::options::{COORDINATOR, durability, transports};
 `floor` is the round trip of the same bytes with no software of ours in between (raw ring, raw UDP,
 raw TCP), `kernel TCP` that of kernel TCP, both taken in turns with the figure beside them. All are
 medians over the rounds. RAMCloud's names of tests are accepted too: basic, readThroughput,
-writeThroughput.")]
+multiRead_general. writeAsyncSync is left out, since the store has no asynchronous writes.")]
 pub(crate) enum Bench {
     /// Measure what the machine allows: cache line, memory, raw ring, raw UDP, raw TCP.
     #[command(
@@ -35,9 +39,12 @@ pub(crate) enum Bench {
     )]
     Baseline(Sized),
     /// Measure round trips of a request that the server answers with the same bytes.
-    #[command(after_help = "Examples:
+    #[command(
+        alias = "echo_basic",
+        after_help = "Examples:
   sprat bench echo --size 100
-  sprat bench echo --outstanding 256 --transport fast+udp")]
+  sprat bench echo --outstanding 256 --transport fast+udp"
+    )]
     Echo(Loaded),
     /// Measure our own TCP by events (utcp+DEVICE): round trips of bytes, and a stream.
     #[command(after_help = "Example:
@@ -91,6 +98,9 @@ pub(crate) enum Bench {
     #[command(after_help = "Example:
   sprat bench clients --clients 16,64 --transport fast+udp,tcp")]
     Clients(Clients),
+    Ycsb(ycsb::Ycsb),
+    #[command(flatten)]
+    ClusterPerf(clusterperf::Tests),
     /// Measure random overwrites by the share of a server's memory that is live (takes 1.5 GiB).
     #[command(after_help = "Example:
   sprat bench overwrite --transport fast+shm --seconds 5")]
@@ -123,111 +133,6 @@ pub(crate) enum Bench {
   sprat bench breakdown --transport fast+shm,fast+udp --svg layers.svg")]
     Breakdown(Breakdown),
     Schemes(rdma::args::Schemes),
-}
-
-/// Options that every test of `sprat bench` has.
-#[derive(Args, Debug)]
-pub(crate) struct Plain {
-    /// Transports to measure.
-    #[arg(
-        long,
-        value_name = "T,T…",
-        value_delimiter = ',',
-        default_value = "fast+shm,fast+udp,tcp",
-        value_parser = transports(),
-    )]
-    transport: Vec<String>,
-    /// Seconds to measure each figure for, over all rounds.
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
-    seconds: f64,
-    /// Number of rounds in which floor, kernel TCP and product take turns.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 5,
-        value_parser = clap::value_parser!(u16).range(1..=1000),
-    )]
-    rounds: u16,
-    /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
-    /// table.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-/// Options for the cluster that a test of `sprat bench` measures.
-#[derive(Args, Debug)]
-struct Target {
-    /// Measure the running cluster with this coordinator, instead of processes of the test.
-    #[arg(
-        short = 'C',
-        long = "coordinator",
-        value_name = "LOCATOR",
-        env = COORDINATOR,
-        hide_env_values = true,
-    )]
-    coordinator: Option<String>,
-    /// Measure processes of the test even where SPRAT_COORDINATOR names a cluster.
-    #[arg(long)]
-    local: bool,
-}
-
-/// Options for the sizes of messages and objects that a test of `sprat bench` measures.
-#[derive(Args, Debug)]
-struct Sizes {
-    /// Sizes of messages or objects in bytes (decimal KB and MB allowed); each test has its own
-    /// defaults.
-    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
-    size: Vec<usize>,
-}
-
-/// Options for the number of objects that a test of `sprat bench` writes.
-#[derive(Args, Debug)]
-struct Objects {
-    /// Number of objects to write of each size.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1000,
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
-    )]
-    objects: u64,
-    /// Write as many objects as ClusterPerf does: 2e8 / (size + 50) of each size.
-    #[arg(long, conflicts_with = "objects")]
-    full: bool,
-}
-
-/// Options for the replicas of the cluster that a test of `sprat bench` starts.
-#[derive(Args, Debug)]
-struct Replicas {
-    /// Number of replicas of each object in the cluster that the test starts, which has one server
-    /// more.
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = clap::value_parser!(u16).range(..=MAX_REPLICAS as i64),
-    )]
-    replicas: Option<u16>,
-    /// Time at which a change is acknowledged, as of `sprat up`. With disk the floor of writes is
-    /// the disk's own group commit, with as many in progress.
-    #[arg(long, value_name = "WHEN", value_parser = durability())]
-    durability: Option<Durability>,
-    /// Make the cluster's directory in this one, and remove it afterwards. The default with
-    /// --durability process or disk is the directory of temporary files.
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-}
-
-/// Options for the number of requests that a test of `sprat bench` has in progress.
-#[derive(Args, Debug)]
-struct Outstanding {
-    /// Number of requests in progress at the same time.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 64,
-        value_parser = clap::value_parser!(u16).range(1..=4096),
-    )]
-    outstanding: u16,
 }
 
 /// Options of `sprat bench baseline`.
@@ -293,33 +198,6 @@ pub(crate) struct Sessions {
     outstanding: Outstanding,
     #[command(flatten)]
     plain: Plain,
-}
-
-/// Options of `sprat bench read-write`, `multi-read` and `multi-write`.
-#[derive(Args, Debug)]
-pub(crate) struct ReadWrite {
-    #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    sizes: Sizes,
-    #[command(flatten)]
-    objects: Objects,
-    #[command(flatten)]
-    copies: Replicas,
-    #[command(flatten)]
-    plain: Plain,
-}
-
-impl ReadWrite {
-    fn options(&self, test: Test) -> Options {
-        Options {
-            copies: self.copies.copies(),
-            coordinator: self.target.coordinator(),
-            sizes: self.sizes.size.clone(),
-            objects: self.objects.count(),
-            ..self.plain.options(test)
-        }
-    }
 }
 
 /// Options of `sprat bench read-throughput` and `write-throughput`.
@@ -457,42 +335,6 @@ pub(crate) struct Breakdown {
     svg: Option<PathBuf>,
 }
 
-impl Plain {
-    fn options(&self, test: Test) -> Options {
-        Options {
-            transports: self.transport.clone(),
-            seconds: self.seconds,
-            rounds: self.rounds,
-            json: self.json.clone(),
-            ..Options::new(vec![test])
-        }
-    }
-}
-
-impl Target {
-    fn coordinator(&self) -> Option<String> {
-        self.coordinator.clone().filter(|_| !self.local)
-    }
-}
-
-impl Objects {
-    fn count(&self) -> Option<u64> {
-        (!self.full).then_some(self.objects)
-    }
-}
-
-impl Replicas {
-    fn copies(&self) -> Copies {
-        let needs_one =
-            self.durability.is_some_and(|d| d != Durability::None) || self.dir.is_some();
-        Copies {
-            replicas: self.replicas.unwrap_or_else(|| needs_one.into()),
-            durability: self.durability,
-            directory: self.dir.clone(),
-        }
-    }
-}
-
 impl Recovery {
     fn options(&self, test: Test) -> Options {
         Options {
@@ -543,6 +385,8 @@ impl Bench {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Clients)
             },
+            Self::Ycsb(args) => args.options(),
+            Self::ClusterPerf(test) => test.options(),
             Self::Overwrite(args) => Options {
                 outstanding: args.outstanding.outstanding.into(),
                 ..args.plain.options(Test::Overwrite)

@@ -1,7 +1,7 @@
 //! Tests of `sprat bench`: it measures, and its JSON has the promised fields. No test judges a
 //! figure.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -227,6 +227,139 @@ fn a_running_cluster_is_measured_and_left_as_it_was() {
     assert!(cluster.ok(&["table", "list"]).contains("no tables yet"), "also of a test that failed");
     let error = cluster.fails(2, &["bench", "echo", "--transport", "pigeon"]);
     assert!(error.contains("pigeon"), "{error}");
+}
+
+/// YCSB's workloads run on our store and beside Redis and memcached, each with the figures of reads
+/// and of updates. Workload E says that it cannot run.
+#[test]
+fn ycsb_stands_beside_other_stores() {
+    // CI has both; a machine without them has nothing to test here.
+    let installed = |program: &str| Path::new("/usr/bin").join(program).exists();
+    let strict = std::env::var_os("CI").is_some();
+    if !strict && ["redis-server", "memcached"].iter().any(|program| !installed(program)) {
+        return;
+    }
+    let small = ["--records", "100", "--size", "100", "--clients", "2", "--pipeline", "2"];
+    let beside = ["--beside", "redis,redis+unix,memcached,memcached+unix"];
+    let rows = bench("ycsb", &[&small[..], &beside, &["--transport", "fast+shm,tcp"]].concat());
+    let stores = ["fast+shm", "tcp", "redis", "redis+unix", "memcached", "memcached+unix"];
+    for workload in ["a", "b", "c", "d", "f"] {
+        for store in stores {
+            let row = named(&rows, &format!("ycsb.{workload}.2"), store);
+            let above_zero = |field: &str| row[field].as_f64().is_some_and(|n| n > 0.0);
+            assert!(above_zero("ops_per_s") && above_zero("read_p999_us"), "{row}");
+            // One operation in 20 is an update in b and d: such a short time may have none.
+            assert!(!["a", "f"].contains(&workload) || above_zero("update_p50_us"), "{row}");
+            assert!(workload != "c" || row["update_p50_us"].is_null(), "{row}");
+            assert!(above_zero("redis_ops_per_s"), "{row}");
+        }
+    }
+    let scans = named(&rows, "ycsb.e", "fast+shm");
+    assert_eq!(
+        (scans["unit"].as_str(), &scans["ops_per_s"]),
+        (Some("no ordered scan yet"), &Value::Null)
+    );
+    assert_eq!(rows.len(), 5 * stores.len() + 2);
+}
+
+#[test]
+fn ycsb_writes_to_replicas() {
+    let small = ["--records", "50", "--field-count", "2", "--clients", "1", "--workload", "a"];
+    let rows = bench("ycsb", &[&small[..], &["--replicas", "1", "--transport", "tcp"]].concat());
+    let row = named(&rows, "ycsb.a.1", "tcp");
+    assert_eq!((row["size_bytes"].as_u64(), row["clients"].as_u64()), (Some(200), Some(1)));
+}
+
+/// Each of ClusterPerf's tests runs by RAMCloud's name over one transport, and its results begin
+/// with that name.
+fn cluster_perf(test: &str, args: &[&str], results: &[&str]) {
+    let rows = bench(test, &[&["--transport", "fast+shm"], args].concat());
+    for result in results {
+        let row = named(&rows, &format!("{test}{result}"), "fast+shm");
+        for field in ["p50_us", "p999_us", "ops_per_s"] {
+            assert!(row[field].as_f64().is_some_and(|n| n > 0.0), "{field}: {row}");
+        }
+    }
+}
+
+#[test]
+fn cluster_perf_with_one_client() {
+    let few = ["--local", "--objects", "20"];
+    for test in ["readNotFound", "readDist", "readDistRandom", "writeDistRandom"] {
+        cluster_perf(test, &few, &[""]);
+    }
+    for test in ["readVaryingKeyLength", "writeVaryingKeyLength"] {
+        cluster_perf(test, &few, &[".1", ".30", ".60000"]);
+    }
+    let rows = bench("read-dist", &[&few[..], &["--transport", "tcp"]].concat());
+    let row = named(&rows, "readDist", "tcp");
+    assert!(row["floor_us"].is_number() && row["tcp_us"].is_number(), "{row}");
+    let points = row["distribution"].as_array().expect("a distribution");
+    assert!(points.last().is_some_and(|point| point[1] == 1.0), "{row}");
+}
+
+#[test]
+fn cluster_perf_with_several_clients() {
+    for test in ["readLoaded", "multiReadThroughput"] {
+        cluster_perf(test, &["--local", "--objects", "20", "--clients", "1,2"], &[".1", ".2"]);
+    }
+    cluster_perf("broadcast", &["--local", "--clients", "2"], &[".2"]);
+    for test in ["readDistWorkload", "writeDistWorkload", "workloadThroughput"] {
+        let args = ["--local", "--records", "100", "--workload", "f", "--clients", "2"];
+        cluster_perf(test, &args, &[".f.2"]);
+    }
+    for test in ["readInterference", "writeInterference"] {
+        let args = ["--local", "--size", "100,10KB", "--replicas", "1"];
+        cluster_perf(test, &args, &[".alone", ".together"]);
+    }
+}
+
+#[test]
+fn echoes_of_a_distribution_are_offered_at_a_rate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sizes.txt");
+    std::fs::write(&path, "1000\n50 0.5\n1000 0.9\n20000 1\n").expect("it is ours");
+    let name = path.to_string_lossy().into_owned();
+    let args = ["--message-sizes", &name, "--gbps", "0.2", "--local", "--transport", "fast+shm"];
+    let rows = bench("echo_workload", &args);
+    let offered = |row: &Value| row["value"].as_f64().is_some_and(|rate| rate > 1000.0);
+    assert!(rows.iter().all(offered) && !rows.is_empty(), "{rows:?}");
+    assert!(named(&rows, "echo_workload", "fast+shm")["p50_us"].is_number());
+    std::fs::write(&path, "no numbers").expect("it is ours");
+    let output = sprat().args(["bench", "echo-workload"]).args(args).output().expect("it runs");
+    assert!(
+        !output.status.success() && errors(&output).contains("sizes.txt"),
+        "{}",
+        errors(&output)
+    );
+}
+
+#[test]
+fn cluster_perf_with_several_servers() {
+    for test in ["readRandom", "readAllToAll"] {
+        cluster_perf(test, &["--servers", "2", "--clients", "2"], &[".2"]);
+    }
+    let size = ["--servers", "2", "--clients", "2", "--size", "10KB"];
+    cluster_perf("netBandwidth", &size, &[".2", ".2.max", ".2.min"]);
+    for test in ["oneObjectPerMaster", "general", "generalRandom"] {
+        cluster_perf(&format!("multiRead_{test}"), &["--servers", "2"], &[".1", ".2"]);
+    }
+    let clients = ["--servers", "2", "--clients", "1"];
+    cluster_perf("multiRead_colocation", &clients, &[".0x1", ".16x1"]);
+}
+
+/// The page of `--html` has the table and plots, and loads nothing.
+#[test]
+fn a_page_has_tables_and_plots() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("page.html");
+    let name = path.to_string_lossy().into_owned();
+    bench("echo", &["--size", "100,1KB", "--transport", "fast+shm,tcp", "--html", &name]);
+    let page = std::fs::read_to_string(&path).expect("a page");
+    for part in ["<h2>echo</h2>", "Distribution of times: echo 100 B", "Median time by size"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(page.contains("<td>echo.throughput</td>") && !page.contains("<script"));
 }
 
 #[test]

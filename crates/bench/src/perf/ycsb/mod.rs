@@ -1,0 +1,389 @@
+//! The test `ycsb`: YCSB's workloads on our store, in turns with Redis and memcached.
+//!
+//! ```text
+//! thread 1 … N   connect · barrier · operations for the time of the round · samples of all threads
+//! ```
+//!
+//! Every store gets the same: each client is a thread with a connection of its own, all threads
+//! share the core of this process, the server has another core, and a client keeps the same number
+//! of operations in progress. A record is one value, and an update replaces all of it (YCSB's
+//! `writeallfields`), since neither our store nor memcached has fields.
+//!
+//! Not measured yet: workload E, which needs scans in the order of keys.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+use sprat::kv::TableId;
+
+use super::basic::{FILLING_BYTES, FILLINGS, LARGE_SET};
+use super::bench::{Bench, one_of_many};
+use super::local::free_ports;
+use super::measure::{Figures, Lane, Sample, in_turns};
+use super::row::{Distribution, Row};
+use super::temporary::Temporary;
+use crate::fail::Fail;
+use crate::memory;
+use crate::out::{self, Columns};
+use crate::peers::server::{Peer, PeerServer};
+use crate::process;
+use crate::ycsb::workload::{Chooser, Records, Workload};
+
+mod drive;
+mod session;
+
+use drive::{Client, Samples};
+use session::{Ours, Session, Theirs};
+
+/// The reason for a workload without figures.
+const NO_SCAN: &str = "no ordered scan yet";
+/// Memory of a peer's server for an object beyond its value, in bytes, with room to spare.
+const PEER_OVERHEAD: u64 = 200;
+/// Least memory of a peer's server, in bytes. Records that a workload inserts find room in it.
+const PEER_MEMORY: u64 = 1 << 30;
+
+/// Runs the test `ycsb`: all workloads, each with each number of clients.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    let options = bench.ycsb.clone();
+    let (records, size, pipeline) = (options.records, options.size, options.pipeline);
+    let mut stores = Stores::load(bench)?;
+    for &workload in &options.workloads {
+        bench.report.begin(format!(
+            "YCSB {}: {}; {records} records of {size} B, updates of whole records, {pipeline} in \
+             progress from each client",
+            workload.name().to_uppercase(),
+            workload.words()
+        ));
+        let mut table = Table::new(&options.beside);
+        if workload == Workload::E {
+            for transport in bench.transports.clone() {
+                let row = Row { unit: Some(NO_SCAN.to_owned()), ..Row::default() };
+                let (test, store) = ("ycsb.e".to_owned(), transport.clone());
+                bench.report.row(Row { test, transport, ..row })?;
+                table.columns.row(["", &store, NO_SCAN]);
+            }
+            bench.report.end_with(&table.columns)?;
+            continue;
+        }
+        let chooser = Chooser::new(workload, records, 0);
+        for count in bench.clients.clone() {
+            let measured = stores.measure(bench, &chooser, count)?;
+            table.add(bench, workload, count, &measured)?;
+            if workload.inserts() {
+                stores.end()?;
+                stores = Stores::load(bench)?;
+            }
+        }
+        bench.report.end_with(&table.columns)?;
+    }
+    stores.end()
+}
+
+/// The operations of a workload that a test reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// Reads, those of read-modify-writes among them.
+    Reads,
+    /// Updates and inserts.
+    Updates,
+    /// All operations.
+    All,
+}
+
+/// Runs the first workload of the options with each number of clients on our store, and reports one
+/// part of its operations under the name `test`.
+pub(crate) fn part(bench: &mut Bench, test: &str, part: Part) -> Result<(), Fail> {
+    let options = bench.ycsb.clone();
+    let workload = options.workloads.first().copied().unwrap_or(Workload::A);
+    let (records, size, of) = (options.records, options.size, workload.words());
+    bench.report.begin(format!(
+        "{test}: YCSB {} ({of}), {records} records of {size} B, by the number of clients",
+        workload.name().to_uppercase()
+    ));
+    let stores = Stores::load(bench)?;
+    let chooser = Chooser::new(workload, records, 0);
+    for count in bench.clients.clone() {
+        for one in stores.measure(bench, &chooser, count)? {
+            let figures = match part {
+                Part::Reads => &one.reads,
+                Part::Updates => &one.updates,
+                Part::All => &one.all,
+            };
+            let name = format!("{test}.{}.{count}", workload.name());
+            let row = Row::new(name, one.store, Some(size), figures).under_load();
+            bench.report.row_with(row, &Distribution::of(figures))?;
+        }
+    }
+    stores.end()?;
+    bench.report.end()
+}
+
+/// All stores of a run, with the records loaded.
+struct Stores {
+    coordinator: String,
+    temporary: Temporary,
+    table: TableId,
+    records: Records,
+    peers: Vec<(PeerServer, Records)>,
+    size: usize,
+    pipeline: usize,
+}
+
+impl Stores {
+    /// Creates a table and starts the peers' servers, and loads the records into all of them.
+    fn load(bench: &mut Bench) -> Result<Self, Fail> {
+        let options = bench.ycsb.clone();
+        let (count, size) = (options.records, options.size);
+        let bytes = count * (size as u64 + PEER_OVERHEAD);
+        // The log takes up to twice the live bytes.
+        let needed = bytes * (2 + options.beside.len() as u64);
+        if needed > memory::available() {
+            let (needed, there) = (out::bytes(needed), out::bytes(memory::available()));
+            return Err(Fail::usage(format!("the records take {needed}, and there are {there}"))
+                .next("choose fewer with --records"));
+        }
+        let window = (FILLING_BYTES / (size + 200)).clamp(1, 64);
+        let coordinator = bench.coordinator()?;
+        let (temporary, store, table) = Temporary::create(bench, "ycsb")?;
+        let records = Records::new(count);
+        let mut client = Client::new(Ours::new(store, table, size), &records, size, window);
+        let large = count * size as u64 >= LARGE_SET;
+        for _ in 0..if large { FILLINGS } else { 1 } {
+            client.load(0..count)?;
+        }
+        drop(client);
+        let mut peers = Vec::new();
+        for &peer in &options.beside {
+            let server = start(bench, peer, (2 * bytes).max(PEER_MEMORY))?;
+            let session = Theirs::new(server.connect()?, size);
+            let records = Records::new(count);
+            Client::new(session, &records, size, window).load(0..count)?;
+            peers.push((server, records));
+        }
+        let pipeline = options.pipeline;
+        Ok(Self { coordinator, temporary, table, records, peers, size, pipeline })
+    }
+
+    /// Measures a workload with `count` clients on all stores, in turns.
+    fn measure(
+        &self,
+        bench: &Bench,
+        chooser: &Chooser,
+        count: usize,
+    ) -> Result<Vec<Measured>, Fail> {
+        let transports = bench.transports.clone();
+        let names = transports.iter().map(String::as_str);
+        let names: Vec<&str> =
+            names.chain(self.peers.iter().map(|(server, _)| server.peer().name())).collect();
+        let kept: Vec<_> = names.iter().map(|_| RefCell::new(Vec::new())).collect();
+        let keep = |at: usize, samples: Samples| -> Sample {
+            let all = samples.all.clone();
+            kept[at].borrow_mut().push(samples);
+            all
+        };
+        let keep = &keep;
+        let mut lanes: Vec<Lane<'_>> = Vec::new();
+        for (at, transport) in transports.iter().enumerate() {
+            lanes.push(Box::new(move |time| {
+                let open = || {
+                    let store = one_of_many(&self.coordinator, transport)?;
+                    Ok(Ours::new(store, self.table, self.size))
+                };
+                Ok(keep(at, self.round(open, &self.records, chooser, count, time)?))
+            }));
+        }
+        for (at, (server, records)) in self.peers.iter().enumerate() {
+            let at = transports.len() + at;
+            lanes.push(Box::new(move |time| {
+                let open = || Ok(Theirs::new(server.connect()?, self.size));
+                let samples = self.round(open, records, chooser, count, time);
+                Ok(keep(at, samples.map_err(|fail| fail.at(server.peer().name()))?))
+            }));
+        }
+        let all = in_turns(&mut lanes, bench.rounds, bench.time)?;
+        drop(lanes);
+        let measured = names.iter().zip(all).zip(&kept).map(|((name, all), kept)| {
+            // The first round warms up.
+            let rounds = &kept.borrow()[1..];
+            let of = |part: fn(&Samples) -> &Sample| {
+                Figures::of(&rounds.iter().map(|samples| part(samples).clone()).collect::<Vec<_>>())
+            };
+            Measured {
+                store: (*name).to_owned(),
+                all,
+                reads: of(|samples| &samples.reads),
+                updates: of(|samples| &samples.updates),
+            }
+        });
+        Ok(measured.collect())
+    }
+
+    /// Runs one round with `count` clients of one store, each with the connection that `open`
+    /// makes. Returns the samples of all clients.
+    fn round<S: Session>(
+        &self,
+        open: impl Fn() -> Result<S, Fail> + Sync,
+        records: &Records,
+        chooser: &Chooser,
+        count: usize,
+        time: Duration,
+    ) -> Result<Samples, Fail> {
+        let ready = Barrier::new(count);
+        let client = |seed: usize| {
+            let mut chooser = chooser.for_client(seed as u64);
+            // A client that fails must not keep the others at the barrier.
+            let client = open().and_then(|session| {
+                let mut client = Client::new(session, records, self.size, self.pipeline);
+                client.work(&mut chooser, Duration::ZERO)?;
+                Ok(client)
+            });
+            ready.wait();
+            client?.work(&mut chooser, time)
+        };
+        let client = &client;
+        let samples = thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..count).map(|seed| scope.spawn(move || client(seed))).collect();
+            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            joined
+                .map(|sample| sample.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect::<Result<Vec<_>, Fail>>()
+        })?;
+        let mut all = Samples::new();
+        samples.iter().for_each(|samples| all.add(samples));
+        Ok(all)
+    }
+
+    /// Drops the table, and ends the peers' servers.
+    fn end(self) -> Result<(), Fail> {
+        self.temporary.end()
+    }
+}
+
+/// Starts a peer's server on the servers' core.
+fn start(bench: &Bench, peer: Peer, memory: u64) -> Result<PeerServer, Fail> {
+    let port = free_ports(1)?;
+    if let Some(core) = bench.local.server_core() {
+        process::pin(core)?;
+    }
+    let server = PeerServer::start(peer, port, memory);
+    if let Some(core) = bench.local.client_core() {
+        process::pin(core)?;
+    }
+    server
+}
+
+/// The figures of one store.
+struct Measured {
+    /// The transport of ours, or the name of the peer.
+    store: String,
+    all: Figures,
+    reads: Figures,
+    updates: Figures,
+}
+
+/// The fields of a result's JSON that only this test has.
+#[derive(Serialize)]
+struct More<'m> {
+    workload: &'m str,
+    clients: usize,
+    pipeline: usize,
+    records: u64,
+    read_p50_us: Option<f64>,
+    read_p99_us: Option<f64>,
+    read_p999_us: Option<f64>,
+    update_p50_us: Option<f64>,
+    update_p99_us: Option<f64>,
+    update_p999_us: Option<f64>,
+    /// The throughput of each peer, by its name with `_ops_per_s` behind it.
+    #[serde(flatten)]
+    peers: BTreeMap<String, f64>,
+}
+
+/// Returns the name of the field with a peer's throughput.
+fn rate_field(peer: Peer) -> String {
+    format!("{}_ops_per_s", peer.name())
+}
+
+/// The table of one workload.
+struct Table {
+    peers: Vec<Peer>,
+    columns: Columns,
+}
+
+impl Table {
+    fn new(peers: &[Peer]) -> Self {
+        let mut headings: Vec<String> = [
+            ">clients",
+            "store",
+            ">throughput",
+            ">read p50",
+            ">99 %",
+            ">99.9 %",
+            ">update p50",
+            ">99 %",
+            ">99.9 %",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        headings.extend(peers.iter().map(|peer| format!(">× {}", peer.name())));
+        let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+        Self { peers: peers.to_vec(), columns: Columns::new(&headings) }
+    }
+
+    /// Adds the rows of one number of clients to the table, and to the report's JSON.
+    fn add(
+        &mut self,
+        bench: &mut Bench,
+        workload: Workload,
+        clients: usize,
+        measured: &[Measured],
+    ) -> Result<(), Fail> {
+        let rate_of = |name: &str| {
+            measured.iter().find(|one| one.store == name).and_then(|one| one.all.ops_per_s)
+        };
+        let named = |peer: &Peer| Some((rate_field(*peer), rate_of(peer.name())?));
+        let peers: BTreeMap<String, f64> = self.peers.iter().filter_map(named).collect();
+        for one in measured {
+            let more = More {
+                workload: workload.name(),
+                clients,
+                pipeline: bench.ycsb.pipeline,
+                records: bench.ycsb.records,
+                read_p50_us: one.reads.p50_us,
+                read_p99_us: one.reads.p99_us,
+                read_p999_us: one.reads.p999_us,
+                update_p50_us: one.updates.p50_us,
+                update_p99_us: one.updates.p99_us,
+                update_p999_us: one.updates.p999_us,
+                peers: peers.clone(),
+            };
+            let name = format!("ycsb.{}.{clients}", workload.name());
+            let row =
+                Row::new(name, one.store.clone(), Some(bench.ycsb.size), &one.all).under_load();
+            bench.report.row_with(row, &more)?;
+            let us = |us: Option<f64>| us.map(out::micros).unwrap_or_default();
+            let mut cells = vec![
+                clients.to_string(),
+                one.store.clone(),
+                one.all.ops_per_s.map(|rate| out::rate(rate, "op")).unwrap_or_default(),
+                us(more.read_p50_us),
+                us(more.read_p99_us),
+                us(more.read_p999_us),
+                us(more.update_p50_us),
+                us(more.update_p99_us),
+                us(more.update_p999_us),
+            ];
+            cells.extend(self.peers.iter().map(|peer| {
+                let ratio = one.all.ops_per_s.zip(more.peers.get(&rate_field(*peer)));
+                ratio.map(|(ours, theirs)| format!("{:.2}", ours / theirs)).unwrap_or_default()
+            }));
+            self.columns.row(cells);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,416 @@
+//! `sprat bench`: the tests of RAMCloud's ClusterPerf that have no other name here, with their
+//! options.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use sprat_bench::perf::{ClusterPerf, Options, Test, Ycsb};
+use sprat_bench::ycsb::workload::Workload;
+
+use super::args::{Objects, Plain, ReadWrite, Replicas, Sizes, Target};
+use super::ycsb::workloads;
+
+/// The tests of ClusterPerf, each with RAMCloud's name as an alias.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Tests {
+    /// Measure reads of an object that does not exist.
+    #[command(
+        alias = "readNotFound",
+        after_help = "Example:
+  sprat bench read-not-found --transport fast+shm"
+    )]
+    ReadNotFound(ReadWrite),
+    /// Measure reads of an object by the length of its key (10 of ClusterPerf's 44 lengths).
+    #[command(
+        alias = "readVaryingKeyLength",
+        after_help = "Example:
+  sprat bench read-varying-key-length --size 100 --transport fast+shm"
+    )]
+    ReadVaryingKeyLength(ReadWrite),
+    /// Measure writes of an object by the length of its key (10 of ClusterPerf's 44 lengths).
+    #[command(
+        alias = "writeVaryingKeyLength",
+        after_help = "Example:
+  sprat bench write-varying-key-length --size 100 --replicas 1"
+    )]
+    WriteVaryingKeyLength(ReadWrite),
+    /// Measure the distribution of the times of reads of one object.
+    #[command(
+        alias = "readDist",
+        after_help = "Example:
+  sprat bench read-dist --transport fast+shm --json times.jsonl"
+    )]
+    ReadDist(ReadWrite),
+    /// Measure the distribution of the times of reads of random objects.
+    #[command(
+        alias = "readDistRandom",
+        after_help = "Example:
+  sprat bench read-dist-random --objects 1000000 --transport fast+shm"
+    )]
+    ReadDistRandom(ReadWrite),
+    /// Measure the distribution of the times of overwrites of random objects.
+    #[command(
+        alias = "writeDistRandom",
+        after_help = "Example:
+  sprat bench write-dist-random --objects 1000000 --replicas 2"
+    )]
+    WriteDistRandom(ReadWrite),
+    /// Measure the distribution of the times of reads under a workload of YCSB.
+    #[command(
+        alias = "readDistWorkload",
+        after_help = "Example:
+  sprat bench read-dist-workload --workload b --clients 8"
+    )]
+    ReadDistWorkload(UnderLoad),
+    /// Measure the distribution of the times of updates under a workload of YCSB.
+    #[command(
+        alias = "writeDistWorkload",
+        after_help = "Example:
+  sprat bench write-dist-workload --workload a --clients 8 --replicas 2"
+    )]
+    WriteDistWorkload(UnderLoad),
+    /// Measure operations a second of a server under a workload of YCSB.
+    #[command(
+        alias = "workloadThroughput",
+        after_help = "Example:
+  sprat bench workload-throughput --workload a --clients 1,4,16"
+    )]
+    WorkloadThroughput(UnderLoad),
+    /// Measure reads of several sizes, of each alone and of all at the same time.
+    #[command(
+        alias = "readInterference",
+        after_help = "Example:
+  sprat bench read-interference --size 100,1MB --transport fast+shm"
+    )]
+    ReadInterference(Sized),
+    /// Measure overwrites of several sizes, of each alone and of all at the same time.
+    #[command(
+        alias = "writeInterference",
+        after_help = "Example:
+  sprat bench write-interference --size 100,1MB --replicas 1"
+    )]
+    WriteInterference(Sized),
+    /// Measure reads of one object by several clients at the same time.
+    #[command(
+        alias = "readLoaded",
+        after_help = "Example:
+  sprat bench read-loaded --clients 1,2,4,8 --transport fast+shm"
+    )]
+    ReadLoaded(ManyClients),
+    /// Measure reads by several clients of objects on several servers, at random.
+    #[command(
+        alias = "readRandom",
+        after_help = "Example:
+  sprat bench read-random --servers 4 --clients 1,4"
+    )]
+    ReadRandom(ManyServers),
+    /// Measure reads of 80 objects in one operation by several clients.
+    #[command(
+        alias = "multiReadThroughput",
+        after_help = "Example:
+  sprat bench multi-read-throughput --clients 1,4 --transport fast+shm"
+    )]
+    MultiReadThroughput(ManyClients),
+    /// Measure reads in one operation of one object from each of several servers.
+    #[command(
+        alias = "multiRead_oneObjectPerMaster",
+        after_help = "Example:
+  sprat bench multi-read-one-object-per-master --servers 4"
+    )]
+    MultiReadOneObjectPerMaster(ManyServers),
+    /// Measure reads of 5,000 objects in one operation by the number of servers that have them.
+    #[command(
+        alias = "multiRead_general",
+        after_help = "Example:
+  sprat bench multi-read-general --servers 4 --transport fast+shm"
+    )]
+    MultiReadGeneral(ManyServers),
+    /// Measure reads as multi-read-general does, in random order.
+    #[command(
+        alias = "multiRead_generalRandom",
+        after_help = "Example:
+  sprat bench multi-read-general-random --servers 4 --transport fast+shm"
+    )]
+    MultiReadGeneralRandom(ManyServers),
+    /// Measure reads of 16 objects in one operation, of which more and more are on other servers.
+    #[command(
+        alias = "multiRead_colocation",
+        after_help = "Example:
+  sprat bench multi-read-colocation --servers 4 --clients 4"
+    )]
+    MultiReadColocation(ManyServers),
+    /// Measure the bandwidth of clients that each read a large object from another server.
+    #[command(
+        alias = "netBandwidth",
+        after_help = "Example:
+  sprat bench net-bandwidth --servers 2 --clients 2"
+    )]
+    NetBandwidth(ManyServers),
+    /// Measure reads of every client from every server, and that each of them succeeds.
+    #[command(
+        alias = "readAllToAll",
+        after_help = "Example:
+  sprat bench read-all-to-all --servers 4 --clients 4"
+    )]
+    ReadAllToAll(ManyServers),
+    /// Measure echoes whose sizes follow a distribution, offered at a rate.
+    #[command(
+        alias = "echo_workload",
+        after_help = "The file has ClusterPerf's format: the average, then pairs of a size in
+bytes and the share of messages that are not longer.
+
+Example:
+  sprat bench echo-workload --message-sizes sizes.txt --gbps 2"
+    )]
+    EchoWorkload(EchoWorkload),
+    /// Measure the time until several clients have read an object that another one writes.
+    #[command(after_help = "Example:
+  sprat bench broadcast --clients 4 --transport fast+shm")]
+    Broadcast(Broadcast),
+}
+
+/// Options for the numbers of clients of a test of `sprat bench`.
+#[derive(Args, Debug)]
+struct Clients {
+    /// Numbers of clients to measure with, one after the other.
+    #[arg(
+        long,
+        value_name = "N,N…",
+        value_delimiter = ',',
+        default_value = "1,4",
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
+    clients: Vec<u16>,
+}
+
+impl Clients {
+    fn counts(&self) -> Vec<usize> {
+        self.clients.iter().copied().map(usize::from).collect()
+    }
+}
+
+/// Options of `sprat bench read-interference` and `write-interference`.
+#[derive(Args, Debug)]
+pub(crate) struct Sized {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    copies: Replicas,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `sprat bench echo-workload`.
+#[derive(Args, Debug)]
+pub(crate) struct EchoWorkload {
+    /// File with the distribution of the messages' sizes.
+    #[arg(long, alias = "messageSizeCDF", value_name = "FILE")]
+    message_sizes: PathBuf,
+    /// Rate of the messages' bytes each way, in 10⁹ bits a second.
+    #[arg(
+        long,
+        alias = "targetTput",
+        value_name = "RATE",
+        default_value_t = 1.0,
+        value_parser = gbps,
+    )]
+    gbps: f64,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Parses a rate in 10⁹ bits a second.
+fn gbps(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.000_001..=1000.0).contains(rate));
+    rate.ok_or_else(|| "expected a rate such as 0.5 or 10, at most 1000".to_owned())
+}
+
+/// Options of `sprat bench broadcast`.
+#[derive(Args, Debug)]
+pub(crate) struct Broadcast {
+    #[command(flatten)]
+    clients: Clients,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    copies: Replicas,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of the tests of `sprat bench` with several clients of one server.
+#[derive(Args, Debug)]
+pub(crate) struct ManyClients {
+    #[command(flatten)]
+    clients: Clients,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    objects: Objects,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of the tests of `sprat bench` that start several servers.
+#[derive(Args, Debug)]
+pub(crate) struct ManyServers {
+    /// Number of servers, each with its objects. All of them share a core.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..=32),
+    )]
+    servers: u16,
+    #[command(flatten)]
+    clients: Clients,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// The workloads without scans.
+const WORKLOADS: [Workload; 5] = [Workload::A, Workload::B, Workload::C, Workload::D, Workload::F];
+
+/// Options of the tests of `sprat bench` under a workload of YCSB.
+#[derive(Args, Debug)]
+pub(crate) struct UnderLoad {
+    /// Workload of all clients: a (half updates), b (5 % updates), c (reads), d (latest records,
+    /// 5 % inserts), f (half read-modify-writes).
+    #[arg(
+        long,
+        value_name = "W",
+        default_value = "a",
+        hide_possible_values = true,
+        ignore_case = true,
+        value_parser = workloads(&WORKLOADS),
+    )]
+    workload: Workload,
+    /// Number of records to load, of 1,000 bytes.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
+    )]
+    records: u64,
+    #[command(flatten)]
+    clients: Clients,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    copies: Replicas,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+impl Tests {
+    /// Returns the test that the command runs, with its options.
+    pub(super) fn options(&self) -> Options {
+        let (name, options) = match self {
+            Self::ReadNotFound(args) => (ClusterPerf::ReadNotFound, Given::One(args)),
+            Self::ReadVaryingKeyLength(args) => {
+                (ClusterPerf::ReadVaryingKeyLength, Given::One(args))
+            }
+            Self::WriteVaryingKeyLength(args) => {
+                (ClusterPerf::WriteVaryingKeyLength, Given::One(args))
+            }
+            Self::ReadDist(args) => (ClusterPerf::ReadDist, Given::One(args)),
+            Self::ReadDistRandom(args) => (ClusterPerf::ReadDistRandom, Given::One(args)),
+            Self::WriteDistRandom(args) => (ClusterPerf::WriteDistRandom, Given::One(args)),
+            Self::ReadDistWorkload(args) => (ClusterPerf::ReadDistWorkload, Given::Load(args)),
+            Self::WriteDistWorkload(args) => (ClusterPerf::WriteDistWorkload, Given::Load(args)),
+            Self::WorkloadThroughput(args) => (ClusterPerf::WorkloadThroughput, Given::Load(args)),
+            Self::ReadInterference(args) => (ClusterPerf::ReadInterference, Given::Sizes(args)),
+            Self::WriteInterference(args) => (ClusterPerf::WriteInterference, Given::Sizes(args)),
+            Self::ReadLoaded(args) => (ClusterPerf::ReadLoaded, Given::Clients(args)),
+            Self::ReadRandom(args) => (ClusterPerf::ReadRandom, Given::Servers(args)),
+            Self::MultiReadThroughput(args) => {
+                (ClusterPerf::MultiReadThroughput, Given::Clients(args))
+            }
+            Self::MultiReadOneObjectPerMaster(args) => {
+                (ClusterPerf::MultiReadOneObjectPerMaster, Given::Servers(args))
+            }
+            Self::MultiReadGeneral(args) => (ClusterPerf::MultiReadGeneral, Given::Servers(args)),
+            Self::MultiReadGeneralRandom(args) => {
+                (ClusterPerf::MultiReadGeneralRandom, Given::Servers(args))
+            }
+            Self::MultiReadColocation(args) => {
+                (ClusterPerf::MultiReadColocation, Given::Servers(args))
+            }
+            Self::NetBandwidth(args) => (ClusterPerf::NetBandwidth, Given::Servers(args)),
+            Self::ReadAllToAll(args) => (ClusterPerf::ReadAllToAll, Given::Servers(args)),
+            Self::EchoWorkload(args) => (ClusterPerf::EchoWorkload, Given::Echo(args)),
+            Self::Broadcast(args) => (ClusterPerf::Broadcast, Given::Broadcast(args)),
+        };
+        options.options(Test::ClusterPerf(name))
+    }
+}
+
+/// The options of a test, by the kind of test.
+enum Given<'a> {
+    One(&'a ReadWrite),
+    Load(&'a UnderLoad),
+    Sizes(&'a Sized),
+    Clients(&'a ManyClients),
+    Servers(&'a ManyServers),
+    Echo(&'a EchoWorkload),
+    Broadcast(&'a Broadcast),
+}
+
+impl Given<'_> {
+    fn options(&self, test: Test) -> Options {
+        match self {
+            Self::One(args) => args.options(test),
+            Self::Load(args) => Options {
+                clients: args.clients.counts(),
+                coordinator: args.target.coordinator(),
+                copies: args.copies.copies(),
+                ycsb: Ycsb {
+                    workloads: vec![args.workload],
+                    records: args.records,
+                    ..Ycsb::default()
+                },
+                ..args.plain.options(test)
+            },
+            Self::Sizes(args) => Options {
+                coordinator: args.target.coordinator(),
+                copies: args.copies.copies(),
+                sizes: args.sizes.size.clone(),
+                ..args.plain.options(test)
+            },
+            Self::Clients(args) => Options {
+                clients: args.clients.counts(),
+                coordinator: args.target.coordinator(),
+                sizes: args.sizes.size.clone(),
+                objects: args.objects.count(),
+                ..args.plain.options(test)
+            },
+            Self::Servers(args) => Options {
+                clients: args.clients.counts(),
+                servers: args.servers,
+                sizes: args.sizes.size.clone(),
+                ..args.plain.options(test)
+            },
+            Self::Echo(args) => Options {
+                coordinator: args.target.coordinator(),
+                message_sizes: Some(args.message_sizes.clone()),
+                gbps: args.gbps,
+                ..args.plain.options(test)
+            },
+            Self::Broadcast(args) => Options {
+                clients: args.clients.counts(),
+                coordinator: args.target.coordinator(),
+                copies: args.copies.copies(),
+                ..args.plain.options(test)
+            },
+        }
+    }
+}
