@@ -13,8 +13,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
-/// The maximum of blocks that a log orders ahead.
-const AHEAD: u32 = 2;
+/// The maximum of blocks that a log orders ahead. One is ready after 10 ms, and writes of small
+/// objects fill it in 30.
+const AHEAD: u32 = 1;
 
 /// A host that prepares blocks of memory for a log.
 pub trait Prepare: Debug + Send {
