@@ -45,8 +45,8 @@ impl Shortest {
     }
 }
 
-/// Writes the objects into new memory and times each write. Returns the size of the hash table after
-/// each tenth of them, in bytes.
+/// Writes the objects into new memory and times each write. Returns the size of the hash table
+/// after each tenth of them, in bytes.
 fn run(bytes: u64, shortest: &mut Shortest) -> Vec<u64> {
     let mut memory = Memory::new(Log::new(bytes, SEGMENT_BYTES, crc32c, false));
     let key = HashKey([1; 16]);
