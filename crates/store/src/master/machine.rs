@@ -381,7 +381,14 @@ impl Machine for Master {
         let work = if core::mem::take(&mut self.requested) { SMALL_STEP / 2 } else { STEP };
         let cleaning = self.cleaner.step(&mut self.memory, work);
         let wall = self.wall(now);
-        let expiring = self.expiry.step(&mut self.memory, now, wall, work);
+        let expiring = match self.replication.check(now, &self.memory.log) {
+            Ok(()) => self.expiry.step(&mut self.memory, now, wall, work),
+            // What is removed now would only wait for replicas.
+            Err(_) => {
+                self.expiry.postpone(now);
+                false
+            }
+        };
         let recovering = self.recover(now);
         self.replication.look(&self.memory.log);
         self.busy = growing || sweeping || cleaning || expiring || recovering;

@@ -400,7 +400,8 @@ impl Master {
             return Err(Status::Retry);
         }
         self.replication.appended();
-        self.busy |= self.cleaner.pay(&mut self.memory);
+        // Cleaning has to wait: the caller may have found locations in the log.
+        self.busy |= self.cleaner.wanted(&self.memory);
         Ok(())
     }
 

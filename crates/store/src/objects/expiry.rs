@@ -72,6 +72,11 @@ impl Expiry {
         pays
     }
 
+    /// Lets the next step wait a little, for the log can take no removals now.
+    pub fn postpone(&mut self, now: Instant) {
+        self.next = self.next.max(now.after(FULL_NS));
+    }
+
     /// Does about `work` bytes of a step. Returns true if there is more to do at once.
     pub fn step(&mut self, memory: &mut Memory, now: Instant, wall: WallTime, work: usize) -> bool {
         if !memory.log.has_expiring() || now < self.next {
@@ -91,7 +96,7 @@ impl Expiry {
                 continue;
             }
             if read(memory, &mut pass, wall, &mut left).is_err() {
-                self.next = now.after(FULL_NS);
+                self.postpone(now);
                 return false;
             }
         }

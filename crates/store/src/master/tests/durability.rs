@@ -498,3 +498,26 @@ fn a_scan_removes_what_it_leaves_out() {
     let listed = objects_reply(&rig.replies[&waiting]).unwrap();
     assert_eq!(listed.map(|(key, ..)| key.to_vec()).collect::<Vec<_>>(), [b"b".to_vec()]);
 }
+
+/// While a server lacks backups, the search for objects at the end of their lifetimes waits: what it
+/// removes would only wait for replicas.
+#[test]
+fn expired_objects_wait_for_backups() {
+    let mut rig = Rig::serving(Config {
+        replicas: 1,
+        log_bytes: 1 << 20,
+        segment_bytes: 1 << 16,
+        ..Config::default()
+    });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let lifetime = Some(Lifetime(8_000));
+    let write = Write { target: TARGET, once: once(1, 1, 0), key: b"a", value: b"v", lifetime };
+    rig.send(&write.emit()).unwrap_err();
+    for _ in 0..200 {
+        rig.pass(100 * MS);
+    }
+    assert!(rig.master.replication.check(rig.now, &rig.master.memory().log).is_err());
+    assert_eq!(rig.master.memory().expired, 0);
+    // It goes on by itself, without a turn for each moment of the wait.
+    assert!(rig.master.expiry.deadline(rig.master.memory()) > rig.now);
+}
