@@ -102,7 +102,17 @@ pub(crate) fn allocated(version: kv::Version, value: &[u8]) -> Result<abi::Resul
     Ok(object(version, value, Memory::copy(value)?))
 }
 
+/// Converts a lifetime in milliseconds.
+pub(crate) fn lifetime(ms: u64) -> Result<Duration, Failure> {
+    let lifetime = Duration::from_millis(ms);
+    if lifetime > kv::MAX_LIFETIME {
+        let most = kv::MAX_LIFETIME.as_millis();
+        return Err(Failure::invalid(format!("a lifetime of {ms} ms, the limit is {most} ms")));
+    }
+    Ok(lifetime)
+}
+
 /// Converts the lifetime of a touch, `SPRAT_FOREVER` or milliseconds.
-pub(crate) fn lifetime(ms: u64) -> Option<Duration> {
-    (ms != u64::MAX).then(|| Duration::from_millis(ms))
+pub(crate) fn new_lifetime(ms: u64) -> Result<Option<Duration>, Failure> {
+    (ms != u64::MAX).then(|| lifetime(ms)).transpose()
 }

@@ -1,7 +1,5 @@
 //! Multi-operations that wait for their results, and the parts of all multi-operations.
 
-use std::time::Duration;
-
 use sprat::kv::{self, PartAnswer};
 
 use crate::abi;
@@ -26,11 +24,8 @@ fn request(part: &abi::Part) -> Result<kv::Part<'_>, Failure> {
         4 => kv::Part::increment(table, key, part.integer),
         5 => kv::Part::increment_double(table, key, part.real),
         6 => kv::Part::append(table, key, value()?),
-        7 => {
-            let lifetime = Duration::from_millis(part.lifetime_ms);
-            kv::Part::put_expiring(table, key, value()?, lifetime)
-        }
-        8 => kv::Part::touch(table, key, convert::lifetime(part.lifetime_ms)),
+        7 => kv::Part::put_expiring(table, key, value()?, convert::lifetime(part.lifetime_ms)?),
+        8 => kv::Part::touch(table, key, convert::new_lifetime(part.lifetime_ms)?),
         other => return Err(Failure::invalid(format!("no part has the kind {other}"))),
     };
     if part.reserved.iter().any(|field| *field != 0) {

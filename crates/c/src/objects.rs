@@ -1,12 +1,12 @@
 //! Operations on one object that wait for their result.
 
-use std::time::Duration;
-
 use sprat::kv;
 
 use crate::abi;
 use crate::client::{Client, State};
-use crate::convert::{self, Call, allocated, key, length, lifetime, object, value, versioned};
+use crate::convert::{
+    self, Call, allocated, key, length, lifetime, new_lifetime, object, value, versioned,
+};
 use crate::entry::export;
 use crate::pointer::{Buffer, Bytes, Handle, Memory, Out, Structure};
 use crate::status::{Failure, Status};
@@ -123,7 +123,7 @@ export! {
         result: Out<abi::Result>,
     ) {
         let (key, value) = (key(&name, name_length)?, value(&bytes, bytes_length)?);
-        let lifetime = Duration::from_millis(lifetime_ms);
+        let lifetime = lifetime(lifetime_ms)?;
         change(&client, table, &options, &result, |table, condition| {
             table.put_expiring_if(key, value, lifetime, condition).map(versioned)
         })
@@ -139,9 +139,9 @@ export! {
         options: Structure<abi::OperationOptions>,
         result: Out<abi::Result>,
     ) {
-        let key = key(&name, name_length)?;
+        let (key, lifetime) = (key(&name, name_length)?, new_lifetime(lifetime_ms)?);
         change(&client, table, &options, &result, |table, condition| {
-            table.touch_if(key, lifetime(lifetime_ms), condition).map(versioned)
+            table.touch_if(key, lifetime, condition).map(versioned)
         })
     }
 

@@ -63,6 +63,6 @@ pub use client::{Builder, Client};
 pub use condition::Condition;
 pub use machine::Outcome;
 pub use multi::Part;
-pub use object::{Number, Object};
+pub use object::{MAX_LIFETIME, Number, Object};
 pub use pending::{OperationId, Pending};
 pub use table::{Scan, Table};

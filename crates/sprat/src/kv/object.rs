@@ -24,6 +24,9 @@ pub struct Number<T> {
     pub value: T,
 }
 
+/// The longest lifetime of an object, 4,459 years.
+pub const MAX_LIFETIME: Duration = Duration::from_millis(Lifetime::MAX.0);
+
 /// Returns a lifetime in whole milliseconds, rounded up.
 pub(super) fn in_ms(lifetime: Duration) -> Lifetime {
     Lifetime(u64::try_from(lifetime.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))

@@ -59,8 +59,12 @@ impl Master {
     /// Continues the recovery that is in progress. Returns true if there is more to do at once.
     fn recover(&mut self, now: Instant) -> bool {
         let Some(me) = self.membership.server() else { return false };
-        let Self { recovery, memory, backup, cleaner, replication, .. } = self;
-        let more = recovery.work(now, me, memory, backup, cleaner);
+        let wall = self.wall(now);
+        let Self { recovery, memory, backup, cleaner, expiry, replication, .. } = self;
+        let mut make_room = |memory: &mut Memory| {
+            replication.check(now, &memory.log).is_ok() && expiry.make_room(memory, now, wall)
+        };
+        let more = recovery.work(now, me, memory, backup, cleaner, &mut make_room);
         replication.look(&memory.log);
         more
     }
@@ -379,7 +383,6 @@ impl Machine for Master {
         let sweeping = self.memory.sweep(SWEEP_LINES);
         // While requests arrive, writes pay for cleaning, and a tick adds little.
         let work = if core::mem::take(&mut self.requested) { SMALL_STEP / 2 } else { STEP };
-        let cleaning = self.cleaner.step(&mut self.memory, work);
         let wall = self.wall(now);
         let expiring = match self.replication.check(now, &self.memory.log) {
             Ok(()) => self.expiry.step(&mut self.memory, now, wall, work),
@@ -389,6 +392,7 @@ impl Machine for Master {
                 false
             }
         };
+        let cleaning = self.cleaner.step(&mut self.memory, work);
         let recovering = self.recover(now);
         self.replication.look(&self.memory.log);
         self.busy = growing || sweeping || cleaning || expiring || recovering;

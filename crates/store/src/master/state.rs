@@ -394,7 +394,8 @@ impl Master {
         if self.gated.len() >= MAX_GATED {
             return Err(Status::Retry);
         }
-        self.replication.check(now, &self.memory.log)?;
+        // A server that lacks backups lets the operation wait, as others that wait for durability.
+        self.replication.check(now, &self.memory.log).map_err(|_| Status::Retry)?;
         if self.memory.expire(place, at).is_err() {
             self.cleaner.step(&mut self.memory, STEP);
             return Err(Status::Retry);

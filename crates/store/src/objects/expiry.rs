@@ -5,12 +5,14 @@
 //! over all segments reads those whose time has come, entry by entry, removes the objects that have
 //! expired and notes the next time.
 //!
-//! Invariants: a step does bounded work. No pass starts earlier than [`PAUSE_NS`] after the end of
-//! the one before, unless a write lacks memory. A log without objects that expire costs nothing.
+//! Invariants: a step does bounded work. A pass starts [`PAUSE_NS`] after the end of the one before
+//! at the earliest, or later after a long one, unless a write lacks memory and a pass could free
+//! some. A log without objects that expire costs nothing.
 
 use sprat_proto::Instant;
 use sprat_proto::time::MS;
 
+use super::cleaner::STEP;
 use super::entry::{self, HEADER, Head};
 use super::log::Full;
 use super::memory::Memory;
@@ -18,8 +20,10 @@ use super::segment::{Location, SegmentId, State};
 use super::table::spread;
 use crate::types::WallTime;
 
-/// The pause between two passes, in nanoseconds.
+/// The shortest pause between two passes, in nanoseconds.
 const PAUSE_NS: u64 = 1000 * MS;
+/// The pause after a pass that took longer, in times of its duration.
+const PAUSE_SHARE: u64 = 4;
 /// The pause after a removal for which the log had no room, in nanoseconds.
 const FULL_NS: u64 = 10 * MS;
 /// The work that a segment costs, an entry, and a removal, in bytes of a cleaning step
@@ -32,13 +36,18 @@ const REMOVAL_COST: usize = 256;
 #[derive(Debug, Default)]
 pub struct Expiry {
     pass: Option<Pass>,
-    /// The time of the next pass.
+    /// The time of the next step.
     next: Instant,
+    /// True if the last pass had to leave objects that had expired.
+    left_some: bool,
 }
 
 /// A pass over all segments, which has come to an entry of the segment in `slot`.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
+    start: Instant,
+    /// True if it has left objects that have expired, for their tablets are not served.
+    left_some: bool,
     slot: usize,
     /// The segment in the slot of which entries have been read.
     reading: Option<Reading>,
@@ -60,12 +69,12 @@ impl Expiry {
         if memory.log.has_expiring() { self.next } else { Instant::NEVER }
     }
 
-    /// Lets the next pass start at once, if one could find something. Returns true if so, or if a
-    /// pass is in progress.
-    pub fn hurry(&mut self, memory: &Memory, wall: WallTime) -> bool {
-        let mut slots = 0..memory.log.slots().len();
-        let pays =
-            self.pass.is_some() || slots.any(|slot| memory.log.earliest_expiry(slot) <= wall);
+    /// Lets the next step follow at once, if a pass is in progress or could free memory. Returns
+    /// true if so.
+    pub fn hurry(&mut self, memory: &Memory, now: Instant, wall: WallTime) -> bool {
+        let pays = memory.log.has_expiring()
+            && !(self.left_some && now < self.next)
+            && (self.pass.is_some() || is_any_due(memory, wall));
         if pays {
             self.next = Instant::ZERO;
         }
@@ -77,25 +86,35 @@ impl Expiry {
         self.next = self.next.max(now.after(FULL_NS));
     }
 
+    /// Does a step at once for something that lacks memory. Returns true if that has freed some, or
+    /// if the next step may.
+    pub fn make_room(&mut self, memory: &mut Memory, now: Instant, wall: WallTime) -> bool {
+        let before = memory.expired;
+        let more = self.hurry(memory, now, wall) && self.step(memory, now, wall, STEP);
+        more || memory.expired != before
+    }
+
     /// Does about `work` bytes of a step. Returns true if there is more to do at once.
     pub fn step(&mut self, memory: &mut Memory, now: Instant, wall: WallTime, work: usize) -> bool {
         if !memory.log.has_expiring() || now < self.next {
             return false;
         }
         let mut left = work;
-        let mut pass = self.pass.take().unwrap_or(Pass { slot: 0, reading: None });
+        let mut pass = self.pass.take().unwrap_or(Pass::new(now));
         while left > 0 {
             if pass.slot >= memory.log.slots().len() {
                 memory.log.note_expiring();
-                self.next = now.after(PAUSE_NS);
+                self.left_some = pass.left_some;
+                self.next = now.after(PAUSE_NS.max(PAUSE_SHARE * now.since(pass.start)));
                 return false;
             }
             left = left.saturating_sub(SLOT_COST);
             if !is_due(memory, &pass, wall) {
-                pass = Pass { slot: pass.slot + 1, reading: None };
+                pass = pass.behind();
                 continue;
             }
             if read(memory, &mut pass, wall, &mut left).is_err() {
+                self.pass = Some(pass);
                 self.postpone(now);
                 return false;
             }
@@ -103,6 +122,22 @@ impl Expiry {
         self.pass = Some(pass);
         true
     }
+}
+
+impl Pass {
+    fn new(start: Instant) -> Self {
+        Self { start, left_some: false, slot: 0, reading: None }
+    }
+
+    /// Returns the pass at the next segment.
+    fn behind(self) -> Self {
+        Self { slot: self.slot + 1, reading: None, ..self }
+    }
+}
+
+/// Returns true if an object of the log may have expired.
+fn is_any_due(memory: &Memory, wall: WallTime) -> bool {
+    (0..memory.log.slots().len()).any(|slot| memory.log.earliest_expiry(slot) <= wall)
 }
 
 /// Reads entries of a segment and removes the objects among them that have expired.
@@ -120,16 +155,21 @@ fn read(
         let entry = &segment.bytes[reading.offset..segment.written as usize];
         let Some(head) = Head::of(entry) else {
             memory.log.set_earliest_expiry(pass.slot, reading.earliest);
-            *pass = Pass { slot: pass.slot + 1, reading: None };
+            *pass = pass.behind();
             return Ok(());
         };
         *left = left.saturating_sub(ENTRY_COST);
         if head.expires() && !head.is_dead() {
             let expires = entry::object(entry).expires;
             let at = Location::new(pass.slot as u32, reading.offset as u32);
-            *left = left.saturating_sub(if expires <= wall { REMOVAL_COST } else { 0 });
+            if expires <= wall {
+                *left = left.saturating_sub(REMOVAL_COST + head.entry_len());
+                // A removal for which there is no room is tried again by the next step.
+                pass.reading = Some(reading);
+            }
             if wall < expires || !remove(memory, at)? {
                 reading.earliest = reading.earliest.min(expires);
+                pass.left_some |= expires <= wall;
             }
         }
         reading.offset += head.entry_len();

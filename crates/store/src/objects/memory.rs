@@ -90,6 +90,8 @@ impl Memory {
     pub fn enumerate(&self, tablet: Tablet, cursor: u64, limit: usize, wall: WallTime) -> Listing {
         let mut listing = Listing { next: cursor, ..Listing::default() };
         let (mut line, mut sorted) = (Vec::new(), Vec::new());
+        // The length of the tombstones of what has expired.
+        let mut buried = 0;
         for _ in 0..ENUMERATE_LINES {
             line.clear();
             sorted.clear();
@@ -103,14 +105,17 @@ impl Memory {
             }));
             sorted.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
             for (index, &(position, at)) in sorted.iter().enumerate() {
-                if self.log.object(at).expires <= wall {
+                let object = self.log.object(at);
+                if object.expires <= wall {
+                    buried += OBJECT + object.key.len();
                     listing.expired.push((position, at));
                 } else {
                     self.list(at, &mut listing);
                 }
                 // Two keys of one hash stay together, for the cursor cannot tell them apart.
                 let same = sorted.get(index + 1).is_some_and(|&(next, _)| next == position);
-                if !same && (listing.bytes.len() >= limit || listing.large.is_some()) {
+                let is_long = listing.bytes.len() + buried >= limit || listing.large.is_some();
+                if !same && is_long {
                     listing.next = position.wrapping_add(1);
                     return listing;
                 }

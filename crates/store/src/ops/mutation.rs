@@ -90,13 +90,12 @@ fn mutate(master: &mut Master, now: Instant, mutation: &Mutation<'_>) -> Result<
             let is_full = outcome == Err(Status::Retry) && !cleaner.wanted(memory);
             if is_full { Err(Status::NoSpace) } else { outcome }
         }
-        Err(Status::NoSpace) if expiry.hurry(memory, mutation.wall) => {
+        Err(Status::NoSpace) if expiry.hurry(memory, now, mutation.wall) => {
             // Tombstones of what has expired may need a segment.
             cleaner.step(memory, STEP);
-            let more = expiry.step(memory, now, mutation.wall, STEP);
+            let hope = expiry.make_room(memory, now, mutation.wall) || cleaner.wanted(memory);
+            master.busy |= hope;
             let outcome = memory.mutate(mutation);
-            master.busy |= more;
-            let hope = more || expiry.hurry(memory, mutation.wall);
             if hope && outcome == Err(Status::NoSpace) { Err(Status::Retry) } else { outcome }
         }
         outcome => outcome,

@@ -300,7 +300,8 @@ impl Recovery {
 
     // Replaying.
 
-    /// Replays some bytes. Returns true if there is more to do at once.
+    /// Replays some bytes. Returns true if there is more to do at once. In full memory, `make_room`
+    /// frees what it can and returns true if the replay may go on.
     pub(super) fn work(
         &mut self,
         now: Instant,
@@ -308,6 +309,7 @@ impl Recovery {
         memory: &mut Memory,
         backup: &Backup,
         cleaner: &mut Cleaner,
+        make_room: &mut dyn FnMut(&mut Memory) -> bool,
     ) -> bool {
         let Some(current) = self.current.as_mut() else { return false };
         self.pending |= self.due <= now;
@@ -325,6 +327,7 @@ impl Recovery {
                 cleaner.step(memory, STEP);
                 true
             }
+            Err(Full::NoSegment) if make_room(memory) => true,
             Err(_) => {
                 current.stage = Stage::Reporting(Ending::Full, now);
                 false

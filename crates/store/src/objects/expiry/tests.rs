@@ -66,10 +66,11 @@ fn passes_pause() {
     assert_eq!(world.memory.expired, 0);
     let next = world.expiry.deadline(&world.memory);
     assert_eq!(next, Instant::from_ns(5 * MS + PAUSE_NS));
-    assert!(world.expiry.hurry(&world.memory, world.wall));
+    let now = Instant::from_ns(20 * MS);
+    assert!(world.expiry.hurry(&world.memory, now, world.wall));
     assert!(!world.step_expiry(1 << 20));
     assert_eq!(world.memory.expired, 1);
-    assert!(!world.expiry.hurry(&world.memory, world.wall), "nothing is left to find");
+    assert!(!world.expiry.hurry(&world.memory, now, world.wall), "nothing is left to find");
 }
 
 /// Memory full of objects that have expired takes new ones, and what has not expired stays.
@@ -154,6 +155,8 @@ fn objects_that_are_not_served_stay() {
     world.wall = WallTime(2000);
     assert!(!world.step_expiry(1 << 20));
     assert_eq!((world.memory.expired, world.memory.table.len()), (0, 1));
+    let now = Instant::from_ns(2001 * MS);
+    assert!(!world.expiry.hurry(&world.memory, now, world.wall), "it would find the same again");
     world.memory.tablets.swept(1);
     world.memory.tablets.take(all, key, TableDurability::Cluster).unwrap();
     world.wall = WallTime(4000);

@@ -91,7 +91,12 @@ impl World {
                     self.cleaner.step(&mut self.memory, 2000);
                     hope = self.cleaner.wanted(&self.memory);
                 }
-                Err(Status::NoSpace) if self.expiry.hurry(&self.memory, self.wall) => {
+                Err(Status::NoSpace)
+                    if {
+                        let now = Instant::from_ns(self.wall.0 * MS);
+                        self.expiry.hurry(&self.memory, now, self.wall)
+                    } =>
+                {
                     self.cleaner.step(&mut self.memory, 2000);
                     self.step_expiry(2000);
                 }
