@@ -100,7 +100,7 @@ impl Expiry {
             return false;
         }
         let mut left = work;
-        let mut pass = self.pass.take().unwrap_or(Pass::new(now));
+        let mut pass = self.pass.take().unwrap_or_else(|| Pass::new(now));
         while left > 0 {
             if pass.slot >= memory.log.slots().len() {
                 memory.log.note_expiring();

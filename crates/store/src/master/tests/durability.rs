@@ -499,8 +499,8 @@ fn a_scan_removes_what_it_leaves_out() {
     assert_eq!(listed.map(|(key, ..)| key.to_vec()).collect::<Vec<_>>(), [b"b".to_vec()]);
 }
 
-/// While a server lacks backups, the search for objects at the end of their lifetimes waits: what it
-/// removes would only wait for replicas.
+/// While a server lacks backups, the search for objects at the end of their lifetimes waits: what
+/// it removes would only wait for replicas.
 #[test]
 fn expired_objects_wait_for_backups() {
     let mut rig = Rig::serving(Config {
