@@ -60,7 +60,7 @@ pub(crate) struct Put {
     #[arg(allow_hyphen_values = true)]
     value: OsString,
     /// The time in seconds after which the object does not exist any more.
-    #[arg(long, value_name = "S", value_parser = seconds)]
+    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
     expires: Option<Duration>,
     #[command(flatten)]
     only: Only,
@@ -86,7 +86,7 @@ pub(crate) struct Touch {
     /// Key of the object.
     key: OsString,
     /// The time in seconds after which the object does not exist any more, or `never`.
-    #[arg(value_name = "S", value_parser = lifetime)]
+    #[arg(value_name = "S", value_parser = lifetime, allow_negative_numbers = true)]
     expires: Expires,
     #[command(flatten)]
     only: Only,
