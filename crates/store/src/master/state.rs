@@ -132,7 +132,7 @@ pub struct Master {
     pub(crate) memory: Memory,
     pub(crate) cleaner: Cleaner,
     pub(crate) expiry: Expiry,
-    wall: Wall,
+    pub(crate) wall: Wall,
     pub(super) coordinators: Coordinators,
     /// The calls to the coordinator that are in progress, by tag.
     pub(super) asked: BTreeMap<u64, Binding>,

@@ -38,7 +38,7 @@ impl fmt::Debug for WallClock {
 
 /// The wall clock and its last reading.
 #[derive(Debug)]
-pub(super) struct Wall {
+pub(crate) struct Wall {
     clock: WallClock,
     read_at: Instant,
     reading: WallTime,
@@ -54,7 +54,7 @@ impl Wall {
 
     /// Returns the time of the wall clock.
     #[inline]
-    pub(super) fn at(&mut self, now: Instant) -> WallTime {
+    pub(crate) fn at(&mut self, now: Instant) -> WallTime {
         if now >= self.due {
             self.read(now);
         }

@@ -62,12 +62,11 @@ impl<'a> Operation<'a> for Read<'a> {
         let Some((place, at)) = master.memory.find(target.table, hash, key) else {
             return Ok(missing(&target, reply));
         };
-        let expires = master.memory.log.object(at).expires;
-        if expires != WallTime::NEVER && expires <= master.wall(call.now) {
+        let object = master.memory.log.object(at);
+        if object.expires != WallTime::NEVER && object.expires <= master.wall.at(call.now) {
             master.expire(call.now, place, at)?;
             return Ok(missing(&target, reply));
         }
-        let object = master.memory.log.object(at);
         let durable = master.memory.log.is_durable(at);
         if let Err(status) = target.rules.check(object.version) {
             reply.bytes.extend_from_slice(&data::result_head(status, object.version));
