@@ -27,7 +27,7 @@ const PAUSE_SHARE: u64 = 4;
 /// The pause after a removal for which the log had no room, in nanoseconds.
 const FULL_NS: u64 = 10 * MS;
 /// The work that a segment costs, an entry, and a removal, in bytes of a cleaning step
-/// ([`STEP`](super::cleaner::STEP)).
+/// ([`STEP`]).
 const SLOT_COST: usize = 32;
 const ENTRY_COST: usize = 16;
 const REMOVAL_COST: usize = 256;
