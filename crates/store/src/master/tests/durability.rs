@@ -228,15 +228,17 @@ fn a_lone_server_acknowledges_what_its_disk_has() {
     assert!(rig.master.memory().log.tail().segment > SegmentId(1), "several heads");
 }
 
+/// Returns a master whose log has replicas that the test calls durable, and the lease 1.
+fn replicated(log_bytes: u64, segment_bytes: u32) -> Rig {
+    let config = Config { replicas: 1, log_bytes, segment_bytes, ..Config::default() };
+    let mut rig = Rig::serving(config);
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    rig
+}
+
 #[test]
 fn answers_wait_until_the_log_is_safe() {
-    let mut rig = Rig::serving(Config {
-        replicas: 1,
-        log_bytes: 1 << 20,
-        segment_bytes: 1 << 16,
-        ..Config::default()
-    });
-    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let mut rig = replicated(1 << 20, 1 << 16);
     let write = |rpc, key: &'static [u8]| {
         Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v", lifetime: None }.emit()
     };
@@ -439,13 +441,7 @@ fn a_rare_change_of_an_asynchronous_table_does_not_wait_for_the_others() {
 /// Until then, and after it, the object does not exist.
 #[test]
 fn the_end_of_an_object_is_told_once_it_is_durable() {
-    let mut rig = Rig::serving(Config {
-        replicas: 1,
-        log_bytes: 1 << 20,
-        segment_bytes: 1 << 16,
-        ..Config::default()
-    });
-    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let mut rig = replicated(1 << 20, 1 << 16);
     let lifetime = Some(Lifetime(500));
     let write = Write { target: TARGET, once: once(1, 1, 0), key: b"a", value: b"v", lifetime };
     rig.send(&write.emit()).unwrap_err();
@@ -473,13 +469,7 @@ fn the_end_of_an_object_is_told_once_it_is_durable() {
 /// durable.
 #[test]
 fn a_scan_removes_what_it_leaves_out() {
-    let mut rig = Rig::serving(Config {
-        replicas: 1,
-        log_bytes: 16 << 12,
-        segment_bytes: 1 << 12,
-        ..Config::default()
-    });
-    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let mut rig = replicated(16 << 12, 1 << 12);
     for (rpc, lifetime) in [(1, Some(Lifetime(10))), (2, None)] {
         let key = if rpc == 1 { b"a" } else { b"b" };
         let write = Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v", lifetime };
@@ -503,13 +493,7 @@ fn a_scan_removes_what_it_leaves_out() {
 /// it removes would only wait for replicas.
 #[test]
 fn expired_objects_wait_for_backups() {
-    let mut rig = Rig::serving(Config {
-        replicas: 1,
-        log_bytes: 1 << 20,
-        segment_bytes: 1 << 16,
-        ..Config::default()
-    });
-    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let mut rig = replicated(1 << 20, 1 << 16);
     let lifetime = Some(Lifetime(8_000));
     let write = Write { target: TARGET, once: once(1, 1, 0), key: b"a", value: b"v", lifetime };
     rig.send(&write.emit()).unwrap_err();
