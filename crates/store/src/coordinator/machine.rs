@@ -11,6 +11,9 @@ use crate::message::control::{
     self, CheckLease, CreateTable, DropTable, Enlist, GetLeader, GetTable, GetTablets, HintCrashed,
     ListServers, ListTables, RenewClient, RenewServer, SetHead,
 };
+use crate::message::migration::{
+    FindTablet, ListMigrations, MergeTablets, MoveTablet, SplitTablet,
+};
 use crate::message::recovery::{AcceptLoss, RecoveryEnded};
 use crate::message::{Opcode, Status};
 
@@ -41,6 +44,13 @@ impl Coordinator {
             Opcode::GetLeader => self.leader(caller, &GetLeader::parse(payload)?),
             Opcode::AcceptLoss => self.accept_loss(caller, &AcceptLoss::parse(payload)?),
             Opcode::SetHead => self.set_head(caller, &SetHead::parse(payload)?),
+            Opcode::SplitTablet => self.split_tablet(caller, &SplitTablet::parse(payload)?),
+            Opcode::MergeTablets => self.merge_tablets(caller, &MergeTablets::parse(payload)?),
+            Opcode::MoveTablet => self.move_tablet(caller, &MoveTablet::parse(payload)?),
+            Opcode::ListMigrations => {
+                self.list_migrations(caller, &ListMigrations::parse(payload)?)
+            }
+            Opcode::FindTablet => self.find_tablet(caller, &FindTablet::parse(payload)?),
             _ => return Err(Status::UnknownOpcode),
         })
     }
@@ -75,7 +85,10 @@ impl Machine for Coordinator {
 
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
         self.notice(now);
-        if !self.recovery_called(now, tag, &result) && !self.pinged(tag, &result) {
+        let is_taken = self.recovery_called(now, tag, &result)
+            || self.migration_called(now, tag, &result)
+            || self.pinged(tag, &result);
+        if !is_taken {
             self.called(now, tag, result);
         }
     }
@@ -93,6 +106,7 @@ impl Machine for Coordinator {
         !self.out.is_empty()
             || !self.tables.ready.is_empty()
             || self.recoveries.has_output()
+            || self.migrations.has_output()
             || self.has_pings()
     }
 
@@ -101,6 +115,7 @@ impl Machine for Coordinator {
             return Some(output);
         }
         let call = self.next_call(now).or_else(|| self.next_recovery_call(now));
+        let call = call.or_else(|| self.next_migration_call(now));
         let call = call.or_else(|| self.next_ping(now));
         // The search for the next call may have moved a tablet, which must become durable.
         call.or_else(|| self.out.pop_front())
@@ -140,6 +155,7 @@ impl Machine for Coordinator {
             .chain(again)
             .chain(self.tables.deadline())
             .chain(self.recoveries.deadline())
+            .chain(self.migrations.deadline())
             .min()
     }
 
@@ -147,6 +163,7 @@ impl Machine for Coordinator {
         self.notice(now);
         self.repeat_calls(now);
         self.repeat_steps(now);
+        self.repeat_migrations(now);
         if self.refusal.as_ref().is_some_and(|refusal| refusal.until <= now) {
             self.refusal = None;
             self.resume();

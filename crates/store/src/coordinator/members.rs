@@ -212,6 +212,7 @@ impl Coordinator {
         batch.put(Key::Server(server.index), &slot.record());
         let seq = self.persist(batch);
         self.recoveries.notice();
+        self.migrations.without_server(server);
         if self.servers.is_recovering(server) {
             self.recoveries.begin(server, seq);
         }

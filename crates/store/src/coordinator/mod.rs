@@ -27,6 +27,7 @@ mod durable;
 mod leases;
 mod machine;
 mod members;
+mod migration;
 mod recovery;
 mod restore;
 mod restored;
@@ -35,6 +36,7 @@ mod state;
 pub mod statefile;
 mod table;
 mod tables;
+mod tablets;
 #[cfg(test)]
 mod tests;
 mod watch;

@@ -15,6 +15,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{Batch, Key, Place, RestoreError};
 use super::leases::Leases;
+use super::migration::Migrations;
 use super::recovery::Recoveries;
 use super::restored::{Restored, new_cluster};
 use super::servers::{Pings, Servers, Slot};
@@ -81,6 +82,7 @@ impl Coordinator {
             servers,
             tables,
             recoveries: Recoveries::default(),
+            migrations: Migrations::default(),
             pings: Pings::default(),
             leases,
             journal: Journal::default(),
@@ -132,6 +134,7 @@ impl Coordinator {
             Some(cluster) => Ok((cluster, restored.servers, restored.tables, restored.leases)),
             None => Err(RestoreError::NoCluster),
         });
+        self.migrations.roll_back(self.journal.safe);
         self.journal.safe = self.journal.issued;
         match restored {
             Ok((cluster, servers, tables, leases)) if started => {

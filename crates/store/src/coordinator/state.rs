@@ -12,6 +12,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{self, Batch, Place};
 use super::leases::Leases;
+use super::migration::Migrations;
 use super::recovery::Recoveries;
 use super::servers::{Pings, Servers};
 use super::table::Tables;
@@ -148,6 +149,7 @@ pub struct Coordinator {
     pub(super) servers: Servers,
     pub(super) tables: Tables,
     pub(super) recoveries: Recoveries,
+    pub(super) migrations: Migrations,
     pub(super) pings: Pings,
     pub(super) leases: Leases,
     pub(super) journal: Journal,
@@ -203,6 +205,11 @@ impl Coordinator {
     #[must_use]
     pub fn has_lease(&self, lease: LeaseId) -> bool {
         self.leases.has(lease.0)
+    }
+
+    /// Returns the number of calls to masters that are in progress, apart from pings.
+    pub(super) fn calls_in_progress(&self) -> usize {
+        self.tables.calls.len() + self.recoveries.calls() + self.migrations.calls()
     }
 
     /// Sends a change to the disk and returns its number.
@@ -295,10 +302,12 @@ impl Coordinator {
     pub(super) fn stats(&self) -> String {
         let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
         let (running, blocked, done) = self.recoveries.counts();
+        let (moving, moved, unmoved) = self.migrations.counts();
         format!(
             "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"servers_ended\":{},\
              \"tables\":{},\"tablets\":{},\"client_leases\":{},\"changes\":{},\"refusals\":{},\
-             \"recoveries\":{},\"recoveries_blocked\":{},\"recoveries_done\":{}}}",
+             \"recoveries\":{},\"recoveries_blocked\":{},\"recoveries_done\":{},\
+             \"migrations\":{},\"migrations_done\":{},\"migrations_failed\":{}}}",
             self.cluster.incarnation,
             place(Place::Up),
             place(Place::Crashed),
@@ -311,6 +320,9 @@ impl Coordinator {
             running,
             blocked,
             done,
+            moving,
+            moved,
+            unmoved,
         )
     }
 }

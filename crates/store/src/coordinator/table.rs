@@ -9,12 +9,13 @@ use sprat_proto::node::machine::Caller;
 
 use super::durable::{self, Stage};
 use crate::durability::TableDurability;
+use crate::message::Status;
 use crate::message::control::{self, TableKey};
 use crate::objects::segment::SegmentId;
 use crate::types::{HashKey, ServerId, TableId, Version};
 
 /// The most tablets of a table: the entries of a list.
-const MOST_TABLETS: usize = u16::MAX as usize;
+pub(super) const MOST_TABLETS: usize = u16::MAX as usize;
 /// The number of tablets of a table from which on recoveries cut no more tablets of it.
 pub(super) const MANY_TABLETS: usize = 4096;
 
@@ -150,6 +151,54 @@ impl Table {
             pieces.push(rest((range.1 + 1, last)));
         }
         self.tablets.splice(i..=i, pieces);
+    }
+
+    /// Divides the tablet of a table in use that contains the hash `at`, so that one begins there.
+    /// Returns the owner, `None` if one begins there already.
+    pub(super) fn split(&mut self, at: u64) -> Option<ServerId> {
+        let i = self.index((at, at))?;
+        let tablet = &mut self.tablets[i];
+        if tablet.first == at {
+            return None;
+        }
+        let (server, last) = (tablet.server, tablet.last);
+        let second = Tablet {
+            floor: tablet.floor,
+            ..Tablet::new((at, last), server, tablet.since, Work::Settled)
+        };
+        tablet.last = at - 1;
+        self.tablets.insert(i + 1, second);
+        Some(server)
+    }
+
+    /// Unites the tablet of a table in use that begins at the hash `at` and the one before it.
+    /// Returns the owner, `None` if no tablet begins there.
+    ///
+    /// # Errors
+    /// The status and the text of the refusal. Nothing has changed.
+    pub(super) fn merge(
+        &mut self,
+        at: u64,
+    ) -> Result<Option<ServerId>, (Status, &'static str)> {
+        let Some(i) = self.index((at, at)).filter(|&i| i > 0 && self.tablets[i].first == at)
+        else {
+            return Ok(None);
+        };
+        let (before, tablet) = (&self.tablets[i - 1], &self.tablets[i]);
+        if before.server != tablet.server {
+            let text = "two servers own the tablets: move one of them first";
+            return Err((Status::BadFormat, text));
+        }
+        if before.since != tablet.since {
+            let text = "one of the tablets came back to a server that owned it before, whose log \
+                        may have its old objects: move it to another server first";
+            return Err((Status::BadFormat, text));
+        }
+        let (server, last, floor) = (tablet.server, tablet.last, tablet.floor);
+        let before = &mut self.tablets[i - 1];
+        (before.last, before.floor) = (last, before.floor.max(floor));
+        self.tablets.remove(i);
+        Ok(Some(server))
     }
 
     pub(super) fn key(&self, cluster: u64, id: u64) -> TableKey {

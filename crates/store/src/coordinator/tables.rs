@@ -151,6 +151,7 @@ impl Coordinator {
 
     /// Begins to drop a table: frees its name, and fails the requests that wait for its creation.
     fn begin_drop(&mut self, id: u64) {
+        self.migrations.without_table(id);
         let Some(table) = self.tables.by_id.get_mut(&id) else { return };
         table.stage = Stage::Dropping;
         for tablet in &mut table.tablets {
@@ -214,7 +215,7 @@ impl Coordinator {
 
     /// Returns the next call to a master that the coordinator has to make.
     pub(super) fn next_call(&mut self, now: Instant) -> Option<Output> {
-        while self.tables.calls.len() + self.recoveries.calls() < self.config.max_calls {
+        while self.calls_in_progress() < self.config.max_calls {
             let (id, i) = self.tables.ready.pop_front()?;
             let Some(table) = self.tables.by_id.get_mut(&id) else { continue };
             let (stage, hash_key, durability) = (table.stage, table.hash_key, table.durability);

@@ -189,6 +189,13 @@ impl Master {
             let tag = self.tag();
             return self.leases.call(now, tag, cluster);
         }
+        if self.departure.deadline() <= now {
+            let tag = self.tag();
+            let output = self.ask_for_fate(now, tag);
+            if output.is_some() {
+                return output;
+            }
+        }
         if self.recovery.pending
             && let (Some(cluster), Some(server)) =
                 (self.membership.cluster(), self.membership.server())
@@ -308,6 +315,9 @@ impl Machine for Master {
             // There may be bytes to replay, or objects to sweep.
             self.busy = true;
             return;
+        } else if self.departure.is_mine(tag) {
+            self.take_fate(now, result);
+            return;
         } else if let Some(stop) = self.membership.response(now, tag, result) {
             self.out.push_back(stop);
         }
@@ -366,6 +376,7 @@ impl Machine for Master {
         }
         let replication = replication.max(self.pause().unwrap_or(Instant::ZERO));
         let next = next.min(replication).min(self.recovery.deadline());
+        let next = next.min(self.departure.deadline());
         let next = next.min(self.backup.scrub_deadline()).min(self.expiry.deadline(&self.memory));
         (next != Instant::NEVER).then_some(next)
     }

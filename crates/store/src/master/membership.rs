@@ -135,7 +135,7 @@ impl Membership {
     ///
     /// # Errors
     /// [`Status::StaleTerm`] if the term is lower than one that this master has seen.
-    fn follow(&mut self, term: u64) -> Result<(), Status> {
+    pub(super) fn follow(&mut self, term: u64) -> Result<(), Status> {
         if term < self.term {
             return Err(Status::StaleTerm);
         }

@@ -20,6 +20,7 @@
 mod burst;
 mod counters;
 mod damage;
+mod departure;
 mod gather;
 mod lag;
 mod leases;

@@ -14,6 +14,7 @@ use sprat_proto::{Instant, Rng};
 use super::burst::Burst;
 use super::counters::{self, Counters};
 use super::damage::Reports;
+use super::departure::Departure;
 use super::gather::Gather;
 use super::lag::{Lag, Mark};
 use super::leases::Leases;
@@ -150,6 +151,7 @@ pub struct Master {
     /// The pause before the next write to the replicas, if their disks confirm it.
     pub(super) gather: Option<Gather>,
     pub(crate) recovery: Recovery,
+    pub(super) departure: Departure,
     pub(crate) gated: VecDeque<Gated>,
     pub(crate) out: VecDeque<Output>,
     pub(crate) counters: Counters,
@@ -224,6 +226,7 @@ impl Master {
             is_async: durability == Durability::Async,
             gather: is_on_disk.then(Gather::default),
             recovery: Recovery::default(),
+            departure: Departure::default(),
             gated: VecDeque::new(),
             out,
             counters: Counters::default(),

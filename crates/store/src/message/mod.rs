@@ -115,6 +115,16 @@ codes! {
         GetLeader = 77,
         /// The coordinator says what a blocked recovery would lose, and accepts that.
         AcceptLoss = 78,
+        /// The coordinator divides a tablet in two.
+        SplitTablet = 79,
+        /// The coordinator unites two tablets that follow each other.
+        MergeTablets = 80,
+        /// The coordinator lets a part of a table move to another server.
+        MoveTablet = 81,
+        /// The coordinator lists the migrations of tablets.
+        ListMigrations = 82,
+        /// A server asks what has become of a tablet that leaves it.
+        FindTablet = 83,
         /// The coordinator orders a master to take a tablet.
         TakeTablet = 128,
         /// The coordinator orders a master to drop a tablet and its objects.
@@ -123,6 +133,8 @@ codes! {
         Recover = 130,
         /// The coordinator asks whether its link leads to a server.
         Ping = 131,
+        /// The coordinator orders a master to take over a tablet from another one.
+        Migrate = 132,
         /// A master opens, continues or closes a replica of a segment on a backup.
         WriteReplica = 192,
         /// A master does not need a replica any more.
@@ -139,6 +151,8 @@ codes! {
         ReplicaDamaged = 198,
         /// A master asks a backup for a ring in shared memory, for posted writes.
         OpenRing = 199,
+        /// A master takes over objects of a tablet from the one that owns it.
+        PullTablet = 200,
     }
 }
 
@@ -259,6 +273,7 @@ pub mod control;
 pub mod damage;
 pub mod data;
 pub mod list;
+pub mod migration;
 pub mod multi;
 pub mod recovery;
 pub mod replica;

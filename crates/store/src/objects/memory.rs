@@ -11,11 +11,13 @@
 //! Elsewhere: [`mutate`](super::mutate) executes mutations, the [`cleaner`](super::cleaner) and
 //! [`expiry`](super::expiry) work in the background.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::message::Status;
 use crate::message::list::object_head;
-use crate::objects::entry::{self, OBJECT, Object};
+use crate::objects::entry::{self, Completion, Entry, OBJECT, Object, Tombstone};
+use crate::objects::leaving::Leaving;
 use crate::objects::log::Log;
 use crate::objects::rifl::Results;
 use crate::objects::segment::Location;
@@ -56,6 +58,8 @@ pub struct Memory {
     pub results: Results,
     /// The number of objects that were removed because they had expired.
     pub expired: u64,
+    /// The tablet that another master takes over, if there is one.
+    pub leaving: Option<Box<Leaving>>,
     /// The position of the sweep for dropped tablets, and the number of tablets that it covers.
     sweep: Option<(u64, usize)>,
 }
@@ -67,7 +71,7 @@ impl Memory {
         // A line of the table for every 8 KiB of log; more when there are many small objects.
         let table = HashTable::new(log.capacity_bytes() / 2048);
         let (tablets, results) = (Tablets::default(), Results::default());
-        Self { log, table, tablets, results, expired: 0, sweep: None }
+        Self { log, table, tablets, results, expired: 0, leaving: None, sweep: None }
     }
 
     // Objects.
@@ -198,6 +202,24 @@ pub fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Status> {
         return Err(Status::KeyTooLong);
     }
     if value.len() > MAX_VALUE { Err(Status::ValueTooLong) } else { Ok(()) }
+}
+
+/// Returns the table and the key hash of the object of the mutation whose record is at `at`. `None`
+/// if the table is unknown.
+pub(super) fn object_of_record(
+    log: &Log,
+    tablets: &Tablets,
+    at: Location,
+) -> Option<(TableId, KeyHash)> {
+    match entry::parse(log.bytes(at))? {
+        (Entry::Completion(Completion { table, hash, .. }), _) => Some((table, hash)),
+        (
+            Entry::Object(Object { table, key, .. }, _)
+            | Entry::Tombstone(Tombstone { table, key, .. }, _),
+            _,
+        ) => Some((table, tablets.hash(table, key)?)),
+        _ => None,
+    }
 }
 
 /// Returns the hash of the object at `at`, for the hash table.

@@ -4,6 +4,7 @@ pub mod blocks;
 pub mod cleaner;
 pub mod entry;
 pub mod expiry;
+pub mod leaving;
 mod loans;
 pub mod log;
 pub mod memory;

@@ -185,6 +185,9 @@ impl Memory {
         entry::put_object(memory, object, record);
         self.log.live(at, len);
         self.log.expires(at, object.expires);
+        if let Some(leaving) = &mut self.leaving {
+            leaving.note_change(object.table, hash);
+        }
         match before {
             Some(before) => {
                 self.table.set(before.place, at);
@@ -245,6 +248,11 @@ impl Memory {
         self.log.live_tombstone(at, len, tombstone.older);
         self.table.remove(before.place);
         self.log.dead(before.at, before.len);
+        if let Some(leaving) = &mut self.leaving
+            && let Some(hash) = self.tablets.hash(tombstone.table, tombstone.key)
+        {
+            leaving.note_removal(hash, tombstone);
+        }
         Ok(at)
     }
 

@@ -25,11 +25,11 @@ use hashbrown::HashMap;
 use crate::message::Status;
 use crate::message::data::Once;
 use crate::objects::entry::{
-    self, COMPLETION, Completion, Entries, Entry, Object, Outcome, RECORD, Record, Tombstone,
+    COMPLETION, Completion, Entries, Entry, Object, Outcome, RECORD, Record, Tombstone,
     put_completion,
 };
 use crate::objects::log::{Full, Purpose};
-use crate::objects::memory::Memory;
+use crate::objects::memory::{Memory, object_of_record};
 use crate::objects::mutate::Before;
 use crate::objects::rifl::Need;
 use crate::objects::segment::{Location, Position, SegmentId, Span};
@@ -208,18 +208,8 @@ impl Memory {
     pub fn abandon(&mut self, tablet: Tablet) {
         let (log, tablets) = (&self.log, &self.tablets);
         let is_of_tablet = |at| {
-            let (table, hash) = match entry::parse(log.bytes(at)) {
-                Some((Entry::Completion(completion), _)) => {
-                    (completion.table, Some(completion.hash))
-                }
-                Some((
-                    Entry::Object(Object { table, key, .. }, _)
-                    | Entry::Tombstone(Tombstone { table, key, .. }, _),
-                    _,
-                )) => (table, tablets.hash(table, key)),
-                _ => return false,
-            };
-            hash.is_some_and(|hash| tablet.contains(table, hash))
+            let object = object_of_record(log, tablets, at);
+            object.is_some_and(|(table, hash)| tablet.contains(table, hash))
         };
         for at in self.results.forget(is_of_tablet) {
             self.log.dead_record(at);

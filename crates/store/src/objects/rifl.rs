@@ -209,6 +209,16 @@ impl Results {
         })
     }
 
+    /// Calls `take` with each remembered mutation, its outcome, and the location of its completion
+    /// record.
+    pub fn each(&self, mut take: impl FnMut(Once, Outcome, Location)) {
+        for (&lease, client) in &self.clients {
+            for &Record { rpc, outcome, at, .. } in &client.records {
+                take(Once { lease, rpc, ack: client.ack }, outcome, at);
+            }
+        }
+    }
+
     // Leases.
 
     /// Extends a client's lease, which the coordinator has confirmed until `until`.

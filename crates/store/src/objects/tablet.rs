@@ -29,7 +29,9 @@ impl Tablet {
         self.table == table && (self.first..=self.last).contains(&hash.0)
     }
 
-    fn overlaps(&self, other: &Self) -> bool {
+    /// Returns true if a hash belongs to both tablets.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
         self.table == other.table && self.first <= other.last && other.first <= self.last
     }
 }
@@ -41,7 +43,7 @@ pub enum TakeError {
     /// hash key.
     #[error("it overlaps another tablet")]
     Overlap,
-    /// The tablet was owned before, and its old objects are still in memory.
+    /// The tablet was owned before, and its old objects are still in memory, or it has not left yet.
     #[error("its old objects are being removed")]
     Sweeping,
 }
@@ -66,6 +68,8 @@ pub struct Tablets {
     recent: usize,
     /// The tablets that the master recovers and does not serve yet.
     arriving: Vec<Tablet>,
+    /// The tablet that another master takes over, once this one serves it no more.
+    closed: Option<Tablet>,
     dropped: Vec<Tablet>,
     /// The tablets whose writes have a lowest version, by which an accepted loss gives no version
     /// twice.
@@ -147,7 +151,7 @@ impl Tablets {
         durability: TableDurability,
         floor: Version,
     ) -> Result<(), TakeError> {
-        if self.dropped.iter().any(|dropped| dropped.overlaps(&tablet)) {
+        if self.dropped.iter().chain(&self.closed).any(|old| old.overlaps(&tablet)) {
             return Err(TakeError::Sweeping);
         }
         let index = self.index(tablet.table);
@@ -203,7 +207,7 @@ impl Tablets {
         hash_key: HashKey,
         durability: TableDurability,
     ) -> Result<(), TakeError> {
-        if self.dropped.iter().any(|dropped| dropped.overlaps(&tablet)) {
+        if self.dropped.iter().chain(&self.closed).any(|old| old.overlaps(&tablet)) {
             return Err(TakeError::Sweeping);
         }
         if self.arriving.iter().any(|other| other.overlaps(&tablet)) {
@@ -239,9 +243,30 @@ impl Tablets {
         Ok(())
     }
 
+    /// Serves a tablet no more, but keeps its objects. Cuts the tablets that overlap it.
+    pub(super) fn close(&mut self, tablet: Tablet) {
+        self.cut(tablet);
+        self.closed = Some(tablet);
+    }
+
+    /// Serves the tablet again that [`Tablets::close`] has closed.
+    pub(super) fn reopen(&mut self, tablet: Tablet) {
+        self.closed = None;
+        self.open(tablet);
+    }
+
     /// Drops a tablet of the master and cuts the tablets that overlap it. Returns true if there may
     /// be objects to sweep.
     pub fn drop_tablet(&mut self, tablet: Tablet) -> bool {
+        let cut = self.cut(tablet);
+        if cut {
+            self.dropped.push(tablet);
+        }
+        cut
+    }
+
+    /// Cuts a tablet out of those that the master serves. Returns true if it served a part of it.
+    fn cut(&mut self, tablet: Tablet) -> bool {
         let Ok(index) = self.index(tablet.table) else { return false };
         let mut left = Vec::new();
         let mut cut = false;
@@ -259,9 +284,6 @@ impl Tablets {
             }
         }
         self.tables[index].ranges = left;
-        if cut {
-            self.dropped.push(tablet);
-        }
         cut
     }
 
@@ -280,7 +302,8 @@ impl Tablets {
     /// Forgets the first `count` dropped tablets, whose objects are gone.
     pub fn swept(&mut self, count: usize) {
         self.dropped.drain(..count.min(self.dropped.len()));
-        let needed = self.dropped.iter().chain(&self.arriving).map(|tablet| tablet.table);
+        let needed = self.dropped.iter().chain(&self.arriving).chain(&self.closed);
+        let needed = needed.map(|tablet| tablet.table);
         let needed = needed.collect::<Vec<_>>();
         self.tables.retain(|o| !o.ranges.is_empty() || needed.contains(&o.table));
         let tables = &self.tables;

@@ -13,6 +13,7 @@ use crate::master::Master;
 use crate::message::control::{DropTablet, Ping, TakeTablet};
 use crate::message::damage::ReplicaDamaged;
 use crate::message::data::Refusal;
+use crate::message::migration::{Migrate, PullTablet};
 use crate::message::recovery::{
     FreeLeftReplicas, FreeReplicas, ListReplicas, ReadReplica, Recover,
 };
@@ -130,6 +131,7 @@ master_operations! {
         TakeTablet,
         DropTablet,
         Recover,
+        Migrate,
         Ping,
         WriteReplica,
         FreeReplica,
@@ -139,6 +141,7 @@ master_operations! {
         FreeLeftReplicas,
         ReplicaDamaged,
         OpenRing,
+        PullTablet,
     }
 }
 

@@ -9,6 +9,7 @@ use super::operation::{Call, Order};
 use crate::master::Master;
 use crate::message::Status;
 use crate::message::control::{self, DropTablet, Ping, TakeTablet};
+use crate::message::migration::{Migrate, PullTablet};
 use crate::message::recovery::{Recover, Recovering};
 use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::TableId;
@@ -49,6 +50,10 @@ impl Order for DropTablet {
     ) -> Result<Replied, Status> {
         master.membership.is_ordered(self.cluster, self.server, self.term)?;
         let tablet = Tablet { table: self.table, first: self.first, last: self.last };
+        let leaving = master.memory.leaving.as_ref();
+        if leaving.is_some_and(|leaving| leaving.tablet().overlaps(&tablet)) {
+            master.end_departure(true);
+        }
         master.busy |= master.memory.tablets.drop_tablet(tablet);
         *reply = control::done().into();
         Ok(Replied::Now)
@@ -68,6 +73,40 @@ impl Order for Ping {
         master.counters.pings += 1;
         *reply = control::done().into();
         Ok(Replied::Idempotent)
+    }
+}
+
+impl Order for Migrate<'_> {
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        master.membership.is_ordered(self.cluster, self.server, self.term)?;
+        // A recovery of the tablet must find a head of the log, although nothing was written.
+        master.replication.check(call.now, &master.memory.log)?;
+        master.busy = true;
+        let replayed = master.recovery.migrate(&self, &mut master.memory)?;
+        *reply = Recovering { replayed }.emit().into();
+        Ok(Replied::Now)
+    }
+}
+
+impl Order for PullTablet {
+    fn execute(
+        self,
+        master: &mut Master,
+        call: &Call<'_>,
+        reply: &mut Message,
+    ) -> Result<Replied, Status> {
+        master.membership.is_me(self.cluster, self.source)?;
+        master.membership.check(call.now, self.cluster)?;
+        if self.first > self.last {
+            return Err(Status::BadFormat);
+        }
+        *reply = master.pull(call.now, &self)?.into();
+        Ok(Replied::Now)
     }
 }
 

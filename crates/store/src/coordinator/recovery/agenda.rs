@@ -195,7 +195,7 @@ impl Coordinator {
 
     /// Returns the next call of a recovery.
     pub(in crate::coordinator) fn next_recovery_call(&mut self, now: Instant) -> Option<Output> {
-        while self.tables.calls.len() + self.recoveries.calls() < self.config.max_calls {
+        while self.calls_in_progress() < self.config.max_calls {
             if self.recoveries.dirty {
                 self.advance_recoveries(now);
             }

@@ -85,8 +85,8 @@ impl Coordinator {
         }
     }
 
-    /// Returns the next number of a recovery, above all those of earlier lives of the coordinator.
-    fn next_number(&mut self) -> u64 {
+    /// Returns the next number of a recovery or migration, above all those of earlier lives of the coordinator.
+    pub(in crate::coordinator) fn next_number(&mut self) -> u64 {
         self.recoveries.count += 1;
         self.cluster.incarnation << 32 | u64::from(self.recoveries.count)
     }
@@ -201,6 +201,9 @@ impl Coordinator {
         if request.ending == Ending::Done && self.is_given(request) {
             return self.answer_or(caller, control::done(), Otherwise::Refused);
         }
+        if let Some(reply) = self.migration_ended(caller, request) {
+            return reply;
+        }
         let recovery = self.recoveries.all.get_mut(&request.crashed);
         let assigned = recovery.and_then(|recovery| {
             let is_it =
@@ -254,7 +257,8 @@ impl Coordinator {
 
     /// Returns true if a server owns all of these ranges of tables in use, and none of the tables
     /// has too many tablets for another cut.
-    fn are_owned(&self, owner: ServerId, ranges: &BTreeSet<(TableId, u64, u64)>) -> bool {
+    pub(in crate::coordinator) fn are_owned(
+&self, owner: ServerId, ranges: &BTreeSet<(TableId, u64, u64)>) -> bool {
         ranges.iter().all(|&(table, first, last)| {
             self.tables.by_id.get(&table.0).is_some_and(|state| {
                 let of_table = ranges.range((table, 0, 0)..=(table, u64::MAX, u64::MAX)).count();
@@ -279,7 +283,7 @@ impl Coordinator {
     }
 
     /// Makes the sender of a request the owner of the recovered tablets, by one durable change.
-    fn give(&mut self, request: &RecoveryEnded) {
+    pub(in crate::coordinator) fn give(&mut self, request: &RecoveryEnded) {
         let mut changed = BTreeSet::new();
         let floor = self.loss_floor(request.crashed);
         for range in &request.tablets {

@@ -1,15 +1,17 @@
-//! The recovery of a crashed master's tablets by this master.
+//! The recovery of a crashed master's tablets by this master, and the migration of a tablet to it.
 //!
 //! ```text
-//!  Recover ─► read the segments from backups ─► replay into this memory ─► a digest names all
+//!  Recover ─► read the segments from backups ─┐
+//!  Migrate ─► pull pages from the owner ──────┴► replay into this memory ─► a digest names all
 //!          ─► RecoveryEnded ─► the coordinator has made this master the owner ─► serve
 //! ```
 //!
 //! Segments are read while others are replayed, the newest first: then most old versions find a
-//! newer one and are not copied. A replica on this server is replayed where it is.
+//! newer one and are not copied. A replica on this server is replayed where it is. A migration
+//! differs in the source of the entries alone.
 //!
 //! Invariants:
-//! - One recovery is in progress at a time. A tick replays a bounded number of bytes.
+//! - One recovery or migration is in progress at a time. A tick replays a bounded number of bytes.
 //! - No request reads or changes a recovered object before the coordinator has durably made this
 //!   master the owner, and this log has all of the tablets with all replicas.
 //! - An entry that is not intact is never skipped: another replica has it, or the recovery ends
@@ -17,7 +19,6 @@
 //! - A recovery ends only when the coordinator knows that.
 
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
@@ -29,25 +30,25 @@ use super::membership::{CALL_NS, COORDINATOR};
 use crate::backup::Backup;
 use crate::message::Status;
 use crate::message::control;
-use crate::message::data::accepted;
-use crate::message::recovery::{Ending, Range, ReadReplica, Recover, RecoveryEnded};
+use crate::message::migration::Migrate;
+use crate::message::recovery::{DamagedReplica, Ending, Part, Range, Recover, RecoveryEnded};
 use crate::objects::cleaner::{Cleaner, STEP};
-use crate::objects::entry::Entries;
 use crate::objects::log::{Full, Log};
 use crate::objects::memory::Memory;
-use crate::objects::partition::{Partition, Stopped};
-use crate::objects::segment::SEGMENT_BYTES;
+use crate::objects::partition::Partition;
+use crate::objects::segment::SegmentId;
 use crate::objects::tablet::{Tablet, TakeError};
-use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId};
+use crate::types::{ServerId, TableId};
 
+mod crashed;
+mod pulling;
 mod reading;
 
-use reading::{Reading, Segment, Source};
+use crashed::CrashedLog;
+use pulling::Pulling;
 
 /// The most bytes that one tick replays.
 const TICK_BYTES: usize = 256 << 10;
-/// The most bytes of an entry, with room for its header.
-const LONGEST: usize = MAX_KEY + MAX_VALUE + (4 << 10);
 /// The pause before a report to the coordinator is repeated.
 const AGAIN_NS: u64 = 100 * MS;
 /// The first of this master's links to backups whose replicas it reads. Those below are for the
@@ -71,31 +72,78 @@ pub(crate) struct Recovery {
 
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    /// A backup has to return bytes of a replica: this many from this offset on. The number counts
-    /// the attempts to read any segment.
-    Bytes { attempt: u32, offset: u32, len: u32 },
+    /// A backup has to return bytes of a replica.
+    Bytes(crashed::Asked),
+    /// The owner of a tablet has to return a page.
+    Page(pulling::Asked),
     /// The coordinator has to confirm the end.
     Report,
+}
+
+/// The source of the entries to replay.
+#[derive(Debug)]
+enum Feed {
+    Crashed(CrashedLog),
+    Owner(Pulling),
+}
+
+/// The progress of a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fed {
+    /// There is more to replay at once.
+    More,
+    /// There is nothing to replay until an answer has come.
+    Waiting,
+    /// Everything is replayed.
+    All,
+    /// Something cannot be read.
+    Lacking,
+}
+
+impl Feed {
+    fn not_before(&self) -> Instant {
+        match self {
+            Self::Crashed(log) => log.not_before(),
+            Self::Owner(owner) => owner.not_before(),
+        }
+    }
+
+    fn links(&self) -> Vec<Link> {
+        match self {
+            Self::Crashed(log) => log.links(),
+            Self::Owner(owner) => owner.links(),
+        }
+    }
+
+    fn damaged_replicas(&self) -> Vec<DamagedReplica> {
+        match self {
+            Self::Crashed(log) => log.damaged_replicas(),
+            Self::Owner(_) => Vec::new(),
+        }
+    }
+
+    fn next(&mut self, now: Instant, cluster: u64, tag: u64) -> Option<(Output, Option<Asked>)> {
+        Some(match self {
+            Self::Crashed(log) => {
+                let (output, asked) = log.next(now, cluster, tag)?;
+                (output, asked.map(Asked::Bytes))
+            }
+            Self::Owner(owner) => {
+                let (output, asked) = owner.next(now, cluster, tag)?;
+                (output, asked.map(Asked::Page))
+            }
+        })
+    }
 }
 
 #[derive(Debug)]
 struct Current {
     number: u64,
-    crashed: ServerId,
+    /// The crashed master, or the owner of the tablet.
+    source: ServerId,
     partition: Partition,
-    backups: Vec<Source>,
-    reading: Reading,
-    /// The segment that is replayed now, and the position in it.
-    replaying: Option<Replaying>,
+    feed: Feed,
     stage: Stage,
-}
-
-#[derive(Debug)]
-struct Replaying {
-    segment: Segment,
-    entries: Entries,
-    /// The end of the bytes of this server's own replica that the device has delivered.
-    delivered: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,7 +156,7 @@ enum Stage {
 }
 
 impl Recovery {
-    /// Takes an order of the coordinator. Returns the number of bytes that were replayed.
+    /// Takes an order to recover tablets. Returns the number of bytes that were replayed.
     ///
     /// # Errors
     /// The status to reply with. [`Status::Retry`] means that another recovery has to end first.
@@ -117,26 +165,72 @@ impl Recovery {
         order: &Recover<'_>,
         memory: &mut Memory,
     ) -> Result<u64, Status> {
-        if let Some(current) = &self.current {
-            if current.number == order.recovery {
-                return Ok(current.partition.replayed());
-            }
-            if order.recovery < current.number {
-                return Err(Status::NoRecovery);
-            }
-            // A reply to the report may be on its way. Before that, only a coordinator that has
-            // restarted gives such an order.
-            let is_reported = matches!(current.stage, Stage::Reporting(..));
-            if order.crashed == current.crashed && !is_reported {
-                self.end(memory, false);
-            }
-            return Err(Status::Retry);
+        if let Some(replayed) = self.known(order.recovery, (order.crashed, true), memory)? {
+            return Ok(replayed);
         }
-        if order.recovery <= self.ended {
+        let log = CrashedLog::new(order)?;
+        let bytes = order.segments.iter().map(|piece| u64::from(piece.len)).sum();
+        let (number, feed) = (order.recovery, Feed::Crashed(log));
+        self.begin(number, (order.crashed, bytes), &order.tablets, feed, memory)
+    }
+
+    /// Takes an order to take over a tablet. Returns the number of bytes that were replayed.
+    ///
+    /// # Errors
+    /// The status to reply with. [`Status::Retry`] means that another recovery has to end first.
+    pub(crate) fn migrate(
+        &mut self,
+        order: &Migrate<'_>,
+        memory: &mut Memory,
+    ) -> Result<u64, Status> {
+        if let Some(replayed) = self.known(order.migration, (order.source, false), memory)? {
+            return Ok(replayed);
+        }
+        let Part { table, first, last, .. } = order.part;
+        let part = Part { since: SegmentId(0), ..order.part.clone() };
+        let feed = Feed::Owner(Pulling::new(order, Tablet { table, first, last }));
+        self.begin(order.migration, (order.source, 0), &[part], feed, memory)
+    }
+
+    /// Returns the number of replayed bytes if the recovery with this number is in progress, and
+    /// `None` if it may begin.
+    fn known(
+        &mut self,
+        number: u64,
+        (source, is_recovery): (ServerId, bool),
+        memory: &mut Memory,
+    ) -> Result<Option<u64>, Status> {
+        let Some(current) = &self.current else {
+            return if number <= self.ended { Err(Status::NoRecovery) } else { Ok(None) };
+        };
+        if current.number == number {
+            return Ok(Some(current.partition.replayed()));
+        }
+        if number < current.number {
             return Err(Status::NoRecovery);
         }
-        let current = Current::new(order, memory)?;
-        self.current = Some(current);
+        // A reply to the report may be on its way. Before that, only a coordinator that has
+        // restarted gives another order for the same source. A recovery is more urgent than a
+        // migration.
+        let is_reported = matches!(current.stage, Stage::Reporting(..));
+        let gives_way = is_recovery && matches!(current.feed, Feed::Owner(_));
+        if (source == current.source || gives_way) && !is_reported {
+            self.end(memory, false);
+        }
+        Err(Status::Retry)
+    }
+
+    fn begin(
+        &mut self,
+        number: u64,
+        (source, bytes): (ServerId, u64),
+        parts: &[Part],
+        feed: Feed,
+        memory: &mut Memory,
+    ) -> Result<u64, Status> {
+        let partition = prepare((source, bytes), parts, memory)?;
+        let stage = Stage::Replaying;
+        self.current = Some(Current { number, source, partition, feed, stage });
         self.pending = true;
         Ok(0)
     }
@@ -179,8 +273,7 @@ impl Recovery {
         if let Some(link) = self.unlinked.pop() {
             return Some(Output::Disconnect { link });
         }
-        let Current { number, crashed, partition, backups, reading, stage, .. } =
-            self.current.as_mut()?;
+        let Current { number, source, partition, feed, stage } = self.current.as_mut()?;
         if *stage == Stage::Naming && memory.log.is_side_durable() {
             *stage = Stage::Reporting(Ending::Done, now);
         }
@@ -197,39 +290,24 @@ impl Recovery {
                     cluster,
                     recovery: *number,
                     server: me,
-                    crashed: *crashed,
+                    crashed: *source,
                     ending,
                     since: partition.since(),
                     tablets: partition.tablets().map(range).collect(),
-                    damaged: reading.damaged_replicas(backups),
+                    damaged: feed.damaged_replicas(),
                 };
                 let (message, deadline) = (message.emit().into(), now.after(CALL_NS));
                 Some(Output::Call { link: COORDINATOR, tag, message, deadline })
             }
             Stage::Naming => None,
             Stage::Replaying => {
-                if now < reading.not_before() {
-                    self.due = reading.not_before();
+                if now < feed.not_before() {
+                    self.due = feed.not_before();
                     return None;
                 }
-                let source = reading.source()?;
-                let Source { backup, locator, linked } = backups.get_mut(source)?;
-                let link = Link(LINKS + backup.index);
-                if !core::mem::replace(linked, true) {
-                    return Some(Output::Connect { link, locator: locator.clone() });
-                }
-                let (segment, attempt, offset, len) = reading.ask()?;
-                self.calls.insert(tag, (*number, Asked::Bytes { attempt, offset, len }));
-                let message = ReadReplica {
-                    cluster,
-                    backup: *backup,
-                    master: *crashed,
-                    segment,
-                    offset,
-                    len,
-                };
-                let (message, deadline) = (message.emit().into(), now.after(CALL_NS));
-                Some(Output::Call { link, tag, message, deadline })
+                let (output, asked) = feed.next(now, cluster, tag)?;
+                self.calls.extend(asked.map(|asked| (tag, (*number, asked))));
+                Some(output)
             }
         }
     }
@@ -255,22 +333,11 @@ impl Recovery {
         let Some(current) = self.current.as_mut().filter(|current| current.number == number) else {
             return;
         };
-        match asked {
-            Asked::Bytes { attempt, offset, len } => {
-                let bytes = match &result {
-                    Ok(reply) => accepted(reply).map_err(|refusal| Some(refusal.status)),
-                    Err(_) => Err(None),
-                };
-                match bytes {
-                    Ok(bytes) if bytes.len() == len as usize => {
-                        current.reading.take(attempt, offset, bytes);
-                    }
-                    // The replica is gone, or shorter than it was.
-                    Ok(_) | Err(Some(Status::NoReplica)) => current.reading.bad(attempt),
-                    Err(_) => current.reading.failed(now, attempt),
-                }
-            }
-            Asked::Report => {
+        match (asked, &mut current.feed) {
+            (Asked::Bytes(asked), Feed::Crashed(log)) => log.take(now, asked, &result),
+            (Asked::Page(asked), Feed::Owner(owner)) => owner.take(now, asked, &result),
+            (Asked::Bytes(_) | Asked::Page(_), _) => {}
+            (Asked::Report, _) => {
                 let Stage::Reporting(ending, _) = current.stage else { return };
                 match result.as_deref().map(control::outcome) {
                     Ok(Ok((Status::Ok, _))) => self.end(memory, ending == Ending::Done),
@@ -293,8 +360,7 @@ impl Recovery {
                 memory.abandon(tablet);
             }
         }
-        let linked = current.backups.iter().filter(|source| source.linked);
-        self.unlinked.extend(linked.map(|source| Link(LINKS + source.backup.index)));
+        self.unlinked.extend(current.feed.links());
         self.pending = true;
     }
 
@@ -321,15 +387,30 @@ impl Recovery {
             }
             Stage::Reporting(..) => return false,
         }
-        let more = match current.replay(now, me, memory, backup) {
-            Ok(more) => more,
+        let Current { partition, feed, stage, .. } = current;
+        let fed = match feed {
+            Feed::Crashed(log) => log.replay(me, partition, memory, backup),
+            Feed::Owner(owner) => owner.replay(partition, memory),
+        };
+        let more = match fed {
+            Ok(Fed::More) => true,
+            Ok(Fed::Waiting) => false,
+            Ok(Fed::Lacking) => {
+                *stage = Stage::Reporting(Ending::Lacking, now);
+                false
+            }
+            Ok(Fed::All) => {
+                memory.log.end_side();
+                *stage = Stage::Naming;
+                false
+            }
             Err(Full::NoSegment) if cleaner.wanted(memory) => {
                 cleaner.step(memory, STEP);
                 true
             }
             Err(Full::NoSegment) if make_room(memory) => true,
             Err(_) => {
-                current.stage = Stage::Reporting(Ending::Full, now);
+                *stage = Stage::Reporting(Ending::Full, now);
                 false
             }
         };
@@ -338,114 +419,32 @@ impl Recovery {
     }
 }
 
-impl Current {
-    fn new(order: &Recover<'_>, memory: &mut Memory) -> Result<Self, Status> {
-        let sources = order.backups.len();
-        let makes_sense = !order.tablets.is_empty()
-            && order
-                .tablets
-                .iter()
-                .all(|part| part.first <= part.last && part.table <= TableId::MAX)
-            && order.segments.iter().all(|piece| {
-                (1..=SEGMENT_BYTES).contains(&piece.len)
-                    && !piece.on.is_empty()
-                    && piece.on.iter().all(|&index| usize::from(index) < sources)
-            });
-        if !makes_sense {
-            return Err(Status::BadFormat);
-        }
-        let mut tablets = Vec::new();
-        let prepared = order.tablets.iter().try_for_each(|part| {
-            let tablet = Tablet { table: part.table, first: part.first, last: part.last };
-            memory.tablets.prepare(tablet, part.hash_key, part.durability, part.floor)?;
-            tablets.push((tablet, part.since));
-            Ok(())
-        });
-        let since = match prepared {
-            Ok(()) => memory.log.begin_side().map_err(|_| Status::NoSpace),
-            Err(TakeError::Sweeping) => Err(Status::Retry),
-            Err(TakeError::Overlap) => Err(Status::BadFormat),
-        };
-        if since.is_err() {
-            tablets.iter().for_each(|&(tablet, _)| memory.tablets.forget(tablet));
-        }
-        let bytes = order.segments.iter().map(|piece| u64::from(piece.len));
-        let source = |source: &crate::message::recovery::Source<'_>| Source {
-            backup: source.backup,
-            locator: String::from(source.data),
-            linked: false,
-        };
-        Ok(Self {
-            number: order.recovery,
-            crashed: order.crashed,
-            partition: Partition::new(order.crashed, bytes.sum(), tablets, since?),
-            backups: order.backups.iter().map(source).collect(),
-            reading: Reading::new(order.segments.clone()),
-            replaying: None,
-            stage: Stage::Replaying,
-        })
+/// Prepares the memory to replay tablets of `source`, whose log has this many bytes. Returns them as
+/// a partition.
+fn prepare(
+    (source, bytes): (ServerId, u64),
+    parts: &[Part],
+    memory: &mut Memory,
+) -> Result<Partition, Status> {
+    let makes_sense = !parts.is_empty()
+        && parts.iter().all(|part| part.first <= part.last && part.table <= TableId::MAX);
+    if !makes_sense {
+        return Err(Status::BadFormat);
     }
-
-    /// Replays some bytes, or begins the next segment. Returns true if there is more to do at once.
-    fn replay(
-        &mut self,
-        now: Instant,
-        me: ServerId,
-        memory: &mut Memory,
-        backup: &Backup,
-    ) -> Result<bool, Full> {
-        self.reading.begin(me, &self.backups);
-        let Some(Replaying { segment, entries, delivered }) = &mut self.replaying else {
-            let next = self.reading.next(me, &self.backups);
-            let begin = |segment| Replaying { segment, entries: Entries::default(), delivered: 0 };
-            self.replaying = next.map(begin);
-            if self.replaying.is_none() {
-                self.finish_reading(now, memory);
-            }
-            return Ok(self.replaying.is_some());
-        };
-        let (id, len) = (segment.piece.segment, segment.piece.len as usize);
-        let bytes = match &segment.bytes {
-            Some(bytes) => bytes.get(..len),
-            None => {
-                let (from, until) = (*delivered, len.min(entries.at() + TICK_BYTES + LONGEST));
-                *delivered = until;
-                let more = until.saturating_sub(from) as u32;
-                let are_there = backup.delivers(self.crashed, id, from as u32, more);
-                let bytes = backup.bytes(self.crashed, id).filter(|bytes| bytes.len() >= len);
-                bytes.filter(|_| are_there).map(|bytes| &bytes[..until])
-            }
-        };
-        let bytes = bytes.unwrap_or_default();
-        let replayed = if bytes.is_empty() {
-            Err(Stopped::Damaged)
-        } else {
-            memory.replay(&mut self.partition, id, bytes, entries, TICK_BYTES)
-        };
-        let is_intact = match replayed {
-            Err(Stopped::Full) => return Err(Full::NoSegment),
-            replayed => replayed.is_ok(),
-        };
-        if !is_intact || entries.at() >= len {
-            let segment = self.replaying.take().map(|replaying| replaying.segment);
-            if let Some(segment) = segment {
-                if is_intact {
-                    self.reading.done(segment);
-                } else {
-                    self.reading.damaged(segment);
-                }
-            }
-        }
-        Ok(true)
+    let mut tablets = Vec::new();
+    let prepared = parts.iter().try_for_each(|part| {
+        let tablet = Tablet { table: part.table, first: part.first, last: part.last };
+        memory.tablets.prepare(tablet, part.hash_key, part.durability, part.floor)?;
+        tablets.push((tablet, part.since));
+        Ok(())
+    });
+    let since = match prepared {
+        Ok(()) => memory.log.begin_side().map_err(|_| Status::NoSpace),
+        Err(TakeError::Sweeping) => Err(Status::Retry),
+        Err(TakeError::Overlap) => Err(Status::BadFormat),
+    };
+    if since.is_err() {
+        tablets.iter().for_each(|&(tablet, _)| memory.tablets.forget(tablet));
     }
-
-    /// Continues if all segments are replayed, or if one cannot be read.
-    fn finish_reading(&mut self, now: Instant, memory: &mut Memory) {
-        if self.reading.is_lacking() {
-            self.stage = Stage::Reporting(Ending::Lacking, now);
-        } else if self.reading.is_empty() {
-            memory.log.end_side();
-            self.stage = Stage::Naming;
-        }
-    }
+    Ok(Partition::new(source, bytes, tablets, since?))
 }

@@ -1,0 +1,168 @@
+//! A master that serves a tablet as the source of a migration: pages of objects and changes are
+//! pulled from it and replayed.
+//!
+//! Invariants: one request is in progress at a time. The next page is asked for while the last one
+//! is replayed. The source closes the tablet when few changes are left, and not before.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::rpc::{Payload, RpcError};
+use sprat_proto::time::MS;
+
+use super::{Fed, LINKS, TICK_BYTES};
+use crate::master::membership::CALL_NS;
+use crate::message::Status;
+use crate::message::migration::{Migrate, PAGE, Page, Progress, PullTablet};
+use crate::objects::entry::Entries;
+use crate::objects::log::Full;
+use crate::objects::memory::Memory;
+use crate::objects::partition::{Partition, Stopped};
+use crate::objects::tablet::Tablet;
+use crate::types::ServerId;
+
+/// The pause after a request that had no answer, or for which the source is busy.
+const AGAIN_NS: u64 = 20 * MS;
+/// The number of requests without an answer in a row after which the source counts as silent.
+const MOST_FAILURES: u32 = 50;
+
+/// The number of a page that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked(u64);
+
+/// A tablet that is pulled from its owner.
+#[derive(Debug)]
+pub(super) struct Pulling {
+    migration: u64,
+    source: ServerId,
+    locator: String,
+    linked: bool,
+    tablet: Tablet,
+    /// The number of the next page.
+    page: u64,
+    is_asked: bool,
+    close: bool,
+    /// The reply with the next page.
+    received: Option<Vec<u8>>,
+    /// The reply that is replayed now, and the position in its entries.
+    replaying: Option<(Vec<u8>, Entries)>,
+    /// True if the last page was received.
+    complete: bool,
+    failures: u32,
+    not_before: Instant,
+    /// True if the source refuses, does not answer, or sends pages that are damaged.
+    given_up: bool,
+}
+
+impl Pulling {
+    pub(super) fn new(order: &Migrate<'_>, tablet: Tablet) -> Self {
+        Self {
+            migration: order.migration,
+            source: order.source,
+            locator: order.data.into(),
+            linked: false,
+            tablet,
+            page: 0,
+            is_asked: false,
+            close: false,
+            received: None,
+            replaying: None,
+            complete: false,
+            failures: 0,
+            not_before: Instant::ZERO,
+            given_up: false,
+        }
+    }
+
+    /// Returns the time before which no request is sent.
+    pub(super) fn not_before(&self) -> Instant {
+        self.not_before
+    }
+
+    /// Returns the link to the source, if it is connected.
+    pub(super) fn links(&self) -> Vec<Link> {
+        self.linked.then_some(self.link()).into_iter().collect()
+    }
+
+    fn link(&self) -> Link {
+        Link(LINKS + self.source.index)
+    }
+
+    /// Returns the request for the next page, or the order to connect the link that it needs.
+    pub(super) fn next(
+        &mut self,
+        now: Instant,
+        cluster: u64,
+        tag: u64,
+    ) -> Option<(Output, Option<Asked>)> {
+        let ends = self.complete || self.given_up;
+        if ends || self.is_asked || self.received.is_some() {
+            return None;
+        }
+        let link = self.link();
+        if !core::mem::replace(&mut self.linked, true) {
+            return Some((Output::Connect { link, locator: self.locator.clone() }, None));
+        }
+        self.is_asked = true;
+        let Self { migration, source, page, close, .. } = *self;
+        let Tablet { table, first, last } = self.tablet;
+        let message =
+            PullTablet { cluster, source, migration, table, first, last, page, close }.emit();
+        let (message, deadline) = (message.into(), now.after(CALL_NS));
+        Some((Output::Call { link, tag, message, deadline }, Some(Asked(page))))
+    }
+
+    /// Takes the result of a request.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        Asked(page): Asked,
+        result: &Result<Payload<'_>, RpcError>,
+    ) {
+        self.is_asked = false;
+        let reply = result.as_ref().map_err(|_| Status::Retry);
+        match reply.and_then(|reply| Ok((Page::parse(reply)?.progress, reply))) {
+            Ok((progress, reply)) if page == self.page => {
+                self.page += 1;
+                self.failures = 0;
+                self.close |= progress == Progress::Near;
+                self.complete = progress == Progress::Complete;
+                self.received = Some(reply.to_vec());
+            }
+            Err(Status::Retry | Status::NotServing) if self.failures < MOST_FAILURES => {
+                self.failures += 1;
+                self.not_before = now.after(AGAIN_NS);
+            }
+            _ => self.given_up = true,
+        }
+    }
+
+    /// Replays some bytes of a page. Returns the progress.
+    pub(super) fn replay(
+        &mut self,
+        partition: &mut Partition,
+        memory: &mut Memory,
+    ) -> Result<Fed, Full> {
+        if self.given_up {
+            return Ok(Fed::Lacking);
+        }
+        let Some((reply, entries)) = &mut self.replaying else {
+            self.replaying = self.received.take().map(|reply| (reply, Entries::default()));
+            return Ok(match self.replaying {
+                Some(_) => Fed::More,
+                None if self.complete => Fed::All,
+                None => Fed::Waiting,
+            });
+        };
+        let bytes = &reply[Page::HEAD..];
+        match memory.replay(partition, PAGE, bytes, entries, TICK_BYTES) {
+            Ok(()) if entries.at() >= bytes.len() => self.replaying = None,
+            Ok(()) => {}
+            Err(Stopped::Full) => return Err(Full::NoSegment),
+            Err(Stopped::Damaged) => self.given_up = true,
+        }
+        Ok(Fed::More)
+    }
+}
