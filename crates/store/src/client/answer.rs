@@ -6,14 +6,16 @@ use core::ops::Deref;
 
 use sprat_proto::rpc::Payload;
 
+use super::cursor::Cursor;
 use super::error::Error;
 use super::op::Op;
 use super::parts::Parts;
 use crate::durability::{Durability, TableDurability};
-use crate::message::control::{ServerState, Usage};
+use crate::message::control::{self, ServerState, TabletState, Usage};
 use crate::message::list::objects_reply;
+use crate::message::migration::{Migration, MigrationState};
 use crate::message::recovery::Loss;
-use crate::ops::{Cursor, Reply};
+use crate::ops::Reply;
 use crate::site::OwnedSite;
 use crate::types::{ServerId, TableId, Version};
 
@@ -67,6 +69,14 @@ pub enum Answer<'b> {
     Dropped,
     /// The list of all tables.
     Tables(Vec<TableInfo>),
+    /// The answer to a split or a merge: the tablets are as they should be.
+    Arranged,
+    /// The number of the migration that was asked for. `None` if the server owns the keys already.
+    Migration(Option<u64>),
+    /// The list of a table's tablets by their first key hashes.
+    Tablets(Vec<TabletInfo>),
+    /// The list of migrations by number.
+    Migrations(Vec<MigrationInfo>),
     /// The list of all servers.
     Servers(Vec<ServerInfo>),
     /// The coordinator that leads.
@@ -85,7 +95,7 @@ pub enum Answer<'b> {
 impl<'b> Answer<'b> {
     /// Makes an answer of a parsed reply and the reply's bytes.
     #[inline]
-    pub(super) fn new(parsed: Reply, payload: Payload<'b>) -> Self {
+    pub(super) fn new(parsed: Reply, payload: Payload<'b>, next: Option<Cursor>) -> Self {
         match parsed {
             Reply::Object { version, value: skip } => {
                 Self::Object { version, value: Value::new(payload, skip) }
@@ -94,7 +104,7 @@ impl<'b> Answer<'b> {
             Reply::Integer { version, sum } => Self::Integer { version, sum },
             Reply::Double { version, sum } => Self::Double { version, sum },
             Reply::Length { version, length } => Self::Length { version, length },
-            Reply::Objects { next } => Self::Page(Page { payload, next }),
+            Reply::Objects { .. } => Self::Page(Page { payload, next }),
             Reply::Bytes(skip) => Self::Bytes(Value::new(payload, skip)),
         }
     }
@@ -115,6 +125,10 @@ impl Answer<'_> {
             Self::Table(table) => Answer::Table(table),
             Self::Dropped => Answer::Dropped,
             Self::Tables(tables) => Answer::Tables(tables),
+            Self::Arranged => Answer::Arranged,
+            Self::Migration(number) => Answer::Migration(number),
+            Self::Tablets(tablets) => Answer::Tablets(tablets),
+            Self::Migrations(migrations) => Answer::Migrations(migrations),
             Self::Servers(servers) => Answer::Servers(servers),
             Self::Leader(leader) => Answer::Leader(leader),
             Self::Loss(loss) => Answer::Loss(loss),
@@ -228,6 +242,56 @@ pub struct TableInfo {
     pub recovering: u16,
     /// The time at which a change of the table's objects is acknowledged.
     pub durability: TableDurability,
+}
+
+/// A tablet in [`Answer::Tablets`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TabletInfo {
+    /// The first key hash of the tablet.
+    pub first: u64,
+    /// The last key hash of the tablet.
+    pub last: u64,
+    /// The server that owns the tablet.
+    pub server: ServerId,
+    /// The coordinator's view of the tablet.
+    pub state: TabletState,
+}
+
+impl TabletInfo {
+    pub(super) fn of(row: &control::Tablet<'_>) -> Self {
+        Self { first: row.first, last: row.last, server: row.server, state: row.state }
+    }
+}
+
+/// A migration in [`Answer::Migrations`]: a part of a table that moves to another server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MigrationInfo {
+    /// The number of the migration. A later one has a higher number.
+    pub number: u64,
+    /// The state of the migration.
+    pub state: MigrationState,
+    /// The table of the part that moves.
+    pub table: TableId,
+    /// The first key hash of the part that moves.
+    pub first: u64,
+    /// The last key hash of the part that moves.
+    pub last: u64,
+    /// The server that the part leaves.
+    pub source: ServerId,
+    /// The server that the part goes to.
+    pub target: ServerId,
+    /// The number of bytes of log entries that the target has taken over.
+    pub bytes: u64,
+    /// The reason for which the migration failed. Empty otherwise.
+    pub reason: String,
+}
+
+impl MigrationInfo {
+    pub(super) fn of(row: &Migration<'_>) -> Self {
+        let &Migration { number, state, table, first, last, source, target, bytes, reason } = row;
+        let reason = reason.into();
+        Self { number, state, table, first, last, source, target, bytes, reason }
+    }
 }
 
 /// The coordinator that leads, in [`Answer::Leader`].

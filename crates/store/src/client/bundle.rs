@@ -145,7 +145,7 @@ impl Client {
         let done = match request.completion(reply) {
             Ok(parsed) => {
                 self.end(index);
-                self.part_ended(part, Ok(Answer::new(parsed, Payload::Borrowed(reply))))
+                self.part_ended(part, Ok(Answer::new(parsed, Payload::Borrowed(reply), None)))
             }
             Err(refusal) => self.refused(now, index, &refusal),
         };

@@ -22,6 +22,7 @@
 mod answer;
 mod bundle;
 mod counters;
+mod cursor;
 mod drive;
 mod error;
 mod failures;
@@ -39,8 +40,11 @@ mod state;
 mod tests;
 mod values;
 
-pub use answer::{Answer, Done, LeaderInfo, Page, ServerInfo, TableInfo, Value};
+pub use answer::{
+    Answer, Done, LeaderInfo, MigrationInfo, Page, ServerInfo, TableInfo, TabletInfo, Value,
+};
 pub use counters::Counters;
+pub use cursor::Cursor;
 pub use error::{Error, WaitedFor};
 pub use op::{Op, PeerId};
 pub use parts::{Part, PartAnswer, PartRequest, Parts};
@@ -48,4 +52,3 @@ pub use rifl::WINDOW;
 pub use send::Call;
 pub use state::{Client, Config, TableOptions};
 
-pub use crate::ops::Cursor;

@@ -5,14 +5,19 @@ use alloc::string::ToString;
 use sprat_proto::Instant;
 use sprat_proto::rpc::Payload;
 
-use super::answer::{Answer, Done, LeaderInfo, ServerInfo, TableInfo};
+use super::answer::{
+    Answer, Done, LeaderInfo, MigrationInfo, ServerInfo, TableInfo, TabletInfo,
+};
+use super::cursor::Cursor;
 use super::error::{Error, WaitedFor};
 use super::rifl::Rifl;
 use super::state::{Client, Kind, State};
 use crate::message::Status;
 use crate::message::control::{self, Leader, Leased, ServerPage, TableKey, TablePage, Tablets};
 use crate::message::data::Refusal;
+use crate::message::migration::{MigrationPage, Moving};
 use crate::message::recovery::Loss;
+use crate::ops::{Reply, Request};
 use crate::types::{LeaseId, TableId};
 
 impl Client {
@@ -29,9 +34,23 @@ impl Client {
             kind => return self.coordinator_answered(now, index, kind, &reply),
         };
         match request.completion(&reply) {
-            Ok(parsed) => self.close(index, Ok(Answer::new(parsed, reply))),
+            Ok(parsed) => {
+                let cursor = match parsed {
+                    Reply::Objects { next } => self.next_cursor(index, next),
+                    _ => None,
+                };
+                self.close(index, Ok(Answer::new(parsed, reply, cursor)))
+            }
             Err(refusal) => self.refused(now, index, &refusal),
         }
+    }
+
+    /// Returns the position behind a page of an enumeration.
+    #[cold]
+    fn next_cursor(&mut self, index: u32, within: Option<u64>) -> Option<Cursor> {
+        let slot = &mut self.slots[index as usize];
+        let Kind::Server(Request::Enumerate(scan)) = slot.kind else { return None };
+        core::mem::take(&mut slot.extra().cursor).after(scan.last, within)
     }
 
     fn coordinator_answered(
@@ -79,6 +98,25 @@ impl Client {
                 let table = self.routes.table(table);
                 self.routes.tables[table as usize].tablets.clear();
                 return Ok(Some(Answer::Dropped));
+            }
+            Kind::Split { .. } | Kind::Merge { .. } => {
+                let (status, _) = control::outcome(reply)?;
+                return if status == Status::Ok { Ok(Some(Answer::Arranged)) } else { Err(status) };
+            }
+            Kind::Move { .. } => {
+                let number = Moving::parse(reply)?.migration;
+                let number = (number != 0).then_some(number);
+                return Ok(Some(Answer::Migration(number)));
+            }
+            Kind::ListTablets(_) => {
+                let listed = Tablets::parse(reply)?;
+                if self.learn_cluster(listed.cluster) {
+                    let tablets = listed.tablets.iter().map(TabletInfo::of).collect();
+                    return Ok(Some(Answer::Tablets(tablets)));
+                }
+            }
+            Kind::ListMigrations => {
+                return self.add_migrations(index, &MigrationPage::parse(reply)?);
             }
             Kind::ListTables => return self.add_tables(index, &TablePage::parse(reply)?),
             Kind::Leader => {
@@ -135,6 +173,20 @@ impl Client {
         }));
         if !page.more || page.tables.is_empty() {
             return Ok(Some(Answer::Tables(core::mem::take(&mut rows.tables))));
+        }
+        self.go_on(index);
+        Ok(None)
+    }
+
+    fn add_migrations(
+        &mut self,
+        index: u32,
+        page: &MigrationPage<'_>,
+    ) -> Result<Option<Answer<'static>>, Status> {
+        let rows = &mut self.slots[index as usize].extra().rows;
+        rows.migrations.extend(page.migrations.iter().map(MigrationInfo::of));
+        if !page.more || page.migrations.is_empty() {
+            return Ok(Some(Answer::Migrations(core::mem::take(&mut rows.migrations))));
         }
         self.go_on(index);
         Ok(None)

@@ -14,6 +14,7 @@ use crate::message::control::{
     CreateTable, DropTable, GetLeader, GetTable, GetTablets, ListServers, ListTables, RenewClient,
 };
 use crate::message::data::{Once, Target};
+use crate::message::migration::{ListMigrations, MergeTablets, MoveTablet, SplitTablet};
 use crate::message::recovery::AcceptLoss;
 use crate::ops::{Parts, Request, Scan};
 use crate::types::{LeaseId, TableId};
@@ -98,8 +99,8 @@ impl Client {
         };
         match request {
             Request::Enumerate(scan) => {
-                let request =
-                    Request::Enumerate(Scan { first: tablet.first, last: tablet.last, ..scan });
+                let last = scan.limit.min(tablet.last);
+                let request = Request::Enumerate(Scan { last, ..scan });
                 let target = Target { cluster: self.cluster, table: table.id, ..Target::default() };
                 let page_bytes = self.config.page_bytes;
                 let parts = Parts { target, page_bytes, ..Parts::default() };
@@ -187,6 +188,15 @@ impl Client {
             }
             Kind::Leader => GetLeader {}.emit(),
             Kind::AcceptLoss { server, accept } => AcceptLoss { server, accept }.emit(),
+            Kind::Split { at } => SplitTablet { name, at }.emit(),
+            Kind::Merge { at } => MergeTablets { name, at }.emit(),
+            Kind::Move { first, last, target } => MoveTablet { name, first, last, target }.emit(),
+            Kind::ListTablets(table) => GetTablets { table }.emit(),
+            Kind::ListMigrations => {
+                let after =
+                    rows.and_then(|rows| rows.migrations.last()).map_or(0, |row| row.number);
+                ListMigrations { after }.emit()
+            }
             Kind::Tablets => {
                 GetTablets { table: self.routes.tables[slot.place as usize].id }.emit()
             }

@@ -6,13 +6,14 @@ use core::ops::Deref;
 
 use sprat_proto::Instant;
 
+use super::cursor::Cursor;
 use super::error::Error;
 use super::op::{Op, PeerId};
-use super::state::{Client, Kind, TableOptions, op};
+use super::state::{Client, Kind, State, TableOptions, op};
 use super::values::LONG;
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, Once, RejectRules, Target};
-use crate::ops::{Cursor, Parts, Request, Scan, Write};
+use crate::ops::{Parts, Request, Scan, Write};
 use crate::types::{Lifetime, MAX_KEY, MAX_VALUE, ServerId, TableId};
 
 /// The value of an operation that starts: copied, owned or lent.
@@ -197,8 +198,14 @@ impl Client {
     /// The answer is [`Answer::Page`](super::Answer::Page), which has the next cursor. An object
     /// that does not change meanwhile comes once.
     pub fn enumerate(&mut self, table: TableId, cursor: Cursor, deadline: Instant) -> Op {
-        let request = Request::Enumerate(Scan { cursor, first: 0, last: 0 });
-        self.object(request, table, &[], &[], RejectRules::default(), deadline)
+        let (first, limit, within) = cursor.range();
+        let request = Request::Enumerate(Scan { first, limit, last: limit, within });
+        let op = self.object(request, table, &[], &[], RejectRules::default(), deadline);
+        let slot = &mut self.slots[op.index()];
+        if slot.state != State::Free {
+            slot.extra().cursor = cursor;
+        }
+        op
     }
 
     /// Creates a table with these options unless the name is in use.
@@ -229,6 +236,42 @@ impl Client {
     /// Lists all tables. The answer is [`Answer::Tables`](super::Answer::Tables).
     pub fn list_tables(&mut self, deadline: Instant) -> Op {
         self.plain(Kind::ListTables, PeerId::COORDINATOR, &[], deadline)
+    }
+
+    /// Lists the tablets of a table. The answer is [`Answer::Tablets`](super::Answer::Tablets).
+    pub fn list_tablets(&mut self, table: TableId, deadline: Instant) -> Op {
+        self.plain(Kind::ListTablets(table), PeerId::COORDINATOR, &[], deadline)
+    }
+
+    /// Divides the tablet of a table that contains the key hash `at`, so that a tablet begins with
+    /// it. The answer is [`Answer::Arranged`](super::Answer::Arranged).
+    pub fn split_tablet(&mut self, name: &str, at: u64, deadline: Instant) -> Op {
+        self.named(Kind::Split { at }, name, deadline)
+    }
+
+    /// Unites the tablet of a table that begins with the key hash `at` and the one before it. One
+    /// server must own both. The answer is [`Answer::Arranged`](super::Answer::Arranged).
+    pub fn merge_tablets(&mut self, name: &str, at: u64, deadline: Instant) -> Op {
+        self.named(Kind::Merge { at }, name, deadline)
+    }
+
+    /// Begins to move the keys of a table with hashes from `first` to `last`, which are in one
+    /// tablet, to the server with the index `target`. The answer is
+    /// [`Answer::Migration`](super::Answer::Migration).
+    pub fn move_tablet(
+        &mut self,
+        name: &str,
+        (first, last): (u64, u64),
+        target: u32,
+        deadline: Instant,
+    ) -> Op {
+        self.named(Kind::Move { first, last, target }, name, deadline)
+    }
+
+    /// Lists the migrations that are in progress or have ended a short while ago. The answer is
+    /// [`Answer::Migrations`](super::Answer::Migrations).
+    pub fn list_migrations(&mut self, deadline: Instant) -> Op {
+        self.plain(Kind::ListMigrations, PeerId::COORDINATOR, &[], deadline)
     }
 
     /// Finds the coordinator that leads. The answer is [`Answer::Leader`](super::Answer::Leader).

@@ -9,8 +9,9 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Instant, Rng};
 
-use super::answer::{Answer, Done, ServerInfo, TableInfo};
+use super::answer::{Answer, Done, MigrationInfo, ServerInfo, TableInfo};
 use super::counters::Counters;
+use super::cursor::Cursor;
 use super::error::{Error, WaitedFor};
 use super::op::Op;
 use super::parts::{PartOf, Results};
@@ -116,6 +117,23 @@ pub(super) enum Kind {
         server: ServerId,
         accept: bool,
     },
+    /// A split of the tablet of a table that contains this hash.
+    Split {
+        at: u64,
+    },
+    /// A merge of the tablet that begins with this hash and the one before it.
+    Merge {
+        at: u64,
+    },
+    /// A migration of a part of a table to the server with this index.
+    Move {
+        first: u64,
+        last: u64,
+        target: u32,
+    },
+    /// A listing of a table's tablets.
+    ListTablets(TableId),
+    ListMigrations,
     /// The client itself asks the coordinator for the tablets of a table.
     Tablets,
     /// The client itself asks the coordinator for a lease.
@@ -147,9 +165,16 @@ impl Kind {
     /// Returns true if an operation of this kind can leave a change behind though its reply is
     /// lost.
     pub(super) fn changes_something(self) -> bool {
-        let order =
-            matches!(self, Self::Create(_) | Self::Drop(_) | Self::AcceptLoss { accept: true, .. });
-        self.is_numbered() || order
+        let is_order = matches!(
+            self,
+            Self::Create(_)
+                | Self::Drop(_)
+                | Self::AcceptLoss { accept: true, .. }
+                | Self::Split { .. }
+                | Self::Merge { .. }
+                | Self::Move { .. }
+        );
+        self.is_numbered() || is_order
     }
 }
 
@@ -203,6 +228,8 @@ pub(super) struct Extra {
     pub(super) binding: Binding,
     /// The rows that a listing of tables or servers has collected.
     pub(super) rows: Rows,
+    /// The position of an enumeration.
+    pub(super) cursor: Cursor,
     /// The results of a multi-operation's parts.
     pub(super) results: Results,
     /// The parts of multi-operations that a bundle has.
@@ -247,7 +274,7 @@ impl Slot {
     #[inline]
     pub(super) fn hash(&self, hasher: &KeyHasher) -> KeyHash {
         match self.kind {
-            Kind::Server(Request::Enumerate(scan)) => KeyHash(scan.cursor.hash),
+            Kind::Server(Request::Enumerate(scan)) => KeyHash(scan.first),
             _ => hasher.hash(self.key()),
         }
     }
@@ -257,6 +284,7 @@ impl Slot {
 pub(super) struct Rows {
     pub(super) tables: Vec<TableInfo>,
     pub(super) servers: Vec<ServerInfo>,
+    pub(super) migrations: Vec<MigrationInfo>,
 }
 
 /// The client of the store by which a program uses one cluster.

@@ -13,7 +13,7 @@ use sprat_proto::rpc::Message;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::operation::{Call, ClientOperation, Cursor, Executed, Operation, Parts, Reply};
+use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
 use crate::master::Master;
 use crate::message::data::{Refusal, concat, split};
 use crate::message::list::{objects_head, objects_reply};
@@ -42,15 +42,17 @@ pub struct Enumerate {
     pub limit_bytes: u32,
 }
 
-/// The position of an enumeration and the tablet that the request was sent to.
+/// A range of key hashes to enumerate, from a position on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scan {
-    /// The position of the enumeration in the table.
-    pub cursor: Cursor,
-    /// The first key hash of the tablet that the request was sent to.
+    /// The first key hash of the range.
     pub first: u64,
-    /// The last key hash of the tablet that the request was sent to.
+    /// The last key hash that the range may have.
+    pub limit: u64,
+    /// The last key hash of the range in the tablet that the request was sent to.
     pub last: u64,
+    /// The position of the enumeration in the range, as a master gave it.
+    pub within: u64,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -139,22 +141,18 @@ impl<'a> ClientOperation<'a> for Enumerate {
     const CHANGES: bool = false;
 
     fn new(scan: Scan, parts: Parts<'a>) -> Self {
-        let Scan { cursor, first, last } = scan;
+        let Scan { first, last, within, .. } = scan;
         Self {
             cluster: parts.target.cluster,
             table: parts.target.table,
             first,
             last,
-            cursor: cursor.within,
+            cursor: within,
             limit_bytes: parts.page_bytes,
         }
     }
 
-    fn completion(scan: Scan, reply: &[u8]) -> Result<Reply, Refusal<'_>> {
-        let next = match objects_reply(reply)?.next {
-            Some(within) => Some(Cursor { hash: scan.first, within }),
-            None => scan.last.checked_add(1).map(|hash| Cursor { hash, within: 0 }),
-        };
-        Ok(Reply::Objects { next })
+    fn completion(_: Scan, reply: &[u8]) -> Result<Reply, Refusal<'_>> {
+        Ok(Reply::Objects { next: objects_reply(reply)?.next })
     }
 }

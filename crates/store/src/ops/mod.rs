@@ -44,7 +44,7 @@ pub use echo::Echo;
 pub use enumerate::{Enumerate, Scan};
 pub use increment::Increment;
 pub use multi::{MOST_PARTS, Multi};
-pub use operation::{Call, ClientOperation, Cursor, Executed, Operation, Order, Parts, Reply};
+pub use operation::{Call, ClientOperation, Executed, Operation, Order, Parts, Reply};
 pub use read::Read;
 pub use remove::Remove;
 pub use stats::Stats;

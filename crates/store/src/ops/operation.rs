@@ -161,15 +161,6 @@ pub struct Parts<'a> {
     pub page_bytes: u32,
 }
 
-/// A position in the enumeration of a table. The default is the start of the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Cursor {
-    /// A key hash of the tablet in which the enumeration goes on.
-    pub(crate) hash: u64,
-    /// The position in that tablet, as the tablet's master gave it.
-    pub(crate) within: u64,
-}
-
 /// The parsed reply of an operation that succeeded. Offsets count from the start of the reply.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
@@ -206,8 +197,8 @@ pub enum Reply {
     },
     /// The reply has some objects of a table.
     Objects {
-        /// The position of the next object, or `None` at the end of the table.
-        next: Option<Cursor>,
+        /// The position of the next object, or `None` at the end of the range that was enumerated.
+        next: Option<u64>,
     },
     /// The reply has bytes from this offset on, as after an echo.
     Bytes(usize),
