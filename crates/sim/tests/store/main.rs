@@ -77,6 +77,7 @@ impl Default for Shape {
             pause_ns: 5 * MS,
             longest: 3_000,
             drop_ppm: 50_000,
+            arrange_ppm: 0,
             hasty: false,
         };
         Self {
@@ -128,6 +129,11 @@ fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
         max_share_bytes: 48 << 10,
         ..coordinator::Config::default()
     }
+}
+
+/// Returns the habit of the users of some worlds to split, merge and move tablets.
+fn arrange_ppm(seed: u64, shape: &Shape) -> u32 {
+    if seed % 3 == 2 && shape.masters > 1 { 150_000 } else { 0 }
 }
 
 /// Returns the site of a server: in some worlds several are on one machine or in one rack, and one
@@ -208,7 +214,9 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     for user in 0..shape.users {
         world.score.left.insert(1 + shape.masters + user, shape.operations);
         let hasty = shape.replicas > 0 && seed % 4 == 1;
-        let habits = Habits { hasty, ..shape.habits.clone() };
+        let arrange_ppm = arrange_ppm(seed, shape);
+        world.score.arranged = arrange_ppm > 0;
+        let habits = Habits { hasty, arrange_ppm, ..shape.habits.clone() };
         let coordinators = coordinators.clone();
         world.host(shape.faults[2], move |start| {
             Box::new(User::new(start, habits.clone(), &coordinators))

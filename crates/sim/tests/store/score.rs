@@ -38,6 +38,8 @@ pub(crate) struct Score {
     pub(crate) lifetimes: BTreeMap<usize, (u64, u64)>,
     /// The calls of reads in progress of objects that expire.
     pub(crate) reads: BTreeMap<usize, Instant>,
+    /// True if users may split tables and move parts of them.
+    pub(crate) arranged: bool,
     /// True once the faults have ended and the users read all objects.
     pub(crate) finale: bool,
 }
@@ -103,7 +105,8 @@ impl Score {
             }
         }
         // Only the cluster knows the tablet of a key, unless the table has a single one.
-        self.history.verdict(|(table, key)| (table, if span == 1 { 0 } else { key }))
+        let is_whole = span == 1 && !self.arranged;
+        self.history.verdict(|(table, key)| (table, if is_whole { 0 } else { key }))
     }
 }
 

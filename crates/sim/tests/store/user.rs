@@ -16,6 +16,7 @@ use sprat_store::client::{
     Answer, Client, Config, Done, Error, Op, Part, PartAnswer, PartRequest, TableOptions,
 };
 use sprat_store::durability::TableDurability;
+use sprat_store::message::Status;
 use sprat_store::message::data::{Amount, RejectRules};
 use sprat_store::types::TableId;
 
@@ -36,6 +37,9 @@ pub(crate) struct Habits {
     pub(crate) longest: u64,
     /// The probability that a user drops a table instead of using it, in parts per million.
     pub(crate) drop_ppm: u32,
+    /// The probability that a user splits, merges or moves tablets instead of using one, in parts
+    /// per million.
+    pub(crate) arrange_ppm: u32,
     /// True if changes of the tables with odd names do not wait for their replicas.
     pub(crate) hasty: bool,
 }
@@ -58,6 +62,8 @@ enum Asked {
     /// An operation on an object: its number in the score, its table and its key.
     Object(usize, u64, u64),
     Name(usize, u64),
+    /// A change of the tablets of a table.
+    Arrangement,
     /// A multi-operation: the same of each part.
     Several(Vec<(usize, u64, u64)>),
 }
@@ -84,6 +90,21 @@ fn whole_answer(part: PartAnswer<'_>) -> Answer<'_> {
         PartAnswer::Length { version, length } => Answer::Length { version, length },
         PartAnswer::Integer { version, sum } => Answer::Integer { version, sum },
         PartAnswer::Double { version, sum } => Answer::Double { version, sum },
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Checks the answer to a change of tablets: it may fail, but not in any way.
+fn arranged(outcome: &Result<Answer<'_>, Error>) {
+    match outcome {
+        Ok(Answer::Arranged | Answer::Migration(_))
+        | Err(
+            Error::TableDoesntExist
+            | Error::TooFewServers
+            | Error::NotDurable { .. }
+            | Error::Deadline { .. }
+            | Error::Refused { status: Status::BadFormat, .. },
+        ) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -222,6 +243,7 @@ impl User {
                     }
                 }
                 Some(Asked::Name(number, name)) => self.name_answer(score, number, name, outcome),
+                Some(Asked::Arrangement) => arranged(&outcome),
                 None => panic!("{op:?} ends again, or was never asked: {outcome:?}"),
             }
         }
@@ -364,6 +386,7 @@ impl User {
             match asked {
                 Asked::Object(number, ..) => score.history.end(number, None),
                 Asked::Name(number, _) => score.end_name(number, None),
+                Asked::Arrangement => {}
                 Asked::Several(parts) => {
                     parts.iter().for_each(|&(number, ..)| score.history.end(number, None));
                 }
@@ -394,6 +417,9 @@ impl User {
         if self.tables.is_empty() || self.rng.chance(50_000) {
             return self.ask_name(score, deadline);
         }
+        if self.habits.arrange_ppm > 0 && self.rng.chance(self.habits.arrange_ppm) {
+            return self.arrange(deadline);
+        }
         // A user forgets old tables slowly, so that it uses dropped ones for a while.
         let young = self.tables.len() - 1;
         let back = self.rng.below(4) * self.rng.below(2);
@@ -420,6 +446,25 @@ impl User {
         };
         let number = score.call_name(name, asked);
         self.asked.insert(op, Asked::Name(number, name));
+    }
+
+    /// Splits or merges tablets, or moves a part of a table to another server.
+    fn arrange(&mut self, deadline: Instant) {
+        let name = format!("table {}", self.rng.below(self.habits.names));
+        let sixteenth = |n: u64| n << 60;
+        let at = 1 + self.rng.below(15);
+        let op = match self.rng.below(8) {
+            0 => self.client().split_tablet(&name, sixteenth(at), deadline),
+            1 | 2 => self.client().merge_tablets(&name, sixteenth(at), deadline),
+            _ => {
+                let first = self.rng.below(at);
+                let range = [(sixteenth(first), sixteenth(at) - 1), (sixteenth(at), u64::MAX)];
+                let range = range[self.rng.below(2) as usize];
+                let target = self.rng.below(4) as u32;
+                self.client().move_tablet(&name, range, target, deadline)
+            }
+        };
+        self.asked.insert(op, Asked::Arrangement);
     }
 
     fn draw(&mut self) -> Draw<'_> {

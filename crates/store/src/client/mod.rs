@@ -51,4 +51,3 @@ pub use parts::{Part, PartAnswer, PartRequest, Parts};
 pub use rifl::WINDOW;
 pub use send::Call;
 pub use state::{Client, Config, TableOptions};
-

@@ -5,9 +5,7 @@ use alloc::string::ToString;
 use sprat_proto::Instant;
 use sprat_proto::rpc::Payload;
 
-use super::answer::{
-    Answer, Done, LeaderInfo, MigrationInfo, ServerInfo, TableInfo, TabletInfo,
-};
+use super::answer::{Answer, Done, LeaderInfo, MigrationInfo, ServerInfo, TableInfo, TabletInfo};
 use super::cursor::Cursor;
 use super::error::{Error, WaitedFor};
 use super::rifl::Rifl;

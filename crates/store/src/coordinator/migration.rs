@@ -23,13 +23,13 @@ use sprat_proto::time::MS;
 
 use super::durable::Stage;
 use super::state::{Coordinator, Otherwise};
+use crate::message::Status;
 use crate::message::control::{self, MAX_PAGE};
 use crate::message::migration::{
     self, Fate, FindTablet, Found, ListMigrations, Migrate, MigrationPage, MigrationState,
     MoveTablet, Moving,
 };
 use crate::message::recovery::{Ending, Part, Recovering, RecoveryEnded};
-use crate::message::Status;
 use crate::objects::segment::SegmentId;
 use crate::types::{ServerId, TableId};
 

@@ -176,12 +176,8 @@ impl Table {
     ///
     /// # Errors
     /// The status and the text of the refusal. Nothing has changed.
-    pub(super) fn merge(
-        &mut self,
-        at: u64,
-    ) -> Result<Option<ServerId>, (Status, &'static str)> {
-        let Some(i) = self.index((at, at)).filter(|&i| i > 0 && self.tablets[i].first == at)
-        else {
+    pub(super) fn merge(&mut self, at: u64) -> Result<Option<ServerId>, (Status, &'static str)> {
+        let Some(i) = self.index((at, at)).filter(|&i| i > 0 && self.tablets[i].first == at) else {
             return Ok(None);
         };
         let (before, tablet) = (&self.tablets[i - 1], &self.tablets[i]);

@@ -66,7 +66,8 @@ impl Master {
     /// The status to reply with.
     pub(crate) fn pull(&mut self, now: Instant, pull: &PullTablet) -> Result<Vec<u8>, Status> {
         let tablet = Tablet { table: pull.table, first: pull.first, last: pull.last };
-        let known = self.memory.leaving.as_ref().map(|leaving| (leaving.number(), leaving.is_closed()));
+        let known =
+            self.memory.leaving.as_ref().map(|leaving| (leaving.number(), leaving.is_closed()));
         match known {
             Some((number, _)) if number == pull.migration => {}
             Some((number, _)) if number > pull.migration => return Err(Status::NoRecovery),
@@ -87,7 +88,12 @@ impl Master {
         })
     }
 
-    fn begin_departure(&mut self, now: Instant, pull: &PullTablet, tablet: Tablet) -> Result<(), Status> {
+    fn begin_departure(
+        &mut self,
+        now: Instant,
+        pull: &PullTablet,
+        tablet: Tablet,
+    ) -> Result<(), Status> {
         if pull.migration <= self.departure.ended || pull.page > 0 {
             return Err(Status::NoRecovery);
         }

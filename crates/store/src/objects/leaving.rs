@@ -71,7 +71,9 @@ impl Changes {
     /// Returns the approximate size of the changes in bytes.
     fn bytes(&self) -> usize {
         let Self { changed, removed, key_bytes, completions } = self;
-        size_of_val(&completions[..]) + size_of_val(&removed[..]) + key_bytes
+        size_of_val(&completions[..])
+            + size_of_val(&removed[..])
+            + key_bytes
             + 2 * size_of::<KeyHash>() * changed.len()
     }
 
@@ -169,8 +171,7 @@ impl Leaving {
     /// Returns true if the other master may have an older state of the object.
     #[inline]
     fn has_sent(&self, table: TableId, hash: KeyHash) -> bool {
-        self.tablet.contains(table, hash)
-            && self.walk.is_none_or(|walk| spread(table, hash) < walk)
+        self.tablet.contains(table, hash) && self.walk.is_none_or(|walk| spread(table, hash) < walk)
     }
 
     /// Notes that the object of `table` under `hash` has changed.

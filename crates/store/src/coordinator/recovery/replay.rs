@@ -258,7 +258,10 @@ impl Coordinator {
     /// Returns true if a server owns all of these ranges of tables in use, and none of the tables
     /// has too many tablets for another cut.
     pub(in crate::coordinator) fn are_owned(
-&self, owner: ServerId, ranges: &BTreeSet<(TableId, u64, u64)>) -> bool {
+        &self,
+        owner: ServerId,
+        ranges: &BTreeSet<(TableId, u64, u64)>,
+    ) -> bool {
         ranges.iter().all(|&(table, first, last)| {
             self.tables.by_id.get(&table.0).is_some_and(|state| {
                 let of_table = ranges.range((table, 0, 0)..=(table, u64::MAX, u64::MAX)).count();
