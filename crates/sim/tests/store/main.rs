@@ -77,6 +77,7 @@ impl Default for Shape {
             pause_ns: 5 * MS,
             longest: 3_000,
             drop_ppm: 50_000,
+            servers: 0,
             arrange_ppm: 0,
             hasty: false,
         };
@@ -216,7 +217,8 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         let hasty = shape.replicas > 0 && seed % 4 == 1;
         let arrange_ppm = arrange_ppm(seed, shape);
         world.score.arranged = arrange_ppm > 0;
-        let habits = Habits { hasty, arrange_ppm, ..shape.habits.clone() };
+        let servers = shape.masters as u64;
+        let habits = Habits { servers, hasty, arrange_ppm, ..shape.habits.clone() };
         let coordinators = coordinators.clone();
         world.host(shape.faults[2], move |start| {
             Box::new(User::new(start, habits.clone(), &coordinators))

@@ -14,6 +14,7 @@ use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
 use sprat_store::client::{
     Answer, Client, Config, Done, Error, Op, Part, PartAnswer, PartRequest, TableOptions,
+    TabletInfo,
 };
 use sprat_store::durability::TableDurability;
 use sprat_store::message::Status;
@@ -37,6 +38,8 @@ pub(crate) struct Habits {
     pub(crate) longest: u64,
     /// The probability that a user drops a table instead of using it, in parts per million.
     pub(crate) drop_ppm: u32,
+    /// The number of servers of the cluster.
+    pub(crate) servers: u64,
     /// The probability that a user splits, merges or moves tablets instead of using one, in parts
     /// per million.
     pub(crate) arrange_ppm: u32,
@@ -62,6 +65,8 @@ enum Asked {
     /// An operation on an object: its number in the score, its table and its key.
     Object(usize, u64, u64),
     Name(usize, u64),
+    /// A listing of the tablets of a table with this name, for a change of them.
+    Tablets(u64),
     /// A change of the tablets of a table.
     Arrangement,
     /// A multi-operation: the same of each part.
@@ -243,6 +248,7 @@ impl User {
                     }
                 }
                 Some(Asked::Name(number, name)) => self.name_answer(score, number, name, outcome),
+                Some(Asked::Tablets(name)) => self.arrange(name, outcome),
                 Some(Asked::Arrangement) => arranged(&outcome),
                 None => panic!("{op:?} ends again, or was never asked: {outcome:?}"),
             }
@@ -386,7 +392,7 @@ impl User {
             match asked {
                 Asked::Object(number, ..) => score.history.end(number, None),
                 Asked::Name(number, _) => score.end_name(number, None),
-                Asked::Arrangement => {}
+                Asked::Tablets(_) | Asked::Arrangement => {}
                 Asked::Several(parts) => {
                     parts.iter().for_each(|&(number, ..)| score.history.end(number, None));
                 }
@@ -418,7 +424,10 @@ impl User {
             return self.ask_name(score, deadline);
         }
         if self.habits.arrange_ppm > 0 && self.rng.chance(self.habits.arrange_ppm) {
-            return self.arrange(deadline);
+            let table = self.tables[self.rng.below(self.tables.len() as u64) as usize];
+            let op = self.client().list_tablets(TableId(table), deadline);
+            self.asked.insert(op, Asked::Tablets(score.tables[&table]));
+            return;
         }
         // A user forgets old tables slowly, so that it uses dropped ones for a while.
         let young = self.tables.len() - 1;
@@ -448,20 +457,27 @@ impl User {
         self.asked.insert(op, Asked::Name(number, name));
     }
 
-    /// Splits or merges tablets, or moves a part of a table to another server.
-    fn arrange(&mut self, deadline: Instant) {
-        let name = format!("table {}", self.rng.below(self.habits.names));
-        let sixteenth = |n: u64| n << 60;
-        let at = 1 + self.rng.below(15);
+    /// Splits or merges tablets, or moves one or a part of one to another server.
+    fn arrange(&mut self, name: u64, outcome: Result<Answer<'_>, Error>) {
+        let tablets = match outcome {
+            Ok(Answer::Tablets(tablets)) => tablets,
+            other => return arranged(&other),
+        };
+        let name = format!("table {name}");
+        let TabletInfo { first, last, .. } = tablets[self.rng.below(tablets.len() as u64) as usize];
+        let at = first + self.rng.below((last - first).saturating_add(1).max(1));
+        let deadline = Instant::NEVER;
         let op = match self.rng.below(8) {
-            0 => self.client().split_tablet(&name, sixteenth(at), deadline),
-            1 | 2 => self.client().merge_tablets(&name, sixteenth(at), deadline),
-            _ => {
-                let first = self.rng.below(at);
-                let range = [(sixteenth(first), sixteenth(at) - 1), (sixteenth(at), u64::MAX)];
-                let range = range[self.rng.below(2) as usize];
-                let target = self.rng.below(4) as u32;
-                self.client().move_tablet(&name, range, target, deadline)
+            0 => self.client().split_tablet(&name, at, deadline),
+            1..=3 => self.client().merge_tablets(&name, first, deadline),
+            part => {
+                let range = match part {
+                    4 => (first, at),
+                    5 => (at, last),
+                    _ => (first, last),
+                };
+                let target = self.rng.below(self.habits.servers);
+                self.client().move_tablet(&name, range, target as u32, deadline)
             }
         };
         self.asked.insert(op, Asked::Arrangement);

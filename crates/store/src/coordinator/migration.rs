@@ -144,6 +144,14 @@ impl Migrations {
         }
     }
 
+    /// Returns true if a hash is in a part of a table that moves, behind the first one.
+    pub(super) fn cuts(&self, table: u64, at: u64) -> bool {
+        self.all.values().any(|migration| {
+            let (first, last) = migration.range;
+            migration.is_open() && migration.table == table && first < at && at <= last
+        })
+    }
+
     /// Gives up the migrations of a server that is gone.
     pub(super) fn without_server(&mut self, server: ServerId) {
         let reason = format!("server {}.{} is gone", server.index, server.generation);
@@ -273,9 +281,11 @@ impl Coordinator {
         } else {
             let table = self.tables.by_id.get(&request.table.0);
             let table = table.filter(|table| table.stage != Stage::Dropping);
-            let tablet = table.and_then(|table| table.tablet((request.first, request.last)));
-            let is_kept = tablet.is_some_and(|tablet| tablet.server == server);
-            if is_kept { Fate::Kept } else { Fate::Gone }
+            let mut of_range = table.into_iter().flat_map(|table| {
+                // The tablet may have been divided or united with others meanwhile.
+                table.tablets.iter().filter(|t| t.first <= request.last && request.first <= t.last)
+            });
+            if of_range.any(|tablet| tablet.server == server) { Fate::Kept } else { Fate::Gone }
         };
         let term = self.cluster.incarnation;
         self.answer(caller, Found { term, fate }.emit())

@@ -43,6 +43,9 @@ impl Coordinator {
         request: &SplitTablet<'_>,
     ) -> Option<Message> {
         self.change_tablets(caller, request.name, |this, id| {
+            if this.migrations.cuts(id, request.at) {
+                return Err((Status::Retry, "the tablet moves to another server"));
+            }
             let table = this.tables.by_id.get_mut(&id);
             let owner = table.and_then(|table| table.split(request.at));
             if let Some(owner) = owner {
