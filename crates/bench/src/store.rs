@@ -1,10 +1,11 @@
 //! The store's client for commands and tests. Its errors say what the user can do next.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, LeaderInfo, Loss, Number, ServerId, ServerInfo, ServerState, TableId,
-    TableInfo, TableOptions, Version, WaitedFor,
+    Client, Condition, Error, LeaderInfo, Loss, MigrationInfo, Number, ServerId, ServerInfo,
+    ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version, WaitedFor,
 };
 
 use sprat::internals::transports::Options;
@@ -160,6 +161,36 @@ impl Store {
     /// Drops a table with all its objects.
     pub fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
         self.order(name, |client| client.drop_table(name))
+    }
+
+    /// Returns the tablets of a table.
+    pub fn tablets(&mut self, name: &str) -> Result<Vec<TabletInfo>, Fail> {
+        self.ask(name, |client| client.table(name)?.tablets())
+    }
+
+    /// Divides a tablet of a table.
+    pub fn split_tablet(&mut self, name: &str, at: u64) -> Result<(), Fail> {
+        self.ask(name, |client| client.split_tablet(name, at))
+    }
+
+    /// Unites two tablets of a table.
+    pub fn merge_tablets(&mut self, name: &str, at: u64) -> Result<(), Fail> {
+        self.ask(name, |client| client.merge_tablets(name, at))
+    }
+
+    /// Begins to move keys of a table to another server. Returns the number of the migration.
+    pub fn move_tablet(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<u64>,
+        server: u32,
+    ) -> Result<Option<u64>, Fail> {
+        self.ask(name, |client| client.move_tablet(name, range, server))
+    }
+
+    /// Returns the migrations that are in progress or have ended a short while ago.
+    pub fn migrations(&mut self) -> Result<Vec<MigrationInfo>, Fail> {
+        self.ask("the migrations", |client| client.migrations())
     }
 
     /// Returns all tables of the cluster.

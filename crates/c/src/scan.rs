@@ -31,7 +31,7 @@ impl Position {
     /// Returns the next object. Its memory stays until the next call.
     fn next(&mut self, client: &Shared, table: kv::TableId) -> Result<abi::Entry, Failure> {
         while self.at == self.page.len() {
-            let cursor = self.next.ok_or_else(|| Failure::of(Status::End))?;
+            let cursor = self.next.clone().ok_or_else(|| Failure::of(Status::End))?;
             let page =
                 client.with(|state| Ok(state.client()?.table_by_id(table).page(cursor)?))?;
             let objects = page.objects();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use sprat::kv::ServerId;
 use sprat::locator::Protocol;
 use sprat::server::{self, Durability, Role};
 use sprat_bench::fail::Fail;
@@ -55,6 +56,14 @@ pub(crate) fn durability_of(
             Err(Fail::usage(contradiction.to_string()).next(contradiction.remedy()))
         }
     }
+}
+
+/// Parses a server's id, as `2.1`.
+pub(crate) fn server_id(text: &str) -> Result<ServerId, String> {
+    let id = text.split_once('.').and_then(|(index, generation)| {
+        Some(ServerId { index: index.parse().ok()?, generation: generation.parse().ok()? })
+    });
+    id.ok_or_else(|| "name a server as sprat status does, for example 2.1".to_owned())
 }
 
 /// The option that names the coordinator of a cluster.

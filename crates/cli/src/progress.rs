@@ -62,6 +62,17 @@ impl Progress {
         }
     }
 
+    /// Shows the state of a long operation whose total is unknown.
+    pub(crate) fn say(&self, state: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(state.to_owned());
+            bar.tick();
+        } else if self.said.get().elapsed() >= PLAIN_EVERY {
+            self.said.set(Instant::now());
+            out::note(state);
+        }
+    }
+
     /// Prints a line above the progress bar.
     pub(crate) fn note(&self, line: impl Display) {
         match &self.bar {

@@ -10,6 +10,7 @@
 extern crate alloc;
 
 pub mod backup;
+pub mod balance;
 pub mod client;
 pub mod coordinator;
 pub mod counter;

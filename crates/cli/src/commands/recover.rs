@@ -7,7 +7,7 @@ use sprat_bench::out;
 use sprat_bench::text::bytes;
 
 use super::status::number_of;
-use crate::options::Cluster;
+use crate::options::{Cluster, server_id};
 
 /// Recover a crashed server whose data is partly lost.
 ///
@@ -38,14 +38,6 @@ pub(crate) struct Recover {
     /// Let the recovery go on without what is lost.
     #[arg(long)]
     accept_loss: bool,
-}
-
-/// Parses a server's id, as `2.1`.
-fn server_id(text: &str) -> Result<ServerId, String> {
-    let id = text.split_once('.').and_then(|(index, generation)| {
-        Some(ServerId { index: index.parse().ok()?, generation: generation.parse().ok()? })
-    });
-    id.ok_or_else(|| "name a server as sprat status does, for example 2.1".to_owned())
 }
 
 /// Runs `sprat recover`.

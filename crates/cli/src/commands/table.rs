@@ -1,20 +1,23 @@
-//! `sprat table`: creates, drops and lists tables.
+//! `sprat table`: creates, drops, lists, divides and moves tables.
 
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
-use sprat::kv::{TableDurability, TableInfo, TableOptions};
+use sprat::kv::{ServerId, TableDurability, TableInfo, TableOptions};
 
-use crate::options::{Cluster, SPANS};
+use crate::options::{Cluster, SPANS, server_id};
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 use sprat_bench::store::Store;
 
-/// Create, drop and list tables.
+mod tablets;
+
+/// Create, drop, list, divide and move tables.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   sprat table create books --span 3
   sprat table list
+  sprat table rebalance books             after a server has joined
   sprat table drop books")]
 pub(crate) enum Table {
     /// Create a table. An existing table stays as it is.
@@ -65,6 +68,101 @@ pub(crate) enum Table {
         #[arg(long)]
         json: bool,
     },
+    /// List the tablets of a table and their servers.
+    ///
+    /// A tablet is the part of a table whose key hashes are in a range. One server owns it.
+    #[command(after_help = "Example:
+  sprat table tablets books")]
+    Tablets {
+        #[command(flatten)]
+        at: Cluster,
+        /// Name of the table.
+        #[arg(value_name = "TABLE")]
+        name: String,
+        /// Write one JSON object a line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Split tablets of a table in equal parts. No object moves.
+    #[command(after_help = "Examples:
+  sprat table split books                       each tablet in two
+  sprat table split books --tablet 0 --into 4")]
+    Split {
+        #[command(flatten)]
+        at: Cluster,
+        /// Name of the table.
+        #[arg(value_name = "TABLE")]
+        name: String,
+        /// Number of the tablet to split, as sprat table tablets lists it; all by default.
+        #[arg(long, value_name = "N")]
+        tablet: Option<usize>,
+        /// Number of parts, 2 to 256.
+        #[arg(
+            long,
+            value_name = "K",
+            default_value_t = 2,
+            value_parser = clap::value_parser!(u32).range(2..=256),
+        )]
+        into: u32,
+    },
+    /// Merge tablets of a table that follow each other on one server. No object moves.
+    #[command(after_help = "Examples:
+  sprat table merge books                       all that one server owns
+  sprat table merge books --tablet 2            tablets 2 and 3")]
+    Merge {
+        #[command(flatten)]
+        at: Cluster,
+        /// Name of the table.
+        #[arg(value_name = "TABLE")]
+        name: String,
+        /// Number of the tablet to merge with the next one; all by default.
+        #[arg(long, value_name = "N")]
+        tablet: Option<usize>,
+    },
+    /// Move tablets of a table to another server, while clients use them.
+    ///
+    /// The owner serves a tablet until the other server has its objects. Operations wait for the
+    /// last step, which takes milliseconds. If a server crashes meanwhile, the tablet stays where
+    /// it was, or is recovered, and nothing is lost that replicas have.
+    #[command(after_help = "Examples:
+  sprat table move books --to 2.1               all of it
+  sprat table move books --tablet 0 --to 2.1")]
+    Move {
+        #[command(flatten)]
+        at: Cluster,
+        /// Name of the table.
+        #[arg(value_name = "TABLE")]
+        name: String,
+        /// Server to move to, as sprat status names it.
+        #[arg(long, value_name = "SERVER", value_parser = server_id)]
+        to: ServerId,
+        /// Number of the tablet to move, as sprat table tablets lists it; all by default.
+        #[arg(long, value_name = "N")]
+        tablet: Option<usize>,
+    },
+    /// Move parts of tables so that all servers have equal shares of each.
+    ///
+    /// The command moves as few keys as possible, one part after the other, while clients use them.
+    #[command(after_help = "Examples:
+  sprat table rebalance                         all tables
+  sprat table rebalance books")]
+    Rebalance {
+        #[command(flatten)]
+        at: Cluster,
+        /// Names of the tables; all by default.
+        #[arg(value_name = "TABLE")]
+        names: Vec<String>,
+    },
+    /// List the migrations of tablets that are in progress or have ended a short while ago.
+    #[command(after_help = "Example:
+  sprat table migrations")]
+    Migrations {
+        #[command(flatten)]
+        at: Cluster,
+        /// Write one JSON object a line.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn table_durability() -> impl TypedValueParser<Value = TableDurability> {
@@ -81,6 +179,16 @@ pub(crate) fn run(command: &Table) -> Result<(), Fail> {
         }
         Table::Drop { at, name } => at.connect()?.drop_table(name),
         Table::List { at, json } => list(&mut at.connect()?, *json),
+        Table::Tablets { at, name, json } => tablets::list(&mut at.connect()?, name, *json),
+        Table::Split { at, name, tablet, into } => {
+            tablets::split(&mut at.connect()?, name, *tablet, *into)
+        }
+        Table::Merge { at, name, tablet } => tablets::merge(&mut at.connect()?, name, *tablet),
+        Table::Move { at, name, to, tablet } => {
+            tablets::relocate(&mut at.connect()?, name, *tablet, *to)
+        }
+        Table::Rebalance { at, names } => tablets::rebalance(&mut at.connect()?, names),
+        Table::Migrations { at, json } => tablets::migrations(&mut at.connect()?, *json),
     }
 }
 

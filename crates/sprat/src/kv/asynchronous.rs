@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::io;
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::thread;
@@ -13,17 +14,18 @@ use std::time::Duration;
 
 use sprat_proto::Instant;
 use sprat_store::client::{
-    Client as Machine, Error, Op, Parts, ServerInfo, TableInfo, TableOptions,
+    Client as Machine, Error, MigrationInfo, Op, Parts, ServerInfo, TableInfo, TableOptions,
+    TabletInfo,
 };
 use sprat_store::types::{TableId, Version};
 
-use super::client::{Builder, Client, servers, table_id, tables};
+use super::client::{Builder, Client, migration, migrations, servers, table_id, tables};
 use super::condition::Condition;
 use super::machine::Outcome;
 use super::multi::{self, OwnedParts, Part};
 use super::object::{Number, Object, in_ms};
 use super::pending::OperationId;
-use super::table::{integer, length, object_or_none, removed, version};
+use super::table::{self, integer, length, object_or_none, removed, version};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
 
 /// A function that starts an operation in the client's thread.
@@ -219,6 +221,55 @@ impl AsyncClient {
         self.start(|machine, deadline| machine.list_tables(deadline), tables)
     }
 
+    /// Divides a tablet of a table in two.
+    ///
+    /// # Errors
+    /// Those of [`Client::split_tablet`].
+    pub fn split_tablet(&self, name: &str, at: u64) -> Operation<()> {
+        let name = name.to_owned();
+        self.start(
+            move |machine, deadline| machine.split_tablet(&name, at, deadline),
+            |outcome| outcome.map(|_| ()),
+        )
+    }
+
+    /// Unites two tablets of a table.
+    ///
+    /// # Errors
+    /// Those of [`Client::merge_tablets`].
+    pub fn merge_tablets(&self, name: &str, at: u64) -> Operation<()> {
+        let name = name.to_owned();
+        self.start(
+            move |machine, deadline| machine.merge_tablets(&name, at, deadline),
+            |outcome| outcome.map(|_| ()),
+        )
+    }
+
+    /// Begins to move keys of a table to another server.
+    ///
+    /// # Errors
+    /// Those of [`Client::move_tablet`].
+    pub fn move_tablet(
+        &self,
+        name: &str,
+        range: RangeInclusive<u64>,
+        server: u32,
+    ) -> Operation<Option<u64>> {
+        let (name, range) = (name.to_owned(), range.into_inner());
+        self.start(
+            move |machine, deadline| machine.move_tablet(&name, range, server, deadline),
+            migration,
+        )
+    }
+
+    /// Lists the migrations of tablets.
+    ///
+    /// # Errors
+    /// Those of [`Client::migrations`].
+    pub fn migrations(&self) -> Operation<Vec<MigrationInfo>> {
+        self.start(|machine, deadline| machine.list_migrations(deadline), migrations)
+    }
+
     /// Lists the servers of the cluster.
     ///
     /// # Errors
@@ -246,6 +297,16 @@ impl AsyncTable {
     #[must_use]
     pub fn id(&self) -> TableId {
         self.id
+    }
+
+    /// Lists the tablets of the table with their owners.
+    ///
+    /// # Errors
+    /// Those of [`Table::tablets`](super::Table::tablets).
+    pub fn tablets(&self) -> Operation<Vec<TabletInfo>> {
+        let id = self.id;
+        self.client
+            .start(move |machine, deadline| machine.list_tablets(id, deadline), table::tablets)
     }
 
     /// Reads an object. Returns `None` if there is none.

@@ -1,14 +1,15 @@
 //! A client of one cluster: tables, servers, and progress.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use sprat_proto::rpc::Payload;
 use sprat_proto::time::SECOND;
 use sprat_store::client::{
-    Answer, Client as Machine, Config, Counters, Error, LeaderInfo, Parts, PeerId, ServerInfo,
-    TableInfo, TableOptions,
+    Answer, Client as Machine, Config, Counters, Error, LeaderInfo, MigrationInfo, Parts, PeerId,
+    ServerInfo, TableInfo, TableOptions,
 };
 use sprat_store::message::recovery::Loss;
 use sprat_store::types::{ServerId, TableId};
@@ -222,6 +223,53 @@ impl Client {
         tables(self.shared.ask(|client, deadline| client.list_tables(deadline)))
     }
 
+    /// Divides the tablet of a table that contains the key hash `at`, so that a tablet begins with
+    /// it. Does nothing if one begins there. No object moves.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesntExist`], [`Error::NotDurable`], and errors of the network.
+    pub fn split_tablet(&self, name: &str, at: u64) -> Result<(), Error> {
+        self.shared.ask(|client, deadline| client.split_tablet(name, at, deadline)).map(|_| ())
+    }
+
+    /// Unites the tablet of a table that begins with the key hash `at` and the one before it. Does
+    /// nothing if none begins there. One server must own both.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the tablets cannot be united now, [`Error::TableDoesntExist`],
+    /// [`Error::NotDurable`], and errors of the network.
+    pub fn merge_tablets(&self, name: &str, at: u64) -> Result<(), Error> {
+        self.shared.ask(|client, deadline| client.merge_tablets(name, at, deadline)).map(|_| ())
+    }
+
+    /// Begins to move the keys of a table whose hashes are in `range` to the server with this index
+    /// ([`ServerId::index`]), while clients use them. One tablet must contain the range. Returns the
+    /// number of the migration, `None` if the server owns the keys already.
+    /// [`Client::migrations`] shows the progress.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the keys are in several tablets, [`Error::TooFewServers`] if there is
+    /// no such server, [`Error::TableDoesntExist`], and errors of the network.
+    pub fn move_tablet(
+        &self,
+        name: &str,
+        range: RangeInclusive<u64>,
+        server: u32,
+    ) -> Result<Option<u64>, Error> {
+        let range = range.into_inner();
+        let ask =
+            |client: &mut Machine, deadline| client.move_tablet(name, range, server, deadline);
+        migration(self.shared.ask(ask))
+    }
+
+    /// Lists the migrations of tablets that are in progress or have ended a short while ago.
+    ///
+    /// # Errors
+    /// Errors of the network.
+    pub fn migrations(&self) -> Result<Vec<MigrationInfo>, Error> {
+        migrations(self.shared.ask(|client, deadline| client.list_migrations(deadline)))
+    }
+
     /// Lists the servers of the cluster.
     ///
     /// # Errors
@@ -366,6 +414,20 @@ pub(super) fn table_id(outcome: Outcome) -> Result<TableId, Error> {
 pub(super) fn tables(outcome: Outcome) -> Result<Vec<TableInfo>, Error> {
     match outcome? {
         Answer::Tables(tables) => Ok(tables),
+        other => unexpected(&other),
+    }
+}
+
+pub(super) fn migration(outcome: Outcome) -> Result<Option<u64>, Error> {
+    match outcome? {
+        Answer::Migration(number) => Ok(number),
+        other => unexpected(&other),
+    }
+}
+
+pub(super) fn migrations(outcome: Outcome) -> Result<Vec<MigrationInfo>, Error> {
+    match outcome? {
+        Answer::Migrations(migrations) => Ok(migrations),
         other => unexpected(&other),
     }
 }

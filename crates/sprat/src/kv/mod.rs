@@ -47,11 +47,12 @@ mod shared;
 mod table;
 
 pub use sprat_store::client::{
-    Answer, Counters, Cursor, Error, LeaderInfo, Page, PartAnswer, Parts, ServerInfo, TableInfo,
-    TableOptions, Value, WaitedFor,
+    Answer, Counters, Cursor, Error, LeaderInfo, MigrationInfo, Page, PartAnswer, Parts,
+    ServerInfo, TableInfo, TableOptions, TabletInfo, Value, WaitedFor,
 };
 pub use sprat_store::durability::TableDurability;
-pub use sprat_store::message::control::ServerState;
+pub use sprat_store::message::control::{ServerState, TabletState};
+pub use sprat_store::message::migration::MigrationState;
 pub use sprat_store::message::recovery::{DamagedReplica, Loss, Range, SegmentRange};
 pub use sprat_store::objects::number::double_text;
 pub use sprat_store::objects::segment::SegmentId;

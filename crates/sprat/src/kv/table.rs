@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
 
-use sprat_store::client::{Answer, Cursor, Error, Page};
+use sprat_store::client::{Answer, Cursor, Error, Page, TabletInfo};
 use sprat_store::types::{TableId, Version};
 
 use super::condition::Condition;
@@ -465,6 +465,14 @@ impl<'c> Table<'c> {
         self.shared.ask_parts(&multi::collect(parts))
     }
 
+    /// Lists the tablets of the table with their owners.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesntExist`], and errors of the network.
+    pub fn tablets(&self) -> Result<Vec<TabletInfo>, Error> {
+        tablets(self.shared.ask(|client, deadline| client.list_tablets(self.id, deadline)))
+    }
+
     // Enumeration.
 
     /// Iterates over all objects of the table. An object that does not change meanwhile comes
@@ -507,7 +515,7 @@ impl Iterator for Scan<'_> {
                 Ok(page) => page,
                 Err(error) => return Some(Err(error)),
             };
-            self.next = page.next;
+            self.next = page.next.clone();
             self.objects.extend(page.objects().map(|(key, version, value)| {
                 (key.to_vec(), Object { version, value: value.to_vec() })
             }));
@@ -530,6 +538,13 @@ pub(super) fn object_or_none(outcome: Outcome) -> Result<Option<Object>, Error> 
         Answer::Object { version, value } => Object { version, value: value.into_vec() },
         other => unexpected(&other),
     }))
+}
+
+pub(super) fn tablets(outcome: Outcome) -> Result<Vec<TabletInfo>, Error> {
+    match outcome? {
+        Answer::Tablets(tablets) => Ok(tablets),
+        other => unexpected(&other),
+    }
 }
 
 pub(super) fn version(outcome: Outcome) -> Result<Version, Error> {
