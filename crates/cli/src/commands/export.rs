@@ -53,7 +53,7 @@ fn objects(store: &mut Store, table: TableId) -> impl FnMut() -> Result<Option<R
         if let Some(record) = ready.next() {
             return Ok(Some(record));
         }
-        let Some(from) = cursor else { return Ok(None) };
+        let Some(from) = cursor.clone() else { return Ok(None) };
         let page = match store.raw().table_by_id(table).page(from) {
             Ok(page) => page,
             Err(error) => return Err(store.explain(error, "the table's objects")),
