@@ -238,7 +238,7 @@ impl Coordinator {
             return Err((Status::BadFormat, "the first hash is behind the last one"));
         }
         let text = "the keys are in several tablets: move these one by one";
-        let tablet = table.tablet((first, last)).ok_or((Status::BadFormat, text))?;
+        let tablet = table.tablet((first, last)).ok_or((Status::WrongTablets, text))?;
         Ok((id, tablet.server))
     }
 
@@ -428,7 +428,7 @@ impl Coordinator {
         }
         self.give(request);
         if let Some(migration) = self.migrations.all.get_mut(&number) {
-            migration.changed = self.journal.issued;
+            (migration.changed, migration.bytes) = (self.journal.issued, request.replayed);
         }
         self.migrations.end(number, MigrationState::Done, "");
         Some(self.answer_or(caller, control::done(), Otherwise::Refused))

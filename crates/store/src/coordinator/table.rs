@@ -183,12 +183,12 @@ impl Table {
         let (before, tablet) = (&self.tablets[i - 1], &self.tablets[i]);
         if before.server != tablet.server {
             let text = "two servers own the tablets: move one of them first";
-            return Err((Status::BadFormat, text));
+            return Err((Status::WrongTablets, text));
         }
         if before.since != tablet.since {
             let text = "one of the tablets came back to a server that owned it before, whose log \
                         may have its old objects: move it to another server first";
-            return Err((Status::BadFormat, text));
+            return Err((Status::WrongTablets, text));
         }
         let (server, last, floor) = (tablet.server, tablet.last, tablet.floor);
         let before = &mut self.tablets[i - 1];

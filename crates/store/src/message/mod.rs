@@ -226,6 +226,8 @@ codes! {
         /// Another coordinator has replaced the one that sent the order: the server has seen a
         /// higher term.
         StaleTerm = 31,
+        /// The tablets are not as the request needs them.
+        WrongTablets = 32,
     }
 }
 
@@ -264,6 +266,7 @@ impl fmt::Display for Status {
             Self::NoRecovery => "the tablets have another owner",
             Self::NotLeader => "the coordinator does not lead",
             Self::StaleTerm => "another coordinator has replaced the sender of the order",
+            Self::WrongTablets => "the tablets are not as that needs them",
         })
     }
 }

@@ -202,7 +202,7 @@ requests! {
         segments: Vec<Piece>,
     }
 
-    /// Reports the end of a recovery by a master. After [`Ending::Done`] the reply is
+    /// Reports the end of a recovery or a migration by a master. After [`Ending::Done`] the reply is
     /// [`Status::Ok`] alone once the coordinator has durably made the master the owner of the
     /// tablets. [`Status::NoRecovery`] means that another server recovers them.
     ///
@@ -211,16 +211,19 @@ requests! {
     RecoveryEnded {
         /// The id of the cluster that the master joined.
         cluster: u64,
-        /// The number of the recovery.
+        /// The number of the recovery or migration.
         recovery: u64,
         /// The master that has recovered the tablets.
         server: ServerId,
-        /// The crashed master that owned the tablets.
+        /// The master that owned the tablets: it has crashed, or it is the source of a migration.
         crashed: ServerId,
         /// The way in which the recovery ended.
         ending: Ending,
-        /// The segment of the recovery master's log behind which all entries of the tablets are.
+        /// The segment of the recovery master's log up to which entries of the tablets do not
+        /// count: they are of an earlier time. 0 if the log has none.
         since: SegmentId,
+        /// The number of bytes of log entries that the master has replayed.
+        replayed: u64,
         /// The recovered tablets.
         tablets: Vec<Range>,
         /// The replicas that were found damaged, if the ending is [`Ending::Lacking`]: at most

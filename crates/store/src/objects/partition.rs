@@ -84,24 +84,27 @@ pub struct Partition {
     tablets: Vec<(Tablet, SegmentId)>,
     /// The segment of this master's log behind which all entries of the partition are.
     since: SegmentId,
+    /// True if the log may have earlier entries of the tablets.
+    was_here: bool,
     /// The keys that are not here and were removed, with the versions that were removed.
     removed: HashMap<(TableId, KeyHash), Vec<Removed>>,
 }
 
 impl Partition {
     /// Returns a partition of a log of `bytes` bytes of which nothing was replayed yet. `since` is
-    /// the last segment of this master's log before.
+    /// the last segment of this master's log before, and `was_here` is true if that may have
+    /// earlier entries of the tablets.
     #[must_use]
     pub fn new(
         crashed: ServerId,
         bytes: u64,
         mut tablets: Vec<(Tablet, SegmentId)>,
-        since: SegmentId,
+        (since, was_here): (SegmentId, bool),
     ) -> Self {
         tablets.sort_unstable_by_key(|(tablet, _)| (tablet.table, tablet.first));
         let (replayed, objects, has_room) = (0, 0, false);
         let removed = HashMap::new();
-        Self { crashed, bytes, replayed, objects, has_room, tablets, since, removed }
+        Self { crashed, bytes, replayed, objects, has_room, tablets, since, was_here, removed }
     }
 
     /// Returns the number of bytes that were replayed.
@@ -110,10 +113,11 @@ impl Partition {
         self.replayed
     }
 
-    /// Returns the segment of this master's log behind which all entries of the partition are.
+    /// Returns the segment of this master's log up to which entries of the tablets are of an
+    /// earlier time, 0 if there are none.
     #[must_use]
-    pub fn since(&self) -> SegmentId {
-        self.since
+    pub fn counts_from(&self) -> SegmentId {
+        if self.was_here { self.since } else { SegmentId(0) }
     }
 
     /// Iterates over the tablets of the partition.
@@ -412,7 +416,7 @@ mod tests {
             (tablet(3, 20, u64::MAX), SegmentId(4)),
             (tablet(3, 0, 9), SegmentId(2)),
         ];
-        let partition = Partition::new(ServerId::default(), 1, tablets, SegmentId(0));
+        let partition = Partition::new(ServerId::default(), 1, tablets, (SegmentId(0), false));
         let has = |table, hash, id| partition.has(TableId(table), KeyHash(hash), SegmentId(id));
         assert!(has(3, 0, 3) && has(3, 9, 3) && !has(3, 10, 9) && !has(3, 19, 9));
         assert!(has(3, 20, 5) && has(3, u64::MAX, 5) && has(5, 0, 1));

@@ -11,6 +11,9 @@ use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
 use crate::types::{HashKey, KeyHash, TableId, Version};
 
+/// The number of former tablets from which on the master does not tell them apart.
+const MOST_FORMER: usize = 4096;
+
 /// A range of a table's key hashes, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tablet {
@@ -71,6 +74,9 @@ pub struct Tablets {
     /// The tablet that another master takes over, once this one serves it no more.
     closed: Option<Tablet>,
     dropped: Vec<Tablet>,
+    /// The tablets that were dropped or given up in this life of the server, so that the log may
+    /// have old entries of them.
+    former: Vec<Tablet>,
     /// The tablets whose writes have a lowest version, by which an accepted loss gives no version
     /// twice.
     floors: Vec<(Tablet, Version)>,
@@ -139,6 +145,20 @@ impl Tablets {
         })
     }
 
+    /// Returns true if the log may have old entries of a tablet that the master does not own.
+    #[must_use]
+    pub fn had(&self, tablet: Tablet) -> bool {
+        let had = |former: &Tablet| former.overlaps(&tablet);
+        self.former.len() >= MOST_FORMER || self.former.iter().any(had)
+    }
+
+    /// Notes that the log has entries of a tablet that the master does not own any more.
+    fn note_former(&mut self, tablet: Tablet) {
+        if self.former.len() < MOST_FORMER && !self.former.contains(&tablet) {
+            self.former.push(tablet);
+        }
+    }
+
     /// Prepares to recover a tablet: its objects may be put into the memory, and nothing serves
     /// them. Its later writes have at least the version `floor`.
     ///
@@ -195,6 +215,7 @@ impl Tablets {
     pub(super) fn abandon(&mut self, tablet: Tablet) {
         self.arriving.retain(|other| *other != tablet);
         self.dropped.push(tablet);
+        self.note_former(tablet);
     }
 
     /// Takes a tablet for the master. Succeeds if the master owns it already.
@@ -261,6 +282,7 @@ impl Tablets {
         let cut = self.cut(tablet);
         if cut {
             self.dropped.push(tablet);
+            self.note_former(tablet);
         }
         cut
     }

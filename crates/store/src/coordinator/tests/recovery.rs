@@ -183,6 +183,7 @@ impl World {
             crashed,
             ending,
             since,
+            replayed: 0,
             tablets,
             damaged: Vec::new(),
         }

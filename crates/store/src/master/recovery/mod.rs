@@ -292,7 +292,8 @@ impl Recovery {
                     server: me,
                     crashed: *source,
                     ending,
-                    since: partition.since(),
+                    since: partition.counts_from(),
+                    replayed: partition.replayed(),
                     tablets: partition.tablets().map(range).collect(),
                     damaged: feed.damaged_replicas(),
                 };
@@ -432,6 +433,10 @@ fn prepare(
         return Err(Status::BadFormat);
     }
     let mut tablets = Vec::new();
+    let was_here = parts.iter().any(|part| {
+        let Part { table, first, last, .. } = *part;
+        memory.tablets.had(Tablet { table, first, last })
+    });
     let prepared = parts.iter().try_for_each(|part| {
         let tablet = Tablet { table: part.table, first: part.first, last: part.last };
         memory.tablets.prepare(tablet, part.hash_key, part.durability, part.floor)?;
@@ -446,5 +451,5 @@ fn prepare(
     if since.is_err() {
         tablets.iter().for_each(|&(tablet, _)| memory.tablets.forget(tablet));
     }
-    Ok(Partition::new(source, bytes, tablets, since?))
+    Ok(Partition::new(source, bytes, tablets, (since?, was_here)))
 }

@@ -104,7 +104,7 @@ fn requests_of_a_recovery() {
     golden!(
         RecoveryEnded,
         "01 4c 0000 0000000000000009 0000000000000005 00000001 00000002 00000003 00000004 01
-         0000000a 0001 0000000000000006 0000000000000000 7fffffffffffffff
+         0000000a 0000000000000100 0001 0000000000000006 0000000000000000 7fffffffffffffff
          0001 00000001 00000002 00000007",
         RecoveryEnded {
             cluster: 9,
@@ -113,6 +113,7 @@ fn requests_of_a_recovery() {
             crashed: MASTER,
             ending: Ending::Lacking,
             since: SegmentId(10),
+            replayed: 256,
             tablets: vec![Range { table: TableId(6), first: 0, last: u64::MAX / 2 }],
             damaged: vec![DamagedReplica { backup: ONE, segment: SegmentId(7) }],
         }

@@ -36,7 +36,7 @@ impl World {
             heir.memory.log.change_digest();
         }
         heir.memory.tablets.open(ALL);
-        heir.since = partition.since();
+        heir.since = partition.counts_from();
         heir.durable = contents.clone();
         heir.check_objects(contents);
         heir
@@ -52,7 +52,7 @@ impl World {
         }
         let before = begun.unwrap();
         let len: usize = log.iter().map(|(_, bytes)| bytes.len()).sum();
-        let mut partition = Partition::new(MASTER, len as u64, vec![(ALL, since)], before);
+        let mut partition = Partition::new(MASTER, len as u64, vec![(ALL, since)], (before, true));
         while !log.is_empty() {
             let (id, bytes) = log.swap_remove(self.rng.below(log.len() as u64) as usize);
             let mut entries = Entries::default();
