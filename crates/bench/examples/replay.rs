@@ -69,7 +69,8 @@ fn replay(log: &[(SegmentId, Vec<u8>)], memory: &mut Memory) {
     memory.tablets.prepare(ALL, KEY, TableDurability::Cluster, Version(0)).expect("no tablet");
     let since = memory.log.begin_side().expect("room");
     let bytes: usize = log.iter().map(|(_, bytes)| bytes.len()).sum();
-    let mut partition = Partition::new(CRASHED, bytes as u64, vec![(ALL, SegmentId(0))], (since, false));
+    let mut partition =
+        Partition::new(CRASHED, bytes as u64, vec![(ALL, SegmentId(0))], (since, false));
     for (id, bytes) in log.iter().rev() {
         let mut entries = Entries::default();
         while entries.at() < bytes.len() {

@@ -34,13 +34,14 @@ use super::tablet::Tablet;
 use crate::message::migration::{PAGE, Page, Progress};
 use crate::types::{KeyHash, ServerId, TableId, Version};
 
-/// The number of bytes from which on a page is full. One more object goes in.
-const PAGE_BYTES: usize = 128 << 10;
+/// The number of bytes from which on a page is full. One more object goes in. Tests have small
+/// memories.
+const PAGE_BYTES: usize = if cfg!(test) { 600 } else { 128 << 10 };
 /// The most lines of the hash table that one page walks.
-const PAGE_LINES: usize = 2048;
+const PAGE_LINES: usize = if cfg!(test) { 5 } else { 2048 };
 /// The number of changes from which on it pays to let the other master catch up before the tablet
 /// is closed.
-const FEW: usize = 512;
+const FEW: usize = if cfg!(test) { 3 } else { 512 };
 /// The most pages after the walk before the tablet is closed although many changes are left.
 const MOST_CHASES: u32 = 256;
 /// The most bytes of memory for the changes that were not sent yet.

@@ -18,8 +18,7 @@ use crate::types::{HashKey, Lifetime, Version};
 
 mod world;
 
-use world::LEASE;
-pub(crate) use world::{TABLE, World};
+pub(crate) use world::{LEASE, TABLE, World};
 
 #[test]
 fn random_operations_in_a_small_memory() {

@@ -24,7 +24,7 @@ use crate::objects::tablet::Tablet;
 use crate::types::{HashKey, LeaseId, Lifetime, TableId, Version, WallTime};
 
 pub(crate) const TABLE: TableId = TableId(7);
-pub(super) const LEASE: LeaseId = LeaseId(3);
+pub(crate) const LEASE: LeaseId = LeaseId(3);
 
 /// A test's memory with its cleaner, an oracle of its contents, and a client that numbers its
 /// mutations.
@@ -34,12 +34,12 @@ pub(crate) struct World {
     pub(crate) expiry: Expiry,
     /// The time. Objects that have expired stay in the oracle until something reports them as gone.
     pub(crate) wall: WallTime,
-    pub(super) objects: BTreeMap<Vec<u8>, (Version, Vec<u8>, WallTime)>,
+    pub(crate) objects: BTreeMap<Vec<u8>, (Version, Vec<u8>, WallTime)>,
     /// The highest version that a key ever had.
     highest: BTreeMap<Vec<u8>, Version>,
     outcomes: BTreeMap<u64, Outcome>,
-    pub(super) rpc: u64,
-    pub(super) ack: u64,
+    pub(crate) rpc: u64,
+    pub(crate) ack: u64,
 }
 
 impl World {
@@ -294,7 +294,14 @@ impl World {
         }
     }
 
-    pub(super) fn random(&mut self, rng: &mut Rng, keys: u64, max_value: u64) -> Option<Outcome> {
+    /// Returns the objects that have not expired: version, value and end of each.
+    pub(crate) fn contents(&self) -> BTreeMap<Vec<u8>, (Version, Vec<u8>, WallTime)> {
+        let mut contents = self.objects.clone();
+        contents.retain(|_, object| self.wall < object.2);
+        contents
+    }
+
+    pub(crate) fn random(&mut self, rng: &mut Rng, keys: u64, max_value: u64) -> Option<Outcome> {
         let n = rng.below(keys);
         let key = vec![n as u8; 1 + (n % 40) as usize];
         let key = [&n.to_be_bytes()[7 - (n % 8) as usize..], &key].concat();
