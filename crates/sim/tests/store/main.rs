@@ -10,6 +10,7 @@ mod readers;
 mod recovery;
 mod replicas;
 mod restarts;
+mod scans;
 mod score;
 mod user;
 

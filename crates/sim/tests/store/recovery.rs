@@ -131,21 +131,19 @@ pub(crate) fn mild_fault(rng: &mut Rng) -> sprat_proto::fault::Fault {
 }
 
 /// The number of crashes in a world and of repairs after them, and true if the budget held.
-struct Run {
-    crashes: u64,
+pub(crate) struct Run {
+    pub(crate) crashes: u64,
     repairs: u64,
-    held: bool,
+    pub(crate) held: bool,
 }
 
-/// Runs a world in which servers crash within the budget. Other faults follow the options.
-fn run_crashing(
-    seed: u64,
+/// Runs a world in which servers crash within the budget.
+pub(crate) fn run_crashing(
+    mut world: World<Score>,
     rng: &mut Rng,
-    options: Options,
     shape: &Shape,
     audits: &mut Audits,
 ) -> Run {
-    let mut world = world(seed, options, shape);
     let mut budget = Budget::new(shape);
     run_steps(&mut world, |world| {
         if budget.holds(world) {
@@ -181,7 +179,7 @@ fn with_recovery() {
         let mut rng = Rng::seeded(seed ^ 0x4ec0);
         let shape = crashing(&mut rng, HostFaults::NONE);
         let options = Options { wire: any_wire(&mut rng), ..Options::default() };
-        let run = run_crashing(seed, &mut rng, options, &shape, &mut audits);
+        let run = run_crashing(world(seed, options, &shape), &mut rng, &shape, &mut audits);
         assert!(run.held, "no lease ends");
         (crashes, repairs) = (crashes + run.crashes, repairs + run.repairs);
     });
@@ -203,7 +201,7 @@ fn with_recovery_under_faults() {
         let mut shape = crashing(&mut rng, HostFaults::PAUSES);
         shape.faults[0] = HostFaults::ALL;
         shape.server_term_ns = SECOND;
-        let run = run_crashing(seed, &mut rng, options, &shape, &mut audits);
+        let run = run_crashing(world(seed, options, &shape), &mut rng, &shape, &mut audits);
         (crashes, repairs) = (crashes + run.crashes, repairs + run.repairs);
         (worlds, held) = (worlds + 1, held + u64::from(run.held));
     });

@@ -100,7 +100,7 @@ fn whole_answer(part: PartAnswer<'_>) -> Answer<'_> {
 }
 
 /// Checks the answer to a change of tablets: it may fail, but not in any way.
-fn arranged(outcome: &Result<Answer<'_>, Error>) {
+pub(crate) fn arranged(outcome: &Result<Answer<'_>, Error>) {
     match outcome {
         Ok(Answer::Arranged | Answer::Migration(_))
         | Err(
@@ -108,7 +108,7 @@ fn arranged(outcome: &Result<Answer<'_>, Error>) {
             | Error::TooFewServers
             | Error::NotDurable { .. }
             | Error::Deadline { .. }
-            | Error::Refused { status: Status::BadFormat, .. },
+            | Error::Refused { status: Status::WrongTablets, .. },
         ) => {}
         other => panic!("{other:?}"),
     }
