@@ -135,7 +135,8 @@ fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
 
 /// Returns the habit of the users of some worlds to split, merge and move tablets.
 fn arrange_ppm(seed: u64, shape: &Shape) -> u32 {
-    if seed % 3 == 2 && shape.masters > 1 { 150_000 } else { 0 }
+    let some = if seed % 3 == 2 && shape.masters > 1 { 150_000 } else { 0 };
+    some.max(shape.habits.arrange_ppm)
 }
 
 /// Returns the site of a server: in some worlds several are on one machine or in one rack, and one

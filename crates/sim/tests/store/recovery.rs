@@ -186,6 +186,22 @@ fn with_recovery() {
     assert!(repairs > 0 && audits.outcomes > 0, "{repairs} of {crashes}: {audits:?}");
 }
 
+/// Tablets are split, merged and moved much, while servers crash within the budget.
+#[test]
+fn with_moves() {
+    let mut audits = Audits::default();
+    seeds::each("with_moves", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x30fe);
+        let mut shape = crashing(&mut rng, HostFaults::NONE);
+        shape.operations = 120;
+        shape.habits.pause_ns /= 2;
+        shape.habits.arrange_ppm = 500_000;
+        let options = Options { wire: any_wire(&mut rng), ..Options::default() };
+        let run = run_crashing(world(seed, options, &shape), &mut rng, &shape, &mut audits);
+        assert!(run.held, "no lease ends");
+    });
+}
+
 /// Servers crash within the budget on a bad network. Processes are paused and the network is cut,
 /// for less than a lease lasts. The coordinator restarts.
 #[test]
