@@ -6,6 +6,10 @@
 use libfuzzer_sys::fuzz_target;
 use sprat_store::message::control::{self, *};
 use sprat_store::message::damage::*;
+use sprat_store::message::migration::{
+    FindTablet, Found, ListMigrations, MergeTablets, Migrate, MigrationPage, MoveTablet, Moving,
+    Page, PullTablet, SplitTablet,
+};
 use sprat_store::message::recovery::*;
 use sprat_store::message::ring::*;
 
@@ -23,6 +27,8 @@ fuzz_target!(|bytes: &[u8]| {
         GetTablets ListServers GetLeader HintCrashed SetHead TakeTablet Ping DropTablet);
     same!(bytes, ListReplicas ReadReplica FreeReplicas FreeLeftReplicas Recover RecoveryEnded
         ReplicaDamaged OpenRing);
+    same!(bytes, SplitTablet MergeTablets MoveTablet ListMigrations Migrate PullTablet FindTablet);
+    let _ = Page::parse(bytes);
     let _ = control::outcome(bytes);
     let _ = control::failure_text(bytes);
     replies(bytes);
@@ -33,6 +39,6 @@ fuzz_target!(|bytes: &[u8]| {
 fn replies(bytes: &[u8]) {
     if bytes.get(2..4) == Some(&[0, 0]) {
         same!(bytes, Leader Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage
-            ReplicaPage Recovering Ring);
+            ReplicaPage Recovering Ring Moving MigrationPage Found);
     }
 }

@@ -25,6 +25,7 @@ use crate::types::{HashKey, LeaseId, ServerId, TableId, Version};
 mod disk;
 mod heads;
 mod leases;
+mod migrations;
 mod recovery;
 mod servers;
 mod state;

@@ -3,6 +3,7 @@
 use sprat_proto::wire::checksum::crc32c;
 
 use super::*;
+use crate::message::migration::Migrate;
 use crate::message::recovery::*;
 use crate::objects::entry::{self, DIGESTED, HEADER, Header};
 
@@ -22,6 +23,8 @@ pub(super) struct Recoverer {
     fenced: BTreeSet<ServerId>,
     /// The last order, by number.
     order: Option<(u64, Ended)>,
+    /// The last migration that the server was ordered to make: its number, source and range.
+    pub(super) migration: Option<(u64, ServerId, u64, u64)>,
     /// True to reply that the server is busy.
     busy: bool,
 }
@@ -91,6 +94,13 @@ impl Recoverer {
                 if self.order.as_ref().is_none_or(|(number, _)| *number < order.recovery) {
                     self.order = Some((order.recovery, ended));
                 }
+                Recovering { replayed: 1 }.emit()
+            }
+            Opcode::Migrate => {
+                let order = Migrate::parse(request).unwrap();
+                assert_eq!(order.server, me);
+                let Part { first, last, .. } = order.part;
+                self.migration = Some((order.migration, order.source, first, last));
                 Recovering { replayed: 1 }.emit()
             }
             Opcode::FreeReplicas => {

@@ -42,6 +42,7 @@ macro_rules! golden {
     }};
 }
 
+mod migration;
 mod recovery;
 
 const ONE: ServerId = ServerId { index: 1, generation: 2 };
