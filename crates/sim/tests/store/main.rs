@@ -133,10 +133,16 @@ fn coordinator_config(server_term_ns: u64) -> coordinator::Config {
     }
 }
 
-/// Returns the habit of the users of some worlds to split, merge and move tablets.
-fn arrange_ppm(seed: u64, shape: &Shape) -> u32 {
-    let some = if seed % 3 == 2 && shape.masters > 1 { 150_000 } else { 0 };
-    some.max(shape.habits.arrange_ppm)
+/// Returns the habits of users: in some worlds they split, merge and move tablets too, or do not
+/// wait for replicas.
+fn habits_of(seed: u64, shape: &Shape) -> Habits {
+    let arranges = if seed % 3 == 2 && shape.masters > 1 { 150_000 } else { 0 };
+    Habits {
+        servers: shape.masters as u64,
+        arrange_ppm: arranges.max(shape.habits.arrange_ppm),
+        hasty: shape.replicas > 0 && seed % 4 == 1,
+        ..shape.habits.clone()
+    }
 }
 
 /// Returns the site of a server: in some worlds several are on one machine or in one rack, and one
@@ -216,11 +222,8 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     }
     for user in 0..shape.users {
         world.score.left.insert(1 + shape.masters + user, shape.operations);
-        let hasty = shape.replicas > 0 && seed % 4 == 1;
-        let arrange_ppm = arrange_ppm(seed, shape);
-        world.score.arranged = arrange_ppm > 0;
-        let servers = shape.masters as u64;
-        let habits = Habits { servers, hasty, arrange_ppm, ..shape.habits.clone() };
+        let habits = habits_of(seed, shape);
+        world.score.arranged = habits.arrange_ppm > 0;
         let coordinators = coordinators.clone();
         world.host(shape.faults[2], move |start| {
             Box::new(User::new(start, habits.clone(), &coordinators))

@@ -27,7 +27,7 @@ const GO: u64 = 20;
 /// The number of scans of a world.
 const SCANS: u32 = 4;
 
-/// What the scanner does: it waits for the answer to this operation.
+/// An operation of the scanner that is in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
     Create,

@@ -243,8 +243,8 @@ impl Client {
     }
 
     /// Begins to move the keys of a table whose hashes are in `range` to the server with this index
-    /// ([`ServerId::index`]), while clients use them. One tablet must contain the range. Returns the
-    /// number of the migration, `None` if the server owns the keys already.
+    /// ([`ServerId::index`]), while clients use them. One tablet must contain the range. Returns
+    /// the number of the migration, `None` if the server owns the keys already.
     /// [`Client::migrations`] shows the progress.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Positions in the enumeration of a table.
 //!
 //! A master lists the objects of a range of hashes in an order that does not depend on the tablets
-//! or on the master. If a tablet is divided in the middle of its enumeration, each part goes on from
-//! the same position, so that no object comes twice or is left out.
+//! or on the master. If a tablet is divided in the middle of its enumeration, each part goes on
+//! from the same position, so that no object comes twice or is left out.
 
 use alloc::vec::Vec;
 

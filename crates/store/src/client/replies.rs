@@ -97,25 +97,11 @@ impl Client {
                 self.routes.tables[table as usize].tablets.clear();
                 return Ok(Some(Answer::Dropped));
             }
-            Kind::Split { .. } | Kind::Merge { .. } => {
-                let (status, _) = control::outcome(reply)?;
-                return if status == Status::Ok { Ok(Some(Answer::Arranged)) } else { Err(status) };
-            }
-            Kind::Move { .. } => {
-                let number = Moving::parse(reply)?.migration;
-                let number = (number != 0).then_some(number);
-                return Ok(Some(Answer::Migration(number)));
-            }
-            Kind::ListTablets(_) => {
-                let listed = Tablets::parse(reply)?;
-                if self.learn_cluster(listed.cluster) {
-                    let tablets = listed.tablets.iter().map(TabletInfo::of).collect();
-                    return Ok(Some(Answer::Tablets(tablets)));
-                }
-            }
-            Kind::ListMigrations => {
-                return self.add_migrations(index, &MigrationPage::parse(reply)?);
-            }
+            Kind::Split { .. }
+            | Kind::Merge { .. }
+            | Kind::Move { .. }
+            | Kind::ListTablets(_)
+            | Kind::ListMigrations => return self.arrangement_said(index, kind, reply),
             Kind::ListTables => return self.add_tables(index, &TablePage::parse(reply)?),
             Kind::Leader => {
                 let Leader { term, locators } = Leader::parse(reply)?;
@@ -152,6 +138,33 @@ impl Client {
             _ => {}
         }
         Ok(None)
+    }
+
+    /// Handles the coordinator's reply to a change or a listing of tablets.
+    fn arrangement_said(
+        &mut self,
+        index: u32,
+        kind: Kind,
+        reply: &[u8],
+    ) -> Result<Option<Answer<'static>>, Status> {
+        match kind {
+            Kind::Split { .. } | Kind::Merge { .. } => {
+                let (status, _) = control::outcome(reply)?;
+                if status == Status::Ok { Ok(Some(Answer::Arranged)) } else { Err(status) }
+            }
+            Kind::Move { .. } => {
+                let number = Moving::parse(reply)?.migration;
+                let number = (number != 0).then_some(number);
+                Ok(Some(Answer::Migration(number)))
+            }
+            Kind::ListTablets(_) => {
+                let listed = Tablets::parse(reply)?;
+                let tablets = listed.tablets.iter().map(TabletInfo::of).collect();
+                let is_known = self.learn_cluster(listed.cluster);
+                Ok(is_known.then_some(Answer::Tablets(tablets)))
+            }
+            _ => self.add_migrations(index, &MigrationPage::parse(reply)?),
+        }
     }
 
     fn add_tables(

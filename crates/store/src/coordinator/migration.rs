@@ -11,7 +11,6 @@
 //! that was given up from this coordinator or a later one, after which no report of the target
 //! counts. A server takes part in one running migration at a time.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -22,6 +21,7 @@ use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::MS;
 
 use super::durable::Stage;
+use super::migrations::Migration;
 use super::state::{Coordinator, Otherwise};
 use crate::message::Status;
 use crate::message::control::{self, MAX_PAGE};
@@ -35,144 +35,8 @@ use crate::types::{ServerId, TableId};
 
 /// The time between two questions for the progress of a migration.
 const POLL_NS: u64 = 100 * MS;
-/// The number of migrations that are remembered after their ends.
-const MOST_ENDED: usize = 256;
 /// The most migrations that wait or run.
 const MOST_OPEN: usize = 4096;
-
-/// A migration of a part of a table.
-#[derive(Debug)]
-struct Migration {
-    table: u64,
-    range: (u64, u64),
-    source: ServerId,
-    target: ServerId,
-    state: MigrationState,
-    bytes: u64,
-    reason: String,
-    /// The number of calls to the target that failed in a row.
-    failures: u32,
-    /// The change that made the target the owner.
-    changed: u64,
-}
-
-impl Migration {
-    fn is_open(&self) -> bool {
-        matches!(self.state, MigrationState::Waiting | MigrationState::Running)
-    }
-
-    fn involves(&self, server: ServerId) -> bool {
-        self.source == server || self.target == server
-    }
-}
-
-/// The migrations that are in progress or have ended a short while ago.
-#[derive(Debug, Default)]
-pub(super) struct Migrations {
-    all: BTreeMap<u64, Migration>,
-    /// The running migrations whose targets are to be called.
-    ready: VecDeque<u64>,
-    later: BTreeSet<(Instant, u64)>,
-    /// The calls in progress by tag.
-    calls: BTreeMap<u64, u64>,
-}
-
-impl Migrations {
-    /// Returns the number of calls in progress.
-    pub(super) fn calls(&self) -> usize {
-        self.calls.len()
-    }
-
-    pub(super) fn has_output(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// Returns the time of the next call that waits.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.later.first().map(|&(at, _)| at)
-    }
-
-    /// Returns the numbers of migrations that wait or run, and of those that were completed and
-    /// failed.
-    pub(super) fn counts(&self) -> (usize, usize, usize) {
-        let count = |wanted: fn(&Migration) -> bool| {
-            self.all.values().filter(|&migration| wanted(migration)).count()
-        };
-        let done = count(|migration| migration.state == MigrationState::Done);
-        let failed = count(|migration| migration.state == MigrationState::Failed);
-        (count(Migration::is_open), done, failed)
-    }
-
-    /// Starts the migrations whose servers take part in no other one.
-    fn start(&mut self) {
-        let running = self.all.values().filter(|m| m.state == MigrationState::Running);
-        let mut busy: BTreeSet<_> = running.flat_map(|m| [m.source, m.target]).collect();
-        for (&number, migration) in &mut self.all {
-            let servers = [migration.source, migration.target];
-            if migration.state == MigrationState::Waiting
-                && servers.iter().all(|server| !busy.contains(server))
-            {
-                migration.state = MigrationState::Running;
-                self.ready.push_back(number);
-            }
-            if migration.is_open() {
-                busy.extend(servers);
-            }
-        }
-    }
-
-    /// Ends a migration that waits or runs.
-    fn end(&mut self, number: u64, state: MigrationState, reason: &str) {
-        if let Some(migration) = self.all.get_mut(&number).filter(|m| m.is_open()) {
-            (migration.state, migration.reason) = (state, reason.into());
-        }
-        let ended = self.all.iter().filter(|(_, migration)| !migration.is_open());
-        if ended.clone().count() > MOST_ENDED
-            && let Some((&oldest, _)) = ended.clone().next()
-        {
-            self.all.remove(&oldest);
-        }
-        self.start();
-    }
-
-    /// Gives up all open migrations for which `is_over` returns true.
-    fn give_up(&mut self, is_over: impl Fn(&Migration) -> bool, reason: &str) {
-        let open = self.all.iter().filter(|(_, migration)| migration.is_open());
-        let over = open.filter(|(_, migration)| is_over(migration)).map(|(&number, _)| number);
-        for number in over.collect::<Vec<_>>() {
-            self.end(number, MigrationState::Failed, reason);
-        }
-    }
-
-    /// Returns true if a hash is in a part of a table that moves, behind the first one.
-    pub(super) fn cuts(&self, table: u64, at: u64) -> bool {
-        self.all.values().any(|migration| {
-            let (first, last) = migration.range;
-            migration.is_open() && migration.table == table && first < at && at <= last
-        })
-    }
-
-    /// Gives up the migrations of a server that is gone.
-    pub(super) fn without_server(&mut self, server: ServerId) {
-        let reason = format!("server {}.{} is gone", server.index, server.generation);
-        self.give_up(|migration| migration.involves(server), &reason);
-    }
-
-    /// Gives up the migrations of a table that is dropped.
-    pub(super) fn without_table(&mut self, table: u64) {
-        self.give_up(|migration| migration.table == table, "the table was dropped");
-    }
-
-    /// Returns to the durable state up to the change `safe`.
-    pub(super) fn roll_back(&mut self, safe: u64) {
-        for migration in self.all.values_mut() {
-            if migration.state == MigrationState::Done && migration.changed > safe {
-                migration.state = MigrationState::Failed;
-                migration.reason = "the coordinator could not write the change".into();
-            }
-        }
-    }
-}
 
 impl Coordinator {
     /// Begins to move a part of a table to another server.

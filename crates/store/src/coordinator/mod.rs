@@ -28,6 +28,7 @@ mod leases;
 mod machine;
 mod members;
 mod migration;
+mod migrations;
 mod recovery;
 mod restore;
 mod restored;

@@ -15,7 +15,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{Batch, Key, Place, RestoreError};
 use super::leases::Leases;
-use super::migration::Migrations;
+use super::migrations::Migrations;
 use super::recovery::Recoveries;
 use super::restored::{Restored, new_cluster};
 use super::servers::{Pings, Servers, Slot};

@@ -12,7 +12,7 @@ use sprat_proto::{Instant, Rng};
 
 use super::durable::{self, Batch, Place};
 use super::leases::Leases;
-use super::migration::Migrations;
+use super::migrations::Migrations;
 use super::recovery::Recoveries;
 use super::servers::{Pings, Servers};
 use super::table::Tables;

@@ -22,6 +22,7 @@ mod counters;
 mod damage;
 mod departure;
 mod gather;
+mod handover;
 mod lag;
 mod leases;
 mod machine;

@@ -136,9 +136,9 @@ requests! {
         part: Part,
     }
 
-    /// Asks the owner of a tablet for some of its objects, and for the changes since they were sent.
-    /// The reply is a [`Page`]. [`Status::NoRecovery`] means that the server does not own the
-    /// tablet, or that the migration has ended. [`Status::Retry`] means that it is busy with another
+    /// Asks the owner of a tablet for some of its objects, and for the changes since they were
+    /// sent. The reply is a [`Page`]. [`Status::NoRecovery`] means that the migration has ended.
+    /// [`Status::Retry`] means that the server does not own the tablet yet, or is busy with another
     /// migration.
     PullTablet {
         /// The id of the cluster that both servers belong to.

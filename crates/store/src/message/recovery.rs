@@ -202,9 +202,9 @@ requests! {
         segments: Vec<Piece>,
     }
 
-    /// Reports the end of a recovery or a migration by a master. After [`Ending::Done`] the reply is
-    /// [`Status::Ok`] alone once the coordinator has durably made the master the owner of the
-    /// tablets. [`Status::NoRecovery`] means that another server recovers them.
+    /// Reports the end of a recovery or a migration by a master. After [`Ending::Done`] the reply
+    /// is [`Status::Ok`] alone once the coordinator has durably made the master the owner of the
+    /// tablets. [`Status::NoRecovery`] means that another server owns or recovers them.
     ///
     /// [`Status::Ok`]: crate::message::Status::Ok
     /// [`Status::NoRecovery`]: crate::message::Status::NoRecovery

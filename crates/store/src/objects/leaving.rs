@@ -8,12 +8,12 @@
 //!
 //! The walk sends each object once, in the order of the hash table. A mutation ahead of it needs no
 //! note: the walk will see its result. One behind it is noted, and a later page has the object as
-//! it is then, or its tombstone. When few changes are left, the other master lets this one close the
-//! tablet, so that the rest is final.
+//! it is then, or its tombstone. When few changes are left, the other master lets this one close
+//! the tablet, so that the rest is final.
 //!
 //! Invariants:
-//! - A page and everything before it has all objects of the tablet up to the walk, in the versions
-//!   that they have when the page is made.
+//! - A page and everything before it has all objects of the tablet up to the walk, in the
+//!   versions that they have when the page is made.
 //! - A page that is asked for again has at least the same objects, in the same versions or later.
 //! - The pages have all outcomes of mutations that a client may ask for again, after the tablet is
 //!   closed. No mutation changes it then.
@@ -21,24 +21,15 @@
 //!   master the owner, this one has everything in its log.
 
 use alloc::vec::Vec;
-use core::hint::black_box;
 
 use hashbrown::HashSet;
 
-use super::entry::{self, Completion, HEADER, Header, Object, Tombstone};
-use super::log::Log;
-use super::memory::{Memory, object_of_record};
-use super::segment::{Location, Span};
+use super::entry::{Completion, Tombstone};
 use super::table::spread;
 use super::tablet::Tablet;
-use crate::message::migration::{PAGE, Page, Progress};
-use crate::types::{KeyHash, ServerId, TableId, Version};
+use crate::message::migration::Progress;
+use crate::types::{KeyHash, TableId, Version};
 
-/// The number of bytes from which on a page is full. One more object goes in. Tests have small
-/// memories.
-const PAGE_BYTES: usize = if cfg!(test) { 600 } else { 128 << 10 };
-/// The most lines of the hash table that one page walks.
-const PAGE_LINES: usize = if cfg!(test) { 5 } else { 2048 };
 /// The number of changes from which on it pays to let the other master catch up before the tablet
 /// is closed.
 const FEW: usize = if cfg!(test) { 3 } else { 512 };
@@ -49,19 +40,19 @@ const MOST_CHANGED: usize = 64 << 20;
 
 /// The removal of an object that was sent before.
 #[derive(Clone, Debug)]
-struct Removed {
-    version: Version,
-    key: Vec<u8>,
+pub(super) struct Removed {
+    pub(super) version: Version,
+    pub(super) key: Vec<u8>,
 }
 
 /// The changes that the other master does not know yet, or has not acknowledged.
 #[derive(Debug, Default)]
-struct Changes {
-    changed: HashSet<KeyHash>,
+pub(super) struct Changes {
+    pub(super) changed: HashSet<KeyHash>,
     removed: Vec<Removed>,
     /// The bytes of the removed keys.
     key_bytes: usize,
-    completions: Vec<Completion>,
+    pub(super) completions: Vec<Completion>,
 }
 
 impl Changes {
@@ -78,20 +69,20 @@ impl Changes {
             + 2 * size_of::<KeyHash>() * changed.len()
     }
 
-    fn remove(&mut self, removed: Removed) {
+    pub(super) fn remove(&mut self, removed: Removed) {
         self.key_bytes += removed.key.len();
         self.removed.push(removed);
     }
 
     /// Takes any of the removals.
-    fn next_removed(&mut self) -> Option<Removed> {
+    pub(super) fn next_removed(&mut self) -> Option<Removed> {
         let removed = self.removed.pop()?;
         self.key_bytes -= removed.key.len();
         Some(removed)
     }
 
     /// Takes any of the changed hashes.
-    fn next_changed(&mut self) -> Option<KeyHash> {
+    pub(super) fn next_changed(&mut self) -> Option<KeyHash> {
         let hash = *self.changed.iter().next()?;
         self.changed.take(&hash)
     }
@@ -109,18 +100,18 @@ impl Changes {
 #[derive(Debug)]
 pub struct Leaving {
     number: u64,
-    tablet: Tablet,
+    pub(super) tablet: Tablet,
     /// The number of the last page, and the position of the walk at its start.
     page: u64,
     page_began: Option<u64>,
     /// The position of the walk in the hash table. `None` if it has ended.
-    walk: Option<u64>,
+    pub(super) walk: Option<u64>,
     /// The number of pages since the end of the walk.
     chases: u32,
-    changes: Changes,
+    pub(super) changes: Changes,
     /// The changes in the last page.
-    sent: Changes,
-    closed: bool,
+    pub(super) sent: Changes,
+    pub(super) closed: bool,
 }
 
 /// The reason for which there is no page.
@@ -193,7 +184,7 @@ impl Leaving {
     }
 
     /// Begins a page: the one after the last, or the last one again.
-    fn begin_page(&mut self, number: u64) -> Result<(), NoPage> {
+    pub(super) fn begin_page(&mut self, number: u64) -> Result<(), NoPage> {
         if number == self.page {
             // The last page may not have arrived.
             self.changes.take_back(core::mem::take(&mut self.sent));
@@ -211,7 +202,7 @@ impl Leaving {
         Ok(())
     }
 
-    fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> Progress {
         let left = self.changes.len();
         match (self.closed, self.walk) {
             (true, None) if left == 0 => Progress::Complete,
@@ -220,186 +211,3 @@ impl Leaving {
         }
     }
 }
-
-/// The bytes of a page.
-struct Writer<'a> {
-    out: Vec<u8>,
-    log: &'a Log,
-    /// The checksum of the header, which those of the entries continue.
-    seed: u32,
-}
-
-impl<'a> Writer<'a> {
-    fn new(log: &'a Log, (cluster, server): (u64, ServerId)) -> Self {
-        let header = Header {
-            cluster,
-            server,
-            segment: PAGE,
-            capacity: PAGE_BYTES as u32,
-            safe_version: log.safe_version(),
-        };
-        let mut writer = Self { out: Page::head(Progress::Behind), log, seed: 0 };
-        writer.put(HEADER, |out| entry::put_header(out, &header));
-        let crc = &writer.out[Page::HEAD + 4..][..4];
-        writer.seed = crc.iter().fold(0, |crc, byte| crc << 8 | u32::from(*byte));
-        writer
-    }
-
-    /// Appends an entry of `len` bytes, which `write` writes.
-    fn put(&mut self, len: usize, write: impl FnOnce(&mut [u8])) {
-        let at = self.out.len();
-        self.out.resize(at + len, 0);
-        write(&mut self.out[at..]);
-        let sealed = entry::seal(self.log.crc32c(), self.seed, &mut self.out[at..]);
-        debug_assert!(sealed == Some(len), "a page has whole entries");
-    }
-
-    fn object(&mut self, at: Location, object: &Object<'_>) {
-        let bytes = self.log.bytes(at);
-        self.put(object.entry_len(), |out| entry::copy(out, bytes, Span::default()));
-    }
-
-    fn tombstone(&mut self, table: TableId, removed: &Removed) {
-        let Removed { version, ref key } = *removed;
-        let tombstone = Tombstone { table, version, older: Span::default(), key };
-        self.put(tombstone.entry_len(), |out| entry::put_tombstone(out, &tombstone, None));
-    }
-
-    fn completion(&mut self, completion: &Completion) {
-        self.put(completion.entry_len(), |out| entry::put_completion(out, completion));
-    }
-
-    fn is_full(&self) -> bool {
-        self.out.len() >= PAGE_BYTES
-    }
-}
-
-impl Memory {
-    /// Returns the page `number` of the tablet that leaves, in the format of the reply.
-    ///
-    /// # Errors
-    /// [`NoPage`]. The migration has to be given up.
-    pub fn page(&mut self, me: (u64, ServerId), number: u64) -> Result<Vec<u8>, NoPage> {
-        let mut leaving = self.leaving.take().ok_or(NoPage::OutOfOrder)?;
-        let page = leaving.begin_page(number).map(|()| self.fill(&mut leaving, me));
-        self.leaving = Some(leaving);
-        page
-    }
-
-    fn fill(&self, leaving: &mut Leaving, me: (u64, ServerId)) -> Vec<u8> {
-        let mut page = Writer::new(&self.log, me);
-        self.put_changes(leaving, &mut page);
-        let mut line = Vec::new();
-        for _ in 0..PAGE_LINES {
-            let Some(walk) = leaving.walk.filter(|_| !page.is_full()) else { break };
-            line.clear();
-            leaving.walk = self.table.walk(walk, &mut line);
-            if let Some(at) = self.put_line(leaving.tablet, walk, &line, &mut page) {
-                leaving.walk = at.checked_add(1);
-            }
-        }
-        page.out[Page::HEAD - 1] = leaving.progress() as u8;
-        page.out
-    }
-
-    /// Appends the objects of a line of the hash table that are in the tablet, from the position
-    /// `walk` on. Returns the position of the last one if the page is full before the end.
-    fn put_line(
-        &self,
-        tablet: Tablet,
-        walk: u64,
-        line: &[Location],
-        page: &mut Writer<'_>,
-    ) -> Option<u64> {
-        // All of the line's objects are read at once.
-        black_box(line.iter().fold(0, |read, &at| read ^ self.log.bytes(at)[0]));
-        let position = |&at: &Location| {
-            let object = self.log.object(at);
-            let same = Some(object.table).filter(|&table| table == tablet.table)?;
-            let hash = self.tablets.hash(same, object.key)?;
-            let position = spread(same, hash);
-            (tablet.contains(same, hash) && position >= walk).then_some((position, at))
-        };
-        let mut objects: Vec<_> = line.iter().filter_map(position).collect();
-        objects.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
-        for (i, &(position, at)) in objects.iter().enumerate() {
-            page.object(at, &self.log.object(at));
-            // Two keys of one hash stay together, for the walk cannot tell them apart.
-            let next = objects.get(i + 1).map(|&(next, _)| next);
-            if page.is_full() && next.is_some_and(|next| next != position) {
-                return Some(position);
-            }
-        }
-        None
-    }
-
-    /// Appends changes as far as the page has room.
-    fn put_changes(&self, leaving: &mut Leaving, page: &mut Writer<'_>) {
-        let Leaving { tablet, changes, sent, .. } = leaving;
-        let table = tablet.table;
-        while !page.is_full()
-            && let Some(removed) = changes.next_removed()
-        {
-            page.tombstone(table, &removed);
-            sent.remove(removed);
-        }
-        let mut found = Vec::new();
-        while !page.is_full()
-            && let Some(hash) = changes.next_changed()
-        {
-            found.clear();
-            self.table.find(spread(table, hash), |at| {
-                found.push(at);
-                false
-            });
-            for &at in &found {
-                let object = self.log.object(at);
-                let is_it = object.table == table
-                    && self.tablets.hash(object.table, object.key) == Some(hash);
-                if is_it {
-                    page.object(at, &object);
-                }
-            }
-            sent.changed.insert(hash);
-        }
-        while !page.is_full()
-            && let Some(completion) = changes.completions.pop()
-        {
-            page.completion(&completion);
-            sent.completions.push(completion);
-        }
-    }
-
-    /// Closes the tablet that leaves: this master serves it no more. The next pages have the rest of
-    /// it. Does nothing if it is closed.
-    pub fn close_leaving(&mut self) {
-        let Some(leaving) = self.leaving.as_deref_mut().filter(|leaving| !leaving.closed) else {
-            return;
-        };
-        leaving.closed = true;
-        self.tablets.close(leaving.tablet);
-        let (log, tablets) = (&self.log, &self.tablets);
-        self.results.each(|once, outcome, at| {
-            if let Some((table, hash)) = object_of_record(log, tablets, at)
-                && leaving.tablet.contains(table, hash)
-            {
-                leaving.changes.completions.push(Completion { once, table, hash, outcome });
-            }
-        });
-    }
-
-    /// Ends the migration of the tablet that leaves. If it is `kept`, this master serves it again or
-    /// goes on to. Otherwise its objects are to be swept.
-    pub fn end_leaving(&mut self, kept: bool) {
-        let Some(leaving) = self.leaving.take() else { return };
-        if leaving.closed {
-            self.tablets.reopen(leaving.tablet);
-        }
-        if !kept {
-            self.tablets.drop_tablet(leaving.tablet);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

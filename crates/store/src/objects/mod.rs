@@ -10,6 +10,7 @@ pub mod log;
 pub mod memory;
 pub mod mutate;
 pub mod number;
+pub mod pages;
 pub mod partition;
 pub mod rifl;
 pub mod segment;

@@ -46,7 +46,7 @@ pub enum TakeError {
     /// hash key.
     #[error("it overlaps another tablet")]
     Overlap,
-    /// The tablet was owned before, and its old objects are still in memory, or it has not left yet.
+    /// The tablet was owned before, and its old objects are still in memory.
     #[error("its old objects are being removed")]
     Sweeping,
 }

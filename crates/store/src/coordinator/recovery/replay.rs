@@ -85,7 +85,8 @@ impl Coordinator {
         }
     }
 
-    /// Returns the next number of a recovery or migration, above all those of earlier lives of the coordinator.
+    /// Returns the next number of a recovery or migration, above all those of earlier lives of the
+    /// coordinator.
     pub(in crate::coordinator) fn next_number(&mut self) -> u64 {
         self.recoveries.count += 1;
         self.cluster.incarnation << 32 | u64::from(self.recoveries.count)

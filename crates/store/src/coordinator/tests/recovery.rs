@@ -65,11 +65,14 @@ impl Recoverer {
             }
             Opcode::ReadReplica => {
                 let read = ReadReplica::parse(request).unwrap();
-                let Some((.., bytes)) = self.replicas.get(&(read.master, read.segment)) else {
-                    return failure(Status::NoReplica, "");
-                };
-                let rest = &bytes[read.offset as usize..];
-                [done(), rest[..rest.len().min(read.len as usize)].to_vec()].concat()
+                let replica = self.replicas.get(&(read.master, read.segment));
+                replica.map_or_else(
+                    || failure(Status::NoReplica, ""),
+                    |(.., bytes)| {
+                        let rest = &bytes[read.offset as usize..];
+                        [done(), rest[..rest.len().min(read.len as usize)].to_vec()].concat()
+                    },
+                )
             }
             Opcode::Recover => {
                 let order = Recover::parse(request).unwrap();
@@ -96,13 +99,7 @@ impl Recoverer {
                 }
                 Recovering { replayed: 1 }.emit()
             }
-            Opcode::Migrate => {
-                let order = Migrate::parse(request).unwrap();
-                assert_eq!(order.server, me);
-                let Part { first, last, .. } = order.part;
-                self.migration = Some((order.migration, order.source, first, last));
-                Recovering { replayed: 1 }.emit()
-            }
+            Opcode::Migrate => self.migrate(me, &Migrate::parse(request).unwrap()),
             Opcode::FreeReplicas => {
                 let free = FreeReplicas::parse(request).unwrap();
                 assert!(self.fenced.contains(&free.master), "freed before the fence");
@@ -111,6 +108,15 @@ impl Recoverer {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+impl Recoverer {
+    fn migrate(&mut self, me: ServerId, order: &Migrate<'_>) -> Vec<u8> {
+        assert_eq!(order.server, me);
+        let Part { first, last, .. } = order.part;
+        self.migration = Some((order.migration, order.source, first, last));
+        Recovering { replayed: 1 }.emit()
     }
 }
 

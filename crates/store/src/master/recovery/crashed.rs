@@ -8,8 +8,8 @@ use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 
+use super::fed::{Fed, LINKS, TICK_BYTES};
 use super::reading::{Reading, Segment, Source};
-use super::{Fed, LINKS, TICK_BYTES};
 use crate::backup::Backup;
 use crate::master::membership::CALL_NS;
 use crate::message::Status;

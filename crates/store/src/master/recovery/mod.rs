@@ -41,20 +41,16 @@ use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::{ServerId, TableId};
 
 mod crashed;
+mod fed;
 mod pulling;
 mod reading;
 
 use crashed::CrashedLog;
+use fed::Fed;
 use pulling::Pulling;
 
-/// The most bytes that one tick replays.
-const TICK_BYTES: usize = 256 << 10;
 /// The pause before a report to the coordinator is repeated.
 const AGAIN_NS: u64 = 100 * MS;
-/// The first of this master's links to backups whose replicas it reads. Those below are for the
-/// replicas of its own log.
-const LINKS: u32 = 1 << 20;
-
 /// A master's recovery of tablets, if one is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
@@ -85,19 +81,6 @@ enum Asked {
 enum Feed {
     Crashed(CrashedLog),
     Owner(Pulling),
-}
-
-/// The progress of a replay.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fed {
-    /// There is more to replay at once.
-    More,
-    /// There is nothing to replay until an answer has come.
-    Waiting,
-    /// Everything is replayed.
-    All,
-    /// Something cannot be read.
-    Lacking,
 }
 
 impl Feed {
@@ -420,8 +403,8 @@ impl Recovery {
     }
 }
 
-/// Prepares the memory to replay tablets of `source`, whose log has this many bytes. Returns them as
-/// a partition.
+/// Prepares the memory to replay tablets of `source`, whose log has this many bytes. Returns them
+/// as a partition.
 fn prepare(
     (source, bytes): (ServerId, u64),
     parts: &[Part],

@@ -12,7 +12,7 @@ use sprat_proto::node::machine::{Link, Output};
 use sprat_proto::rpc::{Payload, RpcError};
 use sprat_proto::time::MS;
 
-use super::{Fed, LINKS, TICK_BYTES};
+use super::fed::{Fed, LINKS, TICK_BYTES};
 use crate::master::membership::CALL_NS;
 use crate::message::Status;
 use crate::message::migration::{Migrate, PAGE, Page, Progress, PullTablet};

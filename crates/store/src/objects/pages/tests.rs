@@ -13,7 +13,7 @@ use crate::objects::mutate::Change;
 use crate::objects::partition::Partition;
 use crate::objects::rifl::Verdict;
 use crate::objects::segment::SegmentId;
-use crate::types::HashKey;
+use crate::types::{HashKey, Version};
 
 const ME: (u64, ServerId) = (9, ServerId { index: 1, generation: 2 });
 const ALL: Tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };

@@ -1,0 +1,147 @@
+//! The migrations that the coordinator knows, and their states.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+
+use crate::message::migration::MigrationState;
+use crate::types::ServerId;
+
+/// The number of migrations that are remembered after their ends.
+const MOST_ENDED: usize = 256;
+/// A migration of a part of a table.
+#[derive(Debug)]
+pub(super) struct Migration {
+    pub(super) table: u64,
+    pub(super) range: (u64, u64),
+    pub(super) source: ServerId,
+    pub(super) target: ServerId,
+    pub(super) state: MigrationState,
+    pub(super) bytes: u64,
+    pub(super) reason: String,
+    /// The number of calls to the target that failed in a row.
+    pub(super) failures: u32,
+    /// The change that made the target the owner.
+    pub(super) changed: u64,
+}
+
+impl Migration {
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, MigrationState::Waiting | MigrationState::Running)
+    }
+
+    fn involves(&self, server: ServerId) -> bool {
+        self.source == server || self.target == server
+    }
+}
+
+/// The migrations that are in progress or have ended a short while ago.
+#[derive(Debug, Default)]
+pub(super) struct Migrations {
+    pub(super) all: BTreeMap<u64, Migration>,
+    /// The running migrations whose targets are to be called.
+    pub(super) ready: VecDeque<u64>,
+    pub(super) later: BTreeSet<(Instant, u64)>,
+    /// The calls in progress by tag.
+    pub(super) calls: BTreeMap<u64, u64>,
+}
+
+impl Migrations {
+    /// Returns the number of calls in progress.
+    pub(super) fn calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Returns the time of the next call that waits.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.later.first().map(|&(at, _)| at)
+    }
+
+    /// Returns the numbers of migrations that wait or run, and of those that were completed and
+    /// failed.
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
+        let count = |wanted: fn(&Migration) -> bool| {
+            self.all.values().filter(|&migration| wanted(migration)).count()
+        };
+        let done = count(|migration| migration.state == MigrationState::Done);
+        let failed = count(|migration| migration.state == MigrationState::Failed);
+        (count(Migration::is_open), done, failed)
+    }
+
+    /// Starts the migrations whose servers take part in no other one.
+    pub(super) fn start(&mut self) {
+        let running = self.all.values().filter(|m| m.state == MigrationState::Running);
+        let mut busy: BTreeSet<_> = running.flat_map(|m| [m.source, m.target]).collect();
+        for (&number, migration) in &mut self.all {
+            let servers = [migration.source, migration.target];
+            if migration.state == MigrationState::Waiting
+                && servers.iter().all(|server| !busy.contains(server))
+            {
+                migration.state = MigrationState::Running;
+                self.ready.push_back(number);
+            }
+            if migration.is_open() {
+                busy.extend(servers);
+            }
+        }
+    }
+
+    /// Ends a migration that waits or runs.
+    pub(super) fn end(&mut self, number: u64, state: MigrationState, reason: &str) {
+        if let Some(migration) = self.all.get_mut(&number).filter(|m| m.is_open()) {
+            (migration.state, migration.reason) = (state, reason.into());
+        }
+        let ended = self.all.iter().filter(|(_, migration)| !migration.is_open());
+        if ended.clone().count() > MOST_ENDED
+            && let Some((&oldest, _)) = ended.clone().next()
+        {
+            self.all.remove(&oldest);
+        }
+        self.start();
+    }
+
+    /// Gives up all open migrations for which `is_over` returns true.
+    fn give_up(&mut self, is_over: impl Fn(&Migration) -> bool, reason: &str) {
+        let open = self.all.iter().filter(|(_, migration)| migration.is_open());
+        let over = open.filter(|(_, migration)| is_over(migration)).map(|(&number, _)| number);
+        for number in over.collect::<Vec<_>>() {
+            self.end(number, MigrationState::Failed, reason);
+        }
+    }
+
+    /// Returns true if a hash is in a part of a table that moves, behind the first one.
+    pub(super) fn cuts(&self, table: u64, at: u64) -> bool {
+        self.all.values().any(|migration| {
+            let (first, last) = migration.range;
+            migration.is_open() && migration.table == table && first < at && at <= last
+        })
+    }
+
+    /// Gives up the migrations of a server that is gone.
+    pub(super) fn without_server(&mut self, server: ServerId) {
+        let reason = format!("server {}.{} is gone", server.index, server.generation);
+        self.give_up(|migration| migration.involves(server), &reason);
+    }
+
+    /// Gives up the migrations of a table that is dropped.
+    pub(super) fn without_table(&mut self, table: u64) {
+        self.give_up(|migration| migration.table == table, "the table was dropped");
+    }
+
+    /// Returns to the durable state up to the change `safe`.
+    pub(super) fn roll_back(&mut self, safe: u64) {
+        for migration in self.all.values_mut() {
+            if migration.state == MigrationState::Done && migration.changed > safe {
+                migration.state = MigrationState::Failed;
+                migration.reason = "the coordinator could not write the change".into();
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The terms that the sources of a recovery share.
+
+/// The most bytes that one tick replays.
+pub(super) const TICK_BYTES: usize = 256 << 10;
+
+/// The first of this master's links to servers that it reads from. Those below are for the
+/// replicas of its own log.
+pub(super) const LINKS: u32 = 1 << 20;
+
+/// The progress of a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fed {
+    /// There is more to replay at once.
+    More,
+    /// There is nothing to replay until an answer has come.
+    Waiting,
+    /// Everything is replayed.
+    All,
+    /// Something cannot be read.
+    Lacking,
+}
