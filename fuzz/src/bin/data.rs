@@ -8,7 +8,8 @@ use sprat_store::message::data::Amount;
 use sprat_store::message::list::objects_reply;
 use sprat_store::message::multi::Parts;
 use sprat_store::ops::{
-    Append, Enumerate, Increment, Multi, Operation as _, Read, Remove, Request, Scan, Touch, Write,
+    Append, Enumerate, Increment, Multi, Operation as _, Read, Remove, Request, Scan, Swap, Touch,
+    Write,
 };
 
 macro_rules! same {
@@ -23,13 +24,14 @@ macro_rules! same {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    same!(bytes, Read Write Append Touch Remove Increment Enumerate Multi);
+    same!(bytes, Read Write Append Touch Swap Remove Increment Enumerate Multi);
     let amounts = [Amount::Integer(1), Amount::Double(1.0)].map(Request::Increment);
     let others = [
         Request::Append(()),
         Request::Read(()),
         Request::Write(None),
         Request::Touch(None),
+        Request::Swap(None),
         Request::Echo(()),
         Request::Stats(()),
     ];

@@ -17,13 +17,13 @@ use sprat_store::client::{
 };
 use sprat_store::types::{TableId, Version};
 
+use super::answers::{integer, length, object_or_none, removed, swapped, version};
 use super::client::{Builder, Client, servers, table_id, tables};
 use super::condition::Condition;
 use super::machine::Outcome;
 use super::multi::{self, OwnedParts, Part};
 use super::object::{Number, Object, in_ms};
 use super::pending::OperationId;
-use super::table::{integer, length, object_or_none, removed, version};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
 
 /// A function that starts an operation in the client's thread.
@@ -361,6 +361,35 @@ impl AsyncTable {
         self.client.start(
             move |machine, deadline| machine.remove(id, &key, condition.0, deadline),
             removed,
+        )
+    }
+
+    /// Writes an object. Returns its new version, and the object that was there before.
+    ///
+    /// # Errors
+    /// Those of [`Table::swap`](super::Table::swap).
+    pub fn swap(&self, key: &[u8], value: &[u8]) -> Operation<(Version, Option<Object>)> {
+        self.swap_if(key, value, None, Condition::always())
+    }
+
+    /// Writes an object as [`AsyncTable::swap`] does, if a condition holds. It expires after this
+    /// time, unless that is `None`.
+    ///
+    /// # Errors
+    /// Those of [`Table::swap_if`](super::Table::swap_if).
+    pub fn swap_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Operation<(Version, Option<Object>)> {
+        let (id, key, value, lifetime) =
+            (self.id, key.to_vec(), value.to_vec(), lifetime.map(in_ms));
+        let rules = condition.0;
+        self.client.start(
+            move |machine, deadline| machine.swap(id, &key, &value, lifetime, rules, deadline),
+            swapped,
         )
     }
 

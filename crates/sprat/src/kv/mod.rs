@@ -36,6 +36,7 @@
 //! not `Sync`: one thread at a time uses it. An [`AsyncClient`] has a thread of its own and futures
 //! for any runtime.
 
+mod answers;
 mod asynchronous;
 mod client;
 mod condition;

@@ -61,6 +61,15 @@ pub enum Answer<'b> {
         /// The new length of the object's value in bytes.
         length: u64,
     },
+    /// The answer to a swap: the object before.
+    Swapped {
+        /// The object's new version.
+        version: Version,
+        /// The version of the object before, 0 if there was none.
+        before: Version,
+        /// The value of the object before, empty if there was none.
+        value: Value<'b>,
+    },
     /// The id of the table that was created or looked up.
     Table(TableId),
     /// The answer to a drop: the table is dropped.
@@ -94,6 +103,9 @@ impl<'b> Answer<'b> {
             Reply::Integer { version, sum } => Self::Integer { version, sum },
             Reply::Double { version, sum } => Self::Double { version, sum },
             Reply::Length { version, length } => Self::Length { version, length },
+            Reply::Swapped { version, before, value: skip } => {
+                Self::Swapped { version, before, value: Value::new(payload, skip) }
+            }
             Reply::Objects { next } => Self::Page(Page { payload, next }),
             Reply::Bytes(skip) => Self::Bytes(Value::new(payload, skip)),
         }
@@ -112,6 +124,9 @@ impl Answer<'_> {
             Self::Integer { version, sum } => Answer::Integer { version, sum },
             Self::Double { version, sum } => Answer::Double { version, sum },
             Self::Length { version, length } => Answer::Length { version, length },
+            Self::Swapped { version, before, value } => {
+                Answer::Swapped { version, before, value: value.into_owned() }
+            }
             Self::Table(table) => Answer::Table(table),
             Self::Dropped => Answer::Dropped,
             Self::Tables(tables) => Answer::Tables(tables),

@@ -192,6 +192,24 @@ impl Client {
         self.object(Request::Append(()), table, key, bytes, rules, deadline)
     }
 
+    /// Writes an object as [`Client::write`] does, or as [`Client::write_expiring`] with a lifetime.
+    /// The answer is [`Answer::Swapped`](super::Answer::Swapped): it has the object before.
+    pub fn swap(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Option<Lifetime>,
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        let request = Request::Swap(lifetime);
+        if let Some(lifetime) = lifetime.filter(|lifetime| *lifetime > Lifetime::MAX) {
+            return self.unsent(request, Error::LifetimeTooLong(lifetime), deadline);
+        }
+        self.object(request, table, key, value, rules, deadline)
+    }
+
     /// Lists some objects of a table, from `cursor` on (the default one at the start).
     ///
     /// The answer is [`Answer::Page`](super::Answer::Page), which has the next cursor. An object

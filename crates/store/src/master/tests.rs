@@ -30,6 +30,7 @@ mod memory;
 mod multi;
 mod recovery;
 mod replicas;
+mod swap;
 mod terms;
 
 const CLUSTER: u64 = 9;

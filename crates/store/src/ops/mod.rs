@@ -32,6 +32,7 @@ mod read;
 mod remove;
 mod replicas;
 mod stats;
+mod swap;
 mod tablets;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -47,6 +48,7 @@ pub use operation::{Call, ClientOperation, Cursor, Executed, Operation, Order, P
 pub use read::Read;
 pub use remove::Remove;
 pub use stats::Stats;
+pub use swap::Swap;
 pub use touch::Touch;
 pub use write::Write;
 
@@ -121,6 +123,7 @@ master_operations! {
         IncrementInteger | IncrementDouble => Increment<'_>,
         Append => Append<'_>,
         Touch => Touch<'_>,
+        Swap => Swap<'_>,
         Enumerate => Enumerate,
         Multi => Multi<'_>,
         Echo => Echo<'_>,
@@ -201,6 +204,7 @@ client_operations! {
     Increment => Increment<'static>,
     Append => Append<'static>,
     Touch => Touch<'static>,
+    Swap => Swap<'static>,
     Enumerate => Enumerate,
     Echo => Echo<'static>,
     Stats => Stats,

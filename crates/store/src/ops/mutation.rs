@@ -1,5 +1,5 @@
-//! The execution of a mutation: the part that write, append, touch, remove and increment have in
-//! common.
+//! The execution of a mutation: the part that write, swap, append, touch, remove and increment
+//! have in common.
 //!
 //! A mutation of which the master has a completion record gets the recorded outcome. A mutation
 //! whose lease the master does not know is suspended until the coordinator has confirmed the lease.
@@ -8,11 +8,12 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::Message;
 
 use super::operation::{Call, Executed};
+use super::read::INLINE_VALUE;
 use crate::master::{MAX_GATED, Master};
 use crate::message::Status;
 use crate::message::data::{Once, Target, head, result_head};
 use crate::objects::cleaner::STEP;
-use crate::objects::entry::{MAX_RPC, Outcome};
+use crate::objects::entry::{self, MAX_RPC, Outcome};
 use crate::objects::memory::{self, Memory};
 use crate::objects::mutate::{Change, Mutation};
 use crate::objects::rifl::Verdict;
@@ -31,7 +32,10 @@ pub(super) fn execute(
     master.membership.check(call.now, target.cluster)?;
     memory::check_sizes(
         key,
-        if let Change::Write(value, _) | Change::Append(value) = change { value } else { &[] },
+        match change {
+            Change::Write(value, _) | Change::Append(value) | Change::Swap(value, _) => value,
+            _ => &[],
+        },
     )?;
     let Memory { log, tablets, results, .. } = &mut master.memory;
     let hash = tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
@@ -45,7 +49,11 @@ pub(super) fn execute(
         Verdict::New => {}
         Verdict::Done(outcome, end) if master.is_acknowledged(target.table, end) => {
             master.counters.repeated += 1;
+            let at = reply.bytes.len();
             write(reply, outcome);
+            if let Change::Swap(..) = change {
+                write_old(master, once, reply, at);
+            }
             return Ok(Executed::Now { idempotent: false });
         }
         Verdict::Done(..) | Verdict::TooFar => return Err(Status::Retry),
@@ -58,6 +66,7 @@ pub(super) fn execute(
         Change::Add(_) => master.counters.increments += 1,
         Change::Append(_) => master.counters.appends += 1,
         Change::Touch(_) => master.counters.touches += 1,
+        Change::Swap(..) => master.counters.swaps += 1,
     }
     if master.gated.len() >= MAX_GATED {
         return Err(Status::Retry);
@@ -73,8 +82,30 @@ pub(super) fn execute(
         reply.bytes.extend_from_slice(&head(Status::ValueTooLong));
         return Ok(Executed::Changed(before));
     }
+    let at = reply.bytes.len();
     write(reply, outcome?);
+    if let Change::Swap(..) = change {
+        write_old(master, once, reply, at);
+    }
     Ok(Executed::Changed(before))
+}
+
+/// Writes the old value that the record of the swap `once` has into its reply, which begins at
+/// `begin` in `reply`. If too much of the log is lent for that, the client has to repeat the swap.
+#[cold]
+fn write_old(master: &mut Master, once: Once, reply: &mut Message, begin: usize) {
+    let Memory { log, results, .. } = &mut master.memory;
+    let Some(at) = results.location(once) else { return };
+    let old = entry::old_place(log.bytes(at));
+    if old.len() <= INLINE_VALUE {
+        reply.bytes.extend_from_slice(&log.bytes(at)[old]);
+    } else if let Some(slice) = log.lend(at.plus(old.start), old.len()) {
+        reply.slices.push(slice);
+    } else {
+        master.counters.refused(Status::Retry);
+        reply.bytes.truncate(begin);
+        reply.bytes.extend_from_slice(&head(Status::Retry));
+    }
 }
 
 /// Executes a mutation that is new. If memory is full, a step of background work goes first, even

@@ -204,6 +204,15 @@ pub enum Reply {
         /// The new length of the object's value in bytes.
         length: u64,
     },
+    /// The operation wrote an object and returned the one before.
+    Swapped {
+        /// The new version of the object.
+        version: Version,
+        /// The version of the object before, 0 if there was none.
+        before: Version,
+        /// The offset of the old object's value in the reply. It is empty if there was none.
+        value: usize,
+    },
     /// The reply has some objects of a table.
     Objects {
         /// The position of the next object, or `None` at the end of the table.

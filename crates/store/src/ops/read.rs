@@ -19,7 +19,7 @@ use crate::types::{TableId, Version, WallTime};
 
 /// The longest value in bytes that is copied into a reply. The reply refers to a longer value in
 /// the log.
-const INLINE_VALUE: usize = 256;
+pub(super) const INLINE_VALUE: usize = 256;
 
 /// A request to read an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

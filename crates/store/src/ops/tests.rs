@@ -67,7 +67,7 @@ const ONCE: Once = Once { lease: LeaseId(3), rpc: 5, ack: 4 };
 /// Compares an operation's request with its bytes, which were written by hand from docs/formats.md,
 /// both ways.
 macro_rules! golden {
-    ($name:ident, $fixed:literal, $hex:literal, $value:expr) => {{
+    ($name:ident, $fixed:literal, $hex:expr, $value:expr) => {{
         let (bytes, value) = (hex($hex), $value);
         assert_eq!(value.emit(), bytes, "{value:?}");
         assert_eq!($name::parse(&bytes), Ok(value));
@@ -86,6 +86,19 @@ macro_rules! golden {
 
 #[test]
 fn requests_with_a_lifetime() {
+    for (lifetime, hex) in
+        [(Some(Lifetime(0x0102)), "0000000000000102"), (None, "ffffffffffffffff")]
+    {
+        let all = [
+            "01 0d 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+             0000000000000003 0000000000000005 0000000000000004",
+            hex,
+            "00000002 6b6579 7631",
+        ];
+        let swap = Swap { target: TARGET, once: ONCE, key: b"key", value: b"v1", lifetime };
+        golden!(Swap, 68, &all.concat(), swap);
+        assert_eq!(key(&swap.emit()), Some((TableId(7), &b"key"[..])));
+    }
     golden!(
         Write,
         68,
@@ -276,7 +289,7 @@ proptest! {
     /// bytes.
     #[test]
     fn arbitrary_bytes(
-        opcode in 0u8..10,
+        opcode in 0u8..16,
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
     ) {
         let _ = key(&bytes);
@@ -289,6 +302,9 @@ proptest! {
         }
         if let Ok(write) = Write::parse(&bytes) {
             prop_assert_eq!(write.emit(), &bytes[..]);
+        }
+        if let Ok(swap) = Swap::parse(&bytes) {
+            prop_assert_eq!(swap.emit(), &bytes[..]);
         }
         if let Ok(remove) = Remove::parse(&bytes) {
             prop_assert_eq!(remove.emit(), &bytes[..]);
@@ -311,7 +327,7 @@ proptest! {
             bytes[..8].copy_from_slice(&head);
         }
         let _ = (read_reply(&bytes), mutation_reply(&bytes), increment_reply(&bytes));
-        let _ = echo_reply(&bytes);
+        let _ = (echo_reply(&bytes), Swap::completion(None, &bytes));
         if let Ok(objects) = objects_reply(&bytes) {
             prop_assert!(objects.count() <= bytes.len() / 16);
         }

@@ -46,8 +46,8 @@ use reading::{Reading, Segment, Source};
 
 /// The most bytes that one tick replays.
 const TICK_BYTES: usize = 256 << 10;
-/// The most bytes of an entry, with room for its header.
-const LONGEST: usize = MAX_KEY + MAX_VALUE + (4 << 10);
+/// The most bytes of an entry, which may have two values, with room for its header.
+const LONGEST: usize = MAX_KEY + 2 * MAX_VALUE + (4 << 10);
 /// The pause before a report to the coordinator is repeated.
 const AGAIN_NS: u64 = 100 * MS;
 /// The first of this master's links to backups whose replicas it reads. Those below are for the
