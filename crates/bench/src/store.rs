@@ -214,6 +214,21 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
+    /// Writes an object, which expires after this time if it has one. Returns its new version, and
+    /// value and version of the object before, if there was one.
+    pub fn swap(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Result<(Version, Option<(Vec<u8>, Version)>), Fail> {
+        let swapped = self.client.table_by_id(table).swap_if(key, value, lifetime, condition);
+        let (version, before) = swapped.map_err(|error| self.explain(error, &name(key)))?;
+        Ok((version, before.map(|object| (object.value, object.version))))
+    }
+
     /// Gives an object another lifetime, or lets it exist without end, and returns its new version.
     pub fn touch(
         &mut self,

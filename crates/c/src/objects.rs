@@ -145,6 +145,33 @@ export! {
         })
     }
 
+    /// Writes an object and returns the one before.
+    fn sprat_swap(
+        client: Handle<Client>,
+        table: u64,
+        name: Bytes,
+        name_length: usize,
+        bytes: Bytes,
+        bytes_length: usize,
+        lifetime_ms: u64,
+        options: Structure<abi::OperationOptions>,
+        result: Out<abi::Result>,
+    ) {
+        result.require("the place for the result")?;
+        let (key, value) = (key(&name, name_length)?, value(&bytes, bytes_length)?);
+        let (call, lifetime) = (Call::new(&options)?, new_lifetime(lifetime_ms)?);
+        let client = client.required("the client")?;
+        let (version, before) = client.with(|state| {
+            state.ask(&call, |client| {
+                let table = client.table_by_id(kv::TableId(table));
+                Ok(table.swap_if(key, value, lifetime, call.condition)?)
+            })
+        })?;
+        let (old, value) = before.map_or_else(Default::default, |it| (it.version, it.value));
+        result.set(convert::swapped(version, old, &value)?);
+        Ok(())
+    }
+
     /// Removes an object.
     fn sprat_remove(
         client: Handle<Client>,

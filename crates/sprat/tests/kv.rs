@@ -4,7 +4,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sprat::kv::{Client, Condition, Error, MAX_KEY, Part, PartAnswer, Version};
+use sprat::kv::{Client, Condition, Error, MAX_KEY, MAX_VALUE, Part, PartAnswer, Version};
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
@@ -338,11 +338,36 @@ fn expiring_objects(transport: &str) {
 }
 
 /// Get-and-set: each value that was there comes back once, also with several clients at once.
+/// Values may be as long as any, with replicas too.
 fn swaps(transport: &str) {
-    let cluster = Cluster::start(transport, "swap", 1);
+    let cluster = Cluster::replicated(transport, "swap", 2, 1);
     let client = cluster.client();
     let table = client.create_table("swaps", 1).unwrap();
     let id = table.id();
+    let long = |n: u8| vec![n; MAX_VALUE];
+    let (first, none) = table.swap(b"long", &long(1)).unwrap();
+    assert_eq!(none, None);
+    for n in 2..6 {
+        let (_, old) = table.swap(b"long", &long(n)).unwrap();
+        assert!(old.is_some_and(|old| old.value == long(n - 1)), "{n}");
+    }
+    let only = Condition::if_version(first);
+    assert!(matches!(table.swap_if(b"long", b"", None, only), Err(Error::WrongVersion(_))));
+    let hour = Some(Duration::from_secs(3600));
+    let gone = Some(Duration::ZERO);
+    assert_eq!(
+        table.start_swap_if(b"e", b"1", hour, Condition::if_absent()).wait().unwrap().1,
+        None
+    );
+    let (_, old) = table.swap_if(b"e", b"2", gone, Condition::always()).unwrap();
+    assert_eq!(old.unwrap().value, b"1");
+    assert_eq!(table.swap(b"e", b"3").unwrap().1, None, "it has expired");
+    let swap = |key| Part::swap(id, key, b"part", None);
+    let parts = client.multi([swap(b"e"), swap(b"f"), swap(b"long")]).unwrap();
+    assert!(matches!(parts.get(0), Ok(PartAnswer::Swapped { value: b"3", .. })));
+    assert!(matches!(parts.get(1), Ok(PartAnswer::Swapped { before: Version(0), .. })));
+    let Ok(PartAnswer::Swapped { value, .. }) = parts.get(2) else { panic!() };
+    assert!(value == long(5));
     let swapper = |from: u32| {
         let client = cluster.client();
         move || {

@@ -48,7 +48,8 @@ const LIFE: u64 = 5_000;
 const TRANSPORTS: [&str; 3] = ["", "fast+udp", "tcp"];
 /// The longest values, in bytes beside their first eight.
 const LENGTHS: [u64; 3] = [10, 200, 8_000];
-/// The probability that a client swaps a value of bytes instead of writing it, in parts per million.
+/// The probability that a client swaps a value of bytes and does not write it, in parts per
+/// million.
 const SWAP_PPM: u32 = 250_000;
 
 /// The state that the clients of a run share.

@@ -1,4 +1,5 @@
-//! `sprat get`, `put`, `touch`, `del`, `incr`, `append`: each executes one operation on one object.
+//! `sprat get`, `put`, `swap`, `touch`, `del`, `incr`, `append`: each executes one operation on one
+//! object.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -65,6 +66,39 @@ pub(crate) struct Put {
     #[command(flatten)]
     only: Only,
     /// Write a JSON object with the new version.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write an object, and write the value that it had before to standard output.
+///
+/// No other change comes between the two. Each swap takes effect exactly once, however often the
+/// network makes the client send it. On a terminal, a newline follows a value that does not end in
+/// one.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat swap queue head 17
+  sprat swap locks leader me --if-exists
+  sprat swap sessions alice 5d41 --expires 1800 --json
+
+Without an object before, nothing is printed; --json tells that from an empty value.
+Exit code 4 means that the object does not meet the condition; nothing was written.")]
+pub(crate) struct Swap {
+    #[command(flatten)]
+    at: Cluster,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: OsString,
+    /// The new value; `-` reads it from standard input.
+    #[arg(allow_hyphen_values = true)]
+    value: OsString,
+    /// The time in seconds after which the object does not exist any more.
+    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
+    expires: Option<Duration>,
+    #[command(flatten)]
+    only: Only,
+    /// Write a JSON object with the new version, and the old value and version.
     #[arg(long)]
     json: bool,
 }
@@ -244,6 +278,23 @@ pub(crate) fn put(args: &Put) -> Result<(), Fail> {
         None => store.write(table, key, &value, condition)?,
     };
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
+}
+
+/// Runs `sprat swap`: writes an object, and the one before to standard output.
+pub(crate) fn swap(args: &Swap) -> Result<(), Fail> {
+    let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
+    let mut store = args.at.connect()?;
+    let table = store.table(&args.table)?;
+    let (key, condition) = (args.key.as_bytes(), condition(&args.only));
+    let (version, before) = store.swap(table, key, &value, args.expires, condition)?;
+    if args.json {
+        let old = before.map(|(value, version)| {
+            [json_member("old_value", &value), number("old_version", version.0)]
+        });
+        let members = old.into_iter().flatten();
+        return print_json(members.chain([number("version", version.0)]));
+    }
+    before.map_or(Ok(()), |(value, _)| out::value(&value))
 }
 
 /// Runs `sprat touch`: gives an object another lifetime.

@@ -8,12 +8,11 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::Message;
 
 use super::operation::{Call, Executed};
-use super::read::INLINE_VALUE;
 use crate::master::{MAX_GATED, Master};
 use crate::message::Status;
 use crate::message::data::{Once, Target, head, result_head};
 use crate::objects::cleaner::STEP;
-use crate::objects::entry::{self, MAX_RPC, Outcome};
+use crate::objects::entry::{MAX_RPC, Outcome};
 use crate::objects::memory::{self, Memory};
 use crate::objects::mutate::{Change, Mutation};
 use crate::objects::rifl::Verdict;
@@ -49,11 +48,7 @@ pub(super) fn execute(
         Verdict::New => {}
         Verdict::Done(outcome, end) if master.is_acknowledged(target.table, end) => {
             master.counters.repeated += 1;
-            let at = reply.bytes.len();
             write(reply, outcome);
-            if let Change::Swap(..) = change {
-                write_old(master, once, reply, at);
-            }
             return Ok(Executed::Now { idempotent: false });
         }
         Verdict::Done(..) | Verdict::TooFar => return Err(Status::Retry),
@@ -82,30 +77,8 @@ pub(super) fn execute(
         reply.bytes.extend_from_slice(&head(Status::ValueTooLong));
         return Ok(Executed::Changed(before));
     }
-    let at = reply.bytes.len();
     write(reply, outcome?);
-    if let Change::Swap(..) = change {
-        write_old(master, once, reply, at);
-    }
     Ok(Executed::Changed(before))
-}
-
-/// Writes the old value that the record of the swap `once` has into its reply, which begins at
-/// `begin` in `reply`. If too much of the log is lent for that, the client has to repeat the swap.
-#[cold]
-fn write_old(master: &mut Master, once: Once, reply: &mut Message, begin: usize) {
-    let Memory { log, results, .. } = &mut master.memory;
-    let Some(at) = results.location(once) else { return };
-    let old = entry::old_place(log.bytes(at));
-    if old.len() <= INLINE_VALUE {
-        reply.bytes.extend_from_slice(&log.bytes(at)[old]);
-    } else if let Some(slice) = log.lend(at.plus(old.start), old.len()) {
-        reply.slices.push(slice);
-    } else {
-        master.counters.refused(Status::Retry);
-        reply.bytes.truncate(begin);
-        reply.bytes.extend_from_slice(&head(Status::Retry));
-    }
 }
 
 /// Executes a mutation that is new. If memory is full, a step of background work goes first, even

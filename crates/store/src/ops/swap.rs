@@ -17,10 +17,13 @@ use sprat_proto::rpc::Message;
 
 use super::mutation;
 use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
+use super::read::INLINE_VALUE;
 use super::write::{LifetimeWire, lifetime_ms, lifetime_or_none, split_key};
 use crate::master::Master;
-use crate::message::data::{Once, Refusal, Target, concat, split, versioned};
+use crate::message::data::{Once, Refusal, Target, concat, head, split, versioned};
 use crate::message::{Opcode, Status};
+use crate::objects::entry;
+use crate::objects::memory::Memory;
 use crate::objects::mutate::Change;
 use crate::types::{Lifetime, TableId, Version};
 
@@ -65,7 +68,30 @@ impl<'a> Operation<'a> for Swap<'a> {
         reply: &mut Message,
     ) -> Result<Executed, Status> {
         let Self { target, once, key, value, lifetime } = self;
-        mutation::execute(master, call, reply, target, once, key, Change::Swap(value, lifetime))
+        let (begin, change) = (reply.bytes.len(), Change::Swap(value, lifetime));
+        let executed = mutation::execute(master, call, reply, target, once, key, change)?;
+        if let Executed::Now { .. } | Executed::Changed(_) = executed {
+            write_old(master, once, reply, begin);
+        }
+        Ok(executed)
+    }
+}
+
+/// Writes the old value that the record of the swap `once` has, if any, into its reply, which
+/// begins at `begin` in `reply`. If too much of the log is lent for that, the client has to repeat
+/// the swap.
+fn write_old(master: &mut Master, once: Once, reply: &mut Message, begin: usize) {
+    let Memory { log, results, .. } = &mut master.memory;
+    let Some(at) = results.location(once) else { return };
+    let old = entry::old_place(log.bytes(at));
+    if old.len() <= INLINE_VALUE {
+        reply.bytes.extend_from_slice(&log.bytes(at)[old]);
+    } else if let Some(slice) = log.lend(at.plus(old.start), old.len()) {
+        reply.slices.push(slice);
+    } else {
+        master.counters.refused(Status::Retry);
+        reply.bytes.truncate(begin);
+        reply.bytes.extend_from_slice(&head(Status::Retry));
     }
 }
 

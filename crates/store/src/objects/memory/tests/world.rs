@@ -185,10 +185,8 @@ impl World {
                 // is always written plainly.
                 let number: Option<i64> =
                     number.parse().ok().filter(|n: &i64| n.to_string() == number);
-                match number
-                    .ok_or(Status::NotANumber)
-                    .and_then(|n| n.checked_add(amount).ok_or(Status::Overflow))
-                {
+                let number = number.ok_or(Status::NotANumber);
+                match number.and_then(|n| n.checked_add(amount).ok_or(Status::Overflow)) {
                     Ok(sum) => (sum.to_string().into_bytes(), Some(sum.to_be_bytes())),
                     Err(status) => {
                         return assert_eq!(outcome, Outcome { status, version, sum: None });
