@@ -185,6 +185,19 @@ impl Store {
         Ok((object.value, object.version))
     }
 
+    /// Reads an object and the rest of its lifetime, `None` if it does not expire.
+    pub fn read_expiring(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        condition: Condition,
+    ) -> Result<(Vec<u8>, Version, Option<Duration>), Fail> {
+        let object = self.client.table_by_id(table).start_get_expiring_if(key, condition).wait();
+        let object = object.and_then(|object| object.ok_or(Error::ObjectDoesntExist));
+        let (object, rest) = object.map_err(|error| self.explain(error, &name(key)))?;
+        Ok((object.value, object.version, rest))
+    }
+
     /// Writes an object.
     pub fn write(
         &mut self,

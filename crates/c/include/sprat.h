@@ -372,8 +372,11 @@ typedef struct sprat_result {
     void *value;
     /* The version of the object that a swap has replaced, 0 if there was none. */
     uint64_t old_version;
+    /* The rest of the lifetime of the object that sprat_read_expiring() has read, in milliseconds,
+     * or SPRAT_FOREVER. */
+    uint64_t lifetime_ms;
     /* 0. */
-    uint64_t reserved[2];
+    uint64_t reserved[1];
 } sprat_result;
 
 /*
@@ -406,13 +409,23 @@ sprat_status sprat_read_alloc(sprat_client *client, uint64_t table, const void *
                               size_t key_length, const sprat_operation_options *options,
                               sprat_result *result, sprat_error *error);
 
+/*
+ * Reads an object as sprat_read_alloc() does, and the rest of its lifetime: sets `lifetime_ms` of
+ * the result too, to SPRAT_FOREVER if the object does not expire.
+ *
+ * Errors: SPRAT_OBJECT_NOT_FOUND, SPRAT_NO_MEMORY.
+ */
+sprat_status sprat_read_expiring(sprat_client *client, uint64_t table, const void *key,
+                                 size_t key_length, const sprat_operation_options *options,
+                                 sprat_result *result, sprat_error *error);
+
 /* Writes an object. Sets `version` of the result. Errors: SPRAT_VALUE_TOO_LONG. */
 sprat_status sprat_write(sprat_client *client, uint64_t table, const void *key, size_t key_length,
                          const void *value, size_t value_length,
                          const sprat_operation_options *options, sprat_result *result,
                          sprat_error *error);
 
-/* The lifetime of an object that does not expire, for sprat_touch() and sprat_swap(). */
+/* The lifetime of an object that does not expire. */
 #define SPRAT_FOREVER UINT64_MAX
 
 /*

@@ -100,7 +100,8 @@ pub struct Result {
     pub real: f64,
     pub value: Memory,
     pub old_version: u64,
-    pub reserved: [u64; 2],
+    pub lifetime_ms: u64,
+    pub reserved: [u64; 1],
 }
 
 impl Default for Result {
@@ -112,7 +113,8 @@ impl Default for Result {
             real: 0.0,
             value: Memory::NULL,
             old_version: 0,
-            reserved: [0; 2],
+            lifetime_ms: 0,
+            reserved: [0; 1],
         }
     }
 }

@@ -93,6 +93,30 @@ export! {
         Ok(())
     }
 
+    /// Reads an object and the rest of its lifetime into new memory.
+    fn sprat_read_expiring(
+        client: Handle<Client>,
+        table: u64,
+        name: Bytes,
+        name_length: usize,
+        options: Structure<abi::OperationOptions>,
+        result: Out<abi::Result>,
+    ) {
+        result.require("the place for the result")?;
+        let (key, call) = (key(&name, name_length)?, Call::new(&options)?);
+        let found = client.required("the client")?.with(|state| {
+            state.ask(&call, |client| {
+                let table = client.table_by_id(kv::TableId(table));
+                Ok(table.start_get_expiring_if(key, call.condition).wait()?)
+            })
+        })?;
+        let (object, rest) = found.ok_or(kv::Error::ObjectDoesntExist)?;
+        let lifetime_ms = rest.map_or(u64::MAX, |rest| rest.as_millis() as u64);
+        let read = allocated(object.version, &object.value)?;
+        result.set(abi::Result { lifetime_ms, ..read });
+        Ok(())
+    }
+
     /// Writes an object.
     fn sprat_write(
         client: Handle<Client>,

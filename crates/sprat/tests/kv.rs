@@ -4,7 +4,9 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sprat::kv::{Client, Condition, Error, MAX_KEY, MAX_VALUE, Part, PartAnswer, Version};
+use sprat::kv::{
+    Client, Condition, Cursor, Error, MAX_KEY, MAX_VALUE, Page, Part, PartAnswer, Version,
+};
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
@@ -332,6 +334,25 @@ fn expiring_objects(transport: &str) {
     assert!(matches!(table.touch(b"started", None), Err(Error::ObjectDoesntExist)));
     assert_eq!(table.remove(b"part").unwrap(), None);
     assert_eq!(table.increment(b"number", 5).unwrap(), 5);
+    // The rest of a lifetime, from a read and from the page of a scan.
+    let (object, rest) = block_on(tasks.get_expiring(b"forever")).unwrap().unwrap();
+    assert_eq!(rest, None, "{object:?}");
+    let hour = Duration::from_secs(3600);
+    table.touch(b"touched", Some(hour)).unwrap();
+    let (object, rest) = table.get_expiring(b"touched").unwrap().unwrap();
+    assert!(rest.is_some_and(|rest| rest <= hour && rest > hour / 2), "{rest:?} of {object:?}");
+    assert_eq!(table.get_expiring(b"part").unwrap(), None);
+    let listed = |page: &Page<'_>| -> Vec<_> {
+        page.objects().filter(|it| it.key == b"touched").map(|it| it.lifetime).collect()
+    };
+    let mut lifetimes = Vec::new();
+    let mut next = Some(Cursor::default());
+    while let Some(cursor) = next {
+        let page = table.page(cursor).unwrap();
+        lifetimes.extend(listed(&page));
+        next = page.next;
+    }
+    assert!(matches!(lifetimes[..], [Some(ms)] if ms.0 <= 3_600_000 && ms.0 > 1_800_000));
     let mut keys: Vec<_> = table.scan().map(|object| object.unwrap().0).collect();
     keys.sort();
     assert_eq!(keys, [&b"forever"[..], b"late", b"number", b"touched"].map(<[u8]>::to_vec));

@@ -96,7 +96,14 @@ static void expiry(void)
     GIVES(SPRAT_OBJECT_NOT_FOUND, sprat_touch(client, table, "e", 1, 5, NULL, NULL, &error));
     GIVES(SPRAT_OK,
           sprat_write_expiring(client, table, "e", 1, "v", 1, 3600000, NULL, &result, &error));
+    GIVES(SPRAT_OK, sprat_read_expiring(client, table, "e", 1, NULL, &result, &error));
+    SHOULD(result.lifetime_ms > 3000000 && result.lifetime_ms <= 3600000);
+    SHOULD(result.length == 1 && !memcmp(result.value, "v", 2));
+    sprat_free(result.value);
     GIVES(SPRAT_OK, sprat_touch(client, table, "e", 1, SPRAT_FOREVER, NULL, &result, &error));
+    GIVES(SPRAT_OK, sprat_read_expiring(client, table, "e", 1, NULL, &result, &error));
+    SHOULD(result.lifetime_ms == SPRAT_FOREVER);
+    sprat_free(result.value);
     GIVES(SPRAT_OK, sprat_touch(client, table, "e", 1, 0, NULL, &result, &error));
     GIVES(SPRAT_OBJECT_NOT_FOUND, sprat_read_alloc(client, table, "e", 1, NULL, &result, &error));
     GIVES(SPRAT_INVALID_ARGUMENT,

@@ -23,6 +23,7 @@ use sprat_bench::out;
   sprat get books dune
   sprat get books cover > cover.png
   sprat get books dune --json             {\"key\":\"dune\",\"value\":\"…\",\"version\":1}
+  sprat get sessions alice --expires      1799.482
 
 Exit code 3 means that there is no such object.")]
 pub(crate) struct Get {
@@ -35,7 +36,10 @@ pub(crate) struct Get {
     /// Only if the object has this version.
     #[arg(long, value_name = "V")]
     if_version: Option<u64>,
-    /// Write a JSON object with key, value and version.
+    /// Write the seconds that the object still exists, or `never`, and not its value.
+    #[arg(long)]
+    expires: bool,
+    /// Write a JSON object with key, value and version; with --expires the seconds too, or null.
     #[arg(long)]
     json: bool,
 }
@@ -255,14 +259,23 @@ pub(crate) fn get(args: &Get) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
     let condition = version_is(args.if_version).unwrap_or_else(Condition::if_exists);
-    let (value, version) = store.read(table, args.key.as_bytes(), condition)?;
+    let key = args.key.as_bytes();
+    let (value, version, rest) = if args.expires {
+        store.read_expiring(table, key, condition)?
+    } else {
+        let (value, version) = store.read(table, key, condition)?;
+        (value, version, None)
+    };
+    let seconds = rest.map(|rest| rest.as_secs_f64());
     if args.json {
-        let members = [
-            json_member("key", args.key.as_bytes()),
-            json_member("value", &value),
-            number("version", version.0),
-        ];
-        return print_json(members);
+        let expires = args.expires.then(|| ("expires".to_owned(), seconds.into()));
+        let members =
+            [json_member("key", key), json_member("value", &value), number("version", version.0)];
+        return print_json(members.into_iter().chain(expires));
+    }
+    if args.expires {
+        let text = seconds.map_or_else(|| "never".to_owned(), |seconds| seconds.to_string());
+        return out::print(format!("{text}\n"));
     }
     out::value(&value)
 }

@@ -94,6 +94,12 @@ fn objects_expire_and_are_touched() {
     let json = cluster.ok(&["touch", "t", "k", "never", "--json"]);
     assert!(json.starts_with("{\"version\":"), "{json}");
     assert_eq!(cluster.ok(&["get", "t", "k"]), "v");
+    assert_eq!(cluster.ok(&["get", "t", "k", "--expires"]), "never\n");
+    cluster.ok(&["touch", "t", "k", "3600"]);
+    let rest: f64 = cluster.ok(&["get", "t", "k", "--expires"]).trim().parse().unwrap();
+    assert!(rest > 3000.0 && rest <= 3600.0, "{rest}");
+    let json = cluster.ok(&["get", "t", "k", "--expires", "--json"]);
+    assert!(json.starts_with("{\"expires\":3") && json.contains("\"value\":\"v\""), "{json}");
     cluster.ok(&["touch", "t", "k", "0", "--if-exists"]);
     cluster.fails(3, &["get", "t", "k"]);
     let error = cluster.fails(2, &["put", "t", "k", "v", "--expires", "soon"]);

@@ -1,7 +1,9 @@
 //! The results of operations on one object, from the answers of the client's machine.
 
+use std::time::Duration;
+
 use sprat_store::client::{Answer, Error};
-use sprat_store::types::Version;
+use sprat_store::types::{Lifetime, Version};
 
 use super::machine::{Outcome, unexpected};
 use super::object::{Number, Object};
@@ -19,6 +21,18 @@ pub(super) fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
 pub(super) fn object_or_none(outcome: Outcome) -> Result<Option<Object>, Error> {
     found(outcome.map(|answer| match answer {
         Answer::Object { version, value } => Object { version, value: value.into_vec() },
+        other => unexpected(&other),
+    }))
+}
+
+pub(super) fn expiring_or_none(
+    outcome: Outcome,
+) -> Result<Option<(Object, Option<Duration>)>, Error> {
+    found(outcome.map(|answer| match answer {
+        Answer::Expiring { version, lifetime, value } => {
+            let object = Object { version, value: value.into_vec() };
+            (object, lifetime.map(|Lifetime(ms)| Duration::from_millis(ms)))
+        }
         other => unexpected(&other),
     }))
 }

@@ -17,7 +17,9 @@ use sprat_store::client::{
 };
 use sprat_store::types::{TableId, Version};
 
-use super::answers::{integer, length, object_or_none, removed, swapped, version};
+use super::answers::{
+    expiring_or_none, integer, length, object_or_none, removed, swapped, version,
+};
 use super::client::{Builder, Client, servers, table_id, tables};
 use super::condition::Condition;
 use super::machine::Outcome;
@@ -265,6 +267,18 @@ impl AsyncTable {
         self.client.start(
             move |machine, deadline| machine.read(id, &key, condition.0, deadline),
             object_or_none,
+        )
+    }
+
+    /// Reads an object and the rest of its lifetime, which is `None` if the object does not expire.
+    ///
+    /// # Errors
+    /// Those of [`Table::get_expiring`](super::Table::get_expiring).
+    pub fn get_expiring(&self, key: &[u8]) -> Operation<Option<(Object, Option<Duration>)>> {
+        let (id, key, rules) = (self.id, key.to_vec(), Condition::always().0);
+        self.client.start(
+            move |machine, deadline| machine.read_expiring(id, &key, rules, deadline),
+            expiring_or_none,
         )
     }
 

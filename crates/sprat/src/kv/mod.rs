@@ -48,8 +48,8 @@ mod shared;
 mod table;
 
 pub use sprat_store::client::{
-    Answer, Counters, Cursor, Error, LeaderInfo, Page, PartAnswer, Parts, ServerInfo, TableInfo,
-    TableOptions, Value, WaitedFor,
+    Answer, Counters, Cursor, Error, LeaderInfo, Listed, Page, PartAnswer, Parts, ServerInfo,
+    TableInfo, TableOptions, Value, WaitedFor,
 };
 pub use sprat_store::durability::TableDurability;
 pub use sprat_store::message::control::ServerState;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use sprat_store::client::{Answer, Cursor, Error, Page};
 use sprat_store::types::{TableId, Version};
 
-use super::answers::{found, integer, length, object_or_none, removed, swapped, version};
+use super::answers::{
+    expiring_or_none, found, integer, length, object_or_none, removed, swapped, version,
+};
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
 use super::multi::{self, Part};
@@ -120,6 +122,28 @@ impl<'c> Table<'c> {
         let id =
             self.shared.start(|client, deadline| client.read(self.id, key, condition.0, deadline));
         Pending::new(self.shared, id, object_or_none)
+    }
+
+    /// Reads an object and the rest of its lifetime, which is `None` if the object does not expire.
+    /// Returns `None` if there is no object.
+    ///
+    /// # Errors
+    /// Those of [`Table::get`].
+    pub fn get_expiring(&self, key: &[u8]) -> Result<Option<(Object, Option<Duration>)>, Error> {
+        self.start_get_expiring_if(key, Condition::always()).wait()
+    }
+
+    /// Starts a read of an object and the rest of its lifetime, as [`Table::get_expiring`] does,
+    /// under a condition.
+    pub fn start_get_expiring_if(
+        &self,
+        key: &[u8],
+        condition: Condition,
+    ) -> Pending<'c, Option<(Object, Option<Duration>)>> {
+        let id = self
+            .shared
+            .start(|client, deadline| client.read_expiring(self.id, key, condition.0, deadline));
+        Pending::new(self.shared, id, expiring_or_none)
     }
 
     // Mutations.
@@ -528,8 +552,9 @@ impl Iterator for Scan<'_> {
                 Err(error) => return Some(Err(error)),
             };
             self.next = page.next;
-            self.objects.extend(page.objects().map(|(key, version, value)| {
-                (key.to_vec(), Object { version, value: value.to_vec() })
+            self.objects.extend(page.objects().map(|listed| {
+                let object = Object { version: listed.version, value: listed.value.to_vec() };
+                (listed.key.to_vec(), object)
             }));
         }
     }

@@ -48,4 +48,5 @@ pub use rifl::WINDOW;
 pub use send::Call;
 pub use state::{Client, Config, TableOptions};
 
+pub use crate::message::list::Listed;
 pub use crate::ops::Cursor;

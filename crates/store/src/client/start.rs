@@ -56,6 +56,18 @@ impl Client {
         self.object(Request::Read(()), table, key, &[], rules, deadline)
     }
 
+    /// Reads an object and the rest of its lifetime. The answer is
+    /// [`Answer::Expiring`](super::Answer::Expiring).
+    pub fn read_expiring(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        self.object(Request::ReadExpiring(()), table, key, &[], rules, deadline)
+    }
+
     /// Writes an object. The answer is [`Answer::Version`](super::Answer::Version).
     pub fn write(
         &mut self,

@@ -29,6 +29,7 @@ mod multi;
 mod mutation;
 mod operation;
 mod read;
+mod read_expiring;
 mod remove;
 mod replicas;
 mod stats;
@@ -46,6 +47,7 @@ pub use increment::Increment;
 pub use multi::{MOST_PARTS, Multi};
 pub use operation::{Call, ClientOperation, Cursor, Executed, Operation, Order, Parts, Reply};
 pub use read::Read;
+pub use read_expiring::ReadExpiring;
 pub use remove::Remove;
 pub use stats::Stats;
 pub use swap::Swap;
@@ -124,6 +126,7 @@ master_operations! {
         Append => Append<'_>,
         Touch => Touch<'_>,
         Swap => Swap<'_>,
+        ReadExpiring => ReadExpiring<'_>,
         Enumerate => Enumerate,
         Multi => Multi<'_>,
         Echo => Echo<'_>,
@@ -205,6 +208,7 @@ client_operations! {
     Append => Append<'static>,
     Touch => Touch<'static>,
     Swap => Swap<'static>,
+    ReadExpiring => ReadExpiring<'static>,
     Enumerate => Enumerate,
     Echo => Echo<'static>,
     Stats => Stats,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::data::{Amount, Once, RejectRules, Target, head, result_head};
-use crate::message::list::{object_head, objects_head, objects_reply};
+use crate::message::list::{Listed, object_head, objects_head, objects_reply};
 use crate::types::{LeaseId, Lifetime, Version};
 
 /// Parses the reply to a read.
@@ -131,6 +131,12 @@ fn requests_with_a_lifetime() {
 #[test]
 fn requests() {
     golden!(
+        ReadExpiring,
+        32,
+        "01 0e 0000 09 000000 0000000000000009 0000000000000007 0000000000000102 6b6579",
+        ReadExpiring { target: TARGET, key: b"key" }
+    );
+    golden!(
         Read,
         32,
         "01 02 0000 09 000000 0000000000000009 0000000000000007 0000000000000102 6b6579",
@@ -225,19 +231,29 @@ fn replies() {
 #[test]
 fn replies_with_objects() {
     let objects = [
-        &objects_head(2, 6)[..],
-        &object_head(1, Version(4), 2),
+        &objects_head(3, 6)[..],
+        &object_head(1, Version(4), 2, None),
         b"kvw",
-        &object_head(0, Version(5), 0),
+        &object_head(1, Version(7), 2, Some(Lifetime(0x0102))),
+        b"exy",
+        &object_head(0, Version(5), 0, None),
     ]
     .concat();
-    let golden = "01 00 0000 00000002 0000000000000006
-        0000000000000004 00000002 00000001 6b 7677 0000000000000005 00000000 00000000";
+    let golden = "01 00 0000 00000003 0000000000000006
+        0000000000000004 00000002 00000001 6b 7677
+        0000000000000007 00000002 80000001 0000000000000102 65 7879
+        0000000000000005 00000000 00000000";
     assert_eq!(objects, hex(golden));
     let parsed = objects_reply(&objects).unwrap();
     assert_eq!(parsed.next, Some(6));
     let listed: Vec<_> = parsed.collect();
-    assert_eq!(listed, [(&b"k"[..], Version(4), &b"vw"[..]), (b"", Version(5), b"")]);
+    let of = |key, version, value, lifetime| {
+        let (version, lifetime) = (Version(version), lifetime);
+        Listed { key, version, value, lifetime }
+    };
+    let lifetime = Some(Lifetime(0x0102));
+    let expected = [of(b"k", 4, b"vw", None), of(b"e", 7, b"xy", lifetime), of(b"", 5, b"", None)];
+    assert_eq!(listed, expected);
     for short in 0..objects.len() {
         assert!(objects_reply(&objects[..short]).is_err());
     }
@@ -328,6 +344,7 @@ proptest! {
         }
         let _ = (read_reply(&bytes), mutation_reply(&bytes), increment_reply(&bytes));
         let _ = (echo_reply(&bytes), Swap::completion(None, &bytes));
+        let _ = ReadExpiring::completion((), &bytes);
         if let Ok(objects) = objects_reply(&bytes) {
             prop_assert!(objects.count() <= bytes.len() / 16);
         }

@@ -5,7 +5,7 @@ use crate::message::data::Refusal;
 use crate::message::multi::{self, Parts};
 use crate::objects::entry::OBJECT;
 use crate::objects::segment::Location;
-use crate::ops::{ClientOperation as _, Reply, Swap, Touch};
+use crate::ops::{ClientOperation as _, ReadExpiring, Reply, Swap, Touch};
 use crate::types::Lifetime;
 
 fn swap(once: Once, key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -95,6 +95,48 @@ fn swaps_and_lifetimes() {
     assert_eq!(rig.ask(expiring(3, b"two")), second, "as it was then");
     let touch = Touch { target: TARGET, once: once(1, 5, 1), lifetime: None, key: b"k" }.emit();
     assert_eq!(mutation_reply(&rig.ask(touch)), Ok(Version(4)));
+}
+
+/// A read may tell the rest of a lifetime, as a list does.
+#[test]
+fn the_rest_of_a_lifetime_is_told() {
+    let mut rig = Rig::small();
+    rig.client(1, 100 * TERM_NS);
+    let value = [4; 600];
+    for (rpc, key, lifetime) in [(2, b"e", Some(Lifetime(100))), (3, b"f", None)] {
+        let once = once(1, rpc, 1);
+        rig.ask(Swap { target: TARGET, once, key, value: &value, lifetime }.emit());
+    }
+    rig.now = rig.now.after(70 * MS);
+    let read = |rig: &mut Rig, key: &[u8]| {
+        let reply = rig.ask(ReadExpiring { target: TARGET, key }.emit());
+        match ReadExpiring::completion((), &reply).map_err(|refusal| refusal.status) {
+            Ok(Reply::Expiring { version, lifetime, value: at }) => {
+                assert_eq!(reply[at..], value);
+                Ok((version.0, lifetime))
+            }
+            Err(status) => Err(status),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(read(&mut rig, b"e"), Ok((1, Some(Lifetime(30)))));
+    assert_eq!(read(&mut rig, b"f"), Ok((2, None)));
+    let (first, last) = (0, u64::MAX);
+    let list =
+        Enumerate { cluster: CLUSTER, table: TABLE, first, last, cursor: 0, limit_bytes: 5000 };
+    let mut listed: Vec<_> = Vec::new();
+    let mut next = Some(0);
+    while let Some(cursor) = next {
+        let reply = rig.ask(Enumerate { cursor, ..list }.emit());
+        let objects = objects_reply(&reply).unwrap();
+        next = objects.next;
+        listed.extend(objects.map(|object| (object.key.to_vec(), object.lifetime)));
+    }
+    listed.sort();
+    assert_eq!(listed, [(b"e".to_vec(), Some(Lifetime(30))), (b"f".to_vec(), None)]);
+    rig.now = rig.now.after(30 * MS);
+    assert_eq!(read(&mut rig, b"e"), Err(Status::ObjectDoesntExist));
+    assert_eq!(rig.master.memory().expired, 1);
 }
 
 /// The cleaner moves old values, with their objects and alone, and they leave no memory behind once

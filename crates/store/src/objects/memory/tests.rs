@@ -11,7 +11,7 @@ use super::*;
 use crate::durability::TableDurability;
 use crate::hash::KeyHasher;
 use crate::message::data::{Amount, Once, RejectRules, Target};
-use crate::message::list::{objects_head, objects_reply};
+use crate::message::list::{Listed, objects_head, objects_reply};
 use crate::objects::entry::{COMPLETION, RECORD};
 use crate::objects::mutate::{Change, Mutation};
 use crate::objects::segment::segment_bytes;
@@ -199,7 +199,7 @@ fn enumeration_while_the_table_changes() {
                     world.memory.enumerate(tablet, cursor, rng.below(500) as usize, WallTime(0));
                 let reply = [&objects_head(listing.count, listing.next), &listing.bytes[..]];
                 let reply = reply.concat();
-                for (key, version, value) in objects_reply(&reply).unwrap() {
+                for Listed { key, version, value, .. } in objects_reply(&reply).unwrap() {
                     assert!(
                         (first..=last).contains(&world.memory.tablets.hash(TABLE, key).unwrap().0)
                     );
