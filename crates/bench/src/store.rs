@@ -192,7 +192,7 @@ impl Store {
         key: &[u8],
         condition: Condition,
     ) -> Result<(Vec<u8>, Version, Option<Duration>), Fail> {
-        let object = self.client.table_by_id(table).start_get_expiring_if(key, condition).wait();
+        let object = self.client.table_by_id(table).start_read_expiring_if(key, condition).wait();
         let object = object.and_then(|object| object.ok_or(Error::ObjectDoesntExist));
         let (object, rest) = object.map_err(|error| self.explain(error, &name(key)))?;
         Ok((object.value, object.version, rest))

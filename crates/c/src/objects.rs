@@ -107,7 +107,7 @@ export! {
         let found = client.required("the client")?.with(|state| {
             state.ask(&call, |client| {
                 let table = client.table_by_id(kv::TableId(table));
-                Ok(table.start_get_expiring_if(key, call.condition).wait()?)
+                Ok(table.start_read_expiring_if(key, call.condition).wait()?)
             })
         })?;
         let (object, rest) = found.ok_or(kv::Error::ObjectDoesntExist)?;

@@ -335,13 +335,13 @@ fn expiring_objects(transport: &str) {
     assert_eq!(table.remove(b"part").unwrap(), None);
     assert_eq!(table.increment(b"number", 5).unwrap(), 5);
     // The rest of a lifetime, from a read and from the page of a scan.
-    let (object, rest) = block_on(tasks.get_expiring(b"forever")).unwrap().unwrap();
+    let (object, rest) = block_on(tasks.read_expiring(b"forever")).unwrap().unwrap();
     assert_eq!(rest, None, "{object:?}");
     let hour = Duration::from_secs(3600);
     table.touch(b"touched", Some(hour)).unwrap();
-    let (object, rest) = table.get_expiring(b"touched").unwrap().unwrap();
+    let (object, rest) = table.read_expiring(b"touched").unwrap().unwrap();
     assert!(rest.is_some_and(|rest| rest <= hour && rest > hour / 2), "{rest:?} of {object:?}");
-    assert_eq!(table.get_expiring(b"part").unwrap(), None);
+    assert_eq!(table.read_expiring(b"part").unwrap(), None);
     let listed = |page: &Page<'_>| -> Vec<_> {
         page.objects().filter(|it| it.key == b"touched").map(|it| it.lifetime).collect()
     };

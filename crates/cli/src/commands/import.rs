@@ -28,8 +28,8 @@ use sprat_sys::clock;
 #[command(after_help = "JSON Lines: {\"key\":\"dune\",\"value\":\"Frank Herbert\"};
 \"key64\" and \"value64\" have base64 where bytes are no text.
 CSV: a header that names the columns key or key64, value or value64; others are ignored.
-A member or column \"expires_ms\" has the end of the object's lifetime, in milliseconds since 1970 by
-the clock of this machine. An object that has expired by then does not exist after the import.
+A member or column \"expires_ms\" has the end of the object's lifetime, in milliseconds since 1970
+by the clock of this machine. An object that has expired does not exist after the import.
 
 Examples:
   sprat import books books.jsonl
@@ -101,7 +101,7 @@ impl Sink for Writes<'_> {
         let Record { key, value, expires_ms } = &record;
         let op = match expires_ms {
             Some(ms) => {
-                // One that has expired takes the place of an earlier record of its key, and is gone.
+                // One that has expired takes the place of earlier records of its key, and is gone.
                 let rest = Duration::from_millis(ms.saturating_sub(clock::wall_ms()));
                 let (lifetime, always) = (rest.min(MAX_LIFETIME), Condition::always());
                 table.start_put_expiring_if(key, value, lifetime, always).queue()

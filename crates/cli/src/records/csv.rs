@@ -1,9 +1,9 @@
 //! Files of records in CSV with a header (RFC 4180): the columns `key` or `key64`, `value` or
 //! `value64`, and `expires_ms`. The reader ignores other columns.
 //!
-//! The writer uses the columns `key,value,key64,value64,expires_ms`. Each row fills one of each pair: a column
-//! of base64 that is not empty counts, else the column of text. A row with more or fewer fields
-//! than the header is malformed.
+//! The writer uses the columns `key,value,key64,value64,expires_ms`. Each row fills one of each
+//! pair: a column of base64 that is not empty counts, else the column of text. A row with more or
+//! fewer fields than the header is malformed.
 
 use std::io::{self, BufRead, Read, Write};
 

@@ -273,8 +273,8 @@ impl AsyncTable {
     /// Reads an object and the rest of its lifetime, which is `None` if the object does not expire.
     ///
     /// # Errors
-    /// Those of [`Table::get_expiring`](super::Table::get_expiring).
-    pub fn get_expiring(&self, key: &[u8]) -> Operation<Option<(Object, Option<Duration>)>> {
+    /// Those of [`Table::read_expiring`](super::Table::read_expiring).
+    pub fn read_expiring(&self, key: &[u8]) -> Operation<Option<(Object, Option<Duration>)>> {
         let (id, key, rules) = (self.id, key.to_vec(), Condition::always().0);
         self.client.start(
             move |machine, deadline| machine.read_expiring(id, &key, rules, deadline),

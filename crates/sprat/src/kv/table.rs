@@ -129,13 +129,13 @@ impl<'c> Table<'c> {
     ///
     /// # Errors
     /// Those of [`Table::get`].
-    pub fn get_expiring(&self, key: &[u8]) -> Result<Option<(Object, Option<Duration>)>, Error> {
-        self.start_get_expiring_if(key, Condition::always()).wait()
+    pub fn read_expiring(&self, key: &[u8]) -> Result<Option<(Object, Option<Duration>)>, Error> {
+        self.start_read_expiring_if(key, Condition::always()).wait()
     }
 
-    /// Starts a read of an object and the rest of its lifetime, as [`Table::get_expiring`] does,
+    /// Starts a read of an object and the rest of its lifetime, as [`Table::read_expiring`] does,
     /// under a condition.
-    pub fn start_get_expiring_if(
+    pub fn start_read_expiring_if(
         &self,
         key: &[u8],
         condition: Condition,

@@ -204,7 +204,7 @@ impl Client {
         self.object(Request::Append(()), table, key, bytes, rules, deadline)
     }
 
-    /// Writes an object as [`Client::write`] does, or as [`Client::write_expiring`] with a lifetime.
+    /// Writes an object as [`Client::write`] or, with a lifetime, [`Client::write_expiring`] does.
     /// The answer is [`Answer::Swapped`](super::Answer::Swapped): it has the object before.
     pub fn swap(
         &mut self,
