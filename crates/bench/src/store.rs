@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, LeaderInfo, Loss, Number, ServerId, ServerInfo, ServerState, TableId,
-    TableInfo, TableOptions, Version, WaitedFor,
+    Client, Condition, Error, LeaderInfo, Loss, Number, Object, ServerId, ServerInfo, ServerState,
+    TableId, TableInfo, TableOptions, Version, WaitedFor,
 };
 
 use sprat::internals::transports::Options;
@@ -228,7 +228,7 @@ impl Store {
     }
 
     /// Writes an object, which expires after this time if it has one. Returns its new version, and
-    /// value and version of the object before, if there was one.
+    /// the object before, if there was one.
     pub fn swap(
         &mut self,
         table: TableId,
@@ -236,10 +236,11 @@ impl Store {
         value: &[u8],
         lifetime: Option<Duration>,
         condition: Condition,
-    ) -> Result<(Version, Option<(Vec<u8>, Version)>), Fail> {
-        let swapped = self.client.table_by_id(table).swap_if(key, value, lifetime, condition);
-        let (version, before) = swapped.map_err(|error| self.explain(error, &name(key)))?;
-        Ok((version, before.map(|object| (object.value, object.version))))
+    ) -> Result<(Version, Option<Object>), Fail> {
+        self.client
+            .table_by_id(table)
+            .swap_if(key, value, lifetime, condition)
+            .map_err(|error| self.explain(error, &name(key)))
     }
 
     /// Gives an object another lifetime, or lets it exist without end, and returns its new version.

@@ -301,13 +301,13 @@ pub(crate) fn swap(args: &Swap) -> Result<(), Fail> {
     let (key, condition) = (args.key.as_bytes(), condition(&args.only));
     let (version, before) = store.swap(table, key, &value, args.expires, condition)?;
     if args.json {
-        let old = before.map(|(value, version)| {
-            [json_member("old_value", &value), number("old_version", version.0)]
+        let old = before.map(|old| {
+            [json_member("old_value", &old.value), number("old_version", old.version.0)]
         });
         let members = old.into_iter().flatten();
         return print_json(members.chain([number("version", version.0)]));
     }
-    before.map_or(Ok(()), |(value, _)| out::value(&value))
+    before.map_or(Ok(()), |old| out::value(&old.value))
 }
 
 /// Runs `sprat touch`: gives an object another lifetime.
