@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sprat::kv::{
-    Client, Condition, Error, LeaderInfo, Loss, MigrationInfo, Number, ServerId, ServerInfo,
-    ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version, WaitedFor,
+    Client, Condition, Error, LeaderInfo, Loss, MigrationInfo, Number, Object, ServerId,
+    ServerInfo, ServerState, TableId, TableInfo, TableOptions, TabletInfo, Version, WaitedFor,
 };
 
 use sprat::internals::transports::Options;
@@ -216,6 +216,19 @@ impl Store {
         Ok((object.value, object.version))
     }
 
+    /// Reads an object and the rest of its lifetime, `None` if it does not expire.
+    pub fn read_expiring(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        condition: Condition,
+    ) -> Result<(Vec<u8>, Version, Option<Duration>), Fail> {
+        let object = self.client.table_by_id(table).start_read_expiring_if(key, condition).wait();
+        let object = object.and_then(|object| object.ok_or(Error::ObjectDoesntExist));
+        let (object, rest) = object.map_err(|error| self.explain(error, &name(key)))?;
+        Ok((object.value, object.version, rest))
+    }
+
     /// Writes an object.
     pub fn write(
         &mut self,
@@ -242,6 +255,22 @@ impl Store {
         self.client
             .table_by_id(table)
             .put_expiring_if(key, value, lifetime, condition)
+            .map_err(|error| self.explain(error, &name(key)))
+    }
+
+    /// Writes an object, which expires after this time if it has one. Returns its new version, and
+    /// the object before, if there was one.
+    pub fn swap(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Result<(Version, Option<Object>), Fail> {
+        self.client
+            .table_by_id(table)
+            .swap_if(key, value, lifetime, condition)
             .map_err(|error| self.explain(error, &name(key)))
     }
 

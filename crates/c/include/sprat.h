@@ -361,17 +361,22 @@ typedef struct sprat_result {
     /* The object's version: the one that was read or removed, or the new one. 0 after a removal of
      * an object that did not exist. */
     uint64_t version;
-    /* The length of the object's value in bytes, after a read and an append. */
+    /* The length of `value` in bytes, or that of the object's value after an append. */
     uint64_t length;
     /* The sum after an increment of an integer. */
     int64_t integer;
     /* The sum after an increment of a double. */
     double real;
-    /* The value that was read. A zero byte follows an allocated one, which `length` does not
-     * count. */
+    /* The value that was read, or that a swap has replaced. A zero byte follows an allocated one,
+     * which `length` does not count. */
     void *value;
+    /* The version of the object that a swap has replaced, 0 if there was none. */
+    uint64_t old_version;
+    /* The rest of the lifetime of the object that sprat_read_expiring() has read, in milliseconds,
+     * or SPRAT_FOREVER. */
+    uint64_t lifetime_ms;
     /* 0. */
-    uint64_t reserved[3];
+    uint64_t reserved[1];
 } sprat_result;
 
 /*
@@ -404,13 +409,23 @@ sprat_status sprat_read_alloc(sprat_client *client, uint64_t table, const void *
                               size_t key_length, const sprat_operation_options *options,
                               sprat_result *result, sprat_error *error);
 
+/*
+ * Reads an object as sprat_read_alloc() does, and the rest of its lifetime: sets `lifetime_ms` of
+ * the result too, to SPRAT_FOREVER if the object does not expire.
+ *
+ * Errors: SPRAT_OBJECT_NOT_FOUND, SPRAT_NO_MEMORY.
+ */
+sprat_status sprat_read_expiring(sprat_client *client, uint64_t table, const void *key,
+                                 size_t key_length, const sprat_operation_options *options,
+                                 sprat_result *result, sprat_error *error);
+
 /* Writes an object. Sets `version` of the result. Errors: SPRAT_VALUE_TOO_LONG. */
 sprat_status sprat_write(sprat_client *client, uint64_t table, const void *key, size_t key_length,
                          const void *value, size_t value_length,
                          const sprat_operation_options *options, sprat_result *result,
                          sprat_error *error);
 
-/* The lifetime of an object that does not expire, for sprat_touch(). */
+/* The lifetime of an object that does not expire. */
 #define SPRAT_FOREVER UINT64_MAX
 
 /*
@@ -434,6 +449,20 @@ sprat_status sprat_write_expiring(sprat_client *client, uint64_t table, const vo
 sprat_status sprat_touch(sprat_client *client, uint64_t table, const void *key, size_t key_length,
                          uint64_t lifetime_ms, const sprat_operation_options *options,
                          sprat_result *result, sprat_error *error);
+
+/*
+ * Writes an object and returns the one that was there before; no other change comes between the
+ * two. The object expires after `lifetime_ms` milliseconds, or never with SPRAT_FOREVER. Sets
+ * `version`, `old_version`, `length` and `value` of the result, which must not be NULL;
+ * sprat_free() frees the value. Without an object before, `old_version` is 0 and `value` is NULL.
+ *
+ * Errors: SPRAT_VALUE_TOO_LONG. SPRAT_INVALID_ARGUMENT for a lifetime of 2^47 ms or more.
+ * SPRAT_NO_MEMORY: the object was written, and the one before is lost.
+ */
+sprat_status sprat_swap(sprat_client *client, uint64_t table, const void *key, size_t key_length,
+                        const void *value, size_t value_length, uint64_t lifetime_ms,
+                        const sprat_operation_options *options, sprat_result *result,
+                        sprat_error *error);
 
 /*
  * Removes an object. Sets `version` of the result to the version that it had. An object that does
@@ -489,7 +518,8 @@ typedef enum sprat_part_kind {
     SPRAT_INCREMENT_DOUBLE = 5,
     SPRAT_APPEND = 6,
     SPRAT_WRITE_EXPIRING = 7,
-    SPRAT_TOUCH = 8
+    SPRAT_TOUCH = 8,
+    SPRAT_SWAP = 9
 } sprat_part_kind;
 
 /* One operation of a multi-operation. Start from `{0}` and set what the kind needs. */
@@ -503,7 +533,7 @@ typedef struct sprat_part {
     /* The object's key. */
     const void *key;
     size_t key_length;
-    /* The value of a write, or the bytes of an append. */
+    /* The value of a write or of a swap, or the bytes of an append. */
     const void *value;
     size_t value_length;
     /* The amount of an increment of an integer. */
@@ -512,15 +542,16 @@ typedef struct sprat_part {
     double real;
     /* The part executes only if this condition holds. */
     sprat_condition condition;
-    /* The memory for the value of a read, of `room` bytes. If it is NULL, the call allocates the
-     * value. */
+    /* The memory for the value of a read, or the old value of a swap, of `room` bytes. If it is
+     * NULL, the call allocates the value. */
     void *buffer;
     size_t room;
     /* Set by the call: the result, as that of the single operation. */
     sprat_result result;
     /* Set by the call: the text of a failure, allocated, or NULL after success. */
     char *message;
-    /* The lifetime of a write of an object that expires, or of a touch, in milliseconds. */
+    /* The lifetime of a write of an object that expires, of a touch or of a swap, in
+     * milliseconds. */
     uint64_t lifetime_ms;
     /* Must be 0. */
     uint64_t reserved[3];
@@ -610,6 +641,12 @@ sprat_status sprat_start_increment(sprat_client *client, uint64_t table, const v
                                    size_t key_length, int64_t amount,
                                    const sprat_operation_options *options,
                                    sprat_operation **operation, sprat_error *error);
+
+/* Starts a swap, which sprat_swap() describes. Copies key and value. */
+sprat_status sprat_start_swap(sprat_client *client, uint64_t table, const void *key,
+                              size_t key_length, const void *value, size_t value_length,
+                              uint64_t lifetime_ms, const sprat_operation_options *options,
+                              sprat_operation **operation, sprat_error *error);
 
 /* Starts an append, which sprat_append() describes. Copies key and bytes. */
 sprat_status sprat_start_append(sprat_client *client, uint64_t table, const void *key,

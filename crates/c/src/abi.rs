@@ -99,12 +99,23 @@ pub struct Result {
     pub integer: i64,
     pub real: f64,
     pub value: Memory,
-    pub reserved: [u64; 3],
+    pub old_version: u64,
+    pub lifetime_ms: u64,
+    pub reserved: [u64; 1],
 }
 
 impl Default for Result {
     fn default() -> Self {
-        Self { version: 0, length: 0, integer: 0, real: 0.0, value: Memory::NULL, reserved: [0; 3] }
+        Self {
+            version: 0,
+            length: 0,
+            integer: 0,
+            real: 0.0,
+            value: Memory::NULL,
+            old_version: 0,
+            lifetime_ms: 0,
+            reserved: [0; 1],
+        }
     }
 }
 

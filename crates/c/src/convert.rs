@@ -102,6 +102,28 @@ pub(crate) fn allocated(version: kv::Version, value: &[u8]) -> Result<abi::Resul
     Ok(object(version, value, Memory::copy(value)?))
 }
 
+/// Returns the result of a swap. The value of the object before is `value`, which lies in `memory`.
+pub(crate) fn replaced(
+    version: kv::Version,
+    before: kv::Version,
+    value: &[u8],
+    memory: Memory,
+) -> abi::Result {
+    abi::Result { old_version: before.0, ..object(version, value, memory) }
+}
+
+/// Returns the result of a swap, and copies the value of the object before, if there was one, to
+/// new memory.
+pub(crate) fn swapped(
+    version: kv::Version,
+    before: kv::Version,
+    value: &[u8],
+) -> Result<abi::Result, Failure> {
+    let was_there = before != kv::Version(0);
+    let memory = if was_there { Memory::copy(value)? } else { Memory::NULL };
+    Ok(replaced(version, before, value, memory))
+}
+
 /// Converts a lifetime in milliseconds.
 pub(crate) fn lifetime(ms: u64) -> Result<Duration, Failure> {
     let lifetime = Duration::from_millis(ms);
@@ -112,7 +134,7 @@ pub(crate) fn lifetime(ms: u64) -> Result<Duration, Failure> {
     Ok(lifetime)
 }
 
-/// Converts the lifetime of a touch, `SPRAT_FOREVER` or milliseconds.
+/// Converts the lifetime of a touch or a swap, `SPRAT_FOREVER` or milliseconds.
 pub(crate) fn new_lifetime(ms: u64) -> Result<Option<Duration>, Failure> {
     (ms != u64::MAX).then(|| lifetime(ms)).transpose()
 }

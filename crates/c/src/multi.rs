@@ -4,7 +4,7 @@ use sprat::kv::{self, PartAnswer};
 
 use crate::abi;
 use crate::client::Client;
-use crate::convert::{self, Call, condition, key, object, value};
+use crate::convert::{self, Call, condition, key, value};
 use crate::entry::export;
 use crate::pointer::{Array, Handle, Memory, Structure};
 use crate::status::{Failure, Status};
@@ -26,6 +26,10 @@ fn request(part: &abi::Part) -> Result<kv::Part<'_>, Failure> {
         6 => kv::Part::append(table, key, value()?),
         7 => kv::Part::put_expiring(table, key, value()?, convert::lifetime(part.lifetime_ms)?),
         8 => kv::Part::touch(table, key, convert::new_lifetime(part.lifetime_ms)?),
+        9 => {
+            part.buffer.check(part.room)?;
+            kv::Part::swap(table, key, value()?, convert::new_lifetime(part.lifetime_ms)?)
+        }
         other => return Err(Failure::invalid(format!("no part has the kind {other}"))),
     };
     if part.reserved.iter().any(|field| *field != 0) {
@@ -52,11 +56,15 @@ pub(crate) fn requests(
     converted.collect()
 }
 
-/// Converts the answer to a part. The value of a read goes into the buffer of `part`, or into new
-/// memory.
+/// Converts the answer to a part. The value of a read or a swap goes into the buffer of `part`, or
+/// into new memory.
 fn answered(part: &abi::Part, answer: PartAnswer<'_>) -> (abi::Result, Result<(), Failure>) {
-    let (version, value) = match answer {
-        PartAnswer::Object { version, value } => (version, value),
+    let (version, before, value) = match answer {
+        PartAnswer::Object { version, value } => (version, kv::Version(0), value),
+        PartAnswer::Swapped { version, before, value } if before != kv::Version(0) => {
+            (version, before, value)
+        }
+        PartAnswer::Swapped { version, .. } => return (convert::versioned(version), Ok(())),
         PartAnswer::Version(version) => return (convert::versioned(version), Ok(())),
         PartAnswer::Integer { version, sum } => return (convert::integer(version, sum), Ok(())),
         PartAnswer::Double { version, sum } => return (convert::real(version, sum), Ok(())),
@@ -66,12 +74,12 @@ fn answered(part: &abi::Part, answer: PartAnswer<'_>) -> (abi::Result, Result<()
         _ => return (abi::Result::default(), Err(Failure::of(Status::Other))),
     };
     if part.buffer.is_null() {
-        return match convert::allocated(version, value) {
-            Ok(result) => (result, Ok(())),
+        return match Memory::copy(value) {
+            Ok(memory) => (convert::replaced(version, before, value, memory), Ok(())),
             Err(failure) => (abi::Result::default(), Err(failure)),
         };
     }
-    let result = object(version, value, part.buffer.memory());
+    let result = convert::replaced(version, before, value, part.buffer.memory());
     if part.buffer.fill(part.room, value) {
         return (result, Ok(()));
     }

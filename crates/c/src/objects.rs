@@ -93,6 +93,30 @@ export! {
         Ok(())
     }
 
+    /// Reads an object and the rest of its lifetime into new memory.
+    fn sprat_read_expiring(
+        client: Handle<Client>,
+        table: u64,
+        name: Bytes,
+        name_length: usize,
+        options: Structure<abi::OperationOptions>,
+        result: Out<abi::Result>,
+    ) {
+        result.require("the place for the result")?;
+        let (key, call) = (key(&name, name_length)?, Call::new(&options)?);
+        let found = client.required("the client")?.with(|state| {
+            state.ask(&call, |client| {
+                let table = client.table_by_id(kv::TableId(table));
+                Ok(table.start_read_expiring_if(key, call.condition).wait()?)
+            })
+        })?;
+        let (object, rest) = found.ok_or(kv::Error::ObjectDoesntExist)?;
+        let lifetime_ms = rest.map_or(u64::MAX, |rest| rest.as_millis() as u64);
+        let read = allocated(object.version, &object.value)?;
+        result.set(abi::Result { lifetime_ms, ..read });
+        Ok(())
+    }
+
     /// Writes an object.
     fn sprat_write(
         client: Handle<Client>,
@@ -143,6 +167,33 @@ export! {
         change(&client, table, &options, &result, |table, condition| {
             table.touch_if(key, lifetime, condition).map(versioned)
         })
+    }
+
+    /// Writes an object and returns the one before.
+    fn sprat_swap(
+        client: Handle<Client>,
+        table: u64,
+        name: Bytes,
+        name_length: usize,
+        bytes: Bytes,
+        bytes_length: usize,
+        lifetime_ms: u64,
+        options: Structure<abi::OperationOptions>,
+        result: Out<abi::Result>,
+    ) {
+        result.require("the place for the result")?;
+        let (key, value) = (key(&name, name_length)?, value(&bytes, bytes_length)?);
+        let (call, lifetime) = (Call::new(&options)?, new_lifetime(lifetime_ms)?);
+        let client = client.required("the client")?;
+        let (version, before) = client.with(|state| {
+            state.ask(&call, |client| {
+                let table = client.table_by_id(kv::TableId(table));
+                Ok(table.swap_if(key, value, lifetime, call.condition)?)
+            })
+        })?;
+        let (old, value) = before.map_or_else(Default::default, |it| (it.version, it.value));
+        result.set(convert::swapped(version, old, &value)?);
+        Ok(())
     }
 
     /// Removes an object.

@@ -36,7 +36,7 @@ impl Position {
                 client.with(|state| Ok(state.client()?.table_by_id(table).page(cursor)?))?;
             let objects = page.objects();
             self.page =
-                objects.map(|(k, version, v)| (k.to_vec(), version.0, v.to_vec())).collect();
+                objects.map(|it| (it.key.to_vec(), it.version.0, it.value.to_vec())).collect();
             (self.next, self.at) = (page.next, 0);
         }
         let (key, version, value) = &self.page[self.at];

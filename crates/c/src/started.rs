@@ -68,6 +68,7 @@ fn result(answer: Answer<'_>) -> Result<abi::Result, Failure> {
     match answer {
         Answer::Object { version, value } => convert::allocated(version, &value),
         Answer::Version(version) => Ok(convert::versioned(version)),
+        Answer::Swapped { version, before, value } => convert::swapped(version, before, &value),
         Answer::Parts(parts) => multi::only(&parts),
         _ => Err(Failure::of(Status::Other)),
     }
@@ -107,6 +108,27 @@ export! {
         start(&client, &call, None, &operation, |client| {
             let table = client.table_by_id(kv::TableId(table));
             table.start_put_if(key, value, call.condition).queue()
+        })
+    }
+
+    /// Starts a swap.
+    fn sprat_start_swap(
+        client: Handle<Client>,
+        table: u64,
+        name: Bytes,
+        name_length: usize,
+        bytes: Bytes,
+        bytes_length: usize,
+        lifetime_ms: u64,
+        options: Structure<abi::OperationOptions>,
+        operation: OutHandle<Operation>,
+    ) {
+        operation.clear("the place for the operation")?;
+        let (key, value) = (key(&name, name_length)?, value(&bytes, bytes_length)?);
+        let (call, lifetime) = (Call::new(&options)?, convert::new_lifetime(lifetime_ms)?);
+        start(&client, &call, None, &operation, |client| {
+            let table = client.table_by_id(kv::TableId(table));
+            table.start_swap_if(key, value, lifetime, call.condition).queue()
         })
     }
 

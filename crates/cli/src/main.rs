@@ -28,7 +28,7 @@ use commands::etcd::Etcd;
 use commands::exec::Exec;
 use commands::export::Export;
 use commands::import::Import;
-use commands::object::{Append, Del, Get, Incr, Put, Touch};
+use commands::object::{Append, Del, Get, Incr, Put, Swap, Touch};
 use commands::perf::Perf;
 use commands::ping::Ping;
 use commands::rdma::Rdma;
@@ -95,6 +95,7 @@ enum Command {
     Table(Table),
     Get(Get),
     Put(Put),
+    Swap(Swap),
     Touch(Touch),
     Del(Del),
     Incr(Incr),
@@ -181,6 +182,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Put(args) => commands::object::put(args),
         Command::Del(args) => commands::object::del(args),
         Command::Incr(args) => commands::object::incr(args),
+        Command::Swap(args) => commands::object::swap(args),
         Command::Touch(args) => commands::object::touch(args),
         Command::Append(args) => commands::object::append(args),
         Command::Scan(args) => commands::scan::run(args),

@@ -4,7 +4,9 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sprat::kv::{Client, Condition, Error, MAX_KEY, Part, PartAnswer, Version};
+use sprat::kv::{
+    Client, Condition, Cursor, Error, MAX_KEY, MAX_VALUE, Page, Part, PartAnswer, Version,
+};
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
@@ -332,17 +334,61 @@ fn expiring_objects(transport: &str) {
     assert!(matches!(table.touch(b"started", None), Err(Error::ObjectDoesntExist)));
     assert_eq!(table.remove(b"part").unwrap(), None);
     assert_eq!(table.increment(b"number", 5).unwrap(), 5);
+    // The rest of a lifetime, from a read and from the page of a scan.
+    let (object, rest) = block_on(tasks.read_expiring(b"forever")).unwrap().unwrap();
+    assert_eq!(rest, None, "{object:?}");
+    let hour = Duration::from_secs(3600);
+    table.touch(b"touched", Some(hour)).unwrap();
+    let (object, rest) = table.read_expiring(b"touched").unwrap().unwrap();
+    assert!(rest.is_some_and(|rest| rest <= hour && rest > hour / 2), "{rest:?} of {object:?}");
+    assert_eq!(table.read_expiring(b"part").unwrap(), None);
+    let listed = |page: &Page<'_>| -> Vec<_> {
+        page.objects().filter(|it| it.key == b"touched").map(|it| it.lifetime).collect()
+    };
+    let mut lifetimes = Vec::new();
+    let mut next = Some(Cursor::default());
+    while let Some(cursor) = next {
+        let page = table.page(cursor).unwrap();
+        lifetimes.extend(listed(&page));
+        next = page.next;
+    }
+    assert!(matches!(lifetimes[..], [Some(ms)] if ms.0 <= 3_600_000 && ms.0 > 1_800_000));
     let mut keys: Vec<_> = table.scan().map(|object| object.unwrap().0).collect();
     keys.sort();
     assert_eq!(keys, [&b"forever"[..], b"late", b"number", b"touched"].map(<[u8]>::to_vec));
 }
 
 /// Get-and-set: each value that was there comes back once, also with several clients at once.
+/// Values may be as long as any, with replicas too.
 fn swaps(transport: &str) {
-    let cluster = Cluster::start(transport, "swap", 1);
+    let cluster = Cluster::replicated(transport, "swap", 2, 1);
     let client = cluster.client();
     let table = client.create_table("swaps", 1).unwrap();
     let id = table.id();
+    let long = |n: u8| vec![n; MAX_VALUE];
+    let (first, none) = table.swap(b"long", &long(1)).unwrap();
+    assert_eq!(none, None);
+    for n in 2..6 {
+        let (_, old) = table.swap(b"long", &long(n)).unwrap();
+        assert!(old.is_some_and(|old| old.value == long(n - 1)), "{n}");
+    }
+    let only = Condition::if_version(first);
+    assert!(matches!(table.swap_if(b"long", b"", None, only), Err(Error::WrongVersion(_))));
+    let hour = Some(Duration::from_secs(3600));
+    let gone = Some(Duration::ZERO);
+    assert_eq!(
+        table.start_swap_if(b"e", b"1", hour, Condition::if_absent()).wait().unwrap().1,
+        None
+    );
+    let (_, old) = table.swap_if(b"e", b"2", gone, Condition::always()).unwrap();
+    assert_eq!(old.unwrap().value, b"1");
+    assert_eq!(table.swap(b"e", b"3").unwrap().1, None, "it has expired");
+    let swap = |key| Part::swap(id, key, b"part", None);
+    let parts = client.multi([swap(b"e"), swap(b"f"), swap(b"long")]).unwrap();
+    assert!(matches!(parts.get(0), Ok(PartAnswer::Swapped { value: b"3", .. })));
+    assert!(matches!(parts.get(1), Ok(PartAnswer::Swapped { before: Version(0), .. })));
+    let Ok(PartAnswer::Swapped { value, .. }) = parts.get(2) else { panic!() };
+    assert!(value == long(5));
     let swapper = |from: u32| {
         let client = cluster.client();
         move || {

@@ -81,6 +81,14 @@ impl WallTime {
     /// The end of the lifetime of an object that does not expire.
     pub const NEVER: Self = Self(u64::MAX);
 
+    /// Returns what is left at the time `now` of a lifetime that ends at this time, or `None` if
+    /// this is [`WallTime::NEVER`].
+    #[must_use]
+    pub fn rest(self, now: Self) -> Option<Lifetime> {
+        let rest = Lifetime(self.0.saturating_sub(now.0)).min(Lifetime::MAX);
+        (self != Self::NEVER).then_some(rest)
+    }
+
     /// Returns the end of a lifetime that starts at this time, or [`WallTime::NEVER`] without one.
     #[must_use]
     pub fn after(self, lifetime: Option<Lifetime>) -> Self {

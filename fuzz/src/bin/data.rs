@@ -8,7 +8,8 @@ use sprat_store::message::data::Amount;
 use sprat_store::message::list::objects_reply;
 use sprat_store::message::multi::Parts;
 use sprat_store::ops::{
-    Append, Enumerate, Increment, Multi, Operation as _, Read, Remove, Request, Scan, Touch, Write,
+    Append, Enumerate, Increment, Multi, Operation as _, Read, ReadExpiring, Remove, Request, Scan,
+    Swap, Touch, Write,
 };
 
 macro_rules! same {
@@ -23,13 +24,15 @@ macro_rules! same {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    same!(bytes, Read Write Append Touch Remove Increment Enumerate Multi);
+    same!(bytes, Read ReadExpiring Write Append Touch Swap Remove Increment Enumerate Multi);
     let amounts = [Amount::Integer(1), Amount::Double(1.0)].map(Request::Increment);
     let others = [
         Request::Append(()),
         Request::Read(()),
+        Request::ReadExpiring(()),
         Request::Write(None),
         Request::Touch(None),
+        Request::Swap(None),
         Request::Echo(()),
         Request::Stats(()),
     ];
@@ -41,7 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(4 + length, bytes.len());
     }
     if let Ok(objects) = objects_reply(bytes) {
-        let length: usize = objects.map(|(key, _, value)| key.len() + value.len()).sum();
+        let length: usize = objects.map(|it| it.key.len() + it.value.len()).sum();
         assert!(length <= bytes.len());
     }
 });

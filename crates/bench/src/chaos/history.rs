@@ -67,6 +67,7 @@ enum Verb {
     Remove,
     Add,
     Append,
+    Swap,
 }
 
 /// The name of an answer in a line of the history.
@@ -76,6 +77,7 @@ enum Said {
     Value,
     Written,
     Sum,
+    Swapped,
     Missing,
     Exists,
     WrongVersion,
@@ -123,6 +125,11 @@ struct Line {
     /// The value that was read, or the sum.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     result: Option<Content>,
+    /// The version and the value that a swap has replaced.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    old_version: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    old: Option<Content>,
     called: u64,
     ended: u64,
     called_ns: u64,
@@ -158,6 +165,7 @@ pub fn line(record: &Record) -> String {
         Op::Remove(reject) => (Verb::Remove, None, reject),
         Op::AddInteger(reject, by) => (Verb::Add, Some(Content::Integer(by)), reject),
         Op::Append(reject, tag) => (Verb::Append, Some(Content::Bytes(tag)), reject),
+        Op::Swap(reject, value) => (Verb::Swap, Some(value.into()), reject),
         // No client touches objects or adds doubles.
         Op::Touch(reject, _) => (Verb::Write, None, reject),
         Op::AddDouble(reject, bits) => (Verb::Add, Some(Content::Bytes(bits)), reject),
@@ -167,6 +175,7 @@ pub fn line(record: &Record) -> String {
         Some(Answer::Read(v, value)) => (Some(Said::Value), Some(v), Some(value.into())),
         Some(Answer::Version(v)) => (Some(Said::Written), Some(v), None),
         Some(Answer::Sum(v, value)) => (Some(Said::Sum), Some(v), Some(value.into())),
+        Some(Answer::Swapped(v, _)) => (Some(Said::Swapped), Some(v), None),
         Some(Answer::Missing) => (Some(Said::Missing), None, None),
         Some(Answer::Exists(v)) => (Some(Said::Exists), Some(v), None),
         Some(Answer::WrongVersion(v)) => (Some(Said::WrongVersion), Some(v), None),
@@ -175,6 +184,10 @@ pub fn line(record: &Record) -> String {
         Some(Answer::Lost) => (Some(Said::Lost), None, None),
         Some(Answer::Dropped) => (Some(Said::Dropped), None, None),
         Some(Answer::Nothing) => (Some(Said::Nothing), None, None),
+    };
+    let old = match record.answer {
+        Some(Answer::Swapped(_, old)) => old,
+        _ => None,
     };
     let line = Line {
         client: record.client,
@@ -190,6 +203,8 @@ pub fn line(record: &Record) -> String {
         answer,
         version,
         result,
+        old_version: old.map(|(version, _)| version),
+        old: old.map(|(_, value)| value.into()),
         called: record.moments[0],
         ended: record.moments[1],
         called_ns: record.times_ns[0],
@@ -218,6 +233,7 @@ pub fn record(text: &str) -> Result<Option<Record>, String> {
     let op = match (line.op, line.value) {
         (Verb::Read, _) => Op::Read(reject),
         (Verb::Write, Some(value)) => Op::Write(reject, value.into()),
+        (Verb::Swap, Some(value)) => Op::Swap(reject, value.into()),
         (Verb::Remove, _) => Op::Remove(reject),
         (Verb::Add, Some(Content::Integer(by))) => Op::AddInteger(reject, by),
         (Verb::Append, Some(Content::Bytes(tag))) => Op::Append(reject, tag),
@@ -230,6 +246,9 @@ pub fn record(text: &str) -> Result<Option<Record>, String> {
             Said::Value => Answer::Read(version()?, result()?),
             Said::Written => Answer::Version(version()?),
             Said::Sum => Answer::Sum(version()?, result()?),
+            Said::Swapped => {
+                Answer::Swapped(version()?, line.old_version.zip(line.old.map(Value::from)))
+            }
             Said::Missing => Answer::Missing,
             Said::Exists => Answer::Exists(version()?),
             Said::WrongVersion => Answer::WrongVersion(version()?),
@@ -293,12 +312,15 @@ mod tests {
             Op::Write(reject, Value::Word(1_u64.wrapping_neg())),
             Op::Remove(Reject::default()),
             Op::AddInteger(reject, i64::MIN),
+            Op::Swap(exists, Value::Bytes(3)),
         ];
         let answers = [
             Answer::Read(1, Value::Word(5)),
             Answer::Read(1, Value::Bytes(5)),
             Answer::Version(0),
             Answer::Sum(2, Value::Word(9)),
+            Answer::Swapped(2, None),
+            Answer::Swapped(3, Some((2, Value::Bytes(8)))),
             Answer::Missing,
             Answer::Exists(4),
             Answer::WrongVersion(4),

@@ -48,6 +48,9 @@ const LIFE: u64 = 5_000;
 const TRANSPORTS: [&str; 3] = ["", "fast+udp", "tcp"];
 /// The longest values, in bytes beside their first eight.
 const LENGTHS: [u64; 3] = [10, 200, 8_000];
+/// The probability that a client swaps a value of bytes and does not write it, in parts per
+/// million.
+const SWAP_PPM: u32 = 250_000;
 
 /// The state that the clients of a run share.
 pub(super) struct Shared {
@@ -264,7 +267,12 @@ impl User {
                 let longest = LENGTHS[self.rng.below(LENGTHS.len() as u64) as usize];
                 let length = self.rng.below(longest);
                 let tag = self.shared.tag.fetch_add(1, Ordering::Relaxed) + 1;
-                Op::Write(reject, Value::Bytes(length << 48 | tag))
+                let value = Value::Bytes(length << 48 | tag);
+                if self.rng.chance(SWAP_PPM) {
+                    Op::Swap(reject, value)
+                } else {
+                    Op::Write(reject, value)
+                }
             }
         };
         (name, op)
@@ -300,6 +308,7 @@ impl User {
             Answer::Read(version, _)
             | Answer::Version(version)
             | Answer::Sum(version, _)
+            | Answer::Swapped(version, _)
             | Answer::Exists(version)
             | Answer::WrongVersion(version),
         ) = answer
@@ -380,13 +389,14 @@ fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Err
             None => Answer::Missing,
         },
         Op::Write(reject, value) => {
-            let bytes = match *value {
-                Value::Bytes(tag) => value_bytes(tag),
-                Value::Word(word) => word.cast_signed().to_string().into_bytes(),
-                // No client writes one.
-                Value::Chain(_) | Value::Expiring(_) => return Ok(Answer::Nothing),
-            };
+            let Some(bytes) = written(*value) else { return Ok(Answer::Nothing) };
             Answer::Version(table.put_if(&key, &bytes, condition(reject))?.0)
+        }
+        Op::Swap(reject, value) => {
+            let Some(bytes) = written(*value) else { return Ok(Answer::Nothing) };
+            let (version, old) = table.swap_if(&key, &bytes, None, condition(reject))?;
+            let old = old.map(|old| (old.version.0, value_of(number, &old.value)));
+            Answer::Swapped(version.0, old)
         }
         Op::Remove(reject) => Answer::Version(
             table.remove_if(&key, condition(reject))?.map_or(0, |version| version.0),
@@ -401,6 +411,15 @@ fn ask(client: &Client, table: TableId, key: u64, op: &Op) -> Result<Answer, Err
         }
         Op::AddDouble(..) | Op::Touch(..) => Answer::Nothing,
     })
+}
+
+/// Returns the bytes of a value that clients write.
+fn written(value: Value) -> Option<Vec<u8>> {
+    match value {
+        Value::Bytes(tag) => Some(value_bytes(tag)),
+        Value::Word(word) => Some(word.cast_signed().to_string().into_bytes()),
+        Value::Chain(_) | Value::Expiring(_) => None,
+    }
 }
 
 /// Returns the checker's condition as the store has it.

@@ -96,7 +96,14 @@ static void expiry(void)
     GIVES(SPRAT_OBJECT_NOT_FOUND, sprat_touch(client, table, "e", 1, 5, NULL, NULL, &error));
     GIVES(SPRAT_OK,
           sprat_write_expiring(client, table, "e", 1, "v", 1, 3600000, NULL, &result, &error));
+    GIVES(SPRAT_OK, sprat_read_expiring(client, table, "e", 1, NULL, &result, &error));
+    SHOULD(result.lifetime_ms > 3000000 && result.lifetime_ms <= 3600000);
+    SHOULD(result.length == 1 && !memcmp(result.value, "v", 2));
+    sprat_free(result.value);
     GIVES(SPRAT_OK, sprat_touch(client, table, "e", 1, SPRAT_FOREVER, NULL, &result, &error));
+    GIVES(SPRAT_OK, sprat_read_expiring(client, table, "e", 1, NULL, &result, &error));
+    SHOULD(result.lifetime_ms == SPRAT_FOREVER);
+    sprat_free(result.value);
     GIVES(SPRAT_OK, sprat_touch(client, table, "e", 1, 0, NULL, &result, &error));
     GIVES(SPRAT_OBJECT_NOT_FOUND, sprat_read_alloc(client, table, "e", 1, NULL, &result, &error));
     GIVES(SPRAT_INVALID_ARGUMENT,
@@ -111,6 +118,54 @@ static void expiry(void)
     GIVES(SPRAT_OK, sprat_multi(client, parts, 2, NULL, &error));
     SHOULD(parts[0].status == SPRAT_OK && parts[1].status == SPRAT_OBJECT_NOT_FOUND);
     sprat_free_parts(parts, 2);
+}
+
+/* Swaps: alone, started and as parts. */
+static void swaps(void)
+{
+    sprat_result result;
+    sprat_operation *operation;
+    sprat_part parts[2] = {{0}, {0}};
+    char buffer[4];
+
+    GIVES(SPRAT_OK,
+          sprat_swap(client, table, "s", 1, "one", 3, SPRAT_FOREVER, NULL, &result, &error));
+    SHOULD(result.version != 0 && result.old_version == 0);
+    SHOULD(result.value == NULL && result.length == 0);
+    GIVES(SPRAT_OK, sprat_swap(client, table, "s", 1, "", 0, SPRAT_FOREVER, NULL, &result, &error));
+    SHOULD(result.version == result.old_version + 1 && result.length == 3);
+    SHOULD(!memcmp(result.value, "one", 4));
+    sprat_free(result.value);
+    GIVES(SPRAT_OK, sprat_start_swap(client, table, "s", 1, "three", 5, SPRAT_FOREVER, NULL,
+                                     &operation, &error));
+    GIVES(SPRAT_OK, sprat_wait(operation, -1, &error));
+    GIVES(SPRAT_OK, sprat_take(operation, &result, &error));
+    sprat_release(operation);
+    SHOULD(result.old_version != 0 && result.length == 0 && result.value != NULL);
+    sprat_free(result.value);
+
+    parts[0].kind = parts[1].kind = SPRAT_SWAP;
+    parts[0].table = parts[1].table = table;
+    parts[0].key = "s";
+    parts[1].key = "t";
+    parts[0].key_length = parts[1].key_length = 1;
+    parts[0].lifetime_ms = parts[1].lifetime_ms = SPRAT_FOREVER;
+    parts[0].buffer = buffer;
+    parts[0].room = sizeof buffer;
+    GIVES(SPRAT_OK, sprat_multi(client, parts, 2, NULL, &error));
+    SHOULD(parts[0].status == SPRAT_BUFFER_TOO_SMALL && parts[0].result.length == 5);
+    SHOULD(parts[0].result.old_version != 0 && !memcmp(buffer, "thre", 4));
+    SHOULD(parts[1].status == SPRAT_OK && parts[1].result.old_version == 0);
+    SHOULD(parts[1].result.value == NULL);
+    sprat_free_parts(parts, 2);
+
+    GIVES(SPRAT_OK, sprat_swap(client, table, "s", 1, "v", 1, 0, NULL, &result, &error));
+    sprat_free(result.value);
+    GIVES(SPRAT_OBJECT_NOT_FOUND, sprat_read_alloc(client, table, "s", 1, NULL, &result, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_swap(client, table, "s", 1, "v", 1, UINT64_C(1) << 47, NULL, &result, &error));
+    GIVES(SPRAT_INVALID_ARGUMENT,
+          sprat_swap(client, table, "s", 1, "v", 1, SPRAT_FOREVER, NULL, NULL, &error));
 }
 
 static void conditions(void)
@@ -348,6 +403,7 @@ int main(int argc, char **argv)
     objects();
     conditions();
     expiry();
+    swaps();
     several();
     in_progress();
     loop();

@@ -188,7 +188,9 @@ fn write_lines(path: &Path, records: &HashMap<Vec<u8>, Vec<u8>>) -> Result<(), F
     let mut writer =
         records::writer(Format::Jsonl, BufWriter::new(File::create(path).named(&failed)?));
     for (key, value) in records {
-        writer.write(&Record { key: key.clone(), value: value.clone() }).named(&failed)?;
+        writer
+            .write(&Record { key: key.clone(), value: value.clone(), expires_ms: None })
+            .named(&failed)?;
     }
     writer.finish().named(&failed)
 }

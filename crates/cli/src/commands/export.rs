@@ -9,10 +9,12 @@ use crate::options::Cluster;
 use crate::progress::Progress;
 use crate::records::{self, Record, Writer};
 use clap::Args;
-use sprat::kv::{Cursor, TableId, Version};
+use sprat::kv::{Cursor, Listed, TableId};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::store::Store;
+use sprat_store::types::{Lifetime, WallTime};
+use sprat_sys::clock;
 
 /// The source of an export: a function that returns the next record, or `None` at the end.
 pub(crate) type Source<'s> = dyn FnMut() -> Result<Option<Record>, Fail> + 's;
@@ -30,7 +32,10 @@ const BUFFER: usize = 1 << 16;
 The file appears when it is complete: until then the records go to a temporary file beside it,
 which an error or Ctrl-C removes. Symbolic links are followed. A file that is replaced keeps its
 mode and its owner; other names of it (hard links) keep the old content. A device, a FIFO or
-/dev/fd/N is written in place.")]
+/dev/fd/N is written in place.
+
+The record of an object that expires has the end of its lifetime, \"expires_ms\": the time by the
+clock of this machine in milliseconds since 1970.")]
 pub(crate) struct Export {
     #[command(flatten)]
     at: Cluster,
@@ -58,9 +63,11 @@ fn objects(store: &mut Store, table: TableId) -> impl FnMut() -> Result<Option<R
             Ok(page) => page,
             Err(error) => return Err(store.explain(error, "the table's objects")),
         };
-        let record = |(key, _, value): (&[u8], Version, &[u8])| Record {
+        let now = clock::wall_ms();
+        let record = |Listed { key, value, lifetime, .. }: Listed<'_>| Record {
             key: key.to_vec(),
             value: value.to_vec(),
+            expires_ms: lifetime.map(|Lifetime(ms)| (now + ms).min(WallTime::MAX.0)),
         };
         ready = page.objects().map(record).collect::<Vec<_>>().into_iter();
         cursor = page.next;
@@ -123,7 +130,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("out.jsonl");
         fs::write(&path, "old").expect("writes");
-        let record = || Record { key: b"k".to_vec(), value: b"v".to_vec() };
+        let record = || Record { key: b"k".to_vec(), ..Record::default() };
 
         let mut left = 3;
         let failing = file(&args(path.clone()), &mut || {

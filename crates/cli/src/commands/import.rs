@@ -10,15 +10,17 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::options::{Cluster, SPANS};
 use crate::progress::Progress;
 use crate::records::{self, Bad, Format, Next, Reader, Record};
 use clap::Args;
-use sprat::kv::{OperationId, TableId};
+use sprat::kv::{Condition, MAX_LIFETIME, OperationId, TableId};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::store::Store;
+use sprat_sys::clock;
 
 /// Write the records of a file into a table, each under its key.
 #[derive(Args, Debug)]
@@ -26,6 +28,8 @@ use sprat_bench::store::Store;
 #[command(after_help = "JSON Lines: {\"key\":\"dune\",\"value\":\"Frank Herbert\"};
 \"key64\" and \"value64\" have base64 where bytes are no text.
 CSV: a header that names the columns key or key64, value or value64; others are ignored.
+A member or column \"expires_ms\" has the end of the object's lifetime, in milliseconds since 1970
+by the clock of this machine. An object that has expired does not exist after the import.
 
 Examples:
   sprat import books books.jsonl
@@ -94,7 +98,16 @@ struct Writes<'s> {
 impl Sink for Writes<'_> {
     fn start(&mut self, line: u64, record: Record) -> Result<(), Fail> {
         let table = self.store.raw().table_by_id(self.table);
-        let op = table.start_put(&record.key, &record.value).queue();
+        let Record { key, value, expires_ms } = &record;
+        let op = match expires_ms {
+            Some(ms) => {
+                // One that has expired takes the place of earlier records of its key, and is gone.
+                let rest = Duration::from_millis(ms.saturating_sub(clock::wall_ms()));
+                let (lifetime, always) = (rest.min(MAX_LIFETIME), Condition::always());
+                table.start_put_expiring_if(key, value, lifetime, always).queue()
+            }
+            None => table.start_put(key, value).queue(),
+        };
         self.lines.push((op, line));
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! `sprat get`, `put`, `touch`, `del`, `incr`, `append`: each executes one operation on one object.
+//! `sprat get`, `put`, `swap`, `touch`, `del`, `incr`, `append`: each executes one operation on one
+//! object.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -22,6 +23,7 @@ use sprat_bench::out;
   sprat get books dune
   sprat get books cover > cover.png
   sprat get books dune --json             {\"key\":\"dune\",\"value\":\"…\",\"version\":1}
+  sprat get sessions alice --expires      1799.482
 
 Exit code 3 means that there is no such object.")]
 pub(crate) struct Get {
@@ -34,7 +36,10 @@ pub(crate) struct Get {
     /// Only if the object has this version.
     #[arg(long, value_name = "V")]
     if_version: Option<u64>,
-    /// Write a JSON object with key, value and version.
+    /// Write the seconds that the object still exists, or `never`, and not its value.
+    #[arg(long)]
+    expires: bool,
+    /// Write a JSON object with key, value and version; with --expires the seconds too, or null.
     #[arg(long)]
     json: bool,
 }
@@ -65,6 +70,39 @@ pub(crate) struct Put {
     #[command(flatten)]
     only: Only,
     /// Write a JSON object with the new version.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write an object, and write the value that it had before to standard output.
+///
+/// No other change comes between the two. Each swap takes effect exactly once, however often the
+/// network makes the client send it. On a terminal, a newline follows a value that does not end in
+/// one.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat swap queue head 17
+  sprat swap locks leader me --if-exists
+  sprat swap sessions alice 5d41 --expires 1800 --json
+
+Without an object before, nothing is printed; --json tells that from an empty value.
+Exit code 4 means that the object does not meet the condition; nothing was written.")]
+pub(crate) struct Swap {
+    #[command(flatten)]
+    at: Cluster,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: OsString,
+    /// The new value; `-` reads it from standard input.
+    #[arg(allow_hyphen_values = true)]
+    value: OsString,
+    /// The time in seconds after which the object does not exist any more.
+    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
+    expires: Option<Duration>,
+    #[command(flatten)]
+    only: Only,
+    /// Write a JSON object with the new version, and the old value and version.
     #[arg(long)]
     json: bool,
 }
@@ -221,14 +259,23 @@ pub(crate) fn get(args: &Get) -> Result<(), Fail> {
     let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
     let condition = version_is(args.if_version).unwrap_or_else(Condition::if_exists);
-    let (value, version) = store.read(table, args.key.as_bytes(), condition)?;
+    let key = args.key.as_bytes();
+    let (value, version, rest) = if args.expires {
+        store.read_expiring(table, key, condition)?
+    } else {
+        let (value, version) = store.read(table, key, condition)?;
+        (value, version, None)
+    };
+    let seconds = rest.map(|rest| rest.as_secs_f64());
     if args.json {
-        let members = [
-            json_member("key", args.key.as_bytes()),
-            json_member("value", &value),
-            number("version", version.0),
-        ];
-        return print_json(members);
+        let expires = args.expires.then(|| ("expires".to_owned(), seconds.into()));
+        let members =
+            [json_member("key", key), json_member("value", &value), number("version", version.0)];
+        return print_json(members.into_iter().chain(expires));
+    }
+    if args.expires {
+        let text = seconds.map_or_else(|| "never".to_owned(), |seconds| seconds.to_string());
+        return out::print(format!("{text}\n"));
     }
     out::value(&value)
 }
@@ -244,6 +291,23 @@ pub(crate) fn put(args: &Put) -> Result<(), Fail> {
         None => store.write(table, key, &value, condition)?,
     };
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
+}
+
+/// Runs `sprat swap`: writes an object, and the one before to standard output.
+pub(crate) fn swap(args: &Swap) -> Result<(), Fail> {
+    let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
+    let mut store = args.at.connect()?;
+    let table = store.table(&args.table)?;
+    let (key, condition) = (args.key.as_bytes(), condition(&args.only));
+    let (version, before) = store.swap(table, key, &value, args.expires, condition)?;
+    if args.json {
+        let old = before.map(|old| {
+            [json_member("old_value", &old.value), number("old_version", old.version.0)]
+        });
+        let members = old.into_iter().flatten();
+        return print_json(members.chain([number("version", version.0)]));
+    }
+    before.map_or(Ok(()), |old| out::value(&old.value))
 }
 
 /// Runs `sprat touch`: gives an object another lifetime.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Map, Value};
-use sprat::kv::{Cursor, Page};
+use sprat::kv::{Cursor, Listed, Page};
 use sprat_bench::fail::Fail;
 use sprat_bench::out;
 
@@ -60,7 +60,8 @@ pub(crate) fn run(args: &Scan) -> Result<(), Fail> {
 fn text(args: &Scan, page: &Page<'_>, left: &mut u64) -> String {
     let prefix = args.prefix.as_deref().unwrap_or_default().as_bytes();
     let mut text = String::new();
-    for (key, version, value) in page.objects().filter(|(key, ..)| key.starts_with(prefix)) {
+    let wanted = page.objects().filter(|object| object.key.starts_with(prefix));
+    for Listed { key, version, value, .. } in wanted {
         if *left == 0 {
             break;
         }

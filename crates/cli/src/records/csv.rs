@@ -1,9 +1,9 @@
 //! Files of records in CSV with a header (RFC 4180): the columns `key` or `key64`, `value` or
-//! `value64`. The reader ignores other columns.
+//! `value64`, and `expires_ms`. The reader ignores other columns.
 //!
-//! The writer uses the columns `key,value,key64,value64`. Each row fills one of each pair: a column
-//! of base64 that is not empty counts, else the column of text. A row with more or fewer fields
-//! than the header is malformed.
+//! The writer uses the columns `key,value,key64,value64,expires_ms`. Each row fills one of each
+//! pair: a column of base64 that is not empty counts, else the column of text. A row with more or
+//! fewer fields than the header is malformed.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -19,6 +19,7 @@ struct Header {
     key64: Option<usize>,
     value: Option<usize>,
     value64: Option<usize>,
+    expires_ms: Option<usize>,
 }
 
 /// A reader that limits the number of bytes read for each CSV record.
@@ -58,7 +59,7 @@ impl<I: BufRead> Rows<I> {
     /// and no row of it can be skipped.
     fn read_header(&mut self) -> Result<Header, Fail> {
         let names = self.csv.byte_headers().named("cannot read line 1")?;
-        for name in ["key", "key64", "value", "value64"] {
+        for name in ["key", "key64", "value", "value64", "expires_ms"] {
             if names.iter().filter(|n| *n == name.as_bytes()).count() > 1 {
                 return Err(Fail::new(format!("line 1: the header names the column {name} twice"))
                     .next("give the column that is not meant another name"));
@@ -70,6 +71,7 @@ impl<I: BufRead> Rows<I> {
             key64: at("key64"),
             value: at("value"),
             value64: at("value64"),
+            expires_ms: at("expires_ms"),
         };
         if (header.key.or(header.key64)).is_none() || (header.value.or(header.value64)).is_none() {
             return Err(Fail::new("line 1: the header names no columns key and value")
@@ -94,7 +96,11 @@ impl<I: BufRead> Rows<I> {
                 *text = None;
             }
         }
-        assemble(key.take(), key64.take(), value.take(), value64.take())
+        let expires_ms = field(header.expires_ms).filter(|text| !text.is_empty()).map(|text| {
+            text.parse().map_err(|_| format!("expires_ms is no time in milliseconds: {text}"))
+        });
+        let expires_ms = expires_ms.transpose()?;
+        assemble(key.take(), key64.take(), value.take(), value64.take(), expires_ms)
     }
 }
 
@@ -141,7 +147,7 @@ impl<O: Write> Printer<O> {
     fn head(&mut self) -> io::Result<()> {
         if !self.headed {
             self.headed = true;
-            self.csv.write_record(["key", "value", "key64", "value64"])?;
+            self.csv.write_record(["key", "value", "key64", "value64", "expires_ms"])?;
         }
         Ok(())
     }
@@ -152,7 +158,8 @@ impl<O: Write> Writer for Printer<O> {
         self.head()?;
         let (key, key64) = pair(&record.key);
         let (value, value64) = pair(&record.value);
-        self.csv.write_record([&key, &value, &key64, &value64])?;
+        let expires_ms = record.expires_ms.map(|ms| ms.to_string()).unwrap_or_default();
+        self.csv.write_record([&key, &value, &key64, &value64, &expires_ms])?;
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 //! Files of records in JSON Lines: `{"key":"…","value":"…"}`, one object a line; `key64` and
-//! `value64` have bytes that are no text.
+//! `value64` have bytes that are no text. `expires_ms` is the end of a lifetime.
 //!
 //! The reader skips empty lines, other members, and a byte order mark at the start of the file.
 //! Everything else that is not an object with one key and one value is malformed, also a member
@@ -27,6 +27,8 @@ struct Line<'t> {
     value: Option<Cow<'t, str>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     value64: Option<Cow<'t, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_ms: Option<u64>,
 }
 
 /// A reader of records in JSON Lines.
@@ -82,6 +84,7 @@ impl<I: BufRead> Lines<I> {
             line.key64.as_deref(),
             line.value.as_deref(),
             line.value64.as_deref(),
+            line.expires_ms,
         )
     }
 }
@@ -125,7 +128,7 @@ impl<O: Write> Printer<O> {
 
 impl<O: Write> Writer for Printer<O> {
     fn write(&mut self, record: &Record) -> io::Result<()> {
-        let mut line = Line::default();
+        let mut line = Line { expires_ms: record.expires_ms, ..Line::default() };
         match show(&record.key) {
             Shown::Text(text) => line.key = Some(text.into()),
             Shown::Base64(code) => line.key64 = Some(code.into()),

@@ -1,4 +1,5 @@
-//! Files of records, as JSON Lines ([`jsonl`]) or CSV ([`csv`]). A record is a key and a value.
+//! Files of records, as JSON Lines ([`jsonl`]) or CSV ([`csv`]). A record is a key and a
+//! value, and the end of its lifetime if the object expires.
 //!
 //! Bytes that are UTF-8 appear as text, others as base64 in fields whose names end in `64`. A file
 //! that was written here reads back as the same bytes. A malformed record is a [`Bad`] with its
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::{Args, ValueEnum};
-use sprat_store::types::{MAX_KEY, MAX_VALUE};
+use sprat_store::types::{MAX_KEY, MAX_VALUE, WallTime};
 
 use sprat_bench::fail::Fail;
 
@@ -91,6 +92,8 @@ pub(crate) struct Record {
     pub(crate) key: Vec<u8>,
     /// The value of the record, at most 1 MiB.
     pub(crate) value: Vec<u8>,
+    /// The end of the object's lifetime in milliseconds since 1970, `None` if it does not expire.
+    pub(crate) expires_ms: Option<u64>,
 }
 
 /// A malformed record of a file, and its line.
@@ -170,6 +173,7 @@ fn assemble(
     key64: Option<&str>,
     value: Option<&str>,
     value64: Option<&str>,
+    expires_ms: Option<u64>,
 ) -> Result<Record, String> {
     let key = one_of("key", key, key64)?;
     let value = one_of("value", value, value64)?;
@@ -178,7 +182,10 @@ fn assemble(
             return Err(format!("the {name} has {} bytes, the limit is {limit}", bytes.len()));
         }
     }
-    Ok(Record { key, value })
+    if let Some(ms) = expires_ms.filter(|&ms| ms > WallTime::MAX.0) {
+        return Err(format!("expires_ms is {ms}, the limit is {}", WallTime::MAX.0));
+    }
+    Ok(Record { key, value, expires_ms })
 }
 
 fn one_of(name: &str, text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8>, String> {

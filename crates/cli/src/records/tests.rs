@@ -26,7 +26,7 @@ fn written(format: Format, records: &[Record]) -> Vec<u8> {
 }
 
 fn record(key: &[u8], value: &[u8]) -> Record {
-    Record { key: key.to_vec(), value: value.to_vec() }
+    Record { key: key.to_vec(), value: value.to_vec(), expires_ms: None }
 }
 
 /// Returns the faults of the malformed records in `text`, by line.
@@ -82,7 +82,33 @@ fn json_lines_look_as_documented() {
 fn csv_looks_as_documented() {
     let text = written(Format::Csv, &[record(b"dune", b"Frank, Herbert"), record(b"\xff", b"x")]);
     let text = String::from_utf8(text).expect("is text");
-    assert_eq!(text, "key,value,key64,value64\ndune,\"Frank, Herbert\",,\n,x,/w==,\n");
+    assert_eq!(text, "key,value,key64,value64,expires_ms\ndune,\"Frank, Herbert\",,,\n,x,/w==,,\n");
+}
+
+/// The end of a lifetime comes back as it was written; one that is no time is malformed.
+#[test]
+fn ends_of_lifetimes() {
+    let expiring = Record { expires_ms: Some(1_700_000_000_000), ..record(b"k", b"v") };
+    let both = [expiring, record(b"k", b"w")];
+    for (format, golden) in [
+        (
+            Format::Jsonl,
+            "{\"key\":\"k\",\"value\":\"v\",\"expires_ms\":1700000000000}\n\
+             {\"key\":\"k\",\"value\":\"w\"}\n",
+        ),
+        (Format::Csv, "key,value,key64,value64,expires_ms\nk,v,,,1700000000000\nk,w,,,\n"),
+    ] {
+        let text = written(format, &both);
+        assert_eq!(String::from_utf8_lossy(&text), golden);
+        let back: Vec<_> = read_all(format, &text).into_iter().map(|it| it.unwrap().1).collect();
+        assert_eq!(back, both);
+    }
+    let late = format!("{{\"key\":\"\",\"value\":\"\",\"expires_ms\":{}}}\n", 1_u64 << 48);
+    assert!(bad(Format::Jsonl, &late)[0].1.contains("the limit is"), "{late}");
+    let text = "{\"key\":\"\",\"value\":\"\",\"expires_ms\":\"soon\"}\n";
+    assert!(bad(Format::Jsonl, text)[0].1.contains("expected u64"));
+    let text = "key,value,expires_ms\n,,soon\n";
+    assert_eq!(bad(Format::Csv, text), [(2, "expires_ms is no time in milliseconds: soon".into())]);
 }
 
 #[test]

@@ -53,6 +53,28 @@ fn a_file_comes_back_as_it_was_in_either_format() {
     assert_eq!(left, 3, "no temporary file is left");
 }
 
+/// An object that expires has the end of its lifetime in an export, in either format, and keeps it
+/// in an import. One whose end has passed is gone, as the later record of its key says.
+#[test]
+fn lifetimes_survive_an_export_and_an_import() {
+    let cluster = Cluster::up(1);
+    let path = |name: &str| cluster.path(name).to_string_lossy().into_owned();
+    cluster.ok(&["table", "create", "a"]);
+    cluster.ok(&["put", "a", "e", "v", "--expires", "3600"]);
+    cluster.ok(&["put", "a", "f", "w"]);
+    cluster.ok(&["export", "a", &path("a.csv")]);
+    cluster.ok(&["import", "b", &path("a.csv"), "--create"]);
+    cluster.ok(&["export", "b", &path("b.jsonl")]);
+    let mut text = fs::read_to_string(path("b.jsonl")).expect("reads");
+    assert_eq!(text.matches("expires_ms").count(), 1, "{text}");
+    text += "{\"key\":\"f\",\"value\":\"x\",\"expires_ms\":1000}\n";
+    fs::write(path("c.jsonl"), text).expect("writes");
+    cluster.ok(&["import", "c", &path("c.jsonl"), "--create"]);
+    let rest: f64 = cluster.ok(&["get", "c", "e", "--expires"]).trim().parse().expect("seconds");
+    assert!(rest > 3000.0 && rest <= 3600.0, "{rest}");
+    cluster.fails(3, &["get", "c", "f"]);
+}
+
 #[test]
 fn the_standard_streams_are_files_too() {
     let cluster = Cluster::up(1);

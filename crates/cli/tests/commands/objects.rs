@@ -68,6 +68,20 @@ fn conditions_are_kept() {
     cluster.fails(2, &["put", "t", "k", "5", "--if-absent", "--if-exists"]);
 }
 
+/// `swap` prints the value that it has replaced, and with `--json` the versions too.
+#[test]
+fn swaps_print_what_was_there() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    assert_eq!(cluster.ok(&["swap", "t", "k", "one"]), "");
+    assert_eq!(cluster.ok(&["swap", "t", "k", "two"]), "one");
+    let json = cluster.ok(&["swap", "t", "k", "three", "--json", "--if-exists"]);
+    assert_eq!(json, "{\"old_value\":\"two\",\"old_version\":2,\"version\":3}\n");
+    cluster.fails(4, &["swap", "t", "k", "x", "--if-version", "2"]);
+    assert_eq!(cluster.ok(&["swap", "t", "k", "gone", "--expires", "0"]), "three");
+    assert_eq!(cluster.ok(&["swap", "t", "k", "y", "--json"]), "{\"version\":5}\n");
+}
+
 /// `put --expires` and `touch`: an object is there until its end, and a touch moves the end.
 #[test]
 fn objects_expire_and_are_touched() {
@@ -80,6 +94,12 @@ fn objects_expire_and_are_touched() {
     let json = cluster.ok(&["touch", "t", "k", "never", "--json"]);
     assert!(json.starts_with("{\"version\":"), "{json}");
     assert_eq!(cluster.ok(&["get", "t", "k"]), "v");
+    assert_eq!(cluster.ok(&["get", "t", "k", "--expires"]), "never\n");
+    cluster.ok(&["touch", "t", "k", "3600"]);
+    let rest: f64 = cluster.ok(&["get", "t", "k", "--expires"]).trim().parse().unwrap();
+    assert!(rest > 3000.0 && rest <= 3600.0, "{rest}");
+    let json = cluster.ok(&["get", "t", "k", "--expires", "--json"]);
+    assert!(json.starts_with("{\"expires\":3") && json.contains("\"value\":\"v\""), "{json}");
     cluster.ok(&["touch", "t", "k", "0", "--if-exists"]);
     cluster.fails(3, &["get", "t", "k"]);
     let error = cluster.fails(2, &["put", "t", "k", "v", "--expires", "soon"]);

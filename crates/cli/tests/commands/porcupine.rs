@@ -68,7 +68,7 @@ impl Op {
     fn effect(&self, before: Option<Value>) -> Option<Option<Value>> {
         match (self.line["op"].as_str()?, before, self.value("value")) {
             ("read", before, _) => Some(before),
-            ("write", _, Some(value)) => Some(Some(value)),
+            ("write" | "swap", _, Some(value)) => Some(Some(value)),
             ("remove", ..) => Some(None),
             ("add", before, Some(Value::Integer(by))) => {
                 match before.unwrap_or(Value::Integer(0)) {
@@ -148,6 +148,7 @@ impl Model for Store {
         let told = match answer {
             "value" | "exists" | "wrong-version" | "not-a-number" => said,
             "written" if op.is("op", "remove") && value.is_some() => said,
+            "swapped" => op.number("old_version"),
             _ => op.number("if_version").filter(|v| version.may_be(*v)),
         };
         let before = match (version, told) {
@@ -177,11 +178,14 @@ impl Model for Store {
                 Some(_) => (true, (Version::Exactly(before), None)),
                 None => (said == Some(0), state),
             },
-            "written" | "sum" => {
+            "swapped" if op.value("old") != value || !op.is("op", "swap") => wrong,
+            "swapped" if op.number("old_version").is_some() != value.is_some() => wrong,
+            "written" if op.is("op", "swap") => wrong,
+            "written" | "sum" | "swapped" => {
                 let (Some(after), Some(said)) = (op.effect(value).flatten(), said) else {
                     return wrong;
                 };
-                let right = answer == "written" || op.value("result") == Some(after);
+                let right = answer != "sum" || op.value("result") == Some(after);
                 let grows = said > version.floor().max(before * u64::from(value.is_some()));
                 (right && grows, (Version::Exactly(said), Some(after)))
             }

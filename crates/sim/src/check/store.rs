@@ -71,6 +71,8 @@ pub enum Op {
     Append(Reject, u64),
     /// Give the object, which is bytes, a lifetime if true, or let it exist without end.
     Touch(Reject, bool),
+    /// Write the object and return the one before, unless the reject rules reject it.
+    Swap(Reject, Value),
 }
 
 /// The answer to an operation on an object of the store.
@@ -82,6 +84,9 @@ pub enum Answer {
     Version(u64),
     /// The version that an addition has written, and the sum.
     Sum(u64, Value),
+    /// The version that a swap has written, and the version and the value of the object before, if
+    /// there was one.
+    Swapped(u64, Option<(u64, Value)>),
     /// The answer that the object does not exist.
     Missing,
     /// The answer that the object exists, with this version.
@@ -162,6 +167,7 @@ impl Op {
         match self {
             Self::Read(r) | Self::Write(r, _) | Self::Remove(r) | Self::Touch(r, _) => *r,
             Self::AddInteger(r, _) | Self::AddDouble(r, _) | Self::Append(r, _) => *r,
+            Self::Swap(r, _) => *r,
         }
     }
 }
@@ -191,7 +197,7 @@ impl Model for Object {
     fn is_idle(&self, op: &Op, answer: &Answer) -> bool {
         match answer {
             Answer::Version(v) => *v == 0 && matches!(op, Op::Remove(_)),
-            Answer::Sum(..) | Answer::Dropped => false,
+            Answer::Sum(..) | Answer::Swapped(..) | Answer::Dropped => false,
             // After one answer that the tablet is lost, the others have no effect: the state stays
             // as it is. Without this, the orders of many such answers exceed the checker's limit.
             _ => true,
@@ -267,6 +273,9 @@ fn apply(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next
         (Op::Write(_, value), _) => {
             next.extend(written(*value).filter(|_| !matches!(answer, Some(Answer::Sum(..)))));
         }
+        (Op::Swap(_, value), here) => {
+            next.extend(swapped(here, (version, floor), answer).map(|v| State::Here(v, *value)));
+        }
         (Op::Touch(..), None) => next.extend((answer == Some(&Answer::Missing)).then_some(*state)),
         (Op::Touch(_, expires), Some(Value::Bytes(tag) | Value::Expiring(tag))) => {
             let value = if *expires { Value::Expiring(tag) } else { Value::Bytes(tag) };
@@ -305,6 +314,25 @@ fn apply(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next
             _ => {}
         },
     }
+}
+
+/// Returns the version that a swap has written over the object `here` of this `version`, or where
+/// versions were at most `floor`; none if the swap cannot have got this answer.
+fn swapped(
+    here: Option<Value>,
+    (version, floor): (Version, u64),
+    answer: Option<&Answer>,
+) -> Option<Version> {
+    let Some(answer) = answer else { return Some(Version::Above(floor)) };
+    let &Answer::Swapped(new, old) = answer else { return None };
+    let fits = match (here, old) {
+        (None, None) => new > floor,
+        (Some(here), Some((before, old))) => {
+            version.may_be(before) && old == here.read() && new > before
+        }
+        _ => false,
+    };
+    fits.then_some(Version::Is(new))
 }
 
 /// The reason why an addition to an object is refused.

@@ -54,6 +54,42 @@ fn a_read_sees_the_last_write() {
 }
 
 #[test]
+fn a_swap_returns_what_the_last_write_wrote() {
+    let swap = |tag| Op::Swap(Reject::default(), Value::Bytes(tag));
+    let first = entry(0, write(1), Some((1, Answer::Version(1))));
+    let then = |op, answer| [first.clone(), entry(2, op, Some((3, answer)))];
+    let old = |version, tag| Some((version, Value::Bytes(tag)));
+    check(true, &then(swap(2), Answer::Swapped(2, old(1, 1))));
+    check(false, &then(swap(2), Answer::Swapped(2, old(1, 2))));
+    check(false, &then(swap(2), Answer::Swapped(3, old(2, 1))));
+    check(false, &then(swap(2), Answer::Swapped(2, None)));
+    check(false, &then(swap(2), Answer::Swapped(1, old(1, 1))));
+    check(false, &then(swap(2), Answer::Version(2)));
+    check(false, &then(write(2), Answer::Swapped(2, old(1, 1))));
+    check(true, &[entry(0, swap(2), Some((1, Answer::Swapped(4, None))))]);
+    // One of two swaps at the same time comes first.
+    let two = |a, b| {
+        let swaps = [entry(2, swap(2), Some((5, a))), entry(3, swap(3), Some((4, b)))];
+        [&[first.clone()][..], &swaps].concat()
+    };
+    check(true, &two(Answer::Swapped(2, old(1, 1)), Answer::Swapped(3, old(2, 2))));
+    check(true, &two(Answer::Swapped(3, old(2, 3)), Answer::Swapped(2, old(1, 1))));
+    check(false, &two(Answer::Swapped(2, old(1, 1)), Answer::Swapped(3, old(1, 1))));
+    // A swap whose outcome is unknown has no version that is known, and happens at most once.
+    let lost = entry(2, swap(2), None);
+    let with = |op, answer| [first.clone(), lost.clone(), entry(6, op, Some((7, answer)))];
+    check(true, &with(swap(3), Answer::Swapped(9, old(8, 2))));
+    check(true, &with(swap(3), Answer::Swapped(9, old(1, 1))));
+    check(false, &with(swap(3), Answer::Swapped(9, old(1, 2))));
+    // An object that may expire is there or not.
+    let expiring = Op::Write(Reject::default(), Value::Expiring(1));
+    for answer in [Answer::Swapped(2, old(1, 1)), Answer::Swapped(2, None)] {
+        let written = entry(0, expiring.clone(), Some((1, Answer::Version(1))));
+        check(true, &[written, entry(2, swap(2), Some((3, answer)))]);
+    }
+}
+
+#[test]
 fn overlapping_operations_have_one_order_for_all_readers() {
     let writes = [
         entry(0, write(1), Some((3, Answer::Version(1)))),

@@ -15,6 +15,8 @@ pub(crate) const EXPIRING: u64 = 1;
 const TOUCHED: u64 = 0;
 /// The longest lifetime of an object, in milliseconds.
 const LONGEST_MS: u64 = 400;
+/// The probability that a user swaps a value of bytes instead of writing it, in parts per million.
+const SWAP_PPM: u32 = 350_000;
 /// The key whose object only appends change.
 const CHAIN: u64 = 5;
 
@@ -71,6 +73,7 @@ pub(crate) enum Change {
     Remove,
     Add(Amount),
     Append(Vec<u8>),
+    Swap(Vec<u8>, Option<Lifetime>),
 }
 
 /// An operation on an object that a user has drawn.
@@ -86,7 +89,10 @@ pub(crate) struct Drawn {
 impl Change {
     /// Returns the tag and the lifetime, in milliseconds, of a write of an object that expires.
     pub(crate) fn expires(&self) -> Option<u64> {
-        if let Self::WriteExpiring(_, Lifetime(ms)) = self { Some(*ms) } else { None }
+        match self {
+            Self::WriteExpiring(_, Lifetime(ms)) | Self::Swap(_, Some(Lifetime(ms))) => Some(*ms),
+            _ => None,
+        }
     }
 }
 
@@ -138,15 +144,23 @@ impl Draw<'_> {
                 (store::Op::Touch(reject, lifetime.is_some()), Change::Touch(lifetime))
             }
             (EXPIRING, 4..7) | (TOUCHED, 4) => {
-                let tag = score.tag();
-                let change = Change::WriteExpiring(value_bytes(tag), self.lifetime());
-                (store::Op::Write(reject, Value::Expiring(tag)), change)
+                let (tag, lifetime) = (score.tag(), self.lifetime());
+                let (bytes, value) = (value_bytes(tag), Value::Expiring(tag));
+                if self.rng.chance(SWAP_PPM) {
+                    (store::Op::Swap(reject, value), Change::Swap(bytes, Some(lifetime)))
+                } else {
+                    (store::Op::Write(reject, value), Change::WriteExpiring(bytes, lifetime))
+                }
             }
             _ => {
                 let len = [10, 200, self.longest][self.rng.below(3) as usize];
                 let tag = self.rng.below(len) << 32 | score.tag();
-                let change = Change::Write(value_bytes(tag));
-                (store::Op::Write(reject, Value::Bytes(tag)), change)
+                let (bytes, value) = (value_bytes(tag), Value::Bytes(tag));
+                if self.rng.chance(SWAP_PPM) {
+                    (store::Op::Swap(reject, value), Change::Swap(bytes, None))
+                } else {
+                    (store::Op::Write(reject, value), Change::Write(bytes))
+                }
             }
         };
         Drawn { key, rules, change, asked }

@@ -150,8 +150,8 @@ impl Scanner {
                 (Asked::First(_), Ok(Answer::Version(_))) => self.written += 1,
                 (Asked::Change, Ok(Answer::Version(_)) | Err(Error::TooFewServers)) => {}
                 (Asked::Page, Ok(Answer::Page(page))) => {
-                    for (key, ..) in page.objects() {
-                        *self.seen.entry(key.to_vec()).or_default() += 1;
+                    for listed in page.objects() {
+                        *self.seen.entry(listed.key.to_vec()).or_default() += 1;
                     }
                     self.cursor = page.next;
                     if self.cursor.is_none() {

@@ -93,6 +93,9 @@ fn whole_answer(part: PartAnswer<'_>) -> Answer<'_> {
         }
         PartAnswer::Version(version) => Answer::Version(version),
         PartAnswer::Length { version, length } => Answer::Length { version, length },
+        PartAnswer::Swapped { version, before, value } => {
+            Answer::Swapped { version, before, value: store_value(value) }
+        }
         PartAnswer::Integer { version, sum } => Answer::Integer { version, sum },
         PartAnswer::Double { version, sum } => Answer::Double { version, sum },
         other => panic!("{other:?}"),
@@ -255,7 +258,7 @@ impl User {
         }
     }
 
-    /// Checks that a read got no value that had expired when the read was called.
+    /// Checks that a read or a swap got no value that had expired when it was called.
     fn check_time(
         &self,
         score: &mut Score,
@@ -263,12 +266,17 @@ impl User {
         outcome: &Result<Answer<'_>, Error>,
     ) {
         if let Some((tag, lifetime)) = score.lifetimes.remove(&number)
-            && let Ok(Answer::Version(_)) = outcome
+            && let Ok(Answer::Version(_) | Answer::Swapped { .. }) = outcome
         {
             score.expires.insert(tag, self.truth.after((lifetime + crate::CLOCKS_APART_MS) * MS));
         }
         let called = score.reads.remove(&number);
-        if let (Some(called), EXPIRING, Ok(Answer::Object { value, .. })) = (called, key, outcome)
+        let got = match outcome {
+            Ok(Answer::Object { value, .. }) => Some(value),
+            Ok(Answer::Swapped { before, value, .. }) if before.0 != 0 => Some(value),
+            _ => None,
+        };
+        if let (Some(called), EXPIRING, Some(value)) = (called, key, got)
             && let Value::Bytes(tag) = value_of(key, value)
             && let Some(&last) = score.expires.get(&tag)
         {
@@ -307,6 +315,10 @@ impl User {
             Ok(Answer::Double { version, sum }) => {
                 store::Answer::Sum(version.0, Value::Word(sum.to_bits()))
             }
+            Ok(Answer::Swapped { version, before, value }) => {
+                let old = (before.0 != 0).then(|| (before.0, value_of(key, &value)));
+                store::Answer::Swapped(version.0, old)
+            }
             Err(Error::ObjectDoesntExist) => store::Answer::Missing,
             Err(Error::ObjectExists(version)) => store::Answer::Exists(version.0),
             Err(Error::WrongVersion(version)) => store::Answer::WrongVersion(version.0),
@@ -326,6 +338,7 @@ impl User {
         let (store::Answer::Read(version, _)
         | store::Answer::Version(version)
         | store::Answer::Sum(version, _)
+        | store::Answer::Swapped(version, _)
         | store::Answer::Exists(version)
         | store::Answer::WrongVersion(version)) = answer
         else {
@@ -492,7 +505,7 @@ impl User {
         let (bytes, id) = (key_bytes(key), TableId(table));
         let client = self.client();
         let lifetime = change.expires();
-        let is_read = matches!(change, Change::Read);
+        let is_read = matches!(change, Change::Read | Change::Swap(..));
         let op = match change {
             Change::Read => client.read(id, &bytes, rules, deadline),
             Change::WriteExpiring(value, lifetime) => {
@@ -501,6 +514,9 @@ impl User {
             Change::Touch(lifetime) => client.touch(id, &bytes, lifetime, rules, deadline),
             Change::Write(value) => client.write(id, &bytes, &value, rules, deadline),
             Change::Append(piece) => client.append(id, &bytes, &piece, rules, deadline),
+            Change::Swap(value, lifetime) => {
+                client.swap(id, &bytes, &value, lifetime, rules, deadline)
+            }
             Change::Remove => client.remove(id, &bytes, rules, deadline),
             Change::Add(Amount::Integer(by)) => {
                 client.increment_integer(id, &bytes, by, rules, deadline)
@@ -509,7 +525,11 @@ impl User {
                 client.increment_double(id, &bytes, by, rules, deadline)
             }
         };
-        let tag = if let store::Op::Write(_, Value::Expiring(tag)) = asked { tag } else { 0 };
+        let tag = match asked {
+            store::Op::Write(_, Value::Expiring(tag))
+            | store::Op::Swap(_, Value::Expiring(tag)) => tag,
+            _ => 0,
+        };
         let number = score.history.call((table, key), asked);
         score.lifetimes.extend(lifetime.map(|ms| (number, (tag, ms))));
         score.reads.extend(is_read.then_some((number, self.truth)));
@@ -541,6 +561,7 @@ impl User {
                 Change::Touch(lifetime) => PartRequest::Touch(*lifetime),
                 Change::Remove => PartRequest::Remove,
                 Change::Append(piece) => PartRequest::Append(piece),
+                Change::Swap(value, lifetime) => PartRequest::Swap(value, *lifetime),
                 Change::Add(amount) => PartRequest::Increment(*amount),
             },
         });

@@ -19,13 +19,15 @@ use sprat_store::client::{
 };
 use sprat_store::types::{TableId, Version};
 
+use super::answers::{
+    expiring_or_none, integer, length, object_or_none, removed, swapped, tablets, version,
+};
 use super::client::{Builder, Client, migration, migrations, servers, table_id, tables};
 use super::condition::Condition;
 use super::machine::Outcome;
 use super::multi::{self, OwnedParts, Part};
 use super::object::{Number, Object, in_ms};
 use super::pending::OperationId;
-use super::table::{self, integer, length, object_or_none, removed, version};
 use crate::promise::{Promise, Promised, Queue, Requests, promise, requests};
 
 /// A function that starts an operation in the client's thread.
@@ -305,8 +307,7 @@ impl AsyncTable {
     /// Those of [`Table::tablets`](super::Table::tablets).
     pub fn tablets(&self) -> Operation<Vec<TabletInfo>> {
         let id = self.id;
-        self.client
-            .start(move |machine, deadline| machine.list_tablets(id, deadline), table::tablets)
+        self.client.start(move |machine, deadline| machine.list_tablets(id, deadline), tablets)
     }
 
     /// Reads an object. Returns `None` if there is none.
@@ -326,6 +327,18 @@ impl AsyncTable {
         self.client.start(
             move |machine, deadline| machine.read(id, &key, condition.0, deadline),
             object_or_none,
+        )
+    }
+
+    /// Reads an object and the rest of its lifetime, which is `None` if the object does not expire.
+    ///
+    /// # Errors
+    /// Those of [`Table::read_expiring`](super::Table::read_expiring).
+    pub fn read_expiring(&self, key: &[u8]) -> Operation<Option<(Object, Option<Duration>)>> {
+        let (id, key, rules) = (self.id, key.to_vec(), Condition::always().0);
+        self.client.start(
+            move |machine, deadline| machine.read_expiring(id, &key, rules, deadline),
+            expiring_or_none,
         )
     }
 
@@ -422,6 +435,35 @@ impl AsyncTable {
         self.client.start(
             move |machine, deadline| machine.remove(id, &key, condition.0, deadline),
             removed,
+        )
+    }
+
+    /// Writes an object. Returns its new version, and the object that was there before.
+    ///
+    /// # Errors
+    /// Those of [`Table::swap`](super::Table::swap).
+    pub fn swap(&self, key: &[u8], value: &[u8]) -> Operation<(Version, Option<Object>)> {
+        self.swap_if(key, value, None, Condition::always())
+    }
+
+    /// Writes an object as [`AsyncTable::swap`] does, if a condition holds. It expires after this
+    /// time, unless that is `None`.
+    ///
+    /// # Errors
+    /// Those of [`Table::swap_if`](super::Table::swap_if).
+    pub fn swap_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Operation<(Version, Option<Object>)> {
+        let (id, key, value, lifetime) =
+            (self.id, key.to_vec(), value.to_vec(), lifetime.map(in_ms));
+        let rules = condition.0;
+        self.client.start(
+            move |machine, deadline| machine.swap(id, &key, &value, lifetime, rules, deadline),
+            swapped,
         )
     }
 

@@ -36,6 +36,7 @@
 //! not `Sync`: one thread at a time uses it. An [`AsyncClient`] has a thread of its own and futures
 //! for any runtime.
 
+mod answers;
 mod asynchronous;
 mod client;
 mod condition;
@@ -47,7 +48,7 @@ mod shared;
 mod table;
 
 pub use sprat_store::client::{
-    Answer, Counters, Cursor, Error, LeaderInfo, MigrationInfo, Page, PartAnswer, Parts,
+    Answer, Counters, Cursor, Error, LeaderInfo, Listed, MigrationInfo, Page, PartAnswer, Parts,
     ServerInfo, TableInfo, TableOptions, TabletInfo, Value, WaitedFor,
 };
 pub use sprat_store::durability::TableDurability;

@@ -89,6 +89,18 @@ impl<'a> Part<'a> {
         Self::new(table, key, PartRequest::Append(bytes))
     }
 
+    /// Makes a part that writes an object and returns the one before, as
+    /// [`Table::swap_if`](super::Table::swap_if) does. Its answer is [`PartAnswer::Swapped`].
+    #[must_use]
+    pub fn swap(
+        table: TableId,
+        key: &'a [u8],
+        value: &'a [u8],
+        lifetime: Option<Duration>,
+    ) -> Self {
+        Self::new(table, key, PartRequest::Swap(value, lifetime.map(in_ms)))
+    }
+
     /// Returns the part with a condition: it fails if the condition does not hold.
     #[must_use]
     pub fn only(mut self, condition: Condition) -> Self {
@@ -107,6 +119,7 @@ enum Request {
     Remove,
     Increment(Amount),
     Append(Vec<u8>),
+    Swap(Vec<u8>, Option<Lifetime>),
 }
 
 /// The parts of a multi-operation with bytes of their own, for another thread.
@@ -126,6 +139,7 @@ impl OwnedParts {
                 PartRequest::Remove => Request::Remove,
                 PartRequest::Append(bytes) => Request::Append(bytes.to_vec()),
                 PartRequest::Increment(amount) => Request::Increment(amount),
+                PartRequest::Swap(value, lifetime) => Request::Swap(value.to_vec(), lifetime),
                 _ => Request::Read,
             };
             let bare =
@@ -148,6 +162,7 @@ impl OwnedParts {
                 Request::Remove => PartRequest::Remove,
                 Request::Append(bytes) => PartRequest::Append(bytes),
                 Request::Increment(amount) => PartRequest::Increment(*amount),
+                Request::Swap(value, lifetime) => PartRequest::Swap(value, *lifetime),
             };
             Bare { key, request, ..*part }
         })

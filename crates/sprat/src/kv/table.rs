@@ -7,6 +7,9 @@ use std::time::Duration;
 use sprat_store::client::{Answer, Cursor, Error, Page, TabletInfo};
 use sprat_store::types::{TableId, Version};
 
+use super::answers::{
+    expiring_or_none, found, integer, length, object_or_none, removed, swapped, tablets, version,
+};
 use super::condition::Condition;
 use super::machine::{Outcome, unexpected};
 use super::multi::{self, Part};
@@ -119,6 +122,28 @@ impl<'c> Table<'c> {
         let id =
             self.shared.start(|client, deadline| client.read(self.id, key, condition.0, deadline));
         Pending::new(self.shared, id, object_or_none)
+    }
+
+    /// Reads an object and the rest of its lifetime, which is `None` if the object does not expire.
+    /// Returns `None` if there is no object.
+    ///
+    /// # Errors
+    /// Those of [`Table::get`].
+    pub fn read_expiring(&self, key: &[u8]) -> Result<Option<(Object, Option<Duration>)>, Error> {
+        self.start_read_expiring_if(key, Condition::always()).wait()
+    }
+
+    /// Starts a read of an object and the rest of its lifetime, as [`Table::read_expiring`] does,
+    /// under a condition.
+    pub fn start_read_expiring_if(
+        &self,
+        key: &[u8],
+        condition: Condition,
+    ) -> Pending<'c, Option<(Object, Option<Duration>)>> {
+        let id = self
+            .shared
+            .start(|client, deadline| client.read_expiring(self.id, key, condition.0, deadline));
+        Pending::new(self.shared, id, expiring_or_none)
     }
 
     // Mutations.
@@ -384,21 +409,40 @@ impl<'c> Table<'c> {
     /// Writes an object and returns its new version with the object that was there before, `None`
     /// if there was none (get-and-set). No other change comes between the two.
     ///
-    /// It takes a read and a write under the condition that the object is still the same, and both
-    /// again after a change by another client.
+    /// # Errors
+    /// Those of [`Table::put`].
+    pub fn swap(&self, key: &[u8], value: &[u8]) -> Result<(Version, Option<Object>), Error> {
+        self.swap_if(key, value, None, Condition::always())
+    }
+
+    /// Writes an object, which expires after this time unless it is `None`, if a condition holds.
+    /// Returns as [`Table::swap`] does.
     ///
     /// # Errors
-    /// Those of [`Table::get`] and [`Table::put`].
-    pub fn swap(&self, key: &[u8], value: &[u8]) -> Result<(Version, Option<Object>), Error> {
-        loop {
-            let before = self.get(key)?;
-            let same = before.as_ref().map(|object| Condition::if_version(object.version));
-            match self.put_if(key, value, same.unwrap_or_else(Condition::if_absent)) {
-                Err(Error::WrongVersion(_) | Error::ObjectExists(_) | Error::ObjectDoesntExist) => {
-                }
-                version => return Ok((version?, before)),
-            }
-        }
+    /// As the condition says, [`Error::LifetimeTooLong`], and those of [`Table::put`].
+    pub fn swap_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Result<(Version, Option<Object>), Error> {
+        self.start_swap_if(key, value, lifetime, condition).wait()
+    }
+
+    /// Starts a swap of an object, as [`Table::swap_if`] does.
+    pub fn start_swap_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Option<Duration>,
+        condition: Condition,
+    ) -> Pending<'c, (Version, Option<Object>)> {
+        let (lifetime, rules) = (lifetime.map(in_ms), condition.0);
+        let id = self
+            .shared
+            .start(|client, deadline| client.swap(self.id, key, value, lifetime, rules, deadline));
+        Pending::new(self.shared, id, swapped)
     }
 
     // Several objects.
@@ -516,58 +560,10 @@ impl Iterator for Scan<'_> {
                 Err(error) => return Some(Err(error)),
             };
             self.next = page.next.clone();
-            self.objects.extend(page.objects().map(|(key, version, value)| {
-                (key.to_vec(), Object { version, value: value.to_vec() })
+            self.objects.extend(page.objects().map(|listed| {
+                let object = Object { version: listed.version, value: listed.value.to_vec() };
+                (listed.key.to_vec(), object)
             }));
         }
-    }
-}
-
-/// Turns the error that there is no such object into `None`.
-#[inline]
-fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(Error::ObjectDoesntExist) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-pub(super) fn object_or_none(outcome: Outcome) -> Result<Option<Object>, Error> {
-    found(outcome.map(|answer| match answer {
-        Answer::Object { version, value } => Object { version, value: value.into_vec() },
-        other => unexpected(&other),
-    }))
-}
-
-pub(super) fn tablets(outcome: Outcome) -> Result<Vec<TabletInfo>, Error> {
-    match outcome? {
-        Answer::Tablets(tablets) => Ok(tablets),
-        other => unexpected(&other),
-    }
-}
-
-pub(super) fn version(outcome: Outcome) -> Result<Version, Error> {
-    match outcome? {
-        Answer::Version(version) => Ok(version),
-        other => unexpected(&other),
-    }
-}
-
-pub(super) fn removed(outcome: Outcome) -> Result<Option<Version>, Error> {
-    version(outcome).map(|version| (version != Version(0)).then_some(version))
-}
-
-pub(super) fn length(outcome: Outcome) -> Result<Number<u64>, Error> {
-    match outcome? {
-        Answer::Length { version, length } => Ok(Number { version, value: length }),
-        other => unexpected(&other),
-    }
-}
-
-pub(super) fn integer(outcome: Outcome) -> Result<Number<i64>, Error> {
-    match outcome? {
-        Answer::Integer { version, sum } => Ok(Number { version, value: sum }),
-        other => unexpected(&other),
     }
 }

@@ -12,12 +12,12 @@ use super::op::Op;
 use super::parts::Parts;
 use crate::durability::{Durability, TableDurability};
 use crate::message::control::{self, ServerState, TabletState, Usage};
-use crate::message::list::objects_reply;
+use crate::message::list::{Listed, objects_reply};
 use crate::message::migration::{Migration, MigrationState};
 use crate::message::recovery::Loss;
 use crate::ops::Reply;
 use crate::site::OwnedSite;
-use crate::types::{ServerId, TableId, Version};
+use crate::types::{Lifetime, ServerId, TableId, Version};
 
 /// An operation that has ended.
 #[derive(Debug)]
@@ -63,6 +63,25 @@ pub enum Answer<'b> {
         /// The new length of the object's value in bytes.
         length: u64,
     },
+    /// The answer to a read of an object and the rest of its lifetime.
+    Expiring {
+        /// The object's version.
+        version: Version,
+        /// The rest of the object's lifetime when the server read it, or `None` if the object does
+        /// not expire.
+        lifetime: Option<Lifetime>,
+        /// The value of the object that was read.
+        value: Value<'b>,
+    },
+    /// The answer to a swap: the object before.
+    Swapped {
+        /// The object's new version.
+        version: Version,
+        /// The version of the object before, 0 if there was none.
+        before: Version,
+        /// The value of the object before, empty if there was none.
+        value: Value<'b>,
+    },
     /// The id of the table that was created or looked up.
     Table(TableId),
     /// The answer to a drop: the table is dropped.
@@ -104,6 +123,12 @@ impl<'b> Answer<'b> {
             Reply::Integer { version, sum } => Self::Integer { version, sum },
             Reply::Double { version, sum } => Self::Double { version, sum },
             Reply::Length { version, length } => Self::Length { version, length },
+            Reply::Swapped { version, before, value: skip } => {
+                Self::Swapped { version, before, value: Value::new(payload, skip) }
+            }
+            Reply::Expiring { version, lifetime, value: skip } => {
+                Self::Expiring { version, lifetime, value: Value::new(payload, skip) }
+            }
             Reply::Objects { .. } => Self::Page(Page { payload, next }),
             Reply::Bytes(skip) => Self::Bytes(Value::new(payload, skip)),
         }
@@ -122,6 +147,12 @@ impl Answer<'_> {
             Self::Integer { version, sum } => Answer::Integer { version, sum },
             Self::Double { version, sum } => Answer::Double { version, sum },
             Self::Length { version, length } => Answer::Length { version, length },
+            Self::Swapped { version, before, value } => {
+                Answer::Swapped { version, before, value: value.into_owned() }
+            }
+            Self::Expiring { version, lifetime, value } => {
+                Answer::Expiring { version, lifetime, value: value.into_owned() }
+            }
             Self::Table(table) => Answer::Table(table),
             Self::Dropped => Answer::Dropped,
             Self::Tables(tables) => Answer::Tables(tables),
@@ -217,8 +248,8 @@ impl Page<'_> {
         Page { payload: Payload::Owned(self.payload.into_vec()), next: self.next }
     }
 
-    /// Iterates over the page's objects: the key, version and value of each.
-    pub fn objects(&self) -> impl Iterator<Item = (&[u8], Version, &[u8])> {
+    /// Iterates over the page's objects.
+    pub fn objects(&self) -> impl Iterator<Item = Listed<'_>> {
         objects_reply(&self.payload).ok().into_iter().flatten()
     }
 }

@@ -51,3 +51,5 @@ pub use parts::{Part, PartAnswer, PartRequest, Parts};
 pub use rifl::WINDOW;
 pub use send::Call;
 pub use state::{Client, Config, TableOptions};
+
+pub use crate::message::list::Listed;

@@ -75,6 +75,9 @@ impl Client {
             PartRequest::Touch(lifetime) => self.touch(table, key, lifetime, rules, deadline),
             PartRequest::Remove => self.remove(table, key, rules, deadline),
             PartRequest::Append(bytes) => self.append(table, key, bytes, rules, deadline),
+            PartRequest::Swap(value, lifetime) => {
+                self.swap(table, key, value, lifetime, rules, deadline)
+            }
             PartRequest::Increment(Amount::Integer(amount)) => {
                 self.increment_integer(table, key, amount, rules, deadline)
             }
@@ -102,6 +105,9 @@ impl Client {
             &Ok(Answer::Integer { version, sum }) => Ok(PartAnswer::Integer { version, sum }),
             &Ok(Answer::Double { version, sum }) => Ok(PartAnswer::Double { version, sum }),
             &Ok(Answer::Length { version, length }) => Ok(PartAnswer::Length { version, length }),
+            Ok(Answer::Swapped { version, before, value }) => {
+                Ok(PartAnswer::Swapped { version: *version, before: *before, value })
+            }
             Ok(other) => unreachable!("no part is answered by {other:?}"),
             Err(error) => Err(error.clone()),
         };

@@ -41,6 +41,9 @@ pub enum PartRequest<'a> {
     Increment(Amount),
     /// The part adds these bytes to the end of the value. Its answer is [`PartAnswer::Length`].
     Append(&'a [u8]),
+    /// The part writes this value, as [`PartRequest::Write`] or [`PartRequest::WriteExpiring`]. Its
+    /// answer is [`PartAnswer::Swapped`].
+    Swap(&'a [u8], Option<Lifetime>),
 }
 
 /// The answer to a part of a multi-operation.
@@ -78,13 +81,22 @@ pub enum PartAnswer<'a> {
         /// The new length of the object's value in bytes.
         length: u64,
     },
+    /// The part wrote an object and returned the one before.
+    Swapped {
+        /// The object's new version.
+        version: Version,
+        /// The version of the object before, 0 if there was none.
+        before: Version,
+        /// The value of the object before, empty if there was none.
+        value: &'a [u8],
+    },
 }
 
 /// The results of a multi-operation's parts, in the order of the parts.
 #[derive(Debug, Default)]
 pub struct Parts {
     results: Vec<Result<Kept, Box<Error>>>,
-    /// The values of all objects that were read.
+    /// The values of all objects that were read, or that swaps have replaced.
     values: Vec<u8>,
 }
 
@@ -96,6 +108,7 @@ enum Kept {
     Integer { version: Version, sum: i64 },
     Double { version: Version, sum: f64 },
     Length { version: Version, length: u64 },
+    Swapped { version: Version, before: Version, value: Range<usize> },
 }
 
 impl Parts {
@@ -128,6 +141,10 @@ impl Parts {
             &Ok(Kept::Integer { version, sum }) => Ok(PartAnswer::Integer { version, sum }),
             &Ok(Kept::Double { version, sum }) => Ok(PartAnswer::Double { version, sum }),
             &Ok(Kept::Length { version, length }) => Ok(PartAnswer::Length { version, length }),
+            &Ok(Kept::Swapped { version, before, ref value }) => {
+                let value = &self.values[value.clone()];
+                Ok(PartAnswer::Swapped { version, before, value })
+            }
             Err(error) => Err(error),
         }
     }
@@ -192,6 +209,11 @@ impl Results {
             Ok(PartAnswer::Integer { version, sum }) => Ok(Kept::Integer { version, sum }),
             Ok(PartAnswer::Double { version, sum }) => Ok(Kept::Double { version, sum }),
             Ok(PartAnswer::Length { version, length }) => Ok(Kept::Length { version, length }),
+            Ok(PartAnswer::Swapped { version, before, value }) => {
+                let from = values.len();
+                values.extend_from_slice(value);
+                Ok(Kept::Swapped { version, before, value: from..values.len() })
+            }
             Err(error) => Err(Box::new(error)),
         };
     }

@@ -57,6 +57,18 @@ impl Client {
         self.object(Request::Read(()), table, key, &[], rules, deadline)
     }
 
+    /// Reads an object and the rest of its lifetime. The answer is
+    /// [`Answer::Expiring`](super::Answer::Expiring).
+    pub fn read_expiring(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        self.object(Request::ReadExpiring(()), table, key, &[], rules, deadline)
+    }
+
     /// Writes an object. The answer is [`Answer::Version`](super::Answer::Version).
     pub fn write(
         &mut self,
@@ -191,6 +203,24 @@ impl Client {
         deadline: Instant,
     ) -> Op {
         self.object(Request::Append(()), table, key, bytes, rules, deadline)
+    }
+
+    /// Writes an object as [`Client::write`] or, with a lifetime, [`Client::write_expiring`] does.
+    /// The answer is [`Answer::Swapped`](super::Answer::Swapped): it has the object before.
+    pub fn swap(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Option<Lifetime>,
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        let request = Request::Swap(lifetime);
+        if let Some(lifetime) = lifetime.filter(|lifetime| *lifetime > Lifetime::MAX) {
+            return self.unsent(request, Error::LifetimeTooLong(lifetime), deadline);
+        }
+        self.object(request, table, key, value, rules, deadline)
     }
 
     /// Lists some objects of a table, from `cursor` on (the default one at the start).

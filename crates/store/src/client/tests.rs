@@ -18,7 +18,7 @@ use super::state::{KEPT_BYTES, State};
 use super::*;
 use crate::message::control::{self, *};
 use crate::message::data::{self, Amount, Once, RejectRules};
-use crate::message::list::{object_head, objects_head};
+use crate::message::list::{Listed, object_head, objects_head};
 use crate::message::{Opcode, Status};
 use crate::ops::{Enumerate, Increment, Operation as _, Read, Remove, Write};
 use crate::types::{

@@ -22,6 +22,7 @@ pub(crate) struct Counters {
     pub(crate) increments: u64,
     pub(crate) appends: u64,
     pub(crate) touches: u64,
+    pub(crate) swaps: u64,
     pub(crate) enumerations: u64,
     pub(crate) multis: u64,
     pub(crate) echoes: u64,
@@ -109,6 +110,7 @@ catalogue! {
     increments Total Requests = counters.increments, "Increments that were executed.";
     appends Total Requests = counters.appends, "Appends that were executed.";
     touches Total Requests = counters.touches, "Touches that were executed.";
+    swaps Total Requests = counters.swaps, "Swaps that were executed.";
     expired Total Objects = memory.expired, "Objects that were removed because they had expired.";
     enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
     multis Total Requests = counters.multis,

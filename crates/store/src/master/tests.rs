@@ -17,7 +17,7 @@ use crate::message::control::{
     failure, opcode,
 };
 use crate::message::data::{self, Amount, Once, RejectRules, Target};
-use crate::message::list::objects_reply;
+use crate::message::list::{Listed, objects_reply};
 use crate::message::{Opcode, Status, VERSION};
 use crate::ops::tests::{echo_reply, increment_reply, mutation_reply, read_reply};
 use crate::ops::{Echo, Enumerate, Increment, Operation as _, Read, Remove, Stats, Write};
@@ -30,6 +30,7 @@ mod memory;
 mod multi;
 mod recovery;
 mod replicas;
+mod swap;
 mod terms;
 
 const CLUSTER: u64 = 9;
@@ -495,7 +496,8 @@ fn an_enumeration_lists_everything_once() {
         let reply = rig.ask(request.emit());
         assert!(reply.len() < 16_000);
         let objects = objects_reply(&reply).unwrap();
-        for (key, version, value) in objects {
+        for Listed { key, version, value, lifetime } in objects {
+            assert_eq!(lifetime, None);
             assert!(listed.insert(key.to_vec(), (version, value.to_vec())).is_none());
         }
         let Some(next) = objects.next else { break };

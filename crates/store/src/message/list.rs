@@ -2,17 +2,21 @@
 //!
 //! ```text
 //! reply     0 head | 4 count u32 | 8 next cursor u64, 0 at the end | count × object
-//! object    0 version u64 | 8 value length u32 | 12 key length u32 | 16 key | value
+//! object    0 version u64 | 8 value length u32 | 12 key length u32 | [lifetime u64] | key | value
 //! ```
+//!
+//! The highest bit of the key's length says that the object expires: then the rest of its lifetime
+//! follows, in milliseconds.
 //!
 //! Invariant: iteration never panics and ends after the promised number of objects at the latest.
 
+use arrayvec::ArrayVec;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::data::{Refusal, accepted};
 use super::{ReplyHead, Status, VERSION};
-use crate::types::Version;
+use crate::types::{Lifetime, Version};
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -30,7 +34,24 @@ struct ObjectWire {
     key_len: U32,
 }
 
-/// Some objects of a tablet in a reply. Iterates over (key, version, value).
+/// The bit in the length of a key that says that the object expires.
+const EXPIRES: u32 = 1 << 31;
+
+/// An object of a table in a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed<'a> {
+    /// The key of the listed object.
+    pub key: &'a [u8],
+    /// The version of the listed object.
+    pub version: Version,
+    /// The value of the listed object.
+    pub value: &'a [u8],
+    /// The rest of the object's lifetime when the server listed it, or `None` if the object does
+    /// not expire.
+    pub lifetime: Option<Lifetime>,
+}
+
+/// Some objects of a tablet in a reply. Iterates over them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Objects<'a> {
     /// The position of the next object, or `None` at the end of the tablet.
@@ -40,15 +61,21 @@ pub struct Objects<'a> {
 }
 
 impl<'a> Iterator for Objects<'a> {
-    type Item = (&'a [u8], Version, &'a [u8]);
+    type Item = Listed<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let (wire, rest) = ObjectWire::ref_from_prefix(self.records).ok()?;
-        let (key, rest) = rest.split_at_checked(wire.key_len.get() as usize)?;
+        let expires = wire.key_len.get() & EXPIRES != 0;
+        let (lifetime, rest) = match rest.split_first_chunk() {
+            Some((ms, rest)) if expires => (Some(Lifetime(u64::from_be_bytes(*ms))), rest),
+            None if expires => return None,
+            _ => (None, rest),
+        };
+        let (key, rest) = rest.split_at_checked((wire.key_len.get() & !EXPIRES) as usize)?;
         let (value, rest) = rest.split_at_checked(wire.value_len.get() as usize)?;
         self.records = rest;
-        Some((key, Version(wire.version.get()), value))
+        Some(Listed { key, version: Version(wire.version.get()), value, lifetime })
     }
 }
 
@@ -65,15 +92,20 @@ pub fn objects_head(count: u32, next: u64) -> [u8; 16] {
 
 /// Returns the start of an object in a list, up to its key and value.
 #[must_use]
-pub fn object_head(key_len: u32, version: Version, value_len: u32) -> [u8; 16] {
+pub fn object_head(
+    key_len: u32,
+    version: Version,
+    value_len: u32,
+    lifetime: Option<Lifetime>,
+) -> ArrayVec<u8, 24> {
+    let flag = if lifetime.is_some() { EXPIRES } else { 0 };
     let wire = ObjectWire {
         version: version.0.into(),
         value_len: value_len.into(),
-        key_len: key_len.into(),
+        key_len: (key_len | flag).into(),
     };
-    let mut out = [0; 16];
-    out.copy_from_slice(wire.as_bytes());
-    out
+    let rest = lifetime.map(|Lifetime(ms)| ms.to_be_bytes());
+    wire.as_bytes().iter().copied().chain(rest.into_iter().flatten()).collect()
 }
 
 /// Parses a reply with a list of objects.

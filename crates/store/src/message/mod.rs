@@ -85,6 +85,10 @@ codes! {
         WriteExpiring = 11,
         /// The server gives an object another lifetime.
         Touch = 12,
+        /// The server writes an object and returns the one before.
+        Swap = 13,
+        /// The server reads an object and the rest of its lifetime.
+        ReadExpiring = 14,
         /// A server joins the cluster.
         Enlist = 64,
         /// A server renews its lease.

@@ -42,6 +42,7 @@ use super::segment::{Location, SegmentId, Span, State};
 use super::table::spread;
 use super::tablet::Tablets;
 use crate::message::Status;
+use crate::message::data::Once;
 use crate::types::{TableId, Version};
 
 /// The amount of work of one cleaning step in idle time, in bytes.
@@ -432,7 +433,7 @@ fn move_object(memory: &mut Memory, at: Location, candidate: &Candidate) -> Resu
         let alone = record.map(|record| alone(tablets, record, of));
         return alone.map_or(Ok(()), |alone| move_completion(memory, at, &alone));
     };
-    let expires = object.expires;
+    let (expires, record) = (object.expires, record.map(Moved::new));
     let to = copy(log, at, object.entry_len(), record.as_ref(), object.older)?;
     log.expires(to, expires);
     table.set(place, to);
@@ -462,6 +463,7 @@ fn move_other(memory: &mut Memory, at: Location, head: Head) -> Result<(), Full>
                 }
                 return alone.map_or(Ok(()), |alone| move_completion(memory, at, &alone));
             }
+            let record = record.map(Moved::new);
             let to = copy(log, at, len, record.as_ref(), older)?;
             log.tombstone_moved(at, to, len, older);
             if let Some(record) = record {
@@ -469,7 +471,8 @@ fn move_other(memory: &mut Memory, at: Location, head: Head) -> Result<(), Full>
             }
         }
         Entry::Completion(completion) if results.location(completion.once) == Some(at) => {
-            move_completion(memory, at, &completion)?;
+            let alone = Completion { old: &[], ..completion };
+            move_completion(memory, at, &alone)?;
         }
         Entry::Completion(_)
         | Entry::Header(_)
@@ -480,40 +483,65 @@ fn move_other(memory: &mut Memory, at: Location, head: Head) -> Result<(), Full>
     Ok(())
 }
 
+/// A record that moves with its object or tombstone.
+struct Moved {
+    once: Once,
+    /// The number of bytes that the record counts as, and its length behind the entry.
+    counted: usize,
+    len: usize,
+}
+
+impl Moved {
+    fn new(record: Record<'_>) -> Self {
+        let counted = COMPLETION + record.old.len();
+        Self { once: record.once, counted, len: record.entry_len() }
+    }
+}
+
 /// Copies the object or tombstone of `len` bytes at `at` to the survivor segment, with its record
 /// if that is live.
 fn copy(
     log: &mut Log,
     at: Location,
     len: usize,
-    record: Option<&Record>,
+    record: Option<&Moved>,
     older: Span,
 ) -> Result<Location, Full> {
     let older = log.narrow(older, log.slots()[at.slot()].id);
     let (counted, whole) = match record {
-        Some(record) => (len + COMPLETION, len + Record::size(record.sum.is_some())),
+        Some(record) => (len + record.counted, len + record.len),
         None => (len, len),
     };
     log.relocate(at, counted, whole, |out, entry| entry::copy(out, entry, older))
 }
 
-/// Returns the completion for the record of a mutation that wrote `key` of `table` in `version`.
+/// Returns the completion for the record of a mutation that wrote `key` of `table` in `version`,
+/// without its old value.
 fn alone(
     tablets: &Tablets,
-    record: Record,
+    record: Record<'_>,
     (table, key, version): (TableId, &[u8], Version),
-) -> Completion {
-    let Record { once, sum } = record;
+) -> Completion<'static> {
+    let Record { once, sum, .. } = record;
     // A table that is gone needs no place for the record.
     let hash = tablets.hash(table, key).unwrap_or_default();
-    Completion { once, table, hash, outcome: Outcome { status: Status::Ok, version, sum } }
+    let outcome = Outcome { status: Status::Ok, version, sum };
+    Completion { once, table, hash, outcome, old: &[] }
 }
 
 /// Writes a completion to the survivor segment: the one at `at`, or that for the record of the
-/// entry at `at`.
-fn move_completion(memory: &mut Memory, at: Location, completion: &Completion) -> Result<(), Full> {
-    let write = |out: &mut [u8], _: &[u8]| entry::put_completion(out, completion);
-    let to = memory.log.relocate(at, COMPLETION, completion.entry_len(), write)?;
+/// entry at `at`. Its old value is that of the entry.
+fn move_completion(
+    memory: &mut Memory,
+    at: Location,
+    completion: &Completion<'static>,
+) -> Result<(), Full> {
+    let old = entry::old_place(memory.log.bytes(at));
+    let (counted, len) = (COMPLETION + old.len(), completion.entry_len() + old.len());
+    let write = |out: &mut [u8], entry: &[u8]| {
+        entry::put_completion(out, &Completion { old: &entry[old], ..*completion });
+    };
+    let to = memory.log.relocate(at, counted, len, write)?;
     memory.results.moved(completion.once, to);
     Ok(())
 }

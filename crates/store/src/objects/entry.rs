@@ -5,16 +5,18 @@
 //! 1 header    8 cluster u64 | 16 server index u32 | 20 generation u32 | 24 segment id u32
 //!            28 capacity u32 | 32 safe version u64
 //! 2 object    8 table u40 | 13 key length u24 | 16 version u48 | 22 older first u32
-//!            26 older count u24 | 29 key | value | [expires u48] | [record]
+//!            26 older count u24 | 29 key | value | [expires u48] | [old value | its length u32]
+//!            [record]
 //! 3 tombstone as an object without a value
 //! 4 completion 8 lease u40 | 13 rpc u48 | 19 rpc - ack u16 | 21 table u40 | 26 status u8
-//!            27 key hash u64 | 35 version u48 | [41 sum 8 B]
+//!            27 key hash u64 | 35 version u48 | [41 sum 8 B] | [49 old value]
 //! 5 digest    8 segment id u32 | 12 length u32 | and so on for all segments of the log
 //! 6 change    as a digest, with the segments that are new in the log, and those that left it
 //!             (length 0)
 //! 7 object    as 2, with the time at which it expires
 //! record      0 lease u40 | 5 rpc u48 | 11 rpc - ack u16 | [13 sum 8 B]
-//! kind        bits 0..3 as above | bit 4 a record follows | bit 5 it, or the completion, has a sum
+//! kind        bits 0..2 as above | bit 3 the record, or the completion, has an old value
+//!             bit 4 a record follows | bit 5 it, or the completion, has a sum
 //!             bit 6 the record is dead here | bit 7 the rest is dead here
 //! ```
 //!
@@ -26,6 +28,9 @@
 //! It has no table, version or status of its own: it says that the mutation of this object, or the
 //! removal, succeeded. One checksum covers both, so that they stand or fall together. A completion
 //! that stands alone is that of a mutation that changed nothing, or one whose object is dead.
+//! The record of a swap has the version of the object before as its sum, and the value of that
+//! object as its old value, unless that is empty. So a repetition of the swap gets them wherever
+//! the record is.
 //!
 //! The two highest bits of a kind are not part of the entry: a master marks there what is dead in
 //! its own memory, so that the cleaner skips it without a look-up. Checksums take them as 0, and a
@@ -36,6 +41,8 @@
 //! `older` is a span of the segments that may hold older versions of the key. Its tombstone must
 //! stay while one of them does, or a replay would bring an old version back. Invariant: parsing
 //! never panics, for any bytes.
+
+use core::ops::Range;
 
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
@@ -62,15 +69,18 @@ pub use wire::{MAX_RPC, MOST_AHEAD};
 const HEAD: usize = 8;
 /// The length in bytes of the entry of an object or a tombstone, without key, value and record.
 pub const OBJECT: usize = size_of::<ObjectWire>();
-/// The length in bytes of the longest record behind an entry in the log.
+/// The length in bytes of the longest record behind an entry in the log, without an old value.
 pub const RECORD: usize = size_of::<RecordWire>() + SUM;
-/// The length in bytes of the longest completion that stands alone. Each live record counts as this
-/// many, for the cleaner may have to write it apart from its object.
+/// The length in bytes of the longest completion that stands alone, without an old value. Each live
+/// record counts as this many and its old value, for the cleaner may have to write it apart from
+/// its object.
 pub const COMPLETION: usize = size_of::<CompletionWire>() + SUM;
 /// The length of a segment's header in bytes.
 pub const HEADER: usize = size_of::<HeaderWire>();
 /// The length in bytes of the sum of an increment, or of the length after an append.
 const SUM: usize = 8;
+/// The length in bytes of the length of an old value.
+const OLD_LEN: usize = 4;
 
 /// The bit that marks an entry as dead in this memory, its record apart.
 const DEAD: u8 = 0x80;
@@ -78,7 +88,8 @@ const DEAD: u8 = 0x80;
 const RECORD_DEAD: u8 = 0x40;
 const HAS_SUM: u8 = 0x20;
 const HAS_RECORD: u8 = 0x10;
-const KIND: u8 = 0x0f;
+const HAS_OLD: u8 = 0x08;
+const KIND: u8 = 0x07;
 const KIND_HEADER: u8 = 1;
 const KIND_OBJECT: u8 = 2;
 const KIND_TOMBSTONE: u8 = 3;
@@ -159,7 +170,8 @@ pub struct Outcome {
     pub status: Status,
     /// The version that the mutation's reply has.
     pub version: Version,
-    /// The sum that the mutation's reply has, if it was an increment that succeeded.
+    /// The sum, the length, or the version of the old object that the mutation's reply has, if it
+    /// was an increment, an append or a swap that succeeded.
     pub sum: Option<[u8; 8]>,
 }
 
@@ -167,25 +179,43 @@ pub struct Outcome {
 ///
 /// The mutation succeeded, and its version is that of the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Record {
+pub struct Record<'a> {
     /// The identity of the mutation: lease, number and acknowledgement.
     pub once: Once,
-    /// The sum for the mutation's reply, if it was an increment.
+    /// The sum for the mutation's reply, as in [`Outcome::sum`].
     pub sum: Option<[u8; 8]>,
+    /// The value that the object had before, if the mutation was a swap, else empty. It comes with
+    /// a sum.
+    pub old: &'a [u8],
 }
 
-impl Record {
-    /// Returns the length of a record, with a sum or without, in bytes.
+impl Record<'_> {
+    /// Returns the length of a record without an old value, with a sum or without, in bytes.
     #[must_use]
     #[inline]
     pub fn size(has_sum: bool) -> usize {
         RECORD - if has_sum { 0 } else { SUM }
     }
+
+    /// Returns the length of the longest record with such an old value, without the value itself.
+    #[must_use]
+    #[inline]
+    pub fn longest(&self) -> usize {
+        RECORD + if self.old.is_empty() { 0 } else { OLD_LEN }
+    }
+
+    /// Returns the length of the record behind an entry, in bytes.
+    #[must_use]
+    #[inline]
+    pub fn entry_len(&self) -> usize {
+        let old = if self.old.is_empty() { 0 } else { self.old.len() + OLD_LEN };
+        Self::size(self.sum.is_some()) + old
+    }
 }
 
 /// The completion record of a mutation that stands alone (RIFL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Completion {
+pub struct Completion<'a> {
     /// The identity of the mutation: lease, number and acknowledgement.
     pub once: Once,
     /// The table of the mutation's object. The record belongs to the same tablet as the object.
@@ -194,13 +224,15 @@ pub struct Completion {
     pub hash: KeyHash,
     /// The outcome of the mutation.
     pub outcome: Outcome,
+    /// The old value for the mutation's reply, as in [`Record::old`].
+    pub old: &'a [u8],
 }
 
-impl Completion {
+impl Completion<'_> {
     /// Returns the length of the completion's entry in bytes.
     #[must_use]
     pub fn entry_len(&self) -> usize {
-        COMPLETION - if self.outcome.sum.is_some() { 0 } else { SUM }
+        COMPLETION + self.old.len() - if self.outcome.sum.is_some() { 0 } else { SUM }
     }
 }
 
@@ -210,11 +242,11 @@ pub enum Entry<'a> {
     /// The entry is the header of the segment.
     Header(Header),
     /// An object, and the record of the mutation that wrote it.
-    Object(Object<'a>, Option<Record>),
+    Object(Object<'a>, Option<Record<'a>>),
     /// The removal of an object, and the record of the mutation that removed it.
-    Tombstone(Tombstone<'a>, Option<Record>),
+    Tombstone(Tombstone<'a>, Option<Record<'a>>),
     /// The completion record of an executed mutation, which stands alone.
-    Completion(Completion),
+    Completion(Completion<'a>),
     /// The segments of the log, this one apart.
     Digest(Digest<'a>),
     /// The segments by which the log differs from the digest before.
@@ -243,27 +275,28 @@ pub fn put_header(out: &mut [u8], header: &Header) {
 
 /// Writes the entry of an object and its record, which fill `out`.
 #[inline]
-pub fn put_object(out: &mut [u8], object: &Object<'_>, record: Option<&Record>) {
+pub fn put_object(out: &mut [u8], object: &Object<'_>, record: Option<&Record<'_>>) {
     let kind = if object.expires == WallTime::NEVER { KIND_OBJECT } else { KIND_EXPIRING };
     put(out, kind, object, record);
 }
 
 /// Writes the entry of a tombstone and its record, which fill `out`.
 #[inline]
-pub fn put_tombstone(out: &mut [u8], tombstone: &Tombstone<'_>, record: Option<&Record>) {
+pub fn put_tombstone(out: &mut [u8], tombstone: &Tombstone<'_>, record: Option<&Record<'_>>) {
     let Tombstone { table, version, older, key } = *tombstone;
     let object = Object { table, version, older, key, value: &[], expires: WallTime::NEVER };
     put(out, KIND_TOMBSTONE, &object, record);
 }
 
 #[inline]
-fn put(out: &mut [u8], kind: u8, object: &Object<'_>, record: Option<&Record>) {
+fn put(out: &mut [u8], kind: u8, object: &Object<'_>, record: Option<&Record<'_>>) {
     let Object { table, version, older, key, value, expires } = *object;
     debug_assert!(table <= TableId::MAX && version <= Version::MAX);
     let flags = match record {
         None => 0,
         Some(Record { sum: None, .. }) => HAS_RECORD,
-        Some(Record { sum: Some(_), .. }) => HAS_RECORD | HAS_SUM,
+        Some(Record { old: [], .. }) => HAS_RECORD | HAS_SUM,
+        Some(_) => HAS_RECORD | HAS_SUM | HAS_OLD,
     };
     let mut wire = ObjectWire {
         head: head(kind | flags, out.len()),
@@ -281,19 +314,34 @@ fn put(out: &mut [u8], kind: u8, object: &Object<'_>, record: Option<&Record>) {
     value_out.copy_from_slice(value);
     let (expires_out, rest) = rest.split_at_mut(expires_len(kind));
     expires_out.copy_from_slice(&low48(expires.0)[..expires_out.len()]);
-    if let Some(Record { once, sum }) = record {
+    if let Some(Record { once, sum, old }) = record {
+        let rest = if old.is_empty() { rest } else { put_old(rest, old) };
         let (fixed, rest) = rest.split_at_mut(size_of::<RecordWire>());
         fixed.copy_from_slice(RecordWire::new(once).as_bytes());
         rest.copy_from_slice(sum.as_ref().map_or(&[], |sum| sum));
     }
 }
 
+/// Writes an old value and its length. Returns the rest of `out`.
+#[cold]
+fn put_old<'a>(out: &'a mut [u8], old: &[u8]) -> &'a mut [u8] {
+    let (value, rest) = out.split_at_mut(old.len());
+    value.copy_from_slice(old);
+    let (len, rest) = rest.split_at_mut(OLD_LEN);
+    len.copy_from_slice(&(old.len() as u32).to_be_bytes());
+    rest
+}
+
 /// Writes the entry of a completion, which fills `out`.
 #[inline]
-pub fn put_completion(out: &mut [u8], completion: &Completion) {
-    let Completion { once, table, hash, outcome } = *completion;
+pub fn put_completion(out: &mut [u8], completion: &Completion<'_>) {
+    let Completion { once, table, hash, outcome, old } = *completion;
     let [_, _, _, table @ ..] = table.0.to_be_bytes();
-    let flags = if outcome.sum.is_some() { HAS_SUM } else { 0 };
+    let flags = match outcome.sum {
+        None => 0,
+        Some(_) if old.is_empty() => HAS_SUM,
+        Some(_) => HAS_SUM | HAS_OLD,
+    };
     let wire = CompletionWire {
         head: head(KIND_COMPLETION | flags, out.len()),
         record: RecordWire::new(&once),
@@ -304,7 +352,9 @@ pub fn put_completion(out: &mut [u8], completion: &Completion) {
     };
     let (fixed, rest) = out.split_at_mut(size_of::<CompletionWire>());
     fixed.copy_from_slice(wire.as_bytes());
-    rest.copy_from_slice(outcome.sum.as_ref().map_or(&[], |sum| sum));
+    let (sum_out, rest) = rest.split_at_mut(outcome.sum.map_or(0, |_| SUM));
+    sum_out.copy_from_slice(outcome.sum.as_ref().map_or(&[], |sum| sum));
+    rest.copy_from_slice(old);
 }
 
 /// Copies the object or tombstone at the start of `entry` to `out`, which it fills, with another
@@ -355,16 +405,51 @@ fn expires_len(kind: u8) -> usize {
     if kind & KIND == KIND_EXPIRING { EXPIRES } else { 0 }
 }
 
-/// Splits the bytes behind the key of an object of `kind` into the value and the time at which it
-/// expires.
+/// Splits the bytes behind the key of an object of `kind`, without the fixed part of the record,
+/// into the value and the time at which it expires.
 #[inline(always)]
 fn split_expires(kind: u8, bytes: &[u8]) -> (&[u8], WallTime) {
+    // One comparison for the common kinds, which have neither.
+    if kind & (KIND | HAS_OLD) < KIND_EXPIRING {
+        return (bytes, WallTime::NEVER);
+    }
+    let bytes = if kind & HAS_OLD == 0 { bytes } else { split_old(bytes).map_or(bytes, |it| it.0) };
     match bytes.split_last_chunk() {
         Some((value, expires)) if kind & KIND == KIND_EXPIRING => {
             (value, WallTime(from_low48(*expires)))
         }
         _ => (bytes, WallTime::NEVER),
     }
+}
+
+/// Splits bytes that end with an old value and its length into those before and the old value.
+#[inline]
+fn split_old(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (bytes, len) = bytes.split_last_chunk()?;
+    let at = bytes.len().checked_sub(u32::from_be_bytes(*len) as usize)?;
+    (at < bytes.len()).then(|| bytes.split_at(at))
+}
+
+/// Returns the place in `entry` of the old value that the record of the object there has, or the
+/// completion there. It is empty if there is none.
+#[must_use]
+pub fn old_place(entry: &[u8]) -> Range<usize> {
+    let (kind, len) = (entry.first().copied().unwrap_or_default(), len(entry));
+    if kind & HAS_OLD == 0 {
+        return 0..0;
+    }
+    if kind & KIND == KIND_COMPLETION {
+        return COMPLETION.min(len)..len;
+    }
+    let end = len.saturating_sub(RECORD);
+    let old = entry.get(..end).and_then(split_old).map_or(0, |(_, old)| old.len());
+    end.saturating_sub(OLD_LEN + old)..end.saturating_sub(OLD_LEN)
+}
+
+/// Returns the old value at [`old_place`].
+#[must_use]
+pub fn old(entry: &[u8]) -> &[u8] {
+    entry.get(old_place(entry)).unwrap_or_default()
 }
 
 /// Returns true if the object at the start of `entry` is that of `key` in `table`.
@@ -378,7 +463,7 @@ pub fn is_of(entry: &[u8], table: TableId, key: &[u8]) -> bool {
     wire.table_key_len.get() == (table.0 << 24 | key.len() as u64) && rest.starts_with(key)
 }
 
-/// Returns the length of the record behind an entry of `kind`.
+/// Returns the length of the record behind an entry of `kind`, without an old value.
 #[inline]
 fn record_len(kind: u8) -> usize {
     match kind & (HAS_RECORD | HAS_SUM) {
@@ -403,14 +488,14 @@ pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
     let kind = (head.kind_len.get() >> 24) as u8;
     let whole = bytes.get(..len(bytes))?;
     let entry = match kind & KIND {
-        KIND_HEADER if kind & (HAS_RECORD | HAS_SUM) == 0 => {
+        KIND_HEADER if kind & (HAS_RECORD | HAS_SUM | HAS_OLD) == 0 => {
             Entry::Header(parse_header(HeaderWire::ref_from_bytes(whole).ok()?))
         }
         KIND_OBJECT | KIND_EXPIRING => {
             let (object, record) = parse_object(kind, whole)?;
             Entry::Object(object, record)
         }
-        KIND_TOMBSTONE => {
+        KIND_TOMBSTONE if kind & HAS_OLD == 0 => {
             let (Object { table, version, older, key, value: [], .. }, record) =
                 parse_object(kind, whole)?
             else {
@@ -419,8 +504,12 @@ pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
             Entry::Tombstone(Tombstone { table, version, older, key }, record)
         }
         KIND_COMPLETION => Entry::Completion(parse_completion(kind, whole)?),
-        KIND_DIGEST if kind & (HAS_RECORD | HAS_SUM) == 0 => Entry::Digest(Digest::parse(whole)?),
-        KIND_CHANGE if kind & (HAS_RECORD | HAS_SUM) == 0 => Entry::Change(Digest::parse(whole)?),
+        KIND_DIGEST if kind & (HAS_RECORD | HAS_SUM | HAS_OLD) == 0 => {
+            Entry::Digest(Digest::parse(whole)?)
+        }
+        KIND_CHANGE if kind & (HAS_RECORD | HAS_SUM | HAS_OLD) == 0 => {
+            Entry::Change(Digest::parse(whole)?)
+        }
         _ => return None,
     };
     Some((entry, whole.len()))
@@ -436,33 +525,38 @@ fn parse_header(wire: &HeaderWire) -> Header {
     }
 }
 
-fn parse_object(kind: u8, whole: &[u8]) -> Option<(Object<'_>, Option<Record>)> {
+fn parse_object(kind: u8, whole: &[u8]) -> Option<(Object<'_>, Option<Record<'_>>)> {
     let (wire, rest) = ObjectWire::ref_from_prefix(whole).ok()?;
     let (rest, tail) = rest.split_at_checked(rest.len().checked_sub(record_len(kind))?)?;
     let (key, rest) = rest.split_at_checked(wire.key_len())?;
+    let (rest, old) = if kind & HAS_OLD == 0 { (rest, &[][..]) } else { split_old(rest)? };
     if rest.len() < expires_len(kind) {
         return None;
     }
-    let (value, expires) = split_expires(kind, rest);
-    let record = match kind & (HAS_RECORD | HAS_SUM) {
-        0 => None,
-        HAS_SUM => return None,
-        _ => Some(parse_record(tail)?),
-    };
+    let (value, expires) = split_expires(kind & !HAS_OLD, rest);
+    let (has_record, has_sum) = (kind & HAS_RECORD != 0, kind & HAS_SUM != 0);
+    if has_sum && !has_record || kind & HAS_OLD != 0 && !has_sum {
+        return None;
+    }
+    let record = if has_record { Some(parse_record(tail, old)?) } else { None };
     let (table, version, older) = (wire.table(), wire.version.get(), wire.older());
     Some((Object { table, version, older, key, value, expires }, record))
 }
 
-fn parse_record(bytes: &[u8]) -> Option<Record> {
+/// Parses the fixed part of a record, which fills `bytes`.
+fn parse_record<'a>(bytes: &[u8], old: &'a [u8]) -> Option<Record<'a>> {
     let (wire, sum) = RecordWire::ref_from_prefix(bytes).ok()?;
-    Some(Record { once: wire.get()?, sum: sum.first_chunk().copied() })
+    Some(Record { once: wire.get()?, sum: sum.first_chunk().copied(), old })
 }
 
-fn parse_completion(kind: u8, whole: &[u8]) -> Option<Completion> {
-    let (wire, sum) = CompletionWire::ref_from_prefix(whole).ok()?;
-    let sum = match (kind & (HAS_RECORD | HAS_SUM), sum.len()) {
-        (0, 0) => None,
-        (HAS_SUM, SUM) => sum.first_chunk().copied(),
+fn parse_completion(kind: u8, whole: &[u8]) -> Option<Completion<'_>> {
+    let (wire, rest) = CompletionWire::ref_from_prefix(whole).ok()?;
+    let (sum, old) = match (kind & (HAS_RECORD | HAS_SUM | HAS_OLD), rest.split_first_chunk()) {
+        (0, None) if rest.is_empty() => (None, &[][..]),
+        (HAS_SUM, Some((sum, []))) => (Some(*sum), &[][..]),
+        (flags, Some((sum, old))) if flags == HAS_SUM | HAS_OLD && !old.is_empty() => {
+            (Some(*sum), old)
+        }
         _ => return None,
     };
     let [a, b, c, d, e] = wire.table;
@@ -473,6 +567,7 @@ fn parse_completion(kind: u8, whole: &[u8]) -> Option<Completion> {
         table: TableId(u64::from_be_bytes([0, 0, 0, a, b, c, d, e])),
         hash: KeyHash(wire.hash.get()),
         outcome,
+        old,
     })
 }
 

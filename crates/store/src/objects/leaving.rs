@@ -24,9 +24,10 @@ use alloc::vec::Vec;
 
 use hashbrown::HashSet;
 
-use super::entry::{Completion, Tombstone};
+use super::entry::Tombstone;
 use super::table::spread;
 use super::tablet::Tablet;
+use crate::message::data::Once;
 use crate::message::migration::Progress;
 use crate::types::{KeyHash, TableId, Version};
 
@@ -52,7 +53,8 @@ pub(super) struct Changes {
     removed: Vec<Removed>,
     /// The bytes of the removed keys.
     key_bytes: usize,
-    pub(super) completions: Vec<Completion>,
+    /// The mutations whose outcomes belong to the tablet, with the key hashes of their objects.
+    pub(super) completions: Vec<(Once, KeyHash)>,
 }
 
 impl Changes {

@@ -354,17 +354,18 @@ impl Log {
         entry::mark_dead(&mut self.slots[at.slot()].bytes[at.offset()..]);
     }
 
-    /// Counts the completion at `at`, or the record of the entry at `at`, as live.
+    /// Counts the completion at `at`, or the record of the entry at `at`, as live. It has an old
+    /// value of `old` bytes.
     #[inline]
-    pub fn live_record(&mut self, at: Location) {
-        self.live(at, COMPLETION);
+    pub fn live_record(&mut self, at: Location, old: usize) {
+        self.live(at, COMPLETION + old);
     }
 
     /// Counts the completion at `at`, or the record of the entry at `at`, as dead, and marks it.
     #[inline]
     pub fn dead_record(&mut self, at: Location) {
-        self.count_dead(at, COMPLETION);
-        entry::mark_record_dead(&mut self.slots[at.slot()].bytes[at.offset()..]);
+        let counted = entry::mark_record_dead(&mut self.slots[at.slot()].bytes[at.offset()..]);
+        self.count_dead(at, counted);
     }
 
     #[inline]
@@ -381,8 +382,8 @@ impl Log {
         self.tombstones -= len as u64;
     }
 
-    /// Returns the number of bytes of live entries in the log. A record counts as a completion that
-    /// stands alone.
+    /// Returns the number of bytes of live entries in the log. A record counts as the longest
+    /// completion that stands alone, and its old value.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.live

@@ -114,7 +114,7 @@ impl Memory {
                     buried += OBJECT + object.key.len();
                     listing.expired.push((position, at));
                 } else {
-                    self.list(at, &mut listing);
+                    self.list(at, wall, &mut listing);
                 }
                 // Two keys of one hash stay together, for the cursor cannot tell them apart.
                 let same = sorted.get(index + 1).is_some_and(|&(next, _)| next == position);
@@ -132,16 +132,17 @@ impl Memory {
         listing
     }
 
-    fn list(&self, at: Location, listing: &mut Listing) {
+    fn list(&self, at: Location, wall: WallTime, listing: &mut Listing) {
         // A large value that was left out precedes this object (keys of one hash).
         if let Some((at, len)) = listing.large.take() {
             listing.bytes.extend_from_slice(&self.log.bytes(at)[..len]);
         }
-        let Object { version, key, value, .. } = self.log.object(at);
+        let Object { version, key, value, expires, .. } = self.log.object(at);
         listing.bytes.extend_from_slice(&object_head(
             key.len() as u32,
             version,
             value.len() as u32,
+            expires.rest(wall),
         ));
         listing.bytes.extend_from_slice(key);
         listing.count += 1;

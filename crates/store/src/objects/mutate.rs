@@ -8,9 +8,7 @@
 
 use crate::message::Status;
 use crate::message::data::{Amount, Once, Target};
-use crate::objects::entry::{
-    self, COMPLETION, Completion, Object, Outcome, RECORD, Record, Tombstone,
-};
+use crate::objects::entry::{self, COMPLETION, Completion, Object, Outcome, Record, Tombstone};
 use crate::objects::log::{Full, Log, Purpose};
 use crate::objects::memory::{Memory, hash_at};
 use crate::objects::number;
@@ -31,6 +29,8 @@ pub enum Change<'a> {
     Append(&'a [u8]),
     /// The mutation gives the object this lifetime, or lets it exist without end.
     Touch(Option<Lifetime>),
+    /// The mutation writes as [`Change::Write`], and its outcome has the object as it was.
+    Swap(&'a [u8], Option<Lifetime>),
 }
 
 /// A mutation of an object, which a master executes.
@@ -77,7 +77,7 @@ impl Before {
 struct New<'a> {
     value: &'a [u8],
     expires: WallTime,
-    /// The sum or the length for the mutation's reply.
+    /// The sum, the length or the old version for the mutation's reply.
     sum: Option<[u8; 8]>,
 }
 
@@ -129,6 +129,12 @@ impl Memory {
                 let status = Status::ObjectDoesntExist;
                 self.leave(mutation, before.as_ref(), Outcome { status, ..ok })
             }
+            (Change::Swap(value, lifetime), old) => {
+                let old = old.unwrap_or_default().to_vec();
+                let sum = Some(version.0.to_be_bytes());
+                let new = New { value, expires: wall.after(lifetime), sum };
+                self.swap(mutation, before, new, &old)
+            }
             (Change::Remove, _) => match old {
                 Some(old) => self.remove(mutation, old),
                 None => self.leave(mutation, before.as_ref(), ok),
@@ -140,7 +146,30 @@ impl Memory {
         &mut self,
         mutation: &Mutation<'_>,
         before: Option<Before>,
+        new: New<'_>,
+    ) -> Result<Outcome, Status> {
+        self.replace(mutation, before, new, &[])
+    }
+
+    #[cold]
+    fn swap(
+        &mut self,
+        mutation: &Mutation<'_>,
+        before: Option<Before>,
+        new: New<'_>,
+        old: &[u8],
+    ) -> Result<Outcome, Status> {
+        self.replace(mutation, before, new, old)
+    }
+
+    /// Writes an object. The mutation's record keeps the value `old`.
+    #[inline(always)]
+    fn replace(
+        &mut self,
+        mutation: &Mutation<'_>,
+        before: Option<Before>,
         New { value, expires, sum }: New<'_>,
+        old: &[u8],
     ) -> Result<Outcome, Status> {
         let safe_version = self.log.safe_version();
         let next = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
@@ -148,24 +177,24 @@ impl Memory {
         let older = before.as_ref().map_or_else(Span::default, |before| before.older);
         let Mutation { target: Target { table, .. }, key, .. } = *mutation;
         let object = Object { table, version, older, key, value, expires };
-        let len = object.entry_len();
-        if len + RECORD > self.log.longest_entry() {
+        let record = Record { once: mutation.once, sum, old };
+        let (len, longest) = (object.entry_len() + old.len(), record.longest());
+        if len + longest > self.log.longest_entry() {
             return Err(Status::ValueTooLong);
         }
         let old_len = before.as_ref().map_or(0, |before| before.len);
         let grown = self.log.live_bytes() + (len + COMPLETION) as u64 - old_len as u64;
-        let is_full = len > old_len && grown > self.log.live_limit_with(len + RECORD);
+        let is_full = len > old_len && grown > self.log.live_limit_with(len + longest);
         if is_full || version > Version::MAX {
             return Err(Status::NoSpace);
         }
         let outcome = Outcome { status: Status::Ok, version, sum };
-        let record = Record { once: mutation.once, sum };
         let put = self.put(&object, mutation.hash, before.as_ref(), Some(&record), Purpose::Write);
         let Ok(at) = put else { return Err(Status::Retry) };
         if before.is_none() {
             self.log.use_version();
         }
-        self.completed(mutation.once, outcome, at);
+        self.completed(mutation.once, outcome, at, old.len());
         Ok(outcome)
     }
 
@@ -176,11 +205,11 @@ impl Memory {
         object: &Object<'_>,
         hash: KeyHash,
         before: Option<&Before>,
-        record: Option<&Record>,
+        record: Option<&Record<'_>>,
         purpose: Purpose,
     ) -> Result<Location, Full> {
         let len = object.entry_len();
-        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
+        let record_len = record.map_or(0, Record::entry_len);
         let (at, memory) = self.log.append(len + record_len, purpose)?;
         entry::put_object(memory, object, record);
         self.log.live(at, len);
@@ -209,12 +238,12 @@ impl Memory {
             older: before.older,
             key: mutation.key,
         };
-        let record = Record { once: mutation.once, sum: None };
+        let record = Record { once: mutation.once, sum: None, old: &[] };
         let buried = self.bury(&tombstone, before, Some(&record), Purpose::Remove);
         let at = buried.map_err(|_| Status::Retry)?;
         let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
         self.log.raise_safe_version(before.version);
-        self.completed(mutation.once, outcome, at);
+        self.completed(mutation.once, outcome, at, 0);
         Ok(outcome)
     }
 
@@ -238,11 +267,11 @@ impl Memory {
         &mut self,
         tombstone: &Tombstone<'_>,
         before: &Before,
-        record: Option<&Record>,
+        record: Option<&Record<'_>>,
         purpose: Purpose,
     ) -> Result<Location, Full> {
         let len = tombstone.entry_len();
-        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
+        let record_len = record.map_or(0, Record::entry_len);
         let (at, memory) = self.log.append(len + record_len, purpose)?;
         entry::put_tombstone(memory, tombstone, record);
         self.log.live_tombstone(at, len, tombstone.older);
@@ -272,16 +301,18 @@ impl Memory {
     /// Records the outcome of a mutation that changes no object.
     fn conclude(&mut self, mutation: &Mutation<'_>, outcome: Outcome) -> Result<Outcome, Status> {
         let Mutation { target, once, hash, .. } = *mutation;
-        let completion = Completion { once, table: target.table, hash, outcome };
+        let completion = Completion { once, table: target.table, hash, outcome, old: &[] };
         let appended = self.log.append(completion.entry_len(), Purpose::Remove);
         let (at, memory) = appended.map_err(|_| Status::Retry)?;
         entry::put_completion(memory, &completion);
-        self.completed(mutation.once, outcome, at);
+        self.completed(mutation.once, outcome, at, 0);
         Ok(outcome)
     }
 
-    fn completed(&mut self, once: Once, outcome: Outcome, at: Location) {
-        self.log.live_record(at);
+    /// Records the outcome of a mutation. Its record at `at` has an old value of `old` bytes.
+    #[inline(always)]
+    fn completed(&mut self, once: Once, outcome: Outcome, at: Location, old: usize) {
+        self.log.live_record(at, old);
         self.results.done(once, outcome, at, self.log.tail());
     }
 }

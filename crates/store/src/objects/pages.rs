@@ -64,7 +64,7 @@ impl<'a> Writer<'a> {
         self.put(tombstone.entry_len(), |out| entry::put_tombstone(out, &tombstone, None));
     }
 
-    fn completion(&mut self, completion: &Completion) {
+    fn completion(&mut self, completion: &Completion<'_>) {
         self.put(completion.entry_len(), |out| entry::put_completion(out, completion));
     }
 
@@ -162,10 +162,14 @@ impl Memory {
             sent.changed.insert(hash);
         }
         while !page.is_full()
-            && let Some(completion) = changes.completions.pop()
+            && let Some((once, hash)) = changes.completions.pop()
         {
-            page.completion(&completion);
-            sent.completions.push(completion);
+            // The client may have acknowledged it meanwhile.
+            if let Some((outcome, at)) = self.results.record(once) {
+                let old = entry::old(self.log.bytes(at));
+                page.completion(&Completion { once, table, hash, outcome, old });
+            }
+            sent.completions.push((once, hash));
         }
     }
 
@@ -178,11 +182,11 @@ impl Memory {
         leaving.closed = true;
         self.tablets.close(leaving.tablet);
         let (log, tablets) = (&self.log, &self.tablets);
-        self.results.each(|once, outcome, at| {
+        self.results.each(|once, at| {
             if let Some((table, hash)) = object_of_record(log, tablets, at)
                 && leaving.tablet.contains(table, hash)
             {
-                leaving.changes.completions.push(Completion { once, table, hash, outcome });
+                leaving.changes.completions.push((once, hash));
             }
         });
     }

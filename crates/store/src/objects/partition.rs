@@ -294,7 +294,7 @@ impl Memory {
         partition: &mut Partition,
         object: &Object<'_>,
         hash: KeyHash,
-        record: Option<Record>,
+        record: Option<Record<'_>>,
     ) -> Result<(), Full> {
         let Object { table, version, key, .. } = *object;
         self.log.raise_safe_version(version);
@@ -304,10 +304,11 @@ impl Memory {
         if !is_newer {
             return self.replay_record(partition, (table, hash, version), record);
         }
-        let len = object.entry_len();
+        let (kept, longest) = record.map_or((0, RECORD), |it| (it.old.len(), it.longest()));
+        let len = object.entry_len() + kept;
         let old_len = before.as_ref().map_or(0, |before| before.len);
         if self.log.live_bytes() + (len + COMPLETION) as u64
-            > self.log.live_limit_with(len + RECORD) + old_len as u64
+            > self.log.live_limit_with(len + longest) + old_len as u64
         {
             return Err(Full::NoSegment);
         }
@@ -317,8 +318,9 @@ impl Memory {
         let with = record.as_ref().map(|(record, _)| record);
         let at = self.put(&object, hash, before.as_ref(), with, Purpose::Recover)?;
         partition.objects += u64::from(before.is_none());
-        if let Some((Record { once, sum }, known)) = record {
-            self.remember(once, Outcome { status: Status::Ok, version, sum }, at, known);
+        if let Some((Record { once, sum, .. }, known)) = record {
+            let outcome = Outcome { status: Status::Ok, version, sum };
+            self.remember(once, outcome, (at, kept), known);
         }
         Ok(())
     }
@@ -328,7 +330,7 @@ impl Memory {
         partition: &mut Partition,
         tombstone: &Tombstone<'_>,
         hash: KeyHash,
-        record: Option<Record>,
+        record: Option<Record<'_>>,
     ) -> Result<(), Full> {
         let Tombstone { table, version, key, .. } = *tombstone;
         self.log.raise_safe_version(version);
@@ -355,22 +357,23 @@ impl Memory {
         &mut self,
         partition: &Partition,
         (table, hash, version): (TableId, KeyHash, Version),
-        record: Option<Record>,
+        record: Option<Record<'_>>,
     ) -> Result<(), Full> {
-        let Some(Record { once, sum }) = record else { return Ok(()) };
+        let Some(Record { once, sum, old }) = record else { return Ok(()) };
         let outcome = Outcome { status: Status::Ok, version, sum };
-        self.replay_completion(partition, &Completion { once, table, hash, outcome })
+        self.replay_completion(partition, &Completion { once, table, hash, outcome, old })
     }
 
     fn replay_completion(
         &mut self,
         partition: &Partition,
-        completion: &Completion,
+        completion: &Completion<'_>,
     ) -> Result<(), Full> {
         let Some(known) = self.need(partition, completion.once) else { return Ok(()) };
         let (at, memory) = self.log.append(completion.entry_len(), Purpose::Recover)?;
         put_completion(memory, completion);
-        self.remember(completion.once, completion.outcome, at, known);
+        let place = (at, completion.old.len());
+        self.remember(completion.once, completion.outcome, place, known);
         Ok(())
     }
 
@@ -388,12 +391,19 @@ impl Memory {
         }
     }
 
-    /// Records the outcome of a mutation whose record is at `at` now, and was at `known` before.
-    fn remember(&mut self, once: Once, outcome: Outcome, at: Location, known: Option<Location>) {
-        self.log.live_record(at);
+    /// Records the outcome of a mutation whose record is at `at` now, with an old value of `old`
+    /// bytes, and was at `known` before.
+    fn remember(
+        &mut self,
+        once: Once,
+        outcome: Outcome,
+        (at, old): (Location, usize),
+        known: Option<Location>,
+    ) {
+        self.log.live_record(at, old);
         match known {
-            Some(old) => {
-                self.log.dead_record(old);
+            Some(known) => {
+                self.log.dead_record(known);
                 self.results.moved(once, at);
             }
             // It was durable in the crashed master's log.

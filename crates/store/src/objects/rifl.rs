@@ -153,12 +153,19 @@ impl Results {
         }
     }
 
+    /// Returns the outcome of `once` and the location of its completion record, if it is
+    /// remembered.
+    #[must_use]
+    pub fn record(&self, once: Once) -> Option<(Outcome, Location)> {
+        let records = &self.clients.get(&once.lease)?.records;
+        let found = records.binary_search_by_key(&once.rpc, |record| record.rpc).ok()?;
+        Some((records[found].outcome, records[found].at))
+    }
+
     /// Returns the location of the completion record of `once`, if it is remembered.
     #[must_use]
     pub fn location(&self, once: Once) -> Option<Location> {
-        let records = &self.clients.get(&once.lease)?.records;
-        let found = records.binary_search_by_key(&once.rpc, |record| record.rpc).ok()?;
-        Some(records[found].at)
+        self.record(once).map(|(_, at)| at)
     }
 
     /// Takes the acknowledgement of the completion record of `once`, which is replayed, and returns
@@ -209,12 +216,11 @@ impl Results {
         })
     }
 
-    /// Calls `take` with each remembered mutation, its outcome, and the location of its completion
-    /// record.
-    pub fn each(&self, mut take: impl FnMut(Once, Outcome, Location)) {
+    /// Calls `take` with each remembered mutation and the location of its completion record.
+    pub fn each(&self, mut take: impl FnMut(Once, Location)) {
         for (&lease, client) in &self.clients {
-            for &Record { rpc, outcome, at, .. } in &client.records {
-                take(Once { lease, rpc, ack: client.ack }, outcome, at);
+            for &Record { rpc, at, .. } in &client.records {
+                take(Once { lease, rpc, ack: client.ack }, at);
             }
         }
     }

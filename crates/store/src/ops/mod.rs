@@ -30,9 +30,11 @@ mod multi;
 mod mutation;
 mod operation;
 mod read;
+mod read_expiring;
 mod remove;
 mod replicas;
 mod stats;
+mod swap;
 mod tablets;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -46,8 +48,10 @@ pub use increment::Increment;
 pub use multi::{MOST_PARTS, Multi};
 pub use operation::{Call, ClientOperation, Executed, Operation, Order, Parts, Reply};
 pub use read::Read;
+pub use read_expiring::ReadExpiring;
 pub use remove::Remove;
 pub use stats::Stats;
+pub use swap::Swap;
 pub use touch::Touch;
 pub use write::Write;
 
@@ -122,6 +126,8 @@ master_operations! {
         IncrementInteger | IncrementDouble => Increment<'_>,
         Append => Append<'_>,
         Touch => Touch<'_>,
+        Swap => Swap<'_>,
+        ReadExpiring => ReadExpiring<'_>,
         Enumerate => Enumerate,
         Multi => Multi<'_>,
         Echo => Echo<'_>,
@@ -204,6 +210,8 @@ client_operations! {
     Increment => Increment<'static>,
     Append => Append<'static>,
     Touch => Touch<'static>,
+    Swap => Swap<'static>,
+    ReadExpiring => ReadExpiring<'static>,
     Enumerate => Enumerate,
     Echo => Echo<'static>,
     Stats => Stats,

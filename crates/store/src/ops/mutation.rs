@@ -1,5 +1,5 @@
-//! The execution of a mutation: the part that write, append, touch, remove and increment have in
-//! common.
+//! The execution of a mutation: the part that write, swap, append, touch, remove and increment
+//! have in common.
 //!
 //! A mutation of which the master has a completion record gets the recorded outcome. A mutation
 //! whose lease the master does not know is suspended until the coordinator has confirmed the lease.
@@ -31,7 +31,10 @@ pub(super) fn execute(
     master.membership.check(call.now, target.cluster)?;
     memory::check_sizes(
         key,
-        if let Change::Write(value, _) | Change::Append(value) = change { value } else { &[] },
+        match change {
+            Change::Write(value, _) | Change::Append(value) | Change::Swap(value, _) => value,
+            _ => &[],
+        },
     )?;
     let Memory { log, tablets, results, .. } = &mut master.memory;
     let hash = tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
@@ -58,6 +61,7 @@ pub(super) fn execute(
         Change::Add(_) => master.counters.increments += 1,
         Change::Append(_) => master.counters.appends += 1,
         Change::Touch(_) => master.counters.touches += 1,
+        Change::Swap(..) => master.counters.swaps += 1,
     }
     if master.gated.len() >= MAX_GATED {
         return Err(Status::Retry);

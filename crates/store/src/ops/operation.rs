@@ -9,7 +9,7 @@ use sprat_proto::rpc::Message;
 use crate::master::{Mark, Master};
 use crate::message::Status;
 use crate::message::data::{Once, Refusal, Target};
-use crate::types::{LeaseId, TableId, Version};
+use crate::types::{LeaseId, Lifetime, TableId, Version};
 
 /// A request that a master executes.
 ///
@@ -194,6 +194,24 @@ pub enum Reply {
         version: Version,
         /// The new length of the object's value in bytes.
         length: u64,
+    },
+    /// The reply has an object and the rest of its lifetime.
+    Expiring {
+        /// The version of the object that was read.
+        version: Version,
+        /// The rest of the object's lifetime, or `None` if the object does not expire.
+        lifetime: Option<Lifetime>,
+        /// The offset of the object's value in the reply.
+        value: usize,
+    },
+    /// The operation wrote an object and returned the one before.
+    Swapped {
+        /// The new version of the object.
+        version: Version,
+        /// The version of the object before, 0 if there was none.
+        before: Version,
+        /// The offset of the old object's value in the reply. It is empty if there was none.
+        value: usize,
     },
     /// The reply has some objects of a table.
     Objects {

@@ -8,8 +8,10 @@
 use alloc::vec::Vec;
 
 use sprat_proto::rpc::Message;
+use zerocopy::IntoBytes;
 
 use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
+use super::write::lifetime_ms;
 use crate::master::Master;
 use crate::message::data::{self, Refusal, Target, TargetWire, concat, split};
 use crate::message::{Opcode, Status};
@@ -19,7 +21,7 @@ use crate::types::{TableId, Version, WallTime};
 
 /// The longest value in bytes that is copied into a reply. The reply refers to a longer value in
 /// the log.
-const INLINE_VALUE: usize = 256;
+pub(super) const INLINE_VALUE: usize = 256;
 
 /// A request to read an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,33 +56,48 @@ impl<'a> Operation<'a> for Read<'a> {
         call: &Call<'_>,
         reply: &mut Message,
     ) -> Result<Executed, Status> {
-        let Self { target, key } = self;
-        master.counters.reads += 1;
-        master.membership.check(call.now, target.cluster)?;
-        memory::check_sizes(key, &[])?;
-        let hash = master.memory.tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
-        let Some((place, at)) = master.memory.find(target.table, hash, key) else {
-            return Ok(missing(&target, reply));
-        };
-        let object = master.memory.log.object(at);
-        if object.expires != WallTime::NEVER && object.expires <= master.wall.at(call.now) {
-            master.expire(call.now, place, at)?;
-            return Ok(missing(&target, reply));
-        }
-        let durable = master.memory.log.is_durable(at);
-        if let Err(status) = target.rules.check(object.version) {
-            reply.bytes.extend_from_slice(&data::result_head(status, object.version));
-            return Ok(Executed::Read { table: target.table, durable });
-        }
-        reply.bytes.extend_from_slice(&data::result_head(Status::Ok, object.version));
-        let (at, len) = (at.plus(OBJECT + key.len()), object.value.len());
-        if len > INLINE_VALUE {
-            reply.slices.push(master.memory.log.lend(at, len).ok_or(Status::Retry)?);
-        } else {
-            reply.bytes.extend_from_slice(object.value);
-        }
-        Ok(Executed::Read { table: target.table, durable })
+        read::<false>(master, call, reply, &self.target, self.key)
     }
+}
+
+/// Reads an object. Its lifetime stands before the value in the reply if `WITH_LIFETIME`.
+#[inline(always)]
+pub(super) fn read<const WITH_LIFETIME: bool>(
+    master: &mut Master,
+    call: &Call<'_>,
+    reply: &mut Message,
+    target: &Target,
+    key: &[u8],
+) -> Result<Executed, Status> {
+    master.counters.reads += 1;
+    master.membership.check(call.now, target.cluster)?;
+    memory::check_sizes(key, &[])?;
+    let hash = master.memory.tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
+    let Some((place, at)) = master.memory.find(target.table, hash, key) else {
+        return Ok(missing(target, reply));
+    };
+    let object = master.memory.log.object(at);
+    if object.expires != WallTime::NEVER && object.expires <= master.wall.at(call.now) {
+        master.expire(call.now, place, at)?;
+        return Ok(missing(target, reply));
+    }
+    let durable = master.memory.log.is_durable(at);
+    if let Err(status) = target.rules.check(object.version) {
+        reply.bytes.extend_from_slice(&data::result_head(status, object.version));
+        return Ok(Executed::Read { table: target.table, durable });
+    }
+    reply.bytes.extend_from_slice(&data::result_head(Status::Ok, object.version));
+    if WITH_LIFETIME {
+        let rest = object.expires.rest(master.wall.at(call.now));
+        reply.bytes.extend_from_slice(lifetime_ms(rest).as_bytes());
+    }
+    let (at, len) = (at.plus(OBJECT + key.len()), object.value.len());
+    if len > INLINE_VALUE {
+        reply.slices.push(master.memory.log.lend(at, len).ok_or(Status::Retry)?);
+    } else {
+        reply.bytes.extend_from_slice(object.value);
+    }
+    Ok(Executed::Read { table: target.table, durable })
 }
 
 /// Writes the reply that there is no object.

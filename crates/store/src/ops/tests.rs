@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::data::{Amount, Once, RejectRules, Target, head, result_head};
-use crate::message::list::{object_head, objects_head, objects_reply};
+use crate::message::list::{Listed, object_head, objects_head, objects_reply};
 use crate::types::{LeaseId, Lifetime, Version};
 
 /// Parses the reply to a read.
@@ -67,7 +67,7 @@ const ONCE: Once = Once { lease: LeaseId(3), rpc: 5, ack: 4 };
 /// Compares an operation's request with its bytes, which were written by hand from docs/formats.md,
 /// both ways.
 macro_rules! golden {
-    ($name:ident, $fixed:literal, $hex:literal, $value:expr) => {{
+    ($name:ident, $fixed:literal, $hex:expr, $value:expr) => {{
         let (bytes, value) = (hex($hex), $value);
         assert_eq!(value.emit(), bytes, "{value:?}");
         assert_eq!($name::parse(&bytes), Ok(value));
@@ -86,6 +86,19 @@ macro_rules! golden {
 
 #[test]
 fn requests_with_a_lifetime() {
+    for (lifetime, hex) in
+        [(Some(Lifetime(0x0102)), "0000000000000102"), (None, "ffffffffffffffff")]
+    {
+        let all = [
+            "01 0d 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+             0000000000000003 0000000000000005 0000000000000004",
+            hex,
+            "00000002 6b6579 7631",
+        ];
+        let swap = Swap { target: TARGET, once: ONCE, key: b"key", value: b"v1", lifetime };
+        golden!(Swap, 68, &all.concat(), swap);
+        assert_eq!(key(&swap.emit()), Some((TableId(7), &b"key"[..])));
+    }
     golden!(
         Write,
         68,
@@ -117,6 +130,12 @@ fn requests_with_a_lifetime() {
 
 #[test]
 fn requests() {
+    golden!(
+        ReadExpiring,
+        32,
+        "01 0e 0000 09 000000 0000000000000009 0000000000000007 0000000000000102 6b6579",
+        ReadExpiring { target: TARGET, key: b"key" }
+    );
     golden!(
         Read,
         32,
@@ -212,19 +231,29 @@ fn replies() {
 #[test]
 fn replies_with_objects() {
     let objects = [
-        &objects_head(2, 6)[..],
-        &object_head(1, Version(4), 2),
+        &objects_head(3, 6)[..],
+        &object_head(1, Version(4), 2, None),
         b"kvw",
-        &object_head(0, Version(5), 0),
+        &object_head(1, Version(7), 2, Some(Lifetime(0x0102))),
+        b"exy",
+        &object_head(0, Version(5), 0, None),
     ]
     .concat();
-    let golden = "01 00 0000 00000002 0000000000000006
-        0000000000000004 00000002 00000001 6b 7677 0000000000000005 00000000 00000000";
+    let golden = "01 00 0000 00000003 0000000000000006
+        0000000000000004 00000002 00000001 6b 7677
+        0000000000000007 00000002 80000001 0000000000000102 65 7879
+        0000000000000005 00000000 00000000";
     assert_eq!(objects, hex(golden));
     let parsed = objects_reply(&objects).unwrap();
     assert_eq!(parsed.next, Some(6));
     let listed: Vec<_> = parsed.collect();
-    assert_eq!(listed, [(&b"k"[..], Version(4), &b"vw"[..]), (b"", Version(5), b"")]);
+    let of = |key, version, value, lifetime| {
+        let (version, lifetime) = (Version(version), lifetime);
+        Listed { key, version, value, lifetime }
+    };
+    let lifetime = Some(Lifetime(0x0102));
+    let expected = [of(b"k", 4, b"vw", None), of(b"e", 7, b"xy", lifetime), of(b"", 5, b"", None)];
+    assert_eq!(listed, expected);
     for short in 0..objects.len() {
         assert!(objects_reply(&objects[..short]).is_err());
     }
@@ -276,7 +305,7 @@ proptest! {
     /// bytes.
     #[test]
     fn arbitrary_bytes(
-        opcode in 0u8..10,
+        opcode in 0u8..16,
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
     ) {
         let _ = key(&bytes);
@@ -289,6 +318,9 @@ proptest! {
         }
         if let Ok(write) = Write::parse(&bytes) {
             prop_assert_eq!(write.emit(), &bytes[..]);
+        }
+        if let Ok(swap) = Swap::parse(&bytes) {
+            prop_assert_eq!(swap.emit(), &bytes[..]);
         }
         if let Ok(remove) = Remove::parse(&bytes) {
             prop_assert_eq!(remove.emit(), &bytes[..]);
@@ -311,7 +343,8 @@ proptest! {
             bytes[..8].copy_from_slice(&head);
         }
         let _ = (read_reply(&bytes), mutation_reply(&bytes), increment_reply(&bytes));
-        let _ = echo_reply(&bytes);
+        let _ = (echo_reply(&bytes), Swap::completion(None, &bytes));
+        let _ = ReadExpiring::completion((), &bytes);
         if let Ok(objects) = objects_reply(&bytes) {
             prop_assert!(objects.count() <= bytes.len() / 16);
         }

@@ -16,15 +16,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::mutation;
 use super::operation::{Call, ClientOperation, Executed, Operation, Parts, Reply};
-use super::write::{lifetime, version_alone};
+use super::write::{lifetime_ms, lifetime_or_none, version_alone};
 use crate::master::Master;
 use crate::message::data::{MutationWire, Once, Refusal, Target, concat, split};
 use crate::message::{Opcode, Status};
 use crate::objects::mutate::Change;
 use crate::types::{Lifetime, TableId};
-
-/// The lifetime in a request that means that the object does not expire.
-const NONE: u64 = u64::MAX;
 
 /// A request to give an object another lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,15 +46,14 @@ struct TouchWire {
 
 impl<'a> Operation<'a> for Touch<'a> {
     fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        let lifetime_ms = self.lifetime.map_or(NONE, |Lifetime(ms)| ms).into();
+        let lifetime_ms = lifetime_ms(self.lifetime);
         let mutation = self.once.wire(self.target.wire(Opcode::Touch));
         concat(out, &TouchWire { mutation, lifetime_ms }, self.key, &[])
     }
 
     fn parse(request: &'a [u8]) -> Result<Self, Status> {
         let (wire, key) = split::<TouchWire>(request, Opcode::Touch)?;
-        let lifetime =
-            (wire.lifetime_ms.get() != NONE).then(|| lifetime(wire.lifetime_ms)).transpose()?;
+        let lifetime = lifetime_or_none(wire.lifetime_ms)?;
         let target = Target::parse(&wire.mutation.target)?;
         Ok(Self { target, once: Once::parse(&wire.mutation), lifetime, key })
     }

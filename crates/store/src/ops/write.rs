@@ -56,14 +56,25 @@ impl WriteWire {
     }
 }
 
-/// The fixed part of a write of an object that expires.
+/// The fixed part of a write with a lifetime.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct WriteExpiringWire {
-    mutation: MutationWire,
-    lifetime_ms: U64,
-    value_len: U32,
+pub(super) struct LifetimeWire {
+    pub(super) mutation: MutationWire,
+    pub(super) lifetime_ms: U64,
+    pub(super) value_len: U32,
 }
+
+impl LifetimeWire {
+    #[inline]
+    pub(super) fn new(mutation: MutationWire, lifetime_ms: U64, value_len: usize) -> Self {
+        let value_len = u32::try_from(value_len).expect("a value of less than 4 GiB").into();
+        Self { mutation, lifetime_ms, value_len }
+    }
+}
+
+/// The lifetime in a request that means that the object does not expire.
+const NONE: u64 = u64::MAX;
 
 /// The parts of a mutation with a key and a value: target, identity, key and value.
 type Split<'a> = (Target, Once, &'a [u8], &'a [u8]);
@@ -78,7 +89,7 @@ pub(super) fn split_value(request: &[u8], opcode: Opcode) -> Result<Split<'_>, S
 
 /// Splits `bytes` into a key and a value of this length.
 #[inline]
-fn split_key(bytes: &[u8], value_len: U32) -> Result<(&[u8], &[u8]), Status> {
+pub(super) fn split_key(bytes: &[u8], value_len: U32) -> Result<(&[u8], &[u8]), Status> {
     let key_len = bytes.len().checked_sub(value_len.get() as usize);
     Ok(bytes.split_at(key_len.ok_or(Status::BadFormat)?))
 }
@@ -88,14 +99,14 @@ impl Write<'_> {
     /// length.
     #[inline]
     fn put(&self, value_len: usize, value: &[u8], out: Vec<u8>) -> Vec<u8> {
-        let value_len = u32::try_from(value_len).expect("a value of less than 4 GiB").into();
         let Self { target, once, key, lifetime, .. } = self;
         let Some(Lifetime(ms)) = *lifetime else {
+            let value_len = u32::try_from(value_len).expect("a value of less than 4 GiB").into();
             let mutation = once.wire(target.wire(Opcode::Write));
             return concat(out, &WriteWire { mutation, value_len }, key, value);
         };
         let mutation = once.wire(target.wire(Opcode::WriteExpiring));
-        concat(out, &WriteExpiringWire { mutation, lifetime_ms: ms.into(), value_len }, key, value)
+        concat(out, &LifetimeWire::new(mutation, ms.into(), value_len), key, value)
     }
 
     /// Puts the bytes of the request before its value, which has `value_len` bytes, into `out`,
@@ -118,7 +129,7 @@ impl<'a> Operation<'a> for Write<'a> {
             let (target, once, key, value) = split_value(request, Opcode::Write)?;
             return Ok(Self { target, once, key, value, lifetime: None });
         }
-        let (wire, rest) = split::<WriteExpiringWire>(request, Opcode::WriteExpiring)?;
+        let (wire, rest) = split::<LifetimeWire>(request, Opcode::WriteExpiring)?;
         let (key, value) = split_key(rest, wire.value_len)?;
         let (target, once) = (Target::parse(&wire.mutation.target)?, Once::parse(&wire.mutation));
         let lifetime = Some(lifetime(wire.lifetime_ms)?);
@@ -163,6 +174,16 @@ impl<'a> ClientOperation<'a> for Write<'a> {
 pub(super) fn lifetime(ms: U64) -> Result<Lifetime, Status> {
     let lifetime = Lifetime(ms.get());
     if lifetime <= Lifetime::MAX { Ok(lifetime) } else { Err(Status::BadFormat) }
+}
+
+/// Returns the lifetime in a request for an object that may have none.
+pub(super) fn lifetime_ms(lifetime: Option<Lifetime>) -> U64 {
+    lifetime.map_or(NONE, |Lifetime(ms)| ms).into()
+}
+
+/// Checks a lifetime in a request for an object that may have none.
+pub(super) fn lifetime_or_none(ms: U64) -> Result<Option<Lifetime>, Status> {
+    (ms.get() != NONE).then(|| lifetime(ms)).transpose()
 }
 
 /// Parses a reply that has an object's version and nothing else.

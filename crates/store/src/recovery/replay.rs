@@ -13,7 +13,7 @@ use sprat_proto::wire::checksum::Crc32c;
 
 use crate::message::Status;
 use crate::message::data::Once;
-use crate::objects::entry::{self, Entry, Outcome, Record};
+use crate::objects::entry::{self, Completion, Entry, Outcome, Record};
 use crate::types::{LeaseId, TableId, Version};
 
 /// The reason why the replay of a segment is not possible: an entry is malformed, cut off, or has a
@@ -44,8 +44,11 @@ struct Client {
     /// The highest number up to which the client has acknowledged.
     ack: u64,
     /// The tables and outcomes of the client's mutations by number.
-    outcomes: BTreeMap<u64, (TableId, Outcome)>,
+    outcomes: BTreeMap<u64, Recovered>,
 }
+
+/// The table and the outcome of a mutation, and the old value for its reply.
+type Recovered = (TableId, Outcome, Vec<u8>);
 
 impl Replay {
     /// Returns a replay without segments.
@@ -91,7 +94,8 @@ impl Replay {
             }
             Entry::Completion(completion) => {
                 self.raise(Version(completion.outcome.version.0 + 1));
-                self.completed(completion.once, completion.table, completion.outcome);
+                let Completion { once, table, outcome, old, .. } = completion;
+                self.completed(once, (table, outcome, old.to_vec()));
             }
             Entry::Digest(_) | Entry::Change(_) => {}
         }
@@ -103,21 +107,22 @@ impl Replay {
 
     /// Takes the record of a mutation that has given an object of `table` its version, or removed
     /// that version.
-    fn changed(&mut self, table: TableId, version: Version, record: Option<Record>) {
+    fn changed(&mut self, table: TableId, version: Version, record: Option<Record<'_>>) {
         self.raise(Version(version.0 + 1));
-        if let Some(Record { once, sum }) = record {
-            self.completed(once, table, Outcome { status: Status::Ok, version, sum });
+        if let Some(Record { once, sum, old }) = record {
+            let outcome = Outcome { status: Status::Ok, version, sum };
+            self.completed(once, (table, outcome, old.to_vec()));
         }
     }
 
-    fn completed(&mut self, once: Once, table: TableId, outcome: Outcome) {
+    fn completed(&mut self, once: Once, recovered: Recovered) {
         let client = self.clients.entry(once.lease).or_default();
         if once.ack > client.ack {
             client.ack = once.ack;
             client.outcomes = client.outcomes.split_off(&once.ack.saturating_add(1));
         }
         if once.rpc > client.ack {
-            client.outcomes.insert(once.rpc, (table, outcome));
+            client.outcomes.insert(once.rpc, recovered);
         }
     }
 
@@ -146,8 +151,16 @@ impl Replay {
     pub fn outcomes(&self) -> impl Iterator<Item = (LeaseId, u64, TableId, Outcome)> {
         self.clients.iter().flat_map(|(&lease, client)| {
             let outcomes = client.outcomes.iter();
-            outcomes.map(move |(&rpc, &(table, outcome))| (lease, rpc, table, outcome))
+            outcomes.map(move |(&rpc, &(table, outcome, _))| (lease, rpc, table, outcome))
         })
+    }
+
+    /// Returns the old value for the reply to the mutation `rpc` of the client with this lease, if
+    /// the client has not acknowledged it. It is empty unless the mutation was a swap.
+    #[must_use]
+    pub fn old(&self, lease: LeaseId, rpc: u64) -> Option<&[u8]> {
+        let (_, _, old) = self.clients.get(&lease)?.outcomes.get(&rpc)?;
+        Some(old)
     }
 
     /// Returns the lowest version for a new object.

@@ -133,12 +133,15 @@ fn an_enumeration_goes_through_all_tablets() {
         let request = Enumerate::parse(&call.request).unwrap();
         assert_eq!((request.first, request.last, request.cursor), (first, last, within));
         let mut reply = objects_head(1, next).to_vec();
-        reply.extend(object_head(1, Version(4), 2));
+        reply.extend(object_head(1, Version(4), 2, None));
         reply.extend(b"kvv");
         let done = s.reply(&call, reply).unwrap();
         let Ok(Answer::Page(page)) = done.outcome else { panic!() };
         let objects: Vec<_> = page.objects().collect();
-        assert_eq!(objects, [(&b"k"[..], Version(4), &b"vv"[..])]);
+        assert_eq!(
+            objects,
+            [Listed { key: b"k", version: Version(4), value: b"vv", lifetime: None }]
+        );
         cursor = page.next;
     }
     assert_eq!(cursor, None);

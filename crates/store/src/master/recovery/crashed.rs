@@ -22,8 +22,8 @@ use crate::objects::partition::{Partition, Stopped};
 use crate::objects::segment::SEGMENT_BYTES;
 use crate::types::{MAX_KEY, MAX_VALUE, ServerId};
 
-/// The most bytes of an entry, with room for its header.
-const LONGEST: usize = MAX_KEY + MAX_VALUE + (4 << 10);
+/// The most bytes of an entry, which may have two values, with room for its header.
+const LONGEST: usize = MAX_KEY + 2 * MAX_VALUE + (4 << 10);
 
 /// A read of bytes of a replica that is in progress: this many from this offset on. The number
 /// counts the attempts to read any segment.

@@ -486,7 +486,7 @@ fn a_scan_removes_what_it_leaves_out() {
     rig.master.durable(rig.master.memory().log.tail());
     rig.pump();
     let listed = objects_reply(&rig.replies[&waiting]).unwrap();
-    assert_eq!(listed.map(|(key, ..)| key.to_vec()).collect::<Vec<_>>(), [b"b".to_vec()]);
+    assert_eq!(listed.map(|object| object.key.to_vec()).collect::<Vec<_>>(), [b"b".to_vec()]);
 }
 
 /// While a server lacks backups, the search for objects at the end of their lifetimes waits: what

@@ -2,8 +2,8 @@
 //! They tell the cleaner how to treat an entry without parsing the rest.
 
 use super::{
-    DEAD, HAS_RECORD, HEAD, KIND, KIND_COMPLETION, KIND_EXPIRING, RECORD_DEAD, Record, is_object,
-    parse_record, record_len,
+    COMPLETION, DEAD, HAS_OLD, HAS_RECORD, HEAD, KIND, KIND_COMPLETION, KIND_EXPIRING, KIND_OBJECT,
+    KIND_TOMBSTONE, RECORD_DEAD, Record, is_object, old, parse_record, record_len,
 };
 
 /// The first bytes of an entry in the log: its kind, its length and its marks.
@@ -68,12 +68,13 @@ impl Head {
     /// dead. This head must be the head of that entry.
     #[must_use]
     #[inline]
-    pub fn live_record(self, entry: &[u8]) -> Option<Record> {
+    pub fn live_record(self, entry: &[u8]) -> Option<Record<'_>> {
         if !self.has_live_record() {
             return None;
         }
         let len = self.entry_len();
-        parse_record(entry.get(len.checked_sub(record_len(self.kind))?..len)?)
+        let old = if self.kind & HAS_OLD == 0 { &[] } else { old(entry) };
+        parse_record(entry.get(len.checked_sub(record_len(self.kind))?..len)?, old)
     }
 }
 
@@ -86,10 +87,26 @@ pub fn mark_dead(entry: &mut [u8]) {
 }
 
 /// Marks the completion at the start of `entry`, or the record of the entry there, as dead in this
-/// memory.
+/// memory. Returns the number of bytes that it counted as.
 #[inline]
-pub fn mark_record_dead(entry: &mut [u8]) {
+pub fn mark_record_dead(entry: &mut [u8]) -> usize {
+    match entry.first_mut() {
+        Some(kind)
+            if matches!(*kind & (KIND | HAS_OLD), KIND_OBJECT | KIND_TOMBSTONE | KIND_EXPIRING) =>
+        {
+            *kind |= RECORD_DEAD;
+            COMPLETION
+        }
+        _ => mark_rare_record_dead(entry),
+    }
+}
+
+/// Marks a completion, or a record with an old value, as [`mark_record_dead`] does.
+#[cold]
+fn mark_rare_record_dead(entry: &mut [u8]) -> usize {
+    let counted = COMPLETION + old(entry).len();
     if let Some(kind) = entry.first_mut() {
         *kind |= if *kind & KIND == KIND_COMPLETION { DEAD } else { RECORD_DEAD };
     }
+    counted
 }

@@ -29,7 +29,7 @@ fn object() -> Object<'static> {
 /// Makes the entry of an object with a record, as a write appends them.
 fn written(sum: Option<[u8; 8]>) -> Vec<u8> {
     let mut bytes = vec![0; object().entry_len() + Record::size(sum.is_some())];
-    put_object(&mut bytes, &object(), Some(&Record { once: ONCE, sum }));
+    put_object(&mut bytes, &object(), Some(&Record { once: ONCE, sum, old: &[] }));
     bytes
 }
 
@@ -65,14 +65,14 @@ fn golden_headers_and_objects() {
     ] {
         let bytes = written(sum);
         assert_eq!(bytes, hex(&[kind_len, "00000000", fixed, "7631", tail].concat()));
-        let entry = Entry::Object(object(), Some(Record { once: ONCE, sum }));
+        let entry = Entry::Object(object(), Some(Record { once: ONCE, sum, old: &[] }));
         assert_eq!(parse(&bytes), Some((entry, bytes.len())));
         assert_eq!(super::object(&bytes), object());
     }
 
     let Object { table, version, older, key, .. } = object();
     let tombstone = Tombstone { table, version, older, key };
-    let record = Record { once: ONCE, sum: None };
+    let record = Record { once: ONCE, sum: None, old: &[] };
     let mut bytes = vec![0; tombstone.entry_len() + Record::size(false)];
     put_tombstone(&mut bytes, &tombstone, Some(&record));
     let tail = "0000000003 000000000005 0001";
@@ -105,7 +105,7 @@ fn golden_completions() {
     {
         let outcome = Outcome { status: Status::WrongVersion, version: Version(9), sum };
         let (table, hash) = (TableId(7), KeyHash(0x0102));
-        let completion = Completion { once: ONCE, table, hash, outcome };
+        let completion = Completion { once: ONCE, table, hash, outcome, old: &[] };
         let mut bytes = vec![0; completion.entry_len()];
         put_completion(&mut bytes, &completion);
         let fixed = "00000000 0000000003 000000000005 0001 0000000007";
@@ -113,6 +113,68 @@ fn golden_completions() {
         let status = alloc::format!("{:02x}", Status::WrongVersion as u8);
         assert_eq!(bytes, hex(&[kind_len, fixed, &status, rest, golden].concat()));
         assert_eq!(parse(&bytes), Some((Entry::Completion(completion), bytes.len())));
+    }
+}
+
+/// The bytes of entries with an old value agree with bytes that were written by hand after
+/// docs/formats.md, checksums left out.
+#[test]
+fn golden_old_values() {
+    let record = Record { once: ONCE, sum: SUM_OF_TEST, old: b"old" };
+    let fixed = "0700000001 000003 09000000000a 00000002 000002 6b6579";
+    let tail = "6f6c64 00000003 0000000003 000000000005 0001 3132333435363738";
+    for (expires, kind_len, end) in [
+        (WallTime::NEVER, "3a 000036", ""),
+        (WallTime(0x0102_0304_0506), "3f 00003c", "010203040506"),
+    ] {
+        let object = Object { expires, ..object() };
+        let mut bytes = vec![0; object.entry_len() + record.entry_len()];
+        put_object(&mut bytes, &object, Some(&record));
+        assert_eq!(bytes, hex(&[kind_len, "00000000", fixed, "7631", end, tail].concat()));
+        assert_eq!(parse(&bytes), Some((Entry::Object(object, Some(record)), bytes.len())));
+        assert_eq!((super::object(&bytes), old(&bytes)), (object, &b"old"[..]));
+        let head = Head::of(&bytes).unwrap();
+        assert_eq!((head.is_object(), head.live_record(&bytes)), (true, Some(record)));
+        assert_eq!(head.expires(), expires != WallTime::NEVER);
+        // With its record and without, as the cleaner copies it.
+        let mut copied = vec![0; bytes.len()];
+        copy(&mut copied, &bytes, OLDER);
+        assert_eq!(copied, bytes);
+        let (mut copied, mut alone) = (vec![0; object.entry_len()], vec![0; object.entry_len()]);
+        copy(&mut copied, &bytes, OLDER);
+        put_object(&mut alone, &object, None);
+        assert_eq!((&copied, old(&copied)), (&alone, &b""[..]));
+        assert_eq!(mark_record_dead(&mut bytes), COMPLETION + 3);
+        assert_eq!(Head::of(&bytes).unwrap().live_record(&bytes), None);
+        // An old value without a sum, longer than the entry, or empty is malformed.
+        for (at, byte) in [(0, bytes[0] & 0x0f), (0, bytes[0] & 0xdf), (bytes.len() - 22, 9)] {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            assert_eq!(parse(&bytes), None, "{at}");
+        }
+        let at = bytes.len() - 22;
+        bytes[at] = 0;
+        assert_eq!(parse(&bytes), None);
+    }
+
+    let outcome = Outcome { status: Status::Ok, version: Version(9), sum: SUM_OF_TEST };
+    let (table, hash) = (TableId(7), KeyHash(0x0102));
+    let completion = Completion { once: ONCE, table, hash, outcome, old: b"old" };
+    let mut bytes = vec![0; completion.entry_len()];
+    put_completion(&mut bytes, &completion);
+    let fixed = "00000000 0000000003 000000000005 0001 0000000007 00";
+    let rest = "0000000000000102 000000000009 3132333435363738 6f6c64";
+    assert_eq!(bytes, hex(&["2c 00002c", fixed, rest].concat()));
+    assert_eq!(parse(&bytes), Some((Entry::Completion(completion), bytes.len())));
+    assert_eq!(old(&bytes), b"old");
+    assert_eq!(mark_record_dead(&mut bytes), COMPLETION + 3);
+    assert!(Head::of(&bytes).unwrap().is_all_dead());
+    let bytes =
+        hex(&["2c 000029", fixed, "0000000000000102 000000000009", "3132333435363738"].concat());
+    assert_eq!(parse(&bytes), None, "the old value is missing");
+    // Other kinds have none.
+    for kind in ["09", "0b", "0d", "0e"] {
+        assert_eq!(parse(&hex(&[kind, "000020", &"00".repeat(36)].concat())), None);
     }
 }
 
@@ -191,7 +253,8 @@ fn the_marks_of_the_dead_are_not_part_of_an_entry() {
     let head = Head::of(&bytes).unwrap();
     assert_eq!((head.is_dead(), head.has_live_record()), (false, false));
     let outcome = Outcome { status: Status::Ok, version: Version(9), sum: None };
-    let completion = Completion { once: ONCE, table: TableId(1), hash: KeyHash(2), outcome };
+    let completion =
+        Completion { once: ONCE, table: TableId(1), hash: KeyHash(2), outcome, old: &[] };
     let mut bytes = vec![0; completion.entry_len()];
     put_completion(&mut bytes, &completion);
     assert!(!Head::of(&bytes).unwrap().is_all_dead());
@@ -203,7 +266,7 @@ fn the_marks_of_the_dead_are_not_part_of_an_entry() {
 /// The cleaner's copy of an object, with its record or without, has no marks of dead parts.
 #[test]
 fn a_copy_has_no_marks() {
-    for record in [None, Some(Record { once: ONCE, sum: SUM_OF_TEST })] {
+    for record in [None, Some(Record { once: ONCE, sum: SUM_OF_TEST, old: &[] })] {
         let mut bytes = written(SUM_OF_TEST);
         mark_dead(&mut bytes);
         mark_record_dead(&mut bytes);
@@ -243,7 +306,7 @@ proptest! {
     /// No bytes make the parser or a replay panic.
     #[test]
     fn arbitrary_bytes(
-        kind in 0u8..8,
+        kind in 0u8..16,
         flags in 0u8..16,
         len in 0u8..100,
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
@@ -256,7 +319,7 @@ proptest! {
             if let Some((_, len)) = parse(&bytes) {
                 prop_assert!(len <= bytes.len());
             }
-            let _ = seal(crc32c, 0, &mut bytes);
+            let _ = (seal(crc32c, 0, &mut bytes), old(&bytes));
         }
         let _ = replay(crc32c, &bytes).count();
     }

@@ -60,26 +60,26 @@ impl Bytes {
         self.entry(8 + segments.len() * DIGESTED, |out| entry::put_change(out, named))
     }
 
-    fn object(self, key: &[u8], version: u64, value: &[u8], record: Option<Record>) -> Self {
+    fn object(self, key: &[u8], version: u64, value: &[u8], record: Option<Record<'_>>) -> Self {
         let (version, older) = (Version(version), Span::default());
         let object = Object { table: TABLE, version, older, key, value, expires: WallTime::NEVER };
-        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
+        let record_len = record.as_ref().map_or(0, Record::entry_len);
         self.entry(OBJECT + key.len() + value.len() + record_len, |out| {
             entry::put_object(out, &object, record.as_ref());
         })
     }
 
-    fn tombstone(self, key: &[u8], version: u64, record: Option<Record>) -> Self {
+    fn tombstone(self, key: &[u8], version: u64, record: Option<Record<'_>>) -> Self {
         let (version, older) = (Version(version), Span::default());
         let tombstone = Tombstone { table: TABLE, version, older, key };
-        let record_len = record.map_or(0, |record| Record::size(record.sum.is_some()));
+        let record_len = record.as_ref().map_or(0, Record::entry_len);
         self.entry(tombstone.entry_len() + record_len, |out| {
             entry::put_tombstone(out, &tombstone, record.as_ref());
         })
     }
 
     fn completion(self, once: Once, outcome: Outcome) -> Self {
-        let completion = Completion { once, table: TABLE, hash: KeyHash(0), outcome };
+        let completion = Completion { once, table: TABLE, hash: KeyHash(0), outcome, old: &[] };
         self.entry(completion.entry_len(), |out| entry::put_completion(out, &completion))
     }
 

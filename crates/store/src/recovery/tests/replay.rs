@@ -28,8 +28,8 @@ fn replay(segments: &[&Bytes]) -> Replay {
     replay
 }
 
-fn record(rpc: u64, ack: u64) -> Option<Record> {
-    Some(Record { once: Once { lease: LEASE, rpc, ack }, sum: None })
+fn record(rpc: u64, ack: u64) -> Option<Record<'static>> {
+    Some(Record { once: Once { lease: LEASE, rpc, ack }, sum: None, old: &[] })
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn outcomes_count_until_they_are_acknowledged() {
     let two = two.tombstone(b"a", 2, record(4, 1));
     let other = Once { lease: LeaseId(9), rpc: 1, ack: 0 };
     let sum = Some([5; 8]);
-    let two = two.object(b"b", 3, b"3", Some(Record { once: other, sum }));
+    let two = two.object(b"b", 3, b"3", Some(Record { once: other, sum, old: &[] }));
     let outcomes: Vec<_> = replay(&[&one, &two]).outcomes().collect();
     let ok = |version| outcome(version, Status::Ok);
     assert_eq!(

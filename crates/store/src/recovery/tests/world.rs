@@ -37,7 +37,8 @@ struct Contents {
     objects: BTreeMap<Vec<u8>, (Version, Vec<u8>)>,
     /// The highest version that a key ever had.
     highest: BTreeMap<Vec<u8>, Version>,
-    outcomes: BTreeMap<u64, Outcome>,
+    /// The outcomes of mutations by number, with the old values for the replies.
+    outcomes: BTreeMap<u64, (Outcome, Vec<u8>)>,
 }
 
 /// A mutation that was executed.
@@ -46,6 +47,8 @@ struct Step {
     end: Position,
     rpc: u64,
     outcome: Outcome,
+    /// The old value for the reply.
+    old: Vec<u8>,
     key: Vec<u8>,
     /// The object after the mutation, unless the mutation did not change it.
     after: Option<Option<Vec<u8>>>,
@@ -53,7 +56,7 @@ struct Step {
 
 impl Contents {
     fn apply(&mut self, step: &Step) {
-        self.outcomes.insert(step.rpc, step.outcome);
+        self.outcomes.insert(step.rpc, (step.outcome, step.old.clone()));
         match &step.after {
             None => {}
             Some(None) => _ = self.objects.remove(&step.key),
@@ -162,18 +165,24 @@ impl World {
         let hash = self.memory.tablets.locate(TABLE, key).unwrap();
         let mutation = Mutation { target, once, key, hash, change, wall: WallTime(0) };
         for _ in 0..100 {
+            let before = self.memory.find(TABLE, hash, key);
+            let before = before.map(|(_, at)| self.memory.log.object(at).value.to_vec());
             match self.memory.mutate(&mutation) {
                 Ok(outcome) => {
+                    let is_swap = outcome.sum.is_some();
+                    let old = before.filter(|_| is_swap).unwrap_or_default();
                     let after = match change {
                         _ if outcome.status != Status::Ok => None,
-                        Change::Write(value, _) => Some(Some(value.to_vec())),
+                        Change::Write(value, _) | Change::Swap(value, _) => {
+                            Some(Some(value.to_vec()))
+                        }
                         Change::Remove => Some(None),
                         Change::Add(_) | Change::Append(_) | Change::Touch(_) => {
                             panic!("not in this test")
                         }
                     };
                     let (end, rpc, key) = (self.memory.log.tail(), self.rpc, key.to_vec());
-                    self.steps.push_back(Step { end, rpc, outcome, key, after });
+                    self.steps.push_back(Step { end, rpc, outcome, old, key, after });
                     return true;
                 }
                 Err(Status::Retry) => {
@@ -197,8 +206,11 @@ impl World {
         self.rng.fill(&mut value);
         let exists = self.rng.chance(100_000);
         let rules = RejectRules { exists, ..RejectRules::default() };
-        let change =
-            if self.rng.chance(600_000) { Change::Write(&value, None) } else { Change::Remove };
+        let change = match self.rng.below(10) {
+            0..4 => Change::Write(&value, None),
+            4..6 => Change::Swap(&value, None),
+            _ => Change::Remove,
+        };
         self.mutate(&key, rules, change)
     }
 
@@ -408,7 +420,9 @@ impl World {
             .map(|(_, key, version, value)| (key.to_vec(), (version, value.to_vec())));
         let objects: BTreeMap<_, _> = objects.collect();
         assert_eq!(objects, contents.objects, "{cut:?} {segments:?}");
-        let outcomes = replay.outcomes().map(|(_, rpc, _, outcome)| (rpc, outcome));
+        let outcomes = replay.outcomes().map(|(lease, rpc, _, outcome)| {
+            (rpc, (outcome, replay.old(lease, rpc).unwrap().to_vec()))
+        });
         let outcomes: BTreeMap<_, _> = outcomes.filter(|(rpc, _)| *rpc > self.ack).collect();
         contents.outcomes = contents.outcomes.split_off(&(self.ack + 1));
         assert_eq!(outcomes, contents.outcomes);

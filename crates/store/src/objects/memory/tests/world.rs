@@ -37,7 +37,8 @@ pub(crate) struct World {
     pub(crate) objects: BTreeMap<Vec<u8>, (Version, Vec<u8>, WallTime)>,
     /// The highest version that a key ever had.
     highest: BTreeMap<Vec<u8>, Version>,
-    outcomes: BTreeMap<u64, Outcome>,
+    /// The outcomes of mutations by number, with the old values for the replies.
+    outcomes: BTreeMap<u64, (Outcome, Vec<u8>)>,
     pub(crate) rpc: u64,
     pub(crate) ack: u64,
 }
@@ -83,7 +84,11 @@ impl World {
         for _ in 0..10_000 {
             match self.memory.mutate(&mutation) {
                 Ok(outcome) => {
-                    self.outcomes.insert(self.rpc, outcome);
+                    let old = match change {
+                        Change::Swap(..) if outcome.status == Status::Ok => self.current(key).1,
+                        _ => Vec::new(),
+                    };
+                    self.outcomes.insert(self.rpc, (outcome, old));
                     self.expect(key, &rules, change, outcome);
                     return Some(outcome);
                 }
@@ -158,6 +163,10 @@ impl World {
                 new_expires = self.wall.after(lifetime);
                 (value.to_vec(), None)
             }
+            Change::Swap(value, lifetime) => {
+                new_expires = self.wall.after(lifetime);
+                (value.to_vec(), Some(version.0.to_be_bytes()))
+            }
             Change::Touch(_) if missing => {
                 let status = Status::ObjectDoesntExist;
                 return assert_eq!(outcome, Outcome { status, version, sum: None });
@@ -176,10 +185,8 @@ impl World {
                 // is always written plainly.
                 let number: Option<i64> =
                     number.parse().ok().filter(|n: &i64| n.to_string() == number);
-                match number
-                    .ok_or(Status::NotANumber)
-                    .and_then(|n| n.checked_add(amount).ok_or(Status::Overflow))
-                {
+                let number = number.ok_or(Status::NotANumber);
+                match number.and_then(|n| n.checked_add(amount).ok_or(Status::Overflow)) {
                     Ok(sum) => (sum.to_string().into_bytes(), Some(sum.to_be_bytes())),
                     Err(status) => {
                         return assert_eq!(outcome, Outcome { status, version, sum: None });
@@ -229,13 +236,15 @@ impl World {
             let found = (object.version, object.value, object.expires);
             assert_eq!(found, (*version, &value[..], *expires));
         }
-        for (&rpc, &outcome) in &self.outcomes {
+        for (&rpc, (outcome, old)) in &self.outcomes {
             let once = Once { lease: LEASE, rpc, ack: 0 };
             let verdict = self.memory.results.check(Instant::ZERO, once, |_| ());
             assert!(
-                matches!(verdict, Verdict::Done(same, _) if same == outcome),
+                matches!(verdict, Verdict::Done(same, _) if same == *outcome),
                 "{rpc} {verdict:?}"
             );
+            let at = self.memory.results.location(once).unwrap();
+            assert_eq!(entry::old(self.memory.log.bytes(at)), old, "{rpc}");
         }
         let live: u64 = self.memory.log.slots().iter().map(|segment| u64::from(segment.live)).sum();
         assert_eq!(live, self.memory.log.live_bytes());
@@ -254,9 +263,9 @@ impl World {
             log.seal(slot);
             let segment = &log.slots()[slot as usize];
             assert_eq!(segment.sealed, segment.written);
-            let outcome = |record: Option<Record>, version| {
+            let outcome = |record: Option<Record<'_>>, version| {
                 let outcome = |sum| Outcome { status: Status::Ok, version, sum };
-                record.map(|Record { once, sum }| (once.rpc, outcome(sum)))
+                record.map(|Record { once, sum, old }| (once.rpc, (outcome(sum), old.to_vec())))
             };
             for (_, entry) in entry::replay(crc32c, &segment.bytes[..segment.written as usize]) {
                 match entry {
@@ -274,7 +283,8 @@ impl World {
                         outcomes.extend(outcome(record, tombstone.version));
                     }
                     Entry::Completion(completion) => {
-                        outcomes.insert(completion.once.rpc, completion.outcome);
+                        let outcome = (completion.outcome, completion.old.to_vec());
+                        outcomes.insert(completion.once.rpc, outcome);
                     }
                     Entry::Digest(_) | Entry::Change(_) => {}
                 }
@@ -320,7 +330,8 @@ impl World {
         let mut value = vec![0; rng.below(max_value) as usize];
         rng.fill(&mut value);
         let lifetime = rng.chance(300_000).then(|| Lifetime(rng.below(300)));
-        let change = match rng.below(11) {
+        let change = match rng.below(13) {
+            11.. => Change::Swap(&value, lifetime),
             0..5 => Change::Write(&value, lifetime),
             5..7 => Change::Remove,
             10 => Change::Touch(lifetime),

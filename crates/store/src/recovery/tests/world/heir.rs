@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::durability::TableDurability;
-use crate::objects::entry::Entries;
+use crate::objects::entry::{self, Entries};
 use crate::objects::partition::{Partition, Stopped};
 
 const ALL: Tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
@@ -94,8 +94,10 @@ impl World {
             assert_eq!((object.version, object.value), (*version, &value[..]));
         }
         for rpc in self.ack + 1..=self.rpc {
-            let known = results.location(Once { lease: LEASE, rpc, ack: self.ack }).is_some();
-            assert_eq!(known, contents.outcomes.contains_key(&rpc), "{rpc}");
+            let at = results.location(Once { lease: LEASE, rpc, ack: self.ack });
+            let old = at.map(|at| entry::old(log.bytes(at)));
+            let expected = contents.outcomes.get(&rpc).map(|(_, old)| &old[..]);
+            assert_eq!(old, expected, "{rpc}");
         }
         for (key, &highest) in &contents.highest {
             let exists = contents.objects.contains_key(key);
