@@ -4,7 +4,8 @@
 //!   now ─► node: one turn ─► idle long enough? pause, yield, or sleep in poll(2)
 //! ```
 //! A worker is single-threaded and owns all that it uses, so it takes no locks. Another thread
-//! reaches it only by a [`Waker`].
+//! reaches it only by a [`Waker`], also for its counters ([`Snapshots`]). Turns that take long are
+//! counted and reported ([`Stall`]).
 //!
 //! Not here: what a turn does (the node), how messages travel (the transports), when to stop (the
 //! caller of `turn`).
@@ -27,8 +28,15 @@ use sprat_sys::cpu::{Idle, Rest};
 use crate::disk::Disk;
 use crate::transports::Transports;
 
+mod snapshots;
+mod stalls;
 mod system;
 
+pub use snapshots::Snapshots;
+pub use stalls::Stall;
+
+use snapshots::Requests;
+use stalls::{Stalls, Turns};
 use system::System;
 
 /// The longest sleep, so that no lost wake-up lasts longer.
@@ -94,6 +102,8 @@ pub struct Worker<M: Machine> {
     watched: Option<OwnedFd>,
     /// True if notification is armed, so that the program's loop may wait.
     armed: bool,
+    stalls: Stalls,
+    snapshots: Requests,
 }
 
 impl<M: Machine> Worker<M> {
@@ -120,14 +130,18 @@ impl<M: Machine> Worker<M> {
         clock: Clock,
         lanes: u16,
     ) -> io::Result<Self> {
+        let started = (clock, clock.now());
+        let system = System { transports, disk, turns: Turns::default(), started };
         Ok(Self {
-            node: Node::new(machine, System { transports, disk }, lanes),
+            node: Node::new(machine, system, lanes),
             clock,
             idle: Idle::new(),
             waker: Waker::new()?,
             stop: Arc::new(AtomicBool::new(false)),
             watched: None,
             armed: false,
+            stalls: Stalls::off(),
+            snapshots: Requests::new(),
         })
     }
 
@@ -162,6 +176,17 @@ impl<M: Machine> Worker<M> {
         Stop { flag: Arc::clone(&self.stop), waker: self.waker() }
     }
 
+    /// Returns a handle by which another thread gets the worker's counters.
+    pub fn snapshots(&self) -> Snapshots {
+        self.snapshots.handle(self.waker())
+    }
+
+    /// Calls `report` for turns of [`Worker::run`] that take long, once a second at most. It runs
+    /// on the worker's thread and must not wait.
+    pub fn report_stalls(&mut self, report: impl FnMut(&Stall) + Send + 'static) {
+        self.stalls.report_to(Box::new(report));
+    }
+
     /// Makes one turn of the worker without sleep. Returns true if there was work.
     pub fn turn(&mut self) -> bool {
         let now = self.clock.now();
@@ -174,9 +199,28 @@ impl<M: Machine> Worker<M> {
             self.disarm();
         }
         if self.waker.clear() {
-            self.node.mark_unsent();
+            self.woken();
         }
         self.node.turn(now, lent)
+    }
+
+    /// Handles a call of [`Waker::wake`].
+    #[cold]
+    fn woken(&mut self) {
+        self.node.mark_unsent();
+        self.snapshots.answer(|| self.node.counters());
+    }
+
+    /// Judges the turn that has ended at `now`.
+    #[cold]
+    fn turn_ended(&mut self, now: Instant) {
+        let turns = &mut self.node.host_mut().turns;
+        let ended = self.stalls.ended(now, sprat_sys::clock::thread_ns(), turns);
+        if let Some((began, processor_ns, preempted_ns)) = ended {
+            let mut done = Vec::new();
+            self.node.machine().done(began, &mut done);
+            self.stalls.report(processor_ns, preempted_ns, done);
+        }
     }
 
     /// Makes one turn of the worker. After turns without work it pauses, yields, or sleeps until
@@ -190,12 +234,17 @@ impl<M: Machine> Worker<M> {
     /// [`Slice::LENT`](sprat_proto::rpc::Slice::LENT).
     pub(crate) fn turn_and_rest_lending(&mut self, lent: &[u8]) {
         let now = self.clock.now();
+        if self.stalls.is_due(now) {
+            self.turn_ended(now);
+        }
+        self.stalls.begin(now);
         if self.turn_at(now, lent) {
             self.idle.worked();
             return;
         }
         match self.idle.rest(self.node.is_awaiting(), || now) {
             Rest::Spun => {}
+            Rest::Yielded => self.stalls.begin(self.clock.now()),
             Rest::Sleep => self.sleep(lent),
         }
     }
@@ -205,6 +254,7 @@ impl<M: Machine> Worker<M> {
     /// # Errors
     /// The machine must stop for good; the text says why.
     pub fn run(&mut self) -> Result<(), String> {
+        self.stalls.start(self.clock.now(), sprat_sys::clock::thread_ns());
         while !self.stop.load(Ordering::Relaxed) {
             self.turn_and_rest();
             if let Some(reason) = self.node.take_stopped() {
@@ -274,7 +324,7 @@ impl<M: Machine> Worker<M> {
     #[cold]
     fn disarm(&mut self) {
         self.armed = false;
-        let System { transports, disk } = self.node.host_mut();
+        let System { transports, disk, .. } = self.node.host_mut();
         transports.disarm();
         if let Some(disk) = disk {
             disk.clear();
@@ -285,9 +335,19 @@ impl<M: Machine> Worker<M> {
     /// Sleeps until a transport, the disk, another thread or a timer has something.
     fn sleep(&mut self, lent: &[u8]) {
         let now = self.clock.now();
+        // The pause is a turn of its own, with background work.
+        if self.stalls.is_due(now) {
+            self.turn_ended(now);
+        }
+        self.stalls.begin(now);
         let Some(wake_at) = self.node.pause(now, lent) else { return };
         if self.node.host_mut().transports.arm() {
+            let from = self.clock.now();
+            if self.stalls.is_due(from) {
+                self.turn_ended(from);
+            }
             self.wait(wake_at.since(now).min(LONGEST_SLEEP_NS));
+            self.stalls.slept(from, self.clock.now());
         }
         self.node.host_mut().transports.disarm();
         self.node.resume();
@@ -295,7 +355,7 @@ impl<M: Machine> Worker<M> {
 
     fn wait(&self, ns: u64) {
         let timeout = Timespec { tv_sec: (ns / SECOND) as i64, tv_nsec: (ns % SECOND) as i64 };
-        let System { transports, disk } = self.node.host();
+        let System { transports, disk, .. } = self.node.host();
         let mut fds = Vec::with_capacity(transports.len() + 2);
         fds.push(PollFd::new(&*self.waker.fd, PollFlags::IN));
         if let Some(disk) = disk {

@@ -13,6 +13,7 @@ pub mod backup;
 pub mod client;
 pub mod coordinator;
 pub mod counter;
+mod done;
 pub mod durability;
 pub mod etcd;
 pub mod hash;

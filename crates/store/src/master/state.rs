@@ -23,6 +23,7 @@ use super::replication::{MAX_REPLICAS, Replication};
 use super::syncs::Syncs;
 use super::wall::{Wall, WallClock};
 use crate::backup::{Backup, Frames, MemoryFrames, Rings};
+use crate::done::Done;
 use crate::durability::{Durability, TableDurability};
 use crate::leading::{Binding, Coordinators};
 use crate::message::{Status, data};
@@ -159,6 +160,8 @@ pub struct Master {
     pub(crate) busy: bool,
     /// True if a request arrived since the last tick.
     pub(super) requested: bool,
+    /// The operations and tasks of the last turn.
+    pub(super) done: Done,
 }
 
 impl Master {
@@ -231,6 +234,7 @@ impl Master {
             last_tag: 0,
             busy: false,
             requested: false,
+            done: Done::default(),
         }
     }
 
