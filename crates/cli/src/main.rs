@@ -10,7 +10,9 @@ use sprat_bench::fail::Fail;
 use sprat_bench::{out, process};
 
 mod commands;
+mod counters;
 mod destination;
+mod metrics;
 mod options;
 mod progress;
 mod records;

@@ -1,6 +1,7 @@
 //! Options that several commands share, and the parsers of their values.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -100,6 +101,18 @@ impl Cluster {
         }
         Ok(store)
     }
+}
+
+/// The option for the metrics of a process, and for the addresses beyond loopback.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Served {
+    /// Serve the counters of this process to Prometheus, at http://ADDRESS:PORT/metrics.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may
+    /// read and write.
+    #[arg(long)]
+    pub(crate) insecure_network: bool,
 }
 
 /// Parses the time that a command waits for an answer, in seconds.

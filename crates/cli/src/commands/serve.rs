@@ -6,8 +6,13 @@
 use sprat::internals::worker::Worker;
 use sprat::locator::{Kind, Locator};
 use sprat_bench::fail::Fail;
+use sprat_bench::out;
 use sprat_bench::process::{self, StopSignals};
 use sprat_proto::node::machine::Machine;
+
+use crate::counters::catalogue::Part;
+use crate::metrics::Metrics;
+use crate::options::Served;
 
 /// The name of the option that allows a server to listen beyond loopback.
 pub(super) const INSECURE: &str = sprat_bench::cluster::INSECURE;
@@ -27,6 +32,23 @@ pub(super) fn run<M: Machine>(
     worker.run().map_err(|reason| Fail::new(reason).next(next))?;
     end(&mut worker);
     Ok(())
+}
+
+/// Listens at the address of the metrics, if the options name one.
+pub(super) fn metrics(options: &Served) -> Result<Option<Metrics>, Fail> {
+    let listen = |address| Metrics::listen(address, options.insecure_network);
+    options.metrics.map(listen).transpose()
+}
+
+/// Serves the counters of a worker, if there are metrics.
+pub(super) fn counters<M: Machine>(
+    metrics: Option<Metrics>,
+    part: Part,
+    worker: &Worker<M>,
+) -> Result<(), Fail> {
+    let Some(metrics) = metrics else { return Ok(()) };
+    out::note(format_args!("metrics at {}", metrics.url()));
+    metrics.serve(part, worker.snapshots())
 }
 
 /// Refuses two locators at which a server would listen at one place, because the error of the

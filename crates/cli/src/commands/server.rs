@@ -11,7 +11,8 @@ use sprat_bench::process::{self, StopSignals};
 use sprat_bench::{memory, out};
 
 use super::serve::{self, apart, listening};
-use crate::options::{Place, Scrub, durability, durability_of, role, scrub, server_memory};
+use crate::counters::catalogue::Part;
+use crate::options::{Place, Scrub, Served, durability, durability_of, role, scrub, server_memory};
 
 /// Run a server, which keeps objects in memory.
 #[derive(Args, Debug)]
@@ -78,10 +79,8 @@ pub(crate) struct Server {
     /// takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
     tracepoints: bool,
-    /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may
-    /// read and write.
-    #[arg(long)]
-    insecure_network: bool,
+    #[command(flatten)]
+    served: Served,
 }
 
 /// Runs `sprat server`.
@@ -112,10 +111,13 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.scrub = args.scrub.round();
     options.warn = |warning| out::note(format!("warning: {warning}"));
     let trace = args.tracepoints.then(TraceRing::new);
-    options.transports = Options::default().insecure_network(args.insecure_network).trace(trace);
+    options.transports =
+        Options::default().insecure_network(args.served.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;
     process::survive_file_limit()?;
+    let metrics = serve::metrics(&args.served)?;
     let worker = server::server(&options).map_err(|error| listening(&error))?;
+    serve::counters(metrics, Part::Server, &worker)?;
     let next = "start it anew: it joins the cluster as a new server";
     serve::run(signals, worker, next, server::leave)
 }

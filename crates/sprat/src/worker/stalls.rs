@@ -57,10 +57,10 @@ impl Turns {
     /// Calls `each` with the name and the value of every counter.
     pub(super) fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("stalls", self.stalls);
-        each("stalls_from_4_ms", self.longer[0]);
-        each("stalls_from_16_ms", self.longer[1]);
-        each("stalls_from_64_ms", self.longer[2]);
-        each("stalls_from_256_ms", self.longer[3]);
+        each("stalls_from_4ms", self.longer[0]);
+        each("stalls_from_16ms", self.longer[1]);
+        each("stalls_from_64ms", self.longer[2]);
+        each("stalls_from_256ms", self.longer[3]);
         each("stalls_ns", self.stall_ns);
         each("turns_preempted", self.preempted);
         each("turns_preempted_ns", self.preempted_ns);

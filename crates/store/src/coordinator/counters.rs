@@ -31,7 +31,7 @@ macro_rules! catalogue {
 
 catalogue! {
     coordinator, recoveries;
-    leads Level Servers = 1, "1 if this coordinator leads, else 0, without the other counters.";
+    leads Level Servers = 1, "Whether this coordinator leads: 1, or 0 without the other counters.";
     incarnation Level Events = coordinator.cluster.incarnation,
         "Starts of coordinators with the state of this cluster.";
     servers_up Level Servers = at(coordinator, Place::Up), "Servers that are up.";

@@ -267,6 +267,21 @@ impl Master {
         self.memory.log.prepare(host);
     }
 
+    /// Stops serving for good: it refuses requests for objects by a status at which clients go to
+    /// the coordinator and try again. What was executed still goes to replicas and is answered.
+    pub fn drain(&mut self) {
+        self.membership.drain();
+    }
+
+    /// Returns true if replicas have all of the log, and no reply waits.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.memory.log.is_all_durable()
+            && self.gated.is_empty()
+            && self.out.is_empty()
+            && !self.syncs.is_due()
+    }
+
     /// Stops serving for good, and tells the coordinator, so that other servers recover the tablets
     /// at once. A reply that waits for replicas still goes out when they are written.
     pub fn leave(&mut self, now: Instant) {

@@ -71,12 +71,12 @@ fn a_turn_of_work_is_a_stall_and_a_preempted_one_is_none() {
     it.turn(5_000, 0);
     it.turn(5 * MS, 0);
     it.turn(5_000, 0);
-    let expected = BTreeMap::from([("stalls", 1), ("stalls_from_4_ms", 1), ("stalls_ns", 5 * MS)]);
+    let expected = BTreeMap::from([("stalls", 1), ("stalls_from_4ms", 1), ("stalls_ns", 5 * MS)]);
     assert_eq!(it.counters(), expected);
     it.turn(20_000, 70 * MS);
     let expected = BTreeMap::from([
         ("stalls", 1),
-        ("stalls_from_4_ms", 1),
+        ("stalls_from_4ms", 1),
         ("stalls_ns", 5 * MS),
         ("turns_preempted", 1),
         ("turns_preempted_ns", 70 * MS),
@@ -93,7 +93,7 @@ fn a_turn_can_be_both() {
     let mut it = Loop::new();
     it.turn(300 * MS, 200 * MS);
     let counters = it.counters();
-    assert_eq!((counters["stalls_from_256_ms"], counters["stalls_ns"]), (1, 300 * MS));
+    assert_eq!((counters["stalls_from_256ms"], counters["stalls_ns"]), (1, 300 * MS));
     assert_eq!((counters["turns_preempted"], counters["turns_preempted_ns"]), (1, 200 * MS));
 }
 
