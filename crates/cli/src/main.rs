@@ -12,6 +12,7 @@ use sprat_bench::{out, process};
 mod commands;
 mod counters;
 mod destination;
+mod log;
 mod metrics;
 mod options;
 mod progress;
@@ -137,7 +138,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(fail) => {
             if fail.has_a_reader() {
-                out::note(&fail);
+                log::failed(&fail);
             }
             fail.code()
         }

@@ -15,6 +15,8 @@ use sprat_bench::store::Store;
 use sprat_bench::units::scaled;
 use sprat_store::message::control::MAX_SPAN;
 
+use crate::log::Format;
+
 /// The name that `sprat up` gives its cluster, from which every shared-memory name derives.
 pub(crate) const DEFAULT_NAME: &str = "sprat";
 /// The coordinator's TCP port under `sprat up`; server `i` (from 1) listens on this port + `i`.
@@ -103,9 +105,13 @@ impl Cluster {
     }
 }
 
-/// The option for the metrics of a process, and for the addresses beyond loopback.
+/// The options of processes that serve: their log, their metrics, and addresses beyond loopback.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Served {
+    /// Write messages to standard error in this format, each with its time, its level and the
+    /// process. By default they are lines for people.
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log_format: Option<Format>,
     /// Serve the counters of this process to Prometheus, at http://ADDRESS:PORT/metrics.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,

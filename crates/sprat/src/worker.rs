@@ -346,8 +346,13 @@ impl<M: Machine> Worker<M> {
             if self.stalls.is_due(from) {
                 self.turn_ended(from);
             }
-            self.wait(wake_at.since(now).min(LONGEST_SLEEP_NS));
-            self.stalls.slept(from, self.clock.now());
+            let limit_ns = wake_at.since(from).min(LONGEST_SLEEP_NS);
+            self.wait(limit_ns);
+            let now = self.clock.now();
+            let turns = &mut self.node.host_mut().turns;
+            if let Some(late_ns) = self.stalls.slept(from, limit_ns, now, turns) {
+                self.stalls.report(0, late_ns, Vec::new());
+            }
         }
         self.node.host_mut().transports.disarm();
         self.node.resume();

@@ -10,6 +10,7 @@ use sprat_bench::process::{self, StopSignals};
 
 use super::serve::{self, apart, listening};
 use crate::counters::catalogue::Part;
+use crate::log;
 use crate::options::{COORDINATOR, DEFAULT_COORDINATOR, Served, lease};
 
 /// Run a coordinator, which knows the tables and the servers.
@@ -49,6 +50,7 @@ pub(crate) struct Coordinator {
 
 /// Runs `sprat coordinator`.
 pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
+    log::begin(args.served.log_format, "coordinator", &args.locators)?;
     apart(&[("-C", &args.locators)])?;
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
@@ -57,12 +59,13 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     let signals = StopSignals::catch()?;
     process::survive_file_limit()?;
     let metrics = serve::metrics(&args.served)?;
-    let worker = server::coordinator(&options).map_err(|error| match &args.state {
+    let mut worker = server::coordinator(&options).map_err(|error| match &args.state {
         Some(State::Etcd(_)) if error.to_string().contains("etcd") => no_etcd(&error),
         Some(state) if error.to_string().starts_with(&state.to_string()) => unusable(&error),
         _ => listening(&error),
     })?;
     serve::counters(metrics, Part::Coordinator, &worker)?;
+    serve::report_stalls(&mut worker);
     serve::run(
         signals,
         worker,

@@ -7,11 +7,12 @@ use sprat::internals::transports::Options;
 use sprat::server::{self, Durability, Role, ServerOptions};
 use sprat::trace::TraceRing;
 use sprat_bench::fail::Fail;
+use sprat_bench::memory;
 use sprat_bench::process::{self, StopSignals};
-use sprat_bench::{memory, out};
 
 use super::serve::{self, apart, listening};
 use crate::counters::catalogue::Part;
+use crate::log::{self, Level, Message};
 use crate::options::{Place, Scrub, Served, durability, durability_of, role, scrub, server_memory};
 
 /// Run a server, which keeps objects in memory.
@@ -85,6 +86,7 @@ pub(crate) struct Server {
 
 /// Runs `sprat server`.
 pub(crate) fn run(args: &Server) -> Result<(), Fail> {
+    log::begin(args.served.log_format, "server", &args.locators)?;
     apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
     // A master alone keeps nothing, whatever the others do.
     let durability = match args.role {
@@ -109,15 +111,16 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.own_replica = args.allow_local_backup;
     options.directory.clone_from(&args.dir);
     options.scrub = args.scrub.round();
-    options.warn = |warning| out::note(format!("warning: {warning}"));
+    options.warn = |warning| log::queue(Message::new(Level::Warning, warning));
     let trace = args.tracepoints.then(TraceRing::new);
     options.transports =
         Options::default().insecure_network(args.served.insecure_network).trace(trace);
     let signals = StopSignals::catch()?;
     process::survive_file_limit()?;
     let metrics = serve::metrics(&args.served)?;
-    let worker = server::server(&options).map_err(|error| listening(&error))?;
+    let mut worker = server::server(&options).map_err(|error| listening(&error))?;
     serve::counters(metrics, Part::Server, &worker)?;
+    serve::report_stalls(&mut worker);
     let next = "start it anew: it joins the cluster as a new server";
     serve::run(signals, worker, next, server::leave)
 }

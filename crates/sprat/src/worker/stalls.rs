@@ -12,7 +12,8 @@
 //! *stall*. The others are *preempted*.
 //!
 //! Up to a millisecond that the thread lost between the mark and the turn's begin counts as the
-//! turn's. Sleep is not part of a turn, and neither is the time for which the loop yields.
+//! turn's. Sleep is not part of a turn, and neither is the time for which the loop yields. A sleep
+//! that ends much later than it was to end counts as preempted, too.
 
 use sprat_proto::Instant;
 use sprat_proto::time::{MS, SECOND};
@@ -157,15 +158,21 @@ impl Stalls {
         let preempted_ns = lost_ns.min(took_ns);
         let own_ns = took_ns - preempted_ns;
         turns.count(own_ns, preempted_ns);
-        if own_ns < LONG_NS && preempted_ns < LONG_WAIT_NS || self.report.is_none() {
-            return None;
+        let is_short = own_ns < LONG_NS && preempted_ns < LONG_WAIT_NS;
+        (!is_short && self.may_report(now)).then_some((self.began, own_ns, preempted_ns))
+    }
+
+    /// Returns true if something may be reported now, or else counts it.
+    fn may_report(&mut self, now: Instant) -> bool {
+        if self.report.is_none() {
+            return false;
         }
         if now < self.next_report {
             self.unreported += 1;
-            return None;
+            return false;
         }
         self.next_report = now.after(REPORT_EACH_NS);
-        Some((self.began, own_ns, preempted_ns))
+        true
     }
 
     /// Reports a turn that [`Stalls::ended`] has returned.
@@ -176,8 +183,16 @@ impl Stalls {
         }
     }
 
-    /// The thread slept from `from` to `now`, which is part of no turn.
-    pub(super) fn slept(&mut self, from: Instant, now: Instant) {
+    /// The thread slept from `from` to `now`, which is part of no turn. It was to wake after
+    /// `limit_ns`. If it woke much later, the process did not run meanwhile. Returns that time in
+    /// nanoseconds if it has to be reported.
+    pub(super) fn slept(
+        &mut self,
+        from: Instant,
+        limit_ns: u64,
+        now: Instant,
+        turns: &mut Turns,
+    ) -> Option<u64> {
         // The processor clock stands still while the thread sleeps.
         let rest_ns = now.since(from);
         self.mark.0 = self.mark.0.after(rest_ns);
@@ -185,6 +200,12 @@ impl Stalls {
             self.mark_at = self.mark_at.after(rest_ns);
         }
         self.began = now;
+        let late_ns = rest_ns.saturating_sub(limit_ns);
+        if late_ns < LONG_WAIT_NS || self.mark_at == Instant::NEVER {
+            return None;
+        }
+        turns.count(0, late_ns);
+        self.may_report(now).then_some(late_ns)
     }
 }
 

@@ -104,7 +104,8 @@ fn sleep_is_part_of_no_turn() {
         it.begin();
         let from = Instant::from_ns(it.now_ns);
         it.now_ns += SECOND;
-        it.stalls.slept(from, Instant::from_ns(it.now_ns));
+        let now = Instant::from_ns(it.now_ns);
+        assert_eq!(it.stalls.slept(from, SECOND - MS, now, &mut it.turns), None);
         it.turn(own_ns, 0);
     }
     let expected = BTreeMap::from([("stalls", 1), ("stalls_ns", 3 * MS)]);
@@ -148,11 +149,26 @@ fn a_long_stop_of_the_process_is_reported() {
     assert_eq!((stop.processor_ns, stop.preempted_ns), (10_000, 3 * SECOND));
 }
 
+/// An idle server was stopped for seconds, and no counter showed it: the whole time was its sleep.
+#[test]
+fn a_sleep_that_ends_late_counts_as_preempted() {
+    let mut it = Loop::new();
+    it.begin();
+    let from = Instant::from_ns(it.now_ns);
+    it.now_ns += 3 * SECOND;
+    let now = Instant::from_ns(it.now_ns);
+    let late = it.stalls.slept(from, SECOND, now, &mut it.turns);
+    assert_eq!(late, Some(2 * SECOND));
+    let expected = BTreeMap::from([("turns_preempted", 1), ("turns_preempted_ns", 2 * SECOND)]);
+    assert_eq!(it.counters(), expected);
+}
+
 #[test]
 fn a_watchdog_that_is_off_reads_nothing() {
     let mut it = Loop::new();
     it.stalls = Stalls::off();
-    it.stalls.slept(Instant::ZERO, Instant::from_ns(it.now_ns));
+    let now = Instant::from_ns(it.now_ns);
+    assert_eq!(it.stalls.slept(Instant::ZERO, 0, now, &mut it.turns), None);
     (0..10).for_each(|_| it.turn(5 * MS, 0));
     assert!(it.counters().is_empty());
     assert_eq!(it.readings, 0);
