@@ -200,8 +200,8 @@ impl Log {
 /// Returns a time in UTC as RFC 3339 has it.
 fn timestamp(wall_ms: u64) -> String {
     let (days, ms) = (wall_ms / 86_400_000, wall_ms % 86_400_000);
-    // Days since 1 March of the year 0; eras of 400 years repeat. Years begin in March here, so that
-    // the day that is not in each year is the last.
+    // Days since 1 March of the year 0; eras of 400 years repeat. Years begin in March here, so
+    // that the day that is not in each year is the last.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era =

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Link, Machine};
@@ -31,9 +31,11 @@ use crate::transports::Transports;
 mod snapshots;
 mod stalls;
 mod system;
+mod waker;
 
 pub use snapshots::Snapshots;
 pub use stalls::Stall;
+pub use waker::{Stop, Waker};
 
 use snapshots::Requests;
 use stalls::{Stalls, Turns};
@@ -41,54 +43,6 @@ use system::System;
 
 /// The longest sleep, so that no lost wake-up lasts longer.
 const LONGEST_SLEEP_NS: u64 = SECOND;
-
-/// A handle by which other threads end the worker's sleep.
-#[derive(Clone, Debug)]
-pub struct Waker {
-    fd: Arc<OwnedFd>,
-    woken: Arc<AtomicBool>,
-}
-
-impl Waker {
-    pub(crate) fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { fd: Arc::new(fd), woken: Arc::new(AtomicBool::new(false)) })
-    }
-
-    /// Makes the worker's next turn happen now. A signal handler may call it.
-    pub fn wake(&self) {
-        if !self.woken.swap(true, Ordering::SeqCst) {
-            // A full counter means that a wake-up is pending anyway.
-            let _ = rustix::io::write(&*self.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
-        }
-    }
-
-    /// Returns true if [`Waker::wake`] was called since the last call of this function.
-    fn clear(&self) -> bool {
-        if !self.woken.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.fd, &mut count);
-        self.woken.store(false, Ordering::SeqCst);
-        true
-    }
-}
-
-/// A handle that ends a worker's [`Worker::run`] from another thread or a signal handler.
-#[derive(Clone, Debug)]
-pub struct Stop {
-    flag: Arc<AtomicBool>,
-    waker: Waker,
-}
-
-impl Stop {
-    /// Makes [`Worker::run`] return after its present turn.
-    pub fn stop(&self) {
-        self.flag.store(true, Ordering::SeqCst);
-        self.waker.wake();
-    }
-}
 
 /// A machine with its transports and disk, and the loop that drives them.
 #[derive(Debug)]
@@ -173,7 +127,7 @@ impl<M: Machine> Worker<M> {
 
     /// Returns a handle that ends [`Worker::run`].
     pub fn stop(&self) -> Stop {
-        Stop { flag: Arc::clone(&self.stop), waker: self.waker() }
+        Stop::new(Arc::clone(&self.stop), self.waker())
     }
 
     /// Returns a handle by which another thread gets the worker's counters.
@@ -288,7 +242,7 @@ impl<M: Machine> Worker<M> {
         if self.watched.is_none() {
             let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let System { disk, .. } = self.node.host();
-            watch(&watched, self.waker.fd.as_fd())?;
+            watch(&watched, self.waker.fd())?;
             if let Some(disk) = disk {
                 watch(&watched, disk.fd())?;
             }
@@ -362,7 +316,7 @@ impl<M: Machine> Worker<M> {
         let timeout = Timespec { tv_sec: (ns / SECOND) as i64, tv_nsec: (ns % SECOND) as i64 };
         let System { transports, disk, .. } = self.node.host();
         let mut fds = Vec::with_capacity(transports.len() + 2);
-        fds.push(PollFd::new(&*self.waker.fd, PollFlags::IN));
+        fds.push(PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN));
         if let Some(disk) = disk {
             fds.push(PollFd::from_borrowed_fd(disk.fd(), PollFlags::IN));
         }

@@ -96,14 +96,17 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// Lets `promtool` of Prometheus check the text, where it is installed.
+/// Lets Prometheus's own `promtool` check the text, if SPRAT_PROMTOOL names the program.
 fn check_by_promtool(text: &str) {
-    let mut command = Command::new("promtool");
-    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let Ok(mut child) = command.stderr(Stdio::piped()).spawn() else {
-        println!("skipped: promtool is not installed (Debian's package prometheus)");
+    let Some(program) = std::env::var_os("SPRAT_PROMTOOL") else {
+        sprat_bench::out::note(
+            "skipped: SPRAT_PROMTOOL names no promtool (it is in Debian's package prometheus)",
+        );
         return;
     };
+    let mut command = Command::new(program);
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("promtool starts");
     child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", errors(&output));

@@ -9,7 +9,7 @@
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use super::Waker;
+use super::waker::Waker;
 
 /// A handle by which another thread gets the counters of a worker.
 #[derive(Clone, Debug)]

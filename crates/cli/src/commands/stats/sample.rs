@@ -83,7 +83,8 @@ fn rates(
 ) -> Map<String, Value> {
     let mut rates = Map::new();
     for (name, value) in after {
-        let counter = catalogue::of_store(Part::Server, name).or(catalogue::of_process(name));
+        let counter =
+            catalogue::of_store(Part::Server, name).or_else(|| catalogue::of_process(name));
         if counter.is_some_and(|counter| counter.kind == Kind::Total) {
             let earlier = before.get(name).and_then(Value::as_u64).unwrap_or(0);
             let passed = value.as_u64().unwrap_or(0).saturating_sub(earlier);

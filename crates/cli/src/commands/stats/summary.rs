@@ -1,5 +1,5 @@
-//! What matters most among the counters of a cluster: a line about the coordinator, and a table
-//! with a line for each server.
+//! The counters of a cluster that matter most: a line about the coordinator, and a table with one
+//! line for each server.
 
 use serde_json::{Map, Value};
 use sprat_bench::out::{self, Columns};

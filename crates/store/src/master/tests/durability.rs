@@ -506,8 +506,8 @@ fn expired_objects_wait_for_backups() {
     assert!(rig.master.expiry.deadline(rig.master.memory()) > rig.now);
 }
 
-/// A server that ends had replicas of the changes that waited for them, and not of those that it had
-/// acknowledged without: the recovery lost up to 10 ms of an asynchronous table.
+/// A server that ended had replicas of the changes that waited for them, and not of those that it
+/// had acknowledged without: the recovery lost up to 10 ms of an asynchronous table.
 #[test]
 fn a_server_that_drains_serves_no_more_and_replicates_what_it_has_acknowledged() {
     let mut rig = asynchronous();
