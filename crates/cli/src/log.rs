@@ -140,9 +140,14 @@ pub(crate) fn queue(message: Message) {
     }
 }
 
+/// True if the log has a format.
+pub(crate) fn has_format() -> bool {
+    LOG.get().is_some_and(|log| log.format.is_some())
+}
+
 /// Writes the failure that ends this process.
 pub(crate) fn failed(fail: &Fail) {
-    if LOG.get().is_none_or(|log| log.format.is_none()) {
+    if !has_format() {
         return out::note(fail);
     }
     let text = fail.to_string().replace("\n  next: ", "; next: ");
@@ -151,7 +156,7 @@ pub(crate) fn failed(fail: &Fail) {
 
 /// Writes that a signal ends this process, if its log has a format.
 pub(crate) fn ends() {
-    if LOG.get().is_some_and(|log| log.format.is_some()) {
+    if has_format() {
         write(&Message::new(Level::Info, "ends after a signal"));
     }
 }

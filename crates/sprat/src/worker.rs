@@ -177,6 +177,14 @@ impl<M: Machine> Worker<M> {
         }
     }
 
+    /// Reports a time outside of turns in which the thread did not run, if there is one.
+    #[inline]
+    fn report_lost(&mut self, lost_ns: Option<u64>) {
+        if let Some(ns) = lost_ns {
+            self.stalls.report(0, ns, Vec::new());
+        }
+    }
+
     /// Makes one turn of the worker. After turns without work it pauses, yields, or sleeps until
     /// something happens.
     #[inline]
@@ -198,7 +206,11 @@ impl<M: Machine> Worker<M> {
         }
         match self.idle.rest(self.node.is_awaiting(), || now) {
             Rest::Spun => {}
-            Rest::Yielded => self.stalls.begin(self.clock.now()),
+            Rest::Yielded => {
+                let after = self.clock.now();
+                let lost = self.stalls.yielded(now, after, &mut self.node.host_mut().turns);
+                self.report_lost(lost);
+            }
             Rest::Sleep => self.sleep(lent),
         }
     }
@@ -304,9 +316,8 @@ impl<M: Machine> Worker<M> {
             self.wait(limit_ns);
             let now = self.clock.now();
             let turns = &mut self.node.host_mut().turns;
-            if let Some(late_ns) = self.stalls.slept(from, limit_ns, now, turns) {
-                self.stalls.report(0, late_ns, Vec::new());
-            }
+            let lost = self.stalls.slept(from, limit_ns, now, turns);
+            self.report_lost(lost);
         }
         self.node.host_mut().transports.disarm();
         self.node.resume();

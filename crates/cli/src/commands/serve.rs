@@ -9,6 +9,7 @@ use sprat_bench::fail::Fail;
 use sprat_bench::out;
 use sprat_bench::process::{self, StopSignals};
 use sprat_proto::node::machine::Machine;
+use sprat_proto::time::MS;
 
 use crate::counters::catalogue::Part;
 use crate::log::{self, Level, Message};
@@ -53,9 +54,18 @@ pub(super) fn counters<M: Machine>(
     metrics.serve(part, worker.snapshots())
 }
 
+/// The time in nanoseconds from which a turn is reported to people. A log with a format has shorter
+/// ones, too, and the counters have all.
+const LONG_FOR_PEOPLE_NS: u64 = 100 * MS;
+
 /// Writes turns of a worker's loop that take long to the log.
 pub(super) fn report_stalls<M: Machine>(worker: &mut Worker<M>) {
-    worker.report_stalls(|stall| log::queue(stalled(stall)));
+    worker.report_stalls(|stall| {
+        let is_long = stall.processor_ns + stall.preempted_ns >= LONG_FOR_PEOPLE_NS;
+        if is_long || log::has_format() {
+            log::queue(stalled(stall));
+        }
+    });
 }
 
 /// Returns the message about a turn that took long.
@@ -63,7 +73,7 @@ fn stalled(stall: &Stall) -> Message {
     let us = |ns: u64| ns as f64 / 1e3;
     let waited = out::micros(us(stall.preempted_ns));
     let mut text = if stall.processor_ns == 0 {
-        format!("the process did not run for {waited} after a sleep")
+        format!("the process did not run for {waited}")
     } else {
         let used = out::micros(us(stall.processor_ns));
         let done = match &stall.done[..] {

@@ -59,7 +59,7 @@ const PROCESS: &[Counter] = totals! {
     stalls_ns Nanoseconds "Processor time of such turns."
     turns_preempted Events
         "Turns in which the loop's thread did not run for 1 ms or longer: other threads had the \
-         processor, or the kernel made it wait. A sleep that ended 100 ms late counts, too."
+         processor, or the kernel made it wait. Sleep that ended 100 ms late counts, too."
     turns_preempted_ns Nanoseconds "Time in which the thread did not run in such turns."
 };
 

@@ -13,7 +13,7 @@
 //!
 //! Up to a millisecond that the thread lost between the mark and the turn's begin counts as the
 //! turn's. Sleep is not part of a turn, and neither is the time for which the loop yields. A sleep
-//! that ends much later than it was to end counts as preempted, too.
+//! that ends much later than it was to end counts as preempted, too, and so does a long yield.
 
 use sprat_proto::Instant;
 use sprat_proto::time::{MS, SECOND};
@@ -25,6 +25,10 @@ const LONG_NS: u64 = MS;
 const LONG_WAIT_NS: u64 = 100 * MS;
 /// The least time in nanoseconds between two reports.
 const REPORT_EACH_NS: u64 = SECOND;
+
+/// The factor by which a turn is longer than the last one that was reported, if it is reported at
+/// once.
+const MUCH_LONGER: u64 = 8;
 
 /// A turn of a server's loop that took long.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,6 +97,8 @@ pub(super) struct Stalls {
     mark: (Instant, u64),
     report: Option<Report>,
     next_report: Instant,
+    /// The length of what was reported last, in nanoseconds.
+    last_ns: u64,
     unreported: u64,
 }
 
@@ -111,6 +117,7 @@ impl Stalls {
             mark: (Instant::ZERO, 0),
             report: None,
             next_report: Instant::ZERO,
+            last_ns: 0,
             unreported: 0,
         }
     }
@@ -159,19 +166,21 @@ impl Stalls {
         let own_ns = took_ns - preempted_ns;
         turns.count(own_ns, preempted_ns);
         let is_short = own_ns < LONG_NS && preempted_ns < LONG_WAIT_NS;
-        (!is_short && self.may_report(now)).then_some((self.began, own_ns, preempted_ns))
+        (!is_short && self.may_report(now, took_ns)).then_some((self.began, own_ns, preempted_ns))
     }
 
-    /// Returns true if something may be reported now, or else counts it.
-    fn may_report(&mut self, now: Instant) -> bool {
+    /// Returns true if a time of this length may be reported now, or else counts it. One that is
+    /// much longer than the last one need not wait.
+    fn may_report(&mut self, now: Instant, length_ns: u64) -> bool {
         if self.report.is_none() {
             return false;
         }
-        if now < self.next_report {
+        if now < self.next_report && length_ns < self.last_ns.saturating_mul(MUCH_LONGER) {
             self.unreported += 1;
             return false;
         }
         self.next_report = now.after(REPORT_EACH_NS);
+        self.last_ns = length_ns;
         true
     }
 
@@ -200,12 +209,29 @@ impl Stalls {
             self.mark_at = self.mark_at.after(rest_ns);
         }
         self.began = now;
-        let late_ns = rest_ns.saturating_sub(limit_ns);
-        if late_ns < LONG_WAIT_NS || self.mark_at == Instant::NEVER {
+        self.lost(rest_ns.saturating_sub(limit_ns), now, turns)
+    }
+
+    /// The thread yielded from `from` to `now`, which is part of no turn. Returns the nanoseconds
+    /// if the time is long and has to be reported.
+    pub(super) fn yielded(
+        &mut self,
+        from: Instant,
+        now: Instant,
+        turns: &mut Turns,
+    ) -> Option<u64> {
+        self.began = now;
+        self.lost(now.since(from), now, turns)
+    }
+
+    /// Counts a time outside of turns in which the thread did not run, if it is long. Returns it if
+    /// it has to be reported.
+    fn lost(&mut self, lost_ns: u64, now: Instant, turns: &mut Turns) -> Option<u64> {
+        if lost_ns < LONG_WAIT_NS || self.mark_at == Instant::NEVER {
             return None;
         }
-        turns.count(0, late_ns);
-        self.may_report(now).then_some(late_ns)
+        turns.count(0, lost_ns);
+        self.may_report(now, lost_ns).then_some(lost_ns)
     }
 }
 

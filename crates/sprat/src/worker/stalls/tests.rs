@@ -122,7 +122,8 @@ fn the_time_of_yields_is_part_of_no_turn() {
         // The loop polls and yields.
         it.now_ns += 40_000 + lost_ns;
         it.processor_ns += 40_000;
-        it.stalls.begin(Instant::from_ns(it.now_ns));
+        let (from, now) = (it.now_ns - 40_000 - lost_ns, Instant::from_ns(it.now_ns));
+        assert_eq!(it.stalls.yielded(Instant::from_ns(from), now, &mut it.turns), None);
     }
     it.turn(10_000, 30 * MS);
     let expected = BTreeMap::from([("turns_preempted", 1), ("turns_preempted_ns", 30 * MS)]);
@@ -161,6 +162,25 @@ fn a_sleep_that_ends_late_counts_as_preempted() {
     assert_eq!(late, Some(2 * SECOND));
     let expected = BTreeMap::from([("turns_preempted", 1), ("turns_preempted_ns", 2 * SECOND)]);
     assert_eq!(it.counters(), expected);
+    // The process can be stopped while it yields, too.
+    let from = Instant::from_ns(it.now_ns);
+    it.now_ns += 20 * SECOND;
+    let now = Instant::from_ns(it.now_ns);
+    assert_eq!(it.stalls.yielded(from, now, &mut it.turns), Some(20 * SECOND));
+    assert_eq!(it.counters()["turns_preempted_ns"], 22 * SECOND);
+}
+
+#[test]
+fn a_turn_that_is_much_longer_than_the_last_is_reported_at_once() {
+    let mut it = Loop::new();
+    for ms in [2, 3, 15, 16, 17] {
+        it.turn(ms * MS, 0);
+    }
+    it.begin();
+    let reports = it.reports.lock().unwrap();
+    let reported: Vec<_> = reports.iter().map(|stall| stall.processor_ns / MS).collect();
+    assert_eq!(reported, [2, 16]);
+    assert_eq!(reports[1].unreported, 2);
 }
 
 #[test]
